@@ -73,6 +73,8 @@ def reduced(
             ended = ended or time.monotonic()
 
     judged = confirm_and_shrink(runners, found.case, found.verdict, emit=on_event, budget=budget)
+    if began and not ended:  # nothing smaller was there to be confirmed
+        ended = time.monotonic()
     shrinking = Shrinking(
         worlds=len(runners),
         seconds=ended - began,

@@ -114,9 +114,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except CycloptsError as error:
         print(f"fuzzshard: {in_words(error)}", file=sys.stderr)
         code = EXIT_USAGE
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        print(f"fuzzshard: interrupted{f': {error}' if str(error) else ''}", file=sys.stderr)
         code = EXIT_INTERRUPTED
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit) as error:
+        # rich turns a reader that went away into SystemExit(1), our code for a finding
+        if not isinstance(error.__context__ or error, BrokenPipeError):
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = EXIT_BROKEN_PIPE
     except Exception:  # a fault of ours must not leave with 1, which accuses torch

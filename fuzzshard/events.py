@@ -1,7 +1,8 @@
 """Everything a campaign has to say, as typed events; panel, plain lines and JSONL only consume
 them.
 
-The campaign stamps ``world`` and ``elapsed`` on every event, and delivers events one at a time.
+The campaign stamps ``world``, ``elapsed`` and ``time`` on every event, and delivers events one at
+a time. With ``run --json`` each is a line: an object whose ``event`` names its type.
 """
 
 from __future__ import annotations
@@ -12,14 +13,30 @@ import msgspec
 
 from fuzzshard.verdict import Status
 
+SCHEMA = 1
+"""The version of the events. A new event or field leaves it as it is; one that goes, or means
+something else, makes it larger.
+"""
+
 Phase = Literal["starting", "running", "confirming", "shrinking", "verifying", "stopped"]
+_DOING: dict[Phase, str] = {
+    "starting": "starting ranks",
+    "running": "running cases",
+    "confirming": "confirming",
+    "shrinking": "shrinking",
+    "verifying": "checking the script of",
+    "stopped": "stopped",
+}
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
-    """Base of all events: from which ``world``, and at how many seconds into the campaign."""
+    """Base of all events: from which ``world``, at how many seconds into the campaign, and at
+    which ``time``, in unix seconds.
+    """
 
     world: int = 0
     elapsed: float = 0.0
+    time: float = 0.0
 
 
 class Continued(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +64,7 @@ class CampaignStarted(Event, frozen=True, kw_only=True, tag="campaign_started"):
     says why a campaign in the same directory that did not end is not continued.
     """
 
+    schema: int = SCHEMA
     version: str
     seed: int
     corpus: str
@@ -73,9 +91,21 @@ class WorldStarted(Event, frozen=True, kw_only=True, tag="world_started"):
 
 
 class PhaseChanged(Event, frozen=True, kw_only=True, tag="phase_changed"):
-    """What a world is busy with from now on."""
+    """What a world is busy with from now on, or has gone on with.
+
+    While it confirms, shrinks or verifies, it is the finding with this ``signature``. A finding
+    is confirmed by ``of`` runs, of which ``done`` are over.
+    """
 
     phase: Phase
+    signature: str = ""
+    done: int = 0
+    of: int = 0
+
+    @property
+    def text(self) -> str:
+        """What the world does, in words: ``"confirming divergence/ddp/gradient"``."""
+        return f"{_DOING[self.phase]} {self.signature}".rstrip()
 
 
 class CaseStarted(Event, frozen=True, kw_only=True, tag="case_started"):
@@ -164,11 +194,18 @@ class FindingFlaky(Event, frozen=True, kw_only=True, tag="finding_flaky"):
 
 
 class ShrinkProgress(Event, frozen=True, kw_only=True, tag="shrink_progress"):
-    """The smallest case with the finding so far."""
+    """How far shrinking is: the leaf modules of the smallest case so far, after so many runs
+    (``evaluations``).
+
+    It ends when nothing helps any more, and at the latest after ``max_evaluations`` runs or
+    ``max_seconds``.
+    """
 
     signature: str
     evaluations: int
     leaves: int
+    max_evaluations: int | None = None
+    max_seconds: float | None = None
 
 
 class FindingSaved(Event, frozen=True, kw_only=True, tag="finding_saved"):
@@ -197,9 +234,13 @@ class FindingSaved(Event, frozen=True, kw_only=True, tag="finding_saved"):
 
 
 class CorpusLoaded(Event, frozen=True, kw_only=True, tag="corpus_loaded"):
-    """The campaign knows the ``known`` findings that its corpus has already."""
+    """The campaign knows the ``known`` findings that its corpus has already.
+
+    ``explained`` more are caused by known bugs of torch, and count as these.
+    """
 
     known: int
+    explained: int = 0
 
 
 class SaveFailed(Event, frozen=True, kw_only=True, tag="save_failed"):
@@ -208,6 +249,15 @@ class SaveFailed(Event, frozen=True, kw_only=True, tag="save_failed"):
     signature: str
     problem: str
     case: msgspec.Raw
+
+
+class Finishing(Event, frozen=True, kw_only=True, tag="finishing"):
+    """The time is up, or somebody interrupts: no case is begun any more. ``doing`` is what still
+    runs, for some seconds at most.
+    """
+
+    reason: str
+    doing: tuple[str, ...]
 
 
 class InfraTrouble(Event, frozen=True, kw_only=True, tag="infra_trouble"):
@@ -234,25 +284,36 @@ class KnownFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CampaignFinished(Event, frozen=True, kw_only=True, tag="campaign_finished"):
-    """Always the last event, also after Ctrl-C and after an error.
+    """Always the last event, also after Ctrl-C and after an error. What it tells is of all
+    sessions of the campaign.
 
-    ``counts`` are cases by status, ``causes`` those that mends cure by the name of the mend;
+    ``counts`` are cases by status; ``explained`` of them ran into known bugs, ``causes`` says how
+    many into each, by the name of the mend;
     ``refusals`` are notes and rejections by message, most frequent first; ``overhead`` is the mean
     time per case, in seconds, that a world stood idle between two cases. ``points_reached`` counts
-    lines and branches of torch's own Python, with guidance by coverage. It is ``complete`` when it
-    ended by itself; if not, the same command goes on with it.
+    lines and branches of torch's own Python, with guidance by coverage. ``unresolved`` are the
+    folders of findings that are not confirmed, shrunk or shown by their script yet, ``suspects``
+    those of cases that failed and were not explained yet. ``examples`` are the smallest entries
+    of the corpus that ``causes`` have, or one of another known bug where none was met. It is
+    ``complete`` when it ended by itself; if not, the same command goes on with it.
     """
 
     reason: str
     exit_code: int
     seed: int
+    corpus: str = ""
+    torch: str = ""
+    mends: str = "off"
     cases: int
     cases_per_second: float
     overhead: float
     counts: dict[str, int]
     findings: tuple[KnownFinding, ...]
+    explained: int = 0
     causes: dict[str, int] = {}
+    examples: dict[str, str] = {}
     unresolved: tuple[str, ...]
+    suspects: tuple[str, ...] = ()
     refusals: tuple[tuple[str, int], ...]
     features_seen: int
     features_total: int
@@ -277,6 +338,7 @@ AnyEvent = (
     | FindingSaved
     | CorpusLoaded
     | SaveFailed
+    | Finishing
     | InfraTrouble
     | CampaignFinished
 )

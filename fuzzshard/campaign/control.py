@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -16,12 +19,17 @@ from fuzzshard.corpus.scripts import ScriptOutcome
 from fuzzshard.errors import InfraError
 from fuzzshard.verdict import Verdict
 
-OVERTIME_SECONDS = 60.0
-"""After ``max_time``, the longest that confirming and saving what was found may take."""
-GRACE_SECONDS = 5.0
-"""After an interrupt or an error, how long worlds may take to end their run before they are
-killed.
+OVERTIME_SECONDS = 3.0
+"""After ``max_time``, for how long runs may still start, to confirm and to save what was found.
+
+What is cut off comes first in the next session, so a limit can hold within ten seconds.
 """
+GRACE_SECONDS = 4.0
+"""After overtime, an interrupt or an error, how long worlds may take to end their run before they
+are killed.
+"""
+SECONDS_BETWEEN_LOOKS = 0.2
+"""How often a command without a campaign looks whether its time is up."""
 MAX_INFRA_IN_A_ROW = 5
 """As many cases without a verdict stop the campaign: the machine is broken, not the case."""
 
@@ -31,8 +39,8 @@ class Control:
 
     Time counts from the start of the campaign: its earlier sessions took ``before`` seconds, and
     in the last ``quiet`` of them nothing new came. ``reason`` is why no more cases are taken.
-    ``halted``: no more runs either. ``abandoned``: the worlds were killed, so what their runs
-    still return means nothing.
+    ``halted``: no more runs either. ``interrupted``: somebody asked for that. ``abandoned``: the
+    worlds were killed, so what their runs still return means nothing.
     """
 
     def __init__(
@@ -46,6 +54,7 @@ class Control:
         self._started = time.monotonic() - before
         self.reason = ""
         self.halted = False
+        self.interrupted = False
         self.abandoned = False
         self.infra_in_a_row = 0
         self._halted_at = math.inf
@@ -96,8 +105,9 @@ class Control:
         """For signal handlers: the first signal ends every world after its run, the second one at
         once.
         """
-        if self.halted:
+        if self.interrupted:
             raise KeyboardInterrupt
+        self.interrupted = True
         self.halt("interrupted")
 
     def abandon(self) -> None:
@@ -122,6 +132,36 @@ class Control:
     def count_judged(self) -> None:
         """A case has a verdict: the machine works."""
         self.infra_in_a_row = 0
+
+
+def kill(pids: Iterable[int]) -> None:
+    """Kills processes, of which some may have ended by now."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def ended_in_time(control: Control, pids: Callable[[], Iterable[int]]) -> Iterator[None]:
+    """Kills the ranks of the block, whose ``pids`` are asked for, when :meth:`Control.patience` is
+    over.
+    """
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(min(control.patience(), SECONDS_BETWEEN_LOOKS)):
+            if control.patience() <= 0:
+                control.abandon()
+                kill(pids())
+                return
+
+    watching = threading.Thread(target=watch, name="fuzzshard-limit", daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watching.join()
 
 
 class ControlledWorld:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Protocol
 
-from fuzzshard.campaign.judge import Runner, judge, judge_clearly, same_finding
+from fuzzshard.campaign.judge import Runner, Stopped, judge, judge_clearly, same_finding
 from fuzzshard.case.case import Case
 from fuzzshard.mending.mend import find_mend
 from fuzzshard.parts.oracle import NOT_REFUSED
@@ -282,23 +282,29 @@ def judge_explained(
     *,
     on_mended: bool,
     likely: Callable[[str], Sequence[tuple[str, ...]]] = lambda signature: (),
+    cut_off: Callable[[Case, Verdict], None] = lambda case, verdict: None,
 ) -> tuple[Case, Explanation]:
     """The case, or the one that shows its finding more clearly, and where that finding comes from.
 
     The first run is on torch with ``mends``, or as it is. ``likely`` gives sets of causes for a
-    signature.
+    signature. ``cut_off`` gets a case that fails and for which no more runs are wanted.
     """
     case, verdict = judge_clearly(OnMends(world, mends) if on_mended else world, case)
     if not verdict.status.is_finding:
         return case, Explanation(Origin.NONE, verdict)
-    return case, explain(
-        world,
-        case,
-        mends,
-        stock=None if on_mended else verdict,
-        mended=verdict if on_mended else None,
-        likely=likely(verdict.signature),
-    )
+    try:
+        explained = explain(
+            world,
+            case,
+            mends,
+            stock=None if on_mended else verdict,
+            mended=verdict if on_mended else None,
+            likely=likely(verdict.signature),
+        )
+    except Stopped:
+        cut_off(case, verdict)
+        raise
+    return case, explained
 
 
 def known_causes(

@@ -50,6 +50,11 @@ class FollowUp:
             return found
         return self._save(found)
 
+    def suspect(self, case: Case, verdict: Verdict) -> None:
+        """Saves a case that was cut off while it was explained: the next session judges it."""
+        path = self._shared.keeper.save_suspect(case, verdict)
+        self._leave_unresolved([Found(CUT_OFF, case, NO_VERDICT, path)])
+
     def pursue(self, first: Found) -> None:
         """Says what a finding is that had its first look, and what those are that were parked
         meanwhile.
@@ -63,7 +68,7 @@ class FollowUp:
         path, shared = found.path, self._shared
         assert path is not None
         if found.verdict == NO_VERDICT:
-            self._judge_again(found.case, path)
+            self._judge_again(found, path)
             return
         entry = shared.keeper.entry(path)
         confirmation = entry.confirmed
@@ -80,18 +85,27 @@ class FollowUp:
             note="cut off when it was done",
         )
         if entry.status.is_finding:
-            self._tell_saved(found, judged, path, entry)
+            try:
+                self._tell_saved(found, judged, path, entry)
+            except BaseException:
+                self._leave_unresolved([found])
+                raise
         else:
             self._tell_flaky(entry.signature, judged, path)
 
-    def _judge_again(self, drawn: Case, half_saved: Path) -> None:
-        """A case whose session was cut off while it saved the entry: it gets its verdict, or it
-        goes.
+    def _judge_again(self, cut_off: Found, half_saved: Path) -> None:
+        """A case whose session was cut off while it was explained or saved: it gets its verdict,
+        or it goes.
         """
-        case, verdict = judge_clearly(self._world, drawn)
+        try:
+            case, verdict = judge_clearly(self._world, cut_off.case)
+            new = verdict.status.is_finding and not self._is_known(case, verdict)
+        except Stopped:
+            self._leave_unresolved([cut_off])
+            raise
         if verdict.status is Status.INFRA:
             return
-        if verdict.status.is_finding and not self._is_known(case, verdict):
+        if new:
             self.pursue(self.first_look(Found(CUT_OFF, case, verdict)))
         self._shared.keeper.remove_half(half_saved)
 
@@ -164,6 +178,7 @@ class FollowUp:
         assert found.path is not None
         path, shared = found.path, self._shared
         signature = found.verdict.signature
+        self._emit(PhaseChanged(phase="confirming", signature=signature, of=shared.confirm))
         judged = self._confirm_and_shrink(found.smaller or found.case, found.verdict, path)
         if judged.confirmation.absent and found.smaller is not None:
             judged = self._confirm_and_shrink(found.case, found.verdict, path)
@@ -210,17 +225,7 @@ class FollowUp:
         self._emit(finding_flaky(signature, judged, path))
 
     def _tell_saved(self, found: Found, judged: Judged, path: Path, entry: CorpusEntry) -> None:
-        script_fails = self._verify(path, entry)
+        self._emit(PhaseChanged(phase="verifying", signature=entry.signature))
+        script_fails = self._shared.keeper.verify(path, entry)
         self._shared.control.note_new()
         self._emit(finding_saved(found, judged, path, replay_command(path, entry), script_fails))
-
-    def _verify(self, path: Path, entry: CorpusEntry) -> bool | None:
-        """Whether the reproducer fails; None when there is no time left to run it."""
-        if not self._shared.control.running():
-            return None
-        self._emit(PhaseChanged(phase="verifying"))
-        try:
-            fails = self._shared.keeper.verify(path, entry)
-        except Stopped:
-            return None
-        return fails if self._shared.control.running() else None

@@ -4,7 +4,7 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -123,21 +123,22 @@ def confirm(
     *,
     runs: int = CONFIRM_RUNS,
     deadline: float | None = None,
+    on_run: Callable[[int, int], None] = lambda done, of: None,
 ) -> Confirmation:
     """Runs ``case`` on fresh ranks ``runs`` times, and :data:`FLAKY_RUNS` times if one shows
     something else.
 
-    Runs without a verdict (INFRA, stopped) do not count. ``deadline`` is that of the first run.
+    Runs without a verdict (INFRA) do not count. ``deadline`` is that of the first run. Before each
+    run ``on_run`` hears how many there were, and of how many. Raises :class:`Stopped` when no more
+    runs are wanted: part of them would be another rate than the whole.
     """
     seen = Confirmation()
-    try:
-        for number in range(max(runs, FLAKY_RUNS)):
-            if number >= runs and not seen.flaky:
-                break
-            verdict = judge(world, case, deadline=None if number else deadline, fresh=True)
-            if verdict.status is not Status.INFRA:
-                reproduced = same_finding(verdict, expected)
-                seen = seen.plus(outcome_text(verdict), reproduced=reproduced)
-    except Stopped:
-        pass
+    for number in range(max(runs, FLAKY_RUNS)):
+        if number >= runs and not seen.flaky:
+            break
+        on_run(number, max(runs, FLAKY_RUNS) if seen.flaky else runs)
+        verdict = judge(world, case, deadline=None if number else deadline, fresh=True)
+        if verdict.status is not Status.INFRA:
+            reproduced = same_finding(verdict, expected)
+            seen = seen.plus(outcome_text(verdict), reproduced=reproduced)
     return seen

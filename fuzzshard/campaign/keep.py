@@ -16,10 +16,11 @@ from fuzzshard.corpus.absorb import replaced
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.distinct import finding_key
-from fuzzshard.corpus.entry import CorpusEntry, make_entry
+from fuzzshard.corpus.entry import CorpusEntry, make_entry, slug
 from fuzzshard.corpus.scripts import ScriptCheck, ScriptRender, script_of, scripts_of, shown_by
 from fuzzshard.corpus.store import (
     CASE_FILE,
+    FINDINGS_FOLDER,
     INCONCLUSIVE_FOLDER,
     NO_SCRIPT,
     SCRIPT_FILE,
@@ -32,6 +33,9 @@ from fuzzshard.corpus.store import (
 from fuzzshard.errors import InvalidEntry
 from fuzzshard.reproducer.shown import Shown
 from fuzzshard.verdict import Status, Verdict
+
+NOT_RUN = "nobody has run it yet"
+"""The note on the script of an entry until it was run: the next campaign goes on there."""
 
 
 class Keeper:
@@ -75,9 +79,17 @@ class Keeper:
         self._replace(folder, self._entry(case, verdict, info))
         save_recordings(folder, verdict.recordings)
 
+    def save_suspect(self, case: Case, verdict: Verdict) -> Path:
+        """Saves a case that was cut off while it was explained; the next session judges it."""
+        folder = self.corpus / FINDINGS_FOLDER / slug(verdict.signature, case)
+        if not folder.exists():
+            write_atomic(folder / UNSHRUNK_FILE, codec.encode(case) + b"\n")
+        return folder
+
     def save_judged(self, folder: Path, judged: Judged) -> CorpusEntry:
-        """Replaces the entry in ``folder`` by what came of it."""
+        """Replaces the entry in ``folder`` by what came of it; :meth:`verify` runs its script."""
         entry = self._entry(judged.case, judged.verdict, judged.info, judged)
+        entry = entry if judged.cut_off else _with_note(entry, NOT_RUN)
         self._replace(folder, entry)
         save_recordings(folder, judged.verdict.recordings)
         self._saved[finding_key(entry.signature, entry.case)] = folder
@@ -114,10 +126,10 @@ class Keeper:
             for text in scripts_of(entry, self._render):
                 write_atomic(folder / SCRIPT_FILE, text.encode())
                 if self._shows(folder / SCRIPT_FILE, entry):
+                    save_shrunk(folder, _with_note(entry, ""), text)
                     return True
             note = "running it did not show the finding; replaying the case does"
-        noted = msgspec.structs.replace(entry, notes={**entry.notes, SCRIPT_FILE: note})
-        save_shrunk(folder, noted, first)
+        save_shrunk(folder, _with_note(entry, note), first)
         return False
 
     def _shows(self, script: Path, entry: CorpusEntry) -> bool:
@@ -152,6 +164,13 @@ class Keeper:
             unshrunk=judged is None or judged.cut_off,
             culprits=judged.culprits if judged is not None else (),
         )
+
+
+def _with_note(entry: CorpusEntry, note: str) -> CorpusEntry:
+    """``entry`` with this note on its script, or with none."""
+    others = {name: text for name, text in entry.notes.items() if name != SCRIPT_FILE}
+    notes = {**others, SCRIPT_FILE: note} if note else others
+    return msgspec.structs.replace(entry, notes=notes)
 
 
 def _with_what_is_written(folder: Path, new: CorpusEntry) -> CorpusEntry:

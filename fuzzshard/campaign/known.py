@@ -101,8 +101,10 @@ class Known:
 class Registry:
     """Decides what a finding is; may be used from any thread.
 
-    ``unresolved`` are the folders of findings that could not be confirmed or shrunk before the
-    campaign ended.
+    ``unresolved`` are the folders of findings that could not be confirmed, shrunk or shown by a
+    script before the campaign ended; ``suspects`` those of cases that failed, and of which nobody
+    knows yet whether known bugs are why. ``examples`` are the saved entries of each cause that
+    mends know, with their sizes.
 
     What mends of torch cure is counted by its causes, and is nothing else's hit. Any other finding
     is a *hit* of a known one that its verdict shows (:mod:`fuzzshard.identity`) if its case has
@@ -112,9 +114,12 @@ class Registry:
 
     def __init__(self) -> None:
         self.known: list[Known] = []
-        self.unresolved: list[Path] = []
+        self._unresolved: list[Path] = []
+        self.suspects: list[Path] = []
         self.num_flaky = 0
+        self.examples: dict[str, list[tuple[int, Path]]] = defaultdict(list)
         self._causes: dict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)
+        self._claimed: dict[str, Found] = {}
         self._busy: dict[str, list[Found]] = {}
         self._lock = threading.Lock()
 
@@ -127,6 +132,12 @@ class Registry:
         """The sets of causes that findings with this signature had most often."""
         with self._lock:
             return [causes for causes, _ in self._causes[signature].most_common(MAX_LIKELY)]
+
+    @property
+    def explained(self) -> int:
+        """How many cases the causes explain that mends know."""
+        with self._lock:
+            return sum(sets.total() for sets in self._causes.values())
 
     @property
     def causes(self) -> Counter[str]:
@@ -173,6 +184,7 @@ class Registry:
                 parked.append(found)
                 return False
             self._busy[found.verdict.signature] = []
+            self._claimed[found.verdict.signature] = found
             return True
 
     def settle(self, found: Found, known: Known | None) -> list[Found]:
@@ -182,6 +194,7 @@ class Registry:
         with self._lock:
             if known is not None:
                 self._add(known)
+            del self._claimed[found.verdict.signature]
             return self._busy.pop(found.verdict.signature)
 
     def _add(self, known: Known) -> None:
@@ -193,12 +206,20 @@ class Registry:
         self.known.append(known)
 
     def leave_unresolved(self, found: Found) -> None:
-        """The campaign ended before ``found`` was confirmed and shrunk; it stays saved as far as
-        it came.
+        """The campaign ended before the work on ``found`` was done; it stays saved as far as it
+        came.
         """
         assert found.path is not None
         with self._lock:
-            self.unresolved.append(found.path)
+            left = self.suspects if found.verdict == NO_VERDICT else self._unresolved
+            left.append(found.path)
+
+    @property
+    def unresolved(self) -> tuple[Path, ...]:
+        """The folders of what was left, and of what a world that was given up still works on."""
+        with self._lock:
+            working = [found.path for found in self._claimed.values()]
+            return tuple(dict.fromkeys(filter(None, (*self._unresolved, *working))))
 
     def count_flaky(self) -> None:
         """One more finding did not come back on fresh ranks."""

@@ -6,15 +6,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import queue
-import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import msgspec
 
-from fuzzshard.campaign.control import ControlledCheck
+from fuzzshard.campaign.control import ControlledCheck, kill
 from fuzzshard.campaign.cpu_ranks import cpu_ranks
 from fuzzshard.campaign.heap import CASES_BETWEEN_TRIMS, limit_arenas, trim_heap
 from fuzzshard.campaign.keep import Keeper
@@ -28,7 +28,14 @@ from fuzzshard.campaign.summary import verdict_code
 from fuzzshard.campaign.tools import TOOLS, Tools
 from fuzzshard.campaign.worker import Worker
 from fuzzshard.errors import EXIT_INFRA, EXIT_INTERRUPTED, FuzzshardError
-from fuzzshard.events import CampaignFinished, CaseDetail, CaseJudged, Event
+from fuzzshard.events import (
+    CampaignFinished,
+    CaseDetail,
+    CaseJudged,
+    Event,
+    Finishing,
+    PhaseChanged,
+)
 from fuzzshard.journal.history import History
 from fuzzshard.journal.lock import locked
 from fuzzshard.journal.schema import JOURNAL_FILE, connect
@@ -36,6 +43,8 @@ from fuzzshard.journal.writer import JournalWriter
 from fuzzshard.world import resolve_device
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.spare import Spares
+
+E = TypeVar("E", bound=Event)
 
 
 class _Interrupt:
@@ -75,6 +84,10 @@ def run_campaign(
         return _Coordinator(session, journal, sink, tools).run()
 
 
+def _stamped(event: E) -> E:
+    return msgspec.structs.replace(event, time=time.time())
+
+
 class _Coordinator:
     """Starts the worlds, in threads of their own, which talk to it through one queue of events."""
 
@@ -91,6 +104,8 @@ class _Coordinator:
         # A SimpleQueue, because a signal handler may put into it at any moment.
         self.queue: queue.SimpleQueue[Event | _Interrupt | _Ended] = queue.SimpleQueue()
         self.num_running = 0
+        self.doing: dict[int, PhaseChanged] = {}
+        self.finishing = False
         self.interrupted = False
         self.error: BaseException | None = None
 
@@ -157,11 +172,26 @@ class _Coordinator:
     def _deliver_until_ended(self) -> None:
         """Hands events to the sink until every world has ended, or has had its time to."""
         while self.num_running:
+            self._say_what_still_runs()
+            left = self.control.patience()
+            wait = left if self.finishing else min(left, max(0.0, self.control.seconds_left()))
             try:
-                item = self.queue.get(timeout=min(self.control.patience(), threading.TIMEOUT_MAX))
+                item = self.queue.get(timeout=min(wait, threading.TIMEOUT_MAX))
             except queue.Empty:
-                return
-            self._handle(item)
+                if wait == left:
+                    return
+            else:
+                self._handle(item)
+
+    def _say_what_still_runs(self) -> None:
+        """Once, when the time is up or somebody interrupts."""
+        over = self.control.seconds_left() <= 0 and not self.control.accepting()
+        if self.finishing or not (self.interrupted or over):
+            return
+        self.finishing = True
+        doing = tuple(self.doing[world].text for world in sorted(self.doing))
+        elapsed = self.control.elapsed()
+        self._deliver(Finishing(reason=self.control.reason, doing=doing, elapsed=elapsed))
 
     def _handle(self, item: Event | _Interrupt | _Ended) -> None:
         if isinstance(item, Event):
@@ -178,6 +208,11 @@ class _Coordinator:
         """Writes an event down, and then tells it; what only the journal is for is told nobody
         else.
         """
+        event = _stamped(event)
+        if isinstance(event, PhaseChanged):
+            self.doing[event.world] = event
+            if event.phase == "stopped":
+                del self.doing[event.world]
         try:
             self.journal.record(event)
         except FuzzshardError as error:
@@ -208,19 +243,17 @@ class _Coordinator:
         cases.close()
         self.control.abandon()
         if self.num_running:
-            for pid in [pid for world in tuple(self.worlds) for pid in world.pids]:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            kill([pid for world in tuple(self.worlds) for pid in world.pids])
             self._deliver_until_ended()
 
     def _deliver_finished(self) -> int:
         """The summary; raises the error of a campaign that ended by a fault of its own."""
-        finished = self._summary()
+        finished = _stamped(self._summary())
         try:
             self.journal.record(finished)
         except FuzzshardError as error:
             self.error = self.error or error
-            finished = self._summary()
+            finished = _stamped(self._summary())
         self.sink(finished)
         if self.error is not None and not isinstance(self.error, FuzzshardError):
             raise self.error

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import math
 import queue
+import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from fuzzshard.campaign.cpu_ranks import StartRunners
@@ -29,6 +30,8 @@ CONFIRM_DEADLINE = 30.0
 """Seconds that the first confirming run may take, and at least twice the finding's own time: a
 slow machine is no hang."""
 SHRINK_BUDGET = Budget(max_evaluations=300, max_seconds=180.0)
+RUNS_BETWEEN_PROGRESS = 5
+"""After so many runs of shrinking it is told how far it is, also where nothing became smaller."""
 
 Keep = Callable[[Case, Verdict, Mapping[str, str]], None]
 """Saves a case, its verdict and what its ranks ran on."""
@@ -41,7 +44,7 @@ class Judged:
 
     ``info`` is of the ranks that showed it. ``note`` says what cut the work short or went wrong on
     the way; ``culprits`` are of the shrunk case. ``cut_off``: an interrupt or a limit of time came
-    before shrinking was done.
+    before the case was shrunk and confirmed; it goes on from ``case``.
     """
 
     case: Case
@@ -84,9 +87,10 @@ def confirm_and_shrink(
     ``runs`` each.
 
     The first of ``worlds`` confirms, all of them shrink. A finding that does not come back is
-    returned as it is, with a confirmation that is ``absent``. Shrinking is bounded by ``budget``
-    and by ``seconds_left()``; whatever ends it, the smallest case so far counts. ``keep`` is
-    called with each smaller case: saved there, it survives whatever happens to this process.
+    returned as it is, with a confirmation that is ``absent``; one that was cut off before that was
+    known, with no runs. Shrinking is bounded by ``budget`` and by ``seconds_left()``; whatever
+    ends it, the smallest case so far counts. ``keep`` is called with each smaller case: saved
+    there, it survives whatever happens to this process.
 
     With ``on_cpu``, a finding that CPU ranks show as well is from then on one of theirs: before
     shrinking, or else the shrunk case.
@@ -105,8 +109,8 @@ def confirm_and_shrink(
         with on_cpu(small.mesh.size) as others:
             shown = _always_shown(others[0], small, judged.verdict, runs)
             info = others[0].info
-    except Stopped:  # what CUDA ranks have shown stands
-        return judged
+    except Stopped:  # what CUDA ranks have shown stands until then
+        return dataclasses.replace(judged, cut_off=True)
     if shown is None:
         return judged
     seen, rate = shown
@@ -138,16 +142,22 @@ def _always_shown(
 def _confirmed_and_shrunk(
     worlds: Sequence[Runner], case: Case, expected: Verdict, terms: _Terms
 ) -> Judged:
-    world, emit, runs = worlds[0], terms.emit, terms.runs
-    emit(PhaseChanged(phase="confirming"))
+    world, emit, runs, signature = worlds[0], terms.emit, terms.runs, expected.signature
+
+    def on_run(done: int, of: int) -> None:
+        emit(PhaseChanged(phase="confirming", signature=signature, done=done, of=of))
+
     patient = max(CONFIRM_DEADLINE, 2 * expected.seconds)
-    confirmation = confirm(world, case, expected, runs=runs, deadline=patient)
+    try:
+        confirmation = confirm(world, case, expected, runs=runs, deadline=patient, on_run=on_run)
+    except Stopped:
+        return Judged(case, expected, Confirmation(), world.info, cut_off=True)
     found = Judged(case, expected, confirmation, world.info)
     if not confirmation.reproduced:
         return found
     emit(
         FindingConfirmed(
-            signature=expected.signature,
+            signature=signature,
             runs=confirmation.runs,
             reproduced=confirmation.reproduced,
         )
@@ -156,12 +166,14 @@ def _confirmed_and_shrunk(
         return found
     if terms.seconds_left() <= 0:
         return dataclasses.replace(found, cut_off=True)
-    emit(PhaseChanged(phase="shrinking"))
+    emit(PhaseChanged(phase="shrinking", signature=signature))
     result = _shrunk(worlds, found, terms)
-    emit(PhaseChanged(phase="confirming"))
-    if result.case == case:
+    if result.cut_off or result.case == case:
         return result
-    rate = confirm(world, result.case, expected, runs=runs)
+    try:
+        rate = confirm(world, result.case, expected, runs=runs, on_run=on_run)
+    except Stopped:
+        rate = Confirmation()
     if not rate.runs:
         unconfirmed = dataclasses.replace(result, cut_off=True)
         return _with_note(unconfirmed, "only the case as found was confirmed")
@@ -182,6 +194,9 @@ def _shrunk(worlds: Sequence[Runner], found: Judged, terms: _Terms) -> Judged:
     idle: queue.SimpleQueue[Runner] = queue.SimpleQueue()
     for world in worlds:
         idle.put(world)
+    seconds = min(terms.budget.max_seconds, terms.seconds_left())
+    budget = dataclasses.replace(terms.budget, max_seconds=seconds)
+    terms = dataclasses.replace(terms, budget=budget)
     best = Smallest(
         found.case,
         found.verdict,
@@ -189,19 +204,18 @@ def _shrunk(worlds: Sequence[Runner], found: Judged, terms: _Terms) -> Judged:
         run=functools.partial(_judged_by_any, idle),
         shows=lambda verdict: same_finding(verdict, found.verdict),
         on_smaller=functools.partial(_on_smaller, found, terms),
+        on_tried=functools.partial(_on_tried, found, terms),
     )
     finished, cut_off, note = False, False, ""
     culprits: tuple[Culprit, ...] = ()
-    seconds = min(terms.budget.max_seconds, terms.seconds_left())
-    budget = dataclasses.replace(terms.budget, max_seconds=seconds)
     try:
         finished = shrink(
             found.case, best.still_fails, budget=budget, on_progress=best.take, workers=len(worlds)
         ).finished
         cut_off = not finished and terms.seconds_left() <= 0
-        culprits = find_culprits(best)
+        culprits = () if cut_off else find_culprits(best)
     except Stopped:
-        cut_off, note = not finished, "shrinking was interrupted"
+        cut_off, note = True, "shrinking was interrupted"
     except Exception as error:  # a fault of the shrinker must not cost the finding
         note = f"shrinking failed: {error!r}"
     return dataclasses.replace(
@@ -227,9 +241,25 @@ def _judged_by_any(idle: queue.SimpleQueue[Runner], candidate: Case) -> Verdict:
 
 def _on_smaller(found: Judged, terms: _Terms, best: Smallest) -> None:
     terms.keep(best.case, best.verdict, found.info)
-    leaves = leaf_count(best.case)
-    signature = found.verdict.signature
-    terms.emit(ShrinkProgress(signature=signature, evaluations=best.evaluations, leaves=leaves))
+    _tell_progress(found, terms, best)
+
+
+def _on_tried(found: Judged, terms: _Terms, best: Smallest) -> None:
+    if best.evaluations % RUNS_BETWEEN_PROGRESS == 0:
+        _tell_progress(found, terms, best)
+
+
+def _tell_progress(found: Judged, terms: _Terms, best: Smallest) -> None:
+    most, seconds = terms.budget.max_evaluations, terms.budget.max_seconds
+    terms.emit(
+        ShrinkProgress(
+            signature=found.verdict.signature,
+            evaluations=best.evaluations,
+            leaves=leaf_count(best.case),
+            max_evaluations=most if most < sys.maxsize else None,
+            max_seconds=seconds if math.isfinite(seconds) else None,
+        )
+    )
 
 
 def _with_note(judged: Judged, note: str) -> Judged:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from fuzzshard.campaign.keep import NOT_RUN
 from fuzzshard.campaign.known import CUT_OFF, NO_VERDICT, Found, Registry
 from fuzzshard.campaign.tally import Tally
 from fuzzshard.case import codec
@@ -18,7 +19,13 @@ from fuzzshard.case.case import Case
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.lifecycle import release
-from fuzzshard.corpus.store import CASE_FILE, FINDINGS_FOLDER, INCONCLUSIVE_FOLDER, UNSHRUNK_FILE
+from fuzzshard.corpus.store import (
+    CASE_FILE,
+    FINDINGS_FOLDER,
+    INCONCLUSIVE_FOLDER,
+    SCRIPT_FILE,
+    UNSHRUNK_FILE,
+)
 from fuzzshard.errors import FuzzshardError
 from fuzzshard.events import (
     FindingFlaky,
@@ -96,7 +103,7 @@ def unfinished(
             case _:
                 pass
     left = []
-    for name in dict.fromkeys((*found, *_unshrunk(corpus, config, shrinking))):
+    for name in dict.fromkeys((*found, *_not_done(corpus, config, shrinking))):
         for folder in (corpus / FINDINGS_FOLDER / name, corpus / INCONCLUSIVE_FOLDER / name):
             if (entry := _entry(folder)) is not None:
                 as_found = _as_found(folder, entry, found.get(name, CUT_OFF))
@@ -117,8 +124,14 @@ def _half_saved(corpus: Path) -> list[Found]:
     ]
 
 
-def _unshrunk(corpus: Path, config: WorldConfig, shrinking: bool) -> list[str]:
-    """The folders of findings that were saved under these conditions and are not shrunk yet."""
+def _is_unshrunk(entry: CorpusEntry, shrinking: bool) -> bool:
+    return entry.unshrunk and (shrinking or entry.confirmed is None)
+
+
+def _not_done(corpus: Path, config: WorldConfig, shrinking: bool) -> list[str]:
+    """The folders of findings that were saved under these conditions, and are not shrunk yet or
+    have a script that was not run yet.
+    """
     torch = release(importlib.metadata.version("torch"))
     files = sorted((corpus / FINDINGS_FOLDER).glob(f"*/{UNSHRUNK_FILE}"))
     entries = {file.parent.name: _entry(file.parent) for file in files}
@@ -126,8 +139,7 @@ def _unshrunk(corpus: Path, config: WorldConfig, shrinking: bool) -> list[str]:
         name
         for name, entry in entries.items()
         if entry is not None
-        and entry.unshrunk
-        and (shrinking or entry.confirmed is None)
+        and (_is_unshrunk(entry, shrinking) or entry.notes.get(SCRIPT_FILE) == NOT_RUN)
         and entry.status.is_finding
         and entry.torch
         and release(entry.torch) == torch

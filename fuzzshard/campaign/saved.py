@@ -7,6 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from fuzzshard.campaign.known import Known, Registry, cause_of
+from fuzzshard.case.order import leaf_count
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import Confirmation, CorpusEntry
 from fuzzshard.corpus.expectation import Expected, expected, seen_elsewhere
@@ -23,7 +24,7 @@ def load_known(
     """The findings saved below ``corpora``, as a campaign knows those that it has made itself.
 
     Those that this torch does not have by what their entries say are none: one that shows is back,
-    and news. Nor are those whose cause is one of ``mends``, which tell of it better. With
+    and news. Those whose cause is one of ``mends``, which tell of it better, are examples. With
     ``preload``, those of them that need no other preloaded files; without ``unfinished``, those
     that are confirmed and shrunk. Files that cannot be read are left out: replaying says what is
     wrong with them.
@@ -35,7 +36,11 @@ def load_known(
             entry = read_entry(file)
         except InvalidEntry:
             continue
-        if expected(entry, torch, entry.device) is Expected.NOTHING or entry.cause in mends:
+        if expected(entry, torch, entry.device) is Expected.NOTHING:
+            continue
+        if entry.cause in mends:
+            size = leaf_count(entry.case) + len(entry.case.schedule)
+            registry.examples[entry.cause].append((size, file.parent))
             continue
         elsewhere = preload is not None and not set(entry.preload) <= set(preload)
         if (

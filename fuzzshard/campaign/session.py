@@ -82,6 +82,7 @@ class Session:
             mends=self.mends,
         )
         self.registry.known.extend(saved.known)
+        self.registry.examples.update(saved.examples)
         if (campaign := self.plan.campaign) is not None:
             self._cases_before = restore_counts(history, campaign, self.tally, self._reached)
             restore_findings(history, campaign, self.registry)
@@ -97,12 +98,11 @@ class Session:
                 shrinking=self.options.shrink,
             )
         )
-        if campaign is not None:
-            for found in self._unfinished:
-                self.registry.count_made(found)
-            limit, made = self.options.max_findings, self.registry.num_new
-            if limit is not None and made >= limit:
-                self.control.reason = self.registry.new_text()
+        for found in self._unfinished:
+            self.registry.count_made(found)
+        limit, made = self.options.max_findings, self.registry.num_new
+        if limit is not None and made >= limit:
+            self.control.reason = self.registry.new_text()
 
     def draw(self, cases: CaseStream) -> Prefetch:
         """The cases of this session, as many as the campaign still has to run."""
@@ -168,8 +168,10 @@ class Session:
             continues=self._continued() if self.plan.earlier else None,
             note=self.plan.note,
         )
-        if known := sum(known.saved_before for known in self.registry.all()):
-            yield CorpusLoaded(known=known, elapsed=self.control.elapsed())
+        known = sum(known.saved_before for known in self.registry.all())
+        explained = sum(map(len, self.registry.examples.values()))
+        if known or explained:
+            yield CorpusLoaded(known=known, explained=explained, elapsed=self.control.elapsed())
 
     def _continued(self) -> Continued:
         return Continued(
@@ -193,6 +195,8 @@ class Session:
             self.tally,
             self.registry,
             seed=self.plan.seed,
+            corpus=self.options.corpus,
+            mends=self.options.mends,
             elapsed=self.control.elapsed(),
             points_reached=len(self._reached.points),
             reason=reason,

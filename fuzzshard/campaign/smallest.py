@@ -22,8 +22,9 @@ class Smallest:
     A finding that came back every time in ``confirmed`` has one run for each candidate. For one
     that did not, a candidate counts as failing when its rate is not below half the original's
     (:class:`RateTest`). ``run`` runs a candidate, ``shows`` says whether its verdict is the
-    finding, and ``on_smaller`` hears of every smaller failing case. Candidates may be tried from
-    several threads at once; which of those that fail is taken is the reducer's to say.
+    finding, ``on_smaller`` hears of every smaller failing case, and ``on_tried`` of every
+    candidate. Candidates may be tried from several threads at once; which of those that fail is
+    taken is the reducer's to say.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Smallest:
         run: Callable[[Case], Verdict],
         shows: Callable[[Verdict], bool],
         on_smaller: Callable[[Smallest], None],
+        on_tried: Callable[[Smallest], None] = lambda best: None,
     ) -> None:
         self.case = case
         self.verdict = verdict
@@ -47,6 +49,7 @@ class Smallest:
         self._run = run
         self._shows = shows
         self._on_smaller = on_smaller
+        self._on_tried = on_tried
 
     def still_fails(self, candidate: Case) -> bool:
         """Whether ``candidate`` shows the finding."""
@@ -59,6 +62,7 @@ class Smallest:
             self.tried[key] = outcome, fails
             if fails:
                 self._showing[key] = verdict
+        self._on_tried(self)
         return fails
 
     def take(self, progress: Progress) -> None:

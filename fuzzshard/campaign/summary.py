@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+from collections.abc import Collection
+from pathlib import Path
+
 from fuzzshard.campaign.known import Known, Registry
 from fuzzshard.campaign.tally import Tally
 from fuzzshard.case.features import ALL_FEATURES
+from fuzzshard.corpus.lifecycle import release
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INCONCLUSIVE, EXIT_INFRA
 from fuzzshard.events import CampaignFinished, KnownFinding
 from fuzzshard.verdict import Status
-
-NUM_REFUSALS_SHOWN = 20
 
 
 def summarize(
@@ -17,6 +20,8 @@ def summarize(
     registry: Registry,
     *,
     seed: int,
+    corpus: Path,
+    mends: str,
     elapsed: float,
     points_reached: int,
     reason: str,
@@ -24,20 +29,26 @@ def summarize(
     complete: bool,
 ) -> CampaignFinished:
     """The last event, with all sessions of the campaign in it."""
-    cases = tally.cases
+    cases, causes = tally.cases, registry.causes
     return CampaignFinished(
         elapsed=elapsed,
         reason=reason,
         exit_code=exit_code,
         seed=seed,
+        corpus=str(corpus),
+        mends=mends,
+        torch=release(importlib.metadata.version("torch")),
         cases=cases,
         cases_per_second=cases / elapsed,
         overhead=tally.idle_seconds / max(cases, 1),
         counts=dict(tally.counts),
         findings=tuple(_line(known) for known in _listed(registry)),
-        causes=dict(registry.causes.most_common()),
+        explained=registry.explained,
+        causes=dict(causes.most_common()),
+        examples=_examples(registry, causes),
         unresolved=tuple(map(str, registry.unresolved)),
-        refusals=tuple(tally.refusals.most_common(NUM_REFUSALS_SHOWN)),
+        suspects=tuple(map(str, registry.suspects)),
+        refusals=tuple(tally.refusals.most_common()),
         features_seen=len(tally.features),
         features_total=len(ALL_FEATURES),
         features_unseen=tuple(sorted(set(ALL_FEATURES) - tally.features)),
@@ -47,9 +58,22 @@ def summarize(
     )
 
 
+def _examples(registry: Registry, causes: Collection[str]) -> dict[str, str]:
+    """The smallest entries of the ``causes`` that were met; without any, the smallest of all."""
+    smallest = {cause: min(entries) for cause, entries in registry.examples.items()}
+    if not causes and smallest:
+        causes = (min(smallest, key=smallest.__getitem__),)
+    return {cause: str(smallest[cause][1]) for cause in causes if cause in smallest}
+
+
 def _listed(registry: Registry) -> list[Known]:
-    """What this campaign has met of the findings; internal ones come last."""
-    met = [known for known in registry.all() if known.hits or not known.saved_before]
+    """What this campaign has met of the findings that are done; internal ones come last."""
+    left = set(registry.unresolved)
+    met = [
+        known
+        for known in registry.all()
+        if (known.hits or not known.saved_before) and known.path not in left
+    ]
     return sorted(met, key=lambda known: known.internal)
 
 

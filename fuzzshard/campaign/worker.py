@@ -137,6 +137,7 @@ class Worker:
             shared.mends,
             on_mended=not (shared.stock_too and index % STOCK_ONE_IN == 0),
             likely=shared.registry.likely,
+            cut_off=self._follow_up.suspect,
         )
         if explained.known:
             shared.registry.count_causes(explained.verdict.signature, explained.known)

@@ -95,6 +95,7 @@ def bisect(
     from fuzzshard.bisect.environment import Source, default_cache, environment
     from fuzzshard.bisect.search import between, boundaries, search
     from fuzzshard.bisect.versions import parse_versions
+    from fuzzshard.report.busy import busy
 
     file = only_case(path)
     entry = read_entry(file)
@@ -131,11 +132,12 @@ def bisect(
         tries = search(versions, filter(None, known), bisection.tried)
     width = max(map(len, versions))
     found: dict[str, Result] = {}
-    for tried in tries:
-        found[tried.version] = tried.result
-        taken = "" if tried.known else f"{tried.seconds:.0f} s"
-        notes = ", ".join(filter(None, (tried.detail, taken)))
-        print(f"torch {tried.version:{width}}  {tried.result:14}  {notes}", flush=True)
+    with busy("running the script", len(versions)) as line:
+        for tried in line.each(tries):
+            found[tried.version] = tried.result
+            taken = "" if tried.known else f"{tried.seconds:.0f} s"
+            notes = ", ".join(filter(None, (tried.detail, taken)))
+            print(f"torch {tried.version:{width}}  {tried.result:14}  {notes}", flush=True)
     print(*boundaries(found), sep="\n")
     if Result.BAD in found.values():
         return EXIT_FINDING

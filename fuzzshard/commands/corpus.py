@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from cyclopts import App, Parameter
@@ -39,6 +39,9 @@ from fuzzshard.corpus.verify import run_script as run_script_of
 from fuzzshard.corpus.verify import verify as verify_file
 from fuzzshard.errors import EXIT_CLEAN, EXIT_INCONCLUSIVE, EXIT_USAGE, UsageError
 from fuzzshard.mending.mend import mends_for
+
+if TYPE_CHECKING:
+    from fuzzshard.corpus.verify_causes import CauseVerified
 
 HELP = """\
 List, add, prune, verify and merge saved cases.
@@ -252,6 +255,7 @@ def verify(
     if ranks_per_device != 1:
         raise UsageError("--ranks-per-device is for --causes", "add --causes or leave it out")
     from fuzzshard import reproducer
+    from fuzzshard.report.busy import busy
     from fuzzshard.world import resolve_device
 
     kind, num_devices = resolve_device(device)
@@ -261,17 +265,20 @@ def verify(
         run_script_of, check=reproducer.check, torch=torch, device=kind, num_ranks=num_ranks
     )
     seen: list[Condition] = []
-    for file in entry_files(paths or (DEFAULT_CORPUS,)):
-        verified = verify_file(file, reproducer.scripts)
-        if (
-            run
-            and verified.condition in (Condition.OK, Condition.STALE)
-            and verified.path.is_dir()
-        ):
-            ran = run_one(file)
-            verified = ran if ran.condition is not Condition.OK or ran.message else verified
-        seen.append(verified.condition)
-        print(_as_line(verified), flush=True)
+    files = entry_files(paths or (DEFAULT_CORPUS,))
+    with busy("verifying", len(files)) as line:
+        for file in line.each(files):
+            line.now(f"verifying {shown_path(file).name}")
+            verified = verify_file(file, reproducer.scripts)
+            if (
+                run
+                and verified.condition in (Condition.OK, Condition.STALE)
+                and verified.path.is_dir()
+            ):
+                ran = run_one(file)
+                verified = ran if ran.condition is not Condition.OK or ran.message else verified
+            seen.append(verified.condition)
+            print(_as_line(verified), flush=True)
     counts = ", ".join(
         f"{seen.count(condition)} {condition}" for condition in Condition if condition in seen
     )
@@ -285,6 +292,7 @@ def _verify_causes(
     paths: Sequence[Path], device: Device, ranks_per_device: int, *, as_json: bool
 ) -> int:
     from fuzzshard.corpus.verify_causes import verify_cause
+    from fuzzshard.report.busy import busy
     from fuzzshard.world import World, resolve_device
 
     kind, num_devices = resolve_device(device)
@@ -292,29 +300,20 @@ def _verify_causes(
     entries = [(shown_path(item.file), item.entry) for item in stored if item.entry.signature]
     num_ranks = most_ranks(kind, num_devices, ranks_per_device)
     seen, roots, mends = Counter[Condition](), set[str](), mends_for()
-    for size, of_size in by_size(entries, kind, num_ranks):
-        with World(
-            world_config(
+    with busy("verifying causes", len(entries)) as line:
+        for size, of_size in by_size(entries, kind, num_ranks):
+            config = world_config(
                 kind, num_devices, (), asked=size, default=size, ranks_per_device=ranks_per_device
             )
-        ) as world:
-            world.start()
-            for path, entry in of_size:
-                verified = verify_cause(world, path, entry, kind, size, mends)
-                seen[verified.condition] += 1
-                if verified.condition is Condition.OK:
-                    roots.add(verified.cause)
-                if as_json:
-                    row = {**dataclasses.asdict(verified), "path": str(path)}
-                    print(msgspec.json.encode(row).decode(), flush=True)
-                else:
-                    words = (
-                        f"{verified.condition:<7}",
-                        str(path),
-                        verified.cause,
-                        verified.message,
-                    )
-                    print("  ".join(words).rstrip(), flush=True)
+            with World(config) as world:
+                world.start()
+                for path, entry in line.each(of_size):
+                    line.now(f"verifying the cause of {path.name}")
+                    verified = verify_cause(world, path, entry, kind, size, mends)
+                    seen[verified.condition] += 1
+                    if verified.condition is Condition.OK:
+                        roots.add(verified.cause)
+                    print(_cause_line(verified, as_json=as_json), flush=True)
     if not as_json:
         counts = ", ".join(f"{count} {condition}" for condition, count in seen.items())
         print(
@@ -323,6 +322,14 @@ def _verify_causes(
         )
     code = complain(broken)
     return code or (EXIT_INCONCLUSIVE if seen[Condition.UNSHOWN] else EXIT_CLEAN)
+
+
+def _cause_line(verified: CauseVerified, *, as_json: bool) -> str:
+    if as_json:
+        row = {**dataclasses.asdict(verified), "path": str(verified.path)}
+        return msgspec.json.encode(row).decode()
+    words = (f"{verified.condition:<7}", str(verified.path), verified.cause, verified.message)
+    return "  ".join(words).rstrip()
 
 
 def corpus_app(sort_key: int) -> App:

@@ -27,6 +27,7 @@ def doctor(
         How many ranks may share a CUDA device, for meshes larger than the node. Much slower.
     """
     from fuzzshard.doctor import examine
+    from fuzzshard.report.busy import busy
     from fuzzshard.world import World, resolve_device
 
     kind, num_devices = resolve_device(device)
@@ -35,9 +36,10 @@ def doctor(
         kind, num_devices, (), asked=world_size, default=default, ranks_per_device=ranks_per_device
     )
     healthy = True
-    for check in examine(World, config):
-        print(f"{'ok' if check.ok else 'FAIL':<5} {check.name:<14} {check.text}", flush=True)
-        healthy &= check.ok
+    with busy("running a clean case, and one under a planted fault"):
+        for check in examine(World, config):
+            print(f"{'ok' if check.ok else 'FAIL':<5} {check.name:<14} {check.text}", flush=True)
+            healthy &= check.ok
     print(
         "this machine can run campaigns" if healthy else "do not trust a campaign on this machine"
     )

@@ -7,10 +7,11 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from fuzzshard.case.case import Case
 from fuzzshard.commands.options import (
     DEFAULT_CORPUS,
     Device,
@@ -27,6 +28,9 @@ from fuzzshard.corpus.store import entry_files
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INFRA, UsageError
 from fuzzshard.mending.mend import find_mend, mends_for
 from fuzzshard.verdict import Status
+
+if TYPE_CHECKING:
+    from fuzzshard.world import World
 
 
 class _Told(NamedTuple):
@@ -88,7 +92,7 @@ def explain(
         Print one JSON object for each case.
     """
     from fuzzshard.campaign.explain import Origin
-    from fuzzshard.campaign.explain import explain as explain_case
+    from fuzzshard.report.busy import busy
     from fuzzshard.world import World, resolve_device
 
     kind, num_devices = resolve_device(device)
@@ -102,43 +106,54 @@ def explain(
         )
     largest = most_ranks(kind, num_devices, ranks_per_device) if world_size is None else world_size
     all_told: list[_Told] = []
-    for size, of_size in by_size(entries, kind, largest):
-        config = world_config(
-            kind,
-            num_devices,
-            preload,
-            asked=world_size,
-            default=size,
-            ranks_per_device=ranks_per_device,
-        )
-        with World(config) as world:
-            for path, entry in of_size:
-                if reason := obstacle(entry, kind, largest):
-                    all_told.append(_Told("SKIPPED"))
-                    _tell(as_json, "SKIPPED", path, message=reason)
-                    continue
-                began = time.monotonic()
-                explained = explain_case(world, entry.case, mends)
-                verdict = explained.verdict
-                infra = verdict.status is Status.INFRA
-                origin = "INFRA" if infra else explained.origin.upper()
-                seconds = time.monotonic() - began
-                all_told.append(_Told(origin, len(explained.causes), seconds))
-                _tell(
-                    as_json,
-                    origin,
-                    path,
-                    signature=verdict.signature,
-                    causes=explained.causes,
-                    seconds=seconds,
-                    message=verdict.message if infra else "",
-                )
+    with busy("explaining", len(entries)) as line:
+        for size, of_size in by_size(entries, kind, largest):
+            config = world_config(
+                kind,
+                num_devices,
+                preload,
+                asked=world_size,
+                default=size,
+                ranks_per_device=ranks_per_device,
+            )
+            with World(config) as world:
+                for path, entry in line.each(of_size):
+                    line.now(f"explaining {path.name}")
+                    if reason := obstacle(entry, kind, largest):
+                        all_told.append(_Told("SKIPPED"))
+                        _tell(as_json, "SKIPPED", path, message=reason)
+                    else:
+                        all_told.append(_explained(world, path, entry.case, mends, as_json))
     if len(all_told) > 1 and not as_json:
         print(_summary(all_told))
     seen = {told.origin for told in all_told}
     if seen & {"INFRA", Origin.MEND.upper()}:
         return EXIT_INFRA
     return EXIT_FINDING if Origin.NEW.upper() in seen else EXIT_CLEAN
+
+
+def _explained(
+    world: World, path: Path, case: Case, mends: tuple[str, ...], as_json: bool
+) -> _Told:
+    """Explain one case and print what causes it."""
+    from fuzzshard.campaign.explain import explain as explain_case
+
+    began = time.monotonic()
+    explained = explain_case(world, case, mends)
+    verdict = explained.verdict
+    infra = verdict.status is Status.INFRA
+    origin = "INFRA" if infra else explained.origin.upper()
+    seconds = time.monotonic() - began
+    _tell(
+        as_json,
+        origin,
+        path,
+        signature=verdict.signature,
+        causes=explained.causes,
+        seconds=seconds,
+        message=verdict.message if infra else "",
+    )
+    return _Told(origin, len(explained.causes), seconds)
 
 
 def _summary(all_told: Sequence[_Told]) -> str:

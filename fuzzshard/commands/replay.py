@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -101,6 +100,7 @@ def replay(
     """
     from fuzzshard import reproducer
     from fuzzshard.campaign.explain import OnMends, known_causes
+    from fuzzshard.report.busy import busy
     from fuzzshard.world import World, resolve_device
 
     if update and preload:
@@ -144,11 +144,13 @@ def replay(
     interrupted = False
     with contextlib.closing(results):
         try:
-            for result in _shown(results, len(files)) if summary else results:
-                replayed.append(result)
-                updated = update_entry(result, kind, reproducer.scripts) if update else ""
-                if not summary or updated or result.outcome not in (Outcome.PASS, Outcome.SKIPPED):
-                    print((_as_json if as_json else _as_line)(result, updated), flush=True)
+            with busy("replaying", len(files)) as line:
+                for result in line.each(results):
+                    replayed.append(result)
+                    updated = update_entry(result, kind, reproducer.scripts) if update else ""
+                    quiet = result.outcome in (Outcome.PASS, Outcome.SKIPPED) and not updated
+                    if not (summary and quiet):
+                        print((_as_json if as_json else _as_line)(result, updated), flush=True)
         except KeyboardInterrupt:
             interrupted = True
     outcomes = [result.outcome for result in replayed]
@@ -159,22 +161,6 @@ def replay(
     if not as_json:
         print(_summary(outcomes, len(files), interrupted))
     return EXIT_INTERRUPTED if interrupted else exit_code(outcomes)
-
-
-def _shown(results: Iterable[ReplayResult], total: int) -> Iterator[ReplayResult]:
-    """``results`` with a bar on a terminal: a summary has no line for each."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console, to_terminal = Console(stderr=True), sys.stdout.isatty()
-    bar = Progress(
-        console=console,
-        transient=True,
-        redirect_stdout=to_terminal,
-        disable=not console.is_terminal,
-    )
-    with bar:
-        yield from bar.track(results, total, description="replaying")
 
 
 def _as_line(result: ReplayResult, updated: str) -> str:

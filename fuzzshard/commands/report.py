@@ -197,18 +197,24 @@ def _gather(
     entry: CorpusEntry, script: str | None, runs: int, device: Device, preload: tuple[Path, ...]
 ) -> Evidence:
     from fuzzshard.drafts.evidence import collect_env, judged, run_script
+    from fuzzshard.report.busy import busy
     from fuzzshard.world import World, resolve_device
 
     kind, num_devices = resolve_device(device)
     size = max(entry.case.mesh.size, MOST_RANKS)
     size = size if kind == "cpu" else min(size, num_devices)
     config = world_config(kind, num_devices, preload, asked=size, default=size)
-    with World(config) as world:
-        evidence = judged(world, size, entry)
-    if script is not None:
-        ran = run_script(script, entry, runs, preload=preload)
-        evidence = dataclasses.replace(evidence, script=ran)
-    return dataclasses.replace(evidence, environment=collect_env())
+    with busy("running the case, and changes of it that may make it right", 3) as line:
+        with World(config) as world:
+            evidence = judged(world, size, entry)
+        line.advance()
+        if script is not None:
+            line.now(f"running the script, {runs} times")
+            ran = run_script(script, entry, runs, preload=preload)
+            evidence = dataclasses.replace(evidence, script=ran)
+        line.advance()
+        line.now("running torch.utils.collect_env")
+        return dataclasses.replace(evidence, environment=collect_env())
 
 
 def _top(corpus: Path, most: int, *, as_json: bool) -> int:

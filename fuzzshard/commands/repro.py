@@ -76,11 +76,14 @@ def _scripts(entry: CorpusEntry) -> Iterable[str]:
 
 def _run(script: str, entry: CorpusEntry, preload: Preload) -> Shown:
     from fuzzshard import reproducer
+    from fuzzshard.report.busy import busy
 
+    ranks = entry.case.mesh.size
     with tempfile.TemporaryDirectory(prefix="fuzzshard-repro-") as folder:
         target = Path(folder) / "repro.py"
         target.write_text(script)
-        result = reproducer.check(target, entry.case.mesh.size, preload=preload)
+        with busy(f"running the script on {ranks} ranks"):
+            result = reproducer.check(target, ranks, preload=preload)
     verdict = shown_by(result, entry)
     print(result.output.rstrip())
     why = f": {last_error(result.output)}" if verdict is Shown.OTHERWISE else ""

@@ -30,6 +30,7 @@ from fuzzshard.corpus.outcome import LARGEST_CPU_WORLD
 from fuzzshard.corpus.store import CASE_FILE, only_case
 from fuzzshard.errors import EXIT_CLEAN, EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, InfraError
 from fuzzshard.verdict import Status, Verdict
+from fuzzshard.world.config import WorldConfig
 
 if TYPE_CHECKING:
     from fuzzshard.campaign.judge import Runner
@@ -92,7 +93,12 @@ def shrink(
         How many cases run at the same time, each on its own ranks. Faster, with the same result.
     """
     from fuzzshard import reproducer
-    from fuzzshard.campaign.control import Control, ControlledWorld
+    from fuzzshard.campaign.control import (
+        Control,
+        ControlledCheck,
+        ControlledWorld,
+        ended_in_time,
+    )
     from fuzzshard.campaign.cpu_ranks import cpu_ranks, run_by
     from fuzzshard.campaign.explain import unknown_part
     from fuzzshard.campaign.judge import Stopped
@@ -100,7 +106,10 @@ def shrink(
     from fuzzshard.campaign.known import Found
     from fuzzshard.campaign.reduce import SHRINK_BUDGET, confirm_and_shrink
     from fuzzshard.campaign.signals import signals_call
+    from fuzzshard.events import PhaseChanged
     from fuzzshard.mending.mend import mends_for
+    from fuzzshard.report.busy import busy
+    from fuzzshard.report.stages import Stages
     from fuzzshard.shrink import Budget
     from fuzzshard.world import World, resolve_device
 
@@ -121,11 +130,28 @@ def shrink(
     )
     validate(known.case, config.size)
     budget = SHRINK_BUDGET if max_time is None else Budget(sys.maxsize, math.inf)
-    control = Control(max_time)
-    keeper = Keeper(corpus, preload, reproducer.scripts, reproducer.check)
+    control, stages = Control(max_time), Stages()
+    check = ControlledCheck(reproducer.check, control)
+    keeper = Keeper(corpus, preload, reproducer.scripts, check)
+    all_worlds: list[World] = []
+
+    def make_world(config: WorldConfig) -> World:
+        all_worlds.append(World(config))
+        return all_worlds[-1]
+
+    def doing() -> str:
+        finishing = "" if control.accepting() else f"{control.reason}, finishing: "
+        return f"{finishing}{stages.texts().get(0, 'running the case')}"
+
+    folder = None
     try:
-        with signals_call(control.halt_or_raise), contextlib.ExitStack() as stack:
-            started = [stack.enter_context(World(config)) for _ in range(worlds)]
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(signals_call(control.halt_or_raise))
+            stack.enter_context(busy(doing))
+            stack.enter_context(
+                ended_in_time(control, lambda: [pid for w in all_worlds for pid in w.pids])
+            )
+            started = [stack.enter_context(make_world(config)) for _ in range(worlds)]
             worlds_run = [ControlledWorld(world, control) for world in started]
             case, verdict = _first_seen(worlds_run[0], known)
             if verdict.status is Status.INFRA:
@@ -140,39 +166,47 @@ def shrink(
                     "written"
                 )
                 return EXIT_INCONCLUSIVE
-            folder = file.parent
             if file.name != CASE_FILE or not known.signature:
                 folder = keeper.save_found(
                     Found(index=0, case=case, verdict=verdict), worlds_run[0].info
                 )
+            else:
+                folder = file.parent
             print(f"shrinking {verdict.signature} in {folder}", flush=True)
-            on_cpu = cpu_ranks(config, World, control, worlds=worlds)
+            on_cpu = cpu_ranks(config, make_world, control, worlds=worlds)
             judged = confirm_and_shrink(
                 [runner(world) for world in worlds_run],
                 case,
                 verdict,
                 on_cpu=on_cpu and run_by(runner, on_cpu),
+                emit=stages.update,
                 keep=functools.partial(keeper.save_smaller, folder),
                 runs=confirm,
                 budget=budget,
                 seconds_left=control.seconds_left,
             )
+            rate = judged.confirmation.text()
+            if not judged.confirmation.reproduced:
+                if judged.cut_off:
+                    raise Stopped
+                print(f"nothing is changed: the finding did not repeat, {rate}")
+                return EXIT_INCONCLUSIVE
+            entry = keeper.save_judged(folder, judged)
+            note = f"; {judged.note}" if judged.note else ""
+            print(
+                f"{folder}: {judged.evaluations} cases tried; on fresh ranks {rate} show it{note}"
+            )
+            if judged.cut_off:
+                raise Stopped
+            stages.update(PhaseChanged(phase="verifying", signature=entry.signature))
+            keeper.verify(folder, entry)
     except Stopped:
-        return EXIT_INTERRUPTED
-    if not judged.confirmation.reproduced:
-        if control.halted:
+        control.accepting()
+        print(f"{control.reason}: fuzzshard shrink {folder or path} goes on with it")
+        if control.interrupted:
             return EXIT_INTERRUPTED
-        print(f"nothing is changed: the finding did not repeat, {judged.confirmation.text()}")
-        return EXIT_INCONCLUSIVE
-    entry = keeper.save_judged(folder, judged)
-    if control.running():
-        keeper.verify(folder, entry)
-    rate = f"on fresh ranks {judged.confirmation.text()} show it"
-    print(
-        f"{folder}: {judged.evaluations} cases tried; {rate}"
-        + (f"; {judged.note}" if judged.note else "")
-    )
-    return EXIT_INTERRUPTED if control.halted else EXIT_CLEAN
+        return EXIT_CLEAN if folder is not None else EXIT_INCONCLUSIVE
+    return EXIT_INTERRUPTED if control.interrupted else EXIT_CLEAN
 
 
 def _first_seen(world: Runner, known: CorpusEntry) -> tuple[Case, Verdict]:

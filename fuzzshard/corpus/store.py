@@ -23,6 +23,8 @@ STATS_FILE = "stats.json"
 """The figures of the campaign that writes to the corpus; the only JSON file there that is no
 entry.
 """
+PAGE_FILE = "report.html"
+"""The page that a campaign leaves in its corpus when it ends."""
 RECORDING_FILE = "flight_recorder_{rank}.json"
 FINDINGS_FOLDER = "findings"
 INCONCLUSIVE_FOLDER = "inconclusive"

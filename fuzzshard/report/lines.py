@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from fuzzshard.corpus.entry import Confirmation
+from fuzzshard.corpus.store import PAGE_FILE
 from fuzzshard.events import (
     CampaignFinished,
     CampaignStarted,
@@ -14,16 +17,22 @@ from fuzzshard.events import (
     FindingFlaky,
     FindingFound,
     FindingSaved,
+    Finishing,
     InfraTrouble,
     KnownFinding,
     SaveFailed,
     WorldStarted,
 )
-from fuzzshard.instruments import OFF, off_lines
+from fuzzshard.instruments import off_lines
+from fuzzshard.mending.mend import own_mends
 from fuzzshard.mending.source import unfit_lines
 from fuzzshard.report.progress import Progress
+from fuzzshard.report.stages import clock, counted
 
+WIDTH = 100
+"""Columns of a line where nobody says how wide the terminal is; paths and commands stay whole."""
 MAX_UNSEEN_SHOWN = 12
+MAX_CAUSES_SHOWN = 5
 
 
 _MENDS = {
@@ -34,16 +43,17 @@ _MENDS = {
 }
 
 
-def event_lines(event: Event) -> Iterator[str]:
-    """The lines that an event deserves; most deserve none."""
+def event_lines(event: Event, width: int = WIDTH) -> Iterator[str]:
+    """The lines that an event deserves; most deserve none. What torch said is cut to ``width``."""
     match event:
         case CampaignStarted():
             yield f"seed {event.seed}"
+            ranks = f"{counted(event.worlds, 'world')} of {counted(event.world_size, 'rank')}"
             yield (
-                f"fuzzshard {event.version}: {event.worlds} x {event.world_size} ranks on "
-                f"{event.device}, "
-                f"engines {', '.join(event.engines)}, corpus {event.corpus}, {_limits(event)}"
+                f"fuzzshard {event.version}: {ranks} on {event.device}, corpus {event.corpus}, "
+                f"{_limits(event)}"
             )
+            yield f"engines {', '.join(event.engines)}"
             if event.continues is not None:
                 yield _continued(event.continues)
             if event.note:
@@ -53,13 +63,15 @@ def event_lines(event: Event) -> Iterator[str]:
             if event.preload:
                 yield f"preloaded in every rank: {', '.join(event.preload)}"
         case WorldStarted():
-            info = ", ".join(f"{key} {value}" for key, value in event.info.items() if key != OFF)
-            yield f"world {event.world} is up: {info}"
+            info = event.info
+            versions = f"torch {info['torch']}, python {info['python']}"
+            yield f"world {event.world} is up: {versions}, {info['device']}, {info['backend']}"
             if event.world == 0:
                 yield from off_lines(event.info)
         case FindingFound():
             case = f"case {event.index}" if event.index >= 0 else "a case that was cut off"
-            yield f"[{clock(event.elapsed)}] FOUND {event.signature} in {case}: {event.summary}"
+            yield cut(f"[{clock(event.elapsed)}] FOUND {event.signature} in {case}", width)
+            yield cut(f"    {event.summary}", width)
             yield f"    saved as found: {event.path}"
         case FindingFlaky():
             observed = ", ".join(event.observed)
@@ -69,7 +81,7 @@ def event_lines(event: Event) -> Iterator[str]:
         case FindingSaved():
             yield from _saved(event)
         case CorpusLoaded():
-            yield f"{event.known} findings are known from the corpus"
+            yield f"the corpus has findings already: {corpus_text(event)}"
         case SaveFailed():
             yield f"[{clock(event.elapsed)}] NOT SAVED {event.signature}: {event.problem}"
             yield f"    the case: {bytes(event.case).decode()}"
@@ -77,6 +89,9 @@ def event_lines(event: Event) -> Iterator[str]:
             yield (
                 f"[{clock(event.elapsed)}] case {event.index} could not be judged: {event.message}"
             )
+        case Finishing():
+            doing = "; ".join(event.doing)
+            yield cut(f"[{clock(event.elapsed)}] {event.reason}; finishing: {doing}", width)
         case CampaignFinished():
             yield from _summary(event)
 
@@ -86,11 +101,37 @@ def progress_line(progress: Progress) -> str:
     coverage = progress.coverage
     seen = f", features {coverage.features_seen}/{coverage.features_total}" if coverage else ""
     return (
-        f"[{clock(progress.elapsed)}] {progress.cases} cases, "
+        f"[{clock(progress.elapsed)}] {counted(progress.cases, 'case')}, "
         f"{progress.cases / max(progress.elapsed, 1e-9):.2f}/s "
         f"({counts_text(progress.counts)}){seen}, "
-        f"{progress.num_findings} findings"
+        f"{counted(progress.num_findings, 'finding')}{''.join(_on_findings(progress))}"
     )
+
+
+def _on_findings(progress: Progress) -> Iterator[str]:
+    stages = progress.stages
+    for world, text in stages.texts().items():
+        if stages.of_world[world].of_finding:
+            yield f"; {text}"
+
+
+def cut(text: str, width: int) -> str:
+    """Return ``text`` as one line of at most ``width`` columns."""
+    indent = text[: len(text) - len(text.lstrip())]
+    line = indent + " ".join(text.split())
+    return line if len(line) <= width else f"{line[: width - 4].rstrip()} ..."
+
+
+def corpus_text(loaded: CorpusLoaded) -> str:
+    """Return how many findings a corpus has, and what becomes of cases that show them again."""
+    parts = []
+    if loaded.known:
+        parts.append(
+            f"{loaded.known} that are counted when a case shows them, and not saved again"
+        )
+    if loaded.explained:
+        parts.append(f"{loaded.explained} of known bugs of torch")
+    return ", ".join(parts)
 
 
 def counts_text(counts: Mapping[str, int]) -> str:
@@ -101,21 +142,14 @@ def counts_text(counts: Mapping[str, int]) -> str:
     )
 
 
-def clock(seconds: float) -> str:
-    """``"1:02:03"``, or ``"2:03"`` below an hour."""
-    minutes, second = divmod(int(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
-
-
 def _limits(event: CampaignStarted) -> str:
     limits = []
     if event.max_cases is not None:
-        limits.append(f"at most {event.max_cases} cases")
+        limits.append(f"at most {counted(event.max_cases, 'case')}")
     if event.max_time is not None:
         limits.append(f"at most {event.max_time:g} s")
     if event.max_findings is not None:
-        limits.append(f"at most {event.max_findings} findings")
+        limits.append(f"at most {counted(event.max_findings, 'finding')}")
     if event.stop_after_no_new is not None:
         limits.append(f"until nothing new comes for {event.stop_after_no_new:g} s")
     return ", ".join(limits) or "until Ctrl-C"
@@ -124,22 +158,18 @@ def _limits(event: CampaignStarted) -> str:
 def _continued(before: Continued) -> str:
     """``"goes on after 120 cases in 0:35, 1 finding (killed)"``."""
     sessions = f" in {before.sessions} sessions" if before.sessions > 1 else ""
-    findings = f"{before.findings} finding" + ("" if before.findings == 1 else "s")
+    findings = counted(before.findings, "finding")
     left = f"; {before.unfinished} unfinished, which come first" if before.unfinished else ""
-    return (
-        f"goes on after {before.cases} cases and {clock(before.elapsed)}{sessions}, {findings} "
-        f"({before.ended}){left}; --fresh begins anew"
-    )
+    so_far = f"{counted(before.cases, 'case')} and {clock(before.elapsed)}{sessions}"
+    return f"goes on after {so_far}, {findings} ({before.ended}){left}; --fresh begins anew"
 
 
 def _saved(event: FindingSaved) -> Iterator[str]:
     what = "KNOWN" if event.duplicate else "SAVED"
     rate = Confirmation(runs=event.runs, reproduced=event.reproduced, others=event.others)
-    yield (
-        f"[{clock(event.elapsed)}] {what} {event.signature}: {event.leaves_before} -> "
-        f"{event.leaves_after} "
-        f"leaf modules, confirmed: {rate.text()}"
-    )
+    yield f"[{clock(event.elapsed)}] {what} {event.signature}"
+    leaves = f"{event.leaves_before} -> {counted(event.leaves_after, 'leaf module')}"
+    yield f"    {leaves}, confirmed: {rate.text()}"
     yield f"    replay: {event.replay_command}"
     verified = {True: "fails as it should", False: "does NOT fail when run alone", None: "not run"}
     yield f"    script: {event.script} ({verified[event.script_fails]})"
@@ -148,39 +178,97 @@ def _saved(event: FindingSaved) -> Iterator[str]:
 
 
 def _summary(event: CampaignFinished) -> Iterator[str]:
-    """Why it stopped comes last, where whoever looks at a log looks first."""
+    """Findings and what to do with them come first, then what was covered. Why it stopped comes
+    last, where whoever looks at a log looks first.
+    """
     yield ""
-    yield (
-        f"{event.cases} cases in {clock(event.elapsed)}, {event.cases_per_second:.2f} per second "
-        f"({counts_text(event.counts)}); {event.overhead * 1000:.1f} ms between two cases"
-    )
-    yield (
-        f"coverage: {event.features_seen} of {event.features_total} features, {event.pairs_seen} "
-        "pairs"
-        f"{_unseen(event.features_unseen)}"
-    )
-    if event.points_reached:
-        yield f"          {event.points_reached} lines and branches of torch"
-    for message, count in event.refusals:
-        yield f"{count:6} x {message}"
-    for cause, cases in event.causes.items():
-        yield f"known cause {cause}, {_times(cases)}"
     for finding in event.findings:
         yield f"{_finding(finding)}: {finding.path}"
     for path in event.unresolved:
-        yield f"not shrunk before the end: {path}"
+        yield f"not done before the end: {path}"
         yield f"    the next run in this corpus goes on with it, or: fuzzshard shrink {path}"
+    for path in event.suspects:
+        yield f"failed, and was not explained before the end: {path}"
+        yield "    the next run in this corpus says whether a known bug is why"
     if not event.findings and not event.unresolved:
-        yield "no findings"
+        yield f"no findings in {counted(event.cases, 'case')}"
+    yield from _next_steps(event)
+    yield from _known_bugs(event)
+    yield (
+        f"{counted(event.cases, 'case')} in {clock(event.elapsed)}, "
+        f"{event.cases_per_second:.2f} per second ({counts_text(event.counts)})"
+    )
+    yield (
+        f"coverage: {event.features_seen} of {event.features_total} features, "
+        f"{counted(event.pairs_seen, 'pair')}{_unseen(event.features_unseen)}"
+    )
+    if event.points_reached:
+        yield f"          {event.points_reached} lines and branches of torch"
+    yield from _refusals(event.refusals)
+    if event.corpus:
+        yield f"page: {Path(event.corpus) / PAGE_FILE}"
     again = "" if event.complete else "; the same command goes on with it"
     yield f"{event.reason}; exit code {event.exit_code}, seed {event.seed}{again}"
+
+
+def _next_steps(event: CampaignFinished) -> Iterator[str]:
+    """What to do with the first finding of the campaign."""
+    new = [finding.path for finding in event.findings if finding.new] or list(event.unresolved)
+    for path in new[:1]:
+        yield f"next: fuzzshard show {path}"
+        yield f"      fuzzshard report {path}"
+
+
+def _known_bugs(event: CampaignFinished) -> Iterator[str]:
+    """The known bugs of torch that cases ran into, the most frequent ones with their titles."""
+    if event.causes:
+        bugs = f"{counted(len(event.causes), 'known bug')} of torch {event.torch}"
+        yield f"{counted(event.explained, 'case')} ran into {bugs}, counted and not shrunk:"
+    for cause, cases in list(event.causes.items())[:MAX_CAUSES_SHOWN]:
+        mend = own_mends().get(cause)
+        yield f"{cases:6} x {cause}{f': {mend.title}' if mend is not None else ''}"
+        if cause in event.examples:
+            yield f"         fuzzshard show {event.examples[cause]}"
+    if (more := len(event.causes) - MAX_CAUSES_SHOWN) > 0:
+        yield f"         and {more} more"
+    if event.mends == "off" or event.findings or event.unresolved:
+        return
+    if not event.examples:
+        command = "fuzzshard run --mends off --max-findings 1 --corpus known-bugs"
+        yield f"to see a known bug found and shrunk: {command}"
+    elif not event.causes:
+        (example, *_) = event.examples.values()
+        yield f"to see a known bug of this corpus: fuzzshard show {example}"
+
+
+def _refusals(refusals: tuple[tuple[str, int], ...]) -> Iterator[str]:
+    """How often an engine was not run with a case, or refused it; what else was said, whole."""
+    counts: dict[str, Counter[str]] = {"not applicable": Counter(), "refused": Counter()}
+    for message, count in refusals:
+        engine, _, rest = message.partition(": ")
+        kind = rest.partition(":")[0]
+        if kind in counts:
+            counts[kind][engine] += count
+        else:
+            yield f"{count:6} x {message}"
+    words = {
+        "not applicable": "not run where it does not apply",
+        "refused": "refused as documented",
+    }
+    for kind, by_engine in counts.items():
+        if by_engine:
+            told = ", ".join(
+                f"{engine} in {counted(n, 'case')}" for engine, n in by_engine.items()
+            )
+            yield f"{words[kind]}: {told}"
 
 
 def _unseen(names: tuple[str, ...]) -> str:
     if not names:
         return ""
-    more = f" and {len(names) - MAX_UNSEEN_SHOWN} more" if len(names) > MAX_UNSEEN_SHOWN else ""
-    return f"; not seen: {', '.join(names[:MAX_UNSEEN_SHOWN])}{more}"
+    if len(names) > MAX_UNSEEN_SHOWN:
+        return f"; {len(names)} not seen yet"
+    return f"; not seen: {', '.join(names)}"
 
 
 def _finding(finding: KnownFinding) -> str:

@@ -10,29 +10,38 @@ from fuzzshard.events import (
     CampaignStarted,
     CaseJudged,
     Continued,
+    CorpusLoaded,
     Event,
     FindingFlaky,
     FindingFound,
     FindingHit,
     FindingSaved,
+    Finishing,
     KnownCause,
-    PhaseChanged,
-    ShrinkProgress,
 )
+from fuzzshard.report.stages import Stages
 
 
 class Progress:
-    """The state that the panel and the progress lines show; :meth:`update` takes every event."""
+    """The state that the panel and the progress lines show; :meth:`update` takes every event.
+
+    ``num_findings`` are confirmed and shrunk. ``num_explained`` cases ran into known bugs of
+    torch, ``num_hits`` showed a finding that was saved before.
+    """
 
     def __init__(self) -> None:
         self.started: CampaignStarted | None = None
         self.counts: Counter[str] = Counter()
-        self.phases: dict[int, str] = {}
+        self.stages = Stages()
         self.coverage: CaseJudged | None = None
+        self.corpus: CorpusLoaded | None = None
+        self.finishing: Finishing | None = None
         self.num_findings = 0
         self.num_hits = 0
+        self.num_explained = 0
         self.num_flaky = 0
         self.last_finding = ""
+        self.last_new: float | None = None
         self._begin = time.monotonic()
 
     @property
@@ -52,21 +61,28 @@ class Progress:
 
     def update(self, event: Event) -> None:
         """Takes one event into account."""
+        self.stages.update(event)
         match event:
             case CampaignStarted():
                 self.started = event
                 self._begin = time.monotonic()
                 if event.continues is not None:
                     self._continue(event.continues)
-            case PhaseChanged(world=world, phase=phase):
-                self.phases[world] = phase
+            case CorpusLoaded():
+                self.corpus = event
             case CaseJudged():
+                before = self.coverage
                 self.counts[event.status] += 1
                 self.coverage = event
+                if before is None or event.pairs_seen > before.pairs_seen or event.new_features:
+                    self.last_new = self.elapsed
             case FindingFound():
+                self.last_new = self.elapsed
                 self.last_finding = f"{event.signature}  {event.path}"
-            case FindingHit() | KnownCause():
+            case FindingHit():
                 self.num_hits += 1
+            case KnownCause():
+                self.num_explained += 1
             case FindingSaved():
                 self.num_findings += not event.duplicate
                 rate = Confirmation(runs=event.runs, reproduced=event.reproduced)
@@ -74,8 +90,5 @@ class Progress:
                 self.last_finding = f"{event.signature}{flaky}  {event.path}"
             case FindingFlaky():
                 self.num_flaky += 1
-            case ShrinkProgress(world=world):
-                self.phases[world] = (
-                    f"shrinking {event.signature}: {event.leaves} leaf modules after "
-                    f"{event.evaluations} runs"
-                )
+            case Finishing():
+                self.finishing = event

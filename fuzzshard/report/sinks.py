@@ -11,7 +11,13 @@ import msgspec
 from rich.console import Console
 from rich.live import Live
 
-from fuzzshard.events import CampaignFinished, CaseJudged, Event
+from fuzzshard.events import (
+    CampaignFinished,
+    CaseJudged,
+    Event,
+    PhaseChanged,
+    ShrinkProgress,
+)
 from fuzzshard.report.lines import event_lines, progress_line
 from fuzzshard.report.panel import CampaignPanel
 from fuzzshard.report.progress import Progress
@@ -65,10 +71,8 @@ def plain_sink(stream: TextIO) -> Sink:
         nonlocal last
         progress.update(event)
         lines = list(event_lines(event))
-        if (
-            isinstance(event, CaseJudged)
-            and event.elapsed - last >= SECONDS_BETWEEN_PROGRESS_LINES
-        ):
+        told = isinstance(event, CaseJudged | PhaseChanged | ShrinkProgress)
+        if told and event.elapsed - last >= SECONDS_BETWEEN_PROGRESS_LINES:
             last = event.elapsed
             lines.append(progress_line(progress))
         if lines:
@@ -89,7 +93,7 @@ def _panel_sink(stream: TextIO) -> Iterator[Sink]:
         progress.update(event)
         if isinstance(event, CampaignFinished):
             live.stop()
-        for line in event_lines(event):
+        for line in event_lines(event, console.width):
             console.print(line)
 
     with live:

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from fuzzshard.instruments import off_lines
-from fuzzshard.report.lines import clock, counts_text
+from fuzzshard.report.lines import counts_text
 from fuzzshard.report.node import Node, is_running
 from fuzzshard.report.seen_findings import SeenFinding, seen_findings
+from fuzzshard.report.stages import clock
 from fuzzshard.report.stats import Stats, stats_of
 
 

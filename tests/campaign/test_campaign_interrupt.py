@@ -13,6 +13,7 @@ import psutil
 import pytest
 from fake_campaign import PASS, FakeWorld, campaign, divergence, numbered
 
+from fuzzshard.campaign.control import Control, ended_in_time
 from fuzzshard.campaign.loop import run_campaign
 from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.campaign.tools import Tools
@@ -118,6 +119,16 @@ def interrupt_once(
     return sink
 
 
+def test_ranks_that_run_when_the_time_of_a_command_is_up_are_killed(monkeypatch):
+    for name in ("OVERTIME_SECONDS", "GRACE_SECONDS", "SECONDS_BETWEEN_LOOKS"):
+        monkeypatch.setattr(f"fuzzshard.campaign.control.{name}", 0.05)
+    control = Control(0.1)
+    with subprocess.Popen(["sleep", "1000"]) as rank:
+        with ended_in_time(control, lambda: [rank.pid]):
+            assert rank.wait() == -signal.SIGKILL
+        assert control.abandoned
+
+
 def test_a_script_that_hangs_ends_with_its_campaign(tmp_path, monkeypatch):
     monkeypatch.setattr("fuzzshard.campaign.control.GRACE_SECONDS", 0.3)
     python, pid = tmp_path / "python", tmp_path / "pid"
@@ -137,9 +148,8 @@ def test_a_script_that_hangs_ends_with_its_campaign(tmp_path, monkeypatch):
     assert not psutil.pid_exists(int(pid.read_text()))
     (entry,) = tmp_path.glob("findings/*/case.json")
     assert "confirmed" in json.loads(entry.read_text())
-    assert (
-        "repro.py" not in json.loads(entry.read_text())["notes"]
-    )  # nothing was seen of the script
+    assert json.loads(entry.read_text())["notes"] == {"repro.py": "nobody has run it yet"}
+    assert ran.finished.unresolved == (str(entry.parent),)
 
 
 def test_cpu_ranks_of_a_cuda_campaign_end_with_it(tmp_path, monkeypatch):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +22,16 @@ from mend_files import mend_file
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case
-from fuzzshard.corpus.codec import read_entry
+from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.events import (
     CampaignStarted,
     CaseJudged,
+    CorpusLoaded,
     FindingFound,
     FindingHit,
     FindingSaved,
+    Finishing,
     InfraTrouble,
     KnownCause,
     PhaseChanged,
@@ -106,7 +111,59 @@ def test_a_known_cause_is_counted_and_neither_saved_nor_shrunk_and_fails_nothing
     assert (ran.finished.findings, ran.of(FindingFound), ran.log.count("restart")) == ((), [], 1)
     assert {event.phase for event in ran.of(PhaseChanged)} == {"starting", "running", "stopped"}
     assert not (corpus / "findings").exists()
-    assert f"known cause {mends.late}, 2 times" in lines(ran)
+    assert "2 cases ran into 1 known bug of torch" in lines(ran)
+    assert f"2 x {mends.late}" in lines(ran)
+    assert "to see a known bug found and shrunk: fuzzshard run --mends off" in lines(ran)
+
+
+def test_known_bugs_that_the_corpus_has_are_said_at_the_start_and_shown_by_their_smallest_entry(
+    mends: Mends, corpus: Path
+) -> None:
+    for norm in (True, False):
+        ran = campaign(
+            corpus,
+            lambda case: SHOWN,
+            cases=numbered(lambda i, norm=norm: make_case(i, norm=norm)),
+            max_cases=1,
+            fresh=True,
+        )
+    files = entry_files([corpus / "findings"])
+    assert len(files) == 2
+    for file in files:
+        file.write_bytes(encode_entry(replace(read_entry(file), cause=mends.late)))
+    ran = mends.campaign(
+        corpus, lambda case: SHOWN, lambda case, on: PASS if mends.late in on else SHOWN
+    )
+    (loaded,) = ran.of(CorpusLoaded)
+    assert (loaded.known, loaded.explained) == (0, 2)
+    smallest = min(files, key=lambda file: len(read_entry(file).case.model.children)).parent
+    assert ran.finished.examples == {mends.late: str(smallest)}
+    assert "the corpus has findings already: 2 of known bugs of torch" in lines(ran)
+    assert f"fuzzshard show {smallest}" in lines(ran)
+
+
+def test_a_case_that_is_cut_off_while_it_is_explained_is_judged_by_the_next_session(
+    mends: Mends, corpus: Path
+) -> None:
+    def interrupt(case: Case, on: tuple[str, ...]) -> Verdict:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert cut_off.wait(10)
+        return PASS
+
+    cut_off = threading.Event()
+    first = mends.campaign(
+        corpus,
+        lambda case: SHOWN,
+        interrupt,
+        sink=lambda event: cut_off.set() if isinstance(event, Finishing) else None,
+    )
+    (folder,) = (corpus / "findings").iterdir()
+    assert [file.name for file in folder.iterdir()] == ["unshrunk.json"]
+    assert (first.code, first.finished.suspects) == (130, (str(folder),))
+    assert f"failed, and was not explained before the end: {folder}" in lines(first)
+    second = mends.campaign(corpus, lambda case: SHOWN, lambda case, on: SHOWN, max_cases=1)
+    assert [Path(saved.path) for saved in second.of(FindingSaved)] == [folder]
+    assert second.of(FindingFound)[0].index == -1
 
 
 def test_a_cause_that_a_signature_had_before_is_tried_first(mends: Mends, corpus: Path) -> None:

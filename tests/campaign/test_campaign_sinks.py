@@ -3,12 +3,13 @@ from __future__ import annotations
 import io
 import json
 import re
+import time
 
 import msgspec
 import pytest
 from fake_campaign import PASS, campaign, divergence, make_case, numbered
 
-from fuzzshard.events import AnyEvent
+from fuzzshard.events import SCHEMA, AnyEvent
 from fuzzshard.report.lines import event_lines
 from fuzzshard.report.panel import CampaignPanel
 from fuzzshard.report.progress import Progress
@@ -37,6 +38,16 @@ def test_json_is_one_object_a_line_with_the_seed_first(tmp_path):
     kinds = {event["event"] for event in events}
     assert {"case_started", "finding_saved"} <= kinds
     assert "case_detail" not in kinds  # that is for the journal
+
+
+def test_every_json_event_has_the_wall_clock_and_the_first_one_the_version_of_the_events(tmp_path):
+    stream, began = io.StringIO(), time.time()
+    with make_sink(json=True, stream=stream) as sink:
+        campaign(tmp_path, finding_in_case_2, sink=sink, max_cases=4)
+    events = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert events[0]["schema"] == SCHEMA
+    times = [began, *(event["time"] for event in events), time.time()]
+    assert times == sorted(times)
 
 
 def test_json_reads_back_as_the_events_that_were_written(tmp_path):
@@ -85,7 +96,7 @@ def test_plain_lines_and_the_panel_name_a_flaky_finding_with_its_rate(tmp_path):
 def test_plain_lines_tell_of_findings_that_the_corpus_had(tmp_path):
     assert "finding divergence/fully_shard/gradient, once" in plain(tmp_path, max_cases=4, seed=0)
     text = plain(tmp_path, max_cases=4, fresh=True)
-    assert "1 findings are known from the corpus" in text
+    assert "the corpus has findings already: 1 that are counted" in text
     assert "known finding divergence/fully_shard/gradient, once" in text
 
 
@@ -114,8 +125,9 @@ def test_a_terminal_gets_a_panel_and_the_summary_stays_when_it_is_gone(tmp_path)
         campaign(tmp_path, finding_in_case_2, sink=sink, max_cases=4, seed=7)
     text = stream.getvalue()
     assert "fuzzshard, seed 7" in text
-    *_, finding, reason = text.splitlines()
-    assert "finding divergence/fully_shard/gradient, once" in finding
+    *_, page, reason = text.splitlines()
+    assert "finding divergence/fully_shard/gradient, once" in text
+    assert page == f"page: {tmp_path / 'report.html'}"
     assert "all cases were run; exit code 1, seed 7" in reason
 
 

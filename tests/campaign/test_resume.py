@@ -46,6 +46,7 @@ from fuzzshard.events import (
     FindingFound,
     FindingHit,
     FindingSaved,
+    Finishing,
 )
 from fuzzshard.guidance import guided
 from fuzzshard.guidance.novelty import guiding
@@ -300,6 +301,59 @@ def test_a_finding_whose_shrinking_was_interrupted_is_shrunk_by_the_next_session
     assert_whole(cut, run(cut, seed=7))
     goes_on, at_once = only_entry(cut), only_entry(tmp_path / "whole")
     assert replace(goes_on, replay="") == replace(at_once, replay="")
+
+
+def cut_off_at(number: int, how: str, corpus: Path) -> Ran:
+    """A campaign that is stopped in its run of this number; the last one is that of a script."""
+    turns, cut_off = itertools.count(1), threading.Event()
+
+    def stop(wanted: Callable[[], bool]) -> None:
+        if next(turns) == number:
+            if how != "time":
+                os.kill(os.getpid(), getattr(signal, how))
+            assert cut_off.wait(10)
+            while wanted():
+                threading.Event().wait(0.01)
+
+    def verdict_of(case: Case) -> Verdict:
+        stop(lambda: False)
+        return with_a_norm(case)
+
+    def check(*_: object, wanted: Callable[[], bool], **__: object) -> FakeScriptResult:
+        stop(wanted)
+        return FakeScriptResult(True)
+
+    def sink(event: Event) -> None:
+        if isinstance(event, Finishing):
+            cut_off.set()
+
+    limits = {"max_time": 0.5} if how == "time" else {}
+    ran = run(corpus, verdict_of, seed=0, max_cases=3, check=check, sink=sink, **limits)
+    assert cut_off.is_set()
+    return ran
+
+
+def test_a_finding_that_is_cut_off_in_any_of_its_runs_comes_to_the_entry_it_would_have_had(
+    tmp_path, monkeypatch
+):
+    """While it is judged, confirmed, shrunk, confirmed again, and while its script runs."""
+    monkeypatch.setattr("fuzzshard.campaign.reduce.shrink", shrink_seed_and_norm)
+    monkeypatch.setattr("fuzzshard.campaign.control.OVERTIME_SECONDS", 0.0)
+    whole = run(tmp_path / "whole", seed=0, max_cases=3)
+    num_runs = sum(line.startswith("run") for line in whole.log)
+    assert num_runs > 10
+    ways = ("SIGINT", "SIGTERM", "time")
+    cuts = list(zip(range(3, num_runs + 1, 3), itertools.cycle(ways), strict=False))
+    for number, how in cuts + [(num_runs + 1, how) for how in ways]:
+        cut = tmp_path / f"{number}-{how}"
+        grace = 10.0 if number <= num_runs else 0.3  # a script is waited for until it is over
+        monkeypatch.setattr("fuzzshard.campaign.control.GRACE_SECONDS", grace)
+        first = cut_off_at(number, how, cut)
+        assert first.code == (1 if how == "time" else 130)
+        assert first.finished.unresolved == (str(next((cut / "findings").iterdir())),)
+        run(cut, seed=0, max_cases=3)
+        goes_on, at_once = only_entry(cut), only_entry(tmp_path / "whole")
+        assert replace(goes_on, replay="") == replace(at_once, replay=""), (number, how)
 
 
 def test_a_finding_for_whose_shrinking_time_was_up_is_the_first_of_the_next_campaign(

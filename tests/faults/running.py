@@ -52,10 +52,11 @@ class Campaign:
         self.events: list[Event] = []
 
     def read_until(self, name: str) -> Event:
+        """Read as far as an event of this name, or a world that begins a phase of this name."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.events.append(json.loads(line))
-            if self.events[-1]["event"] == name:
+            if name in (self.events[-1]["event"], self.events[-1].get("phase")):
                 return self.events[-1]
         raise AssertionError(f"no {name} in {self.events}; {self.errors()}")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from msgspec.structs import replace
 from running import campaign
 
 from fuzzshard.campaign.judge import confirm
@@ -24,6 +25,7 @@ from fuzzshard.world import World, WorldConfig
 
 FAULTS = Path(__file__).parents[1] / "planted" / "faults"
 WRONG_GRADIENT = FAULTS / "wrong_gradient.py"
+LIMITS = ("--max-cases", 8, "--max-findings", 1, "--mends", "off")
 
 BLOCKS_TWICE = """
 import os, pathlib, threading
@@ -64,23 +66,6 @@ def test_a_rank_killed_in_mid_case_costs_that_case_only(tmp_path: Path) -> None:
     assert finished["findings"] == []
 
 
-def test_an_interrupt_keeps_the_finding_and_leaves_no_process(tmp_path: Path) -> None:
-    with campaign(tmp_path / "corpus", "--preload", WRONG_GRADIENT) as running:
-        found = running.read_until("finding_confirmed")
-        processes = running.descendants()
-        running.process.send_signal(signal.SIGINT)
-        finished = running.finish()
-        assert running.errors() == ""
-    assert finished["exit_code"] == 130
-    assert finished["reason"] == "interrupted"
-    assert processes
-    _, alive = psutil.wait_procs(processes, timeout=5)
-    assert [p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE] == []
-    (file,) = entry_files([tmp_path / "corpus"])
-    assert read_entry(file).signature == found["signature"] == "divergence/fully_shard/gradient"
-    assert {p.name for p in file.parent.iterdir()} == {"case.json", "repro.py", "unshrunk.json"}
-
-
 def test_a_campaign_that_is_killed_leaves_no_process_and_whole_entries(tmp_path: Path) -> None:
     with campaign(tmp_path / "corpus", "--preload", WRONG_GRADIENT) as running:
         running.read_until("finding_found")
@@ -108,8 +93,7 @@ def test_a_preload_that_raises_ends_a_campaign_with_a_line_that_names_it(tmp_pat
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The corpus of a campaign under a planted fault."""
     corpus = tmp_path_factory.mktemp("corpus")
-    limits = ("--max-cases", 8, "--max-findings", 1)
-    with campaign(corpus, *limits, "--preload", WRONG_GRADIENT) as running:
+    with campaign(corpus, *LIMITS, "--preload", WRONG_GRADIENT) as running:
         finished = running.finish()
     assert finished["exit_code"] == 1
     (saved,) = running.all("finding_saved")
@@ -117,6 +101,35 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert saved["reproduced"] == saved["runs"] == 3
     assert saved["script_fails"] is True
     return corpus
+
+
+def test_an_interrupted_finding_is_kept_leaves_no_process_and_comes_to_the_same_entry(
+    tmp_path: Path, corpus: Path
+) -> None:
+    for told, sent in (("finding_confirmed", signal.SIGINT), ("verifying", signal.SIGTERM)):
+        with campaign(tmp_path, *LIMITS, "--preload", WRONG_GRADIENT) as running:
+            running.read_until(told)
+            processes = running.descendants()
+            running.process.send_signal(sent)
+            finished = running.finish()
+            assert running.errors() == ""
+        assert (finished["exit_code"], finished["reason"]) == (130, "interrupted")
+        assert processes
+        _, alive = psutil.wait_procs(processes, timeout=5)
+        assert [p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE] == []
+        (file,) = entry_files([tmp_path])
+        assert {p.name for p in file.parent.iterdir()} == {
+            "case.json",
+            "repro.py",
+            "unshrunk.json",
+        }
+        assert finished["unresolved"] == [str(file.parent)]
+    with campaign(tmp_path, *LIMITS, "--preload", WRONG_GRADIENT) as running:
+        assert running.finish()["exit_code"] == 1
+    (whole,) = entry_files([corpus])
+    goes_on, at_once = read_entry(file), read_entry(whole)
+    assert replace(goes_on, replay="") == replace(at_once, replay="")
+    assert file.with_name("repro.py").read_text() == whole.with_name("repro.py").read_text()
 
 
 def replayed(corpus: Path, *arguments: object) -> tuple[int, str]:

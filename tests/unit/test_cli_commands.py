@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
@@ -22,6 +23,7 @@ from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import Confirmation, make_entry
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.store import save_unshrunk
+from fuzzshard.corpus.verify import Condition, Verified
 from fuzzshard.doctor import clean_case
 from fuzzshard.errors import InfraError, UsageError
 from fuzzshard.verdict import Finding, Status, Verdict
@@ -117,28 +119,44 @@ def test_replay_with_a_summary_prints_what_did_not_pass_and_counts_by_folder(
     assert all_of_them.split() == ["all", "2", "1", "0", "1"]
 
 
-@pytest.mark.parametrize(
-    ("summary", "terminal", "shown"),
-    [(True, True, True), (True, False, False), (False, True, False)],
-)
-def test_a_summary_on_a_terminal_says_how_far_it_is(
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize("option", ["--summary", "--json"])
+def test_replay_says_how_far_it_is_on_a_terminal_alone(
     tmp_path: Path,
     judged_by: Callable[[Judge], list[WorldConfig]],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    summary: bool,
     terminal: bool,
-    shown: bool,
+    option: str,
 ) -> None:
     save(tmp_path)
     judged_by(lambda _, case: DIVERGENCE)
     monkeypatch.setenv("TERM", "xterm")
-    if terminal:
-        monkeypatch.setenv("FORCE_COLOR", "1")
-    fuzzshard("replay", tmp_path, "--device", "cpu", *(["--summary"] if summary else []))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    fuzzshard("replay", tmp_path, "--device", "cpu", option)
     printed = capsys.readouterr()
-    assert ("replaying" in printed.err) is shown
+    assert ("replaying" in printed.err) is terminal
     assert "SAME" in printed.out
+    assert "replaying" not in printed.out
+
+
+def test_ctrl_c_says_how_far_a_command_was(
+    tmp_path: Path,
+    judged_by: Callable[[Judge], list[WorldConfig]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entries = [save(tmp_path, seed) for seed in (1, 2)]
+    runs = itertools.count()
+
+    def interrupted(path: Path, *_: object) -> Verified:
+        if next(runs):
+            raise KeyboardInterrupt
+        return Verified(path, Condition.OK)
+
+    monkeypatch.setattr("fuzzshard.commands.corpus.verify_file", interrupted)
+    assert fuzzshard("corpus", "verify", *entries, "--device", "cpu") == 130
+    assert capsys.readouterr().err == "fuzzshard: interrupted: 1 of 2 done\n"
 
 
 def test_replay_fails_for_no_finding_that_known_bugs_cause(
@@ -203,7 +221,7 @@ def test_an_interrupted_replay_says_what_is_left_and_exits_with_130(
     assert capsys.readouterr().out == "replayed 0: no cases found; interrupted, 2 not replayed\n"
 
 
-def test_ctrl_c_anywhere_else_exits_with_130_and_says_nothing(
+def test_ctrl_c_anywhere_else_exits_with_130_and_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(_paths: object) -> None:
@@ -211,7 +229,7 @@ def test_ctrl_c_anywhere_else_exits_with_130_and_says_nothing(
 
     monkeypatch.setattr("fuzzshard.commands.show.entry_files", interrupted)
     assert fuzzshard("show", "x") == 130
-    assert capsys.readouterr() == ("", "")
+    assert capsys.readouterr() == ("", "fuzzshard: interrupted\n")
 
 
 @pytest.mark.parametrize(
@@ -227,6 +245,7 @@ def test_ctrl_c_anywhere_else_exits_with_130_and_says_nothing(
         (["run", "--engine", "fsdp9"], "fsdp9"),
         (["run", "--max-cases", "many"], "many"),
         (["run", "--confirm", "0"], "--confirm"),
+        (["run", "--corpus", __file__], "is a file, and a campaign needs a folder"),
         (["show", "--unknown"], "--unknown"),
         (["explode"], "explode"),
     ],

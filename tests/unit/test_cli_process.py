@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -70,12 +71,18 @@ def test_the_version_is_printed() -> None:
     assert fuzzshard("--version").stdout == f"fuzzshard {__version__}\n"
 
 
-def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
-    case = tmp_path / "case.json"
-    write_atomic(case, codec.encode(clean_case(2)))
-    command = f"'{sys.executable}' -m fuzzshard show '{case}' | true; exit ${{PIPESTATUS[0]}}"
+@pytest.mark.parametrize("arguments", ["show case.json", "--help", "shrink --help"])
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path, arguments: str) -> None:
+    write_atomic(tmp_path / "case.json", codec.encode(clean_case(2)))
+    command = f"'{sys.executable}' -m fuzzshard {arguments} | true; exit ${{PIPESTATUS[0]}}"
     result = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False
+        ["bash", "-c", command],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert result.stderr == ""
     assert result.returncode in (0, 141)

@@ -16,6 +16,7 @@ from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.causes import issue_name
 from fuzzshard.corpus.listing import component_rank, severity_rank
+from fuzzshard.corpus.store import PAGE_FILE
 from fuzzshard.instruments import off_lines
 from fuzzshard.journal.history import SessionRow
 from fuzzshard.mending.mend import own_mends
@@ -37,7 +38,6 @@ from fuzzshard.report.stats import Stats, stats_of
 from fuzzshard.report.timeline import Timeline, read_timeline
 from fuzzshard.verdict import Status
 
-REPORT_PAGE = "report.html"
 SECONDS_BETWEEN = 30.0
 """Between two pages of a campaign that runs, at least; a browser asks for the next as often."""
 
@@ -69,8 +69,8 @@ def report_writer(
 ) -> PeriodicWriter:
     """An event sink that keeps ``report.html`` in ``directory`` current."""
     return PeriodicWriter(
-        REPORT_PAGE,
-        lambda: write_page([directory], directory / REPORT_PAGE),
+        PAGE_FILE,
+        lambda: write_page([directory], directory / PAGE_FILE),
         seconds=SECONDS_BETWEEN,
         clock=clock,
     )

@@ -1,0 +1,95 @@
+"""What a command that takes long is busy with: a line on a terminal, and nothing anywhere else."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import (
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Column
+from rich.text import Text
+
+T = TypeVar("T")
+Doing = str | Callable[[], str]
+"""What is done, in words; a callable is asked whenever the line is drawn."""
+
+
+class Busy:
+    """The line; :meth:`now` says what is done, :meth:`advance` that one thing of ``total`` is."""
+
+    def __init__(self, doing: Doing, total: int | None, progress: Progress) -> None:
+        self.doing = doing
+        self.total = total
+        self.done = 0
+        self._progress = progress
+        self._task = progress.add_task("", total=total)
+
+    def now(self, doing: Doing) -> None:
+        """Says what is done from now on."""
+        self.doing = doing
+
+    def advance(self) -> None:
+        """One more is done."""
+        self.done += 1
+        self._progress.advance(self._task)
+
+    def each(self, items: Iterable[T]) -> Iterator[T]:
+        """The ``items``, each of which is done when the next one is asked for."""
+        for item in items:
+            yield item
+            self.advance()
+
+
+class _DoingColumn(ProgressColumn):
+    """The words of a :class:`Busy`, cut where the line ends."""
+
+    def __init__(self) -> None:
+        super().__init__(Column(no_wrap=True, overflow="ellipsis"))
+        self.busy: Busy | None = None
+
+    def render(self, task: Task) -> Text:
+        """Return what is done at this moment."""
+        doing = self.busy.doing if self.busy is not None else ""
+        return Text(doing if isinstance(doing, str) else doing())
+
+
+@contextlib.contextmanager
+def busy(doing: Doing, total: int | None = None) -> Iterator[Busy]:
+    """Shows on stderr, where that is a terminal, what is done, how long it has taken, and how much
+    of ``total`` is left.
+
+    What the block prints comes above the line. A Ctrl-C goes on with how far it was: the message
+    of the KeyboardInterrupt that is raised says so.
+    """
+    # without soft wrapping, lines that are printed meanwhile would be broken at its width
+    console = Console(stderr=True, soft_wrap=True)
+    words = _DoingColumn()
+    counts = () if total is None else (MofNCompleteColumn(), TimeRemainingColumn())
+    progress = Progress(
+        SpinnerColumn(),
+        words,
+        *counts,
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        redirect_stdout=sys.stdout.isatty(),
+        disable=not sys.stderr.isatty(),
+    )
+    line = words.busy = Busy(doing, total, progress)
+    try:
+        with progress:
+            yield line
+    except KeyboardInterrupt as error:
+        done = f"{line.done} of {total} done" if total else ""
+        raise KeyboardInterrupt(str(error) or done) from None

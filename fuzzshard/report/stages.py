@@ -1,0 +1,107 @@
+"""What each world is busy with: which stage of a finding, how far it is, how long it may take."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+
+from fuzzshard.events import Event, PhaseChanged, ShrinkProgress
+
+OF_FINDINGS = ("confirming", "shrinking", "verifying")
+"""The phases in which a world works on a finding and runs no new cases."""
+
+
+@dataclasses.dataclass
+class Stage:
+    """One phase of one world, which ``began`` on the clock of :func:`time.monotonic`.
+
+    ``usual`` is how many seconds the last one of its kind took, where that is known.
+    """
+
+    phase: PhaseChanged
+    began: float
+    shrunk: ShrinkProgress | None = None
+    usual: float | None = None
+
+    @property
+    def of_finding(self) -> bool:
+        """Whether it is work on a finding."""
+        return self.phase.phase in OF_FINDINGS
+
+    def text(self, now: float) -> str:
+        """Return what is done, how far it is, and how much longer it takes; not of what."""
+        if not self.of_finding:
+            return self.phase.text
+        doing = self.phase.text.removesuffix(f" {self.phase.signature}").removesuffix(" of")
+        parts = [f"{doing} {clock(now - self.began)}", *self._how_far(now - self.began)]
+        return ", ".join(parts)
+
+    def _how_far(self, seconds: float) -> list[str]:
+        phase, shrunk = self.phase, self.shrunk
+        if phase.phase == "confirming":
+            left = seconds / phase.done * (phase.of - phase.done) if phase.done else None
+            return [f"run {phase.done + 1} of {phase.of}", *_about(left)]
+        if shrunk is None:
+            return _about(self.usual and self.usual - seconds)
+        leaves = counted(shrunk.leaves, "leaf module")
+        return [f"{leaves} after {counted(shrunk.evaluations, 'run')}", *_at_most(shrunk, seconds)]
+
+
+class Stages:
+    """The stage of every world; :meth:`update` takes every event."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.of_world: dict[int, Stage] = {}
+        self._clock = clock
+        self._verifying: float | None = None
+
+    def update(self, event: Event) -> None:
+        """Take one event into account."""
+        now, before = self._clock(), self.of_world.get(event.world)
+        if isinstance(event, PhaseChanged):
+            same = before is not None and before.phase.phase == event.phase and event.done > 0
+            if before is not None and before.phase.phase == "verifying":
+                self._verifying = now - before.began
+            usual = self._verifying if event.phase == "verifying" else None
+            began = before.began if before is not None and same else now
+            self.of_world[event.world] = Stage(event, began, usual=usual)
+        elif isinstance(event, ShrinkProgress) and before is not None:
+            before.shrunk = event
+
+    def texts(self) -> dict[int, str]:
+        """Return the text of every world's stage at this moment."""
+        now = self._clock()
+        return {world: stage.text(now) for world, stage in sorted(self.of_world.items())}
+
+    @property
+    def on_findings(self) -> int:
+        """The number of worlds that work on findings."""
+        return sum(stage.of_finding for stage in self.of_world.values())
+
+
+def clock(seconds: float) -> str:
+    """Return ``"1:02:03"``, or ``"2:03"`` below an hour."""
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return ``"1 finding"`` or ``"2 findings"``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _about(seconds: float | None) -> list[str]:
+    return [] if seconds is None or seconds <= 0 else [f"about {clock(seconds)} more"]
+
+
+def _at_most(shrunk: ShrinkProgress, seconds: float) -> list[str]:
+    """The limits of shrinking in time; most shrinking ends long before."""
+    limits = []
+    if shrunk.max_evaluations is not None and shrunk.evaluations:
+        runs = max(0, shrunk.max_evaluations - shrunk.evaluations)
+        limits.append(seconds / shrunk.evaluations * runs)
+    if shrunk.max_seconds is not None:
+        limits.append(max(0.0, shrunk.max_seconds - seconds))
+    return [f"at most {clock(min(limits))} more"] if limits else []
