@@ -16,6 +16,7 @@ from fuzzshard.commands.check import check
 from fuzzshard.commands.corpus import corpus_app
 from fuzzshard.commands.doctor import doctor
 from fuzzshard.commands.explain import explain
+from fuzzshard.commands.features import features
 from fuzzshard.commands.html import html
 from fuzzshard.commands.merge import merge
 from fuzzshard.commands.profiles import apply_profile
@@ -87,6 +88,7 @@ _COMMANDS: tuple[Callable[..., int], ...] = (
     repro,
     report,
     bisect,
+    features,
     doctor,
 )
 for _order, _command in enumerate(_COMMANDS):

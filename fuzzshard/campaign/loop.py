@@ -29,6 +29,7 @@ from fuzzshard.campaign.tools import TOOLS, Tools
 from fuzzshard.campaign.worker import Worker
 from fuzzshard.errors import EXIT_INFRA, EXIT_INTERRUPTED, FuzzshardError
 from fuzzshard.events import CampaignFinished, CaseDetail, CaseJudged, Event
+from fuzzshard.guidance.focus import reach_near
 from fuzzshard.journal.history import History
 from fuzzshard.journal.lock import locked
 from fuzzshard.journal.schema import JOURNAL_FILE, connect
@@ -69,7 +70,10 @@ def run_campaign(
     with locked(options.corpus), contextlib.closing(connect(path)) as connection:
         history = History(path, connection)
         plan = plan_session(history, options, configs[0])
-        session = Session(options, configs, plan)
+        steered = reach_near(
+            options.steering, plan.seed, world_size=configs[0].size, cuda=device == "cuda"
+        )
+        session = Session(options, configs, plan, steered)
         session.restore(history)
         journal = JournalWriter(path, connection, start_of(plan, options, configs))
         return _Coordinator(session, journal, sink, tools).run()

@@ -44,6 +44,8 @@ def event_lines(event: Event) -> Iterator[str]:
                 f"{event.device}, "
                 f"engines {', '.join(event.engines)}, corpus {event.corpus}, {_limits(event)}"
             )
+            if event.steering:
+                yield f"steered: {event.steering}"
             if event.continues is not None:
                 yield _continued(event.continues)
             if event.note:

@@ -53,7 +53,7 @@ def test_a_profile_of_a_parents_pyproject_goes_on_top_of_a_built_in_one(asked):
     )
     run("--profile", "ci")
     assert (asked[0].seed, asked[0].max_time, asked[0].max_cases) == (1, 90, 7)
-    assert (asked[0].engines, asked[0].shrink) == (("ddp",), False)
+    assert (asked[0].steering.engines, asked[0].shrink) == (("ddp",), False)
 
 
 def test_the_command_line_wins_over_the_profile(asked):
