@@ -40,7 +40,7 @@ MAX_DRAWS = 3000
 """After so many draws without a case as asked there is none: half a minute on a slow core."""
 _PROBE = 100
 """Draws at random that come first; their share is what is said of how rare a case is."""
-_STARTS = 8
+_STARTS = 16
 """How many different cases the stream begins with, where twice the draws for the first one find
 them.
 """
@@ -78,9 +78,9 @@ class Steered:
         if not self.starts:
             return ""
         shared = f", sharing {' and '.join(self.shared)}" if self.shared else ""
-        share = f"{self.hits or 'none'} of {self.tries} cases drawn at random"
         asked = " ".join(self.steering.words)
-        return f"{asked}{shared} (so {'is' if self.hits == 1 else 'are'} {share})"
+        share = f"{self.hits or 'none'} of {self.tries} cases drawn at random"
+        return f"{asked}{shared}; {share} {'is' if self.hits == 1 else 'are'} like that"
 
 
 def reach(
@@ -128,6 +128,7 @@ def steered_stream(
         yield from case_stream(
             stream_seed, world_size=world_size, engines=asked.engines, cuda=cuda
         )
+        return
     rng = Random(f"steered/{stream_seed}")
     chains = list(steered.starts)
     genes = _Genes(rng)
@@ -135,7 +136,8 @@ def steered_stream(
     seen: set[int] = set()  # hashes, as in case_stream
     while True:
         at = rng.randrange(len(chains))
-        at_random = rng.random() < hits / tries
+        # at random more often than pays: such a case owes nothing to those before it
+        at_random = rng.random() ** 2 < hits / tries
         data = rng.randbytes(NUM_BYTES) if at_random else genes.redraw(chains[at])
         case = read_case(data, world_size=world_size, engines=asked.engines, cuda=cuda)
         kept = hash(case) not in seen and asked.allows(features(case))

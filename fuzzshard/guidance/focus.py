@@ -23,6 +23,8 @@ _SAMPLE = 200
 """Cases drawn to see which of its features are rare."""
 _DRAWS = 600
 """Draws to see which of the rarest come together."""
+_TRIES = 20
+"""Mutants that are made for one that is new and as asked."""
 _MORE = 0.5
 """How likely a mutant is mutated again."""
 
@@ -72,13 +74,14 @@ def around(
         yield case
     other = next(drawn)
     while True:
-        if rng.random() < MUTANTS:
-            new = _mutant(rng, case, other, world_size, cuda=cuda)
-        else:
-            new = other = next(drawn)
-        if hash(new) not in given and steering.allows(features(new)):
-            given.add(hash(new))
-            yield new
+        mutates = rng.random() < MUTANTS
+        for _ in range(_TRIES):
+            new = _mutant(rng, case, other, world_size, cuda=cuda) if mutates else next(drawn)
+            if hash(new) not in given and steering.allows(features(new)):
+                given.add(hash(new))
+                other = other if mutates else new
+                yield new
+                break
 
 
 def _mutant(rng: Random, case: Case, other: Case, world_size: int, *, cuda: bool) -> Case:
