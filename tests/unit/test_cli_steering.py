@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,6 +31,19 @@ CASE = Case(
     mesh=Mesh(shard=2),
     schedule=(Forward(), Backward()),
 )
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "steering.md"
+
+
+def commands(language: str) -> Iterator[tuple[str, list[str]]]:
+    """Each command of the page's blocks in a language, with what is printed below it."""
+    for block in re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(), re.M | re.S):
+        if language == "sh":
+            yield from ((line, []) for line in block.splitlines())
+        for shown in block.split("$ ")[1:]:
+            command, *printed = shown.splitlines()
+            yield command, printed
 
 
 def call(*arguments: str) -> int:
@@ -117,3 +133,31 @@ def test_features_can_be_chosen_and_have_shares(capsys) -> None:
 def test_a_glob_without_a_feature_is_bad_input(capsys) -> None:
     assert call("features", "bf16") == 2
     assert "did you mean precision:bfloat16" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [command for command, _ in commands("sh")])
+def test_commands_of_the_page_are_campaigns(asked, tmp_path: Path, command: str) -> None:
+    file = tmp_path / "case.json"
+    file.write_bytes(codec.encode(CASE))
+    _, *arguments = shlex.split(command.replace("corpus/findings/NAME", str(file)))
+    assert call(*arguments) == 0
+    assert asked[0].steering != Steering()
+    assert asked[0].max_time == 600
+
+
+@pytest.mark.parametrize(
+    ("command", "printed"), [pair for pair in commands("console") if " run " in pair[0]]
+)
+def test_what_the_page_shows_is_printed(asked, capsys, command: str, printed: list[str]) -> None:
+    call(*shlex.split(command)[1:])
+    assert capsys.readouterr().err.splitlines() == printed
+
+
+def test_the_page_shows_what_features_prints_but_for_the_shares(capsys) -> None:
+    ((command, printed),) = [pair for pair in commands("console") if " features " in pair[0]]
+    call(*shlex.split(command.replace("--shares 500", "--shares 20"))[1:])
+    shown, listed = (
+        [re.sub("[ .0-9]{5} %", "", line) for line in lines]
+        for lines in (printed, capsys.readouterr().out.splitlines())
+    )
+    assert shown == listed
