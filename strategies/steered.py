@@ -74,11 +74,13 @@ class Steered:
         return self.steering.requiring(self.shared)
 
     def text(self) -> str:
-        """What is asked, and how rare that is, in words; nothing where only engines are chosen."""
+        """Say what is asked and how rare that is; nothing where only engines are chosen."""
         if not self.starts:
             return ""
         shared = f", sharing {' and '.join(self.shared)}" if self.shared else ""
         asked = " ".join(self.steering.words)
+        if self.hits == self.tries:
+            return f"{asked}{shared}"
         share = f"{self.hits or 'none'} of {self.tries} cases drawn at random"
         return f"{asked}{shared}; {share} {'is' if self.hits == 1 else 'are'} like that"
 
@@ -122,7 +124,7 @@ def nearest(
 def steered_stream(
     stream_seed: int, /, *, world_size: int, steered: Steered = Steered(), cuda: bool = False
 ) -> Iterator[Case]:
-    """Distinct cases that are as asked, without end."""
+    """Yield distinct cases that are as asked, without end."""
     asked = steered.drawn
     if not steered.starts:
         yield from case_stream(
@@ -168,7 +170,7 @@ class _Search:
         """
 
     def draw(self) -> None:
-        """One draw more."""
+        """Draw once more."""
         data, at_random = self._proposal()
         faults = self._steering.faults(self._features(data))
         distance = sum(faults)
@@ -191,11 +193,11 @@ class _Search:
             self.draw()
 
     def nearest(self) -> frozenset[str]:
-        """The features of the best case so far."""
+        """Return the features of the best case so far."""
         return self._features(self._nearest[-1][0][1])
 
     def _proposal(self) -> tuple[bytes, bool]:
-        """Bytes, and whether all of them are at random."""
+        """Return bytes, and whether all of them are at random."""
         rng = self._rng
         kind = rng.randrange(3) if self.draws >= _PROBE else 0
         anew = rng.randbytes(NUM_BYTES)
@@ -225,7 +227,7 @@ class _Genes:
         self._mean = 0.0
 
     def redraw(self, data: bytes) -> bytes:
-        """``data`` with some of its parts drawn anew."""
+        """Return ``data`` with some of its parts drawn anew."""
         self._chosen = [self._rng.random() < odds for odds in self._odds]
         return _mixed(data, self._rng.randbytes(NUM_BYTES), self._chosen)
 
@@ -243,7 +245,7 @@ class _Genes:
 
 
 def _mixed(data: bytes, other: bytes, chosen: Iterable[bool]) -> bytes:
-    """``data`` with the chosen parts of ``other``."""
+    """Return ``data`` with the chosen parts of ``other``."""
     mixed = bytearray(data)
     for part in itertools.compress(_GENES, chosen):
         mixed[part] = other[part]

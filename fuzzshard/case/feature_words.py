@@ -124,7 +124,7 @@ def _suggestion(text: str) -> str:
 
 
 def _nearest(text: str) -> Iterator[str]:
-    """What may be meant by a text that is no feature, the likeliest first."""
+    """Yield what may be meant by a text that is no feature, the likeliest first."""
     dimension, _, rest = text.replace("*", "").rpartition(":")
     if not dimension and (glob := _glob_of(rest)):
         yield from glob.split("|")
@@ -132,7 +132,7 @@ def _nearest(text: str) -> Iterator[str]:
     yield from difflib.get_close_matches(text, FEATURES, cutoff=_ALIKE)
     tails = {_tail(feature): feature for feature in FEATURES}
     for close in difflib.get_close_matches(rest, [*tails, *DIMENSIONS, *_SYNONYMS], cutoff=_ALIKE):
-        yield from (tails.get(close) or _glob_of(close) or "").split("|")
+        yield from (tails.get(close) or _glob_of(close) or close).split("|")
     yield from (f for f, meaning in FEATURES.items() if rest in meaning.casefold().split())
 
 

@@ -75,22 +75,24 @@ class Steering:
         return (*words, *([f"--focus {self.focus_name}"] if self.focus is not None else []))
 
     def requiring(self, features: Iterable[str]) -> Steering:
-        """The same, with these features required too."""
+        """Return the same with these features required too."""
         return dataclasses.replace(self, require=(*self.require, *features))
 
     def faults(self, present: Set[str]) -> tuple[int, ...]:
-        """How far a case with these features is from what is asked: how many it must not have,
-        and for each of ``require`` 1 if it has none; all 0 for a case that is as asked.
+        """Count what is wrong with a case with these features.
+
+        First the features that it must not have, then for each glob of ``require`` 1 if no feature
+        matches. All are 0 for a case that is as asked.
         """
         missing = (int(matching(glob).isdisjoint(present)) for glob in self.require)
         return (len(self.forbidden & present), *missing)
 
     def allows(self, present: Set[str]) -> bool:
-        """Whether a case with these features is as asked."""
+        """Tell whether a case with these features is as asked."""
         return not any(self.faults(present))
 
     def complaints(self, present: Set[str]) -> list[str]:
-        """What is wrong with a case with these features, in words."""
+        """Say what is wrong with a case with these features."""
         surplus = (
             f"has {feature}, which {self.forbidding(feature)} rules out"
             for feature in sorted(self.forbidden & present)
@@ -99,7 +101,7 @@ class Steering:
         return [*surplus, *(f"has no {glob}" for glob in missing)]
 
     def forbidding(self, feature: str) -> str:
-        """The option that rules a forbidden feature out."""
+        """Return the options that rule a forbidden feature out."""
         for glob in self.exclude:
             if feature in matching(glob):
                 return f"--exclude {shlex.quote(glob)}"

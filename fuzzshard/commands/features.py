@@ -66,7 +66,7 @@ def features(
 
 
 def _percent(count: int, world_size: int) -> Mapping[str, float]:
-    """How many of a hundred drawn cases have each feature."""
+    """Count how many of a hundred drawn cases have each feature."""
     from fuzzshard.case.features import features as features_of
     from fuzzshard.strategies import draw_cases
 
@@ -76,7 +76,7 @@ def _percent(count: int, world_size: int) -> Mapping[str, float]:
 
 
 def _lines(listed: list[str], percent: Mapping[str, float]) -> Iterator[str]:
-    """A paragraph for each dimension: its features in columns."""
+    """Yield a paragraph for each dimension: its features in columns."""
     longest = max(map(len, listed))
     separator = ""
     by_dimension = sorted(listed, key=_place)

@@ -182,7 +182,7 @@ def _steering(
     focus: Path | None,
     engine: tuple[EngineName, ...],
 ) -> Steering:
-    """What the options ask for; says what the words of ``like`` stand for."""
+    """Return what the options ask for; print what the words of ``like`` stand for."""
     globs = globs_of_words(like) if like else {}
     for words, glob in globs.items():
         print(f"{words!r} is --require {shlex.quote(glob)}", file=sys.stderr)

@@ -30,9 +30,9 @@ _MORE = 0.5
 
 
 def reach_near(steering: Steering, seed: int, *, world_size: int, cuda: bool) -> Steered:
-    """As :func:`reach`, where ``steering`` may have a case in focus.
+    """Find first cases as :func:`reach` does; ``steering`` may have a case in focus.
 
-    Raises :class:`UsageError` for one that the ranks cannot run.
+    Raises :class:`UsageError` also for a case in focus that the ranks cannot run.
     """
     case = steering.focus
     if case is None:
@@ -51,7 +51,8 @@ def reach_near(steering: Steering, seed: int, *, world_size: int, cuda: bool) ->
     present = nearest(
         steering.requiring(asked), seed, world_size=world_size, cuda=cuda, draws=_DRAWS
     )
-    shared = tuple(feature for feature in asked if feature in present)
+    as_asked = steering.allows(present)
+    shared = tuple(feature for feature in asked if as_asked and feature in present)
     return reach(steering, seed, world_size=world_size, cuda=cuda, shared=shared)
 
 
@@ -64,7 +65,7 @@ def around(
     world_size: int,
     cuda: bool,
 ) -> Iterator[Case]:
-    """The case itself, and then mutants of it and ``drawn`` ones, as many of each.
+    """Yield the case itself, and then mutants of it and ``drawn`` ones, as many of each.
 
     All are as ``steering`` asks, and none comes twice.
     """
@@ -85,7 +86,7 @@ def around(
 
 
 def _mutant(rng: Random, case: Case, other: Case, world_size: int, *, cuda: bool) -> Case:
-    """The case after a mutation, or after several."""
+    """Return the case after a mutation, or after several."""
     while True:
         kind = rng.choice(list(KINDS))
         case = mutated(kind, rng, case, other, world_size, cuda=cuda) or case
