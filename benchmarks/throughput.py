@@ -42,10 +42,11 @@ from fuzzshard.campaign.judge import judge
 from fuzzshard.campaign.loop import run_campaign
 from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.campaign.tools import Tools
-from fuzzshard.case.case import ALL_ENGINES, Case, EngineName
+from fuzzshard.case.case import Case
 from fuzzshard.errors import EXIT_CLEAN, InfraError
 from fuzzshard.events import CaseJudged, Event
 from fuzzshard.strategies import case_stream
+from fuzzshard.strategies.steered import Steered
 from fuzzshard.verdict import Status
 from fuzzshard.world import Spares, World, WorldConfig
 
@@ -128,10 +129,8 @@ def time_campaign(config: WorldConfig, seed: int, count: int, loud: set[Case]) -
         if isinstance(event, CaseJudged):
             elapsed.append(event.elapsed)
 
-    def stream(
-        seed: int, *, world_size: int, engines: tuple[EngineName, ...], cuda: bool
-    ) -> Iterator[Case]:
-        for case in drawn_cases(seed, world_size=world_size, engines=engines, cuda=cuda):
+    def stream(seed: int, *, world_size: int, steered: Steered, cuda: bool) -> Iterator[Case]:
+        for case in drawn_cases(seed, world_size=world_size, steered=steered, cuda=cuda):
             if case not in loud:
                 yield case
 
@@ -142,7 +141,6 @@ def time_campaign(config: WorldConfig, seed: int, count: int, loud: set[Case]) -
             max_cases=count,
             world_size=config.size,
             device=config.device,
-            engines=ALL_ENGINES,
             shrink=False,
         )
         run_campaign(options, listen, tools=Tools(cases=stream))

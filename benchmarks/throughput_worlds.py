@@ -22,9 +22,10 @@ from fuzzshard.campaign.drawing import drawn_cases
 from fuzzshard.campaign.loop import run_campaign
 from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.campaign.tools import Tools
-from fuzzshard.case.case import ALL_ENGINES, Case, EngineName
+from fuzzshard.case.case import Case
 from fuzzshard.errors import InfraError
 from fuzzshard.events import CaseJudged, Event, WorldStarted
+from fuzzshard.strategies.steered import Steered
 from fuzzshard.world import Spares, World, WorldConfig
 
 
@@ -111,10 +112,8 @@ def time_worlds(config: WorldConfig, seed: int, worlds: int, cases: list[Case]) 
     """A campaign that runs ``cases``, of which none is a finding, in each of ``worlds``."""
     meter = _Meter(worlds, worlds * len(cases))
 
-    def stream(
-        seed: int, *, world_size: int, engines: tuple[EngineName, ...], cuda: bool
-    ) -> Iterator[Case]:
-        drawn = drawn_cases(seed, world_size=world_size, engines=engines, cuda=cuda)
+    def stream(seed: int, *, world_size: int, steered: Steered, cuda: bool) -> Iterator[Case]:
+        drawn = drawn_cases(seed, world_size=world_size, steered=steered, cuda=cuda)
         for number, _ in enumerate(drawn):
             meter.gate.wait()
             yield cases[number // worlds % len(cases)]
@@ -127,7 +126,6 @@ def time_worlds(config: WorldConfig, seed: int, worlds: int, cases: list[Case]) 
             world_size=config.size,
             worlds=worlds,
             device=config.device,
-            engines=ALL_ENGINES,
             shrink=False,
         )
         run_campaign(options, meter.listen, tools=Tools(make_world=meter.make_world, cases=stream))

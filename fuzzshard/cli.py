@@ -17,6 +17,7 @@ from fuzzshard.commands.corpus import corpus_app
 from fuzzshard.commands.corpus_sets import merge
 from fuzzshard.commands.doctor import doctor
 from fuzzshard.commands.explain import explain
+from fuzzshard.commands.features import features
 from fuzzshard.commands.html import html
 from fuzzshard.commands.mistakes import in_words
 from fuzzshard.commands.profiles import apply_profile
@@ -89,6 +90,7 @@ _COMMANDS: tuple[Callable[..., int], ...] = (
     repro,
     report,
     bisect,
+    features,
     doctor,
 )
 for _order, _command in enumerate(_COMMANDS):

@@ -60,8 +60,9 @@ class CampaignStarted(Event, frozen=True, kw_only=True, tag="campaign_started"):
     """Always the first event: the seed, the limits, and what it ``continues``.
 
     ``devices`` are the CUDA devices of each world. ``mends`` says which cases run on mended torch
-    (both, on or off), ``mends_unfit`` which mends cannot be put on this torch, and why. ``note``
-    says why a campaign in the same directory that did not end is not continued.
+    (both, on or off), ``mends_unfit`` which mends cannot be put on this torch, and why.
+    ``steering`` is what is asked of cases, beside the engines. ``note`` says why a campaign in the
+    same directory that did not end is not continued.
     """
 
     schema: int = SCHEMA
@@ -72,6 +73,7 @@ class CampaignStarted(Event, frozen=True, kw_only=True, tag="campaign_started"):
     worlds: int
     device: str
     engines: tuple[str, ...]
+    steering: str = ""
     devices: tuple[tuple[int, ...], ...] = ()
     preload: tuple[str, ...] = ()
     mends: str = "off"

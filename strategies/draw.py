@@ -15,7 +15,16 @@ from fuzzshard.strategies.swarm import swarm
 from fuzzshard.strategies.tape import cut
 
 _BATCH = 50
-_NUM_BYTES = sum(SIZES)
+NUM_BYTES = sum(SIZES)
+"""How many bytes a case is read off."""
+
+
+def read_case(
+    data: bytes, *, world_size: int, engines: tuple[EngineName, ...], cuda: bool
+) -> Case:
+    """Return the case that ``data`` stands for."""
+    tapes = cut(data, SIZES)
+    return draw_case(tapes, swarm(tapes[0]), world_size, engines, cuda=cuda)
 
 
 def draw_batch(
@@ -39,10 +48,9 @@ def draw_batch(
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
-    @given(st.binary(min_size=_NUM_BYTES, max_size=_NUM_BYTES))
+    @given(st.binary(min_size=NUM_BYTES, max_size=NUM_BYTES))
     def collect(data: bytes) -> None:
-        tapes = cut(data, SIZES)
-        drawn.append(draw_case(tapes, swarm(tapes[0]), world_size, engines, cuda=cuda))
+        drawn.append(read_case(data, world_size=world_size, engines=engines, cuda=cuda))
 
     collect()
     return drawn

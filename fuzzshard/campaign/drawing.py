@@ -16,31 +16,30 @@ from typing import IO
 
 import msgspec
 
-from fuzzshard.case.case import Case, EngineName
+from fuzzshard.case.case import Case
 from fuzzshard.errors import InfraError
-from fuzzshard.strategies import case_stream
+from fuzzshard.guidance.focus import around
+from fuzzshard.strategies.steered import Steered, steered_stream
 
 _case_decoder = msgspec.json.Decoder(Case)
 
 
 class Request(msgspec.Struct, frozen=True):
-    """The arguments of :func:`fuzzshard.strategies.case_stream`."""
+    """The arguments of :func:`drawn_cases`."""
 
     seed: int
     world_size: int
-    engines: tuple[EngineName, ...]
+    steered: Steered
     cuda: bool
 
 
-def drawn_cases(
-    seed: int, /, *, world_size: int, engines: tuple[EngineName, ...], cuda: bool
-) -> Iterator[Case]:
-    """The cases of :func:`fuzzshard.strategies.case_stream`, drawn by another process.
+def drawn_cases(seed: int, /, *, world_size: int, steered: Steered, cuda: bool) -> Iterator[Case]:
+    """Cases as ``steered`` asks, of a stream that ``seed`` stands for, drawn by another process.
 
     Raises :class:`InfraError` where that process ends. It starts with the first case that is asked
     for.
     """
-    request = msgspec.json.encode(Request(seed, world_size, engines, cuda))
+    request = msgspec.json.encode(Request(seed, world_size, steered, cuda))
     with (
         tempfile.TemporaryFile() as errors
     ):  # a pipe that nobody reads until the end would fill up
@@ -75,9 +74,11 @@ def _last_line(errors: IO[bytes]) -> str:
 
 def _draw(request: Request, out: IO[bytes]) -> None:
     encoder = msgspec.json.Encoder()
-    cases = case_stream(
-        request.seed, world_size=request.world_size, engines=request.engines, cuda=request.cuda
-    )
+    seed, size, cuda = request.seed, request.world_size, request.cuda
+    cases = steered_stream(seed, world_size=size, steered=request.steered, cuda=cuda)
+    steering = request.steered.steering
+    if steering.focus is not None:
+        cases = around(steering.focus, cases, seed, steering=steering, world_size=size, cuda=cuda)
     for case in cases:
         out.write(encoder.encode(case) + b"\n")
         out.flush()

@@ -36,6 +36,7 @@ from fuzzshard.events import (
     Finishing,
     PhaseChanged,
 )
+from fuzzshard.guidance.focus import reach_near
 from fuzzshard.journal.history import History
 from fuzzshard.journal.lock import locked
 from fuzzshard.journal.schema import JOURNAL_FILE, connect
@@ -78,7 +79,10 @@ def run_campaign(
     with locked(options.corpus), contextlib.closing(connect(path)) as connection:
         history = History(path, connection)
         plan = plan_session(history, options, configs[0])
-        session = Session(options, configs, plan)
+        steered = reach_near(
+            options.steering, plan.seed, world_size=configs[0].size, cuda=device == "cuda"
+        )
+        session = Session(options, configs, plan, steered)
         session.restore(history)
         journal = JournalWriter(path, connection, start_of(plan, options, configs))
         return _Coordinator(session, journal, sink, tools).run()

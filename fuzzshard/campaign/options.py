@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from fuzzshard.campaign.judge import CONFIRM_RUNS
-from fuzzshard.case.case import ALL_ENGINES, EngineName
+from fuzzshard.case.steering import ANYTHING, Steering
 from fuzzshard.corpus.store import CASE_FILE, FINDINGS_FOLDER
 from fuzzshard.errors import UsageError
 from fuzzshard.guidance import Guidance
@@ -38,7 +38,8 @@ class CampaignOptions:
     ``seed=None`` draws a fresh one; 0 is a seed like any other. ``worlds`` sets of ``world_size``
     ranks run cases at the same time, ``"auto"`` as many as this node takes; at most
     ``ranks_per_device`` ranks of a world share a CUDA device. ``preload`` are Python files that
-    every rank imports before torch is used. ``guidance`` says what cases are chosen by.
+    every rank imports before torch is used. ``guidance`` says what cases are chosen by, and
+    ``steering`` which ones there are to choose from.
     """
 
     corpus: Path
@@ -52,7 +53,7 @@ class CampaignOptions:
     worlds: Worlds = 1
     ranks_per_device: int = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    engines: tuple[EngineName, ...] = ALL_ENGINES
+    steering: Steering = ANYTHING
     preload: tuple[Path, ...] = ()
     shrink: bool = True
     confirm: int = CONFIRM_RUNS
@@ -68,8 +69,6 @@ class CampaignOptions:
                 raise UsageError(f"{name} is {value}", f"use a positive {name} or leave it out")
         if self.seed is not None and self.seed < 0:
             raise UsageError(f"the seed is {self.seed}", "use a seed of at least 0")
-        if not self.engines:
-            raise UsageError("the campaign has no engine", f"name one of {', '.join(ALL_ENGINES)}")
         for path in self.preload:
             if not path.is_file():
                 raise UsageError(f"{path}, to be preloaded, is not a file", "check the path")

@@ -96,10 +96,12 @@ def start_of(
 
 def _stream(options: CampaignOptions, config: WorldConfig) -> dict[str, Any]:
     """The options that decide which cases are drawn and what they are run on."""
+    steering = options.steering
     return {
         "world_size": config.size,
         "device": config.device,
-        "engines": list(options.engines),
+        "engines": list(steering.engines),
+        **({} if steering.of_engines_alone else {"steering": list(steering.words)}),
         "guidance": options.guidance,
         "preload": list(config.preload),
         "mends": options.mends,
@@ -117,9 +119,9 @@ def _why_not(session: SessionRow, stream: dict[str, Any], options: CampaignOptio
     before = {**session.options["stream"], "seed": session.seed}
     now = {**stream, "seed": session.seed if options.seed is None else options.seed}
     changed = [
-        f"{name} was {_words(before.get(name))} and is {_words(value)}"
-        for name, value in now.items()
-        if before.get(name) != value
+        f"{name} was {_words(before.get(name, []))} and is {_words(value)}"
+        for name, value in {**{name: [] for name in before}, **now}.items()
+        if before.get(name, []) != value
     ]
     why = "; ".join(changed) or "a fresh campaign was asked for"
     return f"the campaign with seed {session.seed} did not end and is not continued: {why}"

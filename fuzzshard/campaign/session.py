@@ -35,6 +35,7 @@ from fuzzshard.guidance.reached import Reached
 from fuzzshard.journal.history import History
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.mending.source import unfit
+from fuzzshard.strategies.steered import Steered
 from fuzzshard.world.config import WorldConfig
 
 REMEMBERED_CASES = 20_000
@@ -51,9 +52,14 @@ class Session:
     """
 
     def __init__(
-        self, options: CampaignOptions, configs: tuple[WorldConfig, ...], plan: Plan
+        self,
+        options: CampaignOptions,
+        configs: tuple[WorldConfig, ...],
+        plan: Plan,
+        steered: Steered,
     ) -> None:
         self.options = options
+        self.steered = steered
         self.configs = configs
         self.config = configs[0]  # worlds differ in their devices only
         self.plan = plan
@@ -110,7 +116,7 @@ class Session:
         stream = cases(
             self.plan.stream_seed,
             world_size=self.config.size,
-            engines=self.options.engines,
+            steered=self.steered,
             cuda=on_cuda,
         )
         learner = guided(
@@ -121,6 +127,7 @@ class Session:
             cuda=on_cuda,
             worlds=len(self.configs),
             before=self._guiding_before,
+            steering=self.steered.drawn,
         )
         self._guiding_before.clear()
         limit = self.options.max_cases
@@ -157,7 +164,8 @@ class Session:
             worlds=len(self.configs),
             device=self.config.device,
             devices=tuple(config.devices for config in self.configs if config.devices),
-            engines=options.engines,
+            engines=options.steering.engines,
+            steering=self.steered.text(),
             preload=self.config.preload,
             mends=options.mends,
             mends_unfit=unfit(self.mends),

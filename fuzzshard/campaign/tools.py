@@ -9,9 +9,10 @@ from typing import Protocol
 from fuzzshard.campaign.control import EndableCheck
 from fuzzshard.campaign.drawing import drawn_cases
 from fuzzshard.campaign.shared import WorldHandle
-from fuzzshard.case.case import Case, EngineName
+from fuzzshard.case.case import Case
 from fuzzshard.corpus.scripts import ScriptRender
 from fuzzshard.reproducer import check, scripts
+from fuzzshard.strategies.steered import Steered
 from fuzzshard.world import World
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.spare import Spares
@@ -21,7 +22,7 @@ class CaseStream(Protocol):
     """Draws the cases of a campaign; equal arguments give equal cases."""
 
     def __call__(
-        self, seed: int, /, *, world_size: int, engines: tuple[EngineName, ...], cuda: bool
+        self, seed: int, /, *, world_size: int, steered: Steered, cuda: bool
     ) -> Iterator[Case]:
         """An endless stream, or a finite one."""
 

@@ -42,6 +42,10 @@ Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)
 Confirm = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 RanksPerDevice = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 Preload = Annotated[tuple[Path, ...], Parameter(negative=(), show_default=False)]
+Globs = Annotated[
+    tuple[str, ...],
+    Parameter(negative=(), consume_multiple=True, show_default=False, metavar="GLOB..."),
+]
 ExtraMends = Annotated[tuple[Path, ...], Parameter(negative=(), show_default=False)]
 
 

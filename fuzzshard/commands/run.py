@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from fuzzshard.case.case import ALL_ENGINES, EngineName
+from fuzzshard.case.case import EngineName
+from fuzzshard.case.feature_words import globs_of_words
+from fuzzshard.case.steering import Steering
 from fuzzshard.commands.options import (
     DEFAULT_CORPUS,
     Confirm,
@@ -14,11 +19,15 @@ from fuzzshard.commands.options import (
     Duration,
     ExtraMends,
     Folder,
+    Globs,
     Guidance,
     Json,
     Preload,
     RanksPerDevice,
 )
+from fuzzshard.corpus.codec import read_entry
+from fuzzshard.corpus.entry import digest
+from fuzzshard.corpus.store import only_case
 
 
 def run(
@@ -35,9 +44,12 @@ def run(
     world_size: int | None = None,
     worlds: Annotated[int | Literal["auto"], Parameter(metavar="INT|auto")] = 1,
     ranks_per_device: RanksPerDevice = 1,
-    engine: Annotated[
-        tuple[EngineName, ...], Parameter(negative=(), show_default=False)
-    ] = ALL_ENGINES,
+    engine: Annotated[tuple[EngineName, ...], Parameter(negative=(), show_default=False)] = (),
+    only: Globs = (),
+    exclude: Globs = (),
+    require: Globs = (),
+    like: str = "",
+    focus: Path | None = None,
     preload: Preload = (),
     shrink: bool = True,
     confirm: Confirm = 3,
@@ -59,6 +71,9 @@ def run(
       fuzzshard run --profile ci
       fuzzshard run --max-cases 500 --seed 7 --device cpu --world-size 2
       fuzzshard run --engine fully_shard --max-findings 1 --corpus /data/corpus
+      fuzzshard run --require mesh:hsdp 'checkpoint:*' --exclude 'compile:*'
+      fuzzshard run --like "hsdp bf16 checkpoint" --max-time 10m
+      fuzzshard run --focus corpus/findings/NAME --max-time 10m
       fuzzshard run --worlds auto --world-size 2 --max-time 8h
 
     Parameters
@@ -93,7 +108,22 @@ def run(
     ranks_per_device
         How many ranks may share a CUDA device, for meshes larger than the node. Much slower.
     engine
-        Test only this engine. Repeat for several. By default all are tested.
+        Test only this engine. Repeat for several. By default all are tested. The same as --only
+        engine:NAME.
+    only
+        Features, such as 'mesh:[23]': of the same dimension (mesh) cases have no others. See
+        fuzzshard features for the names.
+    exclude
+        Features that no case has.
+    require
+        Features that every case has: for each glob one that matches. 'A|B' matches what A or B
+        does.
+    like
+        Words in place of --require, such as "hsdp bf16 checkpoint". What they stand for is
+        printed.
+    focus
+        An entry or a case file. Half of the cases are mutants of it, the others share its rarest
+        features.
     preload
         A Python file that every rank runs before anything else. Repeat for several.
     shrink
@@ -119,6 +149,7 @@ def run(
     from fuzzshard.report.sinks import make_sink, tee
     from fuzzshard.report.stats import stats_writer
 
+    steering = _steering(only, exclude, require, like, focus, engine)
     options = CampaignOptions(
         max_cases=max_cases,
         max_time=max_time,
@@ -130,7 +161,7 @@ def run(
         worlds=worlds,
         ranks_per_device=ranks_per_device,
         device=device,
-        engines=tuple(dict.fromkeys(engine)),
+        steering=steering,
         corpus=corpus,
         preload=preload,
         shrink=shrink,
@@ -141,3 +172,25 @@ def run(
     )
     with make_sink(json=as_json) as sink:
         return run_campaign(options, tee(stats_writer(corpus), report_writer(corpus), sink))
+
+
+def _steering(
+    only: tuple[str, ...],
+    exclude: tuple[str, ...],
+    require: tuple[str, ...],
+    like: str,
+    focus: Path | None,
+    engine: tuple[EngineName, ...],
+) -> Steering:
+    """Return what the options ask for; print what the words of ``like`` stand for."""
+    globs = globs_of_words(like) if like else {}
+    for words, glob in globs.items():
+        print(f"{words!r} is --require {shlex.quote(glob)}", file=sys.stderr)
+    case = None if focus is None else read_entry(only_case(focus)).case
+    return Steering(
+        only=(*only, *(f"engine:{name}" for name in dict.fromkeys(engine))),
+        exclude=exclude,
+        require=(*require, *globs.values()),
+        focus=case,
+        focus_name="" if case is None else f"{focus} ({digest(case)})",
+    )

@@ -15,6 +15,8 @@ from random import Random
 from typing import Literal, Protocol
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.features import features
+from fuzzshard.case.steering import ANYTHING, Steering
 from fuzzshard.guidance.mutate import KINDS, mutated
 from fuzzshard.guidance.novelty import Conjunctions, Indices, guiding_features
 from fuzzshard.guidance.pool import Entry, Pool
@@ -99,6 +101,7 @@ class GuidedStream:
         world_size: int,
         cuda: bool = False,
         candidates: int = CANDIDATES,
+        steering: Steering = ANYTHING,
     ) -> None:
         self.conjunctions = Conjunctions()
         self.pool = Pool()
@@ -107,6 +110,7 @@ class GuidedStream:
         self._rng = Random(f"guidance/{seed}")
         self._world_size = world_size
         self._cuda = cuda
+        self._steering = steering
         self._num_candidates = candidates
         self._running: dict[Case, _Running] = {}
         self._mean_novelty = 0.0
@@ -171,7 +175,11 @@ class GuidedStream:
             case = mutated(
                 source, self._rng, parent.case, other.case, self._world_size, cuda=self._cuda
             )
-            if case is not None and hash(case) not in self._given:
+            if (
+                case is not None
+                and hash(case) not in self._given
+                and self._steering.allows(features(case))
+            ):
                 parent.children += 1
                 return _Candidate(case, guiding_features(case), source, parent)
         return self._drawn()
@@ -217,17 +225,20 @@ def guided(
     cuda: bool = False,
     worlds: int = 1,
     before: Iterable[Indices] = (),
+    steering: Steering = ANYTHING,
 ) -> Learner:
     """The stream of a campaign: ``fresh`` itself, or one that chooses from it and mutates.
 
     With many worlds fewer candidates are drawn for each case, lest the worlds wait for them.
     ``before`` are the guiding features of cases that the campaign has run already: they are not
-    novel any more.
+    novel any more. ``steering`` is what ``fresh`` follows, and what mutants must follow too.
     """
     if guidance == "none":
         return Unguided(fresh)
     candidates = max(2, min(CANDIDATES, 4 * CANDIDATES // worlds))
-    stream = GuidedStream(fresh, seed, world_size=world_size, cuda=cuda, candidates=candidates)
+    stream = GuidedStream(
+        fresh, seed, world_size=world_size, cuda=cuda, candidates=candidates, steering=steering
+    )
     for present in before:
         stream.conjunctions.add(present)
     return stream

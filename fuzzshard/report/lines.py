@@ -54,6 +54,8 @@ def event_lines(event: Event, width: int = WIDTH) -> Iterator[str]:
                 f"{_limits(event)}"
             )
             yield f"engines {', '.join(event.engines)}"
+            if event.steering:
+                yield f"steered: {event.steering}"
             if event.continues is not None:
                 yield _continued(event.continues)
             if event.note:

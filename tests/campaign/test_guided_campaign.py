@@ -5,7 +5,7 @@ from fake_campaign import PASS, campaign, divergence, make_case
 from fuzzshard.campaign.prefetch import Prefetch
 from fuzzshard.case.case import Case
 from fuzzshard.guidance import Feedback
-from fuzzshard.strategies import case_stream
+from fuzzshard.strategies.steered import steered_stream
 
 
 class Counting:
@@ -38,7 +38,7 @@ def test_a_guided_campaign_with_one_world_draws_the_same_cases_for_a_seed(tmp_pa
         campaign(
             tmp_path / name,
             lambda case: divergence() if len(case.wrap) > 3 else PASS,
-            cases=case_stream,
+            cases=steered_stream,
             guidance="features",
             max_cases=25,
             seed=3,
@@ -56,7 +56,7 @@ def test_guidance_chooses_other_cases_than_the_plain_stream(tmp_path):
         ran = campaign(
             tmp_path / guidance,
             lambda case: PASS,
-            cases=case_stream,
+            cases=steered_stream,
             guidance=guidance,
             max_cases=12,
             seed=3,

@@ -33,6 +33,7 @@ from fuzzshard.campaign.restore import unfinished
 from fuzzshard.campaign.resume import session_seed
 from fuzzshard.case.case import Case
 from fuzzshard.case.order import size_order
+from fuzzshard.case.steering import Steering
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.store import entry_files
@@ -445,8 +446,12 @@ def test_a_campaign_that_its_machine_stopped_goes_on_with_its_counts_and_refusal
         ({"world_size": 3}, "world_size was 4 and is 3"),
         ({"seed": 6}, "seed was 5 and is 6"),
         (
-            {"engines": ("ddp",)},
+            {"steering": Steering(only=("engine:ddp",))},
             "engines was ddp replicate fully_shard fsdp1 zero_redundancy and is ddp",
+        ),
+        (
+            {"steering": Steering(require=("wrap:several_groups",))},
+            "steering was none and is --require wrap:several_groups",
         ),
         ({"guidance": "features"}, "guidance was none and is features"),
         ({"fresh": True}, "a fresh campaign was asked for"),

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from fuzzshard.campaign.options import CampaignOptions
+from fuzzshard.case.steering import Steering
 from fuzzshard.cli import main
 from fuzzshard.commands.profiles import PROFILES
 
@@ -53,12 +54,26 @@ def test_a_profile_of_a_parents_pyproject_goes_on_top_of_a_built_in_one(asked):
     )
     run("--profile", "ci")
     assert (asked[0].seed, asked[0].max_time, asked[0].max_cases) == (1, 90, 7)
-    assert (asked[0].engines, asked[0].shrink) == (("ddp",), False)
+    assert (asked[0].steering.engines, asked[0].shrink) == (("ddp",), False)
 
 
 def test_the_command_line_wins_over_the_profile(asked):
     run("--profile", "ci", "--seed", "5", "--max-time", "10m")
     assert (asked[0].seed, asked[0].max_time, asked[0].max_findings) == (5, 600, 1)
+
+
+def test_a_profile_holds_what_steers_a_campaign(asked):
+    write(
+        "[tool.fuzzshard.profiles.hybrid]\n"
+        'only = ["engine:*shard", "mesh:[24]"]\nexclude = "compile:*"\n'
+        'require = ["checkpoint:*"]\nlike = "bf16"\n'
+    )
+    run("--profile", "hybrid", "--exclude", "leaf:dropout")
+    assert asked[0].steering == Steering(
+        only=("engine:*shard", "mesh:[24]"),
+        exclude=("leaf:dropout",),
+        require=("checkpoint:*", "precision:bfloat16"),
+    )
 
 
 def test_without_a_profile_a_pyproject_changes_nothing(asked):

@@ -1,0 +1,114 @@
+"""Streams of cases that are as a campaign asks."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+
+from fuzzshard.case.case import ALL_ENGINES, Case
+from fuzzshard.case.features import features
+from fuzzshard.case.steering import Steering
+from fuzzshard.case.validate import validate
+from fuzzshard.errors import UsageError
+from fuzzshard.strategies import draw_cases
+from fuzzshard.strategies import steered as module
+from fuzzshard.strategies.steered import Steered, reach, steered_stream
+
+SEED, WORLD = 11, 4
+RARE = Steering(require=("mesh:hsdp", "precision:bfloat16", "checkpoint:*"))
+
+
+def take(steering: Steering, count: int, seed: int = SEED) -> list[Case]:
+    steered = reach(steering, seed, world_size=WORLD, cuda=False)
+    return list(itertools.islice(steered_stream(seed, world_size=WORLD, steered=steered), count))
+
+
+def shares(cases: list[Case]) -> dict[str, float]:
+    counts = Counter(feature for case in cases for feature in features(case))
+    return {feature: count / len(cases) for feature, count in counts.items()}
+
+
+@pytest.mark.parametrize(
+    "steering",
+    [
+        RARE,
+        Steering(require=("compile:*", "mesh:tensor"), exclude=("wrap:nested", "leaf:dropout")),
+        Steering(only=("leaf:linear", "mesh:2"), exclude=("reuse:*",)),
+        Steering(only=("engine:fsdp1",), require=("fsdp1:hybrid*",)),
+    ],
+    ids=lambda steering: " ".join(steering.words),
+)
+def test_every_case_is_valid_as_asked_and_another_one(steering: Steering) -> None:
+    cases = take(steering, 40)
+    for case in cases:
+        validate(case, world_size=WORLD)
+        assert steering.complaints(features(case)) == []
+        assert set(case.engines) <= set(steering.engines)
+    assert len(set(cases)) == 40
+
+
+def test_a_steered_stream_depends_on_its_seed_alone() -> None:
+    assert take(RARE, 15) == take(RARE, 15)
+    assert set(take(RARE, 15)).isdisjoint(take(RARE, 15, seed=SEED + 1))
+
+
+def test_where_engines_alone_are_chosen_cases_are_drawn_as_ever() -> None:
+    assert take(Steering(), 60) == draw_cases(SEED, 60, world_size=WORLD, engines=ALL_ENGINES)
+    assert take(Steering(only=("engine:ddp",)), 60) == draw_cases(
+        SEED, 60, world_size=WORLD, engines=("ddp",)
+    )
+
+
+def test_other_features_come_about_as_often_as_in_plain_cases_that_are_as_asked() -> None:
+    steering = Steering(require=("checkpoint:*", "freeze:*", "schedule:microbatches"))
+    plain = [c for c in draw_cases(SEED, 1500, world_size=WORLD) if steering.allows(features(c))]
+    assert len(plain) > 150
+    expected, observed = shares(plain), shares(take(steering, 400))
+    far = {
+        feature: (share, observed.get(feature, 0.0))
+        for feature, share in expected.items()
+        if abs(share - observed.get(feature, 0.0)) > 0.2
+    }
+    assert far == {}
+
+
+def test_what_is_rare_takes_few_draws_once_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    steered = reach(RARE, SEED, world_size=WORLD, cuda=False)
+    assert steered.hits / steered.tries < 0.03
+    draws = 0
+    read = module.read_case
+
+    def counted(data: bytes, **ranks: object) -> Case:
+        nonlocal draws
+        draws += 1
+        return read(data, **ranks)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "read_case", counted)
+    stream = steered_stream(SEED, world_size=WORLD, steered=steered)
+    assert len(list(itertools.islice(stream, 100))) == 100
+    assert draws < 1200
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (
+            {"require": ("mesh:larger",)},
+            "for 4 CPU ranks is as asked: the nearest has no mesh:larg",
+        ),
+        ({"only": ("mesh:hsdp",)}, "has mesh:[1-4], which --only mesh:hsdp rules out"),
+        ({"require": ("mesh:tensor", "option:meta")}, "has no (mesh:tensor|option:meta)"),
+    ],
+)
+def test_what_no_draw_reaches_is_one_line(monkeypatch: pytest.MonkeyPatch, asked, said) -> None:
+    monkeypatch.setattr(module, "MAX_DRAWS", 250)
+    with pytest.raises(UsageError, match=f"none of 250 cases drawn .*{said}"):
+        reach(Steering(**asked), SEED, world_size=WORLD, cuda=False)
+
+
+def test_how_rare_it_is_is_said_in_words() -> None:
+    steered = Steered(Steering(require=("mesh:hsdp",)), (), (b"",), 3, 100)
+    assert steered.text() == ("--require mesh:hsdp; 3 of 100 cases drawn at random are like that")
+    assert Steered(Steering(only=("engine:ddp",))).text() == ""

@@ -1,0 +1,134 @@
+"""What globs ask of a case, and how they and words find features."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuzzshard.case.case import ALL_ENGINES
+from fuzzshard.case.feature_names import DIMENSIONS, FEATURES
+from fuzzshard.case.feature_words import check_glob, dimension_of, globs_of_words, matching
+from fuzzshard.case.steering import Steering
+from fuzzshard.errors import UsageError
+
+
+def test_every_dimension_of_features_is_explained_and_has_features() -> None:
+    assert {dimension_of(feature) for feature in FEATURES} == DIMENSIONS.keys()
+
+
+def test_a_case_needs_a_feature_for_each_glob_that_is_required() -> None:
+    steering = Steering(require=("checkpoint:*", "mesh:2|mesh:4"))
+    assert steering.allows({"checkpoint:utils", "mesh:4"})
+    assert not steering.allows({"checkpoint:utils", "mesh:3"})
+    assert not steering.allows({"mesh:2", "mesh:4"})
+
+
+def test_no_case_has_a_feature_that_is_excluded() -> None:
+    steering = Steering(exclude=("compile:*", "leaf:dropout"))
+    assert steering.allows({"leaf:linear"})
+    assert not steering.allows({"leaf:linear", "compile:eager"})
+
+
+def test_only_rules_out_the_rest_of_its_dimension_and_no_other() -> None:
+    steering = Steering(only=("leaf:linear", "leaf:mlp"))
+    assert steering.allows({"leaf:linear", "leaf:mlp", "mesh:3"})
+    assert steering.allows({"mesh:3"})
+    assert not steering.allows({"leaf:linear", "leaf:linear_no_bias"})
+
+
+def test_engines_that_are_ruled_out_are_not_drawn_with() -> None:
+    assert Steering().engines == ALL_ENGINES
+    assert Steering(only=("engine:*shard",)).engines == ("fully_shard",)
+    assert "fsdp1" not in Steering(exclude=("engine:fsdp1",)).engines
+    assert Steering(only=("engine:ddp",)).of_engines_alone
+    assert not Steering(only=("engine:ddp",), exclude=("ddp:*",)).of_engines_alone
+
+
+def test_faults_count_what_a_case_lacks_and_has_too_much() -> None:
+    steering = Steering(require=("mesh:hsdp", "compile:*"), exclude=("reuse:*",))
+    present = frozenset(("reuse:alias", "reuse:tied_in_group", "compile:eager"))
+    assert steering.faults(present) == (2, 1, 0)
+    assert steering.complaints(present) == [
+        "has reuse:alias, which --exclude 'reuse:*' rules out",
+        "has reuse:tied_in_group, which --exclude 'reuse:*' rules out",
+        "has no mesh:hsdp",
+    ]
+
+
+def test_the_words_of_a_steering_are_what_the_command_line_had() -> None:
+    steering = Steering(only=("engine:ddp",), require=("ddp:hook*",))
+    assert steering.words == ("--only engine:ddp", "--require 'ddp:hook*'")
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"require": ("hsdp",)}, "--require hsdp matches no feature; did you mean mesh:hsdp?"),
+        ({"only": ("checkpoint",)}, "--only checkpoint matches no .* did you mean checkpoint:*?"),
+        ({"exclude": ("engine:fsdp3",)}, "did you mean engine:fsdp1"),
+        ({"require": ("precison:bfloat16",)}, "did you mean precision:bfloat16"),
+        ({"require": ("mesh:hsdp|bf16",)}, "did you mean precision:bfloat16?"),
+        ({"require": ("zzz",)}, "matches no feature; fuzzshard features lists all of them"),
+        (
+            {"only": ("engine:ddp",), "require": ("engine:fsdp1",)},
+            "--require engine:fsdp1 leaves nothing to draw: --only engine:ddp rules it out",
+        ),
+        (
+            {"exclude": ("compile:*",), "require": ("compile:eager",)},
+            "--require compile:eager leaves nothing .* --exclude 'compile:\\*' rules it out",
+        ),
+        ({"exclude": ("engine:*",)}, "no engine is left by --exclude 'engine:\\*'"),
+    ],
+)
+def test_globs_that_cannot_be_meant_are_an_error_that_names_what_may_be(asked, said) -> None:
+    with pytest.raises(UsageError, match=said):
+        Steering(**asked)
+
+
+@pytest.mark.parametrize(
+    ("words", "globs"),
+    [
+        ("hsdp bf16 checkpoint", ["mesh:hsdp", "precision:bfloat16", "checkpoint:*"]),
+        ("Tied, frozen with tensor-parallel", ["reuse:tied_*", "freeze:*", "mesh:tensor"]),
+        ("activation checkpointing", ["checkpoint:*"]),
+        ("gradient accumulation on DDP", ["schedule:microbatches", "engine:ddp"]),
+        ("static_graph compile:e*", ["ddp:static_graph", "compile:e*"]),
+        ("embeddings", ["leaf:embedding"]),
+    ],
+)
+def test_words_of_the_field_stand_for_globs(words: str, globs: list[str]) -> None:
+    assert list(globs_of_words(words).values()) == globs
+
+
+def test_every_feature_is_found_by_the_words_of_its_name() -> None:
+    for feature in FEATURES:
+        globs = globs_of_words(feature.partition(":")[2])
+        assert any(matching(glob) for glob in globs.values()), feature
+
+
+def test_everything_that_words_stand_for_matches_features() -> None:
+    for word in (
+        "amp",
+        "ac",
+        "dcp",
+        "fsdp",
+        "mixed precision",
+        "offload",
+        "pp",
+        "sequence",
+        "zero",
+    ):
+        for glob in globs_of_words(word).values():
+            check_glob(glob, word)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("hsdp compiel", "no feature is called 'compiel'; did you mean compile:*"),
+        ("hsdp wurst", "no feature is called 'wurst'; fuzzshard features lists all of them"),
+        ("with the", "names no feature; write words as in"),
+    ],
+)
+def test_an_unknown_word_is_an_error_that_suggests_others(words: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        globs_of_words(words)
