@@ -9,12 +9,16 @@ kept, and is the gradient again afterwards. gloo gathers both kinds, so only CUD
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "summon_full_params(with_grads=True) fails in the all-gather under CPU offload"
+TITLE = (
+    "summon_full_params(with_grads=True): an error in the all-gather when parameters are offloaded"
+)
 COMPONENT = "FSDP1"
 CONTRACT = Promise(
     "If ``True``, gradients are also unsharded with the parameters",
     "FullyShardedDataParallel.summon_full_params, with_grads",
 )
+SETUP = "Whole gradients are read for a log or a custom optimizer while parameters are offloaded."
+WORKAROUND = "Read the gradients with ``with_grads=False`` and ``torch.distributed.all_gather``."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
