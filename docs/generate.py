@@ -377,7 +377,7 @@ def trophies() -> str:
 
 
 def _trophy(mend: Mend, shown: list[CorpusEntry]) -> tuple[str, ...]:
-    kinds = {"internal" if entry.internal else entry.status.lower() for entry in shown}
+    kinds = {entry.severity for entry in shown}
     links = (dataclasses.replace(look, query="") for look in mend.public if look.link)
     return (
         f"**{mend.title}**<br>`{mend.slug}`",

@@ -193,7 +193,7 @@ class EntryItem(pytest.Item):
 
     def reportinfo(self) -> tuple[Path, int, str]:
         """Where the entry lies, and its name. pytest wants a line for what is skipped."""
-        return self.path, 0, self.name
+        return self.path, 0, shown_path(self.path).stem
 
     def _drawing(self, verdict: Verdict) -> Iterator[str]:
         """The case with what was observed in this run; with ``--tb=short`` or shorter the finding

@@ -39,19 +39,22 @@ def bisect(
 ) -> int:
     """Search the release of torch in which a finding came, or went.
 
-    Runs the script of the entry under the oldest and the newest release, then halves what is
-    between two that differ. The releases are those that the package index has, from 2.11 on or
-    between --good and --bad; an index of nightlies gives nightlies. Every version gets an
-    environment of its own, made by uv if there is one and by venv and pip if not, and kept for the
-    next time. What a version says is written into the entry at once (bad_on, good_on; the newest
-    one says whether it is open or fixed) and not asked again, so an interrupted bisection goes on
-    where it stopped. A flaky finding that stays away proves nothing, and of that nothing is
-    written.
+    Runs the script of the entry under the oldest and the newest release,
+    then halves what is between two that differ. The releases are those
+    that the package index has, from 2.11 on or between --good and --bad;
+    an index of nightlies gives nightlies. Every version gets an
+    environment of its own, made by uv if there is one and by venv and pip
+    if not, and kept for the next time. What a version says is written into
+    the entry at once (bad_on, good_on; the newest one says whether it is
+    open or fixed) and not asked again, so an interrupted bisection goes on
+    where it stopped. A flaky finding that stays away proves nothing, and
+    of that nothing is written.
 
-    Exit code 1: some version shows the finding; 0: none does; 3: none could be judged.
+    Exit code 1: some version shows the finding; 0: none does; 3: none
+    could be judged.
 
-    A finding of the CPU takes wheels for the CPU (200 MB), one of CUDA those of PyPI (5 GB for
-    each version).
+    A finding of the CPU takes wheels for the CPU (200 MB), one of CUDA
+    those of PyPI (5 GB for each version).
 
     For example:
       fuzzshard bisect corpus/findings/NAME

@@ -63,17 +63,18 @@ def list_(
 ) -> int:
     """Print one line for each entry, the worst first.
 
-    severity: silent (a result is wrong and nothing says so), hang, crash, leak, warning, internal
-    (only an instrument sees it). component and cause are those of the mend that cures it. Names
-    are cut in the middle where a line is too narrow: fuzzshard show corpus/findings/*DIGEST finds
-    an entry by its end, and --json has everything.
+    severity: silent (a result is wrong and nothing says so), hang, crash,
+    leak, warning, internal (only an instrument sees it). component and
+    cause are those of the mend that cures it. Names are cut in the middle
+    where a line is too narrow: fuzzshard show corpus/findings/*DIGEST
+    finds an entry by its end, and --json has everything.
 
-    Options that filter take patterns with * and ?, and may be repeated; "" stands for entries
-    that have none.
+    Options that filter take patterns with * and ?, and may be repeated; ""
+    stands for entries that have none.
 
     For example:
       fuzzshard corpus list
-      fuzzshard corpus list corpus/findings --severity silent --component fully_shard
+      fuzzshard corpus list --severity silent --component fully_shard
       fuzzshard corpus list --cause "list_group*" --status open --sort size
       fuzzshard corpus list corpus/findings --json
 
@@ -123,9 +124,10 @@ def causes(
 ) -> int:
     """Print the causes of findings, a line for each, the worst first.
 
-    A cause is the mend that an entry names: explain finds it, and corpus mark writes it down. The
-    releases are what replay --update and bisect have written into the entries. Filters are those
-    of corpus list; a cause counts the entries that are left.
+    A cause is the mend that an entry names: explain finds it, and corpus
+    mark writes it down. The releases are what replay --update and bisect
+    have written into the entries. Filters are those of corpus list; a
+    cause counts the entries that are left.
 
     For example:
       fuzzshard corpus causes corpus/findings --severity silent

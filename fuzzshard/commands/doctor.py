@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from fuzzshard.commands.options import Device, RanksPerDevice, world_config
+import msgspec
+
+from fuzzshard.commands.options import Device, Json, RanksPerDevice, world_config
 from fuzzshard.errors import EXIT_CLEAN, EXIT_INFRA
 
 
 def doctor(
-    *, device: Device = "auto", world_size: int | None = None, ranks_per_device: RanksPerDevice = 1
+    *,
+    device: Device = "auto",
+    world_size: int | None = None,
+    ranks_per_device: RanksPerDevice = 1,
+    as_json: Json = False,
 ) -> int:
     """Check that this machine can fuzz: a clean case must pass, a planted bug be found.
 
@@ -25,6 +31,8 @@ def doctor(
         Number of ranks to start. By default one for each CUDA device, or 4 on CPU.
     ranks_per_device
         How many ranks may share a CUDA device, for meshes larger than the node. Much slower.
+    as_json
+        Print one JSON object for each line: name, text, ok.
     """
     from fuzzshard.doctor import examine
     from fuzzshard.report.busy import busy
@@ -38,9 +46,13 @@ def doctor(
     healthy = True
     with busy("running a clean case, and one under a planted fault"):
         for check in examine(World, config):
-            print(f"{'ok' if check.ok else 'FAIL':<5} {check.name:<14} {check.text}", flush=True)
+            line = f"{'ok' if check.ok else 'FAIL':<5} {check.name:<14} {check.text}"
+            print(msgspec.json.encode(check).decode() if as_json else line, flush=True)
             healthy &= check.ok
-    print(
-        "this machine can run campaigns" if healthy else "do not trust a campaign on this machine"
-    )
+    if not as_json:
+        print(
+            "this machine can run campaigns"
+            if healthy
+            else "do not trust a campaign on this machine"
+        )
     return EXIT_CLEAN if healthy else EXIT_INFRA

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from cyclopts import Parameter
 
 from fuzzshard.commands.options import Json, OutputFile, campaign_directories
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.errors import EXIT_CLEAN
 
+SECONDS_BETWEEN = 5.0
+CLEAR = "\x1b[H\x1b[J"
+"""Makes a terminal empty."""
 
-def status(*directories: Path, as_json: Json = False, junit: OutputFile | None = None) -> int:
+
+def status(
+    *directories: Path,
+    as_json: Json = False,
+    junit: OutputFile | None = None,
+    watch: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+) -> int:
     """Show the progress and findings of campaigns, running or ended, on one node or several.
 
     For example:
       fuzzshard status corpus
       fuzzshard status /data/node1 /data/node2 --json
       fuzzshard status corpus --junit results.xml
+      fuzzshard status corpus --watch
 
     Parameters
     ----------
@@ -28,7 +42,18 @@ def status(*directories: Path, as_json: Json = False, junit: OutputFile | None =
     junit
         Also write a JUnit XML file: a failing test for each distinct finding, and a test for the
         campaign.
+    watch
+        Say it again every five seconds, until the campaigns end.
     """
+    while True:
+        again = _say(directories, as_json=as_json, junit=junit, clear=watch)
+        if not (watch and again):
+            return EXIT_CLEAN
+        time.sleep(SECONDS_BETWEEN)
+
+
+def _say(directories: tuple[Path, ...], *, as_json: bool, junit: Path | None, clear: bool) -> bool:
+    """Say it once; return whether a campaign still runs."""
     from fuzzshard.report.junit import junit_xml
     from fuzzshard.report.node import read_node
     from fuzzshard.report.seen_findings import seen_findings
@@ -43,5 +68,6 @@ def status(*directories: Path, as_json: Json = False, junit: OutputFile | None =
     if as_json:
         print(msgspec.json.encode(status_json(nodes, stats, findings)).decode())
     else:
-        print(*status_lines(nodes, stats, findings), sep="\n")
-    return EXIT_CLEAN
+        above = CLEAR if clear and sys.stdout.isatty() else ""
+        print(above + "\n".join(status_lines(nodes, stats, findings)), flush=True)
+    return stats.state == "running"

@@ -327,3 +327,20 @@ def test_a_corpus_without_a_campaign_has_its_findings_and_no_figures(
     assert 'tests="1" failures="0"' in junit.read_text()
     assert run("status", tmp_path, "--json") == 0
     assert json.loads(capsys.readouterr().out)["total"]["state"] == "saved"
+
+
+def test_status_watches_a_campaign_until_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record(tmp_path / "running", judged(at=0.0))
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 2:
+            monkeypatch.setattr("fuzzshard.report.stats.is_running", lambda _: False)
+
+    monkeypatch.setattr("time.sleep", sleep)
+    assert run("status", tmp_path / "running", "--watch") == 0
+    assert waited == [5.0, 5.0]
+    assert capsys.readouterr().out.count("cases     1 in") == 3

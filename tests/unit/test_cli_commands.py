@@ -330,6 +330,15 @@ def test_doctor_passes_where_the_planted_fault_is_found(
     assert [config.size for config in started] == [2, 2]
 
 
+def test_doctor_as_json_has_an_object_for_each_line(
+    judged_by: Callable[[Judge], list[WorldConfig]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    judged_by(lambda *_: PASS)
+    assert fuzzshard("doctor", "--device", "cpu", "--json") == 4
+    checks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {check["name"]: check["ok"] for check in checks}["planted fault"] is False
+
+
 def test_doctor_fails_where_the_planted_fault_is_missed(
     judged_by: Callable[[Judge], list[WorldConfig]], capsys: pytest.CaptureFixture[str]
 ) -> None:
