@@ -33,6 +33,10 @@ WIDTH = 100
 """Columns of a line where nobody says how wide the terminal is; paths and commands stay whole."""
 MAX_UNSEEN_SHOWN = 12
 MAX_CAUSES_SHOWN = 5
+FIND_A_KNOWN_BUG = (
+    "fuzzshard run --mends off --max-findings 1 --device cpu --world-size 2 --corpus known-bugs"
+)
+"""Takes a minute or two on two cores."""
 
 
 _MENDS = {
@@ -236,8 +240,7 @@ def _known_bugs(event: CampaignFinished) -> Iterator[str]:
     if event.mends == "off" or event.findings or event.unresolved:
         return
     if not event.examples:
-        command = "fuzzshard run --mends off --max-findings 1 --corpus known-bugs"
-        yield f"to see a known bug found and shrunk: {command}"
+        yield f"to see a known bug found and shrunk: {FIND_A_KNOWN_BUG}"
     elif not event.causes:
         (example, *_) = event.examples.values()
         yield f"to see a known bug of this corpus: fuzzshard show {example}"
