@@ -458,9 +458,7 @@ def test_a_fault_of_the_generator_ends_with_a_summary_and_is_raised(tmp_path):
     assert events[-1].exit_code == 4
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"worlds": 0}, {"seed": -1}, {"max_time": 0.0}, {"engines": ()}]
-)
+@pytest.mark.parametrize("wrong", [{"worlds": 0}, {"seed": -1}, {"max_time": 0.0}])
 def test_options_that_make_no_sense_are_usage_errors(tmp_path, wrong):
     with pytest.raises(UsageError):
         campaign(tmp_path, lambda case: PASS, **wrong)
