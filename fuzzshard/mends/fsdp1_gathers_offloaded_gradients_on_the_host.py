@@ -18,7 +18,6 @@ CONTRACT = Promise(
     "FullyShardedDataParallel.summon_full_params, with_grads",
 )
 SETUP = "Whole gradients are read for a log or a custom optimizer while parameters are offloaded."
-WORKAROUND = "Read the gradients with ``with_grads=False`` and ``torch.distributed.all_gather``."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
