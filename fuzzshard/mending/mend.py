@@ -124,9 +124,10 @@ class Mend:
 
     ``title`` says which API does what wrong when. ``contract`` is what it breaks, ``torch`` the
     releases that have it, as measured, ``public`` where it is known, ``setup`` who runs into it
-    and how, ``workaround`` what they can do until torch is mended. It is mended by ``edits``, and by
-    ``apply(patch)`` where what is wrong is no Python function of torch that can be edited. A
-    *tripwire* mends nothing and calls
+    and how, ``workaround`` what they can do until torch is mended. ``example`` is a script in
+    which that happens in a program that somebody may have: it fails, and passes with the mend.
+    It is mended by ``edits``, and by ``apply(patch)`` where what is wrong is no Python function of
+    torch that can be edited. A *tripwire* mends nothing and calls
     :func:`fuzzshard.mending.trip` where the cause occurs. A *signature* has neither: any finding
     with one of ``signatures`` (patterns of :mod:`fnmatch`) is taken for it.
 
@@ -144,11 +145,17 @@ class Mend:
     file: Path
     setup: str = ""
     workaround: str = ""
+    example: str = ""
     kind: Kind = "mend"
     edits: tuple[Edit, ...] = ()
     apply: Callable[[Patch], None] | None = None
     signatures: tuple[str, ...] = ()
     lifts: tuple[str, ...] = ()
+
+    @property
+    def example_ranks(self) -> int:
+        """How many ranks the example needs, as its first line says."""
+        return int(re.findall(r"--nproc-per-node (\d+)", self.example)[0])
 
     def edits_here(self, torch: str | None = None) -> tuple[Edit, ...]:
         """The edits for version ``torch``, by default the installed one."""
@@ -179,6 +186,7 @@ def mend_of(module: ModuleType, file: Path) -> Mend:
         file=file,
         setup=str(getattr(module, "SETUP", "")),
         workaround=str(getattr(module, "WORKAROUND", "")),
+        example=str(getattr(module, "EXAMPLE", "")).lstrip("\n"),
         kind=kind,
         edits=tuple(getattr(module, "EDITS", ())),
         apply=getattr(module, "apply", None),

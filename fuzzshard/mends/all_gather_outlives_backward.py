@@ -11,22 +11,13 @@ through the step, until the next forward.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = (
-    "fully_shard: memory of an unsharded group is held through the step when a list group runs "
-    "in part"
-)
+TITLE = "The output of an all-gather outlives the backward"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "Finally, we have the last FSDP state flush the reference to avoid holding onto memory after "
     "forward.",
     "Note: Overlapping all-gather copy-in and all-gather (_fsdp_param_group.py)",
 )
-SETUP = (
-    "The final norm and the head are one group, ``fully_shard([norm, head])``, and a forward "
-    "runs only one of them. The memory of one unsharded group is not free during the optimizer "
-    "step, where memory is at its highest."
-)
-WORKAROUND = "Wrap the modules in groups of their own."
 TORCH = Releases(since="2.11", until="2.15")
 PUBLIC = (
     Public(

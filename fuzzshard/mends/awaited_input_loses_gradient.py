@@ -11,14 +11,9 @@ gradient where the wrapper does.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "torch.compile: the gradient of an input is lost when a collective still fills the input"
+TITLE = "AOTAutograd drops the gradient of an input that a collective still fills"
 COMPONENT = "compile"
 CONTRACT = Promise("Preserve requires_grad when unwrapping ACT inputs", "pytorch PR 191113, title")
-SETUP = (
-    "A tensor-parallel layer runs uncompiled, after the eighth recompilation or within a "
-    "checkpoint, and what follows it is compiled. What comes before the layer trains with "
-    "gradients of zero, or with none."
-)
 TORCH = Releases(since="2.12")
 PUBLIC = (
     Public(

@@ -11,10 +11,7 @@ where the recomputation calls a module that is compiled itself.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = (
-    "Composable checkpoint: a recomputation fails or gradients are wrong when its module is "
-    "compiled"
-)
+TITLE = "The composable checkpoint compiles its forward and recomputes it uncompiled"
 COMPONENT = "compile"
 CONTRACT = Promise(
     "Under the hood, it registers activation checkpointing logic as pre- and post-forward hooks. "
@@ -22,7 +19,6 @@ CONTRACT = Promise(
     "API can be easily applied to any model or sub-modules in the model",
     "torch.distributed._composable.checkpoint",
 )
-WORKAROUND = "Use ``torch.utils.checkpoint``, with which these programs pass."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

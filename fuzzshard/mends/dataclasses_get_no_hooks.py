@@ -10,21 +10,13 @@ into dataclasses.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = (
-    "fully_shard: backward reads sharded parameters and reduces nothing when outputs are in a "
-    "dataclass"
-)
+TITLE = "Tensors in a dataclass get no hooks of fully_shard"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "Similar backward hooks all-gather parameters and later free parameters and reduce-scatter "
     "gradients",
     "fully_shard",
 )
-SETUP = (
-    "A model returns a dataclass, as the models of transformers do in spirit, and its root is "
-    "wrapped."
-)
-WORKAROUND = "Return a dict or a tuple."
 TORCH = Releases(since="2.11", until="2.12")
 PUBLIC = (
     Public(

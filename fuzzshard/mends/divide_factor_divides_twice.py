@@ -10,7 +10,7 @@ applied as well. The gradients are divided by the square of the factor: in float
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "set_gradient_divide_factor: gradients are divided twice when the shard axis has size 1"
+TITLE = "set_gradient_divide_factor() divides gradients twice on a shard axis of size 1"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "Sets a custom divide factor for the gradient reduction",
@@ -25,7 +25,6 @@ SETUP = (
     "too small "
     "by the factor."
 )
-WORKAROUND = "Where the shard axis has one rank, leave the factor alone and divide the loss by it."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

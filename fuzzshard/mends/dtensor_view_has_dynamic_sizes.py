@@ -11,17 +11,13 @@ other ones. With static sizes such a frame is compiled once more instead.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "torch.compile: a guard or a size is wrong when a DTensor with dynamic sizes is a view"
+TITLE = "The sizes of a DTensor that is a view get symbols that no guard binds"
 COMPONENT = "compile"
 CONTRACT = Promise(
     "The symbol here is expected to be simplified out [...] This -shouldn't- happen, but if this "
     "symbol "
     "somehow leaks out [...] it may be guarded on, which will hard error",
     "symint_visitor_fn, a comment",
-)
-WORKAROUND = (
-    "``torch._dynamo.config.automatic_dynamic_shapes = False``, so that each size is compiled "
-    "on its own."
 )
 TORCH = Releases(since="2.11", until="2.15")
 PUBLIC = (

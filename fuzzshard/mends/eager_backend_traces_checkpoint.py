@@ -10,10 +10,7 @@ counted up. With no trace under way it should be the checkpoint of eager mode.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = (
-    'torch.compile(backend="eager"): a recomputation draws other dropouts when a checkpoint is '
-    "traced"
-)
+TITLE = 'A checkpoint in a graph of the backend "eager" is not that of eager mode'
 COMPONENT = "compile"
 CONTRACT = Promise(
     "preserve_rng_state (bool, optional): Omit stashing and restoring the RNG state during each "
@@ -21,11 +18,6 @@ CONTRACT = Promise(
     "[...] Default: True",
     "torch.utils.checkpoint.checkpoint",
 )
-SETUP = (
-    "Somebody debugs a model with activation checkpointing under the backend ``eager``. Its "
-    "gradients are those of another dropout than its loss."
-)
-WORKAROUND = 'Use ``backend="aot_eager"``.'
 TORCH = Releases(since="2.12")
 PUBLIC = (
     Public(

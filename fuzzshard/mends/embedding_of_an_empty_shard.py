@@ -10,7 +10,7 @@ result is masked.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "RowwiseParallel: nn.Embedding fails when the shard of a rank has no rows"
+TITLE = "An embedding that is split by rows fails on ranks without a row"
 COMPONENT = "DTensor"
 CONTRACT = Promise(
     "the last few shards on the DeviceMesh dimension might be empty when the tensor dimension is "
@@ -18,12 +18,6 @@ CONTRACT = Promise(
     "divisible",
     "Shard",
 )
-SETUP = (
-    "A small embedding (token types, positions of a test model) is split over more "
-    "tensor-parallel ranks than it has rows, or in chunks that leave the last ranks without "
-    "one."
-)
-WORKAROUND = "Leave the embedding out of the tensor-parallel plan."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

@@ -9,7 +9,7 @@ parallelism leaves a rank nothing. There is nothing to copy.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "fully_shard: SIGFPE on a GPU when a group has no elements on a rank"
+TITLE = "On a GPU the all-gather of a group that is empty on a rank is an arithmetic exception"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "the last few shards on the DeviceMesh dimension might be empty when the tensor dimension is "
@@ -17,11 +17,6 @@ CONTRACT = Promise(
     " divisible on the device mesh dimension",
     "torch.distributed.tensor.Shard",
 )
-SETUP = (
-    "Tensor parallelism splits a small layer over more ranks than it has rows, and the layer is"
-    " a group of its own."
-)
-WORKAROUND = "Leave the layer out of the tensor-parallel plan, or wrap it together with others."
 TORCH = Releases(since="2.11", until="2.12")
 PUBLIC = (
     Public(

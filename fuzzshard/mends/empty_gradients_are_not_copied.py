@@ -8,7 +8,7 @@ There is nothing to copy of it: its part of the buffer is empty as well.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "fully_shard: backward fails when tensor parallelism leaves a rank an empty gradient"
+TITLE = "fully_shard cannot reduce the gradient of an empty shard of tensor parallelism"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "the last few shards on the DeviceMesh dimension might be empty when the tensor dimension is "
@@ -16,11 +16,6 @@ CONTRACT = Promise(
     " divisible on the device mesh dimension",
     "torch.distributed.tensor.Shard",
 )
-SETUP = (
-    "Tensor parallelism splits a small layer (a head of few classes, a gate of few experts) "
-    "over more ranks than it has rows."
-)
-WORKAROUND = "Leave the layer out of the tensor-parallel plan."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

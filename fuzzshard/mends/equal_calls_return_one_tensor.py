@@ -11,7 +11,7 @@ returned.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "torch.compile: backward gets None when a call under no_grad equals one with gradients"
+TITLE = "A graph returns one tensor for a call under no_grad and the same call with gradients"
 COMPONENT = "compile"
 CONTRACT = Promise(
     "This prevents us from deduplicating returned tensors which have experienced identical "
@@ -19,16 +19,11 @@ CONTRACT = Promise(
     "are separate data structures in eager mode",
     "fx_graph_cse, a comment",
 )
-SETUP = (
-    "A layer norm runs twice on the same input in one graph, once under ``no_grad`` for a "
-    "metric or a target."
-)
-WORKAROUND = "Compute what is under ``no_grad`` outside of the compiled region."
 TORCH = Releases(since="2.11", until="2.14")
 PUBLIC = (
     Public(
         "https://github.com/pytorch/pytorch/issues/114344",
-        "closed, near: nodes that return one tensor are kept apart since, those that return several are "
+        "closed: nodes that return one tensor are kept apart since, those that return several are "
         "not",
     ),
 )

@@ -11,8 +11,8 @@ the forward of the group once more, by then no longer in its forward state: it i
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = (
-    "register_fsdp_forward_method: reshard_after_forward=False is ignored when the module is in"
-    " a list group"
+    "A forward method ends the forward of its list group, and the end of the root's forward "
+    "does so again"
 )
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
@@ -21,12 +21,6 @@ CONTRACT = Promise(
     "gather in backward.",
     "fully_shard, reshard_after_forward",
 )
-SETUP = (
-    "Two modules are one group, and one of them is called by a method of another name, as for "
-    "generation. The group is sharded after the forward all the same, and backward gathers it "
-    "once more."
-)
-WORKAROUND = "Wrap the module in a group of its own."
 TORCH = Releases(since="2.13")
 PUBLIC = (
     Public(

@@ -12,19 +12,13 @@ meanwhile.
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
 KIND = "tripwire"
-TITLE = "DDP.no_sync: gradients are reduced when a forward without a backward came before"
+TITLE = "DDP reduces under no_sync after a forward without a backward"
 COMPONENT = "DDP"
 CONTRACT = Promise(
     "Within this context, gradients will be accumulated on module variables, which will later be "
     "synchronized in the first forward-backward pass exiting the context.",
     "no_sync",
 )
-SETUP = (
-    "An evaluation runs with gradients enabled, or a loss is thrown away, and the next "
-    "microbatches accumulate under ``no_sync()``. The first of them is reduced, which costs an "
-    "all-reduce, and whoever reads the local gradient there reads another."
-)
-WORKAROUND = "Run what has no backward under ``no_grad()``, or under ``no_sync()`` as well."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

@@ -12,18 +12,11 @@ them.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = (
-    "fully_shard: reduce_dtype is ignored or backward fails when a group is thawed after its "
-    "first forward"
-)
+TITLE = "A group of fully_shard has no dtypes while all of it is frozen"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "specifies the dtype for gradient reduction", "MixedPrecisionPolicy, reduce_dtype"
 )
-SETUP = (
-    "Fine-tuning freezes whole blocks and thaws them one after the other, under mixed precision."
-)
-WORKAROUND = "Thaw the block before its first forward, and freeze it afterwards."
 TORCH = Releases(since="2.11", until="2.14")
 PUBLIC = (
     Public(

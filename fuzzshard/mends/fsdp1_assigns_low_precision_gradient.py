@@ -10,14 +10,10 @@ RuntimeError of dtypes. ``_use_unsharded_grad_views`` does the same for both nam
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "FSDP1.no_sync: the next forward fails when a parameter has two names and a param_dtype"
+TITLE = "FSDP1 assigns an accumulated gradient in low precision to a parameter's second name"
 COMPONENT = "FSDP1"
 CONTRACT = Promise(
     "FSDP preserves the original parameter variables", "FullyShardedDataParallel, use_orig_params"
-)
-SETUP = (
-    "A model with tied weights and mixed precision accumulates under ``no_sync()``, on one "
-    "rank, as in debugging, or with ``NO_SHARD``."
 )
 TORCH = Releases(since="2.11")
 PUBLIC = (

@@ -11,8 +11,7 @@ own gradients bring it back in the next forward.
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = (
-    "FSDP1: the accumulated gradient is lost when a backward reaches outputs of a unit, not its"
-    " parameters"
+    "FSDP1 drops the accumulated gradient of a unit that a backward comes to the outputs of alone"
 )
 COMPONENT = "FSDP1"
 CONTRACT = Promise(
@@ -20,12 +19,6 @@ CONTRACT = Promise(
     "offloading",
     "FullyShardedDataParallel; so it does without",
 )
-SETUP = (
-    "Gradients are accumulated without ``no_sync()``, to save memory, and layers are dropped at"
-    " random: in the last microbatch a block returns its input as it is. What the earlier "
-    "microbatches left for it is lost."
-)
-WORKAROUND = "Accumulate under ``no_sync()``."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

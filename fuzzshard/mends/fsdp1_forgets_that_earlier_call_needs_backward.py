@@ -10,9 +10,7 @@ RuntimeError. The end of every backward sets the flag back anyway.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = (
-    "FSDP1: backward reads freed parameters when the last call of a frozen unit needs no gradient"
-)
+TITLE = "A frozen unit whose last call had no differentiable output is not unsharded in backward"
 COMPONENT = "FSDP1"
 CONTRACT = Promise(
     "Since these handles' `FlatParameter`s participated in a forward, we conservatively assume that "
@@ -20,7 +18,6 @@ CONTRACT = Promise(
     "torch/distributed/fsdp/_runtime_utils.py, _register_pre_backward_hooks; plain autograd allows "
     "it",
 )
-WORKAROUND = "Call the frozen network on the target first, or under ``no_grad()``."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

@@ -11,15 +11,11 @@ memory goes to the next unit's copy at once: a module computes with the paramete
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = (
-    "FSDP1 CPUOffload: a module computes with the parameters of another when nothing is sharded"
+    "FSDP1 frees the GPU's copy of an offloaded parameter that it does not shard while it is read"
 )
 COMPONENT = "FSDP1"
 CONTRACT = Promise(
     "whether to offload parameters to CPU when not involved in computation", "CPUOffload"
-)
-SETUP = (
-    "One GPU, FSDP1 for the sake of its CPU offload: what is not sharded is copied to the GPU "
-    "unit by unit."
 )
 TORCH = Releases(since="2.11", until="2.15")
 PUBLIC = (

@@ -10,23 +10,18 @@ before anything of the unit.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "FSDP1: backward fails when an output that is a view is changed in place"
+TITLE = "FSDP1's pre-backward hook is lost where an output is a view that is changed in place"
 COMPONENT = "FSDP1"
 CONTRACT = Promise(
     "pre-backward hooks registered to tensors that require gradients",
     "torch/distributed/fsdp/_runtime_utils.py, _register_pre_backward_hooks; plain autograd "
     "allows it",
 )
-SETUP = (
-    "A unit returns a slice or a ``view`` of what it has computed, and the next operation is in"
-    " place: ``relu_``, ``masked_fill_``, ``x[...] = 0``."
-)
-WORKAROUND = "Change a copy: ``output.clone()``, or the operation that is not in place."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
         "https://github.com/pytorch/pytorch/issues/181832",
-        "closed, near: the same of fully_shard, which warns since (PR 181850)",
+        "closed: the same of fully_shard, which warns since (PR 181850)",
         "FSDP output view modified in place pre-backward hook not called register_hook grad_fn",
         "2026-11-23",
     ),

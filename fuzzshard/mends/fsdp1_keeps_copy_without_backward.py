@@ -13,7 +13,7 @@ With ``use_orig_params`` it takes a last forward under ``no_grad`` besides.
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = (
-    "FSDP1 SHARD_GRAD_OP: written parameters are ignored when their unit took no part in the "
+    "FSDP1 with SHARD_GRAD_OP ignores what is written to a unit that took no part in the last "
     "backward"
 )
 COMPONENT = "FSDP1"
@@ -21,12 +21,6 @@ CONTRACT = Promise(
     "only reshards them after the backward computation",
     "torch/distributed/fsdp/api.py, ShardingStrategy, on SHARD_GRAD_OP",
 )
-SETUP = (
-    "A frozen unit is written to in the middle of training: the teacher of a distillation that "
-    "follows the student (EMA), or weights that are loaded. Its forward goes on with the old "
-    "ones."
-)
-WORKAROUND = "Use ``FULL_SHARD``, which gathers anew in every forward."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
@@ -40,7 +34,7 @@ PUBLIC = (
     ),
     Public(
         "https://github.com/pytorch/pytorch/issues/83129",
-        "closed, near: units whose post-backward hook does not fire; _catch_all_reshard came of it",
+        "closed: units whose post-backward hook does not fire; _catch_all_reshard came of it",
         "FSDP _catch_all_reshard already_resharded unsharded flat parameter not freed "
         "SHARD_GRAD_OP",
         "2026-11-23",

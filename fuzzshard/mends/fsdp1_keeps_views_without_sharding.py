@@ -11,20 +11,11 @@ parameters get no gradients from then on.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = (
-    "FSDP1 use_orig_params: parameters get no gradients when a backward has missed their "
-    "unsharded unit"
-)
+TITLE = "FSDP1 keeps views in place of the parameters of an unsharded unit that a backward misses"
 COMPONENT = "FSDP1"
 CONTRACT = Promise(
     "FSDP preserves the original parameter variables", "FullyShardedDataParallel, use_orig_params"
 )
-SETUP = (
-    "One rank, as in debugging, or ``NO_SHARD``, and a part of the model that an iteration does"
-    " not use (an expert, a branch). From the next iteration on the optimizer's parameters of "
-    "that part get no gradients."
-)
-WORKAROUND = "Use DDP in place of ``NO_SHARD``, or ``use_orig_params=False``."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

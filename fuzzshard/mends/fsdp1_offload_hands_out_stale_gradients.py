@@ -12,17 +12,16 @@ the gradient after a forward; it is on the device still, while the parameters ar
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "FSDP1 CPUOffload: an earlier gradient is applied again when a backward misses its unit"
+TITLE = (
+    "FSDP1 with CPU offload hands out an earlier gradient, or zeros, where a backward misses "
+    "a unit"
+)
 COMPONENT = "FSDP1"
 CONTRACT = Promise(
     "If the user requests ``zero_grad(set_to_none=True)`` followed by a backward pass, `.grad`s "
     "are "
     "guaranteed to be None for params that did not receive a gradient.",
     "Optimizer.zero_grad",
-)
-SETUP = (
-    "An expert or a branch that an iteration does not use, with CPU offload: the optimizer "
-    "applies its gradient of an earlier iteration once more, in spite of ``zero_grad()``."
 )
 TORCH = Releases(since="2.11")
 PUBLIC = (

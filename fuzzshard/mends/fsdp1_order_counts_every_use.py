@@ -10,7 +10,7 @@ that "Collectives are unchecked and may give incorrect results or hang", which i
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "FSDP1: a warning of another order is wrong when a unit runs twice in each iteration"
+TITLE = "FSDP1 warns of another order of units where a unit runs twice in each iteration"
 COMPONENT = "FSDP1"
 CONTRACT = Promise(
     "On subsequent iterations, this checks that each rank is locally consistent with its own "
@@ -19,11 +19,6 @@ CONTRACT = Promise(
     "the first iteration, issuing a warning if not",
     "torch/distributed/fsdp/_exec_order_utils.py, _check_order",
 )
-SETUP = (
-    "``TORCH_DISTRIBUTED_DEBUG=DETAIL`` is on, and a module is called twice, or two forwards "
-    "come before one backward."
-)
-WORKAROUND = "Ignore the warning where every iteration runs the same modules."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

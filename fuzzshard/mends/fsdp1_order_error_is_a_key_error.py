@@ -9,19 +9,12 @@ error.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = (
-    "FSDP1 use_orig_params: KeyError in place of the documented error when ranks run different "
-    "units"
-)
+TITLE = "FSDP1's error of another order of units is a KeyError with use_orig_params"
 COMPONENT = "FSDP1"
 CONTRACT = Promise(
     "this uses all-gathers to check that all ranks are all-gathering the same handles and hence "
     "``FlatParameter`` s, raising an error if not",
     "torch/distributed/fsdp/_exec_order_utils.py, _check_order",
-)
-SETUP = (
-    "Ranks take different branches in the first iteration. FSDP1 means to say which units "
-    "differ, and dies in looking for their names."
 )
 TORCH = Releases(since="2.11")
 PUBLIC = (

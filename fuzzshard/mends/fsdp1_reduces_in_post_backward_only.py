@@ -12,7 +12,7 @@ the end of backward, or an earlier gradient takes its place, or the replicas dri
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "FSDP1: gradients are None or stay local when no post-backward hook of their unit runs"
+TITLE = "A gradient stays local or is lost where no post-backward hook of its unit runs"
 COMPONENT = "FSDP1"
 CONTRACT = Promise(
     "For gradients, it synchronizes and shards them (via reduce-scatter) after the backward "
@@ -26,7 +26,6 @@ SETUP = (
     "Running "
     "that forward under ``no_grad()`` avoids it."
 )
-WORKAROUND = "Run the first forward under ``no_grad()``."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

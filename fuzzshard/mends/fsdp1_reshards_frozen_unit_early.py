@@ -12,7 +12,7 @@ no pre-backward comes before, and backward prefetching unshards it once more: wi
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "FSDP1: backward fails when the input of a frozen unit is an output as well"
+TITLE = "FSDP1 reshards a frozen unit before the hooks of its outputs run"
 COMPONENT = "FSDP1"
 CONTRACT = Promise(
     "to ensure that all gradients that may depend on the parameters have been computed before "
@@ -21,11 +21,6 @@ CONTRACT = Promise(
     "autograd "
     "allows it",
 )
-SETUP = (
-    "A frozen block returns its input beside its output: the residual stream, or the hidden "
-    "states of every layer."
-)
-WORKAROUND = "Return ``x.clone()`` in place of the input."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

@@ -9,16 +9,9 @@ Without sharding, the replicas are the group to reduce over.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = (
-    "FSDP1 HYBRID_SHARD: gradients are not averaged over replicas when the shard axis has size 1"
-)
+TITLE = "FSDP1 does not reduce over the replicas where the shard axis has size 1"
 COMPONENT = "FSDP1"
 CONTRACT = Promise("replicate parameters across nodes", "ShardingStrategy, HYBRID_SHARD")
-SETUP = (
-    "A job with hybrid sharding runs on nodes with one GPU each. The replicas drift apart, and "
-    "nothing says so."
-)
-WORKAROUND = "Use DDP on such a mesh."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

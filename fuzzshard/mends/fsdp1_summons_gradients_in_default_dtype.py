@@ -8,27 +8,17 @@ bytes to send, and hang or die.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = (
-    "summon_full_params(with_grads=True): ranks hang when one has no gradient and dtypes are "
-    "not float32"
-)
+TITLE = "summon_full_params(with_grads=True) gathers a missing gradient in the default dtype"
 COMPONENT = "FSDP1"
 CONTRACT = Promise(
     "If ``True``, gradients are also unsharded with the parameters",
     "FullyShardedDataParallel.summon_full_params, with_grads",
 )
-SETUP = (
-    "Gradients of a bfloat16 model are read for a log, and a rank has none for a part of the "
-    "model: an expert that got no token there."
-)
-WORKAROUND = (
-    "Call it with the default dtype set to that of the parameters (``torch.set_default_dtype``)."
-)
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
         "https://github.com/pytorch/pytorch/issues/112717",
-        "closed, near: the buffer that is gathered into was of the default dtype as well; this one "
+        "closed: the buffer that is gathered into was of the default dtype as well; this one "
         "still is",
         "summon_full_params with_grads dtype mismatch some ranks None gradient zeros default "
         "dtype "

@@ -10,17 +10,12 @@ None and drops it (``_use_sharded_grad_views``).
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "FSDP1.no_sync: accumulated gradients are lost when the parameters had none before"
+TITLE = "FSDP1 drops gradients of no_sync() where parameters had none before it"
 COMPONENT = "FSDP1"
 CONTRACT = Promise(
     "gradients will be accumulated in module variables, which will later be synchronized",
     "FullyShardedDataParallel.no_sync",
 )
-SETUP = (
-    "One rank, as in debugging, or ``NO_SHARD``; a part of the model is frozen, and gradients "
-    "are accumulated under ``no_sync()``. Only the last microbatch counts for some parameters."
-)
-WORKAROUND = "Use DDP in place of ``NO_SHARD``."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

@@ -10,15 +10,11 @@ that is running.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "FSDP1: backward fails when a checkpoint recomputes a forward whose output is unused"
+TITLE = "FSDP1 takes a recomputation for a new forward where the unit's output was unused"
 COMPONENT = "FSDP1"
 CONTRACT = Promise(
     "For `fully_shard` + `checkpoint`, skip pre-forward logic in the recomputed forward",
     "torch/distributed/fsdp/_runtime_utils.py, _pre_forward",
-)
-SETUP = (
-    "Two batches are run before one backward, with activation checkpointing, and of the first "
-    "one only a part of the outputs enters the loss."
 )
 TORCH = Releases(since="2.11")
 PUBLIC = (

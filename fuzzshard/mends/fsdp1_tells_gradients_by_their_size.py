@@ -10,18 +10,13 @@ reduces the sum again, which divides the first part by the number of ranks once 
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "FSDP1: the accumulated gradient is reduced twice when a flat parameter has one element"
+TITLE = "FSDP1 reduces the accumulated gradient of a flat parameter of one element twice"
 COMPONENT = "FSDP1"
 CONTRACT = Promise(
     "FSDP currently does not support gradient accumulation outside ``no_sync()`` when using CPU "
     "offloading",
     "FullyShardedDataParallel; so it does without",
 )
-SETUP = (
-    "A learned scalar, such as the temperature of a contrastive loss, is a unit of its own, and"
-    " gradients are accumulated without ``no_sync()``."
-)
-WORKAROUND = "Leave the scalar in the unit around it, or accumulate under ``no_sync()``."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

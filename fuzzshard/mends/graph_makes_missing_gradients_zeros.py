@@ -17,17 +17,13 @@ from typing import Any
 
 from fuzzshard.mending import Patch, Promise, Public, Releases
 
-TITLE = "torch.compile: gradients are zeros in place of None when an output of the graph is unused"
+TITLE = "A compiled graph turns missing gradients into zeros"
 COMPONENT = "compile"
 CONTRACT = Promise(
     "If the user requests zero_grad(set_to_none=True) followed by a backward pass, .grads are "
     "guaranteed to "
     "be None for params that did not receive a gradient",
     "Optimizer.zero_grad",
-)
-SETUP = (
-    "A model with an auxiliary head is compiled, and the loss does not use that head. Weight "
-    "decay and momentum move the head, which they do not without ``torch.compile``."
 )
 TORCH = Releases(since="2.11")
 PUBLIC = (

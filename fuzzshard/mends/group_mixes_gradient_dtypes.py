@@ -12,17 +12,10 @@ is all that is missing; torch
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "fully_shard reduce_dtype: backward fails when only a part of a group has accumulated"
+TITLE = "A group of fully_shard cannot reduce gradients of which only some have accumulated"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "specifies the dtype for gradient reduction", "MixedPrecisionPolicy, reduce_dtype"
-)
-SETUP = (
-    "Microbatches accumulate under ``set_requires_gradient_sync(False)`` with a "
-    "``reduce_dtype``, and some parameters are used in some of them only: experts, adapters."
-)
-WORKAROUND = (
-    "Reduce in every microbatch, or leave ``reduce_dtype`` at the dtype of the computation."
 )
 TORCH = Releases(since="2.11", until="2.15")
 PUBLIC = (

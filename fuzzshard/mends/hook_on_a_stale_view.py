@@ -10,19 +10,12 @@ plain torch does as well. Torch 2.15 reads ``grad_fn`` before.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = (
-    "Tensor.register_hook: segmentation fault when the tensor is a view that was changed in place"
-)
+TITLE = "Registering a hook on a view that was changed in place is a segmentation fault"
 COMPONENT = "other"
 CONTRACT = Promise(
     "The hook will be called every time a gradient with respect to the Tensor is computed",
     "Tensor.register_hook",
 )
-SETUP = (
-    "A module that returns a slice which it has changed in place is wrapped by ``fully_shard`` "
-    "or FSDP1, which register a hook on every output."
-)
-WORKAROUND = "Read ``tensor.grad_fn`` once before, or return a clone."
 TORCH = Releases(since="2.11", until="2.15")
 PUBLIC = (
     Public(

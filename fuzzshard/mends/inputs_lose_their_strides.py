@@ -11,13 +11,12 @@ shapes agree. An alias keeps the strides.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "fully_shard: CheckpointError or wrong gradients when an input has a dim of size 1"
+TITLE = (
+    "A module that fully_shard wraps sees other strides of its inputs in a recomputation than "
+    "in forward"
+)
 COMPONENT = "fully_shard"
 CONTRACT = Promise("trades compute for memory", "torch.utils.checkpoint")
-SETUP = (
-    "A batch of one sequence is transposed on its way into a block that is checkpointed and "
-    "wrapped, so that its dim of size 1 has other strides than a new tensor would have."
-)
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

@@ -9,21 +9,13 @@ already. In a recomputation nobody does that, so a checkpoint of the root finds 
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = (
-    "fully_shard([a, b]): the output of the root gets the group's output_dtype when a runs "
-    "without b"
-)
+TITLE = "The output dtype of a list group that ran in part is applied to the output of the root"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "``mp_policy.cast_forward_inputs`` and ``mp_policy.output_dtype`` both apply per module in "
     "the group",
     "fully_shard",
 )
-SETUP = (
-    "The final norm and the head are one group with an ``output_dtype`` of its own, say float32"
-    " for the logits, and a forward needs the hidden states only."
-)
-WORKAROUND = "Wrap the modules in groups of their own."
 TORCH = Releases(since="2.13")
 PUBLIC = (
     Public(

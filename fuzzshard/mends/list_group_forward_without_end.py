@@ -15,8 +15,8 @@ it. A forward ends with the module that began it.
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = (
-    "fully_shard([a, b]): the gradient of a module is not reduced when it runs alone on frozen "
-    "features"
+    "fully_shard([a, b]): a module that runs by itself stays unsharded, its gradient may not "
+    "be reduced"
 )
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
@@ -34,7 +34,6 @@ SETUP = (
     "head alone is trained on features that were computed under ``no_grad()``: a linear probe, or "
     "fine-tuning of the head. The optimizer does not change the head, and nothing says so."
 )
-WORKAROUND = "Wrap the head in a group of its own."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

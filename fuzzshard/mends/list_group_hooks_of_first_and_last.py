@@ -11,10 +11,7 @@ of the root's forward has to end that of its groups, as both do since torch 2.13
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = (
-    "fully_shard([a, b]): inputs are not cast and parameters are not gathered when a and b run "
-    "apart"
-)
+TITLE = "A list group is gathered for its first module only, and sharded after its last one only"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "Before forward, FSDP all-gathers the sharded parameters across the data-parallel workers to "
@@ -22,8 +19,6 @@ CONTRACT = Promise(
     "the unsharded parameters for forward computation.",
     "fully_shard",
 )
-SETUP = "The embedding and the head are one group, and the whole model runs between them."
-WORKAROUND = "Wrap the modules in groups of their own."
 TORCH = Releases(since="2.11", until="2.13")
 PUBLIC = (
     Public(

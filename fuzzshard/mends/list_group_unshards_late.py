@@ -11,21 +11,12 @@ group ran in part and nothing completed it. The hook belongs on the output of ev
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = (
-    "fully_shard([a, b]): gradients are wrong or lost when backward reaches the output of a "
-    "before that of b"
-)
+TITLE = "A group of several modules unshards in backward only for the output of its last module"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "The module or modules to shard with FSDP and group together for communication",
     "fully_shard, module",
 )
-SETUP = (
-    "The embedding and the head, or the norm and the head, are one group, and the loss uses an "
-    "output of the first beside or in place of that of the last: a tied regulariser, an "
-    "auxiliary loss on hidden states."
-)
-WORKAROUND = "Wrap the modules in groups of their own."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

@@ -11,14 +11,9 @@ waits for such a mask cannot be an input of a graph (``VariableBuilder.wrap_tens
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "torch.compile: an error when a row-wise embedding runs outside the graph that reduces it"
+TITLE = "The mask of an embedding split by rows does not get over a graph break"
 COMPONENT = "compile"
 CONTRACT = Promise("Currently supports nn.Linear and nn.Embedding", "RowwiseParallel")
-SETUP = (
-    "A tensor-parallel model is wrapped by ``fully_shard`` and compiled as a whole: the hooks "
-    "break the graph between the embedding and what follows."
-)
-WORKAROUND = "Compile block by block, which leaves the embedding out."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

@@ -13,19 +13,14 @@ autograd makes for it are no DTensor.
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = (
-    "fully_shard: gradients are zeros in place of None when a wrapped module does not use an input"
+    "What comes before an unused input of a wrapped module gets a gradient of zeros in place "
+    "of None"
 )
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "`.grad`s are guaranteed to be None for params that did not receive a gradient",
     "Optimizer.zero_grad",
 )
-SETUP = (
-    "A block takes an input that it does not use in this configuration (a mask head, a "
-    "conditioning). Weight decay and momentum move what computed that input, which they do not "
-    "under plain training."
-)
-WORKAROUND = "Do not pass the unused input, or detach it."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

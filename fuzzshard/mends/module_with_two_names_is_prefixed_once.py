@@ -10,17 +10,14 @@ that holds itself must be skipped.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "set_model_state_dict: keys are missing under DDP when a module has two names"
+TITLE = (
+    "set_model_state_dict adds DDP's prefix to one name only of a module that is registered twice"
+)
 COMPONENT = "DDP"
 CONTRACT = Promise(
     "The counterpart of ``get_model_state_dict`` to set the state_dict to the model",
     "set_model_state_dict",
 )
-SETUP = (
-    "A module is registered under two names, as a shared encoder is, and the model is loaded "
-    "while it is wrapped by DDP."
-)
-WORKAROUND = "Call it on ``ddp.module``, whose names have no prefix."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

@@ -10,17 +10,12 @@ which ``set_force_sum_reduction_for_comms`` takes in its place and divides after
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "set_gradient_divide_factor: bfloat16 gradients are zeros or noise when NCCL reduces them"
+TITLE = "With NCCL a custom divide factor turns bfloat16 gradients into zeros or noise"
 COMPONENT = "other"
 CONTRACT = Promise(
     "Sets a custom divide factor for the gradient reduction",
     "FSDPModule.set_gradient_divide_factor",
 )
-SETUP = (
-    "Gradients are reduced in bfloat16 with a factor of the user's own: expert parallelism, or "
-    "a sum in place of a mean."
-)
-WORKAROUND = "Call ``set_force_sum_reduction_for_comms(True)``, or reduce in float32."
 TORCH = Releases(since="2.11", until="2.12")
 PUBLIC = (
     Public(

@@ -11,14 +11,9 @@ hooks as the others; the list still has one root.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "fully_shard([a, b]): b is returned unsharded when it lies below a"
+TITLE = "fully_shard returns a module of a list as if it were sharded, and leaves it as it is"
 COMPONENT = "fully_shard"
 CONTRACT = Promise("The module with FSDP applied (in-place)", "fully_shard, Returns")
-SETUP = (
-    "A list group names a module and, by a second name, one that lies below it: a head that is "
-    "registered in the model and in a block."
-)
-WORKAROUND = "Call ``fully_shard`` on the inner module first, by itself."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

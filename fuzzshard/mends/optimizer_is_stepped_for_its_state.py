@@ -11,20 +11,11 @@ no trace in the parameters and in the states that it makes.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "get_optimizer_state_dict: Adam is one step ahead when it is called before the first step"
+TITLE = "Asking an optimizer for its state before the first step counts as a step of zeros"
 COMPONENT = "checkpoint"
 CONTRACT = Promise(
     "Return the combined state_dict for optimizers",
     "get_optimizer_state_dict, which is to change nothing",
-)
-SETUP = (
-    "A training loop saves a checkpoint at step 0, or calls ``get_optimizer_state_dict`` to "
-    "have something to load into and finds no checkpoint there. Every bias correction of Adam "
-    "is one step ahead from then on, and weight decay has gone into the moments."
-)
-WORKAROUND = (
-    "Do not ask for the state of an optimizer that has made no step; or set every ``step`` in "
-    "its state to zero afterwards, where weight decay is not coupled."
 )
 TORCH = Releases(since="2.11")
 PUBLIC = (

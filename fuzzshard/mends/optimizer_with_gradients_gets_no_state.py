@@ -9,17 +9,12 @@ gradients can be put aside for that step.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "torch.distributed.checkpoint: no optimizer state is loaded when parameters have gradients"
+TITLE = "A load between backward and step gives a new optimizer no state"
 COMPONENT = "checkpoint"
 CONTRACT = Promise(
     "The counterpart of ``get_optimizer_state_dict`` to set the state_dict to the optimizers",
     "set_optimizer_state_dict",
 )
-SETUP = (
-    "A job resumes in the middle of training, in a loop that loads after the first backward. "
-    "Training goes on without the moments, and nothing says so."
-)
-WORKAROUND = "Call ``optimizer.zero_grad()`` before loading."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

@@ -10,7 +10,7 @@ reduced, and the next forward raises. In a static graph nothing is reduced at al
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "DDP: gradients are not reduced when an unused output is in a dataclass"
+TITLE = "Outputs of DDP in a dataclass keep buckets from being reduced"
 COMPONENT = "DDP"
 CONTRACT = Promise(
     "Traverse the autograd graph from all tensors contained in the return value of the wrapped "
@@ -18,11 +18,6 @@ CONTRACT = Promise(
     "``forward`` function",
     "DistributedDataParallel, find_unused_parameters",
 )
-SETUP = (
-    "A model returns a dataclass with an output that the loss does not use in this iteration: "
-    "an auxiliary head."
-)
-WORKAROUND = "Return a dict or a tuple."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

@@ -15,20 +15,12 @@ would reduce such zeros again: it has to be one visit, as it is since torch 2.12
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = (
-    "set_requires_all_reduce(False): gradients go to other parameters when the next backward "
-    "reaches others"
-)
+TITLE = "A partial reduction of HSDP is added to one of other parameters, or never all-reduced"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "gradient accumulation with only reduce-scatter but not all-reduce for HSDP",
     "FSDPModule.set_requires_all_reduce",
 )
-SETUP = (
-    "HSDP accumulates with reduce-scatter only, and experts or branches get gradients in some "
-    "microbatches only. A lost gradient enters the step of the next iteration."
-)
-WORKAROUND = "All-reduce in every microbatch."
 TORCH = Releases(since="2.11", until="2.15")
 PUBLIC = (
     Public(

@@ -9,20 +9,13 @@ there are none: an AttributeError. ``FSDPModule.unshard`` of the same module wor
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = (
-    "set_modules_to_forward_prefetch: AttributeError when the FSDP root of the target has not run"
-)
+TITLE = "A prefetch unshards a module whose FSDP root has not run"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "Sets the FSDP modules for which this FSDP module should explicitly prefetch all-gathers in "
     "forward.",
     "FSDPModule.set_modules_to_forward_prefetch",
 )
-SETUP = (
-    "Two models are wrapped, each with a root of its own (text encoder and denoiser, generator "
-    "and critic), and the last block of the first prefetches the first block of the second."
-)
-WORKAROUND = "Set the prefetch after the target's root has run once."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

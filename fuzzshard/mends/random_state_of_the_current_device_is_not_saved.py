@@ -9,24 +9,16 @@ dropout of the recomputation draws another mask than the forward.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = (
-    "torch.utils.checkpoint: a recomputation draws other dropouts when the arguments are on the"
-    " CPU"
-)
+TITLE = "A checkpoint saves no random state of the GPU where its arguments are on the host"
 COMPONENT = "checkpoint"
 CONTRACT = Promise(
     "[current device + devices of Tensor arguments]", "docs/source/checkpoint.md, note"
 )
-SETUP = (
-    "A checkpoint around a whole model is given batches from the host, which the model moves to"
-    " the GPU itself. Its gradients are those of another dropout than its loss."
-)
-WORKAROUND = "Move the inputs before the checkpoint."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
         "https://github.com/pytorch/pytorch/pull/14518",
-        "near: merged; its description says that the current device is saved, too",
+        "merged; its description says that the current device is saved, too",
         "torch.utils.checkpoint preserve_rng_state CPU inputs moved to GPU inside module dropout "
         "mask "
         "differs in recomputation get_device_states",

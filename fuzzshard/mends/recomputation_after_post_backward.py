@@ -14,8 +14,8 @@ themselves.
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = (
-    "fully_shard: the next forward uses old weights when a group is recomputed after its "
-    "post-backward"
+    "Recomputation after post-backward leaves a group unsharded, so the next forward may use "
+    "old weights"
 )
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
@@ -35,7 +35,6 @@ SETUP = (
     "that of an "
     "evaluation after the step, or of a next batch whose output does enter the loss."
 )
-WORKAROUND = "Call ``reshard()`` on every FSDPModule between the backward and the step."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

@@ -9,18 +9,14 @@ repeats a forward and begins nothing; inputs are to be moved and cast as they we
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "replicate: RuntimeError in backward when a checkpoint recomputes the module"
+TITLE = "The hooks of replicate take a recomputation of its module for the next iteration"
 COMPONENT = "replicate"
 CONTRACT = Promise(
     "Checkpointing is a technique that trades compute for memory",
     "torch.utils.checkpoint: it changes nothing else",
 )
-SETUP = "``replicate`` wraps a block, and activation checkpointing is applied around it."
-WORKAROUND = "Checkpoint what is within the module that ``replicate`` wraps."
 TORCH = Releases(since="2.11")
-PUBLIC = (
-    Public("https://github.com/pytorch/pytorch/issues/70865", "near: wants the same for DDP"),
-)
+PUBLIC = (Public("https://github.com/pytorch/pytorch/issues/70865", "wants the same for DDP"),)
 _DDP = "torch.nn.parallel.distributed:DistributedDataParallel"
 EDITS = (
     Edit(

@@ -10,16 +10,12 @@ Torch 2.13 casts there, too.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "fully_shard: inputs are not cast when a checkpoint recomputes a wrapped module"
+TITLE = "A recomputation does not cast the inputs of a wrapped module"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "Specifies whether FSDP should cast the forward's floating-point input tensors to param_dtype "
     "or not",
     "MixedPrecisionPolicy, cast_forward_inputs",
-)
-SETUP = (
-    "Activation checkpointing around a wrapped block, under mixed precision, where two forwards"
-    " come before a backward."
 )
 TORCH = Releases(since="2.11", until="2.13")
 PUBLIC = (

@@ -9,17 +9,12 @@ parameters are on the device. Inputs of modules within are on the device already
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "fully_shard: inputs stay on the CPU when a checkpoint recomputes the wrapped module"
+TITLE = "A recomputation does not move the inputs of a wrapped module to the device"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "Activation checkpointing is a technique that trades compute for memory",
     "torch.utils.checkpoint.checkpoint",
 )
-SETUP = (
-    "A checkpoint around a whole model is given batches from the host, which ``fully_shard`` "
-    "moves to the GPU."
-)
-WORKAROUND = "Move the inputs before the checkpoint."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

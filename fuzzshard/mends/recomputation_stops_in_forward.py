@@ -11,7 +11,7 @@ groups are registered with ``always_call`` already.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "fully_shard: a module stays unsharded after backward when its recomputation stops early"
+TITLE = "A module whose recomputation stops early stays in its forward state"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "After gradient computation, FSDP frees the unsharded parameters and reduce-scatters the "
@@ -19,13 +19,6 @@ CONTRACT = Promise(
     "gradients across data-parallel workers.",
     "fully_shard",
 )
-SETUP = (
-    "A part of a model that is wrapped, and is not below a root in this iteration, is trained "
-    "by itself with activation checkpointing (non-reentrant, as recommended). It stays "
-    "unsharded, ``reshard()`` does nothing, and what a step changes is not what its next "
-    "forward computes with."
-)
-WORKAROUND = "``torch.utils.checkpoint.set_checkpoint_early_stop(False)`` around the forward."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

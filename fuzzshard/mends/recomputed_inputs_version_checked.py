@@ -11,15 +11,11 @@ saved without the check, which is where they belong.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "torch.compile: backward fails when a checkpointed batch norm runs twice before it"
+TITLE = "A graph with a checkpoint checks the versions of buffers that each forward changes"
 COMPONENT = "compile"
 CONTRACT = Promise(
     "Activation checkpointing is a technique that trades compute for memory",
     "torch.utils.checkpoint.checkpoint",
-)
-SETUP = (
-    "Two views of a batch go through one compiled and checkpointed network with batch norm "
-    "before one backward, as in contrastive learning."
 )
 TORCH = Releases(since="2.11")
 PUBLIC = (

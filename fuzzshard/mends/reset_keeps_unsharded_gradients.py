@@ -8,17 +8,13 @@ accumulated is reduced with the next one. Torch 2.15 clears it.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "reset_iter_state: gradients of the aborted iteration are kept when they were not reduced"
+TITLE = "reset_iter_state keeps gradients that have accumulated without a reduction"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "the failed iteration's gradients are lost, including HSDP partial-reduce-accumulation state "
     "and no_sync"
     " grad-accumulation state",
     "FSDPModule.reset_iter_state",
-)
-SETUP = (
-    "A training loop that survives failures accumulates under "
-    "``set_requires_gradient_sync(False)`` and resets after an aborted iteration."
 )
 TORCH = Releases(since="2.13", until="2.15")
 PUBLIC = (

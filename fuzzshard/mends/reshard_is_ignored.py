@@ -15,7 +15,7 @@ where nobody calls ``reshard()``, which this change leaves as it is.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "FSDPModule.reshard: the next forward uses old weights when an all-gather is pending"
+TITLE = "reshard() keeps an all-gather that nobody waited for: the next forward uses old weights"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "Before forward, FSDP all-gathers the sharded parameters across the data-parallel workers to "
@@ -30,9 +30,6 @@ SETUP = (
     "the weights from before it; after ``load_state_dict`` in place of a step, those from before "
     "the load. Calling ``reshard()`` on every module before the step does not help; with the "
     "change below it does, and it is still needed."
-)
-WORKAROUND = (
-    "Call ``unshard()`` on the module, which waits for the all-gather, and then ``reshard()``."
 )
 TORCH = Releases(since="2.11")
 PUBLIC = (

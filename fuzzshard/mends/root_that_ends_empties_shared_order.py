@@ -11,7 +11,7 @@ Whoever empties the order has to make all groups in it forget their places.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "share_comm_ctx: IndexError in backward when the backward of another root has ended"
+TITLE = "A root whose backward ends empties the order of forwards that it shares"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "For Pipeline Parallelism (PP), each model chunk is a FSDP root. We want to share cuda "
@@ -19,11 +19,6 @@ CONTRACT = Promise(
     "all-gather, reduce-scatter, and all-reduce.",
     "share_comm_ctx",
 )
-SETUP = (
-    "Pipeline parallelism with several chunks on a rank, each of them an FSDP root, which share"
-    " streams as the docstring of ``share_comm_ctx`` proposes."
-)
-WORKAROUND = "Do not share the context."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

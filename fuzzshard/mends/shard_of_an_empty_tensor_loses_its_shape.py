@@ -10,10 +10,7 @@ tensor is not what its DTensor says. What was added has one dim, or is empty alo
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = (
-    "fully_shard: a DTensor and its local tensor differ in shape when tensor parallelism leaves"
-    " it empty"
-)
+TITLE = "fully_shard gives an empty shard of tensor parallelism another shape"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "the last few shards on the DeviceMesh dimension might be empty when the tensor dimension is "
@@ -21,8 +18,6 @@ CONTRACT = Promise(
     "divisible",
     "Shard",
 )
-SETUP = "Tensor parallelism splits a small layer over more ranks than it has rows or columns."
-WORKAROUND = "Leave the layer out of the tensor-parallel plan."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

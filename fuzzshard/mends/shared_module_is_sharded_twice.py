@@ -11,17 +11,12 @@ sharded module belongs to it, by whatever name.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "fully_shard: a module is sharded twice when it has a second name outside of a sharded one"
+TITLE = "A module below a sharded one is sharded again by its second name"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "except those already assigned to a group from an earlier call on a submodule",
     "fully_shard, module",
 )
-SETUP = (
-    "A module is registered in a block and in the model, as a shared embedding is; the block is"
-    " sharded first, and then the model."
-)
-WORKAROUND = "Call ``fully_shard`` on the shared module first, by itself."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

@@ -9,17 +9,12 @@ end, an IndexError. One that is initialised already is to be left as it is.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "share_comm_ctx: IndexError in backward when a second root runs its first forward"
+TITLE = "A root that initialises empties the order of forwards that it shares"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "Share cuda streams for multiple FSDPModules",
     "share_comm_ctx",
 )
-SETUP = (
-    "Pipeline parallelism with several chunks on a rank, each of them an FSDP root, which share"
-    " streams as the docstring of ``share_comm_ctx`` proposes."
-)
-WORKAROUND = "Do not share the context."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

@@ -12,10 +12,7 @@ next all-gather; the rows have to be copied on their own where they differ.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = (
-    "fully_shard(reshard_after_forward=int): full_tensor() is wrong after forward when rows are"
-    " padded"
-)
+TITLE = "With an int reshard_after_forward the registered parameter has rows of another chunk"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "After forward, the parameters registered to the module depend on to this: [...] the "
@@ -23,12 +20,6 @@ CONTRACT = Promise(
     " to the smaller mesh otherwise",
     "fully_shard, reshard_after_forward",
 )
-SETUP = (
-    "``reshard_after_forward`` is the number of GPUs of a node, and a parameter has rows that "
-    "the ranks do not divide, as a vocabulary of 50257 has. Whoever reads parameters after a "
-    "forward (norms, histograms, a copy for EMA) reads zeros and shifted rows."
-)
-WORKAROUND = "Call ``reshard()`` on the module before its parameters are read."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

@@ -12,19 +12,13 @@ comes from the large mesh has to be put in order.
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = (
-    "fully_shard(reshard_after_forward=int): IndexError in backward when another dim than 0 is "
-    "sharded"
+    "An int reshard_after_forward fails in backward where another dim than the first is sharded"
 )
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "If an int, then this represents the world size to reshard to after forward",
     "fully_shard, reshard_after_forward; shard_placement_fn names no such limit",
 )
-SETUP = (
-    "Experts or fused projections are sharded along another dim by ``shard_placement_fn``, and "
-    "``reshard_after_forward`` is the number of GPUs of a node."
-)
-WORKAROUND = "``reshard_after_forward=True`` for these modules."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

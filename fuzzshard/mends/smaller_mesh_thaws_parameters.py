@@ -7,26 +7,17 @@ Other forms of the parameter take that of the sharded one; torch 2.12 does here 
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = (
-    "fully_shard(reshard_after_forward=int): a frozen parameter requires gradients when forward"
-    " has ended"
-)
+TITLE = "With an int reshard_after_forward a frozen parameter counts as trainable until backward"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "set_requires_grad_if_needed(self.sharded_param, self._unsharded_param)",
     "torch/distributed/fsdp/_fully_shard/_fsdp_param.py, init_unsharded_param: freezing survives "
     "sharding",
 )
-SETUP = (
-    "LoRA with ``reshard_after_forward`` as the number of GPUs of a node: whoever looks after a"
-    " forward finds frozen parameters trainable."
-)
-WORKAROUND = "Call ``reshard()`` on the module before its parameters are looked at."
 TORCH = Releases(since="2.11", until="2.12")
 PUBLIC = (
     Public(
-        "https://github.com/pytorch/pytorch/issues/177844",
-        "near: names the line, for another symptom",
+        "https://github.com/pytorch/pytorch/issues/177844", "names the line, for another symptom"
     ),
     Public("https://github.com/pytorch/pytorch/issues/185239"),
 )

@@ -17,17 +17,13 @@ from typing import Any
 
 from fuzzshard.mending import Patch, Promise, Public, Releases
 
-TITLE = (
-    "torch.compile: outputs are miscounted when tracing specialises the size of a returned DTensor"
-)
+TITLE = "AOTAutograd counts sizes of a DTensor as outputs that tracing specialises afterwards"
 COMPONENT = "compile"
 CONTRACT = Promise(
     "This list contains subclass information on all of the fw graph outputs except for "
     "saved_for_bw_tensors",
     "ViewAndMutationMeta.subclass_fw_graph_out_meta, a comment",
 )
-SETUP = "A tensor-parallel block is compiled and run on batches of several sizes."
-WORKAROUND = "``dynamic=False``."
 TORCH = Releases(since="2.12")
 PUBLIC = (
     Public("https://github.com/pytorch/pytorch/issues/185296", "open"),

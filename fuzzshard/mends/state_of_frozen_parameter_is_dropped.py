@@ -10,9 +10,7 @@ what is asked for are the same, and what the checkpoint has is to be loaded.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = (
-    "set_optimizer_state_dict: a state is not loaded when its parameter is frozen at the moment"
-)
+TITLE = "States of parameters that are frozen at the moment are not loaded"
 COMPONENT = "checkpoint"
 CONTRACT = Promise(
     "``ignore_frozen_params``: if the value is True, the returned state_dict won't contain any "
@@ -20,11 +18,6 @@ CONTRACT = Promise(
     "parameters -- the ``requires_grad`` is False. The default value is False.",
     "StateDictOptions",
 )
-SETUP = (
-    "Parts of a model are trained and frozen in turn, and the job resumes while a part is "
-    "frozen. It goes on without its moments when it is thawed, and nothing says so."
-)
-WORKAROUND = "Thaw the parameters for saving and for loading."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public("https://github.com/pytorch/pytorch/issues/192202", "open"),

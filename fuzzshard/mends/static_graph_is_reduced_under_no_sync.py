@@ -11,13 +11,11 @@ from the first forward on that synchronises.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "DDP(static_graph=True): internal assertion when the first backward is under no_sync"
+TITLE = "DDP takes a first backward under no_sync for the first iteration of its static graph"
 COMPONENT = "DDP"
 CONTRACT = Promise(
     "Context manager to disable gradient synchronizations across DDP processes.", "no_sync"
 )
-SETUP = "Gradient accumulation from the first iteration on, with a static graph."
-WORKAROUND = "Let the first microbatch of all synchronise."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public("https://github.com/pytorch/pytorch/issues/143580", "open"),

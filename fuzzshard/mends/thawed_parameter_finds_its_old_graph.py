@@ -10,17 +10,13 @@ is since torch 2.12.
 
 from fuzzshard.mending import Patch, Promise, Public, Releases
 
-TITLE = (
-    "torch.compile: gradients are lost when requires_grad_() thaws a parameter of a compiled model"
-)
+TITLE = "A compiled model goes on with the graph from before requires_grad_()"
 COMPONENT = "compile"
 CONTRACT = Promise(
     "requires_grad_()'s main use case is to tell autograd to begin recording operations on a "
     "Tensor",
     "torch.Tensor.requires_grad_",
 )
-SETUP = "Fine-tuning thaws block after block of a compiled model. The blocks stay as they are."
-WORKAROUND = "``torch.compiler.reset()`` after thawing."
 TORCH = Releases(since="2.11", until="2.12")
 PUBLIC = (
     Public(

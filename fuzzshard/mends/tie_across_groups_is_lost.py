@@ -9,14 +9,12 @@ first forward.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "fully_shard: tied parameters drift apart when they are in two groups"
+TITLE = "A parameter tied across two groups of fully_shard is sharded twice, without a word"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "except those already assigned to a group from an earlier call on a submodule",
     "fully_shard, module",
 )
-SETUP = "The embedding and the head are tied, and are wrapped in groups of their own."
-WORKAROUND = "Wrap both in one group, or in the root's."
 TORCH = Releases(since="2.11", until="2.12")
 PUBLIC = (
     Public(

@@ -12,14 +12,12 @@ by a view that the real tensor does not allow.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "torch.compile: a view fails when batch norm on the CPU gets a transposed input"
+TITLE = "The strides of batch norm's results in a trace are not those of its kernel on the CPU"
 COMPONENT = "compile"
 CONTRACT = Promise(
     "backends MUST match original eager striding exactly",
     "ezyang, pytorch issue 93648; `torch.compile`: 'Optimizes given model/function'",
 )
-SETUP = "A batch norm follows a linear layer over sequences, on the CPU."
-WORKAROUND = "``.contiguous()`` on the input of the batch norm."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

@@ -9,15 +9,11 @@ backward, is chosen for strides that the real tensor does not have.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = (
-    "torch.compile: a view fails in backward when the gradient of dropout on the CPU is not "
-    "contiguous"
-)
+TITLE = "The strides of dropout's gradient in a trace are those of CUDA on the CPU, too"
 COMPONENT = "compile"
 CONTRACT = Promise(
     "backends MUST match original eager striding exactly", "ezyang, pytorch issue 93648"
 )
-SETUP = "A compiled model with dropout is trained on the CPU, as in a test."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

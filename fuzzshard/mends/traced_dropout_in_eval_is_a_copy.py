@@ -9,17 +9,13 @@ after gives the input gradients. Its decomposition, which AOTAutograd traces (``
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "torch.compile: gradients are lost when a dropout in eval mode runs under no_grad"
+TITLE = "A compiled model loses gradients through a dropout in eval mode under no_grad"
 COMPONENT = "compile"
 CONTRACT = Promise(
     "Furthermore, the outputs are scaled by a factor of :math:`\\frac{1}{1-p}` during training. "
     "This means "
     "that during evaluation the module simply computes an identity function.",
     "torch.nn.Dropout",
-)
-SETUP = (
-    "A frozen part of a compiled model is in eval mode and under ``no_grad``, and hands on an "
-    "input that needs gradients."
 )
 TORCH = Releases(since="2.11", until="2.14")
 PUBLIC = (

@@ -10,7 +10,7 @@ algorithm in Python, too, ``_compute_stride``, for sizes without hints only.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "torch.compile: an error when a view of an input has a dim of size 1"
+TITLE = "A view in a trace has other strides than the view where a dim has size 1"
 COMPONENT = "compile"
 CONTRACT = Promise(
     "torch.compile makes PyTorch code run faster by JIT-compiling PyTorch code into optimized "
@@ -18,7 +18,6 @@ CONTRACT = Promise(
     "requiring minimal code changes",
     "Introduction to torch.compile",
 )
-SETUP = "A batch of one."
 TORCH = Releases(since="2.12")
 PUBLIC = (
     Public(

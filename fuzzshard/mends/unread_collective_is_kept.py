@@ -11,7 +11,7 @@ registry to C++. To wait where the last tensor of such a result goes is what it 
 
 from fuzzshard.mending import Patch, Promise, Public, Releases
 
-TITLE = "Functional collectives: what a checkpoint keeps is never freed when a result is not read"
+TITLE = "A functional collective whose result is not read keeps the checkpoint around it in memory"
 COMPONENT = "other"
 CONTRACT = Promise(
     "we setup a finalizer against the tensor wrapper to observe it getting collected so we can "
@@ -19,11 +19,6 @@ CONTRACT = Promise(
     " entries in the dictionary",
     "torch/distributed/_functional_collectives.py",
 )
-SETUP = (
-    "Tensor parallelism on gloo with activation checkpointing, where a result is computed and "
-    "not used: memory grows with every step."
-)
-WORKAROUND = "Wait for the result (``torch.distributed._functional_collectives.wait_tensor``)."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

@@ -10,15 +10,13 @@ dropped the method.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "set_requires_gradient_sync(False): AttributeError in backward when a group has not run"
+TITLE = "Accumulating without a reduction fails at a group that never was unsharded"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "safe to call even when this FSDP parameter group was not used in backward (should be a "
     "no-op)",
     "FSDPParamGroup.post_backward",
 )
-SETUP = "Microbatches accumulate, and an expert or a branch has not run yet."
-WORKAROUND = "Let the first microbatch reach every group, or synchronise in it."
 TORCH = Releases(since="2.11", until="2.15")
 PUBLIC = (
     Public(

@@ -14,10 +14,7 @@ function for each output.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = (
-    "DDP(find_unused_parameters=True): statistics or gradients are wrong when the loss skips an"
-    " output"
-)
+TITLE = "DDP has a backward go through unused outputs, and misses one that comes to no parameter"
 COMPONENT = "DDP"
 CONTRACT = Promise(
     "Parameters that don't receive gradients as part of this graph are preemptively marked as "
@@ -25,11 +22,6 @@ CONTRACT = Promise(
     "be reduced.",
     "DistributedDataParallel, find_unused_parameters",
 )
-SETUP = (
-    "A model has an auxiliary head, the loss uses it in some iterations only, and activation "
-    "checkpointing spans a batch norm there."
-)
-WORKAROUND = "Leave outputs that the loss does not use out of what ``forward`` returns."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

@@ -9,20 +9,13 @@ freed memory. Torch 2.13 warns of such outputs.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = (
-    "fully_shard: backward reads freed memory when an output that is a view is changed in place"
-)
+TITLE = "An in-place change of an output that is a view drops the pre-backward hook without a word"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "Similar backward hooks all-gather parameters and later free parameters and reduce-scatter "
     "gradients",
     "fully_shard",
 )
-SETUP = (
-    "A wrapped block returns a slice or a ``view``, and the next operation is in place: "
-    "``relu_``, ``masked_fill_``, ``x[...] = 0``."
-)
-WORKAROUND = "Change a copy: ``output.clone()``, or the operation that is not in place."
 TORCH = Releases(since="2.11", until="2.13")
 PUBLIC = (
     Public(

@@ -10,18 +10,13 @@ replicated, as it was in torch 2.12. ``nn.Linear`` makes such views by itself.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "DTensor.view: RuntimeError when the sharded dim has size 1"
+TITLE = "A view of a DTensor fails where the dim that is sharded has size 1"
 COMPONENT = "DTensor"
 CONTRACT = Promise(
     "Partition a compatible nn.Module in a row-wise fashion. Currently supports nn.Linear and "
     "nn.Embedding.",
     "RowwiseParallel",
 )
-SETUP = (
-    "A head with one output (a reward, a value, a regression) is in a tensor-parallel plan. "
-    "Torch 2.12 runs it."
-)
-WORKAROUND = "Leave the head out of the tensor-parallel plan."
 TORCH = Releases(since="2.13")
 PUBLIC = (
     Public(

@@ -10,7 +10,7 @@ tensor.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "DTensor.view: an endless loop when the tensor has no elements"
+TITLE = "A view of a DTensor of no elements never ends, or reads beyond the last dim"
 COMPONENT = "DTensor"
 CONTRACT = Promise(
     "Decompose a reshape operation into forwarding, flattening, or splitting dimensions for each "
@@ -18,11 +18,6 @@ CONTRACT = Promise(
     "dimension",
     "view_groups",
 )
-SETUP = (
-    "The ranks of a tensor-parallel group get an empty batch (the end of an epoch, an expert "
-    "without tokens) and run a linear layer over sequences. They do not come back."
-)
-WORKAROUND = "Skip the layer where the batch is empty."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

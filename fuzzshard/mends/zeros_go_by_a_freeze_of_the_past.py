@@ -13,18 +13,12 @@ parameter.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = (
-    "set_reduce_scatter_unused_params: frozen parameters get zeros when their group did not run"
-)
+TITLE = "Zeros for unused parameters go by the requires_grad of when their group last ran"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "Sets whether to include zero gradients for parameters that did not receive a gradient in "
     "backward",
     "FSDPModule.set_reduce_scatter_unused_params",
-)
-SETUP = (
-    "Experts or adapters are frozen and thawed in turn, and zeros are reduced for what an "
-    "iteration does not use: weight decay moves what is frozen by then."
 )
 TORCH = Releases(since="2.13")
 PUBLIC = (
