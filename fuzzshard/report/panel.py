@@ -56,7 +56,7 @@ class CampaignPanel:
         if progress.last_new is not None:
             table.add_row("last new", f"{clock(progress.elapsed - progress.last_new)} ago")
         self._add_worlds(table, started)
-        table.add_row("page", f"{Path(started.corpus) / PAGE_FILE}, written at the end")
+        table.add_row("page", str(Path(started.corpus) / PAGE_FILE))
         title = f"fuzzshard, seed {started.seed}, {started.device}"
         return Panel(
             Group(table),

@@ -127,7 +127,7 @@ def test_a_campaign_that_goes_on_shows_the_findings_it_had() -> None:
 def test_the_panel_says_what_the_corpus_has_and_where_the_page_will_be() -> None:
     text = panel(started(), CorpusLoaded(known=0, explained=281), width=120)
     assert row(text, "corpus") == "281 of known bugs of torch"
-    assert row(text, "page") == "corpus/report.html, written at the end"
+    assert row(text, "page") == "corpus/report.html"
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
