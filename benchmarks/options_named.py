@@ -39,8 +39,18 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "WrapGroup.precision": {
         "a kind of mutations": ("guidance/mutate/__init__",),
         "a rung": ("campaign/judge", "drafts/words", "oracles/rungs", "reproducer/from_finding"),
+        "a dimension of features": ("case/feature_names",),
+    },
+    "WrapGroup.offload": {
+        "a dimension of features": ("case/feature_names",),
+        "a word for a feature": ("case/feature_words",),
+    },
+    "FSDP1.offload": {
+        "a dimension of features": ("case/feature_names",),
+        "a word for a feature": ("case/feature_words",),
     },
     "FSDP1.precision": {
+        "a dimension of features": ("case/feature_names",),
         "a kind of mutations": ("guidance/mutate/__init__",),
         "a rung": ("campaign/judge", "oracles/rungs", "reproducer/from_finding"),
     },
@@ -59,7 +69,10 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "strategies/exec_order",
         )
     },
-    "WrapGroup.communication": {"an oracle": ("parts/oracles/communication",)},
+    "WrapGroup.communication": {
+        "an oracle": ("parts/oracles/communication",),
+        "a dimension of features": ("case/feature_names",),
+    },
     "Precision.output": {"an oracle": ("parts/oracles/output",)},
     "DDP.buffers": {
         "what an op has changed, or an engine": (
@@ -76,9 +89,8 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "DDP.initial": {"a value of join": ("parts/options/ddp/join",)},
     "Optimizer.kind": {
         "a kind of input": ("case/features", "report/show"),
-        "a kind of cause": ("corpus/causes",),
-        "a word of a draft": ("drafts/draft",),
     },
+    "Optimizer.exclude": {"what a campaign is steered by": ("case/steering",)},
 }
 """What strings and names mean as well, and the modules in which they mean that and no option."""
 

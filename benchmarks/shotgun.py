@@ -53,6 +53,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             *("reproducer/helpers", "reproducer/watch"),
         ),
         "a class of lines in a drawing": ("report/html/schedule",),
+        "a dimension of features": ("case/feature_names",),
     },
     "output": {"a dtype of a policy": ("parts/options/precision/output",)},
     "buffer": {
@@ -70,13 +71,19 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             *("parts/ops/save_state", "program/states"),
         ),
         "a method that no child can be called by": ("case/facts",),
+        "a word for a feature": ("case/feature_words",),
     },
+    "leak": {"how bad a finding is": ("parts/oracle",)},
     "warning": {
+        "how bad a finding is": ("parts/oracle",),
         "what a case expects": ("case/options", "reproducer/expected", "training/expectations"),
         "the same, drawn": ("strategies/exec_order",),
         "what a line begins with": ("bisect/environment",),
     },
-    "communication": {"an option of groups": ("parts/options/wrap_group/communication",)},
+    "communication": {
+        "an option of groups": ("parts/options/wrap_group/communication",),
+        "a dimension of features": ("case/feature_names",),
+    },
     "collectives": {"an instrument": ("instruments/__init__",)},
     "registration": {"an instrument": ("instruments/__init__",)},
     "dropout": {"a stream of random numbers": ("training/trainer",)},
@@ -111,6 +118,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "reshard": {
         "a method that no child can be called by": ("case/facts",),
         "a relation": ("case/options", "case/relations", "strategies/options"),
+        "a dimension of features": ("case/feature_names",),
     },
     "step": {"a state of an optimizer": ("parts/options/optimizer/kind",)},
     "clip_grad_norm": {"a function of scripts": ("program/helpers",)},

@@ -75,10 +75,6 @@ class CampaignOptions:
         if self.extra_mends and self.mends == "off":
             raise UsageError("extra mends do nothing with mends off", "leave one of the two out")
         mends_for(extra=self.extra_mends)
-        if self.corpus.exists() and not self.corpus.is_dir():
-            raise UsageError(
-                f"{self.corpus} is a file, and a campaign needs a folder", "use another --corpus"
-            )
         if any(self.corpus.glob(f"*/{CASE_FILE}")):
             raise UsageError(
                 f"{self.corpus} holds entries itself, where a campaign would not look for them",

@@ -125,7 +125,7 @@ def test_a_path_that_does_not_exist_is_a_usage_error(tmp_path: Path) -> None:
 
 
 def test_one_case_is_not_none_and_not_two(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="0 cases"):
+    with pytest.raises(UsageError, match="holds no case"):
         only_case(tmp_path)
     for case in (CASE, SMALLER):
         save_unshrunk(tmp_path, make_entry(case, VERDICT, INFO), "")

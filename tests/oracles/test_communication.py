@@ -6,7 +6,7 @@ import pytest
 from cases import BACKWARD, FORWARD, ROOT, STEP, call, chain, children, groups, make_case
 
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, TensorSpec, Tie, WrapGroup
-from fuzzshard.case.graph import Block, TensorOp
+from fuzzshard.case.graph import Alias, Block, TensorOp
 from fuzzshard.case.options import Precision
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.oracles.communication import communication_findings, expected_communication
@@ -265,6 +265,17 @@ def test_finalizing_reduces_what_an_earlier_backward_of_a_list_group_did_not(
     )
     assert [reductions for *_, reductions in counts(case)] == [0, 0, 0, 0, 0, 1, 0]
     assert two_ranks.run(case).status is Status.PASS
+
+
+def test_nothing_is_known_of_a_list_group_that_holds_a_member_of_its_own() -> None:
+    block = Block(
+        children=children(a=Alias(target="a"), inner=Linear(out=5)),
+        nodes=(call("h0", "a", "x"), call("h1", "inner", "h0")),
+        outputs=("h1",),
+    )
+    model = chain(a=Linear(out=5), b=block)
+    case = make_case(model, ONCE, wrap=groups("b.inner", ("a", "b")))
+    assert expected_communication(case, 0) == [None, None]
 
 
 def test_nothing_is_known_of_a_compiled_model() -> None:

@@ -245,7 +245,7 @@ def test_ctrl_c_anywhere_else_exits_with_130_and_says_so(
         (["run", "--engine", "fsdp9"], "fsdp9"),
         (["run", "--max-cases", "many"], "many"),
         (["run", "--confirm", "0"], "--confirm"),
-        (["run", "--corpus", __file__], "is a file, and a campaign needs a folder"),
+        (["run", "--corpus", __file__], "is a file; give a folder"),
         (["show", "--unknown"], "--unknown"),
         (["explode"], "explode"),
     ],

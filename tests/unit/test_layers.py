@@ -19,6 +19,7 @@ RANK_MODULES = (
     "model/values.py",
     "subject/blocks.py",
     "subject/compare.py",
+    "subject/dropout.py",
     "subject/likeness.py",
     "subject/record.py",
     "subject/run.py",
