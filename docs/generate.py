@@ -8,7 +8,6 @@ of these files.
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import itertools
 import re
@@ -23,7 +22,7 @@ from fuzzshard import cli, events, testing
 from fuzzshard.case.case import ALL_ENGINES, Case
 from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.commands.profiles import PROFILES
-from fuzzshard.corpus.causes import looked
+from fuzzshard.corpus.causes import issue_link
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.lifecycle import Lifecycle
@@ -378,13 +377,17 @@ def trophies() -> str:
 
 def _trophy(mend: Mend, shown: list[CorpusEntry]) -> tuple[str, ...]:
     kinds = {entry.severity for entry in shown}
-    links = (dataclasses.replace(look, query="") for look in mend.public if look.link)
+    found = [
+        ", ".join(filter(None, (issue_link(look.link), look.says)))
+        for look in mend.public
+        if look.link
+    ]
     return (
         f"**{mend.title}**<br>`{mend.slug}`",
         mend.torch.text(),
         ", ".join(sorted(kinds)),
         str(len(shown)),
-        "<br>".join(map(looked, links)) or "not found",
+        "<br>".join(found) or "not found",
     )
 
 

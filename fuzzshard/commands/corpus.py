@@ -8,7 +8,7 @@ import importlib.metadata
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +17,7 @@ from cyclopts import App, Parameter
 
 from fuzzshard.bisect.versions import parse_versions
 from fuzzshard.commands.corpus_mark import mark
-from fuzzshard.commands.corpus_sets import Flag, add, complain, merge, prune
+from fuzzshard.commands.corpus_sets import Flag, add, complain, merge, print_json, prune
 from fuzzshard.commands.options import DEFAULT_CORPUS, Device, Json, RanksPerDevice, world_config
 from fuzzshard.commands.usage import with_flowing_help
 from fuzzshard.corpus.atomic import write_atomic
@@ -30,7 +30,7 @@ from fuzzshard.corpus.causes import (
     findings_page,
 )
 from fuzzshard.corpus.gather import load
-from fuzzshard.corpus.listing import Asked, Sort, entry_lines, listed
+from fuzzshard.corpus.listing import ANY, Asked, Sort, entry_lines, listed
 from fuzzshard.corpus.outcome import by_size, most_ranks
 from fuzzshard.corpus.replay import shown_path
 from fuzzshard.corpus.store import entry_files
@@ -48,26 +48,24 @@ List, add, prune, verify and merge saved cases.
 """
 
 
-Patterns = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
+Filters = Annotated[Asked, Parameter(name="*", negative=(), show_default=False)]
 
 
 def list_(
     *paths: Path,
-    cause: Patterns = (),
-    component: Patterns = (),
-    severity: Patterns = (),
-    status: Patterns = (),
-    engine: Patterns = (),
+    asked: Filters = ANY,
     sort: Sort = "severity",
     as_json: Json = False,
 ) -> int:
     """Print one line for each entry, the worst first.
 
     severity: silent (a result is wrong and nothing says so), hang, crash,
-    leak, warning, internal (only an instrument sees it). component and
-    cause are those of the mend that cures it. Names are cut in the middle
-    where a line is too narrow: fuzzshard show corpus/findings/*DIGEST
-    finds an entry by its end, and --json has everything.
+    leak, warning, internal (only an instrument sees it). component
+    (fully_shard, FSDP1, DDP, replicate, DTensor, checkpoint, compile,
+    other) and cause are those of the mend that cures it. Names are cut in
+    the middle where a line is too narrow: fuzzshard show
+    corpus/findings/*DIGEST finds an entry by its end, and --json has
+    everything.
 
     Options that filter take patterns with * and ?, and may be repeated; ""
     stands for entries that have none.
@@ -82,29 +80,15 @@ def list_(
     ----------
     paths
         Corpora, entries or case files; by default ./corpus.
-    cause
-        Only entries of a mend whose name matches.
-    component
-        Only those whose cause is there: fully_shard, FSDP1, DDP, replicate, DTensor, checkpoint,
-        compile, other.
-    severity
-        Only those that are so bad.
-    status
-        Only those that are open, fixed, wontfix, flaky or unshrunk.
-    engine
-        Only those whose finding accuses the engine.
     sort
         What comes first in the order; size is modules, then ops.
     as_json
         Print one JSON object for each entry.
     """
     stored, broken = load(paths or (DEFAULT_CORPUS,))
-    asked = Asked(
-        cause=cause, component=component, severity=severity, status=status, engine=engine
-    )
     rows = [row for row, _ in listed(stored, asked, sort)]
     if as_json:
-        _print_json(rows)
+        print_json(rows)
     else:
         print(*entry_lines(rows, _width()), sep="\n")
     return complain(broken)
@@ -112,11 +96,7 @@ def list_(
 
 def causes(
     *paths: Path,
-    cause: Patterns = (),
-    component: Patterns = (),
-    severity: Patterns = (),
-    status: Patterns = (),
-    engine: Patterns = (),
+    asked: Filters = ANY,
     sort: CauseSort = "severity",
     torch: Annotated[str, Parameter(show_default=False)] = "",
     write: Flag = False,
@@ -138,16 +118,6 @@ def causes(
     ----------
     paths
         Corpora or entries; by default ./corpus.
-    cause
-        Only entries of a mend whose name matches.
-    component
-        Only those whose cause is there.
-    severity
-        Only those that are so bad.
-    status
-        Only those that are open, fixed, wontfix, flaky or unshrunk.
-    engine
-        Only those whose finding accuses the engine.
     sort
         What comes first in the order; entries are how many there are of a cause.
     torch
@@ -161,11 +131,8 @@ def causes(
     corpora = paths or (DEFAULT_CORPUS,)
     releases = parse_versions(torch) if torch else []
     stored, broken = load(corpora)
-    asked = Asked(
-        cause=cause, component=component, severity=severity, status=status, engine=engine
-    )
     if write:
-        if len(corpora) != 1 or not corpora[0].is_dir() or asked != Asked() or as_json or torch:
+        if len(corpora) != 1 or not corpora[0].is_dir() or asked != ANY or as_json or torch:
             raise UsageError(
                 "--write takes one corpus, and no other option", "leave the others out"
             )
@@ -173,7 +140,7 @@ def causes(
         return complain(broken)
     rows = by_cause([item for _, item in listed(stored, asked)], sort)
     if as_json:
-        _print_json(rows)
+        print_json(rows)
     else:
         print(*cause_lines(rows, _width(), releases), sep="\n")
     return complain(broken)
@@ -184,11 +151,6 @@ def _write_page(corpus: Path, rows: Sequence[Cause]) -> None:
     old = file.read_text() if file.exists() else ""
     write_atomic(file, findings_page(rows, corpus, old).encode())
     print(f"{file}: {len(rows)} causes")
-
-
-def _print_json(rows: Iterable[object]) -> None:
-    for row in rows:
-        print(msgspec.json.encode(row).decode())
 
 
 def _width() -> int:

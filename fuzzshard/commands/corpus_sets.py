@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 from cyclopts import Parameter
 
 from fuzzshard.commands.options import DEFAULT_CORPUS, Folder
@@ -134,6 +135,12 @@ def complain(broken: Iterable[FuzzshardError]) -> int:
         print(f"INVALID   {error}")
         code = EXIT_USAGE
     return code
+
+
+def print_json(rows: Iterable[object]) -> None:
+    """Print one JSON object for each row, a line each."""
+    for row in rows:
+        print(msgspec.json.encode(row).decode())
 
 
 def _key(item: Stored) -> tuple[str, bytes]:

@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter, validators
 
-from fuzzshard.commands.corpus_sets import complain
+from fuzzshard.commands.corpus_sets import complain, print_json
 from fuzzshard.commands.options import (
     DEFAULT_CORPUS,
     Device,
@@ -225,8 +225,7 @@ def _top(corpus: Path, most: int, *, as_json: bool) -> int:
     first = [root for root in roots if not root.left_out][:most]
     left_out = [root for root in roots if root.left_out]
     if as_json:
-        for root in (*first, *left_out):
-            print(msgspec.json.encode(root).decode())
+        print_json((*first, *left_out))
         return complain(broken)
     if not first:
         print("nothing to file")

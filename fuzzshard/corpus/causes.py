@@ -185,7 +185,7 @@ ROOT_COLUMNS = ("severity", "component", "root", "torch", "entries", "in public"
 
 
 def _root_cells(cause: Cause) -> tuple[str, ...]:
-    links = [_link(public.link) for public in cause.public if public.is_same]
+    links = [issue_link(public.link) for public in cause.public if public.is_same]
     looked_for = "none found" if cause.public else ""
     return (
         str(cause.severity),
@@ -227,16 +227,7 @@ def _of_release(bad: int, good: int, entries: int) -> str:
     return ", ".join(f"{count} {word}" for word, count in counts if count)
 
 
-def looked(public: Public) -> str:
-    """One look in public: ``[pytorch 183702](https://github.com/pytorch/pytorch/issues/183702),
-    open``.
-    """
-    where = _link(public.link) if public.link else "" if public.says else "none found"
-    found = ", ".join(filter(None, (where, public.says)))
-    return f"{found} ({public.date}: {public.query})" if public.query else found
-
-
-def _link(address: str) -> str:
+def issue_link(address: str) -> str:
     """``[pytorch 183702](https://github.com/pytorch/pytorch/issues/183702)`` for an issue on
     GitHub.
     """

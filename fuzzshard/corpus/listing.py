@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -42,8 +43,23 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     issue: str
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """Patterns with ``*`` and ``?``, in any case: an entry is asked for if it has one of each."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Asked:
+    """Patterns with ``*`` and ``?``, in any case: an entry is asked for if it has one of each.
+
+    Parameters
+    ----------
+    cause
+        Only entries of a mend whose name matches.
+    component
+        Only those whose cause is there.
+    severity
+        Only those that are so bad.
+    status
+        Only those that are open, fixed, wontfix, flaky or unshrunk.
+    engine
+        Only those whose finding accuses the engine.
+    """
 
     cause: tuple[str, ...] = ()
     component: tuple[str, ...] = ()
@@ -61,6 +77,10 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
             "engine": row.engines,
         }
         return all(_any_matches(getattr(self, name), values) for name, values in has.items())
+
+
+ANY = Asked()
+"""Asks for every entry."""
 
 
 def _any_matches(patterns: Sequence[str], values: Iterable[str]) -> bool:

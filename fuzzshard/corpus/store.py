@@ -24,7 +24,7 @@ STATS_FILE = "stats.json"
 entry.
 """
 PAGE_FILE = "report.html"
-"""The page that a campaign leaves in its corpus when it ends."""
+"""The page that a campaign keeps in its corpus."""
 RECORDING_FILE = "flight_recorder_{rank}.json"
 FINDINGS_FOLDER = "findings"
 INCONCLUSIVE_FOLDER = "inconclusive"

@@ -14,6 +14,7 @@ from fuzzshard.corpus.causes import by_cause
 from fuzzshard.corpus.distinct import Stored
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.lifecycle import Lifecycle
+from fuzzshard.corpus.listing import severity_rank
 from fuzzshard.corpus.replay import shown_path
 from fuzzshard.corpus.store import saved_script
 from fuzzshard.drafts.words import IMPACT, issue_number, known_public, markdown, ranks, title
@@ -83,7 +84,7 @@ def ranked(stored: Iterable[Stored]) -> list[Root]:
     return sorted(
         roots,
         key=lambda root: (
-            _ORDER.index(root.severity),
+            severity_rank(root.severity),
             not root.of_values,
             not root.who,
             bool(root.rare),
@@ -96,9 +97,6 @@ def ranked(stored: Iterable[Stored]) -> list[Root]:
             root.title,
         ),
     )
-
-
-_ORDER = list(Severity)
 
 
 def _root(name: str, component: str, items: Sequence[Stored], newest: str) -> Root:
@@ -164,7 +162,7 @@ def _preference(item: Stored, component: str) -> tuple[object, ...]:
     entry, script = item.entry, saved_script(item.file)
     return (
         entry.lifecycle is Lifecycle.FIXED,
-        _ORDER.index(entry.severity or Severity.INTERNAL),
+        severity_rank(entry.severity or ""),
         not entry.findings[0].rule.of_values,
         script is None,
         entry.flaky,

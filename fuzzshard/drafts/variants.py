@@ -10,10 +10,10 @@ from fuzzshard.campaign.saved import saved_cause
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.lifecycle import Lifecycle
+from fuzzshard.corpus.listing import severity_rank
 from fuzzshard.corpus.store import CASE_FILE, entry_files, saved_script
 from fuzzshard.drafts.words import brief
 from fuzzshard.errors import InvalidEntry
-from fuzzshard.parts.oracle import Severity
 
 LEAST_OVERLAP = 0.6
 """The part of two causes that they must share (Jaccard) where their signatures differ."""
@@ -57,8 +57,7 @@ def variants(file: Path, entry: CorpusEntry) -> list[Variant]:
         if other.cause == entry.cause and (script := saved_script(other_file)) is not None
         if entry.lifecycle is Lifecycle.FIXED or other.lifecycle is not Lifecycle.FIXED
     ]
-    order = list(Severity)
-    found.sort(key=lambda each: (order.index(each.entry.severity or order[-1]), each.name))
+    found.sort(key=lambda each: (severity_rank(each.entry.severity or ""), each.name))
     return found[:MOST_VARIANTS]
 
 
