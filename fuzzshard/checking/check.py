@@ -152,6 +152,10 @@ def _merged(training: Training, checks: Sequence[Checked], seconds: float) -> Tr
             "a model that computes the same twice",
             seconds=seconds,
         )
+    if refused := next((checked.refused for checked in checks if checked.refused), ""):
+        return TrainingReport(
+            training=training, outcome="not judged", message=refused, seconds=seconds
+        )
     rows = weakest([checked.rows for checked in checks])
     difference = next((c.difference for c in checks if c.difference is not None), None)
     differs = difference is not None

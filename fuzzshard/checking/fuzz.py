@@ -9,12 +9,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import msgspec
 from hypothesis import HealthCheck, Phase, Verbosity, assume, given, seed, settings
 
+from fuzzshard.case.paths import is_within
 from fuzzshard.checking.check import Checker
 from fuzzshard.checking.report import TrainingReport
 from fuzzshard.checking.variations import trainings_around
 from fuzzshard.errors import UsageError
 from fuzzshard.subject.subject import Training
-from fuzzshard.subject.variation import Aspect
+from fuzzshard.subject.variation import Aspect, Variation
 
 SHRINK_RUNS = 150
 """How many trainings shrinking one finding may take."""
@@ -115,7 +116,7 @@ class Fuzzer:
             except _Found:
                 assert self._hunted is not None
                 self.progress.known.add(self._hunted.signature)
-                self._hunted = self._with_smaller_model(self._hunted)
+                self._hunted = self._cut_out(self._with_smaller_model(self._hunted))
                 training, signature = self._hunted.training, self._hunted.signature
                 again = [self._checker.run(training, fresh=True) for _ in range(CONFIRMING_RUNS)]
                 if all(report.signature == signature for report in again):
@@ -197,6 +198,39 @@ class Fuzzer:
             if smaller is not None and smaller.signature == report.signature:
                 return smaller
         return report
+
+    def _cut_out(self, report: TrainingReport) -> TrainingReport:
+        """The same finding with one module of the model alone, if one shows it.
+
+        A loop and a ``parallelize`` of the user's are about the whole model: nothing is cut out
+        there.
+        """
+        subject, training = self._checker.subject, report.training
+        if subject.train_step or subject.loss_weight or not training.engine:
+            return report
+        for variation in cuts(report):
+            cut = self._report(msgspec.structs.replace(training, variation=variation))
+            if cut is not None and cut.signature == report.signature:
+                return cut
+        return report
+
+
+def cuts(report: TrainingReport) -> Iterator[Variation]:
+    """Yield variations that train one module alone, which may show a finding: innermost first.
+
+    Such modules hold what differs first; where an engine raises or hangs, what is changed. Where
+    all that is frozen is outside of a module, its first parameter is tried in its place.
+    """
+    variation, found = report.training.variation, report.difference
+    changed = (*variation.frozen, *(variation.wrapped or ()), *variation.checkpointed)
+    names = [found.name.partition(" (call")[0].partition("[")[0]] if found else changed
+    around = [m for m in report.outline.modules if any(is_within(name, m) for name in names)]
+    for module in sorted(around, key=lambda name: -name.count(".")):
+        yield msgspec.structs.replace(variation, only=module)
+        if variation.frozen and not any(is_within(name, module) for name in variation.frozen):
+            within = [name for name in report.outline.parameters if is_within(name, module)]
+            if len(within) > 1:
+                yield msgspec.structs.replace(variation, only=module, frozen=(within[0],))
 
 
 def _features(training: Training) -> Iterator[str]:

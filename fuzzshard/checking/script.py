@@ -22,13 +22,16 @@ def load(name):
 
 '''
 
-_TRAIN = '''
-def loss_of(model, batch):
+_LOSS = """
+def arguments_of(batch):
     if isinstance(batch, dict):
-        outputs = model(**batch)
-    else:
-        outputs = model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
-    return loss(outputs, batch)
+        return (), batch
+    return (tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)), {}
+
+
+def loss_of(model, batch):
+    arguments, keywords = inputs_of(batch)
+    return loss(model(*arguments, **keywords), batch)
 
 
 def mean_of_squares(outputs, batch):
@@ -36,6 +39,34 @@ def mean_of_squares(outputs, batch):
     return sum(tensor.square().mean() for tensor in tensors)
 
 
+def batch_of(step, number, rank):
+    batch = inputs(step * MICROBATCHES + number, rank, data_size)
+    return tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), batch)
+"""
+
+_WHOLE_INPUTS = """
+inputs_of = arguments_of
+"""
+
+_CUT_INPUTS = '''
+def leaf(tensor):
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+
+def inputs_of(batch):
+    """Return what the module gets in the whole model."""
+    model, seen = build_whole(), []
+
+    def record(_, arguments, keywords):
+        seen.append(tree_map_only(torch.Tensor, leaf, (arguments, keywords)))
+
+    model.get_submodule(ONLY).register_forward_pre_hook(record, with_kwargs=True)
+    arguments, keywords = arguments_of(batch)
+    model(*arguments, **keywords)
+    return seen[0]
+'''
+
+_STEP = '''
 @contextlib.contextmanager
 def unsynced(model):
     """Accumulate gradients without reducing them."""
@@ -48,35 +79,56 @@ def unsynced(model):
         model.set_requires_gradient_sync(True)
 
 
-def batch_of(step, number):
-    batch = inputs(step * MICROBATCHES + number, data_rank, data_size)
-    return tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), batch)
+def train_step(model, optimizer, step, plain):
+    if EVALUATES:
+        was_training = model.training
+        model.eval()
+        with torch.no_grad():
+            loss_of(model, batch_of(step, 0, data_rank))
+        model.train(was_training)
+    for number in range(MICROBATCHES):
+        torch.manual_seed(SEED + step * 10007 + data_rank * MICROBATCHES + number)
+        waits = UNSYNCED and not plain and number + 1 < MICROBATCHES
+        with unsynced(model) if waits else contextlib.nullcontext():
+            (loss_of(model, batch_of(step, number, data_rank)) / MICROBATCHES).backward()
+    for parameter in model.parameters() if plain else ():
+        if parameter.grad is not None:  # the mean over all ranks
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+    optimizer.step()
+    optimizer.zero_grad()
+'''
 
+_OWN_STEP = '''
+def train_step(model, optimizer, step, plain):
+    """The plain model gets the batches of all ranks."""
+    ranks = range(data_size) if plain else [data_rank]
+    numbers = itertools.count(0 if plain else data_rank * MICROBATCHES)
 
+    def seed(*_):
+        torch.manual_seed(SEED + step * 10007 + next(numbers))
+
+    handle = model.register_forward_pre_hook(seed, prepend=True)
+    batches = [batch_of(step, n, rank) for rank in ranks for n in range(MICROBATCHES)]
+    own_step(model, optimizer, batches)
+    handle.remove()
+'''
+
+_TRAIN = '''
 def train(model, plain):
     """Train, and return all gradients and parameters on the way, whole, by plain names."""
     seen, parameters = {}, dict(model.named_parameters())
     optimizer = make_optimizer(model.parameters())
-    for step in range(STEPS):
-        if EVALUATES:
-            was_training = model.training
-            model.eval()
-            with torch.no_grad():
-                loss_of(model, batch_of(step, 0))
-            model.train(was_training)
-        for number in range(MICROBATCHES):
-            torch.manual_seed(SEED + step * 10007 + data_rank * MICROBATCHES + number)
-            waits = UNSYNCED and not plain and number + 1 < MICROBATCHES
-            with unsynced(model) if waits else contextlib.nullcontext():
-                (loss_of(model, batch_of(step, number)) / MICROBATCHES).backward()
-        for parameter in parameters.values() if plain else ():
-            if parameter.grad is not None:  # the mean over all ranks
-                dist.all_reduce(parameter.grad)
-                parameter.grad /= dist.get_world_size()
+
+    def keep_gradients(*_):
         for name, parameter in parameters.items():
-            seen[f"step {step}, gradient of {plain_name(name)}"] = whole(parameter.grad)
-        optimizer.step()
-        optimizer.zero_grad()
+            place = f"step {step}, gradient of {plain_name(name)}"
+            if place not in seen:
+                seen[place] = whole(parameter.grad)
+
+    optimizer.register_step_pre_hook(keep_gradients)
+    for step in range(STEPS):
+        train_step(model, optimizer, step, plain)
         for name, parameter in parameters.items():
             seen[f"step {step}, {plain_name(name)}"] = whole(parameter)
     return seen
@@ -118,17 +170,16 @@ mostly wrong by more; a script says less than a check does.
 def script(subject: Subject, report: TrainingReport, preload: tuple[str, ...]) -> str:
     """Return a script that trains the plain and the parallelised model and compares.
 
-    It is empty for what it does not know: a loop of the user's, weights of losses, other names,
-    models of ``smaller``, flat parameters.
+    It is empty for what it does not know: weights of losses, other names, flat parameters.
     """
     training = report.training
-    loop = subject.train_step or subject.loss_weight
+    weights = subject.loss_weight and not subject.train_step
     flat = training.engine and spec_of(training.engine).has_units
-    if loop or subject.names or training.variation.size or flat:
+    if weights or subject.names or flat:
         return ""
     body = "\n".join(_lines(subject, report, preload))
     imports = import_block(body).strip()
-    others = ("importlib", "os", "sys", "contextlib")
+    others = ("importlib", "os", "sys", "contextlib", "itertools")
     known = [f"import {name}" for name in others if f"import {name}" not in imports]
     found = report.difference
     what = f"{found.kind} {found.name} {found.looks_like}" if found else report.message
@@ -151,9 +202,14 @@ def _lines(subject: Subject, report: TrainingReport, preload: tuple[str, ...]) -
     yield _LOAD
     yield from (f"load({f'{path}:apply'!r})()" for path in preload)
     yield f"inputs = load({_absolute(subject.inputs)!r})"
-    yield _or_default("loss", subject.loss, "lambda *given: mean_of_squares(*given)")
+    loss = "" if variation.only else subject.loss  # which is about outputs of the whole model
+    yield _or_default("loss", loss, "lambda *given: mean_of_squares(*given)")
     adam = "lambda parameters: torch.optim.AdamW(parameters, lr=1e-3)"
     yield _or_default("make_optimizer", subject.optimizer, adam)
+    if subject.train_step:
+        yield f"own_step = load({_absolute(subject.train_step)!r})"
+    if variation.only:
+        yield f"ONLY = {variation.only!r}"
     yield ""
     yield "device = 'cuda' if torch.cuda.is_available() else 'cpu'"
     yield "dist.init_process_group('nccl' if device == 'cuda' else 'gloo')"
@@ -168,11 +224,18 @@ def _lines(subject: Subject, report: TrainingReport, preload: tuple[str, ...]) -
     yield "    data_rank = data_rank * mesh[axis].size() + mesh.get_local_rank(axis)"
     yield ""
     yield ""
-    yield "def build():"
+    yield "def build_whole():"
     yield f"    torch.manual_seed({training.seed})"
-    yield f"    model = load({_absolute(subject.build)!r})()"
+    if variation.size:
+        yield f"    model = load({_absolute(subject.smaller)!r})({variation.size})"
+    else:
+        yield f"    model = load({_absolute(subject.build)!r})()"
     yield from (f"    {line}" for line in prepare_lines(variation))
     yield "    return model.to(device)"
+    yield ""
+    yield ""
+    yield "def build():"
+    yield "    return build_whole()" + (".get_submodule(ONLY)" if variation.only else "")
     yield ""
     yield ""
     yield "def parallelized(model):"
@@ -185,6 +248,9 @@ def _lines(subject: Subject, report: TrainingReport, preload: tuple[str, ...]) -
         yield from (f"    {line}" for line in lines)
         yield "    return wrapped"
     yield ""
+    yield _LOSS
+    yield _CUT_INPUTS if variation.only else _WHOLE_INPUTS
+    yield _OWN_STEP if subject.train_step else _STEP
     yield _TRAIN
     yield _COMPARE
 

@@ -86,7 +86,8 @@ def check(
       0  all is equal, bit for bit or within rounding
       1  a difference, an error of the parallelised model, or a hang
       2  an argument cannot be used
-      3  nothing can be judged: the plain model differs from itself
+      3  nothing can be judged: the plain model differs from itself, or the
+         engine refuses it
       4  the machine or fuzzshard failed
 
     Parameters
@@ -112,6 +113,7 @@ def check(
         smaller(size) returns a model of size 1, 2, ...; used to shrink findings of --fuzz.
     map_names
         A JSON file with the parameter names that parallelize changes: {"new.name": "plain.name"}.
+        Parameters that it fuses into one are not supported.
     mesh
         Axes and sizes, such as dp_shard=2 or dp_replicate=2,dp_shard=2. Repeat for several. By
         default dp_shard=2. Ranks along tp, pp, cp, ep and sp get equal data.

@@ -77,12 +77,13 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     """What one rank found out in one training.
 
     ``limits`` say what could not be compared and why. ``unequal_runs`` names where the plain model
-    differs from itself, which ends the check.
+    differs from itself, and ``refused`` why an engine takes no such model: both end the check.
     """
 
     rows: tuple[Row, ...] = ()
     difference: Difference | None = None
     limits: tuple[str, ...] = ()
     unequal_runs: str = ""
+    refused: str = ""
     blocks: tuple[str, ...] = ()
     outline: Outline = Outline()

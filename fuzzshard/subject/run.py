@@ -41,6 +41,14 @@ MOST_ELEMENTS = 1 << 24
 """A larger tensor is not sent to other ranks to say what it looks like."""
 
 
+SCALARS = "support scalar parameters"
+"""What FSDP's errors say that refuse such parameters (_fsdp_init.py, _init_utils.py)."""
+
+
+class _RefusedError(Exception):
+    """An engine that nobody chose for this model says that it takes no such model."""
+
+
 class Check:
     """Checks one subject in one way of training; every rank of the mesh makes the same calls.
 
@@ -52,6 +60,8 @@ class Check:
         self.training = training
         self.device = device
         self.functions = load(subject)
+        if training.variation.only:  # the loss is one of the whole model's outputs
+            self.functions.pop("loss", None)
         self.names = subject.names
         axes = training.mesh.axes
         self.mesh: DeviceMesh = init_device_mesh(
@@ -81,7 +91,10 @@ class Check:
             unequal = compare(plain, self._train_plain(), BITWISE, "", ()).first
             if (place := self._earliest(unequal)) is not None:
                 return Checked(unequal_runs=f"{place.kind} {place.name}, step {place.step}")
-        parallel = self._train_parallel(plain)
+        try:
+            parallel = self._train_parallel(plain)
+        except _RefusedError as error:
+            return Checked(refused=str(error))
         self._skip_what_is_not_due(plain)
         comparison = compare(plain, parallel, BITWISE, "", self.skip)
         if (structural := self._structural_difference(plain, parallel)) is not None:
@@ -199,17 +212,23 @@ class Check:
 
     def _parallelized(self, model: nn.Module) -> nn.Module:
         variation = self.training.variation
-        checkpointed = present(model, variation.checkpointed)
+        checkpointed = present(model, variation.kept(variation.checkpointed))
         execute(recompute_lines(checkpointed), {"model": model})
         if "parallelize" not in self.functions:
             engine = self.training.engine
-            names = blocks_of(model) if variation.wrapped is None else variation.wrapped
+            named = variation.wrapped
+            names = blocks_of(model) if named is None else variation.kept(named)
             blocks = present(model, names)
             self.blocks = blocks if spec_of(engine).wraps_blocks else ()
             data_mesh = self.mesh[self.training.mesh.data_axes]
             variables = {"model": model, "mesh": data_mesh, "device": self.device.type}
             lines = wrap_lines(engine, blocks, variation)
-            wrapped: nn.Module = execute(lines, variables)["wrapped"]
+            try:
+                wrapped: nn.Module = execute(lines, variables)["wrapped"]
+            except ValueError as error:
+                if SCALARS in str(error):
+                    raise _RefusedError(f"{engine} refuses the model: {error}") from error
+                raise
             return wrapped
         module = self.functions["parallelize"](model, self.mesh)
         module = model if module is None else module

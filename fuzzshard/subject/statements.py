@@ -10,7 +10,7 @@ from fuzzshard.subject.variation import Variation
 
 
 def prepare_lines(variation: Variation) -> list[str]:
-    """Shorten lists of blocks and freeze, before anything wraps ``model``."""
+    """Shorten lists of blocks and freeze in the whole ``model``, before anything wraps it."""
     lines = []
     if variation.depth:
         lines += [f"del {_at(name)}[{variation.depth} :]" for name in variation.lists]

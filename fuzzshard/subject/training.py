@@ -20,10 +20,11 @@ from fuzzshard.oracles.bound import largest
 from fuzzshard.subject.compare import ROUNDINGS
 from fuzzshard.subject.dropout import without_dropout
 from fuzzshard.subject.functions import Function, SubjectError, blaming
+from fuzzshard.subject.inputs import Inputs, recorded_inputs
 from fuzzshard.subject.names import PlainNames
 from fuzzshard.subject.record import Forwards, Record, floats, seed_everything
 from fuzzshard.subject.subject import Training
-from fuzzshard.subject.vary import aliases, prepare, unsynced
+from fuzzshard.subject.vary import aliases, cut_out, prepare, unsynced
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +110,13 @@ class Trainer:
         self.where = ""
 
     def build(self) -> nn.Module:
-        """Return the plain model as ``build`` gives it, on the device unless it has no values."""
+        """Return what is trained, plain: what ``build`` gives, or one module of it.
+
+        It is on the device unless it has no values.
+        """
+        return cut_out(self._whole(), self.training.variation)
+
+    def _whole(self) -> nn.Module:
         seed_everything(self.training.seed)
         size = self.training.variation.size
         with blaming("smaller" if size else "build"):
@@ -139,7 +146,10 @@ class Trainer:
         return model
 
     def batch(self, step: int, microbatch: int, data_rank: int) -> Any:
-        """Return the batch of a rank, on the device."""
+        """Return the batch of a rank, on the device.
+
+        For a module that is cut out: what it gets when the whole plain model gets that batch.
+        """
         number = step * self.training.microbatches + microbatch
         with blaming("inputs"):
             batch = self.functions["inputs"](number, data_rank, self.data.size)
@@ -150,17 +160,19 @@ class Trainer:
             leaf = leaf.to(self.device)
             return leaf.to(self.dtype) if self.dtype and leaf.is_floating_point() else leaf
 
-        return tree_map(move, batch)
+        batch = tree_map(move, batch)
+        if not (only := self.training.variation.only):
+            return batch
+        whole = self._whole()
+        if on_meta(whole):
+            self.materialize(whole)
+        with blaming("the plain model, given this batch,"):
+            seed_everything(self.training.seed + number)
+            return recorded_inputs(whole, only, lambda: outputs_of(whole, batch))
 
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
         """Return the loss of a batch; raises :class:`SubjectError` for no scalar."""
-        match batch:
-            case dict():
-                outputs = model(**batch)
-            case tuple() | list():
-                outputs = model(*batch)
-            case _:
-                outputs = model(batch)
+        outputs = outputs_of(model, batch)
         if "loss" in self.functions:
             value = self.functions["loss"](outputs, batch)
         else:
@@ -380,6 +392,19 @@ class Side:
 
     def _whole_state(self) -> dict[str, Any]:
         return get_model_state_dict(self.module, options=StateDictOptions(full_state_dict=True))
+
+
+def outputs_of(model: nn.Module, batch: Any) -> Any:
+    """Return what ``model`` gives for a batch."""
+    match batch:
+        case Inputs(arguments, keywords):
+            return model(*arguments, **keywords)
+        case dict():
+            return model(**batch)
+        case tuple() | list():
+            return model(*batch)
+        case _:
+            return model(batch)
 
 
 def _own_tensors(module: nn.Module) -> Iterator[torch.Tensor]:

@@ -22,7 +22,8 @@ class Variation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``unsynced`` accumulates all microbatches but the last without reducing, ``evaluates`` runs a
     forward in evaluation mode before each step. Wrappers compute in ``param_dtype``. The
     ``lists`` of blocks keep their first ``depth``, 0: all. ``size`` is what ``smaller`` is called
-    with, 0: ``build`` gives the model.
+    with, 0: ``build`` gives the model. ``only`` is the one module that is trained, cut out of the
+    model, on the inputs that it gets there; empty: the whole model.
     """
 
     wrapped: tuple[str, ...] | None = None
@@ -35,10 +36,18 @@ class Variation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     depth: int = 0
     lists: tuple[str, ...] = ()
     size: int = 0
+    only: str = ""
 
     def kept(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return those of ``names`` that lists of the first ``depth`` blocks still have."""
-        return tuple(name for name in names if not any(self._cuts(it, name) for it in self.lists))
+        """Return those of ``names`` that are trained, as they are called there.
+
+        Others are beyond the first ``depth`` blocks or outside of ``only``.
+        """
+        there = (name for name in names if not any(self._cuts(it, name) for it in self.lists))
+        if not self.only:
+            return tuple(there)
+        within = f"{self.only}."
+        return tuple(name.removeprefix(within) for name in there if name.startswith(within))
 
     def _cuts(self, blocks: str, name: str) -> bool:
         number = name.removeprefix(f"{blocks}.").partition(".")[0]
@@ -49,6 +58,8 @@ class Variation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Yield what is changed, in words."""
         if self.size:
             yield f"smaller({self.size})"
+        if self.only:
+            yield f"{self.only} alone, on the inputs that it gets in the model"
         if self.depth:
             yield f"the first {self.depth} of each list of blocks"
         if self.wrapped is not None:

@@ -60,8 +60,18 @@ def prepare(model: nn.Module, variation: Variation) -> None:
     """Shorten and freeze a plain model, before anything wraps it."""
     if variation != Variation():
         execute(prepare_lines(variation), {"model": model})
+
+
+def cut_out(model: nn.Module, variation: Variation) -> nn.Module:
+    """Return the part of a prepared model that is trained: all of it, or one module."""
+    if variation.only:
+        try:
+            model = model.get_submodule(variation.only)
+        except AttributeError as error:
+            raise SubjectError("build", f"gives a model without {variation.only}") from error
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise SubjectError("build", "gives a model without trainable parameters")
+    return model
 
 
 def present(model: nn.Module, names: Iterable[str]) -> tuple[str, ...]:

@@ -17,10 +17,10 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(self):
+    def __init__(self, depth=3):
         super().__init__()
         self.embed = nn.Embedding(20, 8)
-        self.layers = nn.ModuleList(Block(8) for _ in range(3))
+        self.layers = nn.ModuleList(Block(8) for _ in range(depth))
         self.head = nn.Linear(8, 20, bias=False)
         self.head.weight = self.embed.weight
 
@@ -35,6 +35,10 @@ def build():
     return Model()
 
 
+def smaller(size):
+    return Model(size)
+
+
 def batch(step, dp_rank, dp_size):
     generator = torch.Generator().manual_seed(100 * step + dp_rank)
     return torch.randint(0, 20, (2, 5), generator=generator)
@@ -42,3 +46,10 @@ def batch(step, dp_rank, dp_size):
 
 def loss(outputs, tokens):
     return F.cross_entropy(outputs.flatten(0, 1), tokens.flatten())
+
+
+def train_step(model, optimizer, batches):
+    for tokens in batches:
+        (loss(model(tokens), tokens) / len(batches)).backward()
+    optimizer.step()
+    optimizer.zero_grad()

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fuzzshard import reproducer
@@ -34,10 +35,13 @@ def found() -> TrainingReport:
         return next(fuzzer.findings())
 
 
-def test_a_planted_bug_is_shrunk_to_one_block_and_one_frozen_module(found: TrainingReport) -> None:
+def test_a_planted_bug_is_shrunk_to_one_module_with_one_frozen_parameter(
+    found: TrainingReport,
+) -> None:
     variation = found.training.variation
     assert (found.training.steps, found.training.microbatches) == (1, 1)
     assert variation.depth == 1
+    assert variation.only == "layers.0.norm"
     assert len(variation.frozen) == 1
     assert not variation.checkpointed
     assert found.difference is not None
@@ -49,7 +53,32 @@ def test_its_script_fails_where_the_bug_is(found: TrainingReport, tmp_path: Path
     path.write_text(script(SUBJECT, found, (FAULT,)))
     result = reproducer.check(path, 2)
     assert result.fails
-    assert "gradient of layers.0" in result.output
+    assert "gradient of " in result.output
+
+
+def test_with_a_loop_of_the_users_the_smallest_model_of_theirs_is_in_the_finding(
+    tmp_path: Path,
+) -> None:
+    """Such a loop is about the whole model, so no module is cut out of it."""
+    subject = msgspec.structs.replace(
+        SUBJECT,
+        loss="",
+        train_step=f"{HERE}/small.py:train_step",
+        smaller=f"{HERE}/small.py:smaller",
+    )
+    with Checker(subject, WorldConfig(size=2, preload=(FAULT,)), 120) as checker:
+        baseline = checker.run(BASES[0])
+        fuzzer = Fuzzer(
+            checker, BASES, baseline, ("freeze",), max_cases=100, max_time=None, number=1
+        )
+        report = next(fuzzer.findings())
+    variation = report.training.variation
+    assert (variation.size, variation.depth, variation.only) == (1, 0, "")
+    path = tmp_path / "repro.py"
+    path.write_text(script(subject, report, (FAULT,)))
+    result = reproducer.check(path, 2)
+    assert result.fails
+    assert "gradient of " in result.output
 
 
 def test_what_is_saved_is_read_again(found: TrainingReport, tmp_path: Path) -> None:

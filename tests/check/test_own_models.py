@@ -25,7 +25,7 @@ def test_two_ranks_train_a_model_as_one_process_does_to_the_bit(name: str, check
 
 
 def test_inputs_may_be_keywords(checked: Checked):
-    checked(model("keywords", loss_weight="")).require("bitwise")
+    checked(model("keywords")).require("bitwise")
 
 
 def test_a_model_may_be_built_on_the_meta_device(checked: Checked):

@@ -42,6 +42,13 @@ def test_a_model_that_differs_from_itself_is_not_judged(checked: Checked):
     assert "differs from itself" in report.trainings[0].message
 
 
+def test_a_model_that_an_engine_refuses_is_not_judged(checked: Checked):
+    report = checked(model("unusable", build="build_scaled"), engines=("fully_shard",))
+    assert report.exit_code == EXIT_INCONCLUSIVE
+    assert "Change scale to a 1D tensor" in report.trainings[0].message
+    assert checked(model("unusable", build="build_scaled"), engines=("ddp",)).exit_code == 0
+
+
 def test_an_error_of_one_rank_comes_before_what_others_make_of_it(checked: Checked):
     subject = model("unusable", parallelize="parallelize_that_raises_on_one_rank")
     (training,) = checked(subject).trainings

@@ -15,6 +15,9 @@ Checked = Callable[..., Report]
 
 FIELDS = ("loss", "parallelize", "optimizer", "train_step", "loss_weight")
 
+SPECIFIC = ("build", "batch", "loss")
+"""Of these a file may have some for each of its models."""
+
 
 def functions_of(path: Path) -> dict[str, str]:
     """The names of the functions in a file, as a subject names them, each under its own name."""
@@ -32,6 +35,19 @@ def model(name: str, **others: str) -> Subject:
     that file, or empty.
     """
     return _subject(functions_of(path_of(name)), others)
+
+
+def models_in(path: Path) -> dict[str, Subject]:
+    """The subjects of a file, by the names of their builds; ``batch_vit`` and ``loss_vit`` are for
+    ``build_vit``.
+    """
+    functions = functions_of(path)
+    found = {}
+    for build in (name for name in functions if name.startswith("build")):
+        kind = build.removeprefix("build")
+        own = {f: functions[f + kind] for f in SPECIFIC if f + kind in functions}
+        found[build] = _subject(functions | own, {})
+    return found
 
 
 def mistake(name: str, **others: str) -> Subject:

@@ -57,8 +57,3 @@ def batch(step: int, dp_rank: int, dp_size: int) -> dict[str, Any]:
 
 def loss(outputs: dict[str, Tensor], _: dict[str, Any]) -> Tensor:
     return outputs["loss"]
-
-
-def loss_weight(inputs: dict[str, Any]) -> float:
-    """The number of tokens that have a label."""
-    return float((inputs["labels"] != -100).sum())

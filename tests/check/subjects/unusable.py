@@ -24,6 +24,22 @@ class Noisy(nn.Module):
         return self.linear(x) * (1 + 0.01 * next(_calls))
 
 
+class Scaled(nn.Module):
+    """A temperature of no dimension, as CLIP has one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+        self.scale = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x) * self.scale
+
+
+def build_scaled() -> nn.Module:
+    return Scaled()
+
+
 def build() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
 
