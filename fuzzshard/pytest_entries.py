@@ -16,6 +16,8 @@ import pytest
 
 from fuzzshard import __version__
 from fuzzshard.campaign.explain import known_causes
+from fuzzshard.checking.check import import_from_here
+from fuzzshard.checking.replay import replay_subject
 from fuzzshard.commands.options import parse_duration, world_config
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry
@@ -23,7 +25,7 @@ from fuzzshard.corpus.expectation import Expected, expected
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.outcome import Outcome, Replayed, most_ranks, obstacle, replay_entry
 from fuzzshard.corpus.replay import Explain, shown_path, unless_known
-from fuzzshard.corpus.store import is_entry_below
+from fuzzshard.corpus.store import is_entry_below, is_subject_file
 from fuzzshard.errors import FuzzshardError, InvalidEntry, UsageError
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.verdict import Verdict
@@ -76,6 +78,7 @@ class CorpusRun:
                 self.device, num_devices, preload, asked=1, default=1, ranks_per_device=shared
             )
         )
+        self.allows_user_code: bool = config.getoption("--fuzzshard-allow-user-code")
         known = config.getoption("--fuzzshard-known")
         self.explain: Explain = functools.partial(known_causes, mends_for() if known else ())
 
@@ -93,8 +96,14 @@ class CorpusRun:
         """Whether ``path`` is one of the corpora, or in one."""
         return any(path.is_relative_to(root) for root in self.roots)
 
+    def is_subject(self, file: Path) -> bool:
+        """Whether ``file`` is an entry of the user's own code in one of the corpora."""
+        return is_subject_file(file) and self.holds(file)
+
     def is_entry(self, file: Path) -> bool:
         """Whether ``file`` is an entry or a bare case of one of the corpora."""
+        if is_subject_file(file):
+            return False
         return any(file == root or is_entry_below(root, file) for root in self.roots)
 
     def close(self) -> None:
@@ -228,6 +237,59 @@ class EntryItem(pytest.Item):
         path = shown_path(self.path)
         start = self.config.invocation_params.dir
         return path.relative_to(start) if path.is_relative_to(start) else path
+
+
+class SubjectFile(pytest.File):
+    """The file of one entry of the user's own code."""
+
+    def __init__(self, *, corpus_run: CorpusRun, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.corpus_run = corpus_run
+
+    def collect(self) -> Iterator[SubjectItem]:
+        """The one item. The path has the name of the entry."""
+        yield SubjectItem.from_parent(self, name="check", corpus_run=self.corpus_run)
+
+
+class SubjectItem(pytest.Item):
+    """One entry of the user's own code: skipped unless that may run, and expected to show what it
+    records.
+    """
+
+    def __init__(self, *, corpus_run: CorpusRun, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.corpus_run = corpus_run
+        self.add_marker("fuzzshard")
+        if not corpus_run.allows_user_code:
+            reason = "runs code of your own; add --fuzzshard-allow-user-code"
+            self.add_marker(pytest.mark.skip(reason=reason))
+        recorded = pytest.mark.xfail(strict=False, raises=RecordedFinding, reason="recorded")
+        self.add_marker(recorded)
+
+    def runtest(self) -> None:
+        """Check the model as the entry says, on ranks of its own."""
+        state = self.corpus_run
+        import_from_here()
+        result = replay_subject(self.path, state.world.config, state.num_ranks, state.deadline)
+        match result.outcome:
+            case Outcome.FIXED:
+                return
+            case Outcome.SAME:
+                raise RecordedFinding(result.message)
+            case Outcome.SKIPPED | Outcome.INCONCLUSIVE:
+                pytest.skip(f"{str(result.outcome).lower()}: {result.message}")
+            case _:
+                pytest.fail(f"{result.outcome}: {result.message}", pytrace=False)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """A line; no traceback, which would be ours."""
+        if isinstance(excinfo.value, RecordedFinding | FuzzshardError):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        """Where the entry lies, and its name."""
+        return self.path, 0, self.path.parent.name
 
 
 def _reason(entry: CorpusEntry) -> str:

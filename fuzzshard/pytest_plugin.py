@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from fuzzshard.pytest_entries import CorpusRun, EntryFile
+    from fuzzshard.pytest_entries import CorpusRun, EntryFile, SubjectFile
 
 _OPTION = "--fuzzshard-corpus"
 SUBJECT_MARKER = (
@@ -61,6 +61,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="a case that should pass is expected to fail where known bugs of torch cause what it "
         "shows",
+    )
+    group.addoption(
+        "--fuzzshard-allow-user-code",
+        action="store_true",
+        help="run findings of fuzzshard check --fuzz, too: they import and run the functions that "
+        "they name",
     )
     group.addoption(
         "--fuzzshard-deadline",
@@ -148,11 +154,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
-def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> EntryFile | None:
+def pytest_collect_file(
+    file_path: Path, parent: pytest.Collector
+) -> EntryFile | SubjectFile | None:
     """One collector for each entry below the corpora that were asked for."""
     run = parent.config.stash.get(RUN_KEY, None)
-    if run is None or not run.is_entry(file_path):
+    if run is None:
         return None
-    from fuzzshard.pytest_entries import EntryFile
+    from fuzzshard.pytest_entries import EntryFile, SubjectFile
 
+    if run.is_subject(file_path):
+        return SubjectFile.from_parent(parent, path=file_path, corpus_run=run)
+    if not run.is_entry(file_path):
+        return None
     return EntryFile.from_parent(parent, path=file_path, corpus_run=run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import Literal
@@ -51,6 +52,12 @@ def trainings(
         for mesh in meshes
         for name in names
     )
+
+
+def import_from_here() -> None:
+    """Have ranks find modules in the current folder, which they get the paths of."""
+    if "" not in sys.path:  # a console script has no current folder there, python -m has
+        sys.path.insert(0, "")
 
 
 class Checker:

@@ -1,7 +1,8 @@
 """A saved finding around a model of the user's own: a folder with ``subject.json``.
 
-It names functions of the user's, which ``fuzzshard check --again`` imports and runs. Replays, the
-pytest plugin and whatever else reads a corpus look for ``case.json`` and leave it alone.
+It names functions of the user's. ``fuzzshard check --again`` imports and runs them, and so do
+``fuzzshard replay --allow-user-code`` and pytest with ``--fuzzshard-allow-user-code``; whatever
+else reads a corpus leaves such a file alone.
 """
 
 from __future__ import annotations
@@ -14,12 +15,11 @@ import msgspec
 
 from fuzzshard.checking.report import TrainingReport
 from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.corpus.store import SCRIPT_FILE
+from fuzzshard.corpus.store import SCRIPT_FILE, SUBJECT_FILE
 from fuzzshard.errors import InvalidEntry
 from fuzzshard.subject.subject import Subject
 
 FORMAT = 1
-FILE = "subject.json"
 
 
 class SubjectEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,13 +46,13 @@ def save(corpus: Path, entry: SubjectEntry, script: str = "") -> Path:
     if script:
         write_atomic(folder / SCRIPT_FILE, script.encode())
     text = msgspec.json.format(msgspec.json.encode(entry), indent=2) + b"\n"
-    write_atomic(folder / FILE, text)
+    write_atomic(folder / SUBJECT_FILE, text)
     return folder
 
 
 def load(path: Path) -> SubjectEntry:
     """Read an entry, from its folder or its file; raises :class:`InvalidEntry`."""
-    file = path / FILE if path.is_dir() else path
+    file = path / SUBJECT_FILE if path.is_dir() else path
     try:
         entry = msgspec.json.decode(file.read_bytes(), type=SubjectEntry)
     except (OSError, msgspec.DecodeError) as error:

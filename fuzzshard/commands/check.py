@@ -147,7 +147,7 @@ def check(
     as_json
         Print one JSON object for each training.
     """
-    from fuzzshard.checking.check import DEFAULT_MESHES, Checker, trainings
+    from fuzzshard.checking.check import DEFAULT_MESHES, Checker, import_from_here, trainings
     from fuzzshard.checking.entry import load
     from fuzzshard.checking.fuzz import Fuzzer
     from fuzzshard.checking.report import Report
@@ -186,8 +186,7 @@ def check(
             seed=seed,
         )
     aspects = _aspects(fuzz)
-    if "" not in sys.path:  # a console script has no current folder there, python -m has
-        sys.path.insert(0, "")
+    import_from_here()
     kind, num_devices = resolve_device(device)
     config = world_config(
         kind,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -25,7 +27,7 @@ from fuzzshard.commands.options import (
 from fuzzshard.corpus.outcome import Outcome, ReplayWorld, exit_code, most_ranks
 from fuzzshard.corpus.replay import ReplayResult
 from fuzzshard.corpus.replay import replay as replay_files
-from fuzzshard.corpus.store import entry_files
+from fuzzshard.corpus.store import entry_files, subject_files
 from fuzzshard.corpus.summary import summarise, summary_lines
 from fuzzshard.corpus.update import update as update_entry
 from fuzzshard.errors import EXIT_INTERRUPTED, UsageError
@@ -45,6 +47,7 @@ def replay(
     as_json: Json = False,
     summary: bool = False,
     update: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    allow_user_code: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
 ) -> int:
     """Run saved cases again and print one line for each.
 
@@ -97,9 +100,13 @@ def replay(
     update
         Write the result into each entry: open or fixed, and on which torch. CHANGED replaces the
         recorded finding. Cases that record none stay as they are.
+    allow_user_code
+        Run findings of fuzzshard check --fuzz, too: they import and run the functions that they
+        name. Entries that you were given may name any code.
     """
     from fuzzshard import reproducer
     from fuzzshard.campaign.explain import OnMends, known_causes
+    from fuzzshard.checking.replay import replay_subjects
     from fuzzshard.report.busy import busy
     from fuzzshard.world import World, resolve_device
 
@@ -115,6 +122,15 @@ def replay(
             "--mended is about mends, not about torch as it is", "use it without the other"
         )
     files = entry_files(paths or (DEFAULT_CORPUS,))
+    subjects = subject_files(paths or (DEFAULT_CORPUS,))
+    if subjects and not allow_user_code:
+        if not files:
+            raise UsageError(
+                f"{_counted(subjects)} of your own code, and no case", "add --allow-user-code"
+            )
+        left_out = f"{_counted(subjects)} of your own code not run; add --allow-user-code"
+        print(left_out, file=sys.stderr)
+        subjects = []
     kind, num_devices = resolve_device(device)
     largest = most_ranks(kind, num_devices, ranks_per_device)
     config = world_config(
@@ -140,12 +156,13 @@ def replay(
         deadline=deadline,
         **({"explain": functools.partial(known_causes, mends)} if known else {}),
     )
+    own = replay_subjects(subjects, config, largest, deadline)
     replayed: list[ReplayResult] = []
     interrupted = False
     with contextlib.closing(results):
         try:
-            with busy("replaying", len(files)) as line:
-                for result in line.each(results):
+            with busy("replaying", len(files) + len(subjects)) as line:
+                for result in line.each(itertools.chain(results, own)):
                     replayed.append(result)
                     updated = update_entry(result, kind, reproducer.scripts) if update else ""
                     quiet = result.outcome in (Outcome.PASS, Outcome.SKIPPED) and not updated
@@ -159,8 +176,12 @@ def replay(
             *summary_lines(summarise((r.path, r.outcome, r.message) for r in replayed)), sep="\n"
         )
     if not as_json:
-        print(_summary(outcomes, len(files), interrupted))
+        print(_summary(outcomes, len(files) + len(subjects), interrupted))
     return EXIT_INTERRUPTED if interrupted else exit_code(outcomes)
+
+
+def _counted(files: list[Path]) -> str:
+    return f"{len(files)} entr{'y' if len(files) == 1 else 'ies'}"
 
 
 def _as_line(result: ReplayResult, updated: str) -> str:

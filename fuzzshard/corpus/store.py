@@ -16,6 +16,10 @@ from fuzzshard.corpus.portable import portable_folder
 from fuzzshard.errors import InvalidEntry, UsageError
 
 CASE_FILE = "case.json"
+SUBJECT_FILE = "subject.json"
+"""An entry that runs code of the user's (:mod:`fuzzshard.checking.entry`), a kind of its own:
+nothing that reads cases takes it for one.
+"""
 SCRIPT_FILE = "repro.py"
 UNSHRUNK_FILE = "unshrunk.json"
 REPORT_FILE = "report.md"
@@ -45,8 +49,23 @@ def entry_files(paths: Iterable[Path]) -> list[Path]:
             raise UsageError(
                 f"{path} does not exist", "give an entry's folder, a case file or a corpus"
             )
-        files.update(dict.fromkeys(_files_below(path) if path.is_dir() else [path]))
+        here = _files_below(path) if path.is_dir() else [path]
+        files.update(dict.fromkeys(file for file in here if not is_subject_file(file)))
     return list(files)
+
+
+def subject_files(paths: Iterable[Path]) -> list[Path]:
+    """The files of entries of the user's own code that ``paths`` stand for, sorted, each once."""
+    found: dict[Path, None] = {}
+    for path in paths:
+        here = sorted(path.rglob(SUBJECT_FILE)) if path.is_dir() else [path]
+        found.update(dict.fromkeys(file for file in here if is_subject_file(file)))
+    return list(found)
+
+
+def is_subject_file(file: Path) -> bool:
+    """Whether ``file`` is an entry of the user's own code."""
+    return file.name == SUBJECT_FILE
 
 
 def only_case(path: Path) -> Path:
@@ -80,7 +99,8 @@ def _files_below(folder: Path) -> list[Path]:
 
 
 def _is_other(path: Path) -> bool:
-    return path.name == STATS_FILE or any(part.startswith(".") for part in path.parts)
+    is_hidden = any(part.startswith(".") for part in path.parts)
+    return is_hidden or path.name in (STATS_FILE, SUBJECT_FILE)
 
 
 def saved_script(file: Path) -> str | None:
