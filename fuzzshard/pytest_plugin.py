@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 _OPTION = "--fuzzshard-corpus"
 SUBJECT_MARKER = (
-    "fuzzshard(meshes, require, ...): the test returns a fuzzshard.testing.Subject, which is "
-    "checked; takes what fuzzshard.testing.check takes"
+    "fuzzshard(meshes, require, fuzz, ...): the test returns a fuzzshard.testing.Subject, "
+    "which is checked; takes what fuzzshard.testing.check takes; "
+    "fuzz='1m' also trains it in random ways for so long"
 )
 RUN_KEY: pytest.StashKey[CorpusRun] = pytest.StashKey()
 
@@ -128,7 +129,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     marker = pyfuncitem.get_closest_marker("fuzzshard")
     if marker is None:
         return None
-    from fuzzshard.testing import Subject, check
+    from fuzzshard.commands.options import parse_duration
+    from fuzzshard.testing import Subject, check, fuzz
 
     names = pyfuncitem._fixtureinfo.argnames
     subject = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
@@ -136,7 +138,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         pytest.fail("a test that is marked with fuzzshard returns a fuzzshard.testing.Subject")
     options = dict(marker.kwargs)
     required = options.pop("require", "rounding")
-    check(subject, **options).require(required)
+    if "fuzz" in options:
+        try:
+            limit = parse_duration(str(options.pop("fuzz")))
+        except ValueError as error:
+            pytest.fail(f"fuzz={error}", pytrace=False)
+        report = fuzz(subject, max_time=limit, **options)
+    else:
+        report = check(subject, **options)
+    report.require(required)
     return True
 
 

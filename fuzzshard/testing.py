@@ -24,6 +24,7 @@ all tests of this process, and end with it; those of a check end with the check.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -33,7 +34,8 @@ from fuzzshard.campaign.judge import judge, same_finding
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.checking.api import Subject
-from fuzzshard.checking.check import DEFAULT_MESHES, check_subject, trainings
+from fuzzshard.checking.check import DEFAULT_MESHES, Checker, check_subject, trainings
+from fuzzshard.checking.fuzz import Fuzzer
 from fuzzshard.checking.report import Report
 from fuzzshard.commands.options import Device, world_config
 from fuzzshard.corpus.entry import make_entry
@@ -41,13 +43,14 @@ from fuzzshard.corpus.outcome import most_ranks
 from fuzzshard.errors import InfraError
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.report.text import drawn
-from fuzzshard.subject.subject import MeshShape
+from fuzzshard.subject.subject import MeshShape, Training
+from fuzzshard.subject.variation import ASPECTS, Aspect
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World, WorldConfig, resolve_device
 from fuzzshard.world.shared import SharedWorld
 from fuzzshard.world.world import SUBJECT_SECONDS
 
-__all__ = ["Report", "Subject", "assert_parity", "check"]
+__all__ = ["Report", "Subject", "assert_parity", "check", "fuzz"]
 
 _worlds: dict[WorldConfig, SharedWorld] = {}
 _lock = threading.Lock()
@@ -72,22 +75,77 @@ def check(
     Raises :class:`UsageError` for arguments that cannot be used and :class:`InfraError` if ranks
     fail.
     """
-    shapes = [MeshShape.parse(mesh) for mesh in meshes]
     runs = trainings(
-        subject.named, shapes, engines, steps=steps, microbatches=microbatches, seed=seed
+        subject.named,
+        [MeshShape.parse(mesh) for mesh in meshes],
+        engines,
+        steps=steps,
+        microbatches=microbatches,
+        seed=seed,
     )
+    config = _config(runs, device, ranks_per_device)
+    return Report(trainings=tuple(check_subject(subject.named, runs, config, max_seconds)))
+
+
+def fuzz(
+    subject: Subject,
+    meshes: Sequence[str] = tuple(map(str, DEFAULT_MESHES)),
+    *,
+    max_time: float = 60.0,
+    max_cases: int | None = None,
+    aspects: Sequence[Aspect] = ASPECTS,
+    engines: Sequence[str] = (),
+    steps: int = 3,
+    microbatches: int = 1,
+    seed: int = 0,
+    device: Device = "auto",
+    ranks_per_device: int = 1,
+    max_seconds: float = SUBJECT_SECONDS,
+) -> Report:
+    """Check a subject, then train it in random ways for ``max_time`` seconds or ``max_cases``.
+
+    The report has the trainings of :func:`check`, which takes the other arguments, and each
+    finding, shrunk. Where a training of the check is not equal, nothing else is tried. ``aspects``
+    are what may change: plan, freeze, mesh, schedule, precision. Raises what :func:`check` raises.
+    """
+    runs = trainings(
+        subject.named,
+        [MeshShape.parse(mesh) for mesh in meshes],
+        engines,
+        steps=steps,
+        microbatches=microbatches,
+        seed=seed,
+    )
+    config = _config(runs, device, ranks_per_device)
+    until = time.monotonic() + max_time
+    with Checker(subject.named, config, max_seconds) as checker:
+        done = tuple(map(checker.run, runs))
+        if any(training.outcome != "equal" for training in done):
+            return Report(trainings=done)
+        fuzzer = Fuzzer(
+            checker,
+            runs,
+            done[0],
+            aspects,
+            max_cases=max_cases,
+            max_time=until - time.monotonic(),
+            number=seed,
+        )
+        return Report(trainings=(*done, *fuzzer.findings()))
+
+
+def _config(runs: Sequence[Training], device: Device, ranks_per_device: int) -> WorldConfig:
+    """The world of the largest mesh."""
     kind, num_devices = resolve_device(device)
-    largest = max((shape.size for shape in shapes), default=1)
-    config = world_config(
+    return world_config(
         kind,
         num_devices,
         (),
-        asked=largest,
+        asked=max((training.mesh.size for training in runs), default=1),
         default=1,
         ranks_per_device=ranks_per_device,
         of="mesh",
     )
-    return Report(trainings=tuple(check_subject(subject.named, runs, config, max_seconds)))
 
 
 def assert_parity(

@@ -36,6 +36,7 @@ class Subject:
         optimizer: Function | None = None,
         train_step: Function | None = None,
         loss_weight: Function | None = None,
+        smaller: Function | None = None,
         names: Mapping[str, str] | None = None,
     ) -> None:
         """``names`` are the plain names of parameters that ``parallelize`` renames."""
@@ -47,6 +48,7 @@ class Subject:
             "optimizer": optimizer,
             "train_step": train_step,
             "loss_weight": loss_weight,
+            "smaller": smaller,
         }
         given = {field: name_of(f) for field, f in functions.items() if f is not None}
         self.named = NamedSubject(names=dict(names or {}), **given)
