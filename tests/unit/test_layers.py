@@ -20,6 +20,7 @@ RANK_MODULES = (
     "subject/blocks.py",
     "subject/compare.py",
     "subject/dropout.py",
+    "subject/inputs.py",
     "subject/likeness.py",
     "subject/record.py",
     "subject/run.py",
