@@ -151,8 +151,7 @@ def run(
 
     steering = _steering(only, exclude, require, like, focus, engine)
     if not steering.of_engines_alone:
-        words = " ".join(steering.words)
-        print(f"looking for cases with {words}: up to half a minute", file=sys.stderr, flush=True)
+        print("looking for such cases takes up to half a minute", file=sys.stderr, flush=True)
     options = CampaignOptions(
         max_cases=max_cases,
         max_time=max_time,
