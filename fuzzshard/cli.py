@@ -19,7 +19,7 @@ from fuzzshard.commands.doctor import doctor
 from fuzzshard.commands.explain import explain
 from fuzzshard.commands.features import features
 from fuzzshard.commands.html import html
-from fuzzshard.commands.mistakes import in_words
+from fuzzshard.commands.mistakes import in_words, whole_numbers
 from fuzzshard.commands.profiles import apply_profile
 from fuzzshard.commands.replay import replay
 from fuzzshard.commands.report import report
@@ -94,12 +94,15 @@ _COMMANDS: tuple[Callable[..., int], ...] = (
     doctor,
 )
 for _order, _command in enumerate(_COMMANDS):
-    _config = (apply_profile,) if _command is run else ()
+    _config = (apply_profile, whole_numbers) if _command is run else (whole_numbers,)
     _epilogue = EXIT_CODES if _command in (run, replay) else ""
     app.command(
         with_flowing_help(_command), help_epilogue=_epilogue, sort_key=_order, config=_config
     )
 app.command(corpus_app(sort_key=len(_COMMANDS)))
+app.register_install_completion_command(
+    help="Let bash, zsh or fish complete commands and options: adds a line to its start-up file."
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 import fuzzshard
 from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block, Call, Child
+from fuzzshard.contracts import newer_lines
 from fuzzshard.corpus.outcome import ReplayWorld
 from fuzzshard.errors import InfraError
 from fuzzshard.instruments import INSTRUMENTS, off_lines
@@ -123,6 +124,8 @@ def _examine_clean(
             "torch", f"{world.info['torch']}, {world.info['device']}, {world.info['backend']}"
         )
         yield Check("start-up", f"{first:.1f} s from nothing to the end of the first case")
+        for line in newer_lines(world.info["torch"]):
+            yield Check("", line)
         off = off_lines(world.info)
         yield Check(
             "instruments",

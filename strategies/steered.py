@@ -37,7 +37,9 @@ _WEIGHTS = (1.0,) * len(_SWARM) + (10.0,) * len(_TAPES)
 """How much of a case each of them makes up, about."""
 
 MAX_DRAWS = 3000
-"""After so many draws without a case as asked there is none: half a minute on a slow core."""
+"""After so many draws without a case as asked there is none: 12 seconds, or half a minute on a
+slow core. The rarest combination of ``benchmarks/steering.py`` takes up to 1,500 of them.
+"""
 _PROBE = 100
 """Draws at random that come first; their share is what is said of how rare a case is."""
 _STARTS = 16

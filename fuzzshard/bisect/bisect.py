@@ -48,7 +48,7 @@ class Bisection:
 
     ``install`` gives the Python of a version or raises :class:`CannotInstall`. A version is good
     where none of ``runs`` runs shows the finding. What one says is written into the entry at once,
-    and versions that it knows are not run again, unless ``again``.
+    and versions that it knows are not run again, unless ``again``. ``doing`` is told what begins.
     """
 
     folder: Path
@@ -56,6 +56,7 @@ class Bisection:
     install: Callable[[str], Path]
     runs: int = 1
     again: bool = False
+    doing: Callable[[str], None] = lambda doing: None
 
     def known(self, version: str) -> Tried | None:
         """What the entry says of a version, if that counts."""
@@ -67,10 +68,12 @@ class Bisection:
         if (known := self.known(version)) is not None:
             return known
         began = time.monotonic()
+        self.doing(f"installing torch {version}")
         try:
             python = self.install(version)
         except CannotInstall as error:
             return Tried(version, Result.CANNOT_INSTALL, str(error), time.monotonic() - began)
+        self.doing(f"running the script under torch {version}")
         result, detail = _try(self.folder / SCRIPT_FILE, self.entry, python, self.runs)
         if result in (Result.BAD, Result.GOOD):
             self.entry = with_observation(self.entry, version, present=result is Result.BAD)

@@ -66,7 +66,8 @@ class CampaignOptions:
         for name in (*limits, "world_size", "worlds", "ranks_per_device", "confirm"):
             value = getattr(self, name)
             if isinstance(value, int | float) and value <= 0:
-                raise UsageError(f"{name} is {value}", f"use a positive {name} or leave it out")
+                option = f"--{name.replace('_', '-')}"
+                raise UsageError(f"{option} is {value}", "give more than 0, or leave it out")
         if self.seed is not None and self.seed < 0:
             raise UsageError(f"the seed is {self.seed}", "use a seed of at least 0")
         for path in self.preload:

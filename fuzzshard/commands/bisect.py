@@ -135,7 +135,8 @@ def bisect(
         tries = search(versions, filter(None, known), bisection.tried)
     width = max(map(len, versions))
     found: dict[str, Result] = {}
-    with busy("running the script", len(versions)) as line:
+    with busy("looking at what is known", len(versions) if torch else None) as line:
+        bisection.doing = line.now
         for tried in line.each(tries):
             found[tried.version] = tried.result
             taken = "" if tried.known else f"{tried.seconds:.0f} s"

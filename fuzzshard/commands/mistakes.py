@@ -6,7 +6,7 @@ import difflib
 import types
 from typing import Any, Literal, Union, get_args, get_origin
 
-from cyclopts import CycloptsError
+from cyclopts import App, ArgumentCollection, CycloptsError
 from cyclopts.exceptions import (
     CoercionError,
     MissingArgumentError,
@@ -21,6 +21,14 @@ def in_words(error: CycloptsError) -> str:
     """Say what is wrong, in one line, and which help says more."""
     command = " ".join(("fuzzshard", *(error.command_chain or ())))
     return f"{' '.join(_what(error).split()).rstrip('.')}; see {command} --help"
+
+
+def whole_numbers(_app: App, _commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Refuse ``1.5`` where a whole number is asked for; cyclopts would round it."""
+    for argument in arguments:
+        for token in argument.tokens:
+            if int in (argument.hint, *get_args(argument.hint)) and "." in token.value:
+                raise CoercionError(token=token, argument=argument, target_type=int)
 
 
 def _what(error: CycloptsError) -> str:

@@ -150,6 +150,8 @@ def run(
     from fuzzshard.report.stats import stats_writer
 
     steering = _steering(only, exclude, require, like, focus, engine)
+    if not steering.of_engines_alone:
+        print("looking for such cases takes up to half a minute", file=sys.stderr, flush=True)
     options = CampaignOptions(
         max_cases=max_cases,
         max_time=max_time,

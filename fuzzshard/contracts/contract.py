@@ -10,6 +10,8 @@ from packaging.version import Version
 
 OLDEST_TORCH = "2.11"
 """The oldest release that is supported, as ``pyproject.toml`` says."""
+NEWEST_TORCH = "2.15"
+"""The newest release that rules and mends were tried on."""
 
 
 @functools.cache
@@ -50,6 +52,17 @@ class Releases:
         if self.since or self.until:
             return f"{self.since} and later" if self.since else f"before {self.until}"
         return "every release"
+
+
+def newer_lines(torch: str) -> list[str]:
+    """Return a warning if version ``torch`` is newer than any that was tried, else nothing."""
+    newest = _release(NEWEST_TORCH)
+    if _release(torch)[: len(newest)] <= newest:
+        return []
+    return [
+        f"torch {torch} is newer than {NEWEST_TORCH}, the newest that fuzzshard was tried on: a "
+        "rule of torch may have changed since, so read findings with that in mind"
+    ]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,17 @@ from fuzzshard.case.program_text import program
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.drafts.evidence import Evidence, versions_known
 from fuzzshard.drafts.variants import Variant
-from fuzzshard.drafts.words import accused, impact, markdown, reasons, related, summary, title, who
+from fuzzshard.drafts.words import (
+    accused,
+    has_private_names,
+    impact,
+    markdown,
+    reasons,
+    related,
+    summary,
+    title,
+    who,
+)
 from fuzzshard.mending.mend import own_mends
 from fuzzshard.mending.source import as_diff, why_not
 from fuzzshard.parts.oracle import cut
@@ -83,6 +93,7 @@ def _render(
         example_ranks=mend.example_ranks if mend is not None and mend.example else 0,
         example_output=evidence.example.output,
         script=_shown(entry, script) if script is not None else None,
+        private=script is not None and has_private_names(script),
         output=evidence.script.output,
         num_ranks=entry.case.mesh.size,
         on_cpu=entry.device == "cpu",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from packaging.version import Version
@@ -17,15 +16,18 @@ from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.listing import severity_rank
 from fuzzshard.corpus.replay import shown_path
 from fuzzshard.corpus.store import saved_script
-from fuzzshard.drafts.words import IMPACT, issue_number, known_public, markdown, ranks, title
+from fuzzshard.drafts.words import (
+    IMPACT,
+    has_private_names,
+    issue_number,
+    known_public,
+    markdown,
+    ranks,
+    title,
+)
 from fuzzshard.mending.mend import Mend, own_mends
 from fuzzshard.parts.engines import ENGINES
 from fuzzshard.parts.oracle import Severity, cut
-
-_PRIVATE = re.compile(
-    r"\btorch[\w.]*\._\w|\bimport .*\b_\w|_get_fsdp_state|\b\w+\._(?!exit\b)[a-z]"
-)
-"""What a script has that reaches into private parts of torch; all end by ``os._exit``."""
 
 _RARE = (
     *("mesh:1", "mesh:axis_of_one", "dim:one", "dim:smaller_than_mesh", "tensor:empty_shard"),
@@ -109,7 +111,7 @@ def _root(name: str, component: str, items: Sequence[Stored], newest: str) -> Ro
     if _is_lonely(component, entry.case.mesh.size):
         rare.append(FEATURES["mesh:1"])
     shown_by = {v for item in items for v in item.entry.bad_on}
-    public_api = script is not None and not _PRIVATE.search(script)
+    public_api = script is not None and not has_private_names(script)
     root = Root(
         cause=name,
         title=title(entry, features, script),
@@ -166,7 +168,7 @@ def _preference(item: Stored, component: str) -> tuple[object, ...]:
         not entry.findings[0].rule.of_values,
         script is None,
         entry.flaky,
-        script is not None and bool(_PRIVATE.search(script)),
+        script is not None and has_private_names(script),
         _is_lonely(component, entry.case.mesh.size),
         entry.case.mesh.size,
         len((script or "").splitlines()),

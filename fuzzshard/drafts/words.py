@@ -188,6 +188,17 @@ def ranks(entry: CorpusEntry) -> str:
     return f"{size} rank{'s' * (size > 1)}{axes}"
 
 
+_PRIVATE = re.compile(
+    r"\btorch[\w.]*\._\w|\bimport .*\b_\w|_get_fsdp_state|\b\w+\._(?!exit\b)[a-z]"
+)
+"""What a script has that reaches into private parts of torch; all end by ``os._exit``."""
+
+
+def has_private_names(script: str) -> bool:
+    """Tell whether a script reads or replaces private names of torch."""
+    return _PRIVATE.search(script) is not None
+
+
 def reasons(entry: CorpusEntry, script: str | None, evidence: Evidence) -> Iterator[str]:
     """Why it is a bug, and which side is wrong; only what was run or what a document says."""
     first = entry.findings[0]

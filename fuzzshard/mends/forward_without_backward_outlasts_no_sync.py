@@ -25,6 +25,22 @@ SETUP = (
     "all-reduce, and whoever reads the local gradient there reads another."
 )
 WORKAROUND = "Run what has no backward under ``no_grad()``, or under ``no_sync()`` as well."
+EXAMPLE = r"""
+# torchrun --standalone --nproc-per-node 2 example.py
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(nn.Linear(2, 1, bias=False))
+x = torch.ones(1, 2) * (1 + dist.get_rank())
+model(x)  # an evaluation outside of torch.no_grad()
+with model.no_sync():
+    model(x).sum().backward()
+expected, observed = x, model.module.weight.grad  # this rank's own, until a backward synchronises
+assert torch.allclose(observed, expected), f"\n{expected=}\n{observed=}"
+"""
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

@@ -25,6 +25,35 @@ SETUP = (
     "that part get no gradients."
 )
 WORKAROUND = "Use DDP in place of ``NO_SHARD``."
+EXAMPLE = r"""
+# torchrun --standalone --nproc-per-node 2 example.py
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, bias=False))
+options = dict(
+    device_id=torch.device("cpu"),
+    sharding_strategy=ShardingStrategy.NO_SHARD,
+    use_orig_params=True,
+)
+model[0] = FullyShardedDataParallel(model[0], **options)
+head = model[1]
+model = FullyShardedDataParallel(model, **options)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.ones(1, 2)
+head.requires_grad_(False)  # warm up what is below the head
+model(x).sum().backward()
+optimizer.step()
+head.requires_grad_(True)  # then train all
+before = head.weight.detach().clone()
+model(x).sum().backward()
+optimizer.step()
+assert not torch.equal(head.weight, before), f"the head does not change: {before}"
+"""
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

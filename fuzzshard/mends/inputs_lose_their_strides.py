@@ -18,6 +18,41 @@ SETUP = (
     "A batch of one sequence is transposed on its way into a block that is checkpointed and "
     "wrapped, so that its dim of size 1 has other strides than a new tensor would have."
 )
+EXAMPLE = r"""
+# torchrun --standalone --nproc-per-node 2 example.py
+import copy
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.utils.checkpoint import checkpoint
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = nn.Conv1d(1, 2, 3, padding=1), nn.Linear(2, 2)
+
+    def forward(self, x):  # batch, time, channels
+        return self.head(self.conv(x.transpose(1, 2)).transpose(1, 2))
+
+
+def input_gradient(model):
+    x = torch.ones(1, 2, 1, requires_grad=True)  # equal on all ranks
+    checkpoint(model, x, use_reentrant=False).sum().backward()
+    return x.grad
+
+
+mesh = init_device_mesh("cpu", (2,))
+torch.manual_seed(0)
+plain = Model()
+model = copy.deepcopy(plain)
+fully_shard([model.conv, model.head], mesh=mesh)
+fully_shard(model, mesh=mesh)
+expected, observed = input_gradient(plain), input_gradient(model)
+assert torch.allclose(observed, expected), f"\n{expected=}\n{observed=}"
+"""
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

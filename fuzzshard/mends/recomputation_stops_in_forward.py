@@ -25,6 +25,46 @@ SETUP = (
     "unsharded, ``reshard()`` does nothing, and what a step changes is not what its next "
     "forward computes with."
 )
+EXAMPLE = r"""
+# torchrun --standalone --nproc-per-node 2 example.py
+import copy
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.utils.checkpoint import checkpoint
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(2, 2, bias=False)
+
+    def forward(self, x):
+        penalty = x * x  # has a loss of its own
+        return penalty, self.linear(x)
+
+
+def train(block):
+    x = torch.ones(1, 2, requires_grad=True)  # equal on all ranks
+    optimizer = torch.optim.SGD(block.parameters(), lr=0.1)
+    sum(out.sum() for out in checkpoint(block, x, use_reentrant=False)).backward()
+    checkpoint(block, x, use_reentrant=False)[0].sum().backward()
+    if block is model:
+        block.linear.reshard()  # before the step, parameters have to be sharded
+    optimizer.step()
+    return block(x)[1]
+
+
+mesh = init_device_mesh("cpu", (2,))
+torch.manual_seed(0)
+plain = Block()
+model = copy.deepcopy(plain)
+fully_shard(model.linear, mesh=mesh)
+expected, observed = train(plain), train(model)
+assert torch.allclose(observed, expected), f"\n{expected=}\n{observed=}"
+"""
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

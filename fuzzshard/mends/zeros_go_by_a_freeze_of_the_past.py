@@ -26,6 +26,31 @@ SETUP = (
     "Experts or adapters are frozen and thawed in turn, and zeros are reduced for what an "
     "iteration does not use: weight decay moves what is frozen by then."
 )
+EXAMPLE = r"""
+# torchrun --standalone --nproc-per-node 2 example.py
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+mesh = init_device_mesh("cpu", (2,))
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 1))
+adapter, head = model
+fully_shard(head, mesh=mesh)
+fully_shard(model, mesh=mesh)  # the adapter's group
+model.set_reduce_scatter_unused_params(True)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+x = torch.ones(1, 2)
+model(x).sum().backward()  # both are trained
+optimizer.zero_grad()
+adapter.requires_grad_(False)  # from now on the head alone, on features of its own
+expected = adapter.weight.full_tensor().clone()
+head(x).sum().backward()
+optimizer.step()
+observed = adapter.weight.full_tensor()
+assert torch.equal(observed, expected), f"\n{expected=}\n{observed=}"
+"""
 TORCH = Releases(since="2.13")
 PUBLIC = (
     Public(

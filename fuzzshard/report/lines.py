@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from fuzzshard.contracts import newer_lines
 from fuzzshard.corpus.entry import Confirmation
 from fuzzshard.corpus.store import PAGE_FILE
 from fuzzshard.events import (
@@ -26,6 +27,7 @@ from fuzzshard.events import (
 from fuzzshard.instruments import off_lines
 from fuzzshard.mending.mend import own_mends
 from fuzzshard.mending.source import unfit_lines
+from fuzzshard.parts.oracle import cut as first_words
 from fuzzshard.report.progress import Progress
 from fuzzshard.report.stages import clock, counted
 
@@ -73,6 +75,7 @@ def event_lines(event: Event, width: int = WIDTH) -> Iterator[str]:
             versions = f"torch {info['torch']}, python {info['python']}"
             yield f"world {event.world} is up: {versions}, {info['device']}, {info['backend']}"
             if event.world == 0:
+                yield from newer_lines(info["torch"])
                 yield from off_lines(event.info)
         case FindingFound():
             case = f"case {event.index}" if event.index >= 0 else "a case that was cut off"
@@ -124,8 +127,7 @@ def _on_findings(progress: Progress) -> Iterator[str]:
 def cut(text: str, width: int) -> str:
     """Return ``text`` as one line of at most ``width`` columns."""
     indent = text[: len(text) - len(text.lstrip())]
-    line = indent + " ".join(text.split())
-    return line if len(line) <= width else f"{line[: width - 4].rstrip()} ..."
+    return indent + first_words(" ".join(text.split()), width - len(indent))
 
 
 def corpus_text(loaded: CorpusLoaded) -> str:

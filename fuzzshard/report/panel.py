@@ -46,6 +46,8 @@ class CampaignPanel:
         if before := started.continues:
             so_far = f"{counted(before.cases, 'case')} in {clock(before.elapsed)}"
             table.add_row("before", f"{so_far} ({before.ended})")
+        if started.steering:
+            table.add_row("steered", started.steering)
         table.add_row("verdicts", counts_text(progress.counts))
         self._add_findings(table)
         if progress.corpus is not None:

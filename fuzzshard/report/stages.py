@@ -88,8 +88,8 @@ def clock(seconds: float) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return ``"1 finding"`` or ``"2 findings"``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    """Return ``"1 finding"``, ``"2 findings"`` or ``"12,345 cases"``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _about(seconds: float | None) -> list[str]:

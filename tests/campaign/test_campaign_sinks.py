@@ -142,3 +142,15 @@ def test_the_panel_shows_seed_counts_phase_coverage_and_the_last_finding(tmp_pat
     for expected in ("seed 7", "4 of 4", "PASS 3, DIVERGENCE 1", "world 0", "1 distinct"):
         assert expected in text
     assert f"{ran.finished.features_seen} of {ran.finished.features_total} features" in text
+
+
+def test_the_panel_shows_what_cases_are_asked_to_be(tmp_path):
+    from rich.console import Console
+
+    progress = Progress()
+    campaign(tmp_path, finding_in_case_2, sink=progress.update, max_cases=1)
+    asked = "--require mesh:hsdp; 3 of 100 cases drawn at random are like that"
+    progress.started = msgspec.structs.replace(progress.started, steering=asked)
+    console = Console(file=io.StringIO(), width=200)
+    console.print(CampaignPanel(progress))
+    assert asked in console.file.getvalue()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.metadata
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
 from cases import make_case
+from command_line import fuzzshard
 
 from fuzzshard import pytest_entries, strategies, testing
 from fuzzshard.case import codec
@@ -42,6 +44,22 @@ def test_every_command_collects_the_corpus(pytester: pytest.Pytester, page: str)
         words = shlex.split(line)
         result = pytester.runpytest_inprocess(*PLUGIN, *words, "--collect-only", "-q")
         result.stdout.fnmatch_lines(["corpus/resharded.json::*"])
+
+
+MARKS = re.findall(r"^fuzzshard (corpus mark .*)$", (DOCS / "ci.md").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", MARKS)
+def test_every_command_that_marks_an_entry_writes_into_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    saved = DOCS.parent / "corpus" / "findings" / "divergence-ddp-local_gradient-3c8ed6e5"
+    shutil.copytree(saved, tmp_path / "corpus" / "findings" / "NAME")
+    monkeypatch.chdir(tmp_path)
+    value = shlex.split(command)[-1].encode()
+    assert value not in Path("corpus/findings/NAME/case.json").read_bytes()
+    assert fuzzshard(*shlex.split(command)) == 0
+    assert value in Path("corpus/findings/NAME/case.json").read_bytes()
 
 
 def test_the_examples_of_strategies_pass(pytester: pytest.Pytester) -> None:

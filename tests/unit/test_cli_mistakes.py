@@ -40,6 +40,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("command", "said"),
     [
         ("run --max-cases many", '--max-cases takes a whole number, not "many"'),
+        ("run --seed 1.5", '--seed takes a whole number, not "1.5"'),
+        ("check a.py:b --inputs a.py:c --steps 2.0", '--steps takes a whole number, not "2.0"'),
         ("run --worlds many", '--worlds takes a whole number or auto, not "many"'),
         ("run --max-time soon", "--max-time: 'soon' is not a duration; write 90s, 10m or 2h"),
         ("run --engine fsdp9", 'Did you mean "fsdp1"?'),

@@ -84,6 +84,7 @@ def test_what_words_stand_for_is_printed_and_required(asked, capsys) -> None:
         "'hsdp' is --require mesh:hsdp",
         "'bf16' is --require precision:bfloat16",
         "'checkpoint' is --require 'checkpoint:*'",
+        "looking for such cases takes up to half a minute",
     ]
 
 

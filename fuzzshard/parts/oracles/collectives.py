@@ -7,6 +7,7 @@ from typing_extensions import override
 from fuzzshard.parts import oracle
 
 _RECORD = """
+# functions of torch.distributed are replaced by ones that also note the call
 calls = []
 
 

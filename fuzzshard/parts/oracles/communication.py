@@ -19,6 +19,7 @@ ENTRY_POINTS = {
 """What findings are about, and the functions of ``torch.distributed`` that do it."""
 
 _RECORD = """
+# functions of torch.distributed are replaced by ones that also note the call
 calls = []
 
 

@@ -10,7 +10,8 @@ from fuzzshard.errors import UsageError
 from fuzzshard.parts import op, oracle
 
 _RECORD = """
-# the modules of every group whose post-backward ran before the end of the whole backward
+# The modules of every group whose post-backward ran before the end of the whole backward.
+# No public function shows that: two private methods of torch are replaced by ones that note it.
 hooks = []
 post_backward = FSDPParamGroup.post_backward
 end = FSDPState._root_post_backward_final_callback

@@ -34,6 +34,7 @@ from fuzzshard.report.html.scale import duration, number
 from fuzzshard.report.node import Node, is_running, read_node
 from fuzzshard.report.periodic import PeriodicWriter
 from fuzzshard.report.seen_findings import SeenFinding, seen_findings, unseen_findings
+from fuzzshard.report.stages import counted
 from fuzzshard.report.stats import Stats, stats_of
 from fuzzshard.report.timeline import Timeline, read_timeline
 from fuzzshard.verdict import Status
@@ -126,21 +127,17 @@ def headline(stats: Stats, findings: Sequence[SeenFinding] = ()) -> str:
     """The outcome in one line."""
     if not stats.sessions:
         causes = {finding.cause for finding in findings if finding.cause}
-        of = f" of {_count(len(causes), 'cause')}" if causes else ""
-        return f"{_count(stats.findings, 'finding')}{of}"
-    cases = _count(stats.cases, "case")
+        of = f" of {counted(len(causes), 'cause')}" if causes else ""
+        return f"{counted(stats.findings, 'finding')}{of}"
+    cases = counted(stats.cases, "case")
     if not stats.cases:
         return "No case has been judged"
     if not stats.findings:
         return f"No findings in {cases}"
     if stats.new_findings == stats.findings:
-        return f"{_count(stats.findings, 'distinct finding')} in {cases}"
+        return f"{counted(stats.findings, 'distinct finding')} in {cases}"
     known = stats.findings - stats.new_findings
-    return f"{_count(stats.new_findings, 'new finding')} in {cases}, and {known} known before"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' * (number != 1)}"
+    return f"{counted(stats.new_findings, 'new finding')} in {cases}, and {known} known before"
 
 
 def _choices(findings: Sequence[SeenFinding]) -> dict[str, list[tuple[str, int]]]:
@@ -179,6 +176,7 @@ def _settings(nodes: Sequence[Node]) -> list[str]:
         if (session := node.last) is None:
             continue
         infos[f"{session.worlds} x {session.world_size} ranks on {session.device}"] += 1
+        infos.update(session.options["stream"].get("steering", ()))
         if session.info is not None:
             infos[f"torch {session.info['torch']}"] += 1
             infos.update(off_lines(session.info))
