@@ -19,8 +19,9 @@ from cases import (
 )
 from msgspec.structs import replace
 
-from fuzzshard.case.case import Case, Freeze, Optimizer, WrapGroup
+from fuzzshard.case.case import Case, Freeze, Optimizer, Tie, WrapGroup
 from fuzzshard.case.graph import Alias, Block
+from fuzzshard.contracts import TIES_ACROSS_GROUPS_ARE_REFUSED
 from fuzzshard.engines.ddp.reducer import Complaint, ReducerOptions, complaint
 from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.fully_shard.lazy_roots import Flaw, flaw
@@ -147,6 +148,18 @@ def test_an_exclusion_quotes_its_source(engine: str) -> None:
     excluded = not_applicable(make_case(schedule=EXCLUDED[engine]), engine)
     assert isinstance(excluded, Exclusion)
     assert "class docstring: '" in excluded.source
+
+
+def test_a_tie_across_groups_is_not_judged_where_no_root_of_both_runs() -> None:
+    """The groups were refused in the first forward of such a root."""
+    ties = (Tie(parameter="b.weight", source="a.weight"),)
+    model = chain(a=Linear(out=5), b=Linear(out=5))
+    part = (Forward(target="b", grad=False),)
+    for schedule, covered in ((TRAIN, True), (part, False), ((*part, *TRAIN), False)):
+        excluded = not_applicable(make_case(model, schedule, ties=ties), "fully_shard")
+        assert (excluded is None) is (covered or not TIES_ACROSS_GROUPS_ARE_REFUSED.holds())
+    one_group = make_case(model, part, ties=ties, wrap=groups(ROOT))
+    assert not_applicable(one_group, "fully_shard") is None
 
 
 ONE_BY_ONE = (FORWARD, FORWARD, Backward(which="oldest"), Backward(which="newest"))

@@ -18,7 +18,7 @@ from fuzzshard.contracts import (
 )
 from fuzzshard.engines.exclusion import OTHER_GRAPH_ON_ONE_RANK, Exclusion
 from fuzzshard.engines.fully_shard import options
-from fuzzshard.engines.fully_shard.lazy_roots import Flaw, flaw
+from fuzzshard.engines.fully_shard.lazy_roots import Flaw, flaw, sharing
 from fuzzshard.engines.optimizer_state import NO_SAVED_STATE, Lack, lacking
 from fuzzshard.engines.refusals import Due, Refusal
 
@@ -36,6 +36,10 @@ VIEW_ON_ONE_RANK = Exclusion(
 MODIFIED_MEANWHILE = Exclusion(
     "parameters are modified between a forward and its backward",
     CHANGES_BETWEEN_FORWARD_AND_BACKWARD.source,
+)
+TIED_WITHOUT_A_ROOT = Exclusion(
+    "two groups share a parameter, and no forward runs a root of both, which would be refused",
+    TIES_ACROSS_GROUPS_ARE_REFUSED.source,
 )
 CAST_LATER = Exclusion(
     "parameters are cast after the first forward",
@@ -65,6 +69,8 @@ def not_applicable(case: Case) -> Exclusion | None:
         return OTHER_GRAPH_ON_ONE_RANK
     if not CHANGES_BETWEEN_FORWARD_AND_BACKWARD.holds() and _modifies_awaited(case):
         return MODIFIED_MEANWHILE
+    if TIES_ACROSS_GROUPS_ARE_REFUSED.holds() and _ties_without_a_root(case):
+        return TIED_WITHOUT_A_ROOT
     initialized = False
     for at in follow(case):
         op = at.op
@@ -75,6 +81,13 @@ def not_applicable(case: Case) -> Exclusion | None:
             return CAST_LATER
         initialized = not op.rebuilds and (initialized or op.begins is not None or op.gathers)
     return None
+
+
+def _ties_without_a_root(case: Case) -> bool:
+    found = flaw(case, ties=True)
+    return any(len(groups) > 1 for groups in sharing(case)) and (
+        found is None or found[0] is not Flaw.SHARED_ACROSS_GROUPS
+    )
 
 
 def _modifies_awaited(case: Case) -> bool:

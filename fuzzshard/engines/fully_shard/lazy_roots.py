@@ -58,7 +58,7 @@ class _Roots(Unwatched):
         self.case = case
         self.hooked = [_hooked(case, group) for group in case.wrap]
         self.of_module = {m: i for i, modules in enumerate(self.hooked) for m in modules}
-        self.shared = list(_shared(case)) if ties else []
+        self.shared = list(sharing(case)) if ties else []
         self.initialised: set[int] = set()
         self.flaw: Flaw | None = None
 
@@ -97,7 +97,7 @@ def _hooked(case: Case, group: WrapGroup) -> list[str]:
     ]
 
 
-def _shared(case: Case) -> Iterator[frozenset[int]]:
+def sharing(case: Case) -> Iterator[frozenset[int]]:
     """The groups of every parameter that several modules register, where one of them shards it
     first.
 
