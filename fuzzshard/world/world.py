@@ -39,7 +39,10 @@ SUBJECT_SECONDS = 600.0
 """How long it may take."""
 
 STACK_SECONDS = 0.3
-"""How long ranks may take to write their stacks after SIGUSR1 and to say where they are."""
+"""How long ranks have to write their stacks after SIGUSR1 and to say where they are."""
+
+SLOW_STACK_SECONDS = 3.0
+"""How long on a busy machine, where a rank has not begun to write or still writes."""
 
 
 class World:
@@ -203,6 +206,7 @@ class World:
             until = time.monotonic() + STACK_SECONDS
             outcome.positions = ask_positions(stuck, until)
             time.sleep(max(0.0, until - time.monotonic()))
+            _await_stacks(stuck, sizes)
         for process in self._ranks:
             text = process.log.read_bytes()[sizes.get(process.rank, 0) :].decode(errors="replace")
             if process.rank in sizes or process.rank in outcome.dead:
@@ -212,3 +216,15 @@ class World:
             if process.rank in outcome.dead:
                 outcome.exits[process.rank] = fork_server().end_rank(process, kill=True)
         self._end([process for process in ranks if process.rank not in outcome.dead])
+
+
+def _await_stacks(stuck: list[RankProcess], before: dict[int, int]) -> None:
+    """Waits until each rank's log is longer than ``before`` (bytes by rank) and grows no more."""
+    until = time.monotonic() + SLOW_STACK_SECONDS
+    seen: dict[int, int] = {}
+    while time.monotonic() < until:
+        sizes = {process.rank: process.log.stat().st_size for process in stuck}
+        if sizes == seen and all(sizes[rank] > before[rank] for rank in sizes):
+            return
+        seen = sizes
+        time.sleep(STACK_SECONDS / 3)
