@@ -263,8 +263,8 @@ class SubjectItem(pytest.Item):
         if not corpus_run.allows_user_code:
             reason = "runs code of your own; add --fuzzshard-allow-user-code"
             self.add_marker(pytest.mark.skip(reason=reason))
-        recorded = pytest.mark.xfail(strict=False, raises=RecordedFinding, reason="recorded")
-        self.add_marker(recorded)
+        reason = "a recorded finding; delete its folder once it is gone"
+        self.add_marker(pytest.mark.xfail(strict=False, raises=RecordedFinding, reason=reason))
 
     def runtest(self) -> None:
         """Check the model as the entry says, on ranks of its own."""
