@@ -208,5 +208,7 @@ def _summary(outcomes: list[Outcome], num_files: int, interrupted: bool) -> str:
     counts = ", ".join(
         f"{outcomes.count(outcome)} {outcome}" for outcome in Outcome if outcome in outcomes
     )
-    missing = f"; interrupted, {num_files - len(outcomes)} not replayed" if interrupted else ""
-    return f"replayed {len(outcomes)}: {counts or 'no cases found'}{missing}"
+    if interrupted:
+        left = f"interrupted, {num_files - len(outcomes)} not replayed"
+        return f"replayed {len(outcomes)}: {counts}; {left}" if counts else left
+    return f"replayed {len(outcomes)}: {counts or 'no cases found'}"

@@ -42,10 +42,11 @@ FIND_A_KNOWN_BUG = (
 
 
 _MENDS = {
-    "both": "three cases of four run on torch with known bugs mended, the others on torch as it "
-    "is",
-    "on": "cases run on torch with known bugs mended; what fails there is run on torch as it is",
-    "off": "cases run on torch as it is, and no bug is known",
+    "both": "three of four cases run with known bugs of torch fixed in memory, the others on "
+    "torch as it is",
+    "on": "cases run with known bugs of torch fixed in memory; one that fails is run on torch as "
+    "it is, too",
+    "off": "cases run on torch as it is; known bugs count as findings",
 }
 
 
@@ -177,10 +178,11 @@ def _saved(event: FindingSaved) -> Iterator[str]:
     rate = Confirmation(runs=event.runs, reproduced=event.reproduced, others=event.others)
     yield f"[{clock(event.elapsed)}] {what} {event.signature}"
     leaves = f"{event.leaves_before} -> {counted(event.leaves_after, 'leaf module')}"
-    yield f"    {leaves}, confirmed: {rate.text()}"
-    yield f"    replay: {event.replay_command}"
     verified = {True: "fails as it should", False: "does NOT fail when run alone", None: "not run"}
-    yield f"    script: {event.script} ({verified[event.script_fails]})"
+    script = f"script {verified[event.script_fails]}"
+    yield f"    {leaves}, confirmed: {rate.text()}, {script}"
+    yield f"    replay: {event.replay_command}"
+    yield f"    script: {event.script}"
     if event.note:
         yield f"    note: {event.note}"
 
@@ -191,7 +193,8 @@ def _summary(event: CampaignFinished) -> Iterator[str]:
     """
     yield ""
     for finding in event.findings:
-        yield f"{_finding(finding)}: {finding.path}"
+        yield _finding(finding)
+        yield f"    {finding.path}"
     for path in event.unresolved:
         yield f"not done before the end: {path}"
         yield f"    the next run in this corpus goes on with it, or: fuzzshard shrink {path}"

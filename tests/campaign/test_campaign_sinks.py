@@ -102,7 +102,7 @@ def test_plain_lines_tell_of_findings_that_the_corpus_had(tmp_path):
 
 @pytest.mark.parametrize(
     ("mends", "said"),
-    [("both", "three cases of four"), ("on", "mended;"), ("off", "no bug is known")],
+    [("both", "three of four cases"), ("on", "one that fails"), ("off", "count as findings")],
 )
 def test_plain_lines_say_on_which_torch_cases_run(tmp_path, mends, said):
     assert said in plain(tmp_path, lambda case: PASS, mends=mends, max_cases=1)
