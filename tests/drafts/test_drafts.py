@@ -451,7 +451,7 @@ def test_what_to_file_first_is_silent_and_neither_public_nor_fixed(
     assert "(2 entries)" in first
     assert second.startswith("2. [FSDP2] fully_shard: gradient of a parameter is silently wrong")
     assert "- Nobody has said yet who hits it." in second
-    assert last == "2 of 3 roots to file; left out: 3 public (--json lists them)"
+    assert last == "2 of 3 bugs to file; left out: 3 public (--json lists them)"
     assert fuzzshard("report", "--top", "9", tmp_path, "--json") == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["severity"] for row in rows[:3]] == ["silent", "silent", "crash"]

@@ -95,10 +95,6 @@ def test_what_is_rare_takes_few_draws_once_it_is_found(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (
-            {"only": ("leaf:linear",), "require": ("reuse:alias", "mesh:pipeline")},
-            "has no mesh:pip",
-        ),
         ({"require": ("mesh:tensor", "option:meta")}, "has no (mesh:tensor|option:meta)"),
     ],
 )
