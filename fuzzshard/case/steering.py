@@ -40,7 +40,7 @@ class Steering:
         for glob in self.require:
             if matching(glob) <= self.forbidden:
                 raise UsageError(
-                    f"--require {shlex.quote(glob)} leaves nothing to draw: "
+                    f"--require {shlex.quote(glob)} leaves no case to draw: "
                     f"{self.forbidding(min(matching(glob)))} rules it out",
                     "leave one of the two out",
                 )

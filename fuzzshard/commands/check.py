@@ -211,7 +211,7 @@ def check(
             return code
         if code:
             raise UsageError(
-                "the model differs before anything is changed around it", "mend that first"
+                "the model differs before anything is changed around it", "fix that first"
             )
         limit = max_time or (None if max_cases else DEFAULT_SECONDS)
         limit = limit and max(0.0, limit - sum(report.seconds for report in done))

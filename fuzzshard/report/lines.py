@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -129,6 +130,17 @@ def cut(text: str, width: int) -> str:
     """Return ``text`` as one line of at most ``width`` columns."""
     indent = text[: len(text) - len(text.lstrip())]
     return indent + first_words(" ".join(text.split()), width - len(indent))
+
+
+def folded(text: str, width: int) -> str:
+    """Return ``text`` on lines of at most ``width`` columns, broken between words.
+
+    A line with a path or a command stays one line, as people copy it.
+    """
+    if len(text) <= width or "/" in text or " --" in text:
+        return text
+    indent = " " * (len(text) - len(text.lstrip()) + 2)
+    return textwrap.fill(text, width, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def corpus_text(loaded: CorpusLoaded) -> str:

@@ -10,7 +10,7 @@ import pytest
 from fake_campaign import PASS, campaign, divergence, make_case, numbered
 
 from fuzzshard.events import SCHEMA, AnyEvent
-from fuzzshard.report.lines import event_lines
+from fuzzshard.report.lines import event_lines, folded
 from fuzzshard.report.panel import CampaignPanel
 from fuzzshard.report.progress import Progress
 from fuzzshard.report.sinks import make_sink
@@ -154,3 +154,15 @@ def test_the_panel_shows_what_cases_are_asked_to_be(tmp_path):
     console = Console(file=io.StringIO(), width=200)
     console.print(CampaignPanel(progress))
     assert asked in console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("  one two three four", "  one two\n    three four"),
+        ("page: first/report.html", "page: first/report.html"),
+        ("next: fuzzshard run --seed 1", "next: fuzzshard run --seed 1"),
+    ],
+)
+def test_lines_break_between_words_and_what_people_copy_does_not(text: str, shown: str) -> None:
+    assert folded(text, 14) == shown
