@@ -170,7 +170,8 @@ def summary(entry: CorpusEntry, script: str | None) -> str:
         what = f"{under}, {thing[:1].lower()}{thing[1:]}{where} differs from plain training."
     else:
         name = f" (`{first.name}`{where})" if first.name else where
-        what = f"{under}: {_headline(entry, first)}{name}."
+        start = f"{under}, the " if isinstance(rule, TensorOracle) else f"{under}: "
+        what = f"{start}{_headline(entry, first)}{name}."
     return what + rule.consequence(first)
 
 
@@ -239,6 +240,8 @@ def _rule(entry: CorpusEntry, first: Finding) -> str:
     }.get(first.rung, "they may differ by rounding only.")
     if first.detail in (MISSING, UNEXPECTED):
         why = "whether something is there does not depend on rounding."
+    elif first.type_due:
+        why = "shape and dtype do not depend on rounding."
     elif first.bound == 0 and first.rung in ("bounded", "precision"):
         why = "both sides compute it in the same way, so the bits must be equal."
     return f"the result is compared with {reference}; {why}"
