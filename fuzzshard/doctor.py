@@ -102,7 +102,7 @@ def examine(
         worlds = len(
             place_on_devices("auto", config.size, cuda_devices(), cores, config.ranks_per_device)
         )
-    yield Check("worlds", f"{worlds} of so many ranks fill the node (--worlds auto)")
+    yield Check("worlds", f"--worlds auto starts {worlds}, of this many ranks each")
     case = clean_case(config.size)
     try:
         yield from _examine_clean(start_world, config, case)
@@ -123,13 +123,13 @@ def _examine_clean(
         yield Check(
             "torch", f"{world.info['torch']}, {world.info['device']}, {world.info['backend']}"
         )
-        yield Check("start-up", f"{first:.1f} s from nothing to the end of the first case")
+        yield Check("start-up", f"{first:.1f} s to the end of the first case")
         for line in newer_lines(world.info["torch"]):
             yield Check("", line)
         off = off_lines(world.info)
         yield Check(
             "instruments",
-            f"all {len(INSTRUMENTS)} prove themselves" if not off else "some are off",
+            f"all {len(INSTRUMENTS)} work with this torch" if not off else "some are off",
         )
         for line in off:
             yield Check("", line)
@@ -150,7 +150,7 @@ def _examine_mends(world: ReplayWorld, case: Case) -> Iterator[Check]:
     mends = mends_for()
     reasons = unfit(mends)
     fit = len(mends) - len(reasons)
-    yield Check("known bugs", f"{len(mends)} of this torch, of which {fit} can be mended")
+    yield Check("known bugs", f"{len(mends)} of this torch, of which {fit} can be fixed in memory")
     for line in unfit_lines(reasons):
         yield Check("", line)
     verdict = world.run(case, mends=mends)

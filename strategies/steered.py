@@ -97,10 +97,12 @@ def reach(
 ) -> Steered:
     """Find first cases that are as asked; equal arguments find the same.
 
-    Raises :class:`UsageError` where :data:`MAX_DRAWS` draws find none.
+    Raises :class:`UsageError` for what no case can be, and where :data:`MAX_DRAWS` draws find
+    none.
     """
     if steering.of_engines_alone:
         return Steered(steering)
+    steering.check_possible(world_size=world_size, cuda=cuda)
     asked = steering.requiring(shared)
     search = _Search(asked, seed, world_size=world_size, cuda=cuda)
     search.go_on(MAX_DRAWS)

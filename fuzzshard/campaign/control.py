@@ -125,7 +125,7 @@ class Control:
         if count >= MAX_INFRA_IN_A_ROW:
             raise InfraError(
                 f"{count} cases in a row could not be judged, the last one for: {verdict.message}",
-                "mend the machine and start the campaign again",
+                "repair the machine and start the campaign again",
             )
         return count
 

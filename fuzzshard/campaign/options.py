@@ -74,11 +74,13 @@ class CampaignOptions:
             if not path.is_file():
                 raise UsageError(f"{path}, to be preloaded, is not a file", "check the path")
         if self.extra_mends and self.mends == "off":
-            raise UsageError("extra mends do nothing with mends off", "leave one of the two out")
+            raise UsageError(
+                "--extra-mends does nothing with --mends off", "leave one of the two out"
+            )
         mends_for(extra=self.extra_mends)
         if any(self.corpus.glob(f"*/{CASE_FILE}")):
             raise UsageError(
-                f"{self.corpus} holds entries itself, where a campaign would not look for them",
+                f"{self.corpus} holds entries, and a campaign looks for them in a folder of it",
                 f"name the folder that has them in its {FINDINGS_FOLDER}/",
             )
 

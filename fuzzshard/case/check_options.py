@@ -98,5 +98,5 @@ def _check_expectations(case: Case) -> None:
             re.compile(expect.pattern)
         except re.error as error:
             raise InvalidCase(
-                f"{expect.pattern!r} is no regular expression: {error}", "mend it"
+                f"{expect.pattern!r} is no regular expression: {error}", "correct it"
             ) from None

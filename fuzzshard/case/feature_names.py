@@ -176,3 +176,28 @@ DIMENSIONS: dict[str, str] = {
     "expect": "what a case expects to be raised",
 }
 """What the features of each dimension are about: the part of their names before the colon."""
+
+NEEDED_RANKS = {"mesh:2": 2, "mesh:3": 3, "mesh:4": 4, "mesh:larger": 5, "mesh:hsdp": 4}
+"""How large a world must be for a case to have a feature, where that is more than one rank."""
+ON_CUDA = frozenset(
+    (
+        "compile:inductor",
+        "fsdp1:initial_first_rank",
+        "fsdp1:offload",
+        "fsdp1:summon_on_host",
+        "input:on_host",
+        "offload:pinned",
+        "option:memory",
+    )
+)
+"""Features that only cases for CUDA have."""
+ONE_OF = tuple(
+    frozenset(names)
+    for names in (
+        ("mesh:1", "mesh:2", "mesh:3", "mesh:4", "mesh:larger"),
+        ("dtype:float32", "dtype:float64"),
+        ("values:gaussian", "values:dyadic"),
+        ("loss:sum", "loss:dot", "loss:mean_square"),
+    )
+)
+"""Sets of features of which every case has exactly one."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import shlex
 from collections.abc import Iterable, Set
 
 from fuzzshard.case.case import ALL_ENGINES, Case, EngineName
-from fuzzshard.case.feature_names import FEATURES
+from fuzzshard.case.feature_names import FEATURES, NEEDED_RANKS, ON_CUDA, ONE_OF
 from fuzzshard.case.feature_words import check_glob, dimension_of, matching
 from fuzzshard.errors import UsageError
 
@@ -39,7 +40,7 @@ class Steering:
         for glob in self.require:
             if matching(glob) <= self.forbidden:
                 raise UsageError(
-                    f"--require {shlex.quote(glob)} leaves nothing to draw: "
+                    f"--require {shlex.quote(glob)} leaves no case to draw: "
                     f"{self.forbidding(min(matching(glob)))} rules it out",
                     "leave one of the two out",
                 )
@@ -90,6 +91,36 @@ class Steering:
     def allows(self, present: Set[str]) -> bool:
         """Tell whether a case with these features is as asked."""
         return not any(self.faults(present))
+
+    def check_possible(self, *, world_size: int, cuda: bool) -> None:
+        """Raise :class:`UsageError` where the names of features show that no case is as asked."""
+        for glob in self.require:
+            wanted = matching(glob) - self.forbidden
+            ranks = min(NEEDED_RANKS.get(feature, 1) for feature in wanted)
+            if ranks > world_size:
+                raise UsageError(
+                    f"--require {shlex.quote(glob)} needs {ranks} ranks, and a world has "
+                    f"{world_size}",
+                    f"use --world-size {ranks} or more",
+                )
+            if wanted <= ON_CUDA and not cuda:
+                raise UsageError(
+                    f"--require {shlex.quote(glob)} needs CUDA", "leave it out on a CPU"
+                )
+        for names in ONE_OF:
+            left = names - self.forbidden
+            if not left:
+                raise UsageError(
+                    f"every case has one of {', '.join(sorted(names))}, and "
+                    f"{' '.join(self.words)} rules out all of them",
+                    "leave something out",
+                )
+            alone = [glob for glob in self.require if matching(glob) <= names]
+            for one, other in itertools.combinations(alone, 2):
+                if matching(one).isdisjoint(matching(other)):
+                    raise UsageError(
+                        f"no case has both {one} and {other}", "leave one of the two out"
+                    )
 
     def complaints(self, present: Set[str]) -> list[str]:
         """Say what is wrong with a case with these features."""

@@ -115,7 +115,9 @@ def _report(training: Training, outcome: Outcome, seconds: float) -> TrainingRep
             raise UsageError(failure.message.partition(": ")[2], "see fuzzshard check --help")
     for failure in failures:
         if failure.phase in ("judge", "setup") or failure.machine:
-            raise InfraError(failure.machine or failure.message, "this says nothing of the model")
+            raise InfraError(
+                failure.machine or failure.message, "this says nothing about the model"
+            )
     if (found := _trouble(outcome, failures)) is not None:
         kind, place, message = found
         return TrainingReport(
@@ -140,7 +142,7 @@ def _trouble(
         printed = outcome.stacks.get(rank, "")
         code = outcome.exits.get(rank, 0)
         if trouble := death_trouble(code, printed, outcome.out_of_memory):
-            raise InfraError(f"rank {rank} {trouble}", "this says nothing of the model")
+            raise InfraError(f"rank {rank} {trouble}", "this says nothing about the model")
         return "error", f"rank {rank}", f"died of {signal_name(code)}"
     if waiting := sorted(outcome.waiting()):
         where = (f"rank {r} waits {stands_in(outcome.stacks.get(r, ''))}" for r in waiting)

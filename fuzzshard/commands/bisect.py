@@ -37,24 +37,23 @@ def bisect(
     constraint: Several = (),
     python: Annotated[str, Parameter(show_default=False)] = "",
 ) -> int:
-    """Search the release of torch in which a finding came, or went.
+    """Find the release of torch that began or fixed a finding.
 
-    Runs the script of the entry under the oldest and the newest release,
-    then halves what is between two that differ. The releases are those
+    This runs the script of the entry under the oldest and the newest
+    release, and searches between two that differ. The releases are those
     that the package index has, from 2.11 on or between --good and --bad;
-    an index of nightlies gives nightlies. Every version gets an
-    environment of its own, made by uv if there is one and by venv and pip
-    if not, and kept for the next time. What a version says is written into
-    the entry at once (bad_on, good_on; the newest one says whether it is
-    open or fixed) and not asked again, so an interrupted bisection goes on
-    where it stopped. A flaky finding that stays away proves nothing, and
-    of that nothing is written.
+    an index of nightlies gives nightlies. Each version gets an environment
+    of its own (made by uv, or by venv and pip), which is kept for the next
+    time. Results are written into the entry at once (bad_on, good_on; the
+    newest version decides between open and fixed), so an interrupted
+    search continues where it stopped. If a flaky finding does not show,
+    nothing is written.
 
     Exit code 1: some version shows the finding; 0: none does; 3: none
     could be judged.
 
-    A finding of the CPU takes wheels for the CPU (200 MB), one of CUDA
-    those of PyPI (5 GB for each version).
+    Findings on the CPU use CPU wheels (200 MB for each version), those on
+    CUDA the wheels of PyPI (5 GB for each version).
 
     For example:
       fuzzshard bisect corpus/findings/NAME

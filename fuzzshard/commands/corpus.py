@@ -59,13 +59,12 @@ def list_(
 ) -> int:
     """Print one line for each entry, the worst first.
 
-    severity: silent (a result is wrong and nothing says so), hang, crash,
-    leak, warning, internal (only an instrument sees it). component
-    (fully_shard, FSDP1, DDP, replicate, DTensor, checkpoint, compile,
-    other) and cause are those of the mend that cures it. Names are cut in
-    the middle where a line is too narrow: fuzzshard show
-    corpus/findings/*DIGEST finds an entry by its end, and --json has
-    everything.
+    severity is silent (a result is wrong and nothing says so), hang,
+    crash, leak, warning or internal (only private state of torch is
+    wrong). cause is the known bug behind the finding, by the name of its
+    mend, and component the part of torch that has the bug. Long names are
+    cut in the middle: fuzzshard show corpus/findings/*DIGEST finds an
+    entry by its end, and --json has the full names.
 
     Options that filter take patterns with * and ?, and may be repeated; ""
     stands for entries that have none.
@@ -81,7 +80,7 @@ def list_(
     paths
         Corpora, entries or case files; by default ./corpus.
     sort
-        What comes first in the order; size is modules, then ops.
+        What to sort by; size is the number of modules, then of ops.
     as_json
         Print one JSON object for each entry.
     """
@@ -104,10 +103,10 @@ def causes(
 ) -> int:
     """Print the causes of findings, a line for each, the worst first.
 
-    A cause is the mend that an entry names: explain finds it, and corpus
-    mark writes it down. The releases are what replay --update and bisect
-    have written into the entries. Filters are those of corpus list; a
-    cause counts the entries that are left.
+    A cause is a known bug, by the name of its mend: explain finds it, and
+    corpus mark --cause writes it into the entry. Releases come from what
+    replay --update and bisect wrote. Filters select entries, as in corpus
+    list; causes without any are left out.
 
     For example:
       fuzzshard corpus causes corpus/findings --severity silent
@@ -119,12 +118,12 @@ def causes(
     paths
         Corpora or entries; by default ./corpus.
     sort
-        What comes first in the order; entries are how many there are of a cause.
+        What to sort by; entries is the number of entries of a cause.
     torch
-        Releases, separated by commas: a column for each, which says how many of the entries that
-        were looked at under it have their finding there (2/3).
+        Releases, separated by commas. Each gets a column: of the entries that were run under it,
+        how many show their finding (2/3).
     write
-        Write all causes of one corpus as tables into its README.md, below what people wrote there.
+        Write all causes of a corpus as tables into its README.md, below what people wrote there.
     as_json
         Print one JSON object for each cause.
     """
@@ -170,13 +169,13 @@ def verify(
 ) -> int:
     """Check that each entry can be read and that its script belongs to its case.
 
-    With --causes, check instead that entries have the cause that they name:
-    each fails on torch as it is, and passes with its mend alone and with all
-    mends. Entries whose bug this torch does not have are left out.
+    With --causes, check instead that each entry names the right cause: it must
+    fail on torch as it is, and pass with its mend alone and with all mends.
+    Entries whose bug this torch does not have are left out.
 
-    OK          the entry is whole
+    OK          nothing is wrong with the entry
     STALE       this version would write another script
-    UNSCRIPTED  no script can show the finding; replaying does
+    UNSCRIPTED  no script can show the finding; replay can
     MISSING     it has no script
     INVALID     a file cannot be read
     UNSHOWN     --run: the script does not show the finding, or a fixed one

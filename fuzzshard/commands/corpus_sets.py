@@ -90,10 +90,9 @@ def prune(*paths: Path, dry_run: Flag = False) -> int:
 def merge(*sources: Path, into: Folder) -> int:
     """Join corpora in one: of each signature and set of features the smallest case is kept.
 
-    A finding in the corpus that a smaller one replaces is removed after
-    that is written; what people wrote into it (the issue, wontfix) stays.
-    The sources are left as they are, campaigns with their journals: to see
-    those together, give their directories to status and to html.
+    Where a smaller case replaces a finding of the corpus, what people wrote
+    into it (the issue, wontfix) is kept. The sources stay as they are. To see
+    several campaigns together, give their folders to status and to html.
 
     For example:
       fuzzshard merge /data/node1 /data/node2 --into corpus

@@ -56,8 +56,8 @@ def explain(
     applied in memory only. A finding that goes away is known. The smallest set
     of mends with which it goes away is its cause.
 
-    KNOWN    mends make it go away, or a tripwire says that its cause occurred
-    NEW      it is there in spite of all mends
+    KNOWN    it goes away with mends, or a known bug that no mend can fix occurred
+    NEW      it is there even with all mends
     MEND     it is there only with mends: a mend is wrong
     NONE     torch as it is shows no finding
     SKIPPED  this machine cannot run the case

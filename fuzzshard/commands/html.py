@@ -17,7 +17,7 @@ def html(
 ) -> int:
     """Write one HTML file with plots, findings, scripts and drawings of the cases.
 
-    It needs nothing beside it and asks the network for nothing. Findings can
+    The file needs no other file and no network. Findings can
     be filtered by severity, component, cause and status. A campaign writes
     the same into its own directory; this is for a corpus without a campaign,
     and for several nodes together.

@@ -63,7 +63,7 @@ def _own_profiles() -> Mapping[str, Mapping[str, Any]]:
     try:
         table: Any = Toml(FILE, search_parents=True).config
     except CycloptsError as error:
-        raise UsageError(f"{FILE} cannot be read: {error}", "mend it") from None
+        raise UsageError(f"{FILE} cannot be read: {error}", "correct it") from None
     for key in TABLE:
         table = _table(table.get(key, {}), key)
     profiles: dict[str, dict[str, Any]] = {

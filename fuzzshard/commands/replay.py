@@ -55,7 +55,7 @@ def replay(
     WONTFIX       the same, and the entry says that it is meant to stay
     CHANGED       another finding is there, or a case that must pass fails
     FIXED         the recorded finding is gone
-    KNOWN         with --known: a case that must pass fails by known bugs of torch
+    KNOWN         with --known: known bugs of torch fail a case that must pass
     PASS          the case passes, and no finding was expected here
     INCONCLUSIVE  a flaky finding was absent, or rounding could explain it
     SKIPPED       it needs more ranks, or CUDA, or another torch
@@ -84,12 +84,13 @@ def replay(
         How long a case may take before it counts as a hang: 30s, 2m. By default learned from
         earlier cases, and 5m for a case that must pass.
     known
-        When a case that must pass fails, find out whether known bugs of torch cause that (see
+        If a case that must pass fails, find out whether known bugs of torch cause it (see
         explain).
     mended
         Run cases with known bugs of torch fixed in memory. No finding should be left.
     extra_mends
-        With --known or --mended: a folder of your own mends, one file each. Repeat for several.
+        With --known or --mended: a folder of your own mends (fixes of known bugs), one Python
+        file each. Repeat for several.
     preload
         A Python file that every rank runs before anything else. Repeat for several.
     as_json
@@ -208,5 +209,7 @@ def _summary(outcomes: list[Outcome], num_files: int, interrupted: bool) -> str:
     counts = ", ".join(
         f"{outcomes.count(outcome)} {outcome}" for outcome in Outcome if outcome in outcomes
     )
-    missing = f"; interrupted, {num_files - len(outcomes)} not replayed" if interrupted else ""
-    return f"replayed {len(outcomes)}: {counts or 'no cases found'}{missing}"
+    if interrupted:
+        left = f"interrupted, {num_files - len(outcomes)} not replayed"
+        return f"replayed {len(outcomes)}: {counts}; {left}" if counts else left
+    return f"replayed {len(outcomes)}: {counts or 'no cases found'}"

@@ -51,14 +51,14 @@ def report(
 ) -> int:
     """Draft a PyTorch issue of a finding (report.md), or rank what to file first.
 
-    The draft is for a person to review and send; nothing is ever sent. It tells
-    of one root: other entries that name the same cause stand in it, with their
-    scripts. This runs the scripts, the case, changes of the case that may make
-    it pass (which are saved in the entry), and torch.utils.collect_env.
+    The draft is for a person to review and send; nothing is ever sent. It is
+    about one bug: other entries with the same cause are in it with their scripts.
+    This command runs the scripts, the case, small changes of the case (those that
+    make it pass are saved in the entry), and torch.utils.collect_env.
 
-    With --top, print the roots of a corpus that are worth filing first, and why:
-    silent wrong results, then hangs, crashes, leaks. What is public already, or
-    fixed in the newest torch that was tried, is left out.
+    With --top, print which bugs of a corpus to file first, and why: silent wrong
+    results, then hangs, crashes, leaks. Bugs that are public already, or fixed in
+    the newest torch that was tried, are left out.
 
     Exit code 0: the draft is written, or a case that should pass passes; 1: a
     case that should pass shows a finding; 3: the finding did not show here. No
@@ -80,13 +80,13 @@ def report(
     run
         --no-run runs nothing, and writes only what the entry knows.
     top
-        How many roots of a corpus to print, the first one to file first.
+        How many bugs of a corpus to print, the first one to file first.
     device
         auto uses CUDA with NCCL if there is a GPU, else the CPU with gloo.
     preload
         A Python file that every rank runs before anything else. Repeat for several.
     as_json
-        With --top: print one JSON object for each root, then for those left out.
+        With --top: print one JSON object for each bug, then for those left out.
     """
     if top is not None:
         return _top(path or DEFAULT_CORPUS, top, as_json=as_json)
@@ -143,13 +143,13 @@ def _write(
     write_atomic(target, text.encode())
     print(f"{target}: {len(text)} characters; read it before you send it")
     if told:
-        print(f"it tells of the same cause in {', '.join(variant.name for variant in told)}")
+        print(f"it also has the scripts of {', '.join(variant.name for variant in told)}")
     for other in duplicates(file, entry, features):
         print(f"may be the same: {other.name} ({other.why})")
     if entry.lifecycle is Lifecycle.FIXED and entry.good_on:
         print(f"torch {entry.good_on[-1]} does not show it: send it for older releases only")
     if not shows:
-        print("the finding did not show in all that was run here: the draft says so")
+        print("not everything that ran here showed the finding; the draft says so")
     return EXIT_CLEAN if shows else EXIT_INCONCLUSIVE
 
 
@@ -204,7 +204,7 @@ def _gather(
     size = max(entry.case.mesh.size, MOST_RANKS)
     size = size if kind == "cpu" else min(size, num_devices)
     config = world_config(kind, num_devices, preload, asked=size, default=size)
-    with busy("running the case, and changes of it that may make it right", 3) as line:
+    with busy("running the case, and changes of it that may make it pass", 3) as line:
         with World(config) as world:
             evidence = judged(world, size, entry)
         line.advance()
@@ -238,7 +238,7 @@ def _top(corpus: Path, most: int, *, as_json: bool) -> int:
     reasons = [root.left_out.partition(":")[0] for root in left_out]
     counts = ", ".join(f"{reasons.count(why)} {why}" for why in dict.fromkeys(reasons))
     print(
-        f"{len(first)} of {len(roots) - len(left_out)} roots to file"
+        f"{len(first)} of {len(roots) - len(left_out)} bugs to file"
         + (f"; left out: {counts} (--json lists them)" if counts else "")
     )
     return complain(broken)

@@ -63,8 +63,8 @@ def run(
     Each finding is saved at once, confirmed on fresh ranks, shrunk to a
     minimal case, and saved again with a script that shows it.
     The same command continues a campaign that was killed or interrupted.
-    Findings that known bugs of torch cause are counted by cause. Like
-    findings that the corpus already has, they do not change the exit code.
+    Findings that known bugs of torch cause are counted for each bug. Neither
+    they nor findings that the corpus already has change the exit code.
 
     For example:
       fuzzshard run --max-time 10m
@@ -79,7 +79,7 @@ def run(
     Parameters
     ----------
     profile
-        A name for several options: ci, nightly, soak or dev, or a table
+        Take several options from a profile: ci, nightly, soak or dev, or a table
         [tool.fuzzshard.profiles.NAME] in the pyproject.toml of this folder or the nearest parent.
     max_time
         Stop after this long: 90s, 10m, 2h.
@@ -88,14 +88,15 @@ def run(
     max_findings
         Stop after this many distinct new findings.
     stop_after_no_new
-        Stop when nothing was new for this long: no pair of features, no line of torch, no finding.
+        Stop when nothing new came for this long: no finding, no pair of features, no line of
+        torch.
     fresh
         Begin a new campaign even if an earlier one in the same corpus could be continued.
     seed
         The seed of the random cases. By default a random one, which is printed.
     corpus
-        The folder of the campaign: its findings and its journal. Findings that are in it do not
-        count as new.
+        The folder of the campaign, with its findings and its journal. Findings that it has
+        already do not count as new.
     device
         auto uses CUDA with NCCL if there is a GPU, else the CPU with gloo.
     world_size
@@ -111,15 +112,15 @@ def run(
         Test only this engine. Repeat for several. By default all are tested. The same as --only
         engine:NAME.
     only
-        Features, such as 'mesh:[23]': of the same dimension (mesh) cases have no others. See
-        fuzzshard features for the names.
+        Features, such as 'mesh:[23]'. Cases have no other features of the same dimension (mesh).
+        fuzzshard features lists the names.
     exclude
-        Features that no case has.
+        Features that no case may have.
     require
-        Features that every case has: for each glob one that matches. 'A|B' matches what A or B
-        does.
+        Features that every case must have: one that matches for each glob. 'A|B' matches what A
+        or B matches.
     like
-        Words in place of --require, such as "hsdp bf16 checkpoint". What they stand for is
+        Words instead of --require, such as "hsdp bf16 checkpoint". What they stand for is
         printed.
     focus
         An entry or a case file. Half of the cases are mutants of it, the others share its rarest
@@ -129,14 +130,14 @@ def run(
     shrink
         Whether to shrink findings to minimal cases.
     confirm
-        How often to run a finding again on fresh ranks: as found, and as shrunk. One that is
-        absent in some of these runs is flaky: it gets at least ten runs, and its rate is saved.
+        How often to run a finding again on fresh ranks: as found, and as shrunk. A finding that
+        is absent in some of these runs is flaky: it gets at least ten runs, and its rate is saved.
     mends
-        Whether known bugs of torch are fixed in memory. on: they are, so they cannot hide others;
-        a case that fails then counts if it also fails without the fixes. off: they are not, and
-        every bug counts as new. both: on for three cases of four, off for the others.
+        Whether known bugs of torch are fixed in memory, by "mends". on: yes, so that they hide no
+        others; a case that fails counts if it also fails without the fixes. off: no, and known
+        bugs count as new. both: on for three of four cases, off for the others.
     extra_mends
-        A folder of your own mends, one Python file each. Repeat for several.
+        A folder of your own mends (fixes of known bugs), one Python file each. Repeat for several.
     guidance
         How to choose among drawn cases. none: take each. features: prefer rare combinations of
         features. coverage: also prefer cases that reach new lines of torch's Python code.

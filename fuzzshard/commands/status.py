@@ -43,7 +43,7 @@ def status(
         Also write a JUnit XML file: a failing test for each distinct finding, and a test for the
         campaign.
     watch
-        Say it again every five seconds, until the campaigns end.
+        Print it again every five seconds, until the campaigns end.
     """
     while True:
         again = _say(directories, as_json=as_json, junit=junit, clear=watch)

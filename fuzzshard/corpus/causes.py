@@ -25,18 +25,19 @@ PAGE = (
     MARKER
     + """fuzzshard corpus causes {corpus} --write -->
 
-## {causes} roots of {entries} entries
+## {causes} causes of {entries} entries
 
-A root is a file of `fuzzshard/mends`. Its docstring is the diagnosis, and it has the smallest
-change of torch that makes its entries pass, or a tripwire that says when it occurs. The link leads
-to one of its entries. `fuzzshard corpus verify {corpus} --causes` proves each root.
+Each cause is a known bug of torch, described in a file of `fuzzshard/mends`: its docstring is the
+diagnosis, and it has the smallest change of torch with which its entries pass (or, where Python
+cannot fix it, code that notes when it occurs). The link leads to one of its entries. `fuzzshard
+corpus verify {corpus} --causes` checks all of that by running the entries.
 
-{roots}
+{rows}
 ## Entries by release of torch
 
-How many entries of each root show their finding under a release (bad), and how many do not (good).
-The others (n/a) were not looked at under it, or say nothing of it: it lacks what the case uses,
-its documentation excludes the case, the case shows something else there, or it needs CUDA.
+How many entries of each cause show their finding under a release (bad), and how many do not
+(good). The others (n/a) were not run under it, or cannot say: the release lacks what the case
+uses, its documentation excludes the case, the case shows something else, or it needs CUDA.
 
 {releases}"""
 )
@@ -169,7 +170,7 @@ def findings_page(causes: Sequence[Cause], corpus: object, old: str = "") -> str
         corpus=corpus,
         causes=len(causes),
         entries=entries,
-        roots=_markdown([ROOT_COLUMNS, *map(_root_cells, causes)]),
+        rows=_markdown([COLUMNS, *map(_cells, causes)]),
         releases=_markdown(_release_rows(causes, _releases_of_most(causes))),
     )
     return (head or "# Findings\n\n") + written
@@ -181,10 +182,10 @@ def _markdown(rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in lines)
 
 
-ROOT_COLUMNS = ("severity", "component", "root", "torch", "entries", "in public", "mend")
+COLUMNS = ("severity", "component", "cause", "torch", "entries", "in public", "mend")
 
 
-def _root_cells(cause: Cause) -> tuple[str, ...]:
+def _cells(cause: Cause) -> tuple[str, ...]:
     links = [issue_link(public.link) for public in cause.public if public.is_same]
     looked_for = "none found" if cause.public else ""
     return (
@@ -208,7 +209,7 @@ def _releases_of_most(causes: Sequence[Cause]) -> list[str]:
 
 
 def _release_rows(causes: Sequence[Cause], releases: Sequence[str]) -> list[list[str]]:
-    rows = [["root", "entries", *releases]]
+    rows = [["cause", "entries", *releases]]
     for cause in causes:
         counts = (cause.releases.get(release, (0, 0)) for release in releases)
         cells = (_of_release(bad, good, len(cause.entries)) for bad, good in counts)

@@ -50,15 +50,15 @@ class Asked:
     Parameters
     ----------
     cause
-        Only entries of a mend whose name matches.
+        Only entries whose cause has a name that matches.
     component
-        Only those whose cause is there.
+        Only entries whose cause is in this part of torch.
     severity
-        Only those that are so bad.
+        Only entries of this severity.
     status
-        Only those that are open, fixed, wontfix, flaky or unshrunk.
+        Only entries that are open, fixed, wontfix, flaky or unshrunk.
     engine
-        Only those whose finding accuses the engine.
+        Only entries in which this engine is wrong.
     """
 
     cause: tuple[str, ...] = ()

@@ -142,7 +142,7 @@ def _why(root: Root, entry: CorpusEntry, script: str | None, mend: Mend | None) 
     if root.example:
         yield "An example shows it in such a program."
     if root.rare:
-        yield f"It takes sizes that few have: {root.rare}."
+        yield f"It needs sizes that few use: {root.rare}."
     yield f"Shown by torch {', '.join(root.shown_by) or entry.torch}."
     if script is None:
         yield "There is no script."

@@ -48,10 +48,10 @@ _TAGS = {"checkpoint": "checkpoint", "compile": "torch.compile", "other": ""}
 IMPACT = {
     Severity.SILENT: "Silent wrong result: nothing is raised, and training goes on with it.",
     Severity.HANG: "Hang: ranks wait for each other, or lose each other, and training stops.",
-    Severity.CRASH: "Crash of a program that plain training runs.",
-    Severity.LEAK: "Leak: memory, or what holds it, stays after its last use.",
-    Severity.WARNING: "A warning of what is not so; results are right.",
-    Severity.INTERNAL: "Nothing that a user sees by itself: private state of torch is wrong.",
+    Severity.CRASH: "Crash, where plain training runs to its end.",
+    Severity.LEAK: "Leak: memory, or an object that holds it, is kept after its last use.",
+    Severity.WARNING: "A warning that is wrong; results are right.",
+    Severity.INTERNAL: "Private state of torch is wrong; no user sees it by itself.",
 }
 """What the severities of findings mean to whoever reads of one."""
 
@@ -138,7 +138,7 @@ def impact(entry: CorpusEntry) -> str:
         absent = f", and not with {', '.join(reversed(good))}" if good else ""
         said.append(f"Seen with torch {', '.join(reversed(bad))}{absent}.")
     if entry.lifecycle is Lifecycle.FIXED and good:
-        said.append(f"**Torch {good[-1]}, the newest that was tried, does not have it any more.**")
+        said.append(f"**Torch {good[-1]}, the newest that was tried, does not show it.**")
     return " ".join(said)
 
 
@@ -159,19 +159,19 @@ def summary(entry: CorpusEntry, script: str | None) -> str:
     first, engine = entry.findings[0], accused(entry, script)
     observed = " ".join(first.observed.split()).rstrip(".")
     rule, where = first.rule, _after(entry, first)
-    training = f"On {ranks(entry)} {f'training with {engine}' if engine else 'a training step'}"
+    on = f"On {ranks(entry)}"
+    under = f"{on} with {engine}" if engine else on
     if rule.sentence:
+        training = f"{on}, training{f' with {engine}' if engine else ''}"
         what = rule.sentence.format(who=training, observed=observed, brief=cut(observed, 400))
     elif isinstance(rule, TensorOracle) and first.error is not None:
         thing = rule.said(first)
         where = "" if " after " in thing else where
-        what = (
-            f"{training} goes wrong: {thing[:1].lower()}{thing[1:]}{where} is not that of plain "
-            "training."
-        )
+        what = f"{under}, {thing[:1].lower()}{thing[1:]}{where} differs from plain training."
     else:
         name = f" (`{first.name}`{where})" if first.name else where
-        what = f"{training} goes wrong: {_headline(entry, first)}{name}."
+        start = f"{under}, the " if isinstance(rule, TensorOracle) else f"{under}: "
+        what = f"{start}{_headline(entry, first)}{name}."
     return what + rule.consequence(first)
 
 
@@ -204,29 +204,23 @@ def reasons(entry: CorpusEntry, script: str | None, evidence: Evidence) -> Itera
     first = entry.findings[0]
     mend = own_mends().get(entry.cause)
     api = f"`{mend.title.partition(':')[0]}`" if mend is not None else ""
-    wrong = accused(entry, script) or api or "plain torch, which the script uses alone,"
+    wrong = accused(entry, script) or api or "torch itself, without any of its parallel engines,"
     yield f"{wrong} is wrong: {_rule(entry, first)}"
     if contract := mend.contract.text() if mend is not None else entry.notes.get(CONTRACT):
         yield f"Documented: {markdown(contract)}"
     if first.error is not None and first.bound:
         ratio = first.error / first.bound
         yield (
-            f"The difference is {first.error:.3g}. Rounding explains {first.bound:.3g} there: "
-            f"the difference is {ratio:.1e} times that."
+            f"The difference is {first.error:.3g}. Rounding explains at most {first.bound:.3g}, "
+            f"{ratio:.1e} times less."
         )
     if evidence.exactly is not None and evidence.exactly.error is not None:
-        bound = (
-            f", where rounding explains {evidence.exactly.bound:.1e}"
-            if evidence.exactly.bound
-            else ""
-        )
-        yield (
-            f"In float64 the difference is still {evidence.exactly.error:.3g}{bound}: it is no "
-            "rounding."
-        )
+        bound = evidence.exactly.bound
+        explained = f"; rounding explains at most {bound:.1e} there" if bound else ""
+        yield f"In float64 the difference is still {evidence.exactly.error:.3g}{explained}."
     if evidence.peer:
         peer = engine_name(evidence.peer)
-        yield f"Vote: {peer} on the same model, data and schedule agrees with plain training."
+        yield f"{peer} agrees with plain training on the same model, data and schedule."
 
 
 def _rule(entry: CorpusEntry, first: Finding) -> str:
@@ -238,22 +232,18 @@ def _rule(entry: CorpusEntry, first: Finding) -> str:
     if basis := first.rule.basis:
         return basis.format(truth=reference, expected=expected)
     if first.rung == "relation":
-        return (
-            f"the result is compared with its own, with `{entry.case.relation}` otherwise, which "
-            "must not matter."
-        )
+        return f"its result depends on `{entry.case.relation}`, which must not matter."
     why = {
         "bitwise": "both sides add the same two terms, so they must agree bit for bit.",
-        "exact": "all values are small integers times powers of two, so nothing is rounded in any "
-        "order.",
+        "exact": "all values are small integers times powers of two, so no order of the sums "
+        "rounds anything.",
     }.get(first.rung, "they may differ by rounding only.")
     if first.detail in (MISSING, UNEXPECTED):
         why = "whether something is there does not depend on rounding."
+    elif first.type_due:
+        why = "shape and dtype do not depend on rounding."
     elif first.bound == 0 and first.rung in ("bounded", "precision"):
-        why = (
-            "what is compared here is computed the same way on both sides, so the bits must be "
-            "equal."
-        )
+        why = "both sides compute it in the same way, so the bits must be equal."
     return f"the result is compared with {reference}; {why}"
 
 

@@ -222,7 +222,7 @@ def mend_from(file: Path) -> Mend:
         spec.loader.exec_module(module)
     except Exception as error:
         raise UsageError(
-            f"{file}: {type(error).__name__}: {error}", "mend it or leave it out"
+            f"{file}: {type(error).__name__}: {error}", "correct it or leave it out"
         ) from None
     return mend_of(module, file)
 

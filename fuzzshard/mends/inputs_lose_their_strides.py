@@ -1,12 +1,13 @@
-"""A wrapped module sees other strides of its inputs in forward than in a recomputation.
+"""The inputs of a wrapped module have other strides in forward than in a recomputation.
 
 Inputs that require gradients pass through ``RegisterPostBackwardFunction``
-(``torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py``). It returns them as they are, and
-autograd makes views of them with canonical strides where a dim has size 1. A recomputation that
-begins after the backward of the group has (``FSDPState._pre_forward``) passes them on untouched. A
-convolution of one channel chooses its layout by these strides, and ``matmul`` whether to fold a
-batch, so the recomputation saves other tensors: a CheckpointError, or wrong gradients where their
-shapes agree. An alias keeps the strides.
+(``torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py``), which returns them unchanged.
+Autograd makes views of them, and these views have canonical strides where a dim has size 1. A
+recomputation that begins after the backward of the group (``FSDPState._pre_forward``) does not use
+this function, so its inputs keep their strides. A convolution of one channel chooses its memory
+layout by these strides, and ``matmul`` decides by them whether to fold a batch. So the
+recomputation saves tensors of another layout: a CheckpointError, or wrong gradients if their shapes
+agree. An alias keeps the strides.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -15,8 +16,8 @@ TITLE = "fully_shard: CheckpointError or wrong gradients when an input has a dim
 COMPONENT = "fully_shard"
 CONTRACT = Promise("trades compute for memory", "torch.utils.checkpoint")
 SETUP = (
-    "A batch of one sequence is transposed on its way into a block that is checkpointed and "
-    "wrapped, so that its dim of size 1 has other strides than a new tensor would have."
+    "A batch of one sequence is transposed before it enters a block that is checkpointed and "
+    "wrapped, so its dim of size 1 does not have the strides of a new tensor."
 )
 EXAMPLE = r"""
 # torchrun --standalone --nproc-per-node 2 example.py

@@ -1,10 +1,10 @@
-"""The output dtype of a list group that ran in part is applied to the output of the root.
+"""The output of the root is cast to the output dtype of a list group that ran in part.
 
 ``FSDPState._force_complete_incomplete_states``
 (torch/distributed/fsdp/_fully_shard/_fsdp_state.py) ends the forward of groups of which not every
-module has run, from the post-forward of the root. It casts the root's output to the
-``output_dtype`` of each of these groups, although the outputs of their own modules have been cast
-already. In a recomputation nobody does that, so a checkpoint of the root finds other dtypes.
+module has run. It is called in the post-forward of the root, and casts the output of the root to
+the ``output_dtype`` of each of these groups. The outputs of their own modules have been cast
+already. A recomputation does not cast, so a checkpoint around the root finds other dtypes.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -20,10 +20,10 @@ CONTRACT = Promise(
     "fully_shard",
 )
 SETUP = (
-    "The final norm and the head are one group with an ``output_dtype`` of its own, say float32"
-    " for the logits, and a forward needs the hidden states only."
+    "The final norm and the head are one group with its own ``output_dtype``, such as float32 "
+    "for the logits, and a forward only needs the hidden states."
 )
-WORKAROUND = "Wrap the modules in groups of their own."
+WORKAROUND = "Wrap each of the modules in a group of its own."
 EXAMPLE = r"""
 # torchrun --standalone --nproc-per-node 2 example.py
 import torch

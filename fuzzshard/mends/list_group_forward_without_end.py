@@ -1,15 +1,15 @@
-"""A list group of which one module runs by itself never ends its forward.
+"""The forward of a list group never ends when one of its modules runs by itself.
 
-Only the hook that finds every module of the group to have run calls ``FSDPState._post_forward``,
-or the end of the root's forward does it in its place (``_register_group_forward_hooks`` and
+``FSDPState._post_forward`` is called by the hook that finds that every module of the group has run,
+or else when the forward of the root ends (``_register_group_forward_hooks`` and
 ``_force_complete_incomplete_states`` in torch/distributed/fsdp/_fully_shard/_fsdp_state.py).
-Neither comes where ``head(features)`` is what is called, or a module of the group outside of the
-FSDP root that the others are in. The group then stays unsharded and in its forward state, with
-itself as ``iter_forward_root``, until a backward ends: the next forward of the root takes itself
-for an inner one, so its inputs are not moved to the GPU, and the output of the last all-gather is
-kept. No pre-backward hook is registered either: where the features require no gradient, no
-post-backward runs, so the gradient stays on the unsharded parameter and the optimizer never sees
-it. A forward ends with the module that began it.
+Neither happens if only ``head(features)`` is called, or a module of the group that is outside of
+the FSDP root of the others. The group then stays unsharded and in its forward state, with itself
+as ``iter_forward_root``, until a backward ends. So the next forward of the root believes that it is
+an inner one: its inputs are not moved to the GPU, and the output of the last all-gather is kept.
+No pre-backward hook is registered either. If the features require no gradient, no post-backward
+runs, so the gradient stays on the unsharded parameter and the optimizer never sees it. With this
+change, a forward ends with the module that began it.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases

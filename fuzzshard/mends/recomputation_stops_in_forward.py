@@ -1,12 +1,13 @@
 """A module whose recomputation stops early stays in its forward state.
 
-``torch.utils.checkpoint`` ends a recomputation with an exception as soon as it has all that it
-saved (early stop). Where that happens within the forward of a wrapped module, its post-forward
-hook is not called, for ``FSDPState.init`` (torch/distributed/fsdp/_fully_shard/_fsdp_state.py)
-registers it without ``always_call``. Unless the backward comes to an output below the same FSDP
-root later, nothing else ends the forward of the group: it stays unsharded in its forward state, in
-which ``reshard()`` does nothing and the next forward registers no post-backward. Hooks of list
-groups are registered with ``always_call`` already.
+``torch.utils.checkpoint`` ends a recomputation by an exception as soon as it has all tensors that
+were saved (early stop). If that happens within the forward of a wrapped module, its post-forward
+hook is not called, because ``FSDPState.init``
+(torch/distributed/fsdp/_fully_shard/_fsdp_state.py) registers it without ``always_call``. Unless the
+backward later reaches an output below the same FSDP root, nothing else ends the forward of the
+group. It stays unsharded in its forward state, in which ``reshard()`` does nothing and the next
+forward registers no post-backward. The hooks of list groups are registered with ``always_call``
+already.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -20,10 +21,9 @@ CONTRACT = Promise(
     "fully_shard",
 )
 SETUP = (
-    "A part of a model that is wrapped, and is not below a root in this iteration, is trained "
-    "by itself with activation checkpointing (non-reentrant, as recommended). It stays "
-    "unsharded, ``reshard()`` does nothing, and what a step changes is not what its next "
-    "forward computes with."
+    "A wrapped part of a model is trained by itself, without its FSDP root, and with activation "
+    "checkpointing (non-reentrant, as recommended). It stays unsharded, ``reshard()`` does "
+    "nothing, and its next forward does not use the parameters that the step has changed."
 )
 EXAMPLE = r"""
 # torchrun --standalone --nproc-per-node 2 example.py

@@ -1,16 +1,16 @@
-"""``FSDPModule.reshard()`` does nothing in a forward, and nothing against an all-gather that was
-begun.
+"""``FSDPModule.reshard()`` does nothing during a forward, and does not drop a pending all-gather.
 
-``FSDPModule.reshard`` (torch/distributed/fsdp/_fully_shard/_fully_shard.py) calls what the hooks
-call after forward: ``FSDPParamGroup.reshard`` goes by ``reshard_after_forward`` while the group is
-in its forward state, in which a list group stays that ran in part, or a module whose recomputation
-stopped early. And a group that still counts as sharded keeps the output of an all-gather that
-nobody has waited for (``unshard(async_op=True)``, a prefetch of a module that does not run). The
-next forward takes it for its own, so it computes with the parameters of before the step; where it
-was begun from the smaller mesh of an int ``reshard_after_forward``, its sizes are not those of the
-mesh that the parameters are on by then. Only the end of a backward drops such an all-gather
-(``FSDPParamGroup.finalize_backward``). One that was prefetched is taken for later parameters also
-where nobody calls ``reshard()``, which this change leaves as it is.
+``FSDPModule.reshard`` (torch/distributed/fsdp/_fully_shard/_fully_shard.py) calls the function that
+the hooks call after forward. ``FSDPParamGroup.reshard`` follows ``reshard_after_forward`` while the
+group is in its forward state. A list group that ran in part stays in that state, and so does a
+module whose recomputation stopped early. The second case is a group that counts as sharded while an
+all-gather is pending that nobody has waited for (``unshard(async_op=True)``, or a prefetch of a
+module that does not run). ``reshard()`` keeps the output of that all-gather, and the next forward
+takes it for its own: it computes with the parameters from before the step. If the all-gather began
+on the smaller mesh of an int ``reshard_after_forward``, its sizes do not fit the mesh that the
+parameters are on by then. Only the end of a backward drops such an all-gather
+(``FSDPParamGroup.finalize_backward``). Without a call of ``reshard()``, a prefetched all-gather is
+also used for later parameters; this change does not affect that.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -27,9 +27,9 @@ SETUP = (
     "Forward prefetch is set from block to block, and part of the model runs by itself after the "
     "backward and before the step: an evaluation that exits early, or features for a metric. The "
     "block after the exit was prefetched and does not run. After the step, its next forward uses "
-    "the weights from before it; after ``load_state_dict`` in place of a step, those from before "
-    "the load. Calling ``reshard()`` on every module before the step does not help; with the "
-    "change below it does, and it is still needed."
+    "the weights from before it (or from before a ``load_state_dict``). Calling ``reshard()`` on "
+    "every module before the step does not help. With the fix below it does, and it is still "
+    "needed."
 )
 WORKAROUND = (
     "Call ``unshard()`` on the module, which waits for the all-gather, and then ``reshard()``."

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.padding import Padding
 from rich.progress import (
     MofNCompleteColumn,
     Progress,
@@ -19,6 +20,11 @@ from rich.progress import (
 )
 from rich.table import Column
 from rich.text import Text
+
+ROOM_FOR_ECHO = 6
+"""Columns that stay free at the right: a terminal echoes each Ctrl-C as ``^C`` where the cursor
+is, and what wraps then cannot be cleared.
+"""
 
 T = TypeVar("T")
 Doing = str | Callable[[], str]
@@ -64,6 +70,15 @@ class _DoingColumn(ProgressColumn):
         return Text(doing if isinstance(doing, str) else doing())
 
 
+class _Line(Progress):
+    """Leaves :data:`ROOM_FOR_ECHO`."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Yield the line."""
+        for line in super().get_renderables():
+            yield Padding(line, (0, ROOM_FOR_ECHO, 0, 0))
+
+
 @contextlib.contextmanager
 def busy(doing: Doing, total: int | None = None) -> Iterator[Busy]:
     """Shows on stderr, where that is a terminal, what is done, how long it has taken, and how much
@@ -76,7 +91,7 @@ def busy(doing: Doing, total: int | None = None) -> Iterator[Busy]:
     console = Console(stderr=True, soft_wrap=True)
     words = _DoingColumn()
     counts = () if total is None else (MofNCompleteColumn(), TimeRemainingColumn())
-    progress = Progress(
+    progress = _Line(
         SpinnerColumn(),
         words,
         *counts,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -42,10 +43,11 @@ FIND_A_KNOWN_BUG = (
 
 
 _MENDS = {
-    "both": "three cases of four run on torch with known bugs mended, the others on torch as it "
-    "is",
-    "on": "cases run on torch with known bugs mended; what fails there is run on torch as it is",
-    "off": "cases run on torch as it is, and no bug is known",
+    "both": "three of four cases run with known bugs of torch fixed in memory, the others on "
+    "torch as it is",
+    "on": "cases run with known bugs of torch fixed in memory; one that fails is run on torch as "
+    "it is, too",
+    "off": "cases run on torch as it is; known bugs count as findings",
 }
 
 
@@ -130,6 +132,17 @@ def cut(text: str, width: int) -> str:
     return indent + first_words(" ".join(text.split()), width - len(indent))
 
 
+def folded(text: str, width: int) -> str:
+    """Return ``text`` on lines of at most ``width`` columns, broken between words.
+
+    A line with a path or a command stays one line, as people copy it.
+    """
+    if len(text) <= width or "/" in text or " --" in text:
+        return text
+    indent = " " * (len(text) - len(text.lstrip()) + 2)
+    return textwrap.fill(text, width, subsequent_indent=indent, break_on_hyphens=False)
+
+
 def corpus_text(loaded: CorpusLoaded) -> str:
     """Return how many findings a corpus has, and what becomes of cases that show them again."""
     parts = []
@@ -177,10 +190,11 @@ def _saved(event: FindingSaved) -> Iterator[str]:
     rate = Confirmation(runs=event.runs, reproduced=event.reproduced, others=event.others)
     yield f"[{clock(event.elapsed)}] {what} {event.signature}"
     leaves = f"{event.leaves_before} -> {counted(event.leaves_after, 'leaf module')}"
-    yield f"    {leaves}, confirmed: {rate.text()}"
-    yield f"    replay: {event.replay_command}"
     verified = {True: "fails as it should", False: "does NOT fail when run alone", None: "not run"}
-    yield f"    script: {event.script} ({verified[event.script_fails]})"
+    script = f"script {verified[event.script_fails]}"
+    yield f"    {leaves}, confirmed: {rate.text()}, {script}"
+    yield f"    replay: {event.replay_command}"
+    yield f"    script: {event.script}"
     if event.note:
         yield f"    note: {event.note}"
 
@@ -191,7 +205,8 @@ def _summary(event: CampaignFinished) -> Iterator[str]:
     """
     yield ""
     for finding in event.findings:
-        yield f"{_finding(finding)}: {finding.path}"
+        yield _finding(finding)
+        yield f"    {finding.path}"
     for path in event.unresolved:
         yield f"not done before the end: {path}"
         yield f"    the next run in this corpus goes on with it, or: fuzzshard shrink {path}"

@@ -11,14 +11,10 @@ from rich.text import Text
 
 from fuzzshard.corpus.store import PAGE_FILE
 from fuzzshard.events import CampaignStarted
+from fuzzshard.report.busy import ROOM_FOR_ECHO
 from fuzzshard.report.lines import corpus_text, counts_text
 from fuzzshard.report.progress import Progress
 from fuzzshard.report.stages import clock, counted
-
-ROOM_FOR_ECHO = 6
-"""Columns that the panel leaves free at the right: a terminal echoes each Ctrl-C as ``^C`` where
-the cursor is, and a line that wraps leaves a border behind.
-"""
 
 
 class CampaignPanel:
@@ -34,7 +30,7 @@ class CampaignPanel:
     def _drawn(self, width: int) -> RenderableType:
         progress = self.progress
         if (started := progress.started) is None:
-            return Text("starting")
+            return Text(f"starting, {clock(progress.elapsed)}")
         table = Table.grid(padding=(0, 2), expand=True)
         table.add_column(style="dim", no_wrap=True, min_width=len("known bugs"))
         table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
@@ -54,7 +50,7 @@ class CampaignPanel:
             table.add_row("corpus", corpus_text(progress.corpus))
         if coverage := progress.coverage:
             seen = f"{coverage.features_seen} of {coverage.features_total} features"
-            table.add_row("coverage", f"{seen}, {coverage.pairs_seen} pairs")
+            table.add_row("coverage", f"{seen}, {coverage.pairs_seen:,} pairs")
         if progress.last_new is not None:
             table.add_row("last new", f"{clock(progress.elapsed - progress.last_new)} ago")
         self._add_worlds(table, started)
@@ -64,7 +60,7 @@ class CampaignPanel:
             Group(table),
             title=title,
             title_align="left",
-            subtitle="Ctrl-C stops and keeps all",
+            subtitle="Ctrl-C stops; nothing is lost",
             width=max(20, width),
         )
 

@@ -18,7 +18,7 @@ from fuzzshard.events import (
     PhaseChanged,
     ShrinkProgress,
 )
-from fuzzshard.report.lines import event_lines, progress_line
+from fuzzshard.report.lines import event_lines, folded, progress_line
 from fuzzshard.report.panel import CampaignPanel
 from fuzzshard.report.progress import Progress
 
@@ -94,7 +94,7 @@ def _panel_sink(stream: TextIO) -> Iterator[Sink]:
         if isinstance(event, CampaignFinished):
             live.stop()
         for line in event_lines(event, console.width):
-            console.print(line)
+            console.print(folded(line, console.width))
 
     with live:
         yield sink

@@ -64,7 +64,7 @@ def _from_finding(case: Case, finding: Finding) -> Aim:
     alone = bounded or oracle.gradient == "waiting" or spec_of(engine).may_differ(oracle)
     if finding.engine == REFERENCE.name:
         raise UsageError(
-            "the finding is about the case itself, not about an engine", "mend the case"
+            "the finding is about the case itself, not about an engine", "correct the case"
         )
     aim = Aim("compare", engine, (oracle,), op, finding.name if alone else "", bound)
     return dataclasses.replace(aim, error=finding.error or 0.0) if bound else aim

@@ -86,4 +86,4 @@ def _thing(finding: Finding) -> str:
 
 
 def _one_line(text: str) -> str:
-    return cut(" ".join(text.split()), 300).removesuffix(".")
+    return cut(" ".join(text.split()), 300).removesuffix(".").removesuffix(":")

@@ -10,7 +10,7 @@ import pytest
 from fake_campaign import PASS, campaign, divergence, make_case, numbered
 
 from fuzzshard.events import SCHEMA, AnyEvent
-from fuzzshard.report.lines import event_lines
+from fuzzshard.report.lines import event_lines, folded
 from fuzzshard.report.panel import CampaignPanel
 from fuzzshard.report.progress import Progress
 from fuzzshard.report.sinks import make_sink
@@ -102,7 +102,7 @@ def test_plain_lines_tell_of_findings_that_the_corpus_had(tmp_path):
 
 @pytest.mark.parametrize(
     ("mends", "said"),
-    [("both", "three cases of four"), ("on", "mended;"), ("off", "no bug is known")],
+    [("both", "three of four cases"), ("on", "one that fails"), ("off", "count as findings")],
 )
 def test_plain_lines_say_on_which_torch_cases_run(tmp_path, mends, said):
     assert said in plain(tmp_path, lambda case: PASS, mends=mends, max_cases=1)
@@ -154,3 +154,15 @@ def test_the_panel_shows_what_cases_are_asked_to_be(tmp_path):
     console = Console(file=io.StringIO(), width=200)
     console.print(CampaignPanel(progress))
     assert asked in console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("  one two three four", "  one two\n    three four"),
+        ("page: first/report.html", "page: first/report.html"),
+        ("next: fuzzshard run --seed 1", "next: fuzzshard run --seed 1"),
+    ],
+)
+def test_lines_break_between_words_and_what_people_copy_does_not(text: str, shown: str) -> None:
+    assert folded(text, 14) == shown

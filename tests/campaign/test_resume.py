@@ -334,27 +334,38 @@ def cut_off_at(number: int, how: str, corpus: Path) -> Ran:
     return ran
 
 
-def test_a_finding_that_is_cut_off_in_any_of_its_runs_comes_to_the_entry_it_would_have_had(
+def run_of_each_phase(log: list[str]) -> dict[str, int]:
+    """The number of a run in each phase of the only finding of a campaign, by its log."""
+    pairs = [pair for pair in itertools.pairwise(log) if pair[1].startswith("run")]
+    _, *fresh = [n for n, (before, _) in enumerate(pairs, 1) if before == "restart"]
+    assert len(fresh) == 6
+    return {
+        "judging": fresh[0] - 1,
+        "confirming as found": fresh[1],
+        "beginning to shrink": fresh[2] + 1,
+        "shrinking": (fresh[2] + fresh[3]) // 2,
+        "confirming as shrunk": fresh[4],
+        "its script": len(pairs) + 1,
+    }
+
+
+def test_a_finding_that_is_cut_off_in_any_phase_in_any_way_comes_to_the_entry_it_would_have_had(
     tmp_path, monkeypatch
 ):
-    """While it is judged, confirmed, shrunk, confirmed again, and while its script runs."""
     monkeypatch.setattr("fuzzshard.campaign.reduce.shrink", shrink_seed_and_norm)
     monkeypatch.setattr("fuzzshard.campaign.control.OVERTIME_SECONDS", 0.0)
     whole = run(tmp_path / "whole", seed=0, max_cases=3)
-    num_runs = sum(line.startswith("run") for line in whole.log)
-    assert num_runs > 10
-    ways = ("SIGINT", "SIGTERM", "time")
-    cuts = list(zip(range(3, num_runs + 1, 3), itertools.cycle(ways), strict=False))
-    for number, how in cuts + [(num_runs + 1, how) for how in ways]:
-        cut = tmp_path / f"{number}-{how}"
-        grace = 10.0 if number <= num_runs else 0.3  # a script is waited for until it is over
+    phases = run_of_each_phase(whole.log)
+    for phase, how in itertools.product(phases, ("SIGINT", "SIGTERM", "time")):
+        number, cut = phases[phase], tmp_path / f"{phase}-{how}"
+        grace = 0.3 if phase == "its script" else 10.0  # a script is waited for until it is over
         monkeypatch.setattr("fuzzshard.campaign.control.GRACE_SECONDS", grace)
         first = cut_off_at(number, how, cut)
         assert first.code == (1 if how == "time" else 130)
         assert first.finished.unresolved == (str(next((cut / "findings").iterdir())),)
         run(cut, seed=0, max_cases=3)
         goes_on, at_once = only_entry(cut), only_entry(tmp_path / "whole")
-        assert replace(goes_on, replay="") == replace(at_once, replay=""), (number, how)
+        assert replace(goes_on, replay="") == replace(at_once, replay=""), (phase, how)
 
 
 def test_a_finding_for_whose_shrinking_time_was_up_is_the_first_of_the_next_campaign(

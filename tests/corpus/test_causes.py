@@ -93,7 +93,7 @@ def test_the_page_keeps_what_people_wrote_above_its_tables(
     assert text.startswith(
         f"# Mine\n\n<!-- What follows is written by: fuzzshard corpus causes {corpus}"
     )
-    assert text.count("## 2 roots of 3 entries") == 1
+    assert text.count("## 2 causes of 3 entries") == 1
     assert (
         f"| silent | fully_shard | [{LATE.title}](first) | {LATE.torch.text()} | 2 "
         f"| [pytorch 183702](https://github.com/pytorch/pytorch/issues/183702) | `{LATE.slug}` |"

@@ -194,7 +194,8 @@ def test_a_summary_begins_with_findings_and_what_to_do_next_and_ends_with_why_it
     )
     assert list(event_lines(event)) == [
         "",
-        f"finding {SIGNATURE}, once: {PATH}",
+        f"finding {SIGNATURE}, once",
+        f"    {PATH}",
         f"next: fuzzshard show {PATH}",
         f"      fuzzshard report {PATH}",
         "1 case in 0:00, 1.00 per second (PASS 1)",

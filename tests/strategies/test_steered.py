@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from fuzzshard.case.case import ALL_ENGINES, Case
+from fuzzshard.case.feature_names import NEEDED_RANKS, ON_CUDA, ONE_OF
 from fuzzshard.case.features import features
 from fuzzshard.case.steering import Steering
 from fuzzshard.case.validate import validate
@@ -94,11 +95,6 @@ def test_what_is_rare_takes_few_draws_once_it_is_found(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (
-            {"require": ("mesh:larger",)},
-            "for 4 CPU ranks is as asked: the nearest has no mesh:larg",
-        ),
-        ({"only": ("mesh:hsdp",)}, "has mesh:[1-4], which --only mesh:hsdp rules out"),
         ({"require": ("mesh:tensor", "option:meta")}, "has no (mesh:tensor|option:meta)"),
     ],
 )
@@ -112,3 +108,31 @@ def test_how_rare_it_is_is_said_in_words() -> None:
     steered = Steered(Steering(require=("mesh:hsdp",)), (), (b"",), 3, 100)
     assert steered.text() == ("--require mesh:hsdp; 3 of 100 cases drawn at random are like that")
     assert Steered(Steering(only=("engine:ddp",))).text() == ""
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"require": ("mesh:larger",)}, "--require mesh:larger needs 5 ranks, and a world has 4"),
+        ({"require": ("offload:pinned",)}, "--require offload:pinned needs CUDA"),
+        ({"only": ("mesh:hsdp",)}, "every case has one of .*, and --only mesh:hsdp rules out all"),
+        ({"require": ("mesh:2", "mesh:4")}, "no case has both mesh:2 and mesh:4"),
+    ],
+)
+def test_what_no_case_can_be_is_said_without_a_draw(
+    monkeypatch: pytest.MonkeyPatch, asked: dict[str, tuple[str, ...]], said: str
+) -> None:
+    monkeypatch.setattr(module, "MAX_DRAWS", 0)
+    with pytest.raises(UsageError, match=said):
+        reach(Steering(**asked), SEED, world_size=WORLD, cuda=False)
+
+
+@pytest.mark.parametrize(("world_size", "cuda"), [(2, False), (4, False), (8, True)])
+def test_cases_have_one_feature_of_each_such_set_and_none_that_they_cannot_have(
+    world_size: int, cuda: bool
+) -> None:
+    for case in draw_cases(SEED, 200, world_size=world_size, cuda=cuda):
+        present = features(case)
+        assert all(len(names & present) == 1 for names in ONE_OF)
+        assert cuda or ON_CUDA.isdisjoint(present)
+        assert all(NEEDED_RANKS.get(feature, 1) <= case.mesh.size for feature in present)

@@ -70,7 +70,7 @@ def test_the_words_of_a_steering_are_what_the_command_line_had() -> None:
         ({"require": ("zzz",)}, "matches no feature; fuzzshard features lists all of them"),
         (
             {"only": ("engine:ddp",), "require": ("engine:fsdp1",)},
-            "--require engine:fsdp1 leaves nothing to draw: --only engine:ddp rules it out",
+            "--require engine:fsdp1 leaves no case to draw: --only engine:ddp rules it out",
         ),
         (
             {"exclude": ("compile:*",), "require": ("compile:eager",)},

@@ -1,8 +1,8 @@
 # torchrun --standalone --nproc-per-node 2 repro.py  (exits 1 while this is so)
 # fully_shard raises CheckpointError: torch.utils.checkpoint: Recomputed values for the following tensors have
 # different metadata than during the forward pass. tensor at position 0: saved metadata: {'shape':
-# torch.Size([1, 2]), 'dtype': torch.float16, 'device': device(type='cpu')} recomputed metadata: {'shape':
-# torch.Si. Found with torch 2.11.0+cu130.
+# torch.Size([1, 2]), 'dtype': torch.float16, 'device': device(type='cpu')} recomputed metadata: {'shape': ...
+# Found with torch 2.11.0+cu130.
 import os
 
 import torch

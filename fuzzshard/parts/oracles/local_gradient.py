@@ -22,7 +22,7 @@ class LocalGradient(oracle.ParameterGradient):
     gradient = "local"
     dtype = "wider"
     what = "gradient that is accumulated without synchronisation"
-    thing = "The gradient of {name} that adds up without synchronisation"
+    thing = "The unsynchronised gradient of {name}"
 
     @override
     def entries(self, watch: oracle.Watch, index: int) -> str:

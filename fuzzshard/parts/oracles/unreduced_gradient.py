@@ -24,7 +24,7 @@ class UnreducedGradient(oracle.TensorOracle):
     needs_finding = ignores_values = True
     rests_on = "unreduced gradients"
     shown = "{thing} under {engine}: observed {observed}, expected {expected}."
-    thing = "The gradient of {name} that waits for its reduction"
+    thing = "The gradient of {name} that is not reduced yet"
 
     @override
     def tensors(self, seen: oracle.Observer) -> oracle.Tensors:

@@ -132,7 +132,7 @@ def _facts(seen: SeenFinding) -> Iterator[tuple[str, str]]:
         yield "entries", f"{len(seen.sightings)} that show the same"
     if entry is not None:
         if entry.rung:
-            yield "judged by", f"the {entry.rung} rung"
+            yield "comparison", entry.rung
         yield "seen with", f"torch {entry.torch} on {entry.device}, {entry.case.mesh.text()}"
         if versions := known_versions(entry):
             yield "versions", versions
