@@ -279,10 +279,7 @@ def _verify_causes(
                     print(_cause_line(verified, as_json=as_json), flush=True)
     if not as_json:
         counts = ", ".join(f"{count} {condition}" for condition, count in seen.items())
-        print(
-            f"verified {sum(seen.values())}: {counts or 'no findings found'}; {len(roots)} root "
-            "causes"
-        )
+        print(f"verified {sum(seen.values())}: {counts or 'no findings'}; {len(roots)} causes")
     code = complain(broken)
     return code or (EXIT_INCONCLUSIVE if seen[Condition.UNSHOWN] else EXIT_CLEAN)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from rich.console import Console, RenderableType
-from rich.padding import Padding
+from rich.constrain import Constrain
 from rich.progress import (
     MofNCompleteColumn,
     Progress,
@@ -76,7 +76,7 @@ class _Line(Progress):
     def get_renderables(self) -> Iterable[RenderableType]:
         """Yield the line."""
         for line in super().get_renderables():
-            yield Padding(line, (0, ROOM_FOR_ECHO, 0, 0))
+            yield Constrain(line, max(20, self.console.width - ROOM_FOR_ECHO))
 
 
 @contextlib.contextmanager
