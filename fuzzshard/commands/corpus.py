@@ -256,13 +256,14 @@ def _verify_causes(
 ) -> int:
     from fuzzshard.corpus.verify_causes import verify_cause
     from fuzzshard.report.busy import busy
+    from fuzzshard.report.stages import counted
     from fuzzshard.world import World, resolve_device
 
     kind, num_devices = resolve_device(device)
     stored, broken = load(paths)
     entries = [(shown_path(item.file), item.entry) for item in stored if item.entry.signature]
     num_ranks = most_ranks(kind, num_devices, ranks_per_device)
-    seen, roots, mends = Counter[Condition](), set[str](), mends_for()
+    seen, shown, mends = Counter[Condition](), set[str](), mends_for()
     with busy("verifying causes", len(entries)) as line:
         for size, of_size in by_size(entries, kind, num_ranks):
             config = world_config(
@@ -275,14 +276,12 @@ def _verify_causes(
                     verified = verify_cause(world, path, entry, kind, size, mends)
                     seen[verified.condition] += 1
                     if verified.condition is Condition.OK:
-                        roots.add(verified.cause)
+                        shown.add(verified.cause)
                     print(_cause_line(verified, as_json=as_json), flush=True)
     if not as_json:
         counts = ", ".join(f"{count} {condition}" for condition, count in seen.items())
-        print(
-            f"verified {sum(seen.values())}: {counts or 'no findings found'}; {len(roots)} root "
-            "causes"
-        )
+        causes = counted(len(shown), "cause")
+        print(f"verified {sum(seen.values())}: {counts or 'no findings'}; {causes}")
     code = complain(broken)
     return code or (EXIT_INCONCLUSIVE if seen[Condition.UNSHOWN] else EXIT_CLEAN)
 

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from rich.console import Console, RenderableType
-from rich.padding import Padding
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.constrain import Constrain
 from rich.progress import (
     MofNCompleteColumn,
     Progress,
@@ -75,8 +75,18 @@ class _Line(Progress):
 
     def get_renderables(self) -> Iterable[RenderableType]:
         """Yield the line."""
-        for line in super().get_renderables():
-            yield Padding(line, (0, ROOM_FOR_ECHO, 0, 0))
+        yield from map(_Narrower, super().get_renderables())
+
+
+class _Narrower:
+    """Draws ``line`` that much narrower than the terminal."""
+
+    def __init__(self, line: RenderableType) -> None:
+        self._line = line
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the line."""
+        yield Constrain(self._line, max(20, options.max_width - ROOM_FOR_ECHO))
 
 
 @contextlib.contextmanager

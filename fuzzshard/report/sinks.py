@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
@@ -23,6 +24,7 @@ from fuzzshard.report.panel import CampaignPanel
 from fuzzshard.report.progress import Progress
 
 SECONDS_BETWEEN_PROGRESS_LINES = 10.0
+SECONDS_BETWEEN_PANELS = 0.25
 
 Sink = Callable[[Event], None]
 
@@ -84,17 +86,34 @@ def plain_sink(stream: TextIO) -> Sink:
 
 @contextlib.contextmanager
 def _panel_sink(stream: TextIO) -> Iterator[Sink]:
-    """The panel at the bottom, the lines of findings above it, so that they outlive it."""
+    """The panel at the bottom, the lines of findings above it, so that they outlive it.
+
+    One lock is held for each change of the screen. With a thread of its own for refreshing, rich
+    may count the lines of a panel that another thread has drawn anew, and leave its border behind.
+    """
     progress = Progress()
     console = Console(file=stream, highlight=False, markup=False, soft_wrap=True)
-    live = Live(CampaignPanel(progress), console=console, refresh_per_second=4, transient=True)
+    live = Live(CampaignPanel(progress), console=console, auto_refresh=False, transient=True)
+    drawing, over = threading.RLock(), threading.Event()
 
     def sink(event: Event) -> None:
-        progress.update(event)
-        if isinstance(event, CampaignFinished):
-            live.stop()
-        for line in event_lines(event, console.width):
-            console.print(folded(line, console.width))
+        with drawing:
+            progress.update(event)
+            if isinstance(event, CampaignFinished):
+                live.stop()
+            for line in event_lines(event, console.width):
+                console.print(folded(line, console.width))
 
+    def refresh() -> None:
+        while not over.wait(SECONDS_BETWEEN_PANELS):
+            with drawing:
+                live.refresh()
+
+    thread = threading.Thread(target=refresh, name="fuzzshard-panel", daemon=True)
     with live:
-        yield sink
+        thread.start()
+        try:
+            yield sink
+        finally:
+            over.set()
+            thread.join()

@@ -58,7 +58,7 @@ def test_an_entry_fails_on_torch_as_it_is_and_passes_with_the_mend_that_it_names
     assert fuzzshard(*verify) == 0
     first, last = capsys.readouterr().out.splitlines()
     assert first == f"OK       {own_entry}  {LATE}"
-    assert last == "verified 1: 1 OK; 1 root causes"
+    assert last == "verified 1: 1 OK; 1 cause"
     assert fuzzshard("corpus", "mark", own_entry, "--cause", ANOTHER) == 0
     capsys.readouterr()
     assert fuzzshard(*verify, "--json") == 3
@@ -156,7 +156,7 @@ def test_a_corpus_without_findings_says_so(
         tmp_path / "case.json", encode_entry(replace(entry(), signature="", status=Status.PASS))
     )
     assert fuzzshard("corpus", "verify", tmp_path, "--causes", "--device", "cpu") == 0
-    assert capsys.readouterr().out == "verified 0: no findings found; 0 root causes\n"
+    assert capsys.readouterr().out == "verified 0: no findings; 0 causes\n"
 
 
 @pytest.mark.parametrize("options", [("--causes", "--run"), ("--json",)])
