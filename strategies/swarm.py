@@ -130,6 +130,7 @@ EXTENSIONS: dict[str, int] = {
     **{choice.name: choice.percent for choice in _ORDERED if choice.place >= _LATER},
     **{choice.name: choice.percent for choice in _OF_OPS if choice.place >= _LATER},
     "finalize": 4,
+    "any_moment": 40,
     "ddp_options": 25,
     **{choice.name: choice.percent for choice in _OF_OPTIMIZERS if choice.place >= _LATER},
 }

@@ -8,6 +8,7 @@ from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import op
+from fuzzshard.parts.moments import Never
 
 
 class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
@@ -24,6 +25,15 @@ class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
 
     says = "{at} raises in the {op.during} of batch {op.batch}; model.reset_iter_state()"
     aborts = True
+    never = {
+        "forward_to_backward": Never(
+            "1. Catch the exception from forward() or backward(). 2. Call reset_iter_state() on "
+            "the root FSDP module. 3. Run the next iteration normally. [...] the failed "
+            "iteration's gradients are lost",
+            "torch/distributed/fsdp/_fully_shard/_fully_shard.py, reset_iter_state",
+        ),
+        "under_no_grad": Never("an iteration has a backward"),
+    }
     method = "reset_iter_state"
     looks = ("registered", "buffers", "unreduced")
     meanings = {
@@ -47,6 +57,8 @@ class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
             raise InvalidCase("an iteration is aborted and the root is not wrapped", "wrap it")
         if at.pending:
             raise InvalidCase("an iteration is aborted while a forward is pending", "move the op")
+        if not at.grad_enabled:
+            raise InvalidCase("an iteration runs while gradients are disabled", "move the op")
         if at.case.checkpoints or at.case.compile is not None:
             raise InvalidCase(
                 "an iteration is aborted under activation checkpointing or compile()",

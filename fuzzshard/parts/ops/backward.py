@@ -6,6 +6,9 @@ from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import op
+from fuzzshard.parts.moments import Never
+
+_NO_LOSS = Never("no forward is pending, so there is no loss")
 
 
 class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
@@ -14,6 +17,13 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
     which: op.Which = "all"
 
     lane = "backward"
+    never = {
+        "before_first_forward": _NO_LOSS,
+        "between_microbatches": _NO_LOSS,
+        "backward_to_step": _NO_LOSS,
+        "after_step": _NO_LOSS,
+        "after_load": _NO_LOSS,
+    }
     looks = ("registered", "inputs", "gradients", "unreduced")
     meanings = {
         "reuse:two_forwards": "a backward while two forwards are pending",
