@@ -87,7 +87,7 @@ class ScheduleState:
         now: dict[Moment, object] = {
             "before_first_forward": not self.has_run,
             "forward_to_backward": self.pending,
-            "after_step": self.steps and not self.backwards and not self.pending,
+            "after_step": self.has_run and self.steps and not (self.backwards or self.pending),
             "in_evaluation": not self.training,
             "after_load": self.loaded,
             "under_no_grad": not self.grad_enabled,

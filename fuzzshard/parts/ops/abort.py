@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
 from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import op
-from fuzzshard.parts.moments import Never
+from fuzzshard.parts.moments import Moment, Never
 
 
 class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
@@ -87,13 +87,23 @@ class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
         """An iteration that an exception ends, between two that are whole."""
-        case, found = run.case, run.subject.found
+        case = run.case
         if moment != "step_begins" or run.pending or case.checkpoints or case.compile:
             return
         if not case.root_is_wrapped or not run.allows("abort", 50):
             return
+        run.ops.append(cls._drawn(run))
+        run.started = True
+
+    @classmethod
+    @override
+    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
+        return (cls._drawn(run),) if "abort" in run.swarm else ()
+
+    @classmethod
+    def _drawn(cls, run: op.Run) -> Self:
+        found = run.subject.found
         run.batch += 1
         during: Literal["forward", "backward"] = "backward" if run.tape.chance(60) else "forward"
         target = run.tape.pick(sorted(found.called & found.leaves.keys()))
-        run.ops.append(cls(target=target, batch=run.batch, during=during))
-        run.started = True
+        return cls(target=target, batch=run.batch, during=during)

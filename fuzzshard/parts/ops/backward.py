@@ -46,6 +46,11 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
     def check(self, at: op.Checked) -> None:
         if not at.pending:
             raise InvalidCase("a backward has no pending forward", "put a forward before it")
+        if len(at.taken) > 1 and not at.grad_enabled:
+            raise InvalidCase(
+                "losses are added up while gradients are disabled, so that the sum has none",
+                'use which="newest"',
+            )
 
     @override
     def features(self, at: op.ScheduleState) -> op.Features:
