@@ -28,6 +28,8 @@ MODES: Mapping[Moment, tuple[Op, Op]] = {
     "under_no_grad": (ops.grads(enabled=False), ops.grads(enabled=True)),
 }
 """What begins and ends the moments that are modes."""
+_RARE: Mapping[Moment, int] = {"between_microbatches": 2, "after_load": 3}
+"""The weights of moments that few cases have."""
 _MOST = 4
 """The most calls of a case at moments of their own."""
 _OF_FEW_CASES = 3
@@ -39,7 +41,8 @@ def with_calls(run: Run, schedule: tuple[Op, ...]) -> tuple[Op, ...]:
     for _ in range(1 + run.tape.below(_MOST)):
         places = moments_of(replace(run.case, schedule=schedule))
         present = frozenset(MODES).union(*places)
-        moment = run.tape.pick([moment for moment in MOMENTS if moment in present])
+        offered = [(moment, _RARE.get(moment, 1)) for moment in MOMENTS if moment in present]
+        moment = run.tape.weighted(offered)
         mode = MODES.get(moment)
         changed = (
             _surrounded(run, schedule, moment, mode)

@@ -32,6 +32,7 @@ class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
             "iteration's gradients are lost",
             "torch/distributed/fsdp/_fully_shard/_fully_shard.py, reset_iter_state",
         ),
+        "backward_to_step": Never("an iteration that runs here is another microbatch"),
         "under_no_grad": Never("an iteration has a backward"),
     }
     method = "reset_iter_state"
