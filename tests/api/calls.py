@@ -59,7 +59,7 @@ class Calls:
     def _cell(self, name: str, moment: Moment) -> Cell:
         said = self.cells.get(name, {}).get(moment)
         if isinstance(said, dict):
-            return Cell("impossible", Never(said["why"]))
+            return Cell("impossible", Never(said["why"])) if "why" in said else Cell("open")
         if isinstance(said, str):
             return Cell("drawn", features=(said,))
         if said is not None:

@@ -31,7 +31,6 @@ class Cast(op.Op, tag="cast", frozen=True, kw_only=True):
         "between_microbatches": _LATE,
         "backward_to_step": _LATE,
         "after_step": _LATE,
-        "after_load": Never("a checkpoint is saved after the first forward, or in another dtype"),
     }
     meanings = {
         "op:cast": "a cast of the wrapped model",

@@ -43,7 +43,7 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
         at.check_called_alone(self.target)
         if self.grad and not at.grad_enabled:
             raise InvalidCase(
-                "a forward with gradients runs while they are disabled", "use grad=False"
+                "a forward that has a backward runs while gradients are disabled", "use grad=False"
             )
         outputs = len(at.found.output_values[self.target])
         if self.outputs is not None and (
