@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.schedule_state import ScheduleState
-from fuzzshard.case.validate import is_valid
+from fuzzshard.case.validate import check_schedule
+from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import ops
 from fuzzshard.parts.moments import MOMENTS, Moment
 from fuzzshard.parts.op import Op
@@ -37,21 +38,33 @@ _OF_FEW_CASES = 3
 
 
 def with_calls(run: Run, schedule: tuple[Op, ...]) -> tuple[Op, ...]:
-    """``schedule`` with a few calls more, or with ops at other moments; it stays valid."""
+    """``schedule`` with a few calls more, or with ops at other moments; it stays valid.
+
+    Few calls make it invalid, so that the check, which costs most of it, comes once.
+    """
+    changes = [schedule]
     for _ in range(1 + run.tape.below(_MOST)):
+        schedule = changes[-1]
         places = moments_of(replace(run.case, schedule=schedule))
         present = frozenset(MODES).union(*places)
         offered = [(moment, _RARE.get(moment, 1)) for moment in MOMENTS if moment in present]
         moment = run.tape.weighted(offered)
         mode = MODES.get(moment)
-        changed = (
+        changes.append(
             _surrounded(run, schedule, moment, mode)
             if mode and run.tape.chance(50)
             else _with_one(run, schedule, places, moment, mode or ())
         )
-        if changed != schedule and is_valid(replace(run.case, schedule=changed)):
-            schedule = changed
-    return schedule
+    return next((made for made in changes[:0:-1] if _is_meant(run, made)), changes[0])
+
+
+def _is_meant(run: Run, schedule: tuple[Op, ...]) -> bool:
+    """Whether every op may come where it does; all else about the case is valid as it was."""
+    try:
+        check_schedule(replace(run.case, schedule=schedule), run.subject.found)
+    except InvalidCase:
+        return False
+    return True
 
 
 def _surrounded(
