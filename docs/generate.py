@@ -8,9 +8,11 @@ of these files.
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import itertools
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +31,7 @@ from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.mending.mend import COMPONENTS, Mend, own_mends
 from fuzzshard.parts.engines import ENGINES
+from fuzzshard.parts.moments import MOMENTS
 from fuzzshard.parts.options.communication import WORDS
 from fuzzshard.parts.options.ddp import DDP_OPTIONS
 from fuzzshard.parts.options.fsdp1 import FSDP1_OPTIONS
@@ -161,6 +164,46 @@ def engines() -> str:
     """What a case can be trained with."""
     rows = ((f"`{name}`", spec.title, spec.meaning) for name, spec in ENGINES.items())
     return table(("engine", "is", "in a case"), rows)
+
+
+def _load_calls() -> Any:
+    """Import the table of public calls, which the tests of the API hold."""
+    spec = importlib.util.spec_from_file_location("calls", ROOT / "tests/api/calls.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["calls"] = module
+    spec.loader.exec_module(module)
+    return module.Calls.load()
+
+
+def calls() -> str:
+    """Every public call at every moment; numbers name the reasons below the table."""
+    found = _load_calls()
+    notes: dict[Any, int] = {}
+
+    def text(cell: Any) -> str:
+        if cell.never is None:
+            return str(cell.kind)
+        return f"{cell.kind} ({notes.setdefault(cell.never, len(notes) + 1)})"
+
+    rows = [(f"`{name}`", *map(text, row.values())) for name, row in found.rows.items()]
+    reasons = (
+        f"{number}. " + (f'"{never.why}" ({never.source})' if never.source else never.why)
+        for never, number in notes.items()
+    )
+    counts = ", ".join(f"{number} {kind}" for kind, number in found.counts().items())
+    excuses = ((f"`{name}`", why) for name, why in found.excused.items())
+    parts = (
+        f"Cells: {counts}.",
+        table(("call", *MOMENTS.values()), rows),
+        "\n".join(reasons),
+        "## Open at every moment",
+        table(("call", "because"), ((f"`{name}`", why) for name, why in found.open.items())),
+        "## Calls without a row",
+        table(("call", "because"), excuses),
+    )
+    return "\n\n".join(parts)
 
 
 def features() -> str:
@@ -394,6 +437,7 @@ def _trophy(mend: Mend, shown: list[CorpusEntry]) -> tuple[str, ...]:
 PARTS: Mapping[str, Callable[[], str]] = {
     part.__name__: part
     for part in (
+        calls,
         case_format,
         commands,
         communication_words,

@@ -19,6 +19,7 @@ from fuzzshard.parts.op import Below, Call, Flag, Op, Switch, Toggle, Which
 from fuzzshard.parts.ops import OPS
 from fuzzshard.parts.ops.set_flag import SYNC_FLAGS
 from fuzzshard.strategies.freezing import below, pick_target
+from fuzzshard.strategies.moments import with_calls
 from fuzzshard.strategies.subject import Subject
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
@@ -110,6 +111,8 @@ class Run:
             self.ops += map(ops.setting, held_back)
             self.backwards(last=i == rounds - 1)
             self.draw("after_backward")
+            if i < rounds - 1 and not self.pending:
+                self.draw("between_rounds")
             if i < rounds - 1 or not self.in_order:
                 self.aside()
         self.leave_unsynced()
@@ -275,4 +278,5 @@ class Run:
             self.ops.insert(last, ops.toggling(Toggle(target, value=True, engines_only=True)))
         elif self.tape.chance(FINAL_FORWARD) and not self.in_order:
             self.ops.append(ops.running(Call(batch=self.batch + 1, grad=False)))
-        return tuple(self.ops)
+        drawn = tuple(self.ops)
+        return with_calls(self, drawn) if "any_moment" in self.swarm else drawn

@@ -130,11 +130,14 @@ EXTENSIONS: dict[str, int] = {
     **{choice.name: choice.percent for choice in _ORDERED if choice.place >= _LATER},
     **{choice.name: choice.percent for choice in _OF_OPS if choice.place >= _LATER},
     "finalize": 4,
+    "any_moment": 40,
     "ddp_options": 25,
     **{choice.name: choice.percent for choice in _OF_OPTIMIZERS if choice.place >= _LATER},
 }
 """Percent of the cases that have any."""
-NUM_BYTES = 2 + 2 * -(-len(CHOICES) // 8) + len(EXTENSIONS)
+_CALLED = 2
+"""How many more ops a case may have whose calls come at any moment."""
+NUM_BYTES = 2 + 2 * -(-len(CHOICES) // 8) + len(EXTENSIONS) + _CALLED
 """What :func:`swarm` reads off a tape, at most."""
 _EXTENDED = 67
 """Percent of all cases."""
@@ -178,6 +181,8 @@ def swarm(tape: Tape) -> frozenset[str]:
     chosen = {choice for i, choice in enumerate(CHOICES) if mask >> i & 1}
     if tape.chance(_EXTENDED):
         chosen |= {name for name, percent in EXTENSIONS.items() if tape.chance(percent)}
+    if "any_moment" in chosen:  # few ops together are on few cases
+        chosen |= {tape.pick(_OF_OPS).name for _ in range(_CALLED)}
     return closed(chosen)
 
 

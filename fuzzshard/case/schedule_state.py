@@ -17,6 +17,7 @@ from fuzzshard.case.groups import calls_of, modules_named, wrapped_modules
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.parts.dtypes import Dtype
+from fuzzshard.parts.moments import Moment
 from fuzzshard.parts.op import Call, Op, Switch, Via
 
 
@@ -53,6 +54,9 @@ class ScheduleState:
         self.cast: Dtype | None = None
         """The dtype that everything was cast to last, if it was."""
         self.training = True
+        self.grad_enabled = True
+        self.loaded = False
+        """Whether nothing ran since a state was loaded."""
         self.saved: Via | None = None
         """How the state was saved last, if there is one to load."""
         self.flags = SyncFlags(case)
@@ -76,6 +80,36 @@ class ScheduleState:
     def op(self) -> Op:
         """The op that comes next."""
         return self.case.schedule[self.index]
+
+    @property
+    def moments(self) -> frozenset[Moment]:
+        """When in a training run this is, in all ways that apply."""
+        now: dict[Moment, object] = {
+            "before_first_forward": not self.has_run,
+            "forward_to_backward": self.pending,
+            "after_step": self.has_run and self.steps and not (self.backwards or self.pending),
+            "in_evaluation": not self.training,
+            "after_load": self.loaded,
+            "under_no_grad": not self.grad_enabled,
+        }
+        if self.backwards and not self.pending:
+            now["between_microbatches"] = self._goes_on_with == "forward"
+            now["backward_to_step"] = self._goes_on_with == "step"
+        return frozenset(moment for moment, holds in now.items() if holds)
+
+    @property
+    def moments_of_op(self) -> frozenset[Moment]:
+        """When the op that comes next runs: a forward may disable gradients for itself."""
+        alone = self.op.call is not None and not self.op.call.grad
+        return self.moments | ({"under_no_grad"} if alone else set())
+
+    @property
+    def _goes_on_with(self) -> str:
+        """What comes first from here on: a step, or a forward that will have a backward."""
+        for op in self.case.schedule[self.index :]:
+            if op.updates or (op.begins and op.begins.grad):
+                return "step" if op.updates else "forward"
+        return ""
 
     @property
     def synced(self) -> bool:
@@ -112,8 +146,9 @@ class ScheduleState:
             self._may_be_unsharded = True
         if op.frees and op.below and op.below.everything:
             self._may_be_unsharded = False
-        if op.call:
-            self.has_run = True
+        if op.begins:
+            self.has_run |= op.call is not None
+            self.loaded = False
         if op.call and op.call.grad:
             modules = self.calls_of(op.target)
             self.pending.append(Pending(self.index, op.call, modules, self.synced))
@@ -135,6 +170,9 @@ class ScheduleState:
             self.paths[op.target] = op.path
         if op.train is not None:
             self.training = op.train
+        if op.grad_enabled is not None:
+            self.grad_enabled = op.grad_enabled
+        self.loaded |= op.loads
         if op.casts_to:
             self.cast, self.saved = op.casts_to, None
         self.saved = op.via or self.saved

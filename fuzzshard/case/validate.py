@@ -40,6 +40,14 @@ def validate(case: Case, world_size: int | None = None) -> Facts:
     _check_wrap(case, found)
     _check_ties(case)
     _check_checkpoints(case)
+    check_schedule(case, found)
+    return found
+
+
+def check_schedule(case: Case, found: Facts) -> None:
+    """Raises :class:`InvalidCase` where an op cannot be meant at its place; a part of
+    :func:`validate`.
+    """
     at = Checked(case, found)
     for freeze in case.freezes:
         at.check_has_parameters(freeze.target, "freeze")
@@ -49,7 +57,6 @@ def validate(case: Case, world_size: int | None = None) -> Facts:
         at.advance()
     if not at.has_run:
         raise InvalidCase("the schedule has no forward", "add one")
-    return found
 
 
 def is_valid(case: Case) -> bool:

@@ -5,7 +5,8 @@
 none, on gradients of zeros with a learning rate of zero. That step is not nothing: Adam counts it,
 so every later bias correction is one step ahead, and coupled weight decay goes into the momentum
 of SGD and the moments of Adam. It makes the parameters themselves NaN where Adam's ``eps`` is zero
-in their dtype, float16: zero times 0 / 0. One process and no wrapper suffice. The step must leave
+in their dtype, float16: zero times 0 / 0. And between a forward and its backward it writes to
+parameters that the backward needs, which then raises an error. One process and no wrapper suffice. The step must leave
 no trace in the parameters and in the states that it makes.
 """
 
@@ -77,8 +78,9 @@ EDITS = (
             for param in param_group[_PARAMS]
             if param.grad is not None
         }
-        optim.step(closure=None)
-        with torch.no_grad():
+        written = [*values, *(p._local_tensor for p in values if isinstance(p, DTensor))]
+        with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(tuple(written)):
+            optim.step(closure=None)
             for param, value in values.items():
                 param.copy_(value)
         for param_group, decay in zip(optim.param_groups, decays):

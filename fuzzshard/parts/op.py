@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Self
 from msgspec.structs import replace
 
 from fuzzshard.parts.dtypes import Dtype
+from fuzzshard.parts.moments import Moment, Never
 from fuzzshard.parts.part import Part
 
 if TYPE_CHECKING:  # what an op is shown of the layers above, for types alone
@@ -120,6 +121,8 @@ class Op(Part, frozen=True, kw_only=True):
     meanings: ClassVar[Mapping[str, str]] = {}
     """What each of its :meth:`features` means."""
     choices: ClassVar[tuple[Choice, ...]] = ()
+    never: ClassVar[Mapping[Moment, Never]] = {}
+    """The moments at which it is not called, and why. At all others it may be drawn."""
     says: ClassVar[str] = ""
     """Its :meth:`statement`, of ``op``, the expression ``at`` its target, ``alone`` and
     ``others``.
@@ -179,6 +182,11 @@ class Op(Part, frozen=True, kw_only=True):
     @property
     def train(self) -> bool | None:
         """The mode of the model from now on."""
+        return None
+
+    @property
+    def grad_enabled(self) -> bool | None:
+        """Whether gradients are enabled from now on."""
         return None
 
     @property
@@ -256,7 +264,8 @@ class Op(Part, frozen=True, kw_only=True):
     @property
     def sets_mode(self) -> bool:
         """Whether it sets how forwards run, and touches no parameter."""
-        return self.switch is not None or self.train is not None or self.path is not None
+        settings = (self.switch, self.train, self.grad_enabled, self.path)
+        return any(setting is not None for setting in settings)
 
     @property
     def wants_sharded(self) -> bool:
@@ -341,6 +350,13 @@ class Op(Part, frozen=True, kw_only=True):
     @classmethod
     def draw_between(cls, run: Run) -> None:
         """Adds some between the steps of a schedule, or none."""
+
+    @classmethod
+    def draw_at(cls, run: Run, moment: Moment) -> tuple[Op, ...]:
+        """The ops in a row that are called once more, at ``moment`` or where it begins; or
+        none.
+        """
+        return ()
 
     @classmethod
     def draw_off(cls, run: Run) -> Iterator[Switch]:

@@ -111,6 +111,8 @@ class Program:
     def _setup(self) -> list[str]:
         flat = self.scope.has_flat_parameters
         lines = freeze_lines(self.case, self.scope.model, after_wrap=True, flat=flat)
+        if any(op.grad_enabled is not None for op in self.ops):
+            lines.append("torch.set_grad_enabled(True)")
         lines += self._parameters()
         if self.sums:
             lines.append("local = {}  # sums of gradients that are not averaged yet")

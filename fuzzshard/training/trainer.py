@@ -82,6 +82,7 @@ class Trainer:
             if self.observer is not None:
                 self.observer.observe_remains()
         finally:
+            torch.set_grad_enabled(True)
             self.states.remove()
 
     def rebuild(self, index: int) -> None:

@@ -20,12 +20,15 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from packaging.specifiers import SpecifierSet
 
+from fuzzshard.case.case import Case
 from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.case.features import features
+from fuzzshard.case.schedule_state import follow
+from fuzzshard.parts.moments import Moment
 from fuzzshard.strategies import draw_cases
 
 _CATCH_ALL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -126,15 +129,30 @@ class Table:
         return releases.contains(version("torch"), prereleases=True)
 
 
-def drawn_features() -> Iterator[frozenset[str]]:
-    """The features of cases for eight ranks, every fourth of which may need CUDA; they are drawn
-    once.
-    """
+class Drawn(NamedTuple):
+    """What a case that was drawn has: features, and ops at moments of its training."""
+
+    features: frozenset[str]
+    ops: frozenset[tuple[str, Moment]]
+
+
+def drawn() -> Iterator[Drawn]:
+    """Cases for eight ranks, every fourth of which may need CUDA; they are drawn once."""
     for number in range(60):
         yield from _batch(number)
 
 
+def drawn_features() -> Iterator[frozenset[str]]:
+    """The features of these cases."""
+    return (case.features for case in drawn())
+
+
 @functools.cache
-def _batch(number: int) -> tuple[frozenset[str], ...]:
+def _batch(number: int) -> tuple[Drawn, ...]:
     cases = draw_cases(20261 + number, 100, world_size=8, cuda=number % 4 == 1)
-    return tuple(map(features, cases))
+    return tuple(Drawn(features(case), frozenset(_ops_of(case))) for case in cases)
+
+
+def _ops_of(case: Case) -> Iterator[tuple[str, Moment]]:
+    for at in follow(case):
+        yield from ((at.op.tag, moment) for moment in at.moments_of_op)

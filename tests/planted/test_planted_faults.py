@@ -268,6 +268,12 @@ DIVERGENCES = {
         "",
         "invariant",
     ),
+    "restores_zeroed_gradients": Planted(
+        make_case(schedule=(FORWARD, BACKWARD, STEP, AGAIN, ZERO, BACKWARD, STEP)),
+        f"{DIVERGED}/gradient",
+        5,
+        "a.bias",
+    ),
     "stale_state_dict": Planted(
         make_case(schedule=(TakeStateDict(), *TWO_STEPS)),
         f"{DIVERGED}/state_dict",
@@ -593,6 +599,13 @@ def test_a_fault_of_an_option_shows_where_a_case_has_that_option_only(fault: str
     case = DIVERGENCES[fault].case
     with faulty_world(fault, case) as world:
         assert world.run(msgspec.structs.replace(case, ddp=DDP())).status is Status.PASS
+
+
+def test_a_fault_of_one_moment_shows_where_a_call_comes_at_that_moment_only() -> None:
+    case = DIVERGENCES["restores_zeroed_gradients"].case
+    with faulty_world("restores_zeroed_gradients", case) as world:
+        usual = (FORWARD, BACKWARD, STEP, ZERO, AGAIN, BACKWARD, STEP)
+        assert world.run(msgspec.structs.replace(case, schedule=usual)).status is Status.PASS
 
 
 def test_a_fault_of_an_optimizer_option_shows_where_a_case_has_that_option_only() -> None:

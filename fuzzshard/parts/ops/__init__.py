@@ -18,6 +18,7 @@ from fuzzshard.parts.ops.reshard import Reshard as Reshard
 from fuzzshard.parts.ops.save_state import SaveState as SaveState
 from fuzzshard.parts.ops.set_divide_factor import SetDivideFactor as SetDivideFactor
 from fuzzshard.parts.ops.set_flag import SetFlag as SetFlag
+from fuzzshard.parts.ops.set_grad_enabled import SetGradEnabled as SetGradEnabled
 from fuzzshard.parts.ops.set_mode import SetMode as SetMode
 from fuzzshard.parts.ops.set_path import SetPath as SetPath
 from fuzzshard.parts.ops.set_requires_grad import SetRequiresGrad as SetRequiresGrad
@@ -29,7 +30,7 @@ from fuzzshard.parts.ops.zero_grad import ZeroGrad as ZeroGrad
 OPS: tuple[type[Op], ...] = (
     *(Forward, Backward, SetMode, Step, ZeroGrad, SetRequiresGrad, SetPath, Abort),
     *(Unshard, Reshard, ClipGradNorm, ClipGradValue, Cast, SetDivideFactor),
-    *(SetFlag, TakeStateDict, SaveState, CorruptState, LoadState),
+    *(SetFlag, TakeStateDict, SaveState, CorruptState, LoadState, SetGradEnabled),
 )
 """In the order in which a schedule that is drawn gets those of one place."""
 
@@ -68,6 +69,11 @@ def update() -> Op:
 def mode(*, train: bool) -> Op:
     """Return the switch to training or to evaluation."""
     return SetMode(train=train)
+
+
+def grads(*, enabled: bool) -> Op:
+    """Return the switch of gradients."""
+    return SetGradEnabled(enabled=enabled)
 
 
 def setting(switch: op.Switch) -> Op:

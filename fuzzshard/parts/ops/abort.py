@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
 from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import op
+from fuzzshard.parts.moments import Moment, Never
 
 
 class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
@@ -24,6 +25,16 @@ class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
 
     says = "{at} raises in the {op.during} of batch {op.batch}; model.reset_iter_state()"
     aborts = True
+    never = {
+        "forward_to_backward": Never(
+            "1. Catch the exception from forward() or backward(). 2. Call reset_iter_state() on "
+            "the root FSDP module. 3. Run the next iteration normally. [...] the failed "
+            "iteration's gradients are lost",
+            "torch/distributed/fsdp/_fully_shard/_fully_shard.py, reset_iter_state",
+        ),
+        "backward_to_step": Never("an iteration that runs here is another microbatch"),
+        "under_no_grad": Never("an iteration has a backward"),
+    }
     method = "reset_iter_state"
     looks = ("registered", "buffers", "unreduced")
     meanings = {
@@ -47,6 +58,8 @@ class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
             raise InvalidCase("an iteration is aborted and the root is not wrapped", "wrap it")
         if at.pending:
             raise InvalidCase("an iteration is aborted while a forward is pending", "move the op")
+        if not at.grad_enabled:
+            raise InvalidCase("an iteration runs while gradients are disabled", "move the op")
         if at.case.checkpoints or at.case.compile is not None:
             raise InvalidCase(
                 "an iteration is aborted under activation checkpointing or compile()",
@@ -75,13 +88,23 @@ class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
         """An iteration that an exception ends, between two that are whole."""
-        case, found = run.case, run.subject.found
+        case = run.case
         if moment != "step_begins" or run.pending or case.checkpoints or case.compile:
             return
         if not case.root_is_wrapped or not run.allows("abort", 50):
             return
+        run.ops.append(cls._drawn(run))
+        run.started = True
+
+    @classmethod
+    @override
+    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
+        return (cls._drawn(run),) if "abort" in run.swarm else ()
+
+    @classmethod
+    def _drawn(cls, run: op.Run) -> Self:
+        found = run.subject.found
         run.batch += 1
         during: Literal["forward", "backward"] = "backward" if run.tape.chance(60) else "forward"
         target = run.tape.pick(sorted(found.called & found.leaves.keys()))
-        run.ops.append(cls(target=target, batch=run.batch, during=during))
-        run.started = True
+        return cls(target=target, batch=run.batch, during=during)

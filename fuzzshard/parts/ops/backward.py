@@ -6,6 +6,9 @@ from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import op
+from fuzzshard.parts.moments import Never
+
+_NO_LOSS = Never("no forward is pending, so there is no loss")
 
 
 class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
@@ -14,6 +17,13 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
     which: op.Which = "all"
 
     lane = "backward"
+    never = {
+        "before_first_forward": _NO_LOSS,
+        "between_microbatches": _NO_LOSS,
+        "backward_to_step": _NO_LOSS,
+        "after_step": _NO_LOSS,
+        "after_load": _NO_LOSS,
+    }
     looks = ("registered", "inputs", "gradients", "unreduced")
     meanings = {
         "reuse:two_forwards": "a backward while two forwards are pending",
@@ -36,6 +46,11 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
     def check(self, at: op.Checked) -> None:
         if not at.pending:
             raise InvalidCase("a backward has no pending forward", "put a forward before it")
+        if len(at.taken) > 1 and not at.grad_enabled:
+            raise InvalidCase(
+                "losses are added up while gradients are disabled, so that the sum has none",
+                'use which="newest"',
+            )
 
     @override
     def features(self, at: op.ScheduleState) -> op.Features:

@@ -10,6 +10,13 @@ from typing_extensions import override
 
 from fuzzshard.parts import op
 from fuzzshard.parts.dtypes import Dtype
+from fuzzshard.parts.moments import MODIFIED, Moment, Never
+
+_LATE = Never(
+    "Initialize mixed precision attributes lazily in case the user changes the parameter dtypes "
+    "after construction time but before forward",
+    "torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py, lazy_init",
+)
 
 
 class Cast(op.Op, tag="cast", frozen=True, kw_only=True):
@@ -19,6 +26,12 @@ class Cast(op.Op, tag="cast", frozen=True, kw_only=True):
 
     says = "model.to({op.dtype})"
     casts = True
+    never = {
+        "forward_to_backward": MODIFIED,
+        "between_microbatches": _LATE,
+        "backward_to_step": _LATE,
+        "after_step": _LATE,
+    }
     meanings = {
         "op:cast": "a cast of the wrapped model",
         "op:cast_before_forward": "a cast between wrapping and the first forward",
@@ -71,6 +84,11 @@ class Cast(op.Op, tag="cast", frozen=True, kw_only=True):
     def draw_between(cls, run: op.Run) -> None:
         if "cast" in run.swarm:
             run.between[0].append(cls.to_other(run.case.dtype))
+
+    @classmethod
+    @override
+    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
+        return (cls.to_other(run.case.dtype),) if "cast" in run.swarm else ()
 
     @classmethod
     @override

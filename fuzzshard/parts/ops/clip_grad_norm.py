@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import op, ops
+from fuzzshard.parts.moments import UNSHARDED, Moment
 
 
 class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
@@ -18,6 +21,7 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
     lane = "optimizer"
     clips = takes_norm = True
     looks = ("gradients",)
+    never = {"forward_to_backward": UNSHARDED}
     meanings = {"op:clip": "clip_grad_norm_"}
     choices = (
         # DTensors on two meshes have no norm
@@ -37,8 +41,17 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
         if moment == "before_step" and not run.restore and run.allows("clip", 75):
-            norm_type = 1.0 if run.tape.chance(25) else 2.0
-            run.ops.append(cls(max_norm=run.tape.pick((1.0, 0.25, 8.0)), norm_type=norm_type))
+            run.ops.append(cls._drawn(run))
+
+    @classmethod
+    @override
+    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
+        return (cls._drawn(run),) if "clip" in run.swarm else ()
+
+    @classmethod
+    def _drawn(cls, run: op.Run) -> Self:
+        norm_type = 1.0 if run.tape.chance(25) else 2.0
+        return cls(max_norm=run.tape.pick((1.0, 0.25, 8.0)), norm_type=norm_type)
 
     @classmethod
     @override

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import op, ops
+from fuzzshard.parts.moments import UNSHARDED, Moment
 
 
 class ClipGradValue(op.Op, tag="clip_grad_value", frozen=True, kw_only=True):
@@ -17,6 +20,7 @@ class ClipGradValue(op.Op, tag="clip_grad_value", frozen=True, kw_only=True):
     lane = "optimizer"
     clips = True
     looks = ("gradients",)
+    never = {"forward_to_backward": UNSHARDED}
     meanings = {"op:clip_value": "clip_grad_value_"}
     choices = (op.Choice("clip_value", 12, 101),)
 
@@ -38,7 +42,16 @@ class ClipGradValue(op.Op, tag="clip_grad_value", frozen=True, kw_only=True):
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
         if moment == "before_step" and not run.restore and run.allows("clip_value", 75):
-            run.ops.append(cls(clip_value=run.tape.pick((0.5, 0.125, 2.0))))
+            run.ops.append(cls._drawn(run))
+
+    @classmethod
+    @override
+    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
+        return (cls._drawn(run),) if "clip_value" in run.swarm else ()
+
+    @classmethod
+    def _drawn(cls, run: op.Run) -> Self:
+        return cls(clip_value=run.tape.pick((0.5, 0.125, 2.0)))
 
     @classmethod
     @override

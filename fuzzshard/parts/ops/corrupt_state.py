@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing_extensions import override
 
 from fuzzshard.parts import op
+from fuzzshard.parts.moments import MODIFIED
 
 
 class CorruptState(op.Op, tag="corrupt_state", frozen=True, kw_only=True):
@@ -18,6 +19,7 @@ class CorruptState(op.Op, tag="corrupt_state", frozen=True, kw_only=True):
     says = "corrupt_state({op.how!r})"
     lane = "state"
     corrupts = True
+    never = {"forward_to_backward": MODIFIED}
     looks = ("corrupted",)
     meanings = {
         "op:corrupt": "parameters and optimizer state zeroed",

@@ -41,6 +41,10 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
     @override
     def check(self, at: op.Checked) -> None:
         at.check_called_alone(self.target)
+        if self.grad and not at.grad_enabled:
+            raise InvalidCase(
+                "a forward that has a backward runs while gradients are disabled", "use grad=False"
+            )
         outputs = len(at.found.output_values[self.target])
         if self.outputs is not None and (
             not self.outputs or any(not 0 <= i < outputs for i in self.outputs)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
-from fuzzshard.parts import op
+from fuzzshard.parts import op, ops
+from fuzzshard.parts.moments import MODIFIED, Moment
 
 
 class LoadState(op.Op, tag="load_state", frozen=True, kw_only=True):
@@ -21,6 +22,7 @@ class LoadState(op.Op, tag="load_state", frozen=True, kw_only=True):
     lane = "state"
     takes_state = True
     loads = True
+    never = {"forward_to_backward": MODIFIED}
     looks = ("trained", "buffers", "optimizer", "taken")
     meanings = {
         "op:load": "a saved state loaded in place",
@@ -56,3 +58,14 @@ class LoadState(op.Op, tag="load_state", frozen=True, kw_only=True):
         lines = states.load(program.at.saved, renewed, assign=self.assign)
         program.taken &= not self.assign
         return [*lines, *program.look(index)]
+
+    @classmethod
+    @override
+    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
+        """What was saved last, again."""
+        if "save_load" not in run.swarm:
+            return ()
+        lost: op.Lost | None = None
+        if run.tape.chance(60):
+            lost = "rebuild" if run.tape.chance(30) else "zero"
+        return ops.restoring(lost, assign=run.tape.chance(25))

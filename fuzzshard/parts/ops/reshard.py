@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing_extensions import override
 
 from fuzzshard.parts import op
+from fuzzshard.parts.moments import Moment
 
 
 class Reshard(op.Op, tag="reshard", frozen=True, kw_only=True):
@@ -39,6 +40,14 @@ class Reshard(op.Op, tag="reshard", frozen=True, kw_only=True):
         if percent and run.wrapped and run.allows("reshard", percent):
             target, recurse = run.any_wrapped()
             run.ops.append(cls(target=target, recurse=recurse))
+
+    @classmethod
+    @override
+    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
+        if not run.wrapped or "reshard" not in run.swarm:
+            return ()
+        target, recurse = run.any_wrapped()
+        return (cls(target=target, recurse=recurse),)
 
     @classmethod
     @override

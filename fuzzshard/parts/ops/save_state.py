@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing_extensions import override
 
 from fuzzshard.parts import op, ops
+from fuzzshard.parts.moments import Moment
 
 
 class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
@@ -57,6 +58,14 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
         if tape.chance(75):
             lost = "rebuild" if tape.chance(50) else "zero"
         then += ops.restoring(lost, assign=assign)
+
+    @classmethod
+    @override
+    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
+        if "save_load" not in run.swarm:
+            return ()
+        on_disk = run.tape.chance(50) and not run.has_own_statistics
+        return (cls(via="dcp" if on_disk else "state_dict"),)
 
     @classmethod
     @override

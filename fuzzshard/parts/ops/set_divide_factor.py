@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import op
+from fuzzshard.parts.moments import Moment
 
 
 class SetDivideFactor(op.Op, tag="set_divide_factor", frozen=True, kw_only=True):
@@ -52,11 +55,20 @@ class SetDivideFactor(op.Op, tag="set_divide_factor", frozen=True, kw_only=True)
     @override
     def draw_between(cls, run: op.Run) -> None:
         """Any factor, also one that the number of ranks is not a multiple of."""
-        if "divide_factor" not in run.swarm:
-            return
-        place, below, ranks = run.early(50), run.any_wrapped(35), float(run.case.mesh.data_size)
+        if "divide_factor" in run.swarm:
+            place = run.early(50)
+            place.append(cls._drawn(run))
+
+    @classmethod
+    @override
+    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
+        return (cls._drawn(run),) if "divide_factor" in run.swarm else ()
+
+    @classmethod
+    def _drawn(cls, run: op.Run) -> Self:
+        below, ranks = run.any_wrapped(35), float(run.case.mesh.data_size)
         factor = run.tape.pick((2.0 * ranks, 1.0, 2.0, 4.0, 3.0, ranks))
-        place.append(cls(factor=factor, target=below.target, recurse=below.recurse))
+        return cls(factor=factor, target=below.target, recurse=below.recurse)
 
     @classmethod
     @override

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from typing_extensions import override
 
 from fuzzshard.parts import op
+from fuzzshard.parts.moments import Moment
 
 SYNC_FLAGS: tuple[op.Flag, ...] = ("requires_gradient_sync", "requires_all_reduce")
 """Those that say what is reduced in a backward: what ``no_sync()`` is for engines that have no
@@ -85,6 +86,22 @@ class SetFlag(op.Op, tag="set_flag", frozen=True, kw_only=True):
                 off = run.off(flag, partial=partial)
                 chosen.setdefault((flag, off.below.target), off)
         return iter(chosen.values())
+
+    @classmethod
+    @override
+    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
+        """Off and on again, or another ``reshard_after_forward``, which stays."""
+        flags = [flag for choice, flag in _CHOICES.items() if choice in run.swarm]
+        if "set_reshard" in run.swarm:
+            flags += ["reshard_after_forward"] * 2
+        if not run.wrapped or not flags:
+            return ()
+        flag, below = run.tape.pick(flags), run.any_wrapped(35)
+        off = cls(flag=flag, value=False, target=below.target, recurse=below.recurse)
+        on = replace(off, value=True)
+        if flag == "reshard_after_forward":
+            return (run.tape.pick((off, on)),)
+        return off, on
 
     @classmethod
     @override

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing_extensions import override
 
 from fuzzshard.parts import op, ops
+from fuzzshard.parts.moments import Moment
 
 
 class SetMode(op.Op, tag="set_mode", frozen=True, kw_only=True):
@@ -23,6 +24,13 @@ class SetMode(op.Op, tag="set_mode", frozen=True, kw_only=True):
     @override
     def settings(self, scope: op.Scope) -> list[str]:
         return [f"{scope.called}.{'train' if self.train else 'eval'}()"]
+
+    @classmethod
+    @override
+    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
+        """There and back."""
+        train = moment == "in_evaluation"
+        return cls(train=train), cls(train=not train)
 
     @classmethod
     @override

@@ -59,7 +59,10 @@ class SetRequiresGrad(op.Op, tag="set_requires_grad", frozen=True, kw_only=True)
     @classmethod
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
-        moments = ("step_begins", "before_second_forward", "before_backward", "before_step")
+        moments = (
+            *("step_begins", "before_second_forward", "before_backward", "between_rounds"),
+            "before_step",
+        )
         if moment in moments and (picked := run.pick_toggle()):
             run.ops.append(cls(target=picked[0], value=picked[1]))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing_extensions import override
 
 from fuzzshard.parts import op, ops
+from fuzzshard.parts.moments import MODIFIED, Moment, Never
 
 
 class Step(op.Op, tag="step", frozen=True, kw_only=True):
@@ -14,6 +15,10 @@ class Step(op.Op, tag="step", frozen=True, kw_only=True):
     lane = "optimizer"
     looks = ("registered", "trained", "taken")
     updates = True
+    never = {
+        "forward_to_backward": MODIFIED,
+        "between_microbatches": Never("a step ends the microbatches"),
+    }
     meanings = {
         "schedule:several_steps": "two optimizer steps or more",
         "schedule:no_zero_grad": "two steps with no zero_grad between them",
@@ -49,6 +54,11 @@ class Step(op.Op, tag="step", frozen=True, kw_only=True):
     def draw(cls, run: op.Run, moment: str) -> None:
         if moment == "update":
             run.ops.append(cls())
+
+    @classmethod
+    @override
+    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
+        return (cls(),)
 
     @classmethod
     @override

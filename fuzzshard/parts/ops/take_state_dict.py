@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing_extensions import override
 
 from fuzzshard.parts import op
+from fuzzshard.parts.moments import Moment
 
 
 class TakeStateDict(op.Op, tag="take_state_dict", frozen=True, kw_only=True):
@@ -42,6 +43,11 @@ class TakeStateDict(op.Op, tag="take_state_dict", frozen=True, kw_only=True):
     def draw_between(cls, run: op.Run) -> None:
         if "take_state_dict" in run.swarm:
             run.early(35).append(cls())
+
+    @classmethod
+    @override
+    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
+        return (cls(),) if "take_state_dict" in run.swarm else ()
 
     @classmethod
     @override

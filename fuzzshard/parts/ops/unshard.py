@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from typing_extensions import override
 
 from fuzzshard.parts import op
+from fuzzshard.parts.moments import Moment
 
 
 class Unshard(op.Op, tag="unshard", frozen=True, kw_only=True):
@@ -62,12 +65,19 @@ class Unshard(op.Op, tag="unshard", frozen=True, kw_only=True):
     def draw(cls, run: op.Run, moment: str) -> None:
         """Gathers parameters ahead of the forward that needs them."""
         if moment == "before_forward" and run.wrapped and run.allows("unshard", 45):
-            target, recurse = run.any_wrapped()
-            how = run.tape.weighted((("async", 40), ("waited for", 20), ("at once", 40)))
-            wait = how == "waited for"
-            run.ops.append(
-                cls(target=target, recurse=recurse, async_op=how != "at once", wait=wait)
-            )
+            run.ops.append(cls._drawn(run))
+
+    @classmethod
+    @override
+    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
+        return (cls._drawn(run),) if run.wrapped and "unshard" in run.swarm else ()
+
+    @classmethod
+    def _drawn(cls, run: op.Run) -> Self:
+        target, recurse = run.any_wrapped()
+        how = run.tape.weighted((("async", 40), ("waited for", 20), ("at once", 40)))
+        wait = how == "waited for"
+        return cls(target=target, recurse=recurse, async_op=how != "at once", wait=wait)
 
     @classmethod
     @override

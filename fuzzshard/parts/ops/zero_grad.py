@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing_extensions import override
 
 from fuzzshard.parts import op
+from fuzzshard.parts.moments import Moment
 
 
 class ZeroGrad(op.Op, tag="zero_grad", frozen=True, kw_only=True):
@@ -34,6 +35,11 @@ class ZeroGrad(op.Op, tag="zero_grad", frozen=True, kw_only=True):
         """Or nothing: gradients then accumulate over steps."""
         if moment == "new_gradients" and not run.allows("no_zero_grad", 45):
             run.ops.append(cls(set_to_none=not run.allows("zero_to_zero", 60)))
+
+    @classmethod
+    @override
+    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
+        return (cls(set_to_none=run.tape.chance(50)),)
 
     @classmethod
     @override
