@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 
 from fuzzshard.case.case import Case, WrapGroup
@@ -60,7 +61,15 @@ def calls_of(case: Case, target: str, paths: Mapping[str, int] | None = None) ->
     ``paths`` is the path of every block with alternatives (0 where it is not named); without it,
     all alternatives count as called.
     """
+    return _calls_of(case.model, target, None if paths is None else tuple(sorted(paths.items())))
+
+
+@functools.lru_cache(maxsize=256)  # asked at every forward, each time that a schedule is followed
+def _calls_of(
+    root: Block, target: str, paths: tuple[tuple[str, int], ...] | None
+) -> frozenset[str]:
     seen: set[str] = set()
+    taken = None if paths is None else dict(paths)
 
     def visit(path: str, module: Module) -> None:
         if path in seen:
@@ -69,11 +78,11 @@ def calls_of(case: Case, target: str, paths: Mapping[str, int] | None = None) ->
         if isinstance(module, Block):
             for node in module.nodes:
                 if isinstance(node, Call):
-                    for name in modules_called(node, path, paths):
-                        if found := resolve(case.model, join(path, name)):
+                    for name in modules_called(node, path, taken):
+                        if found := resolve(root, join(path, name)):
                             visit(*found)
 
-    if start := resolve(case.model, target):
+    if start := resolve(root, target):
         visit(*start)
     return frozenset(seen)
 

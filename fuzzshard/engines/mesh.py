@@ -8,13 +8,16 @@ On NCCL a communicator costs more than a case, so groups of the same ranks are m
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
 
 from fuzzshard.case.case import Case, Mesh
@@ -44,11 +47,42 @@ class RankMesh:
     global_rank: int
 
 
+@contextlib.contextmanager
+def one_gloo_device() -> Iterator[None]:
+    """Lets the gloo groups that are made within share one device, and its thread.
+
+    By default each group makes a device, whose thread wakes up a hundred times a second as long
+    as the group lives (``Loop::run`` in gloo/transport/tcp/loop.cc), here as long as the world.
+    """
+    kind: Any = distributed_c10d.ProcessGroupGloo
+    plain = kind.__init__
+
+    def init(self: Any, store: Any, rank: int, size: int, **given: Any) -> None:
+        options = kind._Options()
+        options._devices = [_gloo_device()]
+        options._timeout = given.pop("timeout")
+        for name, value in given.items():
+            setattr(options, name, value)
+        plain(self, store, rank, size, options)
+
+    kind.__init__ = init
+    try:
+        yield
+    finally:
+        kind.__init__ = plain
+
+
+@functools.cache
+def _gloo_device() -> Any:
+    return distributed_c10d.ProcessGroupGloo.create_default_device()
+
+
 def _cached_new_group(make: Callable[..., Any]) -> Callable[..., Any]:
     def new_group(ranks: list[int] | None = None, *args: Any, **kwargs: Any) -> Any:
         key = tuple(ranks) if ranks is not None else tuple(range(dist.get_world_size()))
         if key not in _groups:
-            _groups[key] = make(list(key), *args, **kwargs)
+            with one_gloo_device():
+                _groups[key] = make(list(key), *args, **kwargs)
         return _groups[key]
 
     return new_group
@@ -137,7 +171,8 @@ def prepare_groups(case: Case) -> None:
         slices = torch.arange(mesh.size).view(-1, mesh.shard, mesh.tensor or 1)
         for ranks in slices.movedim(1, -1).flatten(0, -2).tolist():
             if tuple(ranks) not in _scatter_groups:
-                _scatter_groups[tuple(ranks)] = dist.new_group(ranks)
+                with one_gloo_device():
+                    _scatter_groups[tuple(ranks)] = dist.new_group(ranks)
 
 
 def rank_mesh(case: Case, device: torch.device) -> RankMesh:

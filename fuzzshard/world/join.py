@@ -93,13 +93,16 @@ def _pose_as_host(host: int) -> None:
 def _init_process_group(channel: socket.socket, rank: int, config: WorldConfig) -> None:
     import torch.distributed as dist
 
-    dist.init_process_group(
-        "nccl" if config.device == "cuda" else "gloo",
-        store=_store(channel, rank, config.size),
-        rank=rank,
-        world_size=config.size,
-        timeout=datetime.timedelta(minutes=30),
-    )
+    from fuzzshard.engines.mesh import one_gloo_device
+
+    with one_gloo_device():
+        dist.init_process_group(
+            "nccl" if config.device == "cuda" else "gloo",
+            store=_store(channel, rank, config.size),
+            rank=rank,
+            world_size=config.size,
+            timeout=datetime.timedelta(minutes=30),
+        )
 
 
 def _preload_all(config: WorldConfig) -> None:

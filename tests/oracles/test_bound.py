@@ -10,7 +10,14 @@ from traces import difference, floats, gradient, trace
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.options import FSDP1, ParameterDtype, Precision
-from fuzzshard.oracles.bound import MARGIN, TOLERANCES, Bound, distance, tolerance
+from fuzzshard.oracles.bound import (
+    MARGIN,
+    TOLERANCES,
+    Bound,
+    distance,
+    largest_distance,
+    tolerance,
+)
 from fuzzshard.oracles.rungs import loose_rung
 from fuzzshard.parts.ops import Cast
 
@@ -39,6 +46,7 @@ def doubles(*values: float) -> torch.Tensor:
 def test_the_distance_of_two_numbers(a: float, b: float, expected: float) -> None:
     assert distance(floats(a), floats(b)).item() == expected
     assert distance(floats(b), floats(a)).item() == expected
+    assert largest_distance(floats(a, 0.0), floats(b, 0.0)) == expected
 
 
 def under(policy: Precision, dtype: str = "float32") -> Case:

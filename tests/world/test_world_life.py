@@ -43,6 +43,14 @@ def test_ranks_beyond_the_mesh_sit_a_case_out(four_ranks: World) -> None:
     assert len(four_ranks.pids) == 4
 
 
+def test_all_groups_of_a_rank_share_one_thread_that_polls(four_ranks: World) -> None:
+    four_ranks.run(make_case(mesh=2))
+    four_ranks.run(make_case(mesh=Mesh(replicate=2, shard=2)))
+    for pid in four_ranks.pids:
+        names = [path.read_text().strip() for path in Path(f"/proc/{pid}/task").glob("*/comm")]
+        assert names.count("gloo_tcp_loop") <= 1, names  # torch 2.11 does not name it
+
+
 def test_a_mesh_larger_than_the_world_is_an_invalid_case(two_ranks: World) -> None:
     with pytest.raises(InvalidCase, match="needs 3 ranks and the world has 2"):
         two_ranks.run(make_case(mesh=3))
