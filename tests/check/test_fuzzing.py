@@ -100,6 +100,18 @@ def test_with_a_parallelize_the_smallest_model_of_the_users_is_in_the_finding(
     assert "gradient of " in result.output
 
 
+def test_a_script_finds_modules_of_the_folder_it_was_written_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = Subject(build="small:build", inputs="small:batch", loss="small:loss")
+    report = TrainingReport(training=BASES[0], outcome="equal")
+    monkeypatch.chdir(HERE)
+    path = tmp_path / "repro.py"
+    path.write_text(script(subject, report, ()))
+    monkeypatch.chdir(tmp_path)
+    assert "trains as the plain one does" in reproducer.check(path, 2).output
+
+
 def test_where_there_is_no_script_a_line_says_why(found: TrainingReport) -> None:
     renamed = msgspec.structs.replace(SUBJECT, names={"a": "b"})
     weighted = msgspec.structs.replace(SUBJECT, loss_weight="train.py:num_tokens")
