@@ -273,7 +273,8 @@ class SubjectItem(pytest.Item):
         result = replay_subject(self.path, state.world.config, state.num_ranks, state.deadline)
         match result.outcome:
             case Outcome.FIXED:
-                return
+                folder = shown_path(self.path.parent)
+                pytest.fail(f"FIXED: {result.message}; delete {folder}", pytrace=False)
             case Outcome.SAME:
                 raise RecordedFinding(result.message)
             case Outcome.SKIPPED | Outcome.INCONCLUSIVE:

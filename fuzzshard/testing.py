@@ -35,7 +35,7 @@ from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.checking.api import Subject
 from fuzzshard.checking.check import DEFAULT_MESHES, Checker, check_subject, trainings
-from fuzzshard.checking.fuzz import Fuzzer
+from fuzzshard.checking.fuzz import Fuzzer, bases_of
 from fuzzshard.checking.report import Report
 from fuzzshard.commands.options import Device, world_config
 from fuzzshard.corpus.entry import make_entry
@@ -105,7 +105,7 @@ def fuzz(
     """Check a subject, then train it in random ways for ``max_time`` seconds or ``max_cases``.
 
     The report has the trainings of :func:`check`, which takes the other arguments, and each
-    finding, shrunk. Where a training of the check is not equal, nothing else is tried. ``aspects``
+    finding, shrunk. Where a training of the check differs, nothing else is tried. ``aspects``
     are what may change: plan, freeze, mesh, schedule, precision. Raises what :func:`check` raises.
     """
     runs = trainings(
@@ -120,12 +120,11 @@ def fuzz(
     until = time.monotonic() + max_time
     with Checker(subject.named, config, max_seconds) as checker:
         done = tuple(map(checker.run, runs))
-        if any(training.outcome != "equal" for training in done):
+        if not (bases := bases_of(done)):
             return Report(trainings=done)
         fuzzer = Fuzzer(
             checker,
-            runs,
-            done[0],
+            bases,
             aspects,
             max_cases=max_cases,
             max_time=until - time.monotonic(),

@@ -61,8 +61,16 @@ class Progress:
         return f"{', '.join(said)}; covered: {', '.join(sorted(self.covered)) or 'nothing'}"
 
 
+def bases_of(done: Sequence[TrainingReport]) -> tuple[TrainingReport, ...]:
+    """Return the trainings of a check that can be varied: the equal ones, none if one differs."""
+    if any(report.is_finding for report in done):
+        return ()
+    return tuple(report for report in done if report.outcome == "equal")
+
+
 class Fuzzer:
-    """Draws trainings around ``bases`` until ``max_cases`` have run or ``max_time`` is over.
+    """Draws trainings around those of ``bases`` until ``max_cases`` have run or ``max_time`` is
+    over.
 
     ``on_progress`` is told after each training.
     """
@@ -70,8 +78,7 @@ class Fuzzer:
     def __init__(
         self,
         checker: Checker,
-        bases: Sequence[Training],
-        baseline: TrainingReport,
+        bases: Sequence[TrainingReport],
         aspects: Collection[Aspect],
         *,
         max_cases: int | None,
@@ -80,7 +87,8 @@ class Fuzzer:
     ) -> None:
         self.progress = Progress()
         self._checker = checker
-        self._strategy = trainings_around(baseline.outline, bases, aspects)
+        around = [report.training for report in bases]
+        self._strategy = trainings_around(bases[0].outline, around, aspects)
         self._max_cases = max_cases
         self._until = None if max_time is None else time.monotonic() + max_time
         self._number = number
@@ -121,7 +129,8 @@ class Fuzzer:
                 again = [self._checker.run(training, fresh=True) for _ in range(CONFIRMING_RUNS)]
                 if all(report.signature == signature for report in again):
                     self._told.add(signature)
-                    yield again[-1]
+                    limits = (*again[-1].limits, *self._uncut)
+                    yield msgspec.structs.replace(again[-1], limits=limits)
                 else:
                     self.progress.unsteady += 1
 
@@ -199,16 +208,20 @@ class Fuzzer:
                 return smaller
         return report
 
+    @property
+    def _uncut(self) -> tuple[str, ...]:
+        """Why no module is cut out, if none can be."""
+        if not self._checker.subject.parallelize:
+            return ()
+        return ("no module is cut out of the model, since parallelize needs the whole one",)
+
     def _cut_out(self, report: TrainingReport) -> TrainingReport:
         """The same finding with one module of the model alone, if one shows it.
 
-        A loop and a ``parallelize`` of the user's are about the whole model: nothing is cut out
-        there.
+        The module is trained with a loop and a loss of ours (:attr:`Subject.of_one_module`).
         """
-        subject, training = self._checker.subject, report.training
-        if subject.train_step or subject.loss_weight or not training.engine:
-            return report
-        for variation in cuts(report):
+        training = report.training
+        for variation in () if self._uncut else cuts(report):
             cut = self._report(msgspec.structs.replace(training, variation=variation))
             if cut is not None and cut.signature == report.signature:
                 return cut

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -167,16 +168,26 @@ mostly wrong by more; a script says less than a check does.
 """
 
 
-def script(subject: Subject, report: TrainingReport, preload: tuple[str, ...]) -> str:
-    """Return a script that trains the plain and the parallelised model and compares.
+def no_script(subject: Subject, training: Training) -> str:
+    """Return why there is no script for a training; empty: there is one."""
+    if subject.names:
+        return "a script cannot rename parameters as --map does"
+    if subject.loss_weight and not subject.train_step and not training.variation.only:
+        return "a script does not know --loss-weight; give a --train-step that weighs the losses"
+    if training.engine and spec_of(training.engine).has_units:
+        return f"a script cannot compare the flat parameters of {training.engine}"
+    return ""
 
-    It is empty for what it does not know: weights of losses, other names, flat parameters.
+
+def script(subject: Subject, report: TrainingReport, preload: tuple[str, ...]) -> str:
+    """Return a script that trains the plain and the parallelised model and compares; empty where
+    :func:`no_script` says why.
     """
     training = report.training
-    weights = subject.loss_weight and not subject.train_step
-    flat = training.engine and spec_of(training.engine).has_units
-    if weights or subject.names or flat:
+    if no_script(subject, training):
         return ""
+    if training.variation.only:
+        subject = subject.of_one_module
     body = "\n".join(_lines(subject, report, preload))
     imports = import_block(body).strip()
     others = ("importlib", "os", "sys", "contextlib", "itertools")
@@ -200,10 +211,10 @@ def _lines(subject: Subject, report: TrainingReport, preload: tuple[str, ...]) -
     yield f"TOLERANCE = {TOLERANCE[variation.param_dtype]}"
     yield ""
     yield _LOAD
+    yield f"sys.path.insert(0, {os.getcwd()!r})"
     yield from (f"load({f'{path}:apply'!r})()" for path in preload)
     yield f"inputs = load({_absolute(subject.inputs)!r})"
-    loss = "" if variation.only else subject.loss  # which is about outputs of the whole model
-    yield _or_default("loss", loss, "lambda *given: mean_of_squares(*given)")
+    yield _or_default("loss", subject.loss, "lambda *given: mean_of_squares(*given)")
     adam = "lambda parameters: torch.optim.AdamW(parameters, lr=1e-3)"
     yield _or_default("make_optimizer", subject.optimizer, adam)
     if subject.train_step:

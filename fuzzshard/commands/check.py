@@ -149,7 +149,7 @@ def check(
     """
     from fuzzshard.checking.check import DEFAULT_MESHES, Checker, import_from_here, trainings
     from fuzzshard.checking.entry import load
-    from fuzzshard.checking.fuzz import Fuzzer
+    from fuzzshard.checking.fuzz import Fuzzer, bases_of
     from fuzzshard.checking.report import Report
     from fuzzshard.subject.subject import MeshShape, Subject
     from fuzzshard.world import resolve_device
@@ -209,21 +209,22 @@ def check(
         code = Report(trainings=tuple(done)).exit_code
         if not aspects:
             return code
-        if code:
-            print("not fuzzed: that needs a model that is equal as it is", file=sys.stderr)
+        if not (bases := bases_of(done)):
+            differs = "differs before anything is changed around it; fix that first"
+            why = differs if code == EXIT_FINDING else "could not be judged"
+            print(f"nothing is fuzzed: the model {why}", file=sys.stderr)
             return code
         limit = max_time or (None if max_cases else DEFAULT_SECONDS)
         limit = limit and max(0.0, limit - sum(report.seconds for report in done))
         fuzzer = Fuzzer(
             checker,
-            runs,
-            done[0],
+            bases,
             aspects,
             max_cases=max_cases,
             max_time=limit,
             number=seed,
         )
-        return _fuzz(fuzzer, checker, config.preload, corpus, as_json)
+        return _fuzz(fuzzer, checker, config.preload, corpus, as_json) or code
 
 
 def _run(checker: Checker, training: Training) -> TrainingReport:
@@ -242,7 +243,7 @@ def _fuzz(
     from rich.console import Console
 
     from fuzzshard.checking.entry import SubjectEntry, save
-    from fuzzshard.checking.script import script
+    from fuzzshard.checking.script import no_script, script
 
     found, interrupted = 0, False
     console = Console(stderr=True)
@@ -258,7 +259,10 @@ def _fuzz(
         folder = save(corpus, entry, script(checker.subject, report, preload))
         _tell(report, as_json)
         if not as_json:
-            print(f"  saved: {folder}\n  again: fuzzshard check --again {folder}", flush=True)
+            print(f"  saved: {folder}\n  again: fuzzshard check --again {folder}")
+            if why := no_script(checker.subject, report.training):
+                print(f"  no script: {why}")
+            sys.stdout.flush()
 
     with console.status("fuzzing") as status:
         fuzzer.on_progress = lambda progress: status.update(f"fuzzing: {progress}")

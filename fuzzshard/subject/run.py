@@ -59,9 +59,7 @@ class Check:
     def __init__(self, subject: Subject, training: Training, device: torch.device) -> None:
         self.training = training
         self.device = device
-        self.functions = load(subject)
-        if training.variation.only:  # the loss is one of the whole model's outputs
-            self.functions.pop("loss", None)
+        self.functions = load(subject.of_one_module if training.variation.only else subject)
         self.names = subject.names
         axes = training.mesh.axes
         self.mesh: DeviceMesh = init_device_mesh(
@@ -227,7 +225,10 @@ class Check:
                 wrapped: nn.Module = execute(lines, variables)["wrapped"]
             except ValueError as error:
                 if SCALARS in str(error):
-                    raise _RefusedError(f"{engine} refuses the model: {error}") from error
+                    raise _RefusedError(
+                        f"{engine} refuses the model: {error} Or pass it in ignored_params in a "
+                        "--parallelize of yours, and reduce its gradient in a --train-step"
+                    ) from error
                 raise
             return wrapped
         module = self.functions["parallelize"](model, self.mesh)

@@ -41,6 +41,11 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         fields = (field for field in self.__struct_fields__ if field != "names")
         return {field: name for field in fields if (name := getattr(self, field))}
 
+    @property
+    def of_one_module(self) -> Subject:
+        """The subject without the functions that are about the outputs of the whole model."""
+        return msgspec.structs.replace(self, loss="", loss_weight="", train_step="")
+
 
 class MeshShape(msgspec.Struct, frozen=True):
     """The axes of a device mesh and their sizes, outermost first."""

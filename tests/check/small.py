@@ -2,6 +2,7 @@
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
 
 
@@ -53,3 +54,13 @@ def train_step(model, optimizer, batches):
         (loss(model(tokens), tokens) / len(batches)).backward()
     optimizer.step()
     optimizer.zero_grad()
+
+
+def loss_weight(tokens):
+    return float(tokens.numel())
+
+
+def parallelize(model, mesh):
+    for layer in model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)

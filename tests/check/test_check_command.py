@@ -33,7 +33,7 @@ def test_a_difference_is_printed(capsys: pytest.CaptureFixture[str]):
     words = arguments(mistake("root_not_wrapped"))
     assert fuzzshard("check", *words, "--fuzz", "all") == EXIT_FINDING
     printed, said = capsys.readouterr()
-    assert "not fuzzed" in said
+    assert "nothing is fuzzed" in said
     assert "mesh dp_shard=2, parallelize: different" in printed
     assert "first difference: gradients embedding.weight, step 0" in printed
     assert "looks like  equal to this rank's own gradient: never reduced" in printed

@@ -8,12 +8,12 @@ import pytest
 from fuzzshard import reproducer
 from fuzzshard.checking.check import Checker, trainings
 from fuzzshard.checking.entry import SubjectEntry, load, save
-from fuzzshard.checking.fuzz import Fuzzer
+from fuzzshard.checking.fuzz import Fuzzer, bases_of
 from fuzzshard.checking.report import TrainingReport
-from fuzzshard.checking.script import script
+from fuzzshard.checking.script import no_script, script
 from fuzzshard.errors import InvalidEntry
 from fuzzshard.subject.subject import MeshShape, Subject
-from fuzzshard.subject.variation import ASPECTS
+from fuzzshard.subject.variation import ASPECTS, Variation
 from fuzzshard.world import WorldConfig
 
 HERE = Path(__file__).parent
@@ -31,7 +31,7 @@ def found() -> TrainingReport:
     with Checker(SUBJECT, WorldConfig(size=2, preload=(FAULT,)), 120) as checker:
         baseline = checker.run(BASES[0])
         assert baseline.outcome == "equal", str(baseline)
-        fuzzer = Fuzzer(checker, BASES, baseline, ASPECTS, max_cases=300, max_time=None, number=1)
+        fuzzer = Fuzzer(checker, [baseline], ASPECTS, max_cases=300, max_time=None, number=1)
         return next(fuzzer.findings())
 
 
@@ -56,29 +56,80 @@ def test_its_script_fails_where_the_bug_is(found: TrainingReport, tmp_path: Path
     assert "gradient of " in result.output
 
 
-def test_with_a_loop_of_the_users_the_smallest_model_of_theirs_is_in_the_finding(
+def found_with_freezes(subject: Subject) -> TrainingReport:
+    """What freezes around a subject show first, where the planted bug is."""
+    with Checker(subject, WorldConfig(size=2, preload=(FAULT,)), 120) as checker:
+        engines = () if subject.parallelize else ["fully_shard"]
+        mesh = MeshShape({"dp_shard": 2})
+        (run,) = trainings(subject, [mesh], engines, steps=2, microbatches=1, seed=3)
+        fuzzer = Fuzzer(
+            checker, [checker.run(run)], ("freeze",), max_cases=100, max_time=None, number=1
+        )
+        return next(fuzzer.findings())
+
+
+def test_a_module_is_cut_out_of_a_model_with_a_loop_and_weights_of_the_users(
     tmp_path: Path,
 ) -> None:
-    """Such a loop is about the whole model, so no module is cut out of it."""
-    subject = msgspec.structs.replace(
-        SUBJECT,
-        loss="",
-        train_step=f"{HERE}/small.py:train_step",
-        smaller=f"{HERE}/small.py:smaller",
-    )
-    with Checker(subject, WorldConfig(size=2, preload=(FAULT,)), 120) as checker:
-        baseline = checker.run(BASES[0])
-        fuzzer = Fuzzer(
-            checker, BASES, baseline, ("freeze",), max_cases=100, max_time=None, number=1
-        )
-        report = next(fuzzer.findings())
+    """The bug shows without the loop, so that the script needs it no more."""
+    functions = {field: f"{HERE}/small.py:{field}" for field in ("train_step", "loss_weight")}
+    subject = msgspec.structs.replace(SUBJECT, loss="", **functions)
+    report = found_with_freezes(subject)
+    assert report.training.variation.only == "layers.0.norm"
+    path = tmp_path / "repro.py"
+    path.write_text(script(subject, report, (FAULT,)))
+    assert "train_step = load" not in path.read_text()
+    result = reproducer.check(path, 2)
+    assert result.fails
+    assert "gradient of " in result.output
+
+
+def test_with_a_parallelize_the_smallest_model_of_the_users_is_in_the_finding(
+    tmp_path: Path,
+) -> None:
+    functions = {field: f"{HERE}/small.py:{field}" for field in ("parallelize", "smaller")}
+    subject = msgspec.structs.replace(SUBJECT, **functions)
+    report = found_with_freezes(subject)
     variation = report.training.variation
     assert (variation.size, variation.depth, variation.only) == (1, 0, "")
+    assert "no module is cut out" in str(report.limits)
     path = tmp_path / "repro.py"
     path.write_text(script(subject, report, (FAULT,)))
     result = reproducer.check(path, 2)
     assert result.fails
     assert "gradient of " in result.output
+
+
+def test_a_script_finds_modules_of_the_folder_it_was_written_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = Subject(build="small:build", inputs="small:batch", loss="small:loss")
+    report = TrainingReport(training=BASES[0], outcome="equal")
+    monkeypatch.chdir(HERE)
+    path = tmp_path / "repro.py"
+    path.write_text(script(subject, report, ()))
+    monkeypatch.chdir(tmp_path)
+    assert "trains as the plain one does" in reproducer.check(path, 2).output
+
+
+def test_where_there_is_no_script_a_line_says_why(found: TrainingReport) -> None:
+    renamed = msgspec.structs.replace(SUBJECT, names={"a": "b"})
+    weighted = msgspec.structs.replace(SUBJECT, loss_weight="train.py:num_tokens")
+    whole = msgspec.structs.replace(found.training, variation=Variation())
+    flat = msgspec.structs.replace(whole, engine="fsdp1")
+    assert "--map" in no_script(renamed, whole)
+    assert "--loss-weight" in no_script(weighted, whole)
+    assert "flat parameters of fsdp1" in no_script(SUBJECT, flat)
+    assert no_script(SUBJECT, whole) == no_script(weighted, found.training) == ""
+
+
+def test_what_is_not_judged_is_not_fuzzed_and_is_not_called_different(
+    found: TrainingReport,
+) -> None:
+    equal = msgspec.structs.replace(found, outcome="equal", difference=None)
+    refused = msgspec.structs.replace(equal, outcome="not judged")
+    assert bases_of([refused, equal]) == (equal,)
+    assert bases_of([equal, found]) == bases_of([refused]) == ()
 
 
 def test_what_is_saved_is_read_again(found: TrainingReport, tmp_path: Path) -> None:
@@ -95,9 +146,7 @@ def test_what_is_saved_is_read_again(found: TrainingReport, tmp_path: Path) -> N
 def test_findings_of_one_kind_are_told_once(found: TrainingReport) -> None:
     with Checker(SUBJECT, WorldConfig(size=2, preload=(FAULT,)), 120) as checker:
         baseline = checker.run(BASES[0])
-        fuzzer = Fuzzer(
-            checker, BASES, baseline, ("freeze",), max_cases=12, max_time=None, number=1
-        )
+        fuzzer = Fuzzer(checker, [baseline], ("freeze",), max_cases=12, max_time=None, number=1)
         signatures = [report.signature for report in fuzzer.findings()]
     assert signatures == [found.signature]
     assert fuzzer.progress.cases == 12

@@ -46,6 +46,7 @@ def test_a_model_that_an_engine_refuses_is_not_judged(checked: Checked):
     report = checked(model("unusable", build="build_scaled"), engines=("fully_shard",))
     assert report.exit_code == EXIT_INCONCLUSIVE
     assert "Change scale to a 1D tensor" in report.trainings[0].message
+    assert "ignored_params" in report.trainings[0].message
     assert checked(model("unusable", build="build_scaled"), engines=("ddp",)).exit_code == 0
 
 

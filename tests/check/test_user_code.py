@@ -88,3 +88,8 @@ def test_pytest_runs_it_with_leave(corpus: Path, pytester: pytest.Pytester) -> N
     assert not was_imported(corpus)
     allowed = pytester.runpytest_inprocess(*words, "--fuzzshard-allow-user-code")
     allowed.assert_outcomes(xfailed=1)
+    mended = TRAINING.replace("    pass", "    fully_shard(model, mesh=mesh)")
+    (corpus.parent / "train.py").write_text(mended)
+    gone = pytester.runpytest_inprocess(*words, "--fuzzshard-allow-user-code")
+    gone.assert_outcomes(failed=1)
+    gone.stdout.fnmatch_lines(["FIXED: different/gradients/* is gone; delete *"])
