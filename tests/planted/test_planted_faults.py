@@ -480,6 +480,14 @@ DIVERGENCES = {
         2,
         "a.bias",
     ),
+    "clips_by_the_norm_of_a_tensor_parallel_shard": Planted(
+        msgspec.structs.replace(
+            IN_PARALLEL, schedule=(FORWARD, BACKWARD, ClipGradNorm(max_norm=0.1), STEP)
+        ),
+        f"{DIVERGED}/gradient",
+        2,
+        "a.bias",
+    ),
     "clips_by_the_norm_of_a_shard": Planted(
         make_case(schedule=(FORWARD, BACKWARD, ClipGradNorm(max_norm=0.1), STEP)),
         f"{DIVERGED}/gradient",

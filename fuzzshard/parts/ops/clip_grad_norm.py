@@ -19,10 +19,7 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
     clips = takes_norm = True
     looks = ("gradients",)
     meanings = {"op:clip": "clip_grad_norm_"}
-    choices = (
-        # DTensors on two meshes have no norm
-        op.Choice("clip", 18, 4, excluded_by=("tensor",)),
-    )
+    choices = (op.Choice("clip", 18, 4),)
 
     @override
     def check(self, at: op.Checked) -> None:
