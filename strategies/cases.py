@@ -144,7 +144,9 @@ def _experiment(
         if tape.chance(30)
         else "dot"
         if exact or tape.chance(55, simpler=True)
-        else "mean_square",
+        else "mean_square"
+        if tape.chance(60, simpler=True)
+        else "token_mean",
     )
 
 

@@ -26,6 +26,23 @@ def rows_of_batch(case: Case, batch: int) -> tuple[int, ...]:
     return tuple(num_rows(case, rank, batch) for rank in range(case.mesh.data_size))
 
 
+def mean_tokens(case: Case, batch: int, patches: int) -> float:
+    """Return the tokens of a batch whose target is not ignored, averaged over data-parallel
+    ranks.
+
+    Rank ``r`` ignores the first ``r`` targets. Engines average over ranks, so a sum of losses
+    divided by this number gives the mean over the tokens of all ranks (the fix of
+    https://github.com/huggingface/transformers/pull/46775).
+    """
+    of_row = (case.inputs.seq or 1) * (patches or 1)
+    same = case.inputs.same_on_ranks
+    kept = [
+        max(rows * of_row - (0 if same else rank), 0)
+        for rank, rows in enumerate(rows_of_batch(case, batch))
+    ]
+    return sum(kept) / len(kept) or 1.0
+
+
 def used_batches(case: Case) -> tuple[int, ...]:
     """The numbers of the batches that forwards use, in order of first use."""
     return tuple(dict.fromkeys(op.call.batch for op in case.schedule if op.call))

@@ -139,7 +139,8 @@ class Case(Part, frozen=True, kw_only=True):
     ``seed`` with names seeds every tensor. ``wrap`` is in application order, bottom-up, ``""`` is
     the root. ``engines`` are judged against the reference. ``values="dyadic"`` draws small
     integers times powers of two, so that sums are exact in any order. ``loss`` reduces the used
-    outputs: ``sum``, ``dot`` (with a target of the same kind of values) or ``mean_square``.
+    outputs: ``sum``, ``dot`` (with a target of the same kind of values), ``mean_square``, or
+    ``token_mean``: cross entropy over the tokens of all ranks, of which some are ignored.
 
     ``ignored`` are modules or parameters given to ``fully_shard`` as ``ignored_params``. With
     ``init="meta"`` the model is wrapped on the meta device and gets its values afterwards. With
@@ -162,7 +163,7 @@ class Case(Part, frozen=True, kw_only=True):
     optimizer: Optimizer = Optimizer()
     dtype: Literal["float32", "float64"] = "float32"
     values: Literal["gaussian", "dyadic"] = "gaussian"
-    loss: Literal["sum", "dot", "mean_square"] = "dot"
+    loss: Literal["sum", "dot", "mean_square", "token_mean"] = "dot"
     engines: tuple[EngineName, ...] = ENGINES
     dtypes: tuple[ParameterDtype, ...] = ()
     tensor_parallel: tuple[TensorParallel, ...] = ()

@@ -92,6 +92,7 @@ FEATURES: dict[str, str] = {
     "loss:sum": "the sum of the outputs",
     "loss:dot": "a dot product with a target",
     "loss:mean_square": "the mean square distance to a target",
+    "loss:token_mean": "cross entropy over the tokens of all ranks, some of which are ignored",
     "checkpoint:module": "activation checkpointing of a module",
     "checkpoint:composable": "activation checkpointing by the composable API",
     "checkpoint:wrapper": "activation checkpointing by the wrapper",

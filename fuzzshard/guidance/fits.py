@@ -50,7 +50,6 @@ def _options_meet(case: Case, found: Facts) -> bool:
     ops = case.schedule
     if case.tensor_parallel and (
         case.init == "meta"
-        or any(op.takes_norm for op in ops)
         or case.optimizer.does("may_step_lists")
         or any(leaf.is_dropout for leaf in found.leaves.values())
         or any(_adds_in_place(m) for m in found.modules.values() if isinstance(m, Block))

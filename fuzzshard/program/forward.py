@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from fuzzshard.case.batches import mean_tokens
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts, has_batch_norm
 from fuzzshard.case.graph import Block
 from fuzzshard.model.expressions import call_expression, is_checkpointed_at_call, result_expression
 from fuzzshard.parts.engines import REFERENCE
+from fuzzshard.parts.op import Call
 from fuzzshard.program.scope import Scope
 
 
@@ -45,9 +47,15 @@ def whole_text(case: Case, output: str) -> str:
     return output if local else f"unsharded({output})"
 
 
-def term_text(case: Case, output: str, target: str) -> str:
-    """Write what an output adds to the loss; a dot product is one with ``target``."""
+def term_text(case: Case, call: Call, index: int, output: str, target: str) -> str:
+    """Write what the output at ``index`` adds to the loss of ``call``; a dot product is one with
+    ``target``.
+    """
     match case.loss:
+        case "token_mean":
+            value = facts(case).output_values[call.target][index]
+            tokens = mean_tokens(case, call.batch, value.patches)
+            return f"token_loss({output}, {0 if case.inputs.same_on_ranks else 'rank'}, {tokens})"
         case "mean_square":
             return f"{output}.square().mean()"
         case "dot" if target:

@@ -174,7 +174,8 @@ class Trainer:
 
     def _loss(self, op: Call, outputs: list[torch.Tensor]) -> torch.Tensor:
         terms = [
-            term_text(self.case, f"outputs[{i}]", f"target({i})") for i in op.used(len(outputs))
+            term_text(self.case, op, i, f"outputs[{i}]", f"target({i})")
+            for i in op.used(len(outputs))
         ]
 
         def target(index: int) -> torch.Tensor:

@@ -149,6 +149,9 @@ DIVERGENCES = {
     "weights_by_rows": Planted(
         make_case(inputs=SHORT_ON_ONE_RANK), f"{DIVERGED}/gradient", BACKWARD_AT, "a.bias"
     ),
+    "weights_by_own_tokens": Planted(
+        make_case(loss="token_mean"), f"{DIVERGED}/gradient", BACKWARD_AT, "b.bias"
+    ),
     "sum_is_not_divided": Planted(
         make_case(wrap=(WrapGroup(modules=("a",), communication=("sum",)), *groups("b", ROOT))),
         f"{DIVERGED}/gradient",
@@ -300,6 +303,12 @@ DIVERGENCES = {
     ),
     "minimizes_shards": Planted(
         make_case(optimizer=Optimizer(maximize=True)), f"{DIVERGED}/parameter", STEP_AT, "a.bias"
+    ),
+    "rmsprop_goes_too_far": Planted(
+        make_case(optimizer=Optimizer(kind="rmsprop")),
+        f"{DIVERGED}/parameter",
+        STEP_AT,
+        "a.bias",
     ),
     "ddp_wrong_gradient": Planted(make_case(), "divergence/ddp/gradient", BACKWARD_AT, "a.bias"),
     "ddp_no_sync_syncs": Planted(
@@ -478,6 +487,14 @@ DIVERGENCES = {
         2,
         "a.bias",
     ),
+    "clips_by_the_norm_of_a_tensor_parallel_shard": Planted(
+        msgspec.structs.replace(
+            IN_PARALLEL, schedule=(FORWARD, BACKWARD, ClipGradNorm(max_norm=0.1), STEP)
+        ),
+        f"{DIVERGED}/gradient",
+        2,
+        "a.bias",
+    ),
     "clips_by_the_norm_of_a_shard": Planted(
         make_case(schedule=(FORWARD, BACKWARD, ClipGradNorm(max_norm=0.1), STEP)),
         f"{DIVERGED}/gradient",
@@ -608,11 +625,22 @@ def test_a_fault_of_one_moment_shows_where_a_call_comes_at_that_moment_only() ->
         assert world.run(msgspec.structs.replace(case, schedule=usual)).status is Status.PASS
 
 
-def test_a_fault_of_an_optimizer_option_shows_where_a_case_has_that_option_only() -> None:
-    case = DIVERGENCES["minimizes_shards"].case
-    with faulty_world("minimizes_shards", case) as world:
+@pytest.mark.parametrize("fault", ["minimizes_shards", "rmsprop_goes_too_far"])
+def test_a_fault_of_an_optimizer_option_shows_where_a_case_has_that_option_only(
+    fault: str,
+) -> None:
+    case = DIVERGENCES[fault].case
+    with faulty_world(fault, case) as world:
         plain = msgspec.structs.replace(case, optimizer=Optimizer())
         assert world.run(plain).status is Status.PASS
+
+
+def test_a_fault_of_a_loss_shows_where_a_case_has_that_loss_only() -> None:
+    case = DIVERGENCES["weights_by_own_tokens"].case
+    with faulty_world("weights_by_own_tokens", case) as world:
+        for loss in ("sum", "dot", "mean_square"):
+            other = msgspec.structs.replace(case, loss=loss)
+            assert world.run(other).status is Status.PASS
 
 
 def test_a_rank_that_raises_is_named_and_its_peer_shows_where_it_waits() -> None:

@@ -16,8 +16,9 @@ from cases import (
     float_inputs,
     groups,
 )
+from msgspec.structs import replace
 
-from fuzzshard.case.case import Checkpoint, Mesh, Optimizer
+from fuzzshard.case.case import Checkpoint, Mesh, Optimizer, RankBatch
 from fuzzshard.case.graph import Block
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
@@ -135,6 +136,10 @@ OPTIONS = {
     "adamw on three ranks": bounded(
         mesh=3, optimizer=Optimizer(kind="adamw", lr=0.01, weight_decay=0.1)
     ),
+    **{
+        kind: bitwise(optimizer=Optimizer(kind=kind, lr=0.01))
+        for kind in ("rmsprop", "adadelta", "adamax", "nadam", "radam", "asgd")
+    },
     "double precision": bitwise(dtype="float64"),
     "double precision on four ranks": bounded(mesh=4, dtype="float64"),
     "dyadic values": bitwise(values="dyadic"),
@@ -147,6 +152,11 @@ OPTIONS = {
     ),
     "loss sum": bitwise(loss="sum"),
     "loss mean square": bitwise(loss="mean_square"),
+    "loss over tokens": bitwise(loss="token_mean"),
+    "loss over tokens of which a rank has none": bitwise(
+        loss="token_mean",
+        inputs=replace(float_inputs(), rank_batches=(RankBatch(rank=1, rows=1),)),
+    ),
     "a composable checkpoint": bitwise(checkpoints=(Checkpoint(module="a"),)),
     "a checkpoint wrapper": bitwise(
         checkpoints=(Checkpoint(module="b", implementation="wrapper"),)

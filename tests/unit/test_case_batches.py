@@ -8,7 +8,7 @@ import pytest
 from cases import AGAIN, BACKWARD, FORWARD, chain, float_inputs, make_case
 from msgspec.structs import replace
 
-from fuzzshard.case.batches import all_rows, rows_of_batch
+from fuzzshard.case.batches import all_rows, mean_tokens, rows_of_batch
 from fuzzshard.case.case import Case, Mesh, RankBatch
 from fuzzshard.case.codec import decode, encode
 from fuzzshard.case.features import features
@@ -25,6 +25,17 @@ CASE = make_case()
 
 def sized(*items: RankBatch, case: Case = CASE, **inputs: object) -> Case:
     return replace(case, inputs=replace(case.inputs, rank_batches=items, **inputs))
+
+
+def test_the_mean_number_of_tokens_counts_those_of_all_ranks_that_are_not_ignored() -> None:
+    case = sized(RankBatch(rank=0, rows=3), batch=2, seq=4)
+    assert mean_tokens(case, 0, 0) == (3 * 4 + 2 * 4 - 1) / 2
+    assert mean_tokens(case, 0, 5) == (3 * 4 * 5 + 2 * 4 * 5 - 1) / 2
+
+
+def test_no_loss_is_divided_by_zero_tokens() -> None:
+    case = sized(RankBatch(rank=0, rows=0), batch=1)
+    assert mean_tokens(case, 0, 0) == 1
 
 
 def test_what_is_said_of_one_batch_comes_before_what_is_said_of_all() -> None:

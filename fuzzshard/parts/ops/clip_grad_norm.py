@@ -23,10 +23,7 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
     looks = ("gradients",)
     never = {"forward_to_backward": UNSHARDED}
     meanings = {"op:clip": "clip_grad_norm_"}
-    choices = (
-        # DTensors on two meshes have no norm
-        op.Choice("clip", 18, 4, excluded_by=("tensor",)),
-    )
+    choices = (op.Choice("clip", 18, 4),)
 
     @override
     def check(self, at: op.Checked) -> None:

@@ -30,7 +30,9 @@ class Optimizer(WithOptions["OptimizerOption", Trait], frozen=True, kw_only=True
 
     named_by: ClassVar[str] = "kind"
 
-    kind: Literal["sgd", "adam", "adamw"] = "sgd"
+    kind: Literal[
+        "sgd", "adam", "adamw", "rmsprop", "adadelta", "adamax", "nadam", "radam", "asgd"
+    ] = "sgd"
     lr: float = 0.125
     momentum: float = 0.0
     weight_decay: float = 0.0
