@@ -3,11 +3,12 @@
 ``get_optimizer_state_dict`` has to hand out tensors for a checkpoint to be loaded into, and has
 ``_init_optim_state`` (``torch/distributed/checkpoint/state_dict.py``) step an optimizer that has
 none, on gradients of zeros with a learning rate of zero. That step is not nothing: Adam counts it,
-so every later bias correction is one step ahead, and coupled weight decay goes into the momentum
-of SGD and the moments of Adam. It makes the parameters themselves NaN where Adam's ``eps`` is zero
-in their dtype, float16: zero times 0 / 0. And between a forward and its backward it writes to
-parameters that the backward needs, which then raises an error. One process and no wrapper suffice. The step must leave
-no trace in the parameters and in the states that it makes.
+so every later bias correction is one step ahead, ASGD keeps a step size of zero for its first
+step, and coupled weight decay goes into the momentum of SGD and the moments of Adam. It makes the
+parameters themselves NaN where Adam's ``eps`` is zero in their dtype, float16: zero times 0 / 0.
+And between a forward and its backward it writes to parameters that the backward needs, which then
+raises an error. One process and no wrapper suffice. The step must leave no trace in the parameters
+and in the states that it makes.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -67,7 +68,6 @@ EDITS = (
         optim.step(closure=None)
         """,
         """
-        known = set(optim.state)
         decays = [param_group.get("weight_decay") for param_group in optim.param_groups]
         for param_group in optim.param_groups:
             if "weight_decay" in param_group:
@@ -86,9 +86,12 @@ EDITS = (
         for param_group, decay in zip(optim.param_groups, decays):
             if decay is not None:
                 param_group["weight_decay"] = decay
-        for param, state in optim.state.items():
-            if param not in known and torch.is_tensor(state.get("step")):
-                state["step"].zero_()
+        initial = {"mu": 1.0, "mu_product": 1.0}
+        for param_group, lr in zip(optim.param_groups, lrs):
+            for param in param_group[_PARAMS]:
+                for name, state in optim.state[param].items() if param in values else ():
+                    if torch.is_tensor(state):
+                        state.fill_(lr if name == "eta" else initial.get(name, 0.0))
         """,
     ),
 )

@@ -19,6 +19,7 @@ from fuzzshard.case.units import parameter_units
 from fuzzshard.oracles.compare import Difference
 from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.engines import spec_of
+from fuzzshard.parts.options.optimizer.kind import initial_state
 
 
 class Allowed(NamedTuple):
@@ -42,7 +43,13 @@ def _zero_input_gradient(case: Case, difference: Difference) -> bool:
 
 
 def _initialised_state(case: Case, difference: Difference) -> bool:
-    return difference.key.rule.is_state and _zeros_for_none(difference)
+    initial = initial_state(case.optimizer, difference.key.name.partition(" of ")[0])
+    return (
+        difference.key.rule.is_state
+        and difference.expected is None
+        and difference.observed is not None
+        and bool((difference.observed == initial).all())
+    )
 
 
 def _recomputed_in_a_graph(case: Case, difference: Difference) -> bool:

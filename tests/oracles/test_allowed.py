@@ -4,7 +4,7 @@ import msgspec
 from cases import BACKWARD, STEP, call, children, groups, make_case
 from traces import difference, floats, gradient
 
-from fuzzshard.case.case import Checkpoint
+from fuzzshard.case.case import Checkpoint, Optimizer
 from fuzzshard.case.graph import Block
 from fuzzshard.oracles.allowed import is_allowed
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
@@ -22,6 +22,14 @@ def test_a_zero_gradient_of_an_unused_input_is_allowed_for_fully_shard_only() ->
     assert not is_allowed("ddp", case, difference(key, floats(0.0), None))
     assert not is_allowed("fully_shard", case, difference(key, floats(1.0), None))
     assert not is_allowed("fully_shard", case, difference(KEY, floats(0.0), None))
+
+
+def test_a_state_is_allowed_before_the_first_step_as_the_optimizer_makes_it() -> None:
+    case = make_case(optimizer=Optimizer(kind="asgd", lr=0.5))
+    for state, initial in (("ax", 0.0), ("mu", 1.0), ("eta", 0.5), ("step", 0.0)):
+        key = Key(1, "resume", f"{state} of a.weight")
+        assert is_allowed("ddp", case, difference(key, floats(initial), None))
+        assert not is_allowed("ddp", case, difference(key, floats(initial + 1.0), None))
 
 
 def test_statistics_that_a_graph_recomputes_are_allowed_in_buffers_and_in_kept_state_dicts() -> (
