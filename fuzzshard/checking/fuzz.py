@@ -216,32 +216,38 @@ class Fuzzer:
         return ("no module is cut out of the model, since parallelize needs the whole one",)
 
     def _cut_out(self, report: TrainingReport) -> TrainingReport:
-        """The same finding with one module of the model alone, if one shows it.
+        """The same finding with one module of the model alone, as far within as one shows it.
 
         The module is trained with a loop and a loss of ours (:attr:`Subject.of_one_module`).
         """
-        training = report.training
         for variation in () if self._uncut else cuts(report):
-            cut = self._report(msgspec.structs.replace(training, variation=variation))
+            cut = self._report(msgspec.structs.replace(report.training, variation=variation))
             if cut is not None and cut.signature == report.signature:
-                return cut
+                return self._cut_out(cut)
         return report
 
 
 def cuts(report: TrainingReport) -> Iterator[Variation]:
     """Yield variations that train one module alone, which may show a finding: innermost first.
 
-    Such modules hold what differs first; where an engine raises or hangs, what is changed. Where
-    all that is frozen is outside of a module, its first parameter is tried in its place.
+    Such modules hold what differs first; where an engine raises or hangs, what is changed. Within
+    a module that is cut out already come all others, the smallest first. Where all that is frozen
+    is outside of a module, its first parameter is tried in its place.
     """
-    variation, found = report.training.variation, report.difference
+    variation, found, outline = report.training.variation, report.difference, report.outline
+    modules, parameters = map(variation.whole_names, (outline.modules, outline.parameters))
     changed = (*variation.frozen, *(variation.wrapped or ()), *variation.checkpointed)
-    names = [found.name.partition(" (call")[0].partition("[")[0]] if found else changed
-    around = [m for m in report.outline.modules if any(is_within(name, m) for name in names)]
-    for module in sorted(around, key=lambda name: -name.count(".")):
+    named = [found.name.partition(" (call")[0].partition("[")[0]] if found else []
+    names = variation.whole_names(named) or changed
+    around = [m for m in modules if any(is_within(name, m) for name in names)]
+    others = [m for m in modules if m not in around] if variation.only else []
+    for module in (
+        *sorted(around, key=lambda name: -name.count(".")),
+        *sorted(others, key=lambda name: sum(is_within(m, name) for m in modules)),
+    ):
         yield msgspec.structs.replace(variation, only=module)
         if variation.frozen and not any(is_within(name, module) for name in variation.frozen):
-            within = [name for name in report.outline.parameters if is_within(name, module)]
+            within = [name for name in parameters if is_within(name, module)]
             if len(within) > 1:
                 yield msgspec.structs.replace(variation, only=module, frozen=(within[0],))
 

@@ -49,6 +49,11 @@ class Variation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         within = f"{self.only}."
         return tuple(name.removeprefix(within) for name in there if name.startswith(within))
 
+    def whole_names(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return ``names`` of what is trained as the whole model has them."""
+        within = f"{self.only}." if self.only else ""
+        return tuple(f"{within}{name}" for name in names)
+
     def _cuts(self, blocks: str, name: str) -> bool:
         number = name.removeprefix(f"{blocks}.").partition(".")[0]
         within = name.startswith(f"{blocks}.") and number.isdigit()

@@ -8,12 +8,12 @@ import pytest
 from fuzzshard import reproducer
 from fuzzshard.checking.check import Checker, trainings
 from fuzzshard.checking.entry import SubjectEntry, load, save
-from fuzzshard.checking.fuzz import Fuzzer, bases_of
+from fuzzshard.checking.fuzz import Fuzzer, bases_of, cuts
 from fuzzshard.checking.report import TrainingReport
 from fuzzshard.checking.script import no_script, script
 from fuzzshard.errors import InvalidEntry
 from fuzzshard.subject.subject import MeshShape, Subject
-from fuzzshard.subject.variation import ASPECTS, Variation
+from fuzzshard.subject.variation import ASPECTS, Outline, Variation
 from fuzzshard.world import WorldConfig
 
 HERE = Path(__file__).parent
@@ -46,6 +46,30 @@ def test_a_planted_bug_is_shrunk_to_one_module_with_one_frozen_parameter(
     assert not variation.checkpointed
     assert found.difference is not None
     assert "2.00 times the expected" in found.difference.looks_like
+
+
+def test_within_a_module_that_is_cut_out_all_others_are_tried_the_smallest_first() -> None:
+    variation = Variation(only="layer", frozen=("layer.attention.q",))
+    report = TrainingReport(
+        training=msgspec.structs.replace(BASES[0], variation=variation),
+        outcome="error",
+        outline=Outline(
+            modules=("attention", "attention.rope", "ffn", "ffn.up", "ffn.down", "norm"),
+            parameters=("attention.q", "attention.k", "ffn.up.w", "ffn.up.b", "norm.w"),
+        ),
+    )
+    tried = [(cut.only, cut.frozen) for cut in cuts(report)]
+    frozen = variation.frozen
+    assert tried == [
+        ("layer.attention", frozen),
+        ("layer.attention.rope", frozen),
+        ("layer.ffn.up", frozen),
+        ("layer.ffn.up", ("layer.ffn.up.w",)),
+        ("layer.ffn.down", frozen),
+        ("layer.norm", frozen),
+        ("layer.ffn", frozen),
+        ("layer.ffn", ("layer.ffn.up.w",)),
+    ]
 
 
 def test_its_script_fails_where_the_bug_is(found: TrainingReport, tmp_path: Path) -> None:
