@@ -228,11 +228,11 @@ class Fuzzer:
 
 
 def cuts(report: TrainingReport) -> Iterator[Variation]:
-    """Yield variations that train one module alone, which may show a finding: innermost first.
+    """Yield variations that train one module alone, which may show a finding: smallest first.
 
     Such modules hold what differs first; where an engine raises or hangs, what is changed. Within
-    a module that is cut out already come all others, the smallest first. Where all that is frozen
-    is outside of a module, its first parameter is tried in its place.
+    a module that is cut out already they are all modules. Where all that is frozen is outside of
+    a module, its first parameter is tried in its place.
     """
     variation, found, outline = report.training.variation, report.difference, report.outline
     modules, parameters = map(variation.whole_names, (outline.modules, outline.parameters))
@@ -240,11 +240,8 @@ def cuts(report: TrainingReport) -> Iterator[Variation]:
     named = [found.name.partition(" (call")[0].partition("[")[0]] if found else []
     names = variation.whole_names(named) or changed
     around = [m for m in modules if any(is_within(name, m) for name in names)]
-    others = [m for m in modules if m not in around] if variation.only else []
-    for module in (
-        *sorted(around, key=lambda name: -name.count(".")),
-        *sorted(others, key=lambda name: sum(is_within(m, name) for m in modules)),
-    ):
+    sizes = {module: sum(is_within(m, module) for m in modules) for module in modules}
+    for module in sorted(modules if variation.only else around, key=sizes.__getitem__):
         yield msgspec.structs.replace(variation, only=module)
         if variation.frozen and not any(is_within(name, module) for name in variation.frozen):
             within = [name for name in parameters if is_within(name, module)]

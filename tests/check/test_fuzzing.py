@@ -48,7 +48,7 @@ def test_a_planted_bug_is_shrunk_to_one_module_with_one_frozen_parameter(
     assert "2.00 times the expected" in found.difference.looks_like
 
 
-def test_within_a_module_that_is_cut_out_all_others_are_tried_the_smallest_first() -> None:
+def test_within_a_module_that_is_cut_out_all_others_are_tried_smallest_first() -> None:
     variation = Variation(only="layer", frozen=("layer.attention.q",))
     report = TrainingReport(
         training=msgspec.structs.replace(BASES[0], variation=variation),
@@ -61,12 +61,12 @@ def test_within_a_module_that_is_cut_out_all_others_are_tried_the_smallest_first
     tried = [(cut.only, cut.frozen) for cut in cuts(report)]
     frozen = variation.frozen
     assert tried == [
-        ("layer.attention", frozen),
         ("layer.attention.rope", frozen),
         ("layer.ffn.up", frozen),
         ("layer.ffn.up", ("layer.ffn.up.w",)),
         ("layer.ffn.down", frozen),
         ("layer.norm", frozen),
+        ("layer.attention", frozen),
         ("layer.ffn", frozen),
         ("layer.ffn", ("layer.ffn.up.w",)),
     ]
