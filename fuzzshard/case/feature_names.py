@@ -198,7 +198,7 @@ ONE_OF = tuple(
         ("mesh:1", "mesh:2", "mesh:3", "mesh:4", "mesh:larger"),
         ("dtype:float32", "dtype:float64"),
         ("values:gaussian", "values:dyadic"),
-        ("loss:sum", "loss:dot", "loss:mean_square"),
+        ("loss:sum", "loss:dot", "loss:mean_square", "loss:token_mean"),
     )
 )
 """Sets of features of which every case has exactly one."""

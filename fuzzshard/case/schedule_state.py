@@ -92,9 +92,8 @@ class ScheduleState:
             "after_load": self.loaded,
             "under_no_grad": not self.grad_enabled,
         }
-        if self.backwards and not self.pending:
-            now["between_microbatches"] = self._goes_on_with == "forward"
-            now["backward_to_step"] = self._goes_on_with == "step"
+        if self.backwards and not self.pending and (moment := self._moment_after_backward):
+            now[moment] = True
         return frozenset(moment for moment, holds in now.items() if holds)
 
     @property
@@ -104,12 +103,12 @@ class ScheduleState:
         return self.moments | ({"under_no_grad"} if alone else set())
 
     @property
-    def _goes_on_with(self) -> str:
-        """What comes first from here on: a step, or a forward that will have a backward."""
+    def _moment_after_backward(self) -> Moment | None:
+        """By what comes first from here on: a step, or a forward that will have a backward."""
         for op in self.case.schedule[self.index :]:
             if op.updates or (op.begins and op.begins.grad):
-                return "step" if op.updates else "forward"
-        return ""
+                return "backward_to_step" if op.updates else "between_microbatches"
+        return None
 
     @property
     def synced(self) -> bool:

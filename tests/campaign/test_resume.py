@@ -523,7 +523,7 @@ def test_a_campaign_in_a_folder_of_entries_is_refused_with_what_to_name(tmp_path
     entry.mkdir(parents=True)
     (entry / "case.json").write_bytes(b"{}")
     with pytest.raises(
-        UsageError, match=r"findings holds entries itself.*name the folder that has them"
+        UsageError, match=r"findings holds entries, .*; name the folder that has them"
     ):
         run(tmp_path / "findings")
     assert list((tmp_path / "findings").iterdir()) == [entry]

@@ -25,7 +25,7 @@ from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.dropout import Dropout
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.op import Op
-from fuzzshard.parts.ops import Forward, SetFlag, SetMode, ZeroGrad
+from fuzzshard.parts.ops import Forward, SetFlag, SetGradEnabled, SetMode, ZeroGrad
 from stock_cases.stock import bitwise, bounded, flag
 
 PAST_DDP = "not applicable: a forward does not go through the DDP wrapper"
@@ -98,6 +98,13 @@ SCHEDULES = {
             *(FORWARD, BACKWARD, STEP),
             *(SetMode(train=False), Forward(batch=2, grad=False), SetMode(train=True)),
             *(ZERO, FORWARD, BACKWARD, STEP),
+        ),
+    ),
+    "gradients disabled between microbatches": bitwise(
+        None,
+        (
+            *(FORWARD, BACKWARD, SetGradEnabled(enabled=False), Forward(batch=2, grad=False)),
+            *(SetGradEnabled(enabled=True), FORWARD, BACKWARD, STEP),
         ),
     ),
     "training in eval mode": bitwise(

@@ -102,7 +102,10 @@ def test_a_case_in_focus_is_read_from_its_file(asked, tmp_path: Path) -> None:
         (("--require", "hsdp"), "--require hsdp matches no feature; did you mean mesh:hsdp?"),
         (("--like", "hsdp wurst"), "no feature is called 'wurst'"),
         (("--focus", "nowhere.json"), "nowhere.json does not exist"),
-        (("--engine", "ddp", "--require", "fsdp1:*", "--exclude", "fsdp1:*"), "leaves nothing"),
+        (
+            ("--engine", "ddp", "--require", "fsdp1:*", "--exclude", "fsdp1:*"),
+            "leaves no case to draw",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_one_line_and_bad_input(asked, capsys, arguments, said) -> None:
