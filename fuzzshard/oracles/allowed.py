@@ -19,7 +19,6 @@ from fuzzshard.case.units import parameter_units
 from fuzzshard.oracles.compare import Difference
 from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.engines import spec_of
-from fuzzshard.parts.options.optimizer.kind import initial_state
 
 
 class Allowed(NamedTuple):
@@ -43,7 +42,7 @@ def _zero_input_gradient(case: Case, difference: Difference) -> bool:
 
 
 def _initialised_state(case: Case, difference: Difference) -> bool:
-    initial = initial_state(case.optimizer, difference.key.name.partition(" of ")[0])
+    initial = case.optimizer.initially(difference.key.name.partition(" of ")[0])
     return (
         difference.key.rule.is_state
         and difference.expected is None

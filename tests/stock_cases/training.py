@@ -100,7 +100,7 @@ SCHEDULES = {
             *(ZERO, FORWARD, BACKWARD, STEP),
         ),
     ),
-    "gradients disabled between microbatches": bitwise(
+    "gradients disabled between microbatches": bounded(
         None,
         (
             *(FORWARD, BACKWARD, SetGradEnabled(enabled=False), Forward(batch=2, grad=False)),

@@ -51,6 +51,10 @@ class Optimizer(WithOptions["OptimizerOption", Trait], frozen=True, kw_only=True
         """The names of what it keeps for a parameter."""
         return tuple(name for option, value in self.told() for name in option.states(value))
 
+    def initially(self, state: str) -> float:
+        """Return what each element of a state is before the first step."""
+        return {"eta": self.lr, "mu": 1.0, "mu_product": 1.0}.get(state, 0.0)
+
     @property
     def left_out(self) -> tuple[str, ...]:
         """The modules or parameters that it does not get."""

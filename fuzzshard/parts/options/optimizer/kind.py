@@ -38,11 +38,6 @@ _RARER = ("rmsprop", "adadelta", "adamax", "nadam", "radam", "asgd")
 """Like Adam they update each element by itself, which sharding must not change."""
 
 
-def initial_state(optimizer: Optimizer, name: str) -> float:
-    """Return what each element of the state ``name`` is before the first step."""
-    return {"eta": optimizer.lr, "mu": 1.0, "mu_product": 1.0}.get(name, 0.0)
-
-
 class Kind(OptimizerOption):
     """A class of ``torch.optim``."""
 
