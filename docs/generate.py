@@ -8,11 +8,10 @@ of these files.
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import itertools
 import re
-import sys
+import runpy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -166,20 +165,9 @@ def engines() -> str:
     return table(("engine", "is", "in a case"), rows)
 
 
-def _load_calls() -> Any:
-    """Import the table of public calls, which the tests of the API hold."""
-    spec = importlib.util.spec_from_file_location("calls", ROOT / "tests/api/calls.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["calls"] = module
-    spec.loader.exec_module(module)
-    return module.Calls.load()
-
-
 def calls() -> str:
     """Every public call at every moment; numbers name the reasons below the table."""
-    found = _load_calls()
+    found = runpy.run_path(str(ROOT / "tests/api/calls.py"))["Calls"].load()
     notes: dict[Any, int] = {}
 
     def text(cell: Any) -> str:

@@ -192,13 +192,11 @@ ON_CUDA = frozenset(
     )
 )
 """Features that only cases for CUDA have."""
-ONE_OF = tuple(
-    frozenset(names)
-    for names in (
-        ("mesh:1", "mesh:2", "mesh:3", "mesh:4", "mesh:larger"),
-        ("dtype:float32", "dtype:float64"),
-        ("values:gaussian", "values:dyadic"),
-        ("loss:sum", "loss:dot", "loss:mean_square", "loss:token_mean"),
-    )
+ONE_OF = (
+    frozenset(("mesh:1", "mesh:2", "mesh:3", "mesh:4", "mesh:larger")),
+    *(
+        frozenset(feature for feature in FEATURES if feature.startswith(f"{dimension}:"))
+        for dimension in ("dtype", "values", "loss")
+    ),
 )
 """Sets of features of which every case has exactly one."""

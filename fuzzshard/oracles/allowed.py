@@ -29,26 +29,22 @@ class Allowed(NamedTuple):
     reason: str
 
 
-def _zeros_for_none(difference: Difference) -> bool:
+def _fills_none(difference: Difference, value: float) -> bool:
+    """Whether there is a tensor full of ``value`` where plain training has none."""
     return (
         difference.expected is None
         and difference.observed is not None
-        and not difference.observed.any()
+        and bool((difference.observed == value).all())
     )
 
 
 def _zero_input_gradient(case: Case, difference: Difference) -> bool:
-    return difference.key.rule.gradient == "input" and _zeros_for_none(difference)
+    return difference.key.rule.gradient == "input" and _fills_none(difference, 0.0)
 
 
 def _initialised_state(case: Case, difference: Difference) -> bool:
     initial = case.optimizer.initially(difference.key.name.partition(" of ")[0])
-    return (
-        difference.key.rule.is_state
-        and difference.expected is None
-        and difference.observed is not None
-        and bool((difference.observed == initial).all())
-    )
+    return difference.key.rule.is_state and _fills_none(difference, initial)
 
 
 def _recomputed_in_a_graph(case: Case, difference: Difference) -> bool:
@@ -88,7 +84,7 @@ def _zeros_in_a_flat_gradient(case: Case, difference: Difference) -> bool:
     unit = owners.get(difference.key.name)
     return (
         difference.key.rule.gradient in ("reduced", "local")
-        and (_zeros_for_none(difference) or _clipped_by_no_number(case, difference))
+        and (_fills_none(difference, 0.0) or _clipped_by_no_number(case, difference))
         and list(owners.values()).count(unit or frozenset()) > 1
     )
 

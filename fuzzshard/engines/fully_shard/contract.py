@@ -84,10 +84,10 @@ def not_applicable(case: Case) -> Exclusion | None:
 
 
 def _ties_without_a_root(case: Case) -> bool:
+    if all(len(groups) < 2 for groups in sharing(case)):
+        return False
     found = flaw(case, ties=True)
-    return any(len(groups) > 1 for groups in sharing(case)) and (
-        found is None or found[0] is not Flaw.SHARED_ACROSS_GROUPS
-    )
+    return found is None or found[0] is not Flaw.SHARED_ACROSS_GROUPS
 
 
 def _modifies_awaited(case: Case) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from typing_extensions import override
 
 from fuzzshard.parts import op
@@ -38,16 +40,17 @@ class Reshard(op.Op, tag="reshard", frozen=True, kw_only=True):
         """Frees what a forward or an unshard has gathered."""
         percent = {"after_forward": 30, "after_backward": 20}.get(moment)
         if percent and run.wrapped and run.allows("reshard", percent):
-            target, recurse = run.any_wrapped()
-            run.ops.append(cls(target=target, recurse=recurse))
+            run.ops.append(cls._drawn(run))
 
     @classmethod
     @override
     def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
-        if not run.wrapped or "reshard" not in run.swarm:
-            return ()
+        return (cls._drawn(run),) if run.wrapped and "reshard" in run.swarm else ()
+
+    @classmethod
+    def _drawn(cls, run: op.Run) -> Self:
         target, recurse = run.any_wrapped()
-        return (cls(target=target, recurse=recurse),)
+        return cls(target=target, recurse=recurse)
 
     @classmethod
     @override
