@@ -13,7 +13,16 @@ import re
 from collections.abc import Mapping
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.graph import Alias, Block, Module, join, modules_below, resolve, walk
+from fuzzshard.case.graph import (
+    Alias,
+    Block,
+    Module,
+    TensorOp,
+    join,
+    modules_below,
+    resolve,
+    walk,
+)
 from fuzzshard.case.inference import DEFAULT_WIDTH, Inference
 from fuzzshard.case.paths import is_within
 from fuzzshard.errors import InvalidCase
@@ -71,6 +80,18 @@ class Facts:
         buffers.
         """
         return frozenset(path for path, leaf in self.leaves.items() if leaf.is_batch_norm)
+
+    @functools.cached_property
+    def by_method(self) -> Mapping[str, Block]:
+        """The blocks of which callers call another method than ``forward``."""
+        return {p: m for p, m in self.modules.items() if isinstance(m, Block) and m.has_method}
+
+    @functools.cached_property
+    def adds_in_place(self) -> bool:
+        """Whether some block changes a tensor in place."""
+        blocks = (module for module in self.modules.values() if isinstance(module, Block))
+        nodes = (node for block in blocks for node in block.nodes)
+        return any(isinstance(node, TensorOp) and node.op == "iadd" for node in nodes)
 
     def width(self, path: str) -> int:
         """The width of the first value that a module is called with."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.flow import Flow
-from fuzzshard.case.graph import Block, TensorOp, walk
+from fuzzshard.case.graph import Block, walk
 from fuzzshard.case.needs import unfit_for
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.relations import variant
@@ -52,7 +52,7 @@ def _options_meet(case: Case, found: Facts) -> bool:
         case.init == "meta"
         or case.optimizer.does("may_step_lists")
         or any(leaf.is_dropout for leaf in found.leaves.values())
-        or any(_adds_in_place(m) for m in found.modules.values() if isinstance(m, Block))
+        or found.adds_in_place
         or any(group.does("names_size") for group in case.wrap)
     ):
         return False
@@ -69,10 +69,6 @@ def _options_meet(case: Case, found: Facts) -> bool:
     if case.dtypes and any(toggle.value for toggle in toggled):
         return False
     return not (toggled and any(op.via == "dcp" for op in ops))
-
-
-def _adds_in_place(block: Block) -> bool:
-    return any(isinstance(node, TensorOp) and node.op == "iadd" for node in block.nodes)
 
 
 def _trains(case: Case, found: Facts) -> bool:

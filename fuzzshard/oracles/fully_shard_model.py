@@ -14,7 +14,6 @@ from typing import NamedTuple
 from fuzzshard.case.autograd import Tape, Unwatched, reached
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
-from fuzzshard.case.graph import Block
 from fuzzshard.case.groups import holds_a_member, modules_named
 from fuzzshard.case.schedule_state import ScheduleState
 from fuzzshard.case.sync_flags import flags_set
@@ -47,13 +46,10 @@ def is_predictable(case: Case) -> bool:
     """
     if any(holds_a_member(case, group) for group in case.wrap):
         return False
-    blocks = {
-        p: m for p, m in facts(case).modules.items() if isinstance(m, Block) and m.has_method
-    }
     hooked = {c.module for c in case.checkpoints}
     hooked |= {m for group in case.wrap if len(group.modules) > 1 for m in group.modules}
     sharing = sum(group.does("shares") for group in case.wrap)
-    return case.compile is None and sharing < 2 and hooked.isdisjoint(blocks)
+    return case.compile is None and sharing < 2 and hooked.isdisjoint(facts(case).by_method)
 
 
 class FullyShardModel:

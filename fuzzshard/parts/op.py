@@ -16,6 +16,7 @@ from fuzzshard.parts.part import Part
 
 if TYPE_CHECKING:  # what an op is shown of the layers above, for types alone
     from fuzzshard.case.case import Case as Case
+    from fuzzshard.case.facts import Facts as Facts
     from fuzzshard.case.schedule_state import ScheduleState as ScheduleState
     from fuzzshard.case.validate import Checked as Checked
     from fuzzshard.engines.base import Engine as Engine
@@ -26,9 +27,8 @@ if TYPE_CHECKING:  # what an op is shown of the layers above, for types alone
     from fuzzshard.strategies.schedules import Run as Run
     from fuzzshard.training.trainer import Trainer as Trainer
 else:  # nobody looks at annotations when it runs
-    Case = Checked = Engine = Names = Offered = Program = Run = ScheduleState = Scope = Trainer = (
-        None
-    )
+    Case = Checked = Engine = Facts = Names = Offered = Program = Run = ScheduleState = None
+    Scope = Trainer = None
 
 Ranks = Literal["all", "others"]
 """Which ranks an op runs on: ``others`` are all but rank 0."""

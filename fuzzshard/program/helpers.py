@@ -72,6 +72,14 @@ def token_loss(logits, ignored, tokens):  # averaged over ranks it is the mean o
     return nn.functional.cross_entropy(logits, labels, reduction="sum") / tokens
 """
 
+_SCALING = """
+def scaling(scale, given=-1):  # a hook of the user: the last of what it is given, or another
+    def hook(module, *values):
+        scaled = lambda t: t * scale if t.is_floating_point() else t
+        return tree_map_only(torch.Tensor, scaled, values[given])
+    return hook
+"""
+
 SOURCES = {
     "parameter_groups": _PARAMETER_GROUPS,
     "clip_grad_norm": _CLIP_GRAD_NORM,
@@ -81,6 +89,7 @@ SOURCES = {
     "zero": _ZERO,
     "unsharded": _UNSHARDED,
     "token_loss": _TOKEN_LOSS,
+    "scaling": _SCALING,
 }
 """By name."""
 

@@ -11,7 +11,8 @@ from typing import Any
 from fuzzshard.program.helpers import SOURCES, called
 from fuzzshard.program.imports import every_import, import_block
 
-_FILE = "<statements of fuzzshard>"
+FILE = "<statements of fuzzshard>"
+"""What tracebacks and code objects name as the file of statements."""
 
 exec(every_import(), {})  # ranks are forked after this, and import nothing while others wait
 
@@ -21,7 +22,7 @@ def _compiled(text: str) -> list[CodeType]:
     """Compile the imports that statements need, the functions, and themselves."""
     functions = "".join(SOURCES[name] for name in called(text, SOURCES))
     parts = (import_block(functions + text), functions, text)
-    return [compile(part, _FILE, "exec", dont_inherit=True) for part in parts]
+    return [compile(part, FILE, "exec", dont_inherit=True) for part in parts]
 
 
 def execute(lines: Sequence[str], variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,7 +35,7 @@ def execute(lines: Sequence[str], variables: Mapping[str, Any]) -> dict[str, Any
         return dict(variables)
     text = "\n".join(lines)
     imports, functions, statements = _compiled(text)
-    linecache.cache[_FILE] = (len(text), None, text.splitlines(keepends=True), _FILE)
+    linecache.cache[FILE] = (len(text), None, text.splitlines(keepends=True), FILE)
     namespace: dict[str, Any] = {}
     exec(imports, namespace)
     imported = set(namespace)

@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from fuzzshard.engines.base import Engine
 from fuzzshard.engines.fully_shard.state import GroupState
 from fuzzshard.parts.oracle import IN_SPEC
+from fuzzshard.program.run import FILE
 
 if TYPE_CHECKING:
     from fuzzshard.training.trainer import Trainer
@@ -62,15 +63,22 @@ class Remains:
 
 
 def hook_counts(engine: Engine) -> dict[str, int]:
-    """How many hooks every module and every parameter has, by kind."""
+    """How many hooks every module and every parameter has, by kind, without those of users."""
     found = {}
     for path, module in engine.model.named_modules():
         for kind in _OF_MODULES:
-            found[f"{kind} of {path or 'the root'}"] = len(getattr(module, kind))
+            hooks = getattr(module, kind).values()
+            found[f"{kind} of {path or 'the root'}"] = sum(not _is_of_user(h) for h in hooks)
     for fqn, parameter in engine.optimized().items():
         for kind in _OF_TENSORS:
             found[f"{kind} of {fqn}"] = len(getattr(parameter, kind, None) or ())
     return found
+
+
+def _is_of_user(hook: object) -> bool:
+    """Whether an op of the schedule registered it."""
+    code = getattr(hook, "__code__", None)
+    return code is not None and code.co_filename == FILE
 
 
 def remains(trainer: Trainer, hooks: Mapping[str, int]) -> Remains:

@@ -46,6 +46,7 @@ from fuzzshard.parts.ops import (
     CorruptState,
     Forward,
     LoadState,
+    RegisterHook,
     Reshard,
     SaveState,
     SetDivideFactor,
@@ -151,6 +152,12 @@ DIVERGENCES = {
     ),
     "weights_by_own_tokens": Planted(
         make_case(loss="token_mean"), f"{DIVERGED}/gradient", BACKWARD_AT, "b.bias"
+    ),
+    "drops_hooks_of_users": Planted(
+        make_case(schedule=(RegisterHook(hook="forward", target="a"), *ONE_STEP)),
+        f"{DIVERGED}/output",
+        FORWARD_AT + 1,
+        "output 0 of the root",
     ),
     "sum_is_not_divided": Planted(
         make_case(wrap=(WrapGroup(modules=("a",), communication=("sum",)), *groups("b", ROOT))),
@@ -641,6 +648,12 @@ def test_a_fault_of_a_loss_shows_where_a_case_has_that_loss_only() -> None:
         for loss in ("sum", "dot", "mean_square"):
             other = msgspec.structs.replace(case, loss=loss)
             assert world.run(other).status is Status.PASS
+
+
+def test_a_fault_of_users_hooks_shows_where_a_case_has_one_only() -> None:
+    case = DIVERGENCES["drops_hooks_of_users"].case
+    with faulty_world("drops_hooks_of_users", case) as world:
+        assert world.run(msgspec.structs.replace(case, schedule=ONE_STEP)).status is Status.PASS
 
 
 def test_a_rank_that_raises_is_named_and_its_peer_shows_where_it_waits() -> None:

@@ -24,6 +24,7 @@ EXTENSIONS = frozenset(
             "fsdp1",
             "delay",
             "relation",
+            "hook",
         ),
         *("offload", "shard", "prefetch", "expect", "communication", "ddp"),
     )

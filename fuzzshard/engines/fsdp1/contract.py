@@ -9,7 +9,6 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.communication import some_fill_unused
 from fuzzshard.case.dtypes import has_precision, model_policy, stored_dtype
 from fuzzshard.case.facts import facts
-from fuzzshard.case.graph import Block
 from fuzzshard.case.no_rows import has_other_graph_without_rows
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule_state import ScheduleState, follow, ranks_differ
@@ -134,8 +133,7 @@ def _model(case: Case) -> Iterator[Exclusion]:
             f"{_CLASS}: 'FSDP offers limited support for shared parameters'",
         )
     for path in unit_modules(case):
-        module = found.modules[path]
-        if isinstance(module, Block) and module.has_method:
+        if path in found.by_method:
             yield Exclusion(
                 f"{path!r} is called by another method than forward, which alone gathers its "
                 "parameters",

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, get_args
 from typing_extensions import override
 
 from fuzzshard.case.facts import facts
-from fuzzshard.case.graph import Block
 from fuzzshard.model.statements import assignment, at, call_lines
 from fuzzshard.parts.options.communication import WORDS
 from fuzzshard.parts.options.wrap_group import When
@@ -56,8 +55,7 @@ def _wrap_lines(case: Case, model: str) -> list[str]:
     if case.finalize is not None:
         lines.append(f"{model}.set_manual_backward_finalization(True)")
     for path in (path for group in case.wrap for path in group.modules):
-        block = facts(case).modules[path]
-        if isinstance(block, Block) and block.has_method:
+        if (block := facts(case).by_method.get(path)) is not None:
             lines.append(f'register_fsdp_forward_method({at(model, path)}, "{block.method}")')
     return lines
 

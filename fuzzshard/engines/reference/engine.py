@@ -16,7 +16,6 @@ from typing_extensions import override
 from fuzzshard.case.case import Case
 from fuzzshard.case.communication import fills_unused
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.graph import Block
 from fuzzshard.case.groups import modules_named, root_groups
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.engines.base import Engine
@@ -211,8 +210,7 @@ def _run_hooks_around_methods(found: Facts, modules: Mapping[str, nn.Module]) ->
     """Makes the method that a block is called by run its forward hooks, as registered forward
     methods do.
     """
-    for path, block in found.modules.items():
-        if isinstance(block, Block) and block.has_method:
-            module: Any = modules[path]
-            module.forward = getattr(module, block.method)
-            setattr(module, block.method, module.__call__)
+    for path, block in found.by_method.items():
+        module: Any = modules[path]
+        module.forward = getattr(module, block.method)
+        setattr(module, block.method, module.__call__)

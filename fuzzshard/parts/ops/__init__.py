@@ -14,6 +14,7 @@ from fuzzshard.parts.ops.clip_grad_value import ClipGradValue as ClipGradValue
 from fuzzshard.parts.ops.corrupt_state import CorruptState as CorruptState
 from fuzzshard.parts.ops.forward import Forward as Forward
 from fuzzshard.parts.ops.load_state import LoadState as LoadState
+from fuzzshard.parts.ops.register_hook import RegisterHook as RegisterHook
 from fuzzshard.parts.ops.reshard import Reshard as Reshard
 from fuzzshard.parts.ops.save_state import SaveState as SaveState
 from fuzzshard.parts.ops.set_divide_factor import SetDivideFactor as SetDivideFactor
@@ -30,7 +31,7 @@ from fuzzshard.parts.ops.zero_grad import ZeroGrad as ZeroGrad
 OPS: tuple[type[Op], ...] = (
     *(Forward, Backward, SetMode, Step, ZeroGrad, SetRequiresGrad, SetPath, Abort),
     *(Unshard, Reshard, ClipGradNorm, ClipGradValue, Cast, SetDivideFactor),
-    *(SetFlag, TakeStateDict, SaveState, CorruptState, LoadState, SetGradEnabled),
+    *(SetFlag, TakeStateDict, SaveState, CorruptState, LoadState, SetGradEnabled, RegisterHook),
 )
 """In the order in which a schedule that is drawn gets those of one place."""
 

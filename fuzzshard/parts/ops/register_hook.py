@@ -1,0 +1,99 @@
+"""Hooks that users register on modules."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from typing_extensions import override
+
+from fuzzshard.errors import InvalidCase
+from fuzzshard.parts import op
+from fuzzshard.parts.moments import Moment
+
+HookKind = Literal["forward_pre", "forward", "full_backward_pre", "full_backward"]
+_OF_FORWARDS: tuple[HookKind, ...] = ("forward_pre", "forward")
+_OF_BACKWARDS: tuple[HookKind, ...] = ("full_backward_pre", "full_backward")
+
+
+class RegisterHook(op.Op, tag="register_hook", frozen=True, kw_only=True):
+    """``register_..._hook()`` of the module ``target``, with a hook that multiplies what it may
+    replace by ``scale``: inputs, outputs, or gradients of either. A power of two rounds nothing.
+
+    Hooks of backwards are for leaf modules alone: others may return what such a hook is not called
+    for ("module output should be a Tensor or a tuple of Tensors", torch/nn/modules/module.py).
+    """
+
+    hook: HookKind
+    scale: float = 2.0
+    target: str = ""
+
+    says = "{at}.register_{op.hook}_hook(scaling({op.scale}))"
+    meanings = {
+        "hook:forward_pre": "a hook of the user that changes the inputs of a module",
+        "hook:forward": "a hook of the user that changes the outputs of a module",
+        "hook:full_backward_pre": "a hook of the user that changes gradients of outputs",
+        "hook:full_backward": "a hook of the user that changes gradients of inputs",
+    }
+    choices = (op.Choice("user_hooks", 10, 102, excludes=("compile", "iadd")),)
+
+    @override
+    def check(self, at: op.Checked) -> None:
+        if self.hook not in _kinds(at.found, self.target):
+            raise InvalidCase(
+                f"no {self.hook} hook is called at {self.target!r}",
+                "name a module whose forward is called, for hooks of backwards a leaf module",
+            )
+        if at.case.compile is not None:
+            raise InvalidCase(
+                "a hook is registered on a compiled model",
+                "torch.compile may not see it (skip_nnmodule_hook_guards): compile nothing",
+            )
+        if at.found.adds_in_place:
+            raise InvalidCase(
+                "a hook returns new tensors, and iadd changes a tensor in place",
+                "which tensor is changed would depend on the hook: remove either",
+            )
+        at.check_recomputes("a hook")
+
+    @override
+    def features(self, at: op.ScheduleState) -> op.Features:
+        yield f"hook:{self.hook}"
+
+    @override
+    def settings(self, scope: op.Scope) -> list[str]:
+        module = scope.at(self.target) if self.target else scope.called
+        given = "" if self.hook != "full_backward" else ", given=0"
+        return [f"{module}.register_{self.hook}_hook(scaling({self.scale}{given}))"]
+
+    @classmethod
+    @override
+    def draw(cls, run: op.Run, moment: str) -> None:
+        moments = ("step_begins", "before_second_forward", "before_backward", "between_rounds")
+        free = not (run.pending and run.case.checkpoints)
+        if moment in moments and free and run.allows("user_hooks", 30):
+            run.ops += cls._drawn(run)
+
+    @classmethod
+    @override
+    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
+        return cls._drawn(run) if "user_hooks" in run.swarm else ()
+
+    @classmethod
+    def _drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
+        found = run.subject.found
+        target = run.tape.pick([path for path in found.modules if _kinds(found, path)])
+        hook = run.tape.pick(_kinds(found, target))
+        return (cls(hook=hook, scale=run.tape.pick((2.0, 0.5)), target=target),)
+
+    @classmethod
+    @override
+    def additions(cls, offered: op.Offered) -> op.Additions:
+        hook = offered.rng.choice(_OF_FORWARDS)
+        yield (cls(hook=hook, target=offered.some_called()),)
+
+
+def _kinds(found: op.Facts, path: str) -> tuple[HookKind, ...]:
+    """The hooks that are called at a module: none where its callers call a method of its own."""
+    if path in found.leaves:
+        return _OF_FORWARDS + _OF_BACKWARDS
+    return _OF_FORWARDS if path in found.modules.keys() - found.by_method.keys() else ()
