@@ -33,7 +33,7 @@ _SYNONYMS: dict[str, str] = {
     "fsdp1": "engine:fsdp1",
     "fsdp2": "engine:fully_shard",
     "gradient_accumulation": "schedule:microbatches",
-    "lr_scheduler": "optimizer:*_lr",
+    "learning_rate": "optimizer:*_lr",
     "mixed_precision": "precision:*|fsdp1:precision",
     "offload": "offload:*|fsdp1:offload",
     "pp": "mesh:pipeline",

@@ -55,7 +55,7 @@ class Optimizer(WithOptions["OptimizerOption", Trait], frozen=True, kw_only=True
     @property
     def scheduler(self) -> str:
         """The expression of what changes the learning rate of ``optimizer``, or nothing."""
-        return "".join(option.scheduler(value, self) for option, value in self.told())
+        return "".join(option.scheduler(value) for option, value in self.told())
 
     def initially(self, state: str) -> float | None:
         """Return what each element of a state is before the first step; None where that depends
@@ -122,7 +122,7 @@ class OptimizerOption(Option):
         """Return the arguments of the class that stand for it."""
         return self.arguments(value)
 
-    def scheduler(self, value: Any, optimizer: Optimizer) -> str:
+    def scheduler(self, value: Any) -> str:
         """Return the expression of a scheduler of the learning rate, where it says which."""
         return ""
 

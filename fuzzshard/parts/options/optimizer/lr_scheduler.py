@@ -8,12 +8,14 @@ from typing_extensions import override
 
 from fuzzshard.parts.op import Choice
 from fuzzshard.parts.option import Drawing
-from fuzzshard.parts.options.optimizer import Optimizer, OptimizerOption
+from fuzzshard.parts.options.optimizer import OptimizerOption
 
 _CALLS = {
     "step_lr": "StepLR(optimizer, step_size=1, gamma=0.5)",
     "cosine_annealing_lr": "CosineAnnealingLR(optimizer, T_max=8)",
-    "one_cycle_lr": "OneCycleLR(optimizer, max_lr={lr}, total_steps=64, cycle_momentum=False)",
+    "one_cycle_lr": (
+        'OneCycleLR(optimizer, optimizer.defaults["lr"], total_steps=64, cycle_momentum=False)'
+    ),
 }
 """One cycle has more steps than any schedule: its last one may not be followed by another."""
 
@@ -34,8 +36,8 @@ class LRScheduler(OptimizerOption):
     }
 
     @override
-    def scheduler(self, value: str | None, optimizer: Optimizer) -> str:
-        return f"torch.optim.lr_scheduler.{_CALLS[value].format(lr=optimizer.lr)}" if value else ""
+    def scheduler(self, value: str | None) -> str:
+        return f"torch.optim.lr_scheduler.{_CALLS[value]}" if value else ""
 
     @override
     def features(self, value: str) -> Iterator[str]:
