@@ -62,12 +62,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "communication.hook": {"a leak": ("oracles/after_run", "parts/oracles/leak")},
     "communication.sum": {
-        "a loss": (
-            "case/case",
-            "world/proofs",
-            "strategies/cases",
-            "strategies/exec_order",
-        )
+        "a loss": ("parts/losses/sum",),
     },
     "WrapGroup.communication": {
         "an oracle": ("parts/oracles/communication",),

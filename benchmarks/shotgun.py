@@ -1,12 +1,12 @@
-"""How many source files name each leaf, option, op, oracle and engine: what adding one more would
-touch.
+"""How many source files name each leaf, loss, option, op, oracle and engine: what adding one more
+would touch.
 
-A file names a leaf or an op where it defines or imports its class, or has its tag as a string; an
-option where it reads, gives or lists the field and can mean that part (``options_named.py``), or
-imports its own module; an oracle where it imports its module or its name
-is a string that means the oracle; an engine where its name is a string. An engine's own room and
-the one list of engines do not count, and neither does the string where it means an axis of a mesh,
-a layout of activations or a component of torch (:data:`OTHERWISE`).
+A file names a leaf or an op where it defines or imports its class, or has its tag as a string; a
+loss where its name is a string; an option where it reads, gives or lists the field and can mean
+that part (``options_named.py``), or imports its own module; an oracle where it imports its module
+or its name is a string that means the oracle; an engine where its name is a string. An engine's
+own room and the one list of engines do not count, and neither does the string where it means an
+axis of a mesh, a layout of activations or a component of torch (:data:`OTHERWISE`).
 Counted are the modules of fuzzshard/ and strategies/, without those that are data: the rows of
 torch's own tests (upstream/) and the mends. Runs nothing, and reads the tree that it stands in.
 """
@@ -31,6 +31,7 @@ from fuzzshard.case.case import Optimizer, WrapGroup
 from fuzzshard.case.options import DDP, FSDP1, Precision
 from fuzzshard.parts.engines import ENGINES
 from fuzzshard.parts.leaves import LEAVES
+from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.ops import OPS
 from fuzzshard.parts.options.communication import CommunicationOption
 from fuzzshard.parts.oracles import ORACLES
@@ -54,6 +55,11 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         ),
         "a class of lines in a drawing": ("report/html/schedule",),
         "a dimension of features": ("case/feature_names",),
+    },
+    "sum": {
+        "a word of communication": (
+            *("parts/options/communication/__init__", "parts/options/communication/sum"),
+        )
     },
     "output": {"a dtype of a policy": ("parts/options/precision/output",)},
     "buffer": {
@@ -212,6 +218,7 @@ def vocabulary() -> dict[str, dict[str, tuple[str, ...]]]:
         "leaf": {
             leaf.__name__: (leaf.__name__, f"'{leaf.__struct_config__.tag}'") for leaf in LEAVES
         },
+        "loss": {name: (f"'{name}'",) for name in LOSSES},
         "op": {op.__name__: (op.__name__, f"'{op.__struct_config__.tag}'") for op in OPS},
         "engine": {engine: (f"'{engine}'",) for engine in ENGINES},
     }

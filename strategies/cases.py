@@ -12,6 +12,7 @@ from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block, has_alias, walk
 from fuzzshard.case.needs import needs_cpu
 from fuzzshard.parts.engines import specs
+from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Op
 from fuzzshard.strategies.ddp import ddp
 from fuzzshard.strategies.exec_order import diverging
@@ -140,14 +141,15 @@ def _experiment(
         optimizer=optimizer(tape, swarm, exact=exact),
         dtype="float64" if tape.chance(40) else "float32",
         values="dyadic" if exact or tape.chance(_DYADIC) else "gaussian",
-        loss="sum"
-        if tape.chance(30)
-        else "dot"
-        if exact or tape.chance(55, simpler=True)
-        else "mean_square"
-        if tape.chance(60, simpler=True)
-        else "token_mean",
+        loss=_loss(tape, exact=exact),
     )
+
+
+def _loss(tape: Tape, *, exact: bool) -> str:
+    """``exact``: one that rounds nothing."""
+    *losses, last = (loss for loss in LOSSES.values() if loss.is_exact or not exact)
+    chosen = (loss for loss in losses if tape.chance(loss.percent, simpler=loss.is_simpler))
+    return next(chosen, last).name
 
 
 def planned(tape: Tape, swarm: Swarm, case: Case, given: Given = NOTHING) -> Case:

@@ -13,6 +13,7 @@ from fuzzshard.case.options import Expect
 from fuzzshard.parts import op, ops
 from fuzzshard.parts.engines.fsdp1 import FullyShardedDataParallel
 from fuzzshard.parts.leaves import affine
+from fuzzshard.parts.losses import SIMPLEST
 from fuzzshard.parts.options.fsdp1 import FSDP1, FSDP1_OPTIONS
 from fuzzshard.strategies.tape import Tape
 
@@ -56,7 +57,7 @@ def diverging(tape: Tape, largest_mesh: int) -> Case:
         schedule=(*before, *flip, *after),
         wrap=tuple(WrapGroup(modules=(path,)) for path in ("second", "other", "")),
         freezes=(Freeze(target="other"),),
-        loss="sum",
+        loss=SIMPLEST,
         engines=(FullyShardedDataParallel.name,),
         fsdp1=FSDP1(**{o.name: o.draw_for_orders(tape) for o in FSDP1_OPTIONS}),
         expect=(expect,),

@@ -168,7 +168,7 @@ class Run:
         self.ops.append(ops.taking(which))
         self.pending = 0 if which == "all" else self.pending - 1
 
-    def forward(self, *, grad: bool = True) -> None:
+    def forward(self, *, grad: bool = True, inference: bool = False) -> None:
         """A forward of the root or of a module below it; what it returns can have a backward."""
         target = ""
         if self.targets and self.started and self.tape.chance(35):
@@ -183,7 +183,7 @@ class Run:
             self.batch += 1
         self.pending += grad
         outputs = self.outputs(target)
-        self.ops.append(ops.running(Call(target, self.batch, grad, outputs)))
+        self.ops.append(ops.running(Call(target, self.batch, grad, outputs, inference)))
 
     def reached(self, target: str) -> frozenset[int]:
         """The FSDP roots that a backward of a forward of ``target`` reaches."""
@@ -202,7 +202,7 @@ class Run:
     def aside(self) -> None:
         """Something that is no part of training: a forward without gradients or in eval mode."""
         if self.allows("no_grad_forward", 20):
-            self.forward(grad=False)
+            self.forward(grad=False, inference=self.allows("inference_forward", 60))
         if self.pending:
             return
         self.draw("aside")

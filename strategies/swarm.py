@@ -213,7 +213,7 @@ _NEEDS: tuple[tuple[str, set[str]], ...] = (
     ("method", {"nested"}),
     ("structured_passing", {"nested", "many_groups"}),
     ("other_dtypes", {"freeze_parameter"}),
-    *((choice.name, {*choice.needs}) for choice in _OF_OPS),
+    *((choice.name, {*choice.needs}) for choice in (*_OF_OPS, *_OF_OPTIMIZERS)),
     *(
         (name, {choice.name})
         for c in (_OF_OPS, _OF_GROUPS)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from fuzzshard.case.case import Case, RankBatch
 from fuzzshard.case.facts import Facts
 from fuzzshard.errors import InvalidCase
+from fuzzshard.parts.losses import LOSSES
 
 
 def num_rows(case: Case, rank: int, batch: int) -> int:
@@ -24,23 +25,6 @@ def num_rows(case: Case, rank: int, batch: int) -> int:
 def rows_of_batch(case: Case, batch: int) -> tuple[int, ...]:
     """The rows of a batch on every data-parallel rank."""
     return tuple(num_rows(case, rank, batch) for rank in range(case.mesh.data_size))
-
-
-def mean_tokens(case: Case, batch: int, patches: int) -> float:
-    """Return the tokens of a batch whose target is not ignored, averaged over data-parallel
-    ranks.
-
-    Rank ``r`` ignores the first ``r`` targets. Engines average over ranks, so a sum of losses
-    divided by this number gives the mean over the tokens of all ranks (the fix of
-    https://github.com/huggingface/transformers/pull/46775).
-    """
-    of_row = (case.inputs.seq or 1) * (patches or 1)
-    same = case.inputs.same_on_ranks
-    kept = [
-        max(rows * of_row - (0 if same else rank), 0)
-        for rank, rows in enumerate(rows_of_batch(case, batch))
-    ]
-    return sum(kept) / len(kept) or 1.0
 
 
 def used_batches(case: Case) -> tuple[int, ...]:
@@ -63,7 +47,7 @@ def least_rows(case: Case, found: Facts) -> int:
     """The fewest rows that a batch may have on any rank: none, unless something needs values."""
     return max(
         0,
-        int(case.loss == "mean_square"),
+        LOSSES[case.loss].least_rows,
         *(leaf.least_rows(found.width(p), case.inputs.seq) for p, leaf in found.leaves.items()),
     )
 
@@ -111,11 +95,11 @@ def check_batches(case: Case, found: Facts) -> None:
     least = least_rows(case, found)
     if items and min(item.rows for item in items) < least:
         raise InvalidCase(
-            f"rank_batches has fewer than {least} rows, and {_why(case)}", f"use at least {least}"
+            f"rank_batches has fewer than {least} rows, and {_why(case, least)}",
+            f"use at least {least}",
         )
 
 
-def _why(case: Case) -> str:
-    return (
-        "the mean of nothing is NaN" if case.loss == "mean_square" else "a norm needs two values"
-    )
+def _why(case: Case, least: int) -> str:
+    loss = LOSSES[case.loss]
+    return loss.why if loss.least_rows == least else "a norm needs two values"

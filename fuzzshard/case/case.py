@@ -15,6 +15,8 @@ from fuzzshard.case.options import (
     TensorParallel,
 )
 from fuzzshard.parts.engines import ENGINES as SPECS
+from fuzzshard.parts.losses import DEFAULT as DEFAULT_LOSS
+from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import OPS
 from fuzzshard.parts.options.optimizer import Optimizer as Optimizer
@@ -31,9 +33,11 @@ TRACED_BACKWARD = ("aot_eager", "inductor")
 if TYPE_CHECKING:
     AnyOp = Op
     EngineName = str
+    LossName = str
 else:  # what msgspec decodes goes by the classes and the names
     AnyOp = Union[*OPS]
     EngineName = Literal[*SPECS]
+    LossName = Literal[*LOSSES]
 
 
 class TensorSpec(Part, frozen=True, kw_only=True):
@@ -139,8 +143,7 @@ class Case(Part, frozen=True, kw_only=True):
     ``seed`` with names seeds every tensor. ``wrap`` is in application order, bottom-up, ``""`` is
     the root. ``engines`` are judged against the reference. ``values="dyadic"`` draws small
     integers times powers of two, so that sums are exact in any order. ``loss`` reduces the used
-    outputs: ``sum``, ``dot`` (with a target of the same kind of values), ``mean_square``, or
-    ``token_mean``: cross entropy over the tokens of all ranks, of which some are ignored.
+    outputs (:data:`LOSSES`).
 
     ``ignored`` are modules or parameters given to ``fully_shard`` as ``ignored_params``. With
     ``init="meta"`` the model is wrapped on the meta device and gets its values afterwards. With
@@ -163,7 +166,7 @@ class Case(Part, frozen=True, kw_only=True):
     optimizer: Optimizer = Optimizer()
     dtype: Literal["float32", "float64"] = "float32"
     values: Literal["gaussian", "dyadic"] = "gaussian"
-    loss: Literal["sum", "dot", "mean_square", "token_mean"] = "dot"
+    loss: LossName = DEFAULT_LOSS
     engines: tuple[EngineName, ...] = ENGINES
     dtypes: tuple[ParameterDtype, ...] = ()
     tensor_parallel: tuple[TensorParallel, ...] = ()

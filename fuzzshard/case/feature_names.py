@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fuzzshard.parts.engines import ENGINES
 from fuzzshard.parts.leaves import LEAVES
+from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.ops import OPS
 from fuzzshard.parts.option import meanings_of
 from fuzzshard.parts.options.optimizer import OPTIMIZER_OPTIONS
@@ -89,10 +90,7 @@ FEATURES: dict[str, str] = {
     "dtype:float64": "double precision",
     "values:gaussian": "gaussian values",
     "values:dyadic": "small integers times powers of two",
-    "loss:sum": "the sum of the outputs",
-    "loss:dot": "a dot product with a target",
-    "loss:mean_square": "the mean square distance to a target",
-    "loss:token_mean": "cross entropy over the tokens of all ranks, some of which are ignored",
+    **{f"loss:{name}": loss.meaning for name, loss in LOSSES.items()},
     "checkpoint:module": "activation checkpointing of a module",
     "checkpoint:composable": "activation checkpointing by the composable API",
     "checkpoint:wrapper": "activation checkpointing by the wrapper",

@@ -197,7 +197,8 @@ class _Walk:
         self._initialise()
         if self.state.all - self.saved.sure:
             yield Lack.SAVED_STATE, index, False
-        if op.assign and self.state.all and not self.stateless:
+        sets = op.assign or self.case.optimizer.scheduler
+        if sets and self.state.all and not self.stateless:
             needed = self.optimized - self.at.frozen
             if needed - self.state.sure:
                 yield Lack.SAVED_STATE, index, False

@@ -29,12 +29,12 @@ class Allowed(NamedTuple):
     reason: str
 
 
-def _fills_none(difference: Difference, value: float) -> bool:
-    """Whether there is a tensor full of ``value`` where plain training has none."""
+def _fills_none(difference: Difference, value: float | None) -> bool:
+    """Whether there is a tensor full of ``value`` where plain training has none; None: of any."""
     return (
         difference.expected is None
         and difference.observed is not None
-        and bool((difference.observed == value).all())
+        and (value is None or bool((difference.observed == value).all()))
     )
 
 

@@ -53,6 +53,12 @@ class Call(NamedTuple):
     batch: int = 0
     grad: bool = True
     outputs: tuple[int, ...] | None = None
+    inference: bool = False
+
+    @property
+    def context(self) -> str:
+        """The context manager that it runs under, as text; none with gradients."""
+        return "" if self.grad else f"torch.{'inference_mode' if self.inference else 'no_grad'}()"
 
     def used(self, count: int) -> Sequence[int]:
         """Which of ``count`` outputs enter the loss."""

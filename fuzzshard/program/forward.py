@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from fuzzshard.case.batches import mean_tokens
+from fuzzshard.case.batches import rows_of_batch
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts, has_batch_norm
 from fuzzshard.case.graph import Block
 from fuzzshard.model.expressions import call_expression, is_checkpointed_at_call, result_expression
 from fuzzshard.parts.engines import REFERENCE
+from fuzzshard.parts.loss import Term
+from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Call
 from fuzzshard.program.scope import Scope
 
@@ -48,20 +50,12 @@ def whole_text(case: Case, output: str) -> str:
 
 
 def term_text(case: Case, call: Call, index: int, output: str, target: str) -> str:
-    """Write what the output at ``index`` adds to the loss of ``call``; a dot product is one with
-    ``target``.
-    """
-    match case.loss:
-        case "token_mean":
-            value = facts(case).output_values[call.target][index]
-            tokens = mean_tokens(case, call.batch, value.patches)
-            return f"token_loss({output}, {0 if case.inputs.same_on_ranks else 'rank'}, {tokens})"
-        case "mean_square":
-            return f"{output}.square().mean()"
-        case "dot" if target:
-            return f"({output} * {target}).sum()"
-        case _:
-            return f"{output}.sum()"
+    """Write what the output at ``index`` adds to the loss of ``call``."""
+    patches = facts(case).output_values[call.target][index].patches
+    of_row = (case.inputs.seq or 1) * (patches or 1)
+    tokens = tuple(rows * of_row for rows in rows_of_batch(case, call.batch))
+    rank = "0" if case.inputs.same_on_ranks else "rank"
+    return LOSSES[case.loss].text(Term(output, target, tokens, rank))
 
 
 def loss_lines(loss: str, terms: list[str]) -> list[str]:

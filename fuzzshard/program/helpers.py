@@ -7,6 +7,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
+from fuzzshard.parts.losses import LOSSES
+
 _PARAMETER_GROUPS = """
 def parameter_groups(parameters):  # foreach refuses lists that mix meshes, dtypes or devices
     kinds = {}
@@ -64,14 +66,6 @@ def unsharded(t):
     return t.full_tensor() if isinstance(t, DTensor) else t
 """
 
-_TOKEN_LOSS = """
-def token_loss(logits, ignored, tokens):  # averaged over ranks it is the mean over all tokens
-    logits = logits.flatten(0, -2)
-    labels = torch.arange(len(logits), device=logits.device) % logits.shape[-1]
-    labels[:ignored] = -100
-    return nn.functional.cross_entropy(logits, labels, reduction="sum") / tokens
-"""
-
 _SCALING = """
 def scaling(scale, given=-1):  # a hook of the user: the last of what it is given, or another
     def hook(module, *values):
@@ -88,8 +82,8 @@ SOURCES = {
     "new_folder": _NEW_FOLDER,
     "zero": _ZERO,
     "unsharded": _UNSHARDED,
-    "token_loss": _TOKEN_LOSS,
     "scaling": _SCALING,
+    **{name: source for loss in LOSSES.values() for name, source in loss.sources.items()},
 }
 """By name."""
 

@@ -114,6 +114,11 @@ class Scope:
         kind, given = self.case.optimizer.call()
         return script.optimizer_line(kind, [parameters or "[{'params': []}]", *given], self.names)
 
+    def scheduler_lines(self) -> list[str]:
+        """Make what changes the learning rate of the optimizer, if the case has that."""
+        made = self.case.optimizer.scheduler
+        return [f"scheduler = {made}"] if made else []
+
     @property
     def mixes_kinds(self) -> bool:
         """Whether the parameters of some model that is trained differ in mesh, dtype or device:

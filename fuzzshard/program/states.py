@@ -22,10 +22,12 @@ class States:
     def save(self, via: Via) -> list[str]:
         """Save model and optimizer."""
         called = self.scope.called
-        copies = [f"saved = copied([{called}.state_dict(), optimizer.state_dict()])"]
+        scheduler = ", scheduler.state_dict()" if self._is_scheduled else ""
+        copies = [f"saved = copied([{called}.state_dict(), optimizer.state_dict(){scheduler}])"]
         if via == "state_dict":
             return copies
-        files = ["folder = new_folder()", f"dcp.save(states({called}, optimizer), {self._where})"]
+        states = self._with_scheduler(f"states({called}, optimizer)")
+        files = ["folder = new_folder()", f"dcp.save({states}, {self._where})"]
         return self.scope.either(copies, files)
 
     @property
@@ -48,23 +50,39 @@ class States:
         return self.scope.either(self._copies([], assign=False), self._files(assign=assign))
 
     def _copies(self, renewed: list[str], *, assign: bool) -> list[str]:
+        scheduler = ", scheduler_state" if self._is_scheduled else ""
         return [
-            "model_state, optimizer_state = copied(saved)",
+            f"model_state, optimizer_state{scheduler} = copied(saved)",
             f"{self.scope.called}.load_state_dict(model_state{', assign=True' if assign else ''})",
             *(renewed if assign else []),
             "optimizer.load_state_dict(optimizer_state)",
+            *(["scheduler.load_state_dict(scheduler_state)"] if scheduler else []),
         ]
 
     def _files(self, *, assign: bool) -> list[str]:
-        called, load = self.scope.called, f"dcp.load(state, {self._where})"
-        if not assign:
-            return [f"state = states({called}, optimizer)", load]
+        """Load into the tensors of the states, or into copies that are set then.
+
+        The learning rate is no tensor: "Users must call `load_state_dict` on the root module to
+        ensure load post-processing and non-tensor data properly propagates" (``dcp.load``).
+        """
+        called, states = self.scope.called, f"states({self.scope.called}, optimizer)"
+        state = self._with_scheduler(f"copied({states})" if assign else states)
+        set_model = f'set_model_state_dict({called}, state["model"])'
+        set_optimizer = f'set_optimizer_state_dict({called}, optimizer, state["optimizer"])'
         return [
-            f"state = copied(states({called}, optimizer))",
-            load,
-            f'set_model_state_dict({called}, state["model"])',
-            f'set_optimizer_state_dict({called}, optimizer, state["optimizer"])',
+            f"state = {state}",
+            f"dcp.load(state, {self._where})",
+            *([set_model] if assign else []),
+            *([set_optimizer] if assign or self._is_scheduled else []),
         ]
+
+    @property
+    def _is_scheduled(self) -> bool:
+        return bool(self.scope.case.optimizer.scheduler)
+
+    def _with_scheduler(self, states: str) -> str:
+        """Add the scheduler, which ``dcp`` asks for its state and gives it back."""
+        return f'{states} | {{"scheduler": scheduler}}' if self._is_scheduled else states
 
     def take(self) -> list[str]:
         """Keep the state dict."""

@@ -9,6 +9,7 @@ from fuzzshard.case.dtypes import has_precision
 from fuzzshard.case.facts import facts
 from fuzzshard.case.groups import moves_inputs
 from fuzzshard.model.statements import at
+from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Call, Op
 from fuzzshard.program.forward import (
     call_text,
@@ -50,8 +51,8 @@ class ForwardLines:
         """The inputs that are new, the call, the loss, and what is looked at then."""
         lines = self._before(index, op)
         body = self._body(index, op, self._call(op))
-        if not op.grad:
-            body = ["with torch.no_grad():", *(f"    {line}" for line in body)]
+        if op.context:
+            body = [f"with {op.context}:", *(f"    {line}" for line in body)]
         return [
             *lines,
             *body,
@@ -137,7 +138,7 @@ class ForwardLines:
         """The term of the output at ``index``, which the expression ``output`` stands for."""
         output = whole_text(self.case, output)
         target = ""
-        if self.case.loss == "dot" and not self.scope.aim.seeded:
+        if LOSSES[self.case.loss].has_target and not self.scope.aim.seeded:
             where = output if has_precision(self.case) or self.case.dtypes else "device"
             name = self.inputs.name("target", op, index)
             target = f"values({self._shape(op, index)}, {name}).to({where})"

@@ -13,7 +13,7 @@ _FEW = 3
 
 
 def optimizer_lines(scope: Scope) -> list[str]:
-    """Makes the optimizer."""
+    """Makes the optimizer, and what changes its learning rate."""
     lines, parameters = [], f"{scope.model}.parameters()"
     if names := named_one_by_one(scope):
         parameters = f"[{', '.join(at(scope.model, name) for name in names)}]"
@@ -23,7 +23,7 @@ def optimizer_lines(scope: Scope) -> list[str]:
     own, plain = (
         [scope.optimizer_line(parameters, script)] for script in (scope.script, Script())
     )
-    return [*lines, *scope.for_wrapper(own, plain)]
+    return [*lines, *scope.for_wrapper(own, plain), *scope.scheduler_lines()]
 
 
 def _excluded(scope: Scope) -> tuple[str, ...]:

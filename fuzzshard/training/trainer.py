@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.groups import moves_inputs
@@ -60,8 +61,8 @@ class Trainer:
         self.observer = None if trace is None else Observer(self, trace)
 
     def make_optimizer(self) -> None:
-        """Makes the optimizer, at the beginning and when parameters were replaced."""
-        self.optimizer = make_optimizer(self.case, self.engine)
+        """Makes the optimizer and its scheduler, also when parameters were replaced."""
+        self.optimizer, self.scheduler = make_optimizer(self.case, self.engine)
 
     def run(self, on_op: OnOp | None = None) -> None:
         """Runs the whole schedule; ``on_op`` is called with the index of each op before it
@@ -114,15 +115,16 @@ class Trainer:
     def execute(self, lines: Sequence[str]) -> None:
         """Run statements as a script has them, and keep what they save."""
         states = self.states
-        variables = {"optimizer": self.optimizer, "renewed": self._renewed, **states.saved}
+        variables = {"optimizer": self.optimizer, "scheduler": self.scheduler, **states.saved}
+        variables["renewed"] = self._renewed
         with original_errors():
             states.keep(self.engine.execute(lines, new_folder=states.new_folder, **variables))
 
-    def _renewed(self) -> torch.optim.Optimizer:
-        """Make the optimizer of parameters that were replaced."""
+    def _renewed(self) -> tuple[torch.optim.Optimizer, LRScheduler | None]:
+        """Make the optimizer of parameters that were replaced, and its scheduler."""
         self.engine.take_parameters()
         self.make_optimizer()
-        return self.optimizer
+        return self.optimizer, self.scheduler
 
     def forward(self, index: int, op: Call) -> None:
         """Runs a forward, and keeps its loss."""
@@ -142,7 +144,7 @@ class Trainer:
         )
         inputs = {f"x{i}": tensor for i, tensor in enumerate(self.feed.inputs(op))}
         known = {"target": self.engine.call_target(op.target), **inputs}
-        with torch.set_grad_enabled(op.grad):
+        with torch.inference_mode() if op.inference else torch.set_grad_enabled(op.grad):
             outputs = self.engine.execute(self._call_lines(op.target, list(inputs)), **known)
             if delayed:
                 self.delays.at("after_forward")

@@ -33,6 +33,7 @@ from fuzzshard.instruments import (
 )
 from fuzzshard.parts.engines import BY_GROUPS, ENGINES, spec_of
 from fuzzshard.parts.leaves import affine
+from fuzzshard.parts.losses import SIMPLEST
 from fuzzshard.parts.op import Below, Op, Switch
 from fuzzshard.parts.ops import gathering, iteration, setting, training
 from fuzzshard.world.experiment import EngineFailure, Experiment
@@ -137,7 +138,7 @@ def _case(
         wrap=tuple(WrapGroup(modules=(m,)).with_policy(policy) for m in ("up", "down", "")),
         schedule=schedule,
         values="dyadic",
-        loss="sum",
+        loss=SIMPLEST,
         engines=(engine,),
     )
 

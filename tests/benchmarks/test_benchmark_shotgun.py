@@ -24,12 +24,14 @@ def test_an_oracle_is_named_in_its_room_and_by_what_judges_it_on_ranks(oracle: O
     assert len(files) <= 2
 
 
-@pytest.mark.parametrize("kind", ["leaf", "op"])
-def test_a_leaf_or_an_op_is_named_in_its_room_and_where_all_are_listed(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "folder"), [("leaf", "leaves"), ("loss", "losses"), ("op", "ops")]
+)
+def test_a_part_is_named_in_its_room_and_where_all_are_listed(kind: str, folder: str) -> None:
     for name, files in shotgun.count(shotgun.vocabulary()[kind], NAMED).items():
         assert len(files) <= 2, (name, files)
         others = [file for file in files if file.name != "__init__.py"]
-        assert [file.parent.name for file in others] == [f"{'leave' if kind == 'leaf' else kind}s"]
+        assert [file.parent.name for file in others] == [folder]
 
 
 def test_a_word_with_another_meaning_counts_elsewhere() -> None:

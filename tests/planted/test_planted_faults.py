@@ -100,6 +100,7 @@ KEEP, ALL_REDUCE = (SetFlag(flag="requires_all_reduce", value=value) for value i
 DIVERGED = "divergence/fully_shard"
 
 ADAM = Optimizer(kind="adam")
+HALVED = Optimizer(lr_scheduler="step_lr")
 LOAD_AT = 6
 
 
@@ -315,6 +316,18 @@ DIVERGENCES = {
         make_case(optimizer=Optimizer(kind="rmsprop")),
         f"{DIVERGED}/parameter",
         STEP_AT,
+        "a.bias",
+    ),
+    "steps_with_the_first_rate": Planted(
+        make_case(schedule=TWO_STEPS, optimizer=HALVED),
+        f"{DIVERGED}/parameter",
+        len(TWO_STEPS) - 1,
+        "a.bias",
+    ),
+    "rate_not_loaded": Planted(
+        make_case(schedule=resuming("dcp", "rebuild"), optimizer=HALVED),
+        f"{DIVERGED}/parameter",
+        LOAD_AT + 3,
         "a.bias",
     ),
     "ddp_wrong_gradient": Planted(make_case(), "divergence/ddp/gradient", BACKWARD_AT, "a.bias"),
@@ -632,7 +645,13 @@ def test_a_fault_of_one_moment_shows_where_a_call_comes_at_that_moment_only() ->
         assert world.run(msgspec.structs.replace(case, schedule=usual)).status is Status.PASS
 
 
-@pytest.mark.parametrize("fault", ["minimizes_shards", "rmsprop_goes_too_far"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *("minimizes_shards", "rmsprop_goes_too_far"),
+        *("steps_with_the_first_rate", "rate_not_loaded"),
+    ],
+)
 def test_a_fault_of_an_optimizer_option_shows_where_a_case_has_that_option_only(
     fault: str,
 ) -> None:

@@ -91,7 +91,12 @@ RICH = make_case(
     checkpoints=(Checkpoint(module="last", implementation="utils"),),
     freezes=(Freeze(target="inner.first", after_wrap=True),),
     optimizer=Optimizer(
-        kind="adam", foreach=False, exclude=("right",), post_optim_event=True, maximize=True
+        kind="adam",
+        foreach=False,
+        exclude=("right",),
+        post_optim_event=True,
+        maximize=True,
+        lr_scheduler="one_cycle_lr",
     ),
     dtypes=(ParameterDtype(target="inner.first", dtype="bfloat16"),),
     tensor_parallel=(TensorParallel(module="last.deep", style="colwise", output="replicate"),),
@@ -126,6 +131,7 @@ NEEDS: dict[str, Callable[[Case], bool]] = {
     "a divide factor": lambda case: any(isinstance(op, SetDivideFactor) for op in case.schedule),
     "a post-optimizer event": lambda case: case.optimizer.post_optim_event,
     "steps up the gradient": lambda case: case.optimizer.maximize,
+    "a scheduler": lambda case: case.optimizer.lr_scheduler is not None,
     "an excluded parameter": lambda case: bool(case.optimizer.exclude),
 }
 MOST_OPTIONS = 3

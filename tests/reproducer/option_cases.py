@@ -135,7 +135,7 @@ STATES = replace(
         LoadState(assign=True),
         *STEP,
     ),
-    optimizer=Optimizer(kind="adam", lr=0.01),
+    optimizer=Optimizer(kind="adam", lr=0.01, lr_scheduler="step_lr"),
 )
 REBUILT = replace(
     STATES,

@@ -53,6 +53,26 @@ STATES = {
         optimizer=msgspec.structs.replace(_ADAM, foreach=False),
         engines=("fully_shard",),
     ),
+    "a learning rate that a checkpoint brings back to a new optimizer": bitwise(
+        None,
+        (*TRAIN, SaveState(), CorruptState(how="rebuild"), LoadState(), *_NEXT),
+        optimizer=Optimizer(lr_scheduler="step_lr"),
+        engines=("fully_shard",),
+    ),
+    **{
+        f"a learning rate of {name}, assigned from state dicts": bitwise(
+            None,
+            (*TRAIN, SaveState(via="state_dict"), *_NEXT, LoadState(assign=True), *_NEXT),
+            optimizer=msgspec.structs.replace(_ADAM, lr_scheduler=name),
+            engines=("fully_shard",),
+        )
+        for name in ("cosine_annealing_lr", "one_cycle_lr")
+    },
+    "a learning rate that is halved, under every engine": bitwise(
+        schedule=TWO_STEPS,
+        optimizer=Optimizer(lr_scheduler="step_lr"),
+        engines=("fully_shard", "ddp", "replicate", "fsdp1", "zero_redundancy"),
+    ),
     "double precision after wrapping": bitwise(
         None, (Cast(dtype="float64"), *TWO_STEPS), wrap=groups(ROOT), engines=("fully_shard",)
     ),

@@ -50,6 +50,9 @@ EXTENSION_FEATURES = frozenset(
             "optimizer:exclude",
             "optimizer:post_optim_event",
             "optimizer:maximize",
+            "optimizer:step_lr",
+            "optimizer:cosine_annealing_lr",
+            "optimizer:one_cycle_lr",
         ),
         *("returns:list", "returns:namedtuple", "returns:dataclass"),
     )

@@ -8,7 +8,7 @@ import pytest
 from cases import AGAIN, BACKWARD, FORWARD, chain, float_inputs, make_case
 from msgspec.structs import replace
 
-from fuzzshard.case.batches import all_rows, mean_tokens, rows_of_batch
+from fuzzshard.case.batches import all_rows, rows_of_batch
 from fuzzshard.case.case import Case, Mesh, RankBatch
 from fuzzshard.case.codec import decode, encode
 from fuzzshard.case.features import features
@@ -17,25 +17,34 @@ from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.op import Call
+from fuzzshard.program.forward import term_text
 from fuzzshard.shrink import shrink
 from fuzzshard.shrink.repair import repaired
 
 CASE = make_case()
+TOKENS = replace(CASE, loss="token_mean")
 
 
 def sized(*items: RankBatch, case: Case = CASE, **inputs: object) -> Case:
     return replace(case, inputs=replace(case.inputs, rank_batches=items, **inputs))
 
 
+def divided(case: Case) -> float:
+    """What the loss of the first forward is divided by."""
+    text = term_text(case, Call(), 0, "out", "")
+    return float(text.rpartition(" ")[2].rstrip(")"))
+
+
 def test_the_mean_number_of_tokens_counts_those_of_all_ranks_that_are_not_ignored() -> None:
-    case = sized(RankBatch(rank=0, rows=3), batch=2, seq=4)
-    assert mean_tokens(case, 0, 0) == (3 * 4 + 2 * 4 - 1) / 2
-    assert mean_tokens(case, 0, 5) == (3 * 4 * 5 + 2 * 4 * 5 - 1) / 2
+    case = sized(RankBatch(rank=0, rows=3), batch=2, seq=4, case=TOKENS)
+    assert divided(case) == (3 * 4 + 2 * 4 - 1) / 2
+    assert divided(sized(batch=2, same_on_ranks=True, case=TOKENS)) == 2
 
 
 def test_no_loss_is_divided_by_zero_tokens() -> None:
-    case = sized(RankBatch(rank=0, rows=0), batch=1)
-    assert mean_tokens(case, 0, 0) == 1
+    case = sized(RankBatch(rank=0, rows=0), batch=1, case=TOKENS)
+    assert divided(case) == 1
 
 
 def test_what_is_said_of_one_batch_comes_before_what_is_said_of_all() -> None:

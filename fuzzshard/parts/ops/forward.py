@@ -15,28 +15,32 @@ from fuzzshard.parts import op, ops
 class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
     """Runs ``target`` on input batch ``batch`` and keeps the loss pending for a later backward.
 
-    The same ``batch`` number means the same tensors. ``grad=False`` runs under ``torch.no_grad()``
-    and leaves nothing pending. ``outputs`` are the indices of the outputs that enter the loss
-    (None: all).
+    The same ``batch`` number means the same tensors. ``grad=False`` runs under
+    ``torch.no_grad()``, or ``torch.inference_mode()`` with ``inference``, and leaves nothing
+    pending. ``outputs`` are the indices of the outputs that enter the loss (None: all).
     """
 
     batch: int = 0
     target: str = ""
     grad: bool = True
     outputs: tuple[int, ...] | None = None
+    inference: bool = False
 
     lane = "forward"
     looks = ("registered", "parameters", "buffers")
     meanings = {
         "schedule:no_grad_forward": "a forward under no_grad",
+        "schedule:inference_forward": "a forward under inference_mode",
         "schedule:eval_forward": "a forward in eval mode",
         "schedule:non_root_forward": "a forward of a module below the root",
     }
 
+    choices = (op.Choice("inference_forward", 12, 103, needs=("no_grad_forward",)),)
+
     @property
     @override
     def call(self) -> op.Call:
-        return op.Call(self.target, self.batch, self.grad, self.outputs)
+        return op.Call(self.target, self.batch, self.grad, self.outputs, self.inference)
 
     @override
     def check(self, at: op.Checked) -> None:
@@ -45,6 +49,8 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
             raise InvalidCase(
                 "a forward that has a backward runs while gradients are disabled", "use grad=False"
             )
+        if self.grad and self.inference:
+            raise InvalidCase("inference_mode records no gradients", "use grad=False")
         outputs = len(at.found.output_values[self.target])
         if self.outputs is not None and (
             not self.outputs or any(not 0 <= i < outputs for i in self.outputs)
@@ -56,7 +62,7 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
     @override
     def features(self, at: op.ScheduleState) -> op.Features:
         if not self.grad:
-            yield "schedule:no_grad_forward"
+            yield f"schedule:{'inference' if self.inference else 'no_grad'}_forward"
         if not at.training:
             yield "schedule:eval_forward"
         if self.target:
@@ -68,11 +74,15 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
             "" if self.outputs is None else f"outputs {', '.join(map(str, self.outputs))} of "
         )
         loss = f"loss({outputs}{op.expression(self.target)}(batch {self.batch}))"
-        return f"loss{index} = {loss}" if self.grad else f"with no_grad: {loss}"
+        return f"loss{index} = {loss}" if self.grad else f"with {self._mode}: {loss}"
 
     @override
     def noun(self, *, no_sync: bool = False) -> str:
-        return super().noun() if self.grad else f"{super().noun()} under no_grad"
+        return super().noun() if self.grad else f"{super().noun()} under {self._mode}"
+
+    @property
+    def _mode(self) -> str:
+        return "inference_mode" if self.inference else "no_grad"
 
     @override
     def run(self, trainer: op.Trainer, index: int) -> None:
@@ -87,6 +97,7 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
     def additions(cls, offered: op.Offered) -> op.Additions:
         one = cls(batch=offered.batch)
         yield (replace(one, grad=False),)
+        yield (replace(one, grad=False, inference=True),)
         last = ops.taking("all")
         yield (one, last)
         yield (one, cls(batch=offered.batch + 1), ops.taking("newest"), last)

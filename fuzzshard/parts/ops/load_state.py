@@ -47,7 +47,7 @@ class LoadState(op.Op, tag="load_state", frozen=True, kw_only=True):
 
     @override
     def run(self, trainer: op.Trainer, index: int) -> None:
-        states, renewed = trainer.engine.scope.states, ["optimizer = renewed()"]
+        states, renewed = trainer.engine.scope.states, ["optimizer, scheduler = renewed()"]
         trainer.execute(states.load(trainer.at.saved, renewed, assign=self.assign))
         if self.assign:
             trainer.forget_tensors()

@@ -36,7 +36,8 @@ class Step(op.Op, tag="step", frozen=True, kw_only=True):
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:
-        return ["optimizer.step()", *scope.after_step_lines()]
+        scheduled = ["scheduler.step()"] if scope.case.optimizer.scheduler else []
+        return ["optimizer.step()", *scheduled, *scope.after_step_lines()]
 
     @override
     def run(self, trainer: op.Trainer, index: int) -> None:

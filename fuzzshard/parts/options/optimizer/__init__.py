@@ -40,6 +40,7 @@ class Optimizer(WithOptions["OptimizerOption", Trait], frozen=True, kw_only=True
     exclude: tuple[str, ...] = ()
     post_optim_event: bool = False
     maximize: bool = False
+    lr_scheduler: Literal["step_lr", "cosine_annealing_lr", "one_cycle_lr"] | None = None
 
     @property
     def title(self) -> str:
@@ -51,9 +52,17 @@ class Optimizer(WithOptions["OptimizerOption", Trait], frozen=True, kw_only=True
         """The names of what it keeps for a parameter."""
         return tuple(name for option, value in self.told() for name in option.states(value))
 
-    def initially(self, state: str) -> float:
-        """Return what each element of a state is before the first step."""
-        return {"eta": self.lr, "mu": 1.0, "mu_product": 1.0}.get(state, 0.0)
+    @property
+    def scheduler(self) -> str:
+        """The expression of what changes the learning rate of ``optimizer``, or nothing."""
+        return "".join(option.scheduler(value) for option, value in self.told())
+
+    def initially(self, state: str) -> float | None:
+        """Return what each element of a state is before the first step; None where that depends
+        on the learning rate by then.
+        """
+        rate = None if self.scheduler else self.lr
+        return {"eta": rate, "mu": 1.0, "mu_product": 1.0}.get(state, 0.0)
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -112,6 +121,10 @@ class OptimizerOption(Option):
     def given(self, value: Any, optimizer: Optimizer) -> tuple[str, ...]:
         """Return the arguments of the class that stand for it."""
         return self.arguments(value)
+
+    def scheduler(self, value: Any) -> str:
+        """Return the expression of a scheduler of the learning rate, where it says which."""
+        return ""
 
     def features(self, value: Any) -> Iterator[str]:
         """Yield the features of a value off its default."""

@@ -1,0 +1,53 @@
+"""What every loss says of itself; generic code asks this, and never which loss it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, NamedTuple
+
+
+class Term(NamedTuple):
+    """What one output adds to a loss.
+
+    ``output`` is its expression, ``target`` that of a tensor of the same shape, or empty;
+    ``tokens`` are the rows of its last axis on every data-parallel rank. ``rank`` is the
+    expression for the rank whose data it is: that is rank 0 where all have equal data.
+    """
+
+    output: str
+    target: str
+    tokens: tuple[int, ...]
+    rank: str
+
+    @property
+    def same_on_ranks(self) -> bool:
+        """Whether all ranks have equal data."""
+        return self.rank == "0"
+
+
+class Loss:
+    """One loss: a number made of the outputs of a forward, one term after another."""
+
+    name: ClassVar[str] = ""
+    meaning: ClassVar[str] = ""
+    """What the feature ``loss:<name>`` means."""
+    place: ClassVar[int]
+    """Its place among the losses when one is drawn."""
+    percent: ClassVar[int] = 100
+    """How often it is drawn where none before it was; the last one is what is left."""
+    is_simpler: ClassVar[bool] = True
+    """Whether it is simpler than those after it."""
+    is_exact: ClassVar[bool] = False
+    """Whether it rounds nothing of small integers."""
+    has_target: ClassVar[bool] = False
+    """Whether a term has a target of the same values as the inputs."""
+    least_rows: ClassVar[int] = 0
+    """The fewest rows that a batch may have."""
+    why: ClassVar[str] = ""
+    """Why it needs these."""
+    sources: ClassVar[Mapping[str, str]] = {}
+    """The functions that its terms call and torch does not have, by name."""
+
+    def text(self, term: Term) -> str:
+        """Return the expression of a term."""
+        raise NotImplementedError
