@@ -114,6 +114,6 @@ def _backwards(case: Case) -> Mapping[int, tuple[frozenset[str], Hashable]]:
         nodes = reached(tape.follow(at))
         if at.op.takes:
             graph = frozenset(fqn for node in nodes for fqn in node.parameters)
-            calls = tuple((call.target, call.outputs, modules) for _, call, modules, _ in at.taken)
+            calls = tuple((each.call.target, each.call.outputs, each.modules) for each in at.taken)
             found[at.index] = (graph - at.frozen, (calls, frozenset(at.frozen), graph))
     return found

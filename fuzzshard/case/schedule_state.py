@@ -13,24 +13,27 @@ from typing import NamedTuple
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
-from fuzzshard.case.groups import calls_of, modules_named, wrapped_modules
+from fuzzshard.case.flow import Flow
+from fuzzshard.case.groups import calls_of, modules_named, root_groups, wrapped_modules
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.moments import Moment
-from fuzzshard.parts.op import Call, Op, Switch, Via
+from fuzzshard.parts.op import Below, Call, Op, Switch, Via
 
 
 class Pending(NamedTuple):
     """A forward without a backward yet: its place in the schedule, the modules that it called.
 
     ``synced``: whether engines with one switch for everything synchronised gradients then.
+    ``roots`` are the FSDP roots that its backward goes through for certain.
     """
 
     place: int
     call: Call
     modules: frozenset[str]
     synced: bool
+    roots: frozenset[int]
 
 
 class ScheduleState:
@@ -71,8 +74,9 @@ class ScheduleState:
         """Whether gradients were zeroed since the last step."""
         self.unsynced = False
         """Whether the last backward left some gradients unsynchronised."""
-        self._may_be_unsharded = False
-        self._keeps_unsharded = not case.root_is_wrapped
+        self._unsharded: frozenset[int] = frozenset()
+        """The FSDP roots of which a group may be unsharded."""
+        self._keeps_unsharded = False
         for freeze in case.freezes:
             self._set_requires_grad(freeze.target, False)
 
@@ -119,10 +123,10 @@ class ScheduleState:
     def may_be_unsharded(self) -> bool:
         """Whether some group of ``fully_shard`` may be unsharded.
 
-        A forward or an explicit unshard may have done that, or a flag, or a backward that went
-        through other FSDP roots only, or through no group, where nothing reshards.
+        A forward or an explicit unshard may have done that, or a flag. A backward reshards all
+        groups of the FSDP roots that it goes through, and of no others.
         """
-        return self._may_be_unsharded or self._keeps_unsharded
+        return bool(self._unsharded) or self._keeps_unsharded
 
     @property
     def taken(self) -> list[Pending]:
@@ -141,20 +145,23 @@ class ScheduleState:
     def advance(self, *, skipped: bool = False) -> None:
         """Applies the op."""
         op, taken = self.op, self.taken
-        if op.begins or op.gathers:
-            self._may_be_unsharded = True
+        if op.gathers:
+            named = modules_named(self.case, self.modules, op.below or Below())
+            self._unsharded |= self._roots_of(frozenset(named))
         if op.frees and op.below and op.below.everything:
-            self._may_be_unsharded = False
+            self._unsharded = frozenset()
         if op.begins:
+            self._unsharded |= self._roots_of(self.calls_of(op.begins.target))
             self.has_run |= op.call is not None
             self.loaded = False
         if op.call and op.call.grad:
             modules = self.calls_of(op.target)
-            self.pending.append(Pending(self.index, op.call, modules, self.synced))
+            roots = self._roots_behind(op.call, modules)
+            self.pending.append(Pending(self.index, op.call, modules, self.synced, roots))
         if op.takes:
-            wrapped = wrapped_modules(self.case)
             self.pending = [each for each in self.pending if each not in taken]
-            self._may_be_unsharded &= skipped or not any(wrapped & each.modules for each in taken)
+            if not skipped:
+                self._unsharded -= frozenset[int]().union(*(each.roots for each in taken))
             self.unsynced = bool(self.off["requires_gradient_sync"])
             self.backwards += 1
         if op.updates:
@@ -177,6 +184,38 @@ class ScheduleState:
         self.saved = op.via or self.saved
         self.index += 1
         self.skipped = False
+
+    def _roots_of(self, modules: frozenset[str]) -> frozenset[int]:
+        """The FSDP roots of the groups that have one of ``modules``."""
+        pairs = zip(self._root_groups, self.case.wrap, strict=True)
+        return frozenset(root for root, group in pairs if not modules.isdisjoint(group.modules))
+
+    def _roots_behind(self, call: Call, modules: frozenset[str]) -> frozenset[int]:
+        """The FSDP roots with a parameter that the loss of a forward has a gradient for.
+
+        A wrapped root has hooks on all that a loss can be made of.
+        """
+        called = self._roots_of(modules)
+        if self.case.root_is_wrapped:
+            return called
+        found = facts(self.case)
+        flow = Flow(self.case.model, self.case.inputs, found, self.case.ties)
+        flow.root_args = (False,) * len(flow.root_args)
+        behind = set()
+        for root in called:
+            own = {
+                f
+                for f, o in found.owners.items()
+                if o is not None and self._root_groups[o] == root
+            }
+            outputs = flow.outputs(call.target, own - self.frozen, self.paths)
+            if any(outputs[i] for i in call.used(len(outputs))):
+                behind.add(root)
+        return frozenset(behind)
+
+    @functools.cached_property
+    def _root_groups(self) -> tuple[int, ...]:
+        return root_groups(self.case)
 
     def _set_flag(self, switch: Switch) -> None:
         chosen = frozenset(modules_named(self.case, self.modules, switch.below))

@@ -167,7 +167,7 @@ class RegistrationModel:
         done = self.at.taken
         wrapped = {m: i for i, spec in enumerate(self.case.wrap) for m in spec.modules}
         certain = {self.groups[wrapped[c.target]].root for _, c, *_ in done if c.target in wrapped}
-        called = {module for _, _, modules, _ in done for module in modules}
+        called = {module for each in done for module in each.modules}
         for group, spec in zip(self.groups, self.case.wrap, strict=True):
             ran = any(m in called for m in spec.modules)
             if group.root in certain and group.reshard_after_backward:

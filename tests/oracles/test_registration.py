@@ -117,9 +117,9 @@ def test_without_a_wrapped_root_every_outermost_group_is_its_own_root() -> None:
     assert predictions(case, "a.weight")[1] == predictions(case, "b.weight")[1] == "whole"
 
 
-def test_a_backward_through_the_unwrapped_root_promises_no_resharding_until_the_step() -> None:
+def test_a_backward_through_the_unwrapped_root_promises_no_resharding() -> None:
     case = make_case(schedule=ONCE, wrap=groups("a", "b"))
-    assert predictions(case, "a.weight") == ["sharded", "whole", "unknown", "sharded"]
+    assert predictions(case, "a.weight") == ["sharded", "whole", "unknown", "unknown"]
 
 
 def test_a_forward_of_a_part_leaves_the_other_groups_sharded() -> None:

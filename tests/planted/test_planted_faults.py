@@ -235,6 +235,12 @@ DIVERGENCES = {
     "not_resharded": Planted(
         make_case(), f"{DIVERGED}/registration", FORWARD_AT, "a.bias", "invariant"
     ),
+    "stays_unsharded_after_backward": Planted(
+        make_case(wrap=groups("a", "b")),
+        f"{DIVERGED}/output",
+        TWO_STEPS.index(AGAIN),
+        "output 0 of the root",
+    ),
     "lost_requires_grad": Planted(
         make_case(), f"{DIVERGED}/registration", BEFORE_THE_FIRST_OP, "a.bias", "invariant"
     ),
