@@ -48,12 +48,14 @@ def _initialised_state(case: Case, difference: Difference) -> bool:
 
 
 def _recomputed_in_a_graph(case: Case, difference: Difference) -> bool:
+    return case.compile in TRACED_BACKWARD and _recomputed(case, difference)
+
+
+def _recomputed(case: Case, difference: Difference) -> bool:
     """Statistics of batch norms in checkpoints, and what an evaluation computes from them.
 
     From a backward through an evaluation on, that is everything.
     """
-    if case.compile not in TRACED_BACKWARD:
-        return False
     key = difference.key
     if not any(has_batch_norm(case, checkpoint.module) for checkpoint in case.checkpoints):
         return False
@@ -122,6 +124,13 @@ ALLOWED: tuple[Allowed, ...] = (
         "buffers are kept out of it: a batch norm counts its batch once, where plain "
         "checkpointing "
         "counts it again",
+    ),
+    Allowed(
+        lambda spec: spec.applies_groups,
+        _recomputed,
+        "a backward runs through all inputs of a wrapped module if it runs through one, as they "
+        "pass through one torch.autograd.Function: a checkpoint before an unused input is "
+        "recomputed, too, and a batch norm in it counts its batch again",
     ),
     Allowed(
         lambda spec: True,

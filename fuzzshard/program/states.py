@@ -60,10 +60,10 @@ class States:
         ]
 
     def _files(self, *, assign: bool) -> list[str]:
-        """Load into the tensors of the states, or into copies that are set then.
+        """Load into the tensors of the states, or into copies, and set them.
 
-        The learning rate is no tensor: "Users must call `load_state_dict` on the root module to
-        ensure load post-processing and non-tensor data properly propagates" (``dcp.load``).
+        "Users must call `load_state_dict` on the root module to ensure load post-processing and
+        non-tensor data properly propagates" (``dcp.load``): the learning rate is no tensor.
         """
         called, states = self.scope.called, f"states({self.scope.called}, optimizer)"
         state = self._with_scheduler(f"copied({states})" if assign else states)
@@ -73,7 +73,7 @@ class States:
             f"state = {state}",
             f"dcp.load(state, {self._where})",
             *([set_model] if assign else []),
-            *([set_optimizer] if assign or self._is_scheduled else []),
+            set_optimizer,
         ]
 
     @property

@@ -77,6 +77,10 @@ UNSYNCED_STEP = Exclusion("a step on gradients that were not synchronised", _NO_
 UNFROZEN = Exclusion(
     "a parameter frozen at construction is unfrozen: DDP never synchronises it", _CONSTRUCTION
 )
+FROZEN_UNSYNCED = Exclusion(
+    "a freeze while gradients wait for their synchronisation, of which DDP's hooks see no more",
+    _CONSTRUCTION,
+)
 NOTHING_DIFFERENTIATED = Exclusion(
     "a step on gradients that were not synchronised: a backward had nothing to differentiate",
     _NO_SYNC,
@@ -139,6 +143,8 @@ def not_applicable(case: Case, *, built_by_forward: bool = False) -> Exclusion |
             named = at.parameters_at(toggle.target)
             if built and toggle.value and not frozen.isdisjoint(named):
                 return UNFROZEN
+            if unsynced and not toggle.value:
+                return FROZEN_UNSYNCED
             if not built:
                 frozen = frozen - named if toggle.value else frozen | named
     return None
