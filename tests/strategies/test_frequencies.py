@@ -113,7 +113,12 @@ SELDOM = {
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("communication:")), 0.01),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("ddp:")), 0.005),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("ddp:join_")), 0.003),
-    "ddp:ignored_modules": 0.004,
+    **dict.fromkeys(
+        ("ddp:ignored_modules", "ddp:buffers_forward_local", "ddp:initial_unsynced"), 0.004
+    ),
+    **dict.fromkeys(
+        ("optimizer:step_lr", "optimizer:cosine_annealing_lr", "optimizer:one_cycle_lr"), 0.01
+    ),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("fsdp1:summon_")), 0.004),
     **dict.fromkeys(
         (f for f in ALL_FEATURES if f.startswith(("fsdp1:initial_", "fsdp1:hook_"))), 0.005
