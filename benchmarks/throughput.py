@@ -106,7 +106,8 @@ def comparable_cases(
     """The first ``count`` quiet cases of a stream, and the others that came before the last of
     them.
 
-    Adds the quiet cases but the first to ``ranks``, with the seconds of :func:`rank_seconds`.
+    Adds the quiet cases to ``ranks``, with the seconds of :func:`rank_seconds`, but for the first
+    one and those that new ranks ran.
     """
     quiet: list[Case] = []
     loud: set[Case] = set()
@@ -226,10 +227,11 @@ def measure(
         "campaign_over_bare": campaign.per_second / bare.per_second,
         "bare_cases_per_s": bare.per_second,
         "campaign_cases_per_s": campaign.per_second,
-        "rank_cpu_ms": 1000 * ranks.seconds / ranks.cases,
         "cases": bare.cases,
         "left_out": num_loud,
     }
+    if ranks.cases:
+        figures["rank_cpu_ms"] = 1000 * ranks.seconds / ranks.cases
     if counts.spawn_cases:
         spawn = Rate()
         spawn.add(len(sample), time_spawn(config, sample))
