@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 from common import (
     configure,
     describe_machine,
@@ -90,16 +91,34 @@ def turns(cases: int, chunk: int) -> list[int]:
     return [size for size in sizes if size > 1]
 
 
-def comparable_cases(world: World, seed: int, count: int) -> tuple[list[Case], set[Case]]:
+def rank_seconds(world: World) -> float:
+    """The processor time, user and system, that the ranks of ``world`` have taken so far."""
+    seconds = 0.0
+    for pid in world.pids:
+        times = psutil.Process(pid).cpu_times()
+        seconds += times.user + times.system
+    return seconds
+
+
+def comparable_cases(
+    world: World, seed: int, count: int, ranks: Rate
+) -> tuple[list[Case], set[Case]]:
     """The first ``count`` quiet cases of a stream, and the others that came before the last of
     them.
+
+    Adds the quiet cases to ``ranks``, with the seconds of :func:`rank_seconds`, but for the first
+    one and those that new ranks ran.
     """
     quiet: list[Case] = []
     loud: set[Case] = set()
+    world.start()
     for case in case_stream(
         seed, world_size=world.config.size, cuda=world.config.device == "cuda"
     ):
+        began, pids = rank_seconds(world), world.pids
         if judge(world, case).status in QUIET:
+            if quiet and world.pids == pids:
+                ranks.add(1, rank_seconds(world) - began)
             quiet.append(case)
         else:
             loud.add(case)
@@ -186,12 +205,12 @@ def measure(
     config: WorldConfig, seed: int, counts: Counts, report: Callable[[str], None]
 ) -> dict[str, Any]:
     """All figures; ``report`` is told what was measured."""
-    bare, campaign = Rate(), Rate()
+    bare, campaign, ranks = Rate(), Rate(), Rate()
     sample: list[Case] = []
     num_loud = 0
     for turn, size in enumerate(turns(counts.cases, counts.chunk)):
         with World(config) as world:
-            cases, loud = comparable_cases(world, seed + turn, size)
+            cases, loud = comparable_cases(world, seed + turn, size, ranks)
         num_loud += len(loud)
         sample = sample or cases[: counts.spawn_cases]
         quiet = cases[0]
@@ -211,6 +230,8 @@ def measure(
         "cases": bare.cases,
         "left_out": num_loud,
     }
+    if ranks.cases:
+        figures["rank_cpu_ms"] = 1000 * ranks.seconds / ranks.cases
     if counts.spawn_cases:
         spawn = Rate()
         spawn.add(len(sample), time_spawn(config, sample))
@@ -228,7 +249,7 @@ def measure_worlds(
 ) -> list[Scaled]:
     """A campaign for each number of worlds; ``report`` is told of each."""
     with World(config) as world:
-        cases, _ = comparable_cases(world, seed, count)
+        cases, _ = comparable_cases(world, seed, count, Rate())
     measured = []
     for number in numbers:
         measured.append(time_worlds(config, seed, number, cases))

@@ -82,14 +82,18 @@ class Bound:
         if (both := difference.both) is None:
             return False, float("inf"), 0.0
         error = largest_distance(*both)
-        limit = self._limit(difference.key) if both[0].is_floating_point() else 0.0
+        limit = self.limit(difference.key, both[0].dtype)
         return error <= limit, error, limit
 
-    def _limit(self, key: Key) -> float:
-        """All that the op leaves has one scale: a sum of several gradients may cancel in one of
-        them.
+    def limit(self, key: Key, dtype: torch.dtype) -> float:
+        """The largest error that rounding explains; none in integers.
+
+        All that the op leaves has one scale: a sum of several gradients may cancel in one of them.
+        There is none where the reference has nothing to compare with.
         """
-        size, moved = self._scales[key.op, key.oracle]
+        if not dtype.is_floating_point:
+            return 0.0
+        size, moved = self._scales.get((key.op, key.oracle), (float("inf"), 0.0))
         limit = tolerance(self.case) * max(1.0, size)
         if self.factor:
             return limit + self.factor * moved

@@ -117,13 +117,16 @@ class Ladder:
         precision, too.
 
         It has to be there in both: torch may take another path in the finer one, with a mistake of
-        its own.
+        its own. So the engines do not run again where what differs in the case is too small to
+        count in the finer one.
         """
         case = runs_finer(self.case)
         reference = self._trace(case)
         bound = Bound(case, reference, self._truth)
         if reference is self._truth:
             bound = Bound(case, reference, self._single, OF_COARSER)
+        if not self.anywhere(_may_be_wrong(differing, bound)):
+            return []
         traces = {Reference.name: reference}
         for name, found in differing.items():
             if self.anywhere(any(d.comparable for d in found)):
@@ -233,9 +236,25 @@ class Ladder:
         return self._trained[case]
 
 
+NO_LESS = 2.0
+"""A mistake of the case is wrong by at most so many times as much in a finer run."""
+
+
+def _may_be_wrong(differing: Differing, bound: Bound) -> bool:
+    """Whether the ``bound`` of a finer run leaves anything that :func:`_no_less_wrong` keeps."""
+    return any(
+        NO_LESS * largest_distance(*d.both) > bound.limit(d.key, d.both[0].dtype)
+        for found in differing.values()
+        for d in found
+        if d.both is not None
+    )
+
+
 def _no_less_wrong(precise: list[Difference], found: list[Difference]) -> list[Difference]:
-    """What of a finer run is wrong by at most twice as much as the case itself."""
+    """What of a finer run is wrong by at most :data:`NO_LESS` times as much as the case itself."""
     errors = {d.key: largest_distance(*d.both) for d in found if d.both is not None}
     return [
-        d for d in precise if d.both and largest_distance(*d.both) <= 2 * errors.get(d.key, 0.0)
+        d
+        for d in precise
+        if d.both and largest_distance(*d.both) <= NO_LESS * errors.get(d.key, 0.0)
     ]

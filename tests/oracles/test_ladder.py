@@ -131,6 +131,15 @@ def test_what_is_in_float64_already_is_not_run_again(error: float, found: bool) 
     assert ladder.trained == []
 
 
+@pytest.mark.parametrize(("error", "trained"), [(4e-7, []), (1e-6, ["float64"])])
+def test_what_is_too_small_to_count_in_float64_is_not_run_again(
+    error: float, trained: list[str]
+) -> None:
+    ladder = FakeLadder(make_case(), gradient(AFTER), {"float32": error, "float64": 1.5 * error})
+    assert bool(ladder.findings()) is bool(trained)
+    assert ladder.trained == trained
+
+
 def test_a_missing_tensor_needs_no_other_run() -> None:
     ladder = FakeLadder(make_case(), gradient(AFTER), {"float32": 0.0})
     missing = Difference(ladder.key, None, ONE, ())
