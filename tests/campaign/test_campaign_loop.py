@@ -372,7 +372,10 @@ def test_ranks_that_cannot_start_are_exit_4(tmp_path):
     def verdict_of(case: Case) -> Verdict:
         raise InfraError("no rank could start", "run doctor")
 
-    assert campaign(tmp_path, verdict_of).code == 4
+    ran = campaign(tmp_path, verdict_of)
+    assert ran.code == 4
+    assert "no rank could start" in ran.finished.reason
+    assert "\n" not in ran.finished.reason
 
 
 @pytest.mark.parametrize(("failing", "code"), [(2, 0), (3, 4)])

@@ -21,9 +21,10 @@ SEED, WORLD = 11, 4
 RARE = Steering(require=("mesh:hsdp", "precision:bfloat16", "checkpoint:*"))
 
 
-def take(steering: Steering, count: int, seed: int = SEED) -> list[Case]:
-    steered = reach(steering, seed, world_size=WORLD, cuda=False)
-    return list(itertools.islice(steered_stream(seed, world_size=WORLD, steered=steered), count))
+def take(steering: Steering, count: int, seed: int = SEED, world_size: int = WORLD) -> list[Case]:
+    steered = reach(steering, seed, world_size=world_size, cuda=False)
+    stream = steered_stream(seed, world_size=world_size, steered=steered)
+    return list(itertools.islice(stream, count))
 
 
 def shares(cases: list[Case]) -> dict[str, float]:
@@ -62,11 +63,12 @@ def test_where_engines_alone_are_chosen_cases_are_drawn_as_ever() -> None:
     )
 
 
-def test_other_features_come_about_as_often_as_in_plain_cases_that_are_as_asked() -> None:
+def test_other_features_come_about_as_often_as_in_plain_cases_that_are_as_asked(sample) -> None:
     steering = Steering(require=("checkpoint:*", "freeze:*", "schedule:microbatches"))
-    plain = [c for c in draw_cases(SEED, 1500, world_size=WORLD) if steering.allows(features(c))]
-    assert len(plain) > 150
-    expected, observed = shares(plain), shares(take(steering, 400))
+    plain = [c for c in sample.cases if steering.allows(features(c))]
+    assert len(plain) > 450
+    observed = shares(take(steering, 400, world_size=sample.world_size))
+    expected = shares(plain)
     far = {
         feature: (share, observed.get(feature, 0.0))
         for feature, share in expected.items()
