@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
 
@@ -21,8 +22,13 @@ SEED, WORLD = 11, 4
 RARE = Steering(require=("mesh:hsdp", "precision:bfloat16", "checkpoint:*"))
 
 
+@functools.cache
+def reached(steering: Steering, seed: int = SEED, world_size: int = WORLD) -> Steered:
+    return reach(steering, seed, world_size=world_size, cuda=False)
+
+
 def take(steering: Steering, count: int, seed: int = SEED, world_size: int = WORLD) -> list[Case]:
-    steered = reach(steering, seed, world_size=world_size, cuda=False)
+    steered = reached(steering, seed, world_size)
     stream = steered_stream(seed, world_size=world_size, steered=steered)
     return list(itertools.islice(stream, count))
 
@@ -52,6 +58,7 @@ def test_every_case_is_valid_as_asked_and_another_one(steering: Steering) -> Non
 
 
 def test_a_steered_stream_depends_on_its_seed_alone() -> None:
+    assert reach(RARE, SEED, world_size=WORLD, cuda=False) == reached(RARE, SEED, WORLD)
     assert take(RARE, 15) == take(RARE, 15)
     assert set(take(RARE, 15)).isdisjoint(take(RARE, 15, seed=SEED + 1))
 
@@ -78,7 +85,7 @@ def test_other_features_come_about_as_often_as_in_plain_cases_that_are_as_asked(
 
 
 def test_what_is_rare_takes_few_draws_once_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    steered = reach(RARE, SEED, world_size=WORLD, cuda=False)
+    steered = reached(RARE, SEED, WORLD)
     assert steered.hits / steered.tries < 0.03
     draws = 0
     read = module.read_case
