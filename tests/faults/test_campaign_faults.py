@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
+from command_line import ran
 from msgspec.structs import replace
 from running import campaign
 
@@ -117,21 +116,8 @@ def test_an_interrupted_finding_is_kept_leaves_no_process_and_comes_to_the_same_
 
 
 def replayed(corpus: Path, *arguments: object) -> tuple[int, str]:
-    command = [
-        sys.executable,
-        "-m",
-        "fuzzshard",
-        "replay",
-        corpus,
-        "--device",
-        "cpu",
-        "--json",
-        *arguments,
-    ]
-    result = subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, timeout=60, check=False
-    )
-    return result.returncode, json.loads(result.stdout)["outcome"]
+    result = ran("replay", corpus, "--device", "cpu", "--json", *arguments)
+    return result.code, json.loads(result.out)["outcome"]
 
 
 def test_a_campaign_saves_a_minimal_case_of_a_planted_fault(corpus: Path) -> None:

@@ -108,6 +108,7 @@ SELDOM = {
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("communication:")), 0.01),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("ddp:")), 0.005),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("ddp:join_")), 0.003),
+    "ddp:join_effective": 0.0015,  # expected 0.003, two standard deviations above
     "ddp:ignored_modules": 0.004,
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("fsdp1:summon_")), 0.004),
     **dict.fromkeys(
