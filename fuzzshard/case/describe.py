@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import msgspec
-
 from fuzzshard.case.case import Case, Freeze, Inputs, Mesh, WrapGroup
 from fuzzshard.case.describe_schedule import describe_schedule
 from fuzzshard.case.dims import get_dims
@@ -105,14 +103,14 @@ def _freezes(old: Sequence[Freeze], new: Sequence[Freeze]) -> Iterator[str]:
 
 def _scalars(old: Case, new: Case) -> Iterator[str]:
     """What a case has once, and lists of which items went or came."""
-    for name in msgspec.structs.fields(Case):
-        before, after = getattr(old, name.name), getattr(new, name.name)
-        if name.name in _SAID_ELSEWHERE or before == after:
+    for name in Case.__struct_fields__:
+        before, after = getattr(old, name), getattr(new, name)
+        if name in _SAID_ELSEWHERE or before == after:
             continue
         if not isinstance(before, tuple):
-            yield in_place_of(name.name, after, before)
+            yield in_place_of(name, after, before)
             continue
-        label = name.name.replace("_", " ").removesuffix("s")
+        label = name.replace("_", " ").removesuffix("s")
         yield from (
             f"without the {label} {value_words(item)}" for item in before if item not in after
         )

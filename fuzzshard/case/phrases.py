@@ -46,10 +46,10 @@ def fields(old: Part, new: Part, where: str, skip: Sequence[str] = ()) -> Iterat
     """One phrase for each field in which two parts of one type differ; ``where`` says what they
     are of.
     """
-    for field in msgspec.structs.fields(type(old)):
-        before, after = getattr(old, field.name), getattr(new, field.name)
-        if before != after and field.name not in skip:
-            yield in_place_of(field.name, after, before, where)
+    for name in old.__struct_fields__:
+        before, after = getattr(old, name), getattr(new, name)
+        if before != after and name not in skip:
+            yield in_place_of(name, after, before, where)
 
 
 def span(ranks: Sequence[int]) -> str:

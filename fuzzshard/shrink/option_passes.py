@@ -82,9 +82,15 @@ def choices(case: Case) -> Iterator[Edit]:
                 yield change(**{name: value})
 
 
+@functools.cache
+def _field(part: type[Part], name: str) -> msgspec.structs.FieldInfo:
+    """Return a field of a part. msgspec would resolve the types of all fields at every call."""
+    return next(field for field in msgspec.structs.fields(part) if field.name == name)
+
+
 def _others(part: Part, name: str) -> list[object]:
     """The values that a field with a few named ones may have, but for its own and its default."""
-    (field,) = (f for f in msgspec.structs.fields(part) if f.name == name)
+    field = _field(type(part), name)
     return [v for v in _named_values(field.type) if v not in (getattr(part, name), field.default)]
 
 

@@ -14,22 +14,17 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import functools
 import inspect
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from packaging.specifiers import SpecifierSet
+from streams import Drawn
 
-from fuzzshard.case.case import Case
 from fuzzshard.case.feature_names import FEATURES
-from fuzzshard.case.features import features
-from fuzzshard.case.schedule_state import follow
-from fuzzshard.parts.moments import Moment
-from fuzzshard.strategies import draw_cases
 
 _CATCH_ALL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -113,13 +108,11 @@ class Table:
         }
         return [f"{name}: {fault}" for fault, names in faults.items() for name in sorted(names)]
 
-    def undrawn(self) -> list[str]:
-        """Names of which none of the first 6,000 cases has the features."""
+    def undrawn(self, cases: Iterable[Drawn]) -> list[str]:
+        """Names of which none of the cases has the features."""
         left = dict(self.drawn)
-        for present in drawn_features():
-            left = {
-                name: wanted for name, wanted in left.items() if not present.issuperset(wanted)
-            }
+        for case in cases:
+            left = {n: wanted for n, wanted in left.items() if not case.features >= {*wanted}}
             if not left:
                 break
         return [f"{name}: {' with '.join(wanted)}" for name, wanted in left.items()]
@@ -127,32 +120,3 @@ class Table:
     def _is_in_this_release(self, name: str) -> bool:
         releases = SpecifierSet(self.releases.get(name, ""))
         return releases.contains(version("torch"), prereleases=True)
-
-
-class Drawn(NamedTuple):
-    """What a case that was drawn has: features, and ops at moments of its training."""
-
-    features: frozenset[str]
-    ops: frozenset[tuple[str, Moment]]
-
-
-def drawn() -> Iterator[Drawn]:
-    """Cases for eight ranks, every fourth of which may need CUDA; they are drawn once."""
-    for number in range(60):
-        yield from _batch(number)
-
-
-def drawn_features() -> Iterator[frozenset[str]]:
-    """The features of these cases."""
-    return (case.features for case in drawn())
-
-
-@functools.cache
-def _batch(number: int) -> tuple[Drawn, ...]:
-    cases = draw_cases(20261 + number, 100, world_size=8, cuda=number % 4 == 1)
-    return tuple(Drawn(features(case), frozenset(_ops_of(case))) for case in cases)
-
-
-def _ops_of(case: Case) -> Iterator[tuple[str, Moment]]:
-    for at in follow(case):
-        yield from ((at.op.tag, moment) for moment in at.moments_of_op)

@@ -10,16 +10,17 @@ from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
-import surface
 import torch
 from calls import Calls, Cell
 from packaging.version import Version
+from streams import Streams
 from torch import nn
 from torch.distributed.checkpoint import state_dict
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad
 
+from fuzzshard.case.schedule_state import follow
 from fuzzshard.contracts.contract import NEWEST_TORCH, installed_torch
 from fuzzshard.parts.moments import Moment
 from fuzzshard.parts.ops import OPS
@@ -97,15 +98,15 @@ def test_what_is_forbidden_has_a_source_and_what_is_impossible_a_reason() -> Non
 
 
 @pytest.fixture(scope="module")
-def shown() -> Counter[object]:
+def shown(streams: Streams) -> Counter[object]:
     """In how many cases an op comes at a moment, and how many have a feature: of those cases that
     it takes to show every cell that is drawn, and of 6,000 at most.
     """
     counts: Counter[object] = Counter()
     wanted = [(moment, cell) for _, moment, cell in CALLS.each() if cell.kind == "drawn"]
-    for case in surface.drawn():
-        counts.update(case.ops)
-        counts.update(case.features)
+    for case, present in streams.each():
+        counts.update({(at.op.tag, moment) for at in follow(case) for moment in at.moments_of_op})
+        counts.update(present)
         wanted = [(m, cell) for m, cell in wanted if not _is_shown(cell, m, counts)]
         if not wanted:
             break

@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 
+from streams import Streams
 from surface import Table, names_of_class, names_of_function
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
@@ -26,5 +27,5 @@ def test_every_name_is_drawn_or_excused() -> None:
     assert TABLE.faults(public()) == []
 
 
-def test_what_is_drawn_is_drawn() -> None:
-    assert TABLE.undrawn() == []
+def test_what_is_drawn_is_drawn(streams: Streams) -> None:
+    assert TABLE.undrawn(streams.each()) == []

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from streams import Streams
 from surface import Table, names_of_class, names_of_function, names_of_values
 from torch.distributed import fsdp
 from torch.distributed.fsdp import _fully_shard
@@ -35,8 +36,8 @@ def test_every_name_is_drawn_or_excused() -> None:
     assert not TABLE.faults(public_names())
 
 
-def test_cases_have_the_features_of_every_name_that_is_drawn() -> None:
-    assert not TABLE.undrawn()
+def test_cases_have_the_features_of_every_name_that_is_drawn(streams: Streams) -> None:
+    assert not TABLE.undrawn(streams.each())
 
 
 @pytest.mark.parametrize(

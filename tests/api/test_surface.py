@@ -9,7 +9,8 @@ import enum
 from pathlib import Path
 
 import pytest
-import surface
+from cases import make_case
+from streams import Drawn
 from surface import Table, names_of_class, names_of_function, names_of_values
 
 
@@ -105,8 +106,7 @@ def test_a_name_that_another_release_has_may_be_missing_here() -> None:
     assert dataclasses.replace(TABLE, releases=NEVER).faults(PUBLIC[:1]) == []
 
 
-def test_what_no_case_combines_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_case_combines_is_not_drawn() -> None:
     table = dataclasses.replace(TABLE, drawn={"x": ("mesh:2", "mesh:4"), "y": ("mesh:2",)})
-    sample = (frozenset({"mesh:2"}), frozenset({"mesh:4"}))
-    monkeypatch.setattr(surface, "drawn_features", lambda: iter(sample))
-    assert table.undrawn() == ["x: mesh:2 with mesh:4"]
+    sample = [Drawn(make_case(), frozenset({mesh})) for mesh in ("mesh:2", "mesh:4")]
+    assert table.undrawn(sample) == ["x: mesh:2 with mesh:4"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 
 import options_named
 import pytest
@@ -11,13 +12,33 @@ import shotgun
 from fuzzshard.parts.oracle import Oracle
 from fuzzshard.parts.oracles import ORACLES
 
-NAMED = {file: shotgun.names(ast.parse(file.read_text())) for file in shotgun.sources()}
-ROOMS = shotgun.rooms_of_oracles(NAMED)
+Trees = dict[Path, ast.Module]
+Named = dict[Path, frozenset[str]]
+
+
+@pytest.fixture(scope="module")
+def trees() -> Trees:
+    """The parsed sources."""
+    return {file: ast.parse(file.read_text()) for file in shotgun.sources()}
+
+
+@pytest.fixture(scope="module")
+def named(trees: Trees) -> Named:
+    """What each source names."""
+    return {file: shotgun.names(tree) for file, tree in trees.items()}
+
+
+@pytest.fixture(scope="module")
+def rooms(named: Named) -> dict[str, list[Path]]:
+    """The sources that name each oracle."""
+    return shotgun.rooms_of_oracles(named)
 
 
 @pytest.mark.parametrize("oracle", ORACLES, ids=lambda oracle: oracle.name)
-def test_an_oracle_is_named_in_its_room_and_by_what_judges_it_on_ranks(oracle: Oracle) -> None:
-    files = [file.relative_to(shotgun.ROOT).as_posix() for file in ROOMS[oracle.name]]
+def test_an_oracle_is_named_in_its_room_and_by_what_judges_it_on_ranks(
+    oracle: Oracle, rooms: dict[str, list[Path]]
+) -> None:
+    files = [file.relative_to(shotgun.ROOT).as_posix() for file in rooms[oracle.name]]
     assert f"fuzzshard/parts/oracles/{oracle.name}.py" in files
     others = [file for file in files if not file.startswith("fuzzshard/parts/oracles/")]
     assert all(file.startswith(("fuzzshard/oracles/", "fuzzshard/training/")) for file in others)
@@ -27,8 +48,10 @@ def test_an_oracle_is_named_in_its_room_and_by_what_judges_it_on_ranks(oracle: O
 @pytest.mark.parametrize(
     ("kind", "folder"), [("leaf", "leaves"), ("loss", "losses"), ("op", "ops")]
 )
-def test_a_part_is_named_in_its_room_and_where_all_are_listed(kind: str, folder: str) -> None:
-    for name, files in shotgun.count(shotgun.vocabulary()[kind], NAMED).items():
+def test_a_part_is_named_in_its_room_and_where_all_are_listed(
+    kind: str, folder: str, named: Named
+) -> None:
+    for name, files in shotgun.count(shotgun.vocabulary()[kind], named).items():
         assert len(files) <= 2, (name, files)
         others = [file for file in files if file.name != "__init__.py"]
         assert [file.parent.name for file in others] == [folder]
@@ -43,19 +66,16 @@ def test_a_word_with_another_meaning_counts_elsewhere() -> None:
     assert shotgun.count(wanted, named) == {"Forward": [lists, other]}
 
 
-def test_every_word_that_means_something_else_stands_where_it_is_said_to() -> None:
+def test_every_word_that_means_something_else_stands_where_it_is_said_to(named: Named) -> None:
     for name, meanings in shotgun.MEANS_ELSE.items():
         for module in (module for modules in meanings.values() for module in modules):
             places = (f"{module}.py", f"fuzzshard/{module}.py")
-            files = [shotgun.ROOT / place for place in places if (shotgun.ROOT / place) in NAMED]
-            assert [file for file in files if f"'{name}'" in NAMED[file]], (name, module)
+            files = [shotgun.ROOT / place for place in places if (shotgun.ROOT / place) in named]
+            assert [file for file in files if f"'{name}'" in named[file]], (name, module)
 
 
 def test_oracles_have_places_of_their_own() -> None:
     assert len({oracle.place for oracle in ORACLES}) == len(ORACLES)
-
-
-TREES = {file: ast.parse(file.read_text()) for file in shotgun.sources()}
 
 
 @pytest.mark.parametrize(
@@ -81,18 +101,18 @@ def test_a_word_counts_where_it_can_be_the_option(line: str, means: bool) -> Non
     assert options_named.mentioned("DDP", "join", True, module) is means
 
 
-def test_every_word_that_means_no_option_stands_where_it_is_said_to() -> None:
-    mentions = {shotgun.short(file): options_named.Mentions(tree) for file, tree in TREES.items()}
+def test_every_word_that_means_no_option_stands_where_it_is_said_to(trees: Trees) -> None:
+    mentions = {shotgun.short(file): options_named.Mentions(tree) for file, tree in trees.items()}
     for option, meanings in options_named.MEANS_ELSE.items():
         part, _, name = option.partition(".")
         for module in (module for modules in meanings.values() for module in modules):
             assert options_named.mentioned(part, name, False, mentions[module]), (option, module)
 
 
-def test_an_option_is_named_in_its_room_and_in_its_list_alone() -> None:
+def test_an_option_is_named_in_its_room_and_in_its_list_alone(trees: Trees) -> None:
     rooms = {
         option: [shotgun.short(file) for file in files]
-        for option, files in shotgun.rooms_of_options(TREES).items()
+        for option, files in shotgun.rooms_of_options(trees).items()
     }
     assert len(rooms) >= 58
     for option, files in rooms.items():

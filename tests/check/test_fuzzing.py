@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from script_ranks import ForkedRanks
 
 from fuzzshard import reproducer
 from fuzzshard.checking.check import Checker, trainings
@@ -93,23 +94,22 @@ def found_with_freezes(subject: Subject) -> TrainingReport:
 
 
 def test_a_module_is_cut_out_of_a_model_with_a_loop_and_weights_of_the_users(
-    tmp_path: Path,
+    run_script: ForkedRanks,
 ) -> None:
     """The bug shows without the loop, so that the script needs it no more."""
     functions = {field: f"{HERE}/small.py:{field}" for field in ("train_step", "loss_weight")}
     subject = msgspec.structs.replace(SUBJECT, loss="", **functions)
     report = found_with_freezes(subject)
     assert report.training.variation.only == "layers.0.norm"
-    path = tmp_path / "repro.py"
-    path.write_text(script(subject, report, (FAULT,)))
-    assert "train_step = load" not in path.read_text()
-    result = reproducer.check(path, 2)
+    text = script(subject, report, (FAULT,))
+    assert "train_step = load" not in text
+    result = run_script(text, 2)
     assert result.fails
     assert "gradient of " in result.output
 
 
 def test_with_a_parallelize_the_smallest_model_of_the_users_is_in_the_finding(
-    tmp_path: Path,
+    run_script: ForkedRanks,
 ) -> None:
     functions = {field: f"{HERE}/small.py:{field}" for field in ("parallelize", "smaller")}
     subject = msgspec.structs.replace(SUBJECT, **functions)
@@ -117,23 +117,18 @@ def test_with_a_parallelize_the_smallest_model_of_the_users_is_in_the_finding(
     variation = report.training.variation
     assert (variation.size, variation.depth, variation.only) == (1, 0, "")
     assert "no module is cut out" in str(report.limits)
-    path = tmp_path / "repro.py"
-    path.write_text(script(subject, report, (FAULT,)))
-    result = reproducer.check(path, 2)
+    result = run_script(script(subject, report, (FAULT,)), 2)
     assert result.fails
     assert "gradient of " in result.output
 
 
 def test_a_script_finds_modules_of_the_folder_it_was_written_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_script: ForkedRanks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subject = Subject(build="small:build", inputs="small:batch", loss="small:loss")
     report = TrainingReport(training=BASES[0], outcome="equal")
     monkeypatch.chdir(HERE)
-    path = tmp_path / "repro.py"
-    path.write_text(script(subject, report, ()))
-    monkeypatch.chdir(tmp_path)
-    assert "trains as the plain one does" in reproducer.check(path, 2).output
+    assert "trains as the plain one does" in run_script(script(subject, report, ()), 2).output
 
 
 def test_where_there_is_no_script_a_line_says_why(found: TrainingReport) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from fuzzshard.upstream.__main__ import write
 from fuzzshard.upstream.catalog import ROWS, case_files, case_path
 from fuzzshard.upstream.cell import Cell, Row
 from fuzzshard.upstream.readme import RESULTS, readme
-from fuzzshard.world import World, WorldConfig
+from fuzzshard.world import World
 
 CORPUS = Path(__file__).parents[2] / "corpus" / "upstream"
 
@@ -125,12 +124,6 @@ def test_the_page_counts_the_last_result_of_each_case(tmp_path: Path) -> None:
     )
 
 
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with World(WorldConfig(size=4, device="cpu")) as started:
-        yield started
-
-
 SMALL = (
     "A1/shapes=7-15-3",
     "A4/test",
@@ -146,13 +139,13 @@ SMALL = (
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_a_small_cell_holds_on_real_ranks(world: World, name: str) -> None:
-    (result,) = _replay(world, name)
+def test_a_small_cell_holds_on_real_ranks(four_ranks: World, name: str) -> None:
+    (result,) = _replay(four_ranks, name)
     assert result == (Outcome.PASS, "")
 
 
-def test_a_cell_that_needs_cuda_is_skipped_with_the_reason(world: World) -> None:
-    (result,) = _replay(world, "D2/test")
+def test_a_cell_that_needs_cuda_is_skipped_with_the_reason(four_ranks: World) -> None:
+    (result,) = _replay(four_ranks, "D2/test")
     assert result[0] is Outcome.SKIPPED
     assert "CUDA" in result[1]
 
@@ -164,7 +157,7 @@ def _replay(world: World, name: str) -> list[tuple[Outcome, str]]:
 
 
 class _Borrowed:
-    """Lends the module's world to one replay."""
+    """Lends the shared world to one replay."""
 
     def __init__(self, world: World) -> None:
         self.world = world

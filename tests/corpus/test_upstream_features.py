@@ -7,11 +7,15 @@ from fuzzshard.case.features import features
 from fuzzshard.case.upstream_rows import UPSTREAM_ROWS
 from fuzzshard.upstream.catalog import ROWS
 
-CELLS = {row.id: [features(cell.case) for cell in row.cells] for row in ROWS}
+
+@pytest.fixture(scope="module")
+def cells():
+    """The features of the cells of each row."""
+    return {row.id: [features(cell.case) for cell in row.cells] for row in ROWS}
 
 
-def test_every_row_of_the_catalog_has_features():
-    assert CELLS.keys() == UPSTREAM_ROWS.keys()
+def test_every_row_of_the_catalog_has_features(cells):
+    assert cells.keys() == UPSTREAM_ROWS.keys()
 
 
 def test_rows_name_features_that_exist():
@@ -19,5 +23,5 @@ def test_rows_name_features_that_exist():
 
 
 @pytest.mark.parametrize("row", UPSTREAM_ROWS)
-def test_some_cell_of_a_row_has_all_its_features(row):
-    assert any(UPSTREAM_ROWS[row] <= present for present in CELLS[row])
+def test_some_cell_of_a_row_has_all_its_features(cells, row):
+    assert any(UPSTREAM_ROWS[row] <= present for present in cells[row])

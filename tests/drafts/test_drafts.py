@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from cases import BACKWARD, FORWARD, STEP, chain, make_case
 from command_line import fuzzshard
+from script_ranks import ForkedRanks
 
 from fuzzshard import reproducer
 from fuzzshard.campaign.saved import saved_cause
@@ -490,7 +491,9 @@ def test_an_example_is_short_and_says_on_how_many_ranks_it_runs(slug: str) -> No
     compile(mend.example, slug, "exec")
 
 
-def test_the_example_of_the_optimizer_fails_and_passes_with_its_mend(tmp_path: Path) -> None:
+def test_the_example_of_the_optimizer_fails_and_passes_with_its_mend(
+    tmp_path: Path, run_script: ForkedRanks
+) -> None:
     mend = own_mends()["optimizer_is_stepped_for_its_state"]
     stock = run_example(mend)
     assert (stock.runs, stock.shown) == (1, 1)
@@ -500,7 +503,7 @@ def test_the_example_of_the_optimizer_fails_and_passes_with_its_mend(tmp_path: P
         "from fuzzshard.mending.patch import Mended\n\n\ndef apply():\n"
         f"    Mended().switch(({mend.slug!r},), compiles=False)\n"
     )
-    assert run_example(mend, preload=(preload,)).shown == 0
+    assert not run_script(mend.example, mend.example_ranks, preload=(preload,)).fails
 
 
 def test_of_a_finding_that_is_gone_no_draft_is_written(

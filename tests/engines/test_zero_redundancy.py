@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from cases import (
     BACKWARD,
@@ -15,8 +13,8 @@ from cases import (
     float_inputs,
     make_case,
 )
+from script_ranks import ForkedRanks
 
-from fuzzshard import reproducer
 from fuzzshard.case.case import Case, Freeze, Mesh, Optimizer, ParameterDtype
 from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.registry import not_applicable
@@ -114,12 +112,10 @@ def test_what_its_documentation_does_not_cover_is_excluded(case: Case, why: Excl
     assert not_applicable(case, "ddp") is not why
 
 
-def test_its_script_runs_on_two_ranks(tmp_path: Path) -> None:
+def test_its_script_runs_on_two_ranks(run_script: ForkedRanks) -> None:
     case = make_case(schedule=TWO_STEPS, optimizer=ADAM, engines=(ENGINE,))
     text = script(case, signature=f"divergence/{ENGINE}/parameter", torch_version="2.15.0")
     assert "ZeroRedundancyOptimizer(" in text
     assert "optimizer_class=torch.optim.Adam" in text
-    file = tmp_path / "repro.py"
-    file.write_text(text)
-    result = reproducer.check(file, case.mesh.size)
-    assert result.returncode == 0, result.output
+    result = run_script(text, case.mesh.size)
+    assert result.codes == (0, 0), result.output

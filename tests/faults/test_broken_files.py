@@ -4,12 +4,11 @@ traceback.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from cases import make_case
+from command_line import Ran, ran
 
 from fuzzshard.case import codec
 
@@ -25,21 +24,16 @@ BROKEN = {
 LARGE = codec.encode(make_case(mesh=64))
 
 
-def fuzzshard(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fuzzshard", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-
 def write(folder: Path, name: str, data: bytes) -> Path:
     file = folder / f"{name}.json"
     file.write_bytes(data)
     return file
 
 
-def assert_one_line(result: subprocess.CompletedProcess[str], *texts: str) -> None:
-    assert result.returncode == 2
-    assert result.stdout == ""
-    (line,) = result.stderr.splitlines()
+def assert_one_line(result: Ran, *texts: str) -> None:
+    assert result.code == 2
+    assert result.out == ""
+    (line,) = result.error.splitlines()
     assert line.startswith("fuzzshard: ")
     for text in texts:
         assert text in line
@@ -52,12 +46,12 @@ def assert_one_line(result: subprocess.CompletedProcess[str], *texts: str) -> No
 def test_a_broken_file_is_one_line_that_names_it(tmp_path: Path, command: str, name: str) -> None:
     data, problem = BROKEN[name]
     file = write(tmp_path, name, data)
-    assert_one_line(fuzzshard(command, file), str(file), problem)
+    assert_one_line(ran(command, file), str(file), problem)
 
 
 @pytest.mark.parametrize("command", ["show", "repro", "shrink", "replay"])
 def test_a_path_that_is_not_there_is_one_line(tmp_path: Path, command: str) -> None:
-    assert_one_line(fuzzshard(command, tmp_path / "nowhere"), "nowhere does not exist")
+    assert_one_line(ran(command, tmp_path / "nowhere"), "nowhere does not exist")
 
 
 @pytest.mark.parametrize("size", [(), ("--world-size", 2)])
@@ -65,12 +59,12 @@ def test_shrinking_starts_no_world_for_a_mesh_it_has_no_ranks_for(
     tmp_path: Path, size: tuple
 ) -> None:
     file = write(tmp_path, "large", LARGE)
-    assert_one_line(fuzzshard("shrink", file, "--device", "cpu", *size), "the mesh needs 64 ranks")
+    assert_one_line(ran("shrink", file, "--device", "cpu", *size), "the mesh needs 64 ranks")
 
 
 @pytest.mark.parametrize("command", ["show", "repro"])
 def test_a_mesh_of_any_size_can_be_shown_and_printed(tmp_path: Path, command: str) -> None:
-    assert fuzzshard(command, write(tmp_path, "large", LARGE)).returncode == 0
+    assert ran(command, write(tmp_path, "large", LARGE)).code == 0
 
 
 def test_broken_entries_do_not_keep_the_others_from_being_replayed(tmp_path: Path) -> None:
@@ -78,10 +72,10 @@ def test_broken_entries_do_not_keep_the_others_from_being_replayed(tmp_path: Pat
         write(tmp_path, name, data)
     write(tmp_path, "large", LARGE)
     write(tmp_path, "whole", codec.encode(make_case()))
-    result = fuzzshard("replay", tmp_path, "--device", "cpu", "--world-size", 2)
-    assert result.returncode == 2
-    assert result.stderr == ""
-    *lines, summary = result.stdout.splitlines()
+    result = ran("replay", tmp_path, "--device", "cpu", "--world-size", 2)
+    assert result.code == 2
+    assert result.error == ""
+    *lines, summary = result.out.splitlines()
     outcomes = {Path(line.split()[1]).stem: line.split()[0] for line in lines}
     assert outcomes == {**dict.fromkeys(BROKEN, "INVALID"), "large": "SKIPPED", "whole": "PASS"}
     assert summary == "replayed 8: 1 PASS, 1 SKIPPED, 6 INVALID"
@@ -89,5 +83,5 @@ def test_broken_entries_do_not_keep_the_others_from_being_replayed(tmp_path: Pat
 
 def test_a_preload_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     for command in (("run", "--max-cases", 1), ("replay", write(tmp_path, "whole", WHOLE))):
-        result = fuzzshard(*command, "--device", "cpu", "--preload", tmp_path / "missing.py")
+        result = ran(*command, "--device", "cpu", "--preload", tmp_path / "missing.py")
         assert_one_line(result, "missing.py, to be preloaded, is not a file")

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
+from command_line import ran
 from msgspec.structs import replace
 from running import campaign
 
@@ -78,17 +77,6 @@ def test_a_campaign_that_is_killed_leaves_no_process_and_whole_entries(tmp_path:
     assert read_entry(file).signature == "divergence/fully_shard/gradient"
 
 
-def test_a_preload_that_raises_ends_a_campaign_with_a_line_that_names_it(tmp_path: Path) -> None:
-    preload = tmp_path / "broken.py"
-    preload.write_text("raise ValueError('not today')\n")
-    with campaign(tmp_path / "corpus", "--max-cases", 2, "--preload", preload) as running:
-        finished = running.finish()
-        assert running.errors() == ""
-    assert finished["exit_code"] == 4
-    assert f"{preload}, preloaded, raised ValueError: not today" in finished["reason"]
-    assert "\n" not in finished["reason"]
-
-
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The corpus of a campaign under a planted fault."""
@@ -106,24 +94,19 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_interrupted_finding_is_kept_leaves_no_process_and_comes_to_the_same_entry(
     tmp_path: Path, corpus: Path
 ) -> None:
-    for told, sent in (("finding_confirmed", signal.SIGINT), ("verifying", signal.SIGTERM)):
-        with campaign(tmp_path, *LIMITS, "--preload", WRONG_GRADIENT) as running:
-            running.read_until(told)
-            processes = running.descendants()
-            running.process.send_signal(sent)
-            finished = running.finish()
-            assert running.errors() == ""
-        assert (finished["exit_code"], finished["reason"]) == (130, "interrupted")
-        assert processes
-        _, alive = psutil.wait_procs(processes, timeout=5)
-        assert [p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE] == []
-        (file,) = entry_files([tmp_path])
-        assert {p.name for p in file.parent.iterdir()} == {
-            "case.json",
-            "repro.py",
-            "unshrunk.json",
-        }
-        assert finished["unresolved"] == [str(file.parent)]
+    with campaign(tmp_path, *LIMITS, "--preload", WRONG_GRADIENT) as running:
+        running.read_until("verifying")
+        processes = running.descendants()
+        running.process.send_signal(signal.SIGINT)
+        finished = running.finish()
+        assert running.errors() == ""
+    assert (finished["exit_code"], finished["reason"]) == (130, "interrupted")
+    assert processes
+    _, alive = psutil.wait_procs(processes, timeout=5)
+    assert [p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE] == []
+    (file,) = entry_files([tmp_path])
+    assert {p.name for p in file.parent.iterdir()} == {"case.json", "repro.py", "unshrunk.json"}
+    assert finished["unresolved"] == [str(file.parent)]
     with campaign(tmp_path, *LIMITS, "--preload", WRONG_GRADIENT) as running:
         assert running.finish()["exit_code"] == 1
     (whole,) = entry_files([corpus])
@@ -133,21 +116,8 @@ def test_an_interrupted_finding_is_kept_leaves_no_process_and_comes_to_the_same_
 
 
 def replayed(corpus: Path, *arguments: object) -> tuple[int, str]:
-    command = [
-        sys.executable,
-        "-m",
-        "fuzzshard",
-        "replay",
-        corpus,
-        "--device",
-        "cpu",
-        "--json",
-        *arguments,
-    ]
-    result = subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, timeout=60, check=False
-    )
-    return result.returncode, json.loads(result.stdout)["outcome"]
+    result = ran("replay", corpus, "--device", "cpu", "--json", *arguments)
+    return result.code, json.loads(result.out)["outcome"]
 
 
 def test_a_campaign_saves_a_minimal_case_of_a_planted_fault(corpus: Path) -> None:

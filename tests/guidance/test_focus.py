@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import pytest
@@ -18,6 +19,7 @@ from fuzzshard.strategies.steered import Steered, reach, steered_stream
 SEED, WORLD = 5, 4
 
 
+@functools.cache
 def in_focus() -> Case:
     """A case with features that seldom come together."""
     rare = {"mesh:hsdp", "checkpoint:composable"}

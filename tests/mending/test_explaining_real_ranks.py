@@ -162,16 +162,16 @@ def test_a_refusal_that_a_known_bug_keeps_away_is_known_though_another_mend_lift
     assert judge(two_ranks, as_a_tuple).status is Status.REJECTED
 
 
-def test_a_planted_bug_that_a_known_one_hides_is_new_and_told_as_mended_torch_shows_it() -> None:
+def test_a_planted_bug_that_a_known_one_hides_is_new_and_told_as_mended_torch_shows_it(
+    two_ranks: World,
+) -> None:
     """In torch as it is the head of a list group that runs by itself has no gradient anyway."""
     schedule = (Forward(grad=False), Forward(target="b"), Backward())
     case = make_case(schedule=schedule, wrap=groups(("a", "b"), ROOT), engines=("fully_shard",))
     fault = LIST_GROUPS / "reduction_waits_for_the_others.py"
-    with (
-        World(WorldConfig(size=2)) as plain,
-        World(WorldConfig(size=2, preload=(str(fault),))) as planted,
-    ):
-        without, explained = (explain(world, case, mends_for()) for world in (plain, planted))
+    without = explain(two_ranks, case, mends_for())
+    with World(WorldConfig(size=2, preload=(str(fault),))) as planted:
+        explained = explain(planted, case, mends_for())
     assert without.known == ("list_group_forward_without_end",)
     assert (explained.origin, explained.shown_by_stock) == (Origin.NEW, False)
     assert explained.stock.signature == without.stock.signature

@@ -4,6 +4,7 @@ batch.
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 from cases import FORWARD
@@ -12,7 +13,7 @@ from fuzzshard.case.batches import rows_of_batch
 from fuzzshard.case.case import Case, RankBatch
 from fuzzshard.parts.ops import Backward
 from fuzzshard.shrink import Budget, shrink
-from fuzzshard.strategies import draw_cases
+from fuzzshard.strategies import case_stream
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig
 
@@ -24,7 +25,8 @@ SEED, ENOUGH = 4, 150
 def test_a_reduction_that_weights_by_rows_is_found_and_shrunk_to_one_batch_of_another_size(
     two_ranks: World,
 ) -> None:
-    drawn = draw_cases(SEED, ENOUGH, world_size=2, engines=("fully_shard",))
+    stream = case_stream(SEED, world_size=2, engines=("fully_shard",))
+    drawn = itertools.islice(stream, ENOUGH)
     with World(WorldConfig(size=2, preload=(str(FAULT),))) as world:
 
         def shows_it(case: Case) -> bool:

@@ -1,15 +1,14 @@
 import dataclasses
 
 import pytest
+from streams import Streams
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.features import features
-from fuzzshard.strategies import draw_cases
 
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """Cases of one stream with the features of each."""
+    """Cases of streams that begin with ``seed``, with the features of each."""
 
     seed: int
     world_size: int
@@ -22,8 +21,7 @@ class Sample:
 
 
 @pytest.fixture(scope="session")
-def sample() -> Sample:
-    """5,000 cases for a world of eight ranks, which every combination of mesh axes fits."""
-    seed, world_size = 20261, 8
-    cases = draw_cases(seed, 5000, world_size=world_size)
-    return Sample(seed, world_size, cases, [features(case) for case in cases])
+def sample(streams: Streams) -> Sample:
+    """About 4,500 distinct cases without CUDA: every stream begins with the minimal one."""
+    drawn = streams.whole(cuda=False)
+    return Sample(streams.SEED, streams.WORLD_SIZE, [*drawn], [*drawn.values()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
 
@@ -21,13 +22,19 @@ SEED, WORLD = 11, 4
 RARE = Steering(require=("mesh:hsdp", "precision:bfloat16", "checkpoint:*"))
 
 
-def take(steering: Steering, count: int, seed: int = SEED) -> list[Case]:
-    steered = reach(steering, seed, world_size=WORLD, cuda=False)
-    return list(itertools.islice(steered_stream(seed, world_size=WORLD, steered=steered), count))
+@functools.cache
+def reached(steering: Steering, seed: int = SEED, world_size: int = WORLD) -> Steered:
+    return reach(steering, seed, world_size=world_size, cuda=False)
 
 
-def shares(cases: list[Case]) -> dict[str, float]:
-    counts = Counter(feature for case in cases for feature in features(case))
+def take(steering: Steering, count: int, seed: int = SEED, world_size: int = WORLD) -> list[Case]:
+    steered = reached(steering, seed, world_size)
+    stream = steered_stream(seed, world_size=world_size, steered=steered)
+    return list(itertools.islice(stream, count))
+
+
+def shares(cases: list[frozenset[str]]) -> dict[str, float]:
+    counts = Counter(feature for present in cases for feature in present)
     return {feature: count / len(cases) for feature, count in counts.items()}
 
 
@@ -51,6 +58,7 @@ def test_every_case_is_valid_as_asked_and_another_one(steering: Steering) -> Non
 
 
 def test_a_steered_stream_depends_on_its_seed_alone() -> None:
+    assert reach(RARE, SEED, world_size=WORLD, cuda=False) == reached(RARE, SEED, WORLD)
     assert take(RARE, 15) == take(RARE, 15)
     assert set(take(RARE, 15)).isdisjoint(take(RARE, 15, seed=SEED + 1))
 
@@ -62,11 +70,12 @@ def test_where_engines_alone_are_chosen_cases_are_drawn_as_ever() -> None:
     )
 
 
-def test_other_features_come_about_as_often_as_in_plain_cases_that_are_as_asked() -> None:
+def test_other_features_come_about_as_often_as_in_plain_cases_that_are_as_asked(sample) -> None:
     steering = Steering(require=("checkpoint:*", "freeze:*", "schedule:microbatches"))
-    plain = [c for c in draw_cases(SEED, 1500, world_size=WORLD) if steering.allows(features(c))]
-    assert len(plain) > 150
-    expected, observed = shares(plain), shares(take(steering, 400))
+    plain = [present for present in sample.features if steering.allows(present)]
+    assert len(plain) > 450
+    steered = take(steering, 400, world_size=sample.world_size)
+    expected, observed = shares(plain), shares(list(map(features, steered)))
     far = {
         feature: (share, observed.get(feature, 0.0))
         for feature, share in expected.items()
@@ -76,7 +85,7 @@ def test_other_features_come_about_as_often_as_in_plain_cases_that_are_as_asked(
 
 
 def test_what_is_rare_takes_few_draws_once_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    steered = reach(RARE, SEED, world_size=WORLD, cuda=False)
+    steered = reached(RARE, SEED, WORLD)
     assert steered.hits / steered.tries < 0.03
     draws = 0
     read = module.read_case

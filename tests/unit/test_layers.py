@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,18 +64,16 @@ def imports(file: Path) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
 
 
+@functools.cache
 def modules() -> dict[str, set[str]]:
     """What each module imports, by its path in the package."""
     files = sorted({*ROOT.rglob("*.py"), *(ROOT / "strategies").glob("*.py")})
     return {file.relative_to(ROOT).as_posix(): set(imports(file)) for file in files}
 
 
-MODULES = modules()
-
-
 def test_only_what_runs_on_ranks_imports_torch() -> None:
     importing = {
-        m for m, names in MODULES.items() if any(n.partition(".")[0] == "torch" for n in names)
+        m for m, names in modules().items() if any(n.partition(".")[0] == "torch" for n in names)
     }
     assert importing
     assert {m for m in importing if not m.startswith(ON_RANKS)} == set()
@@ -83,13 +82,13 @@ def test_only_what_runs_on_ranks_imports_torch() -> None:
 def test_what_the_coordinator_asks_of_an_engine_imports_no_torch() -> None:
     asked = [
         module
-        for module in MODULES
+        for module in modules()
         if module.startswith("engines/") and module.endswith(("__init__.py", "script.py"))
     ]
     assert len(asked) > len(ENGINES)
     below = {"case", "errors", "model", "parts", "program"}
     for module in asked:
-        names = [name.split(".") for name in MODULES[module]]
+        names = [name.split(".") for name in modules()[module]]
         assert "torch" not in {name[0] for name in names}
         ours = [name for name in names if name[0] == "fuzzshard"]
         assert all(name[1] in below or name[-1] == "script" for name in ours)
@@ -99,7 +98,7 @@ def test_what_the_coordinator_asks_of_an_engine_imports_no_torch() -> None:
 def test_a_lower_layer_imports_no_higher_one(package: str) -> None:
     ours = {
         name.split(".")[1]
-        for module, names in MODULES.items()
+        for module, names in modules().items()
         if module.startswith(f"{package}/")
         for name in names
         if name.startswith("fuzzshard.")
@@ -110,7 +109,7 @@ def test_a_lower_layer_imports_no_higher_one(package: str) -> None:
 
 def test_no_packages_import_one_another() -> None:
     graph = nx.DiGraph()
-    for module, names in MODULES.items():
+    for module, names in modules().items():
         ours = {name.split(".")[1] for name in names if name.startswith("fuzzshard.")}
         graph.add_edges_from((module.partition("/")[0].removesuffix(".py"), name) for name in ours)
     graph.remove_edges_from(nx.selfloop_edges(graph))
@@ -119,7 +118,9 @@ def test_no_packages_import_one_another() -> None:
 
 
 def test_a_mend_knows_of_ours_what_a_mend_is() -> None:
-    names = {n for module, names in MODULES.items() if module.startswith("mends/") for n in names}
+    names = {
+        n for module, names in modules().items() if module.startswith("mends/") for n in names
+    }
     ours = {name for name in names if name.startswith("fuzzshard")}
     assert ours
     assert all(name.startswith("fuzzshard.mending") for name in ours)
@@ -130,7 +131,7 @@ def test_a_mend_knows_of_ours_what_a_mend_is() -> None:
 )
 def test_what_a_layer_knows_nothing_of(package: str, unknown: str) -> None:
     names = {
-        n for module, names in MODULES.items() if module.startswith(f"{package}/") for n in names
+        n for module, names in modules().items() if module.startswith(f"{package}/") for n in names
     }
     assert names
     assert not any(n.partition(".")[0] in (unknown, "multiprocessing") for n in names)

@@ -7,7 +7,6 @@ import typing
 from collections.abc import Callable, Iterator
 from random import Random
 
-import msgspec
 from msgspec.structs import replace
 
 from fuzzshard.case.batches import used_batches
@@ -48,16 +47,14 @@ def _parts(
 ) -> Iterator[tuple[Part, Callable[[Part], Case]]]:
     """Every part of a case, with what makes a case of a changed one."""
     yield part, put
-    for field in msgspec.structs.fields(part):
-        value = getattr(part, field.name)
+    for name in part.__struct_fields__:
+        value = getattr(part, name)
         if isinstance(value, Part):
-            yield from _parts(value, functools.partial(_put_field, part, put, field.name))
+            yield from _parts(value, functools.partial(_put_field, part, put, name))
         elif isinstance(value, tuple):
             for index, item in enumerate(value):
                 if isinstance(item, Part):
-                    yield from _parts(
-                        item, functools.partial(_put_item, part, put, field.name, index)
-                    )
+                    yield from _parts(item, functools.partial(_put_item, part, put, name, index))
 
 
 def _put_field(part: Part, put: Callable[[Part], Case], name: str, value: Part) -> Case:

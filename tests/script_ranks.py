@@ -6,10 +6,8 @@ import dataclasses
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-
-import pytest
 
 HERE = Path(__file__).parent
 
@@ -58,10 +56,3 @@ class ForkedRanks:
     def close(self) -> None:
         self.process.kill()
         self.process.communicate()
-
-
-@pytest.fixture(scope="session")
-def run_script(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedRanks]:
-    ranks = ForkedRanks(tmp_path_factory.mktemp("scripts"))
-    yield ranks
-    ranks.close()
