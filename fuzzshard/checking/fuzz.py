@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
 
 import msgspec
 from hypothesis import HealthCheck, Phase, Verbosity, assume, given, seed, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
 
 from fuzzshard.case.paths import is_within
 from fuzzshard.checking.check import Checker
@@ -72,7 +75,8 @@ class Fuzzer:
     """Draws trainings around those of ``bases`` until ``max_cases`` have run or ``max_time`` is
     over.
 
-    ``on_progress`` is told after each training.
+    What is found is in ``folder``, if that is given, until it is shrunk and confirmed: the same
+    fuzzing of the same subject goes on with it. ``on_progress`` is told after each training.
     """
 
     def __init__(
@@ -84,11 +88,15 @@ class Fuzzer:
         max_cases: int | None,
         max_time: float | None,
         number: int,
+        folder: Path | None = None,
     ) -> None:
         self.progress = Progress()
+        self._database = DirectoryBasedExampleDatabase(folder) if folder is not None else None
         self._checker = checker
         around = [report.training for report in bases]
         self._strategy = trainings_around(bases[0].outline, around, aspects)
+        drawn_from = (checker.subject, bases[0].outline, around, sorted(aspects))
+        self._key = hashlib.sha256(msgspec.json.encode(drawn_from)).digest()
         self._max_cases = max_cases
         self._until = None if max_time is None else time.monotonic() + max_time
         self._number = number
@@ -130,9 +138,18 @@ class Fuzzer:
                 if all(report.signature == signature for report in again):
                     self._told.add(signature)
                     limits = (*again[-1].limits, *self._uncut)
+                    if self.shrunk:
+                        self._forget()
                     yield msgspec.structs.replace(again[-1], limits=limits)
                 else:
+                    self._forget()
                     self.progress.unsteady += 1
+
+    def _forget(self) -> None:
+        """Take what was hunted out of the folder."""
+        if self._database is not None:
+            for drawn in tuple(self._database.fetch(self._key)):
+                self._database.delete(self._key, drawn)
 
     def _hunt(self) -> None:
         """Draw until something new is found, shrink it, and raise it."""
@@ -141,9 +158,9 @@ class Fuzzer:
         @seed(self._number)
         @settings(
             max_examples=200,
-            database=None,
+            database=self._database,
             deadline=None,
-            phases=(Phase.generate, Phase.shrink),
+            phases=(Phase.reuse, Phase.generate, Phase.shrink),
             suppress_health_check=list(HealthCheck),
             verbosity=Verbosity.quiet,
             print_blob=False,
@@ -153,6 +170,7 @@ class Fuzzer:
         def run(training: Training) -> None:
             self._try(training)
 
+        vars(run)["_hypothesis_internal_database_key"] = self._key
         run()
 
     def _try(self, training: Training) -> None:
