@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
@@ -91,12 +92,12 @@ class Fuzzer:
         folder: Path | None = None,
     ) -> None:
         self.progress = Progress()
-        self._database = DirectoryBasedExampleDatabase(folder) if folder is not None else None
         self._checker = checker
         around = [report.training for report in bases]
         self._strategy = trainings_around(bases[0].outline, around, aspects)
         drawn_from = (checker.subject, bases[0].outline, around, sorted(aspects))
-        self._key = hashlib.sha256(msgspec.json.encode(drawn_from)).digest()
+        self._key = hashlib.sha256(msgspec.json.encode(drawn_from)).hexdigest()[:16]
+        self._folder = None if folder is None else folder / self._key
         self._max_cases = max_cases
         self._until = None if max_time is None else time.monotonic() + max_time
         self._number = number
@@ -146,19 +147,22 @@ class Fuzzer:
                     self.progress.unsteady += 1
 
     def _forget(self) -> None:
-        """Take what was hunted out of the folder."""
-        if self._database is not None:
-            for drawn in tuple(self._database.fetch(self._key)):
-                self._database.delete(self._key, drawn)
+        """Remove what Hypothesis has saved of the finding."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _hunt(self) -> None:
         """Draw until something new is found, shrink it, and raise it."""
         self._number += 1
+        key = self._key.encode()
+        database = None if self._folder is None else DirectoryBasedExampleDatabase(self._folder)
+        if database is not None:  # what Hypothesis finds at this key is to it as small as can be
+            for drawn in tuple(database.fetch(key)):
+                database.move(key, key + b".secondary", drawn)
 
-        @seed(self._number)
-        @settings(
+        @settings(  # outside of @seed, which takes the database away
             max_examples=200,
-            database=self._database,
+            database=database,
             deadline=None,
             phases=(Phase.reuse, Phase.generate, Phase.shrink),
             suppress_health_check=list(HealthCheck),
@@ -166,11 +170,12 @@ class Fuzzer:
             print_blob=False,
             report_multiple_bugs=False,
         )
+        @seed(self._number)
         @given(self._strategy)
         def run(training: Training) -> None:
             self._try(training)
 
-        vars(run)["_hypothesis_internal_database_key"] = self._key
+        vars(run)["_hypothesis_internal_database_key"] = key
         run()
 
     def _try(self, training: Training) -> None:
