@@ -20,12 +20,12 @@ from fuzzshard.errors import InfraError
 from fuzzshard.verdict import Verdict
 from fuzzshard.world.processes import fork_server
 
-OVERTIME_SECONDS = 3.0
+OVERTIME_SECONDS = 2.0
 """After ``max_time``, for how long runs may still start, to confirm and to save what was found.
 
 What is cut off comes first in the next session, so a limit can hold within ten seconds.
 """
-GRACE_SECONDS = 4.0
+GRACE_SECONDS = 3.0
 """After overtime, an interrupt or an error, how long worlds may take to end their run before they
 are killed.
 """
