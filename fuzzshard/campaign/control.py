@@ -18,13 +18,14 @@ from fuzzshard.case.case import Case
 from fuzzshard.corpus.scripts import ScriptOutcome
 from fuzzshard.errors import InfraError
 from fuzzshard.verdict import Verdict
+from fuzzshard.world.processes import fork_server
 
-OVERTIME_SECONDS = 3.0
+OVERTIME_SECONDS = 2.0
 """After ``max_time``, for how long runs may still start, to confirm and to save what was found.
 
 What is cut off comes first in the next session, so a limit can hold within ten seconds.
 """
-GRACE_SECONDS = 4.0
+GRACE_SECONDS = 3.0
 """After overtime, an interrupt or an error, how long worlds may take to end their run before they
 are killed.
 """
@@ -144,7 +145,7 @@ def kill(pids: Iterable[int]) -> None:
 @contextlib.contextmanager
 def ended_in_time(control: Control, pids: Callable[[], Iterable[int]]) -> Iterator[None]:
     """Kills the ranks of the block, whose ``pids`` are asked for, when :meth:`Control.patience` is
-    over.
+    over, and those that start later.
     """
     done = threading.Event()
 
@@ -152,8 +153,10 @@ def ended_in_time(control: Control, pids: Callable[[], Iterable[int]]) -> Iterat
         while not done.wait(min(control.patience(), SECONDS_BETWEEN_LOOKS)):
             if control.patience() <= 0:
                 control.abandon()
-                kill(pids())
-                return
+                break
+        while not done.wait(SECONDS_BETWEEN_LOOKS):
+            fork_server().stop_importing()
+            kill(pids())
 
     watching = threading.Thread(target=watch, name="fuzzshard-limit", daemon=True)
     watching.start()

@@ -43,6 +43,7 @@ from fuzzshard.journal.schema import JOURNAL_FILE, connect
 from fuzzshard.journal.writer import JournalWriter
 from fuzzshard.world import resolve_device
 from fuzzshard.world.config import WorldConfig
+from fuzzshard.world.processes import fork_server
 from fuzzshard.world.spare import Spares
 
 E = TypeVar("E", bound=Event)
@@ -247,7 +248,9 @@ class _Coordinator:
         cases.close()
         self.control.abandon()
         if self.num_running:
-            kill([pid for world in tuple(self.worlds) for pid in world.pids])
+            fork_server().stop_importing()
+            living = [pid for world in tuple(self.worlds) for pid in world.pids]
+            kill([*living, *self.spares.starting])
             self._deliver_until_ended()
 
     def _deliver_finished(self) -> int:

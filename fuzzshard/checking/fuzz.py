@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
 
 import msgspec
 from hypothesis import HealthCheck, Phase, Verbosity, assume, given, seed, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
 
 from fuzzshard.case.paths import is_within
 from fuzzshard.checking.check import Checker
@@ -72,7 +76,8 @@ class Fuzzer:
     """Draws trainings around those of ``bases`` until ``max_cases`` have run or ``max_time`` is
     over.
 
-    ``on_progress`` is told after each training.
+    What is found is in ``folder``, if that is given, until it is shrunk and confirmed: the same
+    fuzzing of the same subject goes on with it. ``on_progress`` is told after each training.
     """
 
     def __init__(
@@ -84,11 +89,15 @@ class Fuzzer:
         max_cases: int | None,
         max_time: float | None,
         number: int,
+        folder: Path | None = None,
     ) -> None:
         self.progress = Progress()
         self._checker = checker
         around = [report.training for report in bases]
         self._strategy = trainings_around(bases[0].outline, around, aspects)
+        drawn_from = (checker.subject, bases[0].outline, around, sorted(aspects))
+        self._key = hashlib.sha256(msgspec.json.encode(drawn_from)).hexdigest()[:16]
+        self._folder = None if folder is None else folder / self._key
         self._max_cases = max_cases
         self._until = None if max_time is None else time.monotonic() + max_time
         self._number = number
@@ -130,29 +139,43 @@ class Fuzzer:
                 if all(report.signature == signature for report in again):
                     self._told.add(signature)
                     limits = (*again[-1].limits, *self._uncut)
+                    if self.shrunk:
+                        self._forget()
                     yield msgspec.structs.replace(again[-1], limits=limits)
                 else:
+                    self._forget()
                     self.progress.unsteady += 1
+
+    def _forget(self) -> None:
+        """Remove what Hypothesis has saved of the finding."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _hunt(self) -> None:
         """Draw until something new is found, shrink it, and raise it."""
         self._number += 1
+        key = self._key.encode()
+        database = None if self._folder is None else DirectoryBasedExampleDatabase(self._folder)
+        if database is not None:  # what Hypothesis finds at this key is to it as small as can be
+            for drawn in tuple(database.fetch(key)):
+                database.move(key, key + b".secondary", drawn)
 
-        @seed(self._number)
-        @settings(
+        @settings(  # outside of @seed, which takes the database away
             max_examples=200,
-            database=None,
+            database=database,
             deadline=None,
-            phases=(Phase.generate, Phase.shrink),
+            phases=(Phase.reuse, Phase.generate, Phase.shrink),
             suppress_health_check=list(HealthCheck),
             verbosity=Verbosity.quiet,
             print_blob=False,
             report_multiple_bugs=False,
         )
+        @seed(self._number)
         @given(self._strategy)
         def run(training: Training) -> None:
             self._try(training)
 
+        vars(run)["_hypothesis_internal_database_key"] = key
         run()
 
     def _try(self, training: Training) -> None:

@@ -44,7 +44,8 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     def signature(self) -> str:
         """A name for the kind of finding: no step, no name of a parameter, no number."""
         if self.difference is not None:
-            like = re.sub(r"[\d.,]+", "#", self.difference.looks_like)
+            like = re.sub(r" \(.+\)", "", self.difference.looks_like)  # other gradients say that
+            like = re.sub(r"\d[\d.]*((, | and )\d[\d.]*)*", "#", like)
             return "/".join(filter(None, (self.outcome, self.difference.kind, like)))
         raised = re.sub(r"[\d.,]+", "#", self.message.partition(":")[0])
         return "/".join(filter(None, (self.outcome, raised if self.outcome == "error" else "")))

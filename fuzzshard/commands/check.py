@@ -223,6 +223,7 @@ def check(
             max_cases=max_cases,
             max_time=limit,
             number=seed,
+            folder=corpus / "own" / ".unfinished",
         )
         return _fuzz(fuzzer, checker, config.preload, corpus, as_json) or code
 
@@ -274,6 +275,7 @@ def _fuzz(
             interrupted = True
             if (unfinished := fuzzer.unfinished) is not None:
                 keep(unfinished, shrunk=False)
+                print("  not shrunk: the same command goes on with it", file=sys.stderr)
     if not as_json:
         print(f"{'interrupted: ' if interrupted else ''}{fuzzer.progress}")
     if interrupted:

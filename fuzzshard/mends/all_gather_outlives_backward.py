@@ -3,7 +3,7 @@ it.
 
 ``wait_for_unshard`` keeps the output of an all-gather in ``FSDPCommContext.all_gather_state``
 until the next one is copied out, and the post-forward of the root frees the last
-(torch/distributed/fsdp/_fully_shard/ _fsdp_param_group.py and _fsdp_state.py). A list group that
+(torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py, _fsdp_state.py). A list group that
 runs in part by itself, and a recomputation that stops early, gather without such an end, and the
 end of the backward resets what it finds but this. The memory of one unsharded group is held
 through the step, until the next forward.

@@ -1,11 +1,12 @@
 """The backend "eager" runs a checkpoint that Dynamo traced as if it traced it once more.
 
-Dynamo replaces a checkpoint by ``tag_activation_checkpoint``, and what that runs, with tensors as
-well, is made for AOTAutograd to trace (``tag_activation_checkpoint_impl`` in
-``torch/_higher_order_ops/wrap.py``). It keeps no random state, for a partitioner is to take care
-of it, so a recomputation draws other dropouts than the forward. It hands parameters and buffers
-over as inputs of the checkpoint, which saves them, so that a batch norm's counter may not be
-counted up. With no trace under way it should be the checkpoint of eager mode.
+Dynamo replaces a checkpoint by ``tag_activation_checkpoint``. Its implementation is written for
+AOTAutograd to trace (``tag_activation_checkpoint_impl`` in ``torch/_higher_order_ops/wrap.py``),
+but the backend "eager" runs it with real tensors. It saves no random state, which the partitioner
+would take care of, so a recomputation draws other dropout masks than the forward. It passes
+parameters and buffers as inputs of the checkpoint, which saves them, so that the counter of a
+batch norm may not be changed. If nothing is traced, it should do what the checkpoint of eager mode
+does.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases

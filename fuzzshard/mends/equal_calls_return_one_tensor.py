@@ -1,12 +1,12 @@
 """A graph merges two equal calls that return several tensors each, though it returns results of
 both.
 
-``fx_graph_cse`` in ``torch/_functorch/compile_utils.py`` merges equal calls, and leaves those
-alone whose result the graph returns. It goes by the storage of a call's result, and a call that
-returns several tensors, as layer norm does, has none. Where one of the two was under ``no_grad``,
-the one tensor is marked as not differentiable for both, and the backward of what comes next gets
-None. Such a call has to be left alone where one of the tensors that are taken out of it is
-returned.
+``fx_graph_cse`` in ``torch/_functorch/compile_utils.py`` merges equal calls, except those whose
+result the graph returns. It finds these by the storage of the result. A call that returns several
+tensors, such as layer norm, has no storage, so it is merged although the graph returns one of its
+tensors. If one of the two calls was under ``no_grad``, the merged tensor is marked as not
+differentiable for both, and the backward of what uses it gets None. A call must not be merged if
+any of its tensors is returned.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases

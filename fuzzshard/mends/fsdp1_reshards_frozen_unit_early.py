@@ -1,13 +1,13 @@
 """FSDP1 reshards a frozen unit before the pre-backward hooks of outputs have run.
 
-The hook that reshards a frozen unit when the gradients of its inputs have come is registered
-before its forward (``_register_post_backward_reshard_only_hook`` in
-``torch/distributed/fsdp/_runtime_utils.py``). Where an input is an output, too, of the unit or of
-the root, it runs before the pre-backward hook of that output, which finds the unit, or the root,
-in a state of backward: a ValueError. Where the unit's own output is unused and its input is not,
-no pre-backward comes before, and backward prefetching unshards it once more: with
-``use_orig_params`` resharding has cleared the views that this looks for
-(``_use_unsharded_views``): an AttributeError.
+FSDP1 reshards a frozen unit by a hook that runs when the gradients of the unit's inputs have come.
+It registers the hook before the forward (``_register_post_backward_reshard_only_hook`` in
+``torch/distributed/fsdp/_runtime_utils.py``). If an input is also an output of the unit or of the
+root, this hook runs before the pre-backward hook of that output, which then finds the unit or the
+root in a state of backward: a ValueError. If the loss uses an input of the unit and not its
+output, no pre-backward hook runs first, and backward prefetching unshards the unit once more. With
+``use_orig_params`` that needs views which resharding has cleared (``_use_unsharded_views``): an
+AttributeError.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases

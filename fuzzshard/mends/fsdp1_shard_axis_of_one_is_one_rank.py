@@ -1,10 +1,10 @@
 """FSDP1 takes a shard axis of size 1 for a world of one rank.
 
-``_init_core_state`` in ``torch/distributed/fsdp/_init_utils.py`` switches to ``NO_SHARD`` where
-the group that it shards over has one rank. For ``HYBRID_SHARD`` and ``_HYBRID_SHARD_ZERO2`` there
-is the group of the replicas besides, over which ``NO_SHARD`` does not reduce. No gradient is
-averaged, the replicas drift apart, and each gradient is divided by their number all the same.
-Without sharding, the replicas are the group to reduce over.
+``_init_core_state`` in ``torch/distributed/fsdp/_init_utils.py`` switches to ``NO_SHARD`` if the
+group that it shards over has one rank. ``HYBRID_SHARD`` and ``_HYBRID_SHARD_ZERO2`` also have the
+group of the replicas, over which ``NO_SHARD`` does not reduce. So no gradient is averaged and the
+replicas drift apart, but each gradient is still divided by their number. Without sharding,
+gradients have to be reduced over the replicas.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases

@@ -6,8 +6,8 @@ With ``reduce_dtype`` a gradient that waits for its reduction
 dtype of the computation. Where a group has both, as parameters of it are used in some microbatches
 only, ``foreach_reduce`` (``torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py``) finds two
 dtypes and raises, though both are to be reduced in ``reduce_dtype``. Casting to it before the copy
-is all that is missing; torch
-2.15 copies from several dtypes.
+is all that is missing.
+Torch 2.15 copies from several dtypes.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases

@@ -2,11 +2,11 @@
 it as it is.
 
 ``_get_modules_and_states`` (``torch/distributed/fsdp/_fully_shard/_fsdp_init.py``) keeps only the
-modules of a list that no other one contains (``_get_root_modules``): the others, it is thought,
-run below their parents only. They get no hooks and do not become FSDPModules, yet are returned as
-if they were. One that has a second name, and is called outside of its parent, meets sharded
-parameters; naming one for a prefetch is a ValueError. As members of the group they need the same
-hooks as the others; the list still has one root.
+modules of a list that no other one contains (``_get_root_modules``), as if the others ran only
+within their parents. The others get no hooks and do not become FSDPModules, yet ``fully_shard``
+returns them. A module that has a second name and is called outside of its parent reads sharded
+parameters, and naming one for a prefetch is a ValueError. Such modules need the same hooks as the
+other members of the group; the list still has one root.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases

@@ -6,8 +6,8 @@ older call comes after the post-backward of the younger one. ``FSDPState._pre_fo
 the group for it (torch/distributed/fsdp/_fully_shard/_fsdp_state.py). If no further post-backward
 follows, the end of the backward (``_root_post_backward_final_callback``) passes the group over, as
 it is in its post-backward state: its parameters stay unsharded, and a step changes others than the
-next forward computes with. torch
-2.15 shards such groups again in ``finalize_backward()``, which only runs where users call it
+next forward computes with.
+Torch 2.15 shards such groups again in ``finalize_backward()``, which only runs where users call it
 themselves.
 """
 

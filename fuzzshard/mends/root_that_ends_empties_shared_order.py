@@ -1,7 +1,7 @@
 """A root whose backward ends empties the order of forwards that it shares with others.
 
 At the end of a backward ``FSDPState._end_backward_iteration``
-(torch/distributed/fsdp/_fully_shard/ _fsdp_state.py) empties ``post_forward_order``, and
+(torch/distributed/fsdp/_fully_shard/_fsdp_state.py) empties ``post_forward_order``, and
 ``finalize_backward`` forgets the places that the groups of this root have in it. With
 ``share_comm_ctx`` the order is that of other roots, too, and their groups keep their places. If
 their backward comes later, its prefetch reads beyond the end, an IndexError, or unshards a group

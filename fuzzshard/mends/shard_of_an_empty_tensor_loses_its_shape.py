@@ -1,11 +1,12 @@
 """The empty shard of a tensor-parallel parameter loses its other dims under ``fully_shard``.
 
-``FSDPParam`` tells the chunks that ``_chunk_with_empty`` adds for ranks without rows by their
-having no elements, and gives them a size of 0 along the shard dim (``_get_dim_chunked_size`` in
+``FSDPParam`` gives every chunk without elements a size of 0 along the shard dim, because it takes
+it for one that ``_chunk_with_empty`` added for a rank without rows (``_get_dim_chunked_size`` in
 ``torch/distributed/fsdp/_fully_shard/_fsdp_common.py``; ``length`` in ``_init_sharded_param`` and
-``reset_sharded_param``). A parameter that has no elements on this rank already, for tensor
-parallelism gave it none, has rows all the same: ``(1, 0)`` becomes ``(0, 0)``. Then the local
-tensor is not what its DTensor says. What was added has one dim, or is empty along the shard dim.
+``reset_sharded_param``). But if tensor parallelism has already left this rank a parameter without
+elements, the chunk still has rows: ``(1, 0)`` becomes ``(0, 0)``, and the local tensor has another
+shape than its DTensor says. The chunks that were added can be told by their shape: they have one
+dim, or are empty along the shard dim.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases

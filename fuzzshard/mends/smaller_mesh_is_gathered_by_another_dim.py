@@ -1,12 +1,12 @@
 """With an int ``reshard_after_forward`` backward cannot gather what is sharded along another dim
 than 0.
 
-``to_sharded_post_forward`` cuts such a parameter from its whole, row by row, so gathering the
-parts puts it together again. ``foreach_all_gather_copy_out``
+``to_sharded_post_forward`` cuts such a parameter by rows of the whole tensor, so concatenating the
+parts restores it. ``foreach_all_gather_copy_out``
 (``torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py``; since 2.15
-``_default_all_gather_output_fn``) treats them as shards of the dim along which the parameter is
-sharded otherwise, and takes the sizes of the flat part for its sizes: an IndexError. Only what
-comes from the large mesh has to be put in order.
+``_default_all_gather_output_fn``) treats the parts as shards along the dim by which the parameter
+is sharded on the large mesh, and uses the sizes of the flat part as if they were those of the
+parameter: an IndexError. Only what is gathered from the large mesh has to be reordered.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases

@@ -1,12 +1,12 @@
 """AOTAutograd counts the symbolic sizes of a DTensor that a graph returns before tracing
 specialises them.
 
-A graph returns the symbolic sizes of its DTensors besides their local tensors, and metadata that
-is collected before the graph is traced says how many (``subclass_fw_graph_out_meta``, by
-``create_subclass_metadata`` in ``torch/_functorch/_aot_autograd/subclass_utils.py``). Where
-tracing gives such a size one value it is no output of the graph, and the wrapper around the graph
-asks for it all the same, or takes a result of the backward for one of the forward. A graph whose
-tracing specialises what was counted has to be counted and traced again.
+A graph returns the symbolic sizes of its DTensors besides their local tensors. Metadata that is
+collected before tracing says how many (``subclass_fw_graph_out_meta``, made by
+``create_subclass_metadata`` in ``torch/_functorch/_aot_autograd/subclass_utils.py``). If tracing
+finds that such a size is a constant, the graph does not return it. The wrapper around the graph
+still expects it: it fails, or takes a result of the backward for one of the forward. Such a graph
+has to be counted and traced again.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """A compiled graph is used again after a parameter was frozen or thawed: gradients are lost.
 
-Dynamo guards what each parameter is, ``requires_grad`` with it, and skips these guards where the
-dictionary that holds the parameter is as it was (``is_immutable_object`` in
-``torch/csrc/dynamo/guards.cpp``, which takes a parameter for immutable). ``requires_grad_()``
-changes the parameter in place, so that nothing is compiled anew, and the old graph gives no
-gradient to a parameter that was thawed. Where the guards are checked, the graph is another, as it
-is since torch 2.12.
+Dynamo guards on the properties of each parameter, among them ``requires_grad``. It skips these
+guards if the dictionary that holds the parameter has not changed (``is_immutable_object`` in
+``torch/csrc/dynamo/guards.cpp``, which treats a parameter as immutable). But ``requires_grad_()``
+changes the parameter in place: nothing is compiled again, and the old graph gives no gradient to a
+parameter that was thawed. Since torch 2.12 the guards are checked.
 """
 
 from fuzzshard.mending import Patch, Promise, Public, Releases

@@ -25,10 +25,21 @@ class Seen:
     initial: torch.Tensor | None = None
 
 
-def looks_like(place: Place, seen: Sequence[Seen], num_ranks: int) -> str:
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """A gradient of one rank, and the expected one."""
+
+    observed: torch.Tensor
+    expected: torch.Tensor
+
+
+def looks_like(
+    place: Place, seen: Sequence[Seen], num_ranks: int, gradients: Sequence[Pair] = ()
+) -> str:
     """Say what a difference looks like, from what each rank has; empty if it is like nothing.
 
-    ``num_ranks`` are those that get data of their own.
+    ``num_ranks`` are those that get data of their own. ``gradients`` are all of that step on the
+    first rank of ``seen``, where the difference is one of gradients.
     """
     mine = seen[0]
     if mine.observed is None or mine.expected is None:
@@ -56,7 +67,10 @@ def looks_like(place: Place, seen: Sequence[Seen], num_ranks: int) -> str:
     if not mine.observed.any():
         return "zero everywhere"
     if (factor := _multiple(mine.observed, mine.expected)) is not None:
-        return f"every element is {factor:.2f} times the expected{_reason(factor, num_ranks)}"
+        reason = _reason(factor, num_ranks)
+        if not reason and _scaled_parts(gradients, 1) is not None:
+            reason = " (so are all gradients: clipped by another norm?)"
+        return f"every element is {factor:.2f} times the expected{reason}"
     apart = not _all_alike(s.observed for s in seen) and _all_alike(s.expected for s in seen)
     return "differs between ranks" if apart else ""
 
@@ -79,15 +93,99 @@ def _reason(factor: float, num_ranks: int) -> str:
 
 
 def _multiple(observed: torch.Tensor, expected: torch.Tensor) -> float | None:
-    """The factor between two tensors, if there is one that fits all elements."""
+    """The factor between two tensors, if there is one that fits all elements and is not 1."""
+    factor = _factor(observed, expected)
+    return None if factor is None or abs(factor - 1) < 0.005 else factor
+
+
+def _factor(observed: torch.Tensor, expected: torch.Tensor) -> float | None:
+    """The factor between two tensors, if there is one that fits all elements and is not 0."""
     one, two = observed.double().flatten(), expected.double().flatten()
     square = two.dot(two).item()
-    if not square:
-        return None
-    factor = one.dot(two).item() / square
-    if abs(factor - 1) < 0.005 or abs(factor) < 0.005:
+    factor = one.dot(two).item() / square if square else 0.0
+    if abs(factor) < 0.005:
         return None
     return factor if (one - factor * two).abs().max() <= CLOSE * largest(observed) else None
+
+
+def looks_weighted(seen: Sequence[Seen]) -> str:
+    """Say with which weights the ranks' own gradients add up to a gradient, and with which they
+    should; empty if they do not. ``seen`` is in the order of ranks, all with data of their own.
+    """
+    observed, expected = (
+        _weights(tensor, [s.own for s in seen]) for tensor in (seen[0].observed, seen[0].expected)
+    )
+    if observed is None or expected is None:
+        return ""
+    if max(abs(one - two) for one, two in zip(observed, expected, strict=True)) < 0.005:
+        return ""
+    equal = all(abs(weight * len(seen) - 1) < 0.01 for weight in observed)
+    return (
+        f"the ranks' own gradients, added with the weights {_listed(observed)} in place of "
+        f"{_listed(expected)}"
+        + (" (a mean of the ranks' means, which have unequal counts?)" if equal else "")
+    )
+
+
+def looks_scaled(gradients: Sequence[Pair], shards: Iterable[int]) -> str:
+    """Say by which factor each shard of all gradients is wrong; empty if it is not one factor.
+
+    ``shards`` are the numbers of shards that there may be, along the first dimension, as
+    ``fully_shard`` cuts.
+    """
+    for number in shards:
+        if number > 1 and (factors := _scaled_parts(gradients, number)) is not None:
+            return (
+                f"of all gradients, shards 0 to {number - 1} are {_listed(factors)} times the "
+                "expected (does each rank clip by the norm of its own shards?)"
+            )
+    return ""
+
+
+def _scaled_parts(gradients: Sequence[Pair], number: int) -> list[float] | None:
+    """The factor of each of ``number`` parts, if it is the same for that part of all gradients.
+
+    A part that fewer than two gradients have says nothing.
+    """
+    of_part: list[list[float]] = [[] for _ in range(number)]
+    for pair in gradients:
+        if pair.observed.shape != pair.expected.shape or not pair.expected.dim():
+            return None
+        parts = (tensor.chunk(number) for tensor in (pair.observed, pair.expected))
+        for factors, observed, expected in zip(of_part, *parts, strict=False):
+            factor = _factor(observed, expected)
+            if factor is None and (observed.any() or expected.any()):
+                return None
+            factors += [] if factor is None else [factor]
+    if any(len(factors) < 2 for factors in of_part):
+        return None
+    means = [sum(factors) / len(factors) for factors in of_part]
+    apart = (
+        abs(f - mean) / abs(mean)
+        for factors, mean in zip(of_part, means, strict=True)
+        for f in factors
+    )
+    return means if max(apart) < 0.005 else None
+
+
+def _weights(
+    tensor: torch.Tensor | None, parts: Sequence[torch.Tensor | None]
+) -> list[float] | None:
+    """The weights with which ``parts`` add up to a tensor, if there is one choice of them."""
+    if tensor is None or any(part is None or part.shape != tensor.shape for part in parts):
+        return None
+    columns = torch.stack([part.double().flatten() for part in parts if part is not None], 1)
+    if tensor.numel() <= len(parts) or torch.linalg.matrix_rank(columns) < len(parts):
+        return None
+    target = tensor.double().flatten()
+    weights = torch.linalg.lstsq(columns, target).solution
+    fits = (columns @ weights - target).abs().max() <= CLOSE * largest(tensor)
+    return [weight.item() for weight in weights] if fits else None
+
+
+def _listed(numbers: Sequence[float]) -> str:
+    *others, last = (f"{number:.2f}" for number in numbers)
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _alike(one: torch.Tensor | None, two: torch.Tensor | None) -> bool:

@@ -26,7 +26,7 @@ from fuzzshard.subject.compare import (
 )
 from fuzzshard.subject.dropout import draws_by_dtype
 from fuzzshard.subject.functions import SubjectError, blaming, load
-from fuzzshard.subject.likeness import Seen, looks_like, sketch
+from fuzzshard.subject.likeness import Pair, Seen, looks_like, looks_scaled, looks_weighted, sketch
 from fuzzshard.subject.names import PlainNames
 from fuzzshard.subject.record import Place, Record
 from fuzzshard.subject.report import Checked, Difference, Kind
@@ -381,9 +381,16 @@ class Check:
         )
         small = max((t.numel() for t in (observed, expected) if t is not None), default=0)
         rank = self._gather(differs).index(True)
-        everywhere = self._gather(seen) if small <= MOST_ELEMENTS else [seen]
+        in_order = everywhere = self._gather(seen) if small <= MOST_ELEMENTS else [seen]
         if len(everywhere) > 1:
             everywhere = [everywhere[rank], *everywhere[:rank], *everywhere[rank + 1 :]]
+        gradients = _pairs(place, plain, parallel)
+        likeness = looks_like(place, everywhere, self.data.size, gradients)
+        if place.kind == "gradients" and not likeness:
+            sizes = sorted({*self.training.mesh.axes.values(), self.training.mesh.size})
+            likeness = looks_scaled(gradients, sizes)
+            if not likeness and self.data.copies == 1 and len(in_order) > 1:
+                likeness = looks_weighted(in_order)
         inside = place.microbatch >= 0
         return Difference(
             kind=place.kind,
@@ -393,7 +400,7 @@ class Check:
             microbatch=place.microbatch % self.training.microbatches if inside else -1,
             observed=sketch(everywhere[0].observed, everywhere[0].expected),
             expected=sketch(everywhere[0].expected, everywhere[0].observed),
-            looks_like=looks_like(place, everywhere, self.data.size) or self._weights_differ,
+            looks_like=self._gather(likeness)[rank] or self._weights_differ,
         )
 
     @property
@@ -424,6 +431,16 @@ class Check:
         everywhere: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(everywhere, here)
         return everywhere
+
+
+def _pairs(place: Place, plain: Record, parallel: Record) -> list[Pair]:
+    """All gradients of the step of a gradient, with the expected ones."""
+    return [
+        Pair(observed, expected)
+        for other, expected in plain.of(place.kind).items()
+        if place.kind == "gradients" and other.step == place.step and expected is not None
+        if (observed := parallel.tensors.get(other)) is not None
+    ]
 
 
 def name_of(dtype: torch.dtype) -> str:

@@ -123,6 +123,14 @@ class ForkServer:
             self._process = self._control = None
         self._logs.cleanup()
 
+    def stop_importing(self) -> None:
+        """Kills a server that still imports torch; whoever waits for it gets an InfraError.
+
+        Takes no lock, which the waiting thread holds.
+        """
+        if self._control is None and (process := self._process) is not None:
+            process.kill()
+
     def _reap(self, pid: int) -> Reply:
         with self._lock:
             return self._ask(Reap(pid), [])

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import threading
+import time
 from collections import Counter
 from concurrent.futures import Future, wait
 from types import TracebackType
 
 from fuzzshard.errors import FuzzshardError
 from fuzzshard.world.config import WorldConfig
+from fuzzshard.world.processes import fork_server
 from fuzzshard.world.start import Ranks, end_ranks, start_ranks
 
 CLOSE_SECONDS = 10.0
-"""How long :meth:`Spares.close` waits for ranks that are just starting; they end by themselves
-later on.
-"""
+"""How long :meth:`Spares.close` kills ranks that are just starting and waits for their end."""
 
 MOST_FAILURES = 2
 """So many spare sets in a row that do not start say that there is no room for one: a single one
@@ -37,6 +39,7 @@ class Spares:
     def __init__(self) -> None:
         self._coming: dict[WorldConfig, Future[Ranks]] = {}
         self._failures: Counter[WorldConfig] = Counter()  # since the last set that started
+        self._starting: list[Ranks] = []
         self._closed = False
         self._lock = threading.Lock()
 
@@ -67,7 +70,13 @@ class Spares:
                 if ranks.alive():
                     return ranks
                 end_ranks(ranks.processes)
-        return start_ranks(config)
+        return self._started(config)
+
+    @property
+    def starting(self) -> list[int]:
+        """The processes of ranks that start, for whoever takes them and as spare ones."""
+        with self._lock:
+            return [process.pid for ranks in self._starting for process in ranks.processes]
 
     def close(self) -> None:
         """Ends what nobody has taken; later on :meth:`take` starts ranks and keeps none."""
@@ -77,7 +86,22 @@ class Spares:
             self._coming.clear()
         for future in coming:
             future.add_done_callback(_end_untaken)
-        wait(coming, CLOSE_SECONDS)
+        until = time.monotonic() + CLOSE_SECONDS
+        while wait(coming, CLOSE_SECONDS / 50).not_done and time.monotonic() < until:
+            fork_server().stop_importing()
+            for pid in self.starting:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def _started(self, config: WorldConfig) -> Ranks:
+        ranks = Ranks()
+        with self._lock:
+            self._starting.append(ranks)
+        try:
+            return start_ranks(config, ranks)
+        finally:
+            with self._lock:
+                self._starting = [other for other in self._starting if other is not ranks]
 
     def _order(self, config: WorldConfig) -> Future[Ranks]:
         future: Future[Ranks] = Future()
@@ -88,7 +112,7 @@ class Spares:
 
     def _start(self, config: WorldConfig, future: Future[Ranks]) -> None:
         try:
-            ranks = start_ranks(config)
+            ranks = self._started(config)
         except BaseException as error:  # handed to whoever takes these ranks, who starts others
             with self._lock:
                 self._failures[config] += 1

@@ -37,12 +37,13 @@ _proved: dict[tuple[str, int], str] = {}
 """Which instruments were off, by the device and the size of a world; one process has one torch."""
 
 
-def start_ranks(config: WorldConfig) -> Ranks:
+def start_ranks(config: WorldConfig, ranks: Ranks | None = None) -> Ranks:
     """Ranks that have joined their world; raises :class:`InfraError` where they cannot.
 
-    The first ones of a size prove the instruments, for all that come after them.
+    The first ones of a size prove the instruments, for all that come after them. ``ranks`` is
+    where they are put as they start.
     """
-    ranks = Ranks()
+    ranks = Ranks() if ranks is None else ranks
     server = fork_server()
     kind = (config.device, config.size)
     config = dataclasses.replace(config, instruments_off=_proved.get(kind))

@@ -22,7 +22,7 @@ from fuzzshard.world.merge import Outcome, merge
 from fuzzshard.world.messages import CheckSubject, Point, Points, RunCase
 from fuzzshard.world.processes import RankProcess, fork_server
 from fuzzshard.world.spare import Spares
-from fuzzshard.world.start import end_ranks, start_ranks
+from fuzzshard.world.start import Ranks, end_ranks, start_ranks
 
 RANK_CASES = 1000
 """After as many cases a world takes fresh ranks.
@@ -59,7 +59,8 @@ class World:
         on_cuda = config.device == "cuda"
         self.deadline = Deadline(config.ranks_per_device, CUDA_SECONDS if on_cuda else 0.0)
         self._fresh_cases = CUDA_CASES if on_cuda else 1
-        self._start_ranks = start_ranks if spares is None else spares.take
+        self._spares = spares
+        self._starting = Ranks()
         self._ranks: list[RankProcess] = []
         self._ending: list[threading.Thread] = []
         self._served = 0
@@ -79,13 +80,20 @@ class World:
 
     @property
     def pids(self) -> list[int]:
-        """The processes of the ranks alive, in rank order."""
-        return [process.pid for process in self._ranks]
+        """The processes of the ranks that live or start, in rank order; not of spare ones."""
+        return [process.pid for process in self._ranks or self._starting.processes]
 
     def start(self) -> None:
         """Starts the ranks unless they live."""
         if not self._ranks:
-            ranks = self._start_ranks(self.config)
+            try:
+                ranks = (
+                    start_ranks(self.config, self._starting)
+                    if self._spares is None
+                    else self._spares.take(self.config)
+                )
+            finally:
+                self._starting = Ranks()
             self._ranks, self.info = ranks.processes, ranks.info
             self._served = 0
 

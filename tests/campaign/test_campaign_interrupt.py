@@ -175,3 +175,15 @@ def test_cpu_ranks_of_a_cuda_campaign_end_with_it(tmp_path, monkeypatch):
     sink = interrupt_once(lambda: bool(ranks), lambda event: isinstance(event, FindingFound))
     assert run_campaign(options, sink, tools=tools) == 130
     assert [rank.poll() for rank in ranks] == [-signal.SIGKILL]
+
+
+def test_ranks_that_start_after_the_time_of_a_command_is_up_are_killed(monkeypatch):
+    for name in ("OVERTIME_SECONDS", "GRACE_SECONDS", "SECONDS_BETWEEN_LOOKS"):
+        monkeypatch.setattr(f"fuzzshard.campaign.control.{name}", 0.05)
+    control, pids = Control(0.1), []
+    with ended_in_time(control, lambda: pids):
+        while not control.abandoned:
+            pass
+        with subprocess.Popen(["sleep", "1000"]) as rank:
+            pids.append(rank.pid)
+            assert rank.wait() == -signal.SIGKILL

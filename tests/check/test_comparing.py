@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fuzzshard.subject.compare import BITWISE, compare, float64_bound, perturbed_bound
-from fuzzshard.subject.likeness import Seen, looks_like
+from fuzzshard.subject.likeness import Pair, Seen, looks_like, looks_scaled, looks_weighted
 from fuzzshard.subject.names import PlainNames
 from fuzzshard.subject.record import Place, Record
 from fuzzshard.subject.subject import MeshShape
@@ -96,6 +96,39 @@ def test_a_wrong_gradient_looks_like(seen: list[Seen], words: str) -> None:
     text = looks_like(GRADIENT, seen, 2)
     assert words in text
     assert bool(words) == bool(text)
+
+
+def rows(*factors: float) -> torch.Tensor:
+    """A tensor with a row for each factor, whose rows are multiples of the same one."""
+    return torch.tensor(factors)[:, None] * ONE
+
+
+def test_one_factor_for_all_gradients_looks_like_another_norm() -> None:
+    alike = [Pair(0.3 * ONE, ONE), Pair(0.3 * OTHER, OTHER)]
+    seen = [Seen(0.3 * ONE, ONE)] * 2
+    assert "0.30 times the expected (so are all" in looks_like(GRADIENT, seen, 2, alike)
+    apart = [alike[0], Pair(0.4 * OTHER, OTHER)]
+    assert looks_like(GRADIENT, seen, 2, apart).endswith("times the expected")
+
+
+def test_one_factor_for_each_shard_of_all_gradients_looks_like_local_norms() -> None:
+    one = Pair(rows(0.3, 0.6, 1.4), rows(1, 2, 2))
+    two = Pair(rows(0.9, 2.1), rows(3, 3))
+    text = looks_scaled([one, two], [2])
+    assert "shards 0 to 1 are 0.30 and 0.70 times the expected" in text
+    assert not looks_scaled([one], [2])
+    assert not looks_scaled([one, Pair(rows(0.9, 2.4), rows(3, 3))], [2])
+
+
+def test_other_weights_of_the_ranks_own_gradients_are_named() -> None:
+    def of_ranks(*weights: float) -> list[Seen]:
+        observed, expected = weights[0] * ONE + weights[1] * OTHER, 0.25 * ONE + 0.75 * OTHER
+        return [Seen(observed, expected, own=own) for own in (ONE, OTHER)]
+
+    text = looks_weighted(of_ranks(0.5, 0.5))
+    assert "with the weights 0.50 and 0.50 in place of 0.25 and 0.75 (a mean of the" in text
+    assert looks_weighted(of_ranks(0.9, 0.3)).endswith("0.90 and 0.30 in place of 0.25 and 0.75")
+    assert not looks_weighted([Seen(ONE * ONE, OTHER, own=own) for own in (ONE, OTHER)])
 
 
 def test_a_parameter_that_keeps_its_first_value_was_never_updated() -> None:

@@ -9,12 +9,12 @@ from script_ranks import ForkedRanks
 from fuzzshard import reproducer
 from fuzzshard.checking.check import Checker, trainings
 from fuzzshard.checking.entry import SubjectEntry, load, save
-from fuzzshard.checking.fuzz import Fuzzer, bases_of, cuts
+from fuzzshard.checking.fuzz import Fuzzer, Progress, bases_of, cuts
 from fuzzshard.checking.report import TrainingReport
 from fuzzshard.checking.script import no_script, script
 from fuzzshard.errors import InvalidEntry
-from fuzzshard.subject.subject import MeshShape, Subject
-from fuzzshard.subject.variation import ASPECTS, Outline, Variation
+from fuzzshard.subject.subject import MeshShape, Subject, Training
+from fuzzshard.subject.variation import ASPECTS, Aspect, Outline, Variation
 from fuzzshard.world import WorldConfig
 
 HERE = Path(__file__).parent
@@ -169,3 +169,48 @@ def test_findings_of_one_kind_are_told_once(found: TrainingReport) -> None:
         signatures = [report.signature for report in fuzzer.findings()]
     assert signatures == [found.signature]
     assert fuzzer.progress.cases == 12
+
+
+class FakeChecker(Checker):
+    """Finds the planted bug wherever something is frozen, without ranks."""
+
+    def __init__(self) -> None:
+        self.subject = SUBJECT
+        self.ran: list[Training] = []
+
+    def run(self, training: Training, *, fresh: bool = False) -> TrainingReport:
+        self.ran.append(training)
+        outline = Outline(parameters=tuple(f"layers.{i}.weight" for i in range(9)))
+        outcome = "error" if training.variation.frozen else "equal"
+        return TrainingReport(training=training, outcome=outcome, outline=outline)
+
+
+def test_a_finding_that_was_interrupted_while_it_shrank_comes_first_next_time(
+    tmp_path: Path,
+) -> None:
+    def fuzzer(checker: FakeChecker, aspects: tuple[Aspect, ...] = ("freeze",)) -> Fuzzer:
+        base = checker.run(BASES[0])
+        checker.ran.clear()
+        return Fuzzer(
+            checker, [base], aspects, max_cases=50, max_time=None, number=1, folder=tmp_path
+        )
+
+    def interrupt(progress: Progress) -> None:
+        if progress.shrinking == 2:
+            raise KeyboardInterrupt
+
+    first = fuzzer(FakeChecker())
+    first.on_progress = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        next(first.findings())
+    assert first.unfinished is not None
+    other = FakeChecker()
+    next(fuzzer(other, ("freeze", "precision")).findings())
+    assert not other.ran[0].variation.frozen
+    again = FakeChecker()
+    report = next(fuzzer(again).findings())
+    assert again.ran[0].variation.frozen
+    assert len(report.training.variation.frozen) == 1
+    done = FakeChecker()
+    next(fuzzer(done).findings())
+    assert not done.ran[0].variation.frozen

@@ -50,6 +50,17 @@ def test_a_model_that_an_engine_refuses_is_not_judged(checked: Checked):
     assert checked(model("unusable", build="build_scaled"), engines=("ddp",)).exit_code == 0
 
 
+def test_what_is_advised_for_a_scalar_parameter_trains_it_as_the_plain_model(checked: Checked):
+    ignoring = {"build": "build_scaled", "parallelize": "parallelize_ignoring_scalars"}
+    advised = checked(model("unusable", **ignoring, train_step="step_reducing_scalars"))
+    advised.require("rounding")
+    halfway = checked(model("unusable", **ignoring, train_step="step_without_scalars"))
+    difference = halfway.trainings[0].difference
+    assert difference is not None
+    assert difference.name == "scale"
+    assert difference.looks_like == "equal to this rank's own gradient: never reduced"
+
+
 def test_an_error_of_one_rank_comes_before_what_others_make_of_it(checked: Checked):
     subject = model("unusable", parallelize="parallelize_that_raises_on_one_rank")
     (training,) = checked(subject).trainings

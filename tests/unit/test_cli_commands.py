@@ -53,6 +53,7 @@ def judged_by(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[WorldConfig
                 started.append(config)
                 self.config = config
                 self.info = INFO
+                self.pids: list[int] = []
 
             def __enter__(self) -> FakeWorld:
                 return self

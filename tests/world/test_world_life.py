@@ -134,6 +134,47 @@ def test_worlds_survive_the_death_of_their_fork_server(monkeypatch: pytest.Monke
             assert judge(other, make_case()).status is Status.PASS
 
 
+def test_a_world_knows_its_ranks_while_they_start(tmp_path: Path) -> None:
+    sleeps = tmp_path / "sleeps.py"
+    sleeps.write_text("import time\n\n\ndef apply():\n    time.sleep(1000)\n")
+    with World(WorldConfig(size=2, preload=(str(sleeps),))) as world:
+
+        def end() -> None:
+            while len(world.pids) < 2:
+                pass
+            for pid in world.pids:
+                with contextlib.suppress(ProcessLookupError):  # ended with the other one
+                    os.kill(pid, signal.SIGKILL)
+
+        ending = threading.Thread(target=end)
+        ending.start()
+        with pytest.raises(InfraError, match="died while it started"):
+            world.start()
+        ending.join()
+        assert world.pids == []
+
+
+def test_a_fork_server_that_imports_torch_can_be_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexec sleep 1000\n")
+    python.chmod(0o700)
+    monkeypatch.setattr("sys.executable", str(python))
+    with contextlib.closing(ForkServer()) as server:
+
+        def stop() -> None:
+            while server._process is None:
+                pass
+            server.stop_importing()
+
+        stopping = threading.Thread(target=stop)
+        stopping.start()
+        with pytest.raises(InfraError, match="while importing torch"):
+            server.start_rank(0, WorldConfig(size=1))
+        stopping.join()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_that_go_to_the_whole_process_group_end_neither_ranks_nor_fork_server(
     number: signal.Signals,

@@ -128,3 +128,31 @@ def batch_of_other_ranks(step: int, dp_rank: int, dp_size: int) -> Tensor:
 
 
 not_a_function = 3
+
+
+def parallelize_ignoring_scalars(model: nn.Module, mesh: DeviceMesh) -> None:
+    """What the refusal of a scalar parameter advises, with ``step_reducing_scalars``."""
+    scalars = {parameter for parameter in model.parameters() if not parameter.dim()}
+    fully_shard(model, mesh=mesh, ignored_params=scalars)
+
+
+def step_without_scalars(
+    model: nn.Module, optimizer: torch.optim.Optimizer, batches: list[Tensor]
+) -> None:
+    for batch in batches:
+        (model(batch).square().mean() / len(batches)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def step_reducing_scalars(
+    model: nn.Module, optimizer: torch.optim.Optimizer, batches: list[Tensor]
+) -> None:
+    for batch in batches:
+        (model(batch).square().mean() / len(batches)).backward()
+    for parameter in model.parameters():
+        if not parameter.dim():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+    optimizer.step()
+    optimizer.zero_grad()
