@@ -42,6 +42,7 @@ EXTENSION_FEATURES = frozenset(
             "mesh:pipeline",
         ),
         *("input:same_on_ranks", "input:on_host", "freeze:engines_only"),
+        "schedule:inference_forward",
         *("input:rows_differ", "input:rows_vary", "input:one_row", "input:no_rows"),
         *(
             "optimizer:foreach",
