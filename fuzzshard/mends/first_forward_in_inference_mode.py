@@ -30,7 +30,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 dist.init_process_group("gloo")
-model = nn.Linear(4, 1)
+model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
 fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
 with torch.inference_mode():
     model(torch.ones(1, 4))
