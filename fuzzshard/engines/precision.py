@@ -97,10 +97,14 @@ class MasterWeights:
             self.register_masters()
 
     def register_leaves(self) -> None:
-        """From now on modules compute in low precision."""
+        """From now on modules compute in low precision.
+
+        Leaves are for later forwards with gradients, too, whatever mode this one runs in.
+        """
         self._masters = [parameters[name] for parameters, name, _ in self._places]
-        for (parameters, name, fqn), master in zip(self._places, self._masters, strict=True):
-            parameters[name] = self._leaf(fqn, master)
+        with torch.inference_mode(False):
+            for (parameters, name, fqn), master in zip(self._places, self._masters, strict=True):
+                parameters[name] = self._leaf(fqn, master)
 
     def register_masters(self) -> None:
         """Puts the trained parameters back in their places."""
