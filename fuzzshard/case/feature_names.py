@@ -159,7 +159,7 @@ DIMENSIONS: dict[str, str] = {
     "tensor": "tensor parallelism",
     "schedule": "forwards, backwards, gradient accumulation and steps",
     "op": "what else is called during training",
-    "hook": "hooks that users register on modules during training",
+    "user_hook": "hooks that users register on modules during training",
     "optimizer": "the optimizer and its arguments",
     "dtype": "the dtype of parameters and inputs",
     "values": "the values of parameters and inputs",

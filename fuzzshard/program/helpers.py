@@ -74,6 +74,14 @@ def scaling(scale, given=-1):  # a hook of the user: the last of what it is give
     return hook
 """
 
+_FILL_STATE = """
+def fill_state(optimizer, saved):  # load_state_dict casts states to the dtype of their parameter
+    optimizer.load_state_dict(saved)
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for index, state in saved["state"].items():
+        optimizer.state[parameters[index]].update(state)
+"""
+
 SOURCES = {
     "parameter_groups": _PARAMETER_GROUPS,
     "clip_grad_norm": _CLIP_GRAD_NORM,
@@ -83,6 +91,7 @@ SOURCES = {
     "zero": _ZERO,
     "unsharded": _UNSHARDED,
     "scaling": _SCALING,
+    "fill_state": _FILL_STATE,
     **{name: source for loss in LOSSES.values() for name, source in loss.sources.items()},
 }
 """By name."""

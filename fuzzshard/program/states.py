@@ -47,23 +47,28 @@ class States:
         """Load both; ``renewed`` are the statements for parameters that were replaced."""
         if saved == "state_dict":
             return self._copies(renewed, assign=assign)
-        return self.scope.either(self._copies([], assign=False), self._files(assign=assign))
+        sets = assign or self._is_scheduled
+        plain = self._copies([], assign=False, fills=not sets)
+        return self.scope.either(plain, self._files(assign=assign, sets=sets))
 
-    def _copies(self, renewed: list[str], *, assign: bool) -> list[str]:
+    def _copies(self, renewed: list[str], *, assign: bool, fills: bool = False) -> list[str]:
+        """Load copies, or fill the tensors that there are, as ``dcp.load`` does."""
         scheduler = ", scheduler_state" if self._is_scheduled else ""
         return [
             f"model_state, optimizer_state{scheduler} = copied(saved)",
             f"{self.scope.called}.load_state_dict(model_state{', assign=True' if assign else ''})",
             *(renewed if assign else []),
-            "optimizer.load_state_dict(optimizer_state)",
+            "fill_state(optimizer, optimizer_state)"
+            if fills
+            else "optimizer.load_state_dict(optimizer_state)",
             *(["scheduler.load_state_dict(scheduler_state)"] if scheduler else []),
         ]
 
-    def _files(self, *, assign: bool) -> list[str]:
-        """Load into the tensors of the states, or into copies, and set them.
+    def _files(self, *, assign: bool, sets: bool) -> list[str]:
+        """Load into the tensors of the states, or into copies that are set then.
 
-        "Users must call `load_state_dict` on the root module to ensure load post-processing and
-        non-tensor data properly propagates" (``dcp.load``): the learning rate is no tensor.
+        The learning rate is no tensor: "Users must call `load_state_dict` on the root module to
+        ensure load post-processing and non-tensor data properly propagates" (``dcp.load``).
         """
         called, states = self.scope.called, f"states({self.scope.called}, optimizer)"
         state = self._with_scheduler(f"copied({states})" if assign else states)
@@ -73,7 +78,7 @@ class States:
             f"state = {state}",
             f"dcp.load(state, {self._where})",
             *([set_model] if assign else []),
-            set_optimizer,
+            *([set_optimizer] if sets else []),
         ]
 
     @property

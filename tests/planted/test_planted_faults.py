@@ -155,7 +155,7 @@ DIVERGENCES = {
         make_case(loss="token_mean"), f"{DIVERGED}/gradient", BACKWARD_AT, "b.bias"
     ),
     "drops_hooks_of_users": Planted(
-        make_case(schedule=(RegisterHook(hook="forward", target="a"), *ONE_STEP)),
+        make_case(schedule=(RegisterHook(hook="forward_hook", target="a"), *ONE_STEP)),
         f"{DIVERGED}/output",
         FORWARD_AT + 1,
         "output 0 of the root",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from cases import (
     AGAIN,
     BACKWARD,
@@ -25,7 +27,8 @@ from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.dropout import Dropout
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.op import Op
-from fuzzshard.parts.ops import Forward, SetFlag, SetGradEnabled, SetMode, ZeroGrad
+from fuzzshard.parts.ops import Forward, RegisterHook, SetFlag, SetGradEnabled, SetMode, ZeroGrad
+from fuzzshard.parts.ops.register_hook import Hook
 from stock_cases.stock import bitwise, bounded, flag
 
 PAST_DDP = "not applicable: a forward does not go through the DDP wrapper"
@@ -55,6 +58,16 @@ SCHEDULES = {
     ),
     "microbatches on two ranks": bounded(None, _accumulated()),
     "microbatches on four ranks": bounded(None, _accumulated(), mesh=4),
+    "users' hooks": bounded(
+        None,
+        (
+            *(RegisterHook(hook=hook, target="a") for hook in get_args(Hook)),
+            *TWO_STEPS,
+        ),
+    ),
+    "an evaluation in inference mode": bounded(
+        None, (FORWARD, BACKWARD, STEP, Forward(grad=False, inference=True), AGAIN, BACKWARD, STEP)
+    ),
     "no sync": bounded(None, _accumulated(_NO_SYNC)),
     "no sync on hsdp": bounded(None, _accumulated(_NO_SYNC), mesh=Mesh(replicate=2, shard=2)),
     "no sync in one group": bounded(

@@ -23,7 +23,7 @@ EXTENSIONS = frozenset(
             "fsdp1",
             "delay",
             "relation",
-            "hook",
+            "user_hook",
         ),
         *("offload", "shard", "prefetch", "expect", "communication", "ddp"),
     )

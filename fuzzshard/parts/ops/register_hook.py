@@ -10,29 +10,29 @@ from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import op
 from fuzzshard.parts.moments import Moment
 
-HookKind = Literal["forward_pre", "forward", "full_backward_pre", "full_backward"]
-_OF_FORWARDS: tuple[HookKind, ...] = ("forward_pre", "forward")
-_OF_BACKWARDS: tuple[HookKind, ...] = ("full_backward_pre", "full_backward")
+Hook = Literal["forward_pre_hook", "forward_hook", "full_backward_pre_hook", "full_backward_hook"]
+_OF_FORWARDS: tuple[Hook, ...] = ("forward_pre_hook", "forward_hook")
+_OF_BACKWARDS: tuple[Hook, ...] = ("full_backward_pre_hook", "full_backward_hook")
 
 
 class RegisterHook(op.Op, tag="register_hook", frozen=True, kw_only=True):
-    """``register_..._hook()`` of the module ``target``, with a hook that multiplies what it may
+    """``register_{hook}()`` of the module ``target``, with a hook that multiplies what it may
     replace by ``scale``: inputs, outputs, or gradients of either. A power of two rounds nothing.
 
     Hooks of backwards are for leaf modules alone: others may return what such a hook is not called
     for ("module output should be a Tensor or a tuple of Tensors", torch/nn/modules/module.py).
     """
 
-    hook: HookKind
+    hook: Hook
     scale: float = 2.0
     target: str = ""
 
-    says = "{at}.register_{op.hook}_hook(scaling({op.scale}))"
+    says = "{at}.register_{op.hook}(scaling({op.scale}))"
     meanings = {
-        "hook:forward_pre": "a hook of the user that changes the inputs of a module",
-        "hook:forward": "a hook of the user that changes the outputs of a module",
-        "hook:full_backward_pre": "a hook of the user that changes gradients of outputs",
-        "hook:full_backward": "a hook of the user that changes gradients of inputs",
+        "user_hook:forward_pre_hook": "a hook of the user that changes the inputs of a module",
+        "user_hook:forward_hook": "a hook of the user that changes the outputs of a module",
+        "user_hook:full_backward_pre_hook": "a hook of the user that changes gradients of outputs",
+        "user_hook:full_backward_hook": "a hook of the user that changes gradients of inputs",
     }
     choices = (op.Choice("user_hooks", 10, 102, excludes=("compile", "iadd")),)
 
@@ -40,7 +40,7 @@ class RegisterHook(op.Op, tag="register_hook", frozen=True, kw_only=True):
     def check(self, at: op.Checked) -> None:
         if self.hook not in _kinds(at.found, self.target):
             raise InvalidCase(
-                f"no {self.hook} hook is called at {self.target!r}",
+                f"no {self.hook} is called at {self.target!r}",
                 "name a module whose forward is called, for hooks of backwards a leaf module",
             )
         if at.case.compile is not None:
@@ -57,13 +57,13 @@ class RegisterHook(op.Op, tag="register_hook", frozen=True, kw_only=True):
 
     @override
     def features(self, at: op.ScheduleState) -> op.Features:
-        yield f"hook:{self.hook}"
+        yield f"user_hook:{self.hook}"
 
     @override
     def settings(self, scope: op.Scope) -> list[str]:
         module = scope.at(self.target) if self.target else scope.called
-        given = "" if self.hook != "full_backward" else ", given=0"
-        return [f"{module}.register_{self.hook}_hook(scaling({self.scale}{given}))"]
+        given = "" if self.hook != "full_backward_hook" else ", given=0"
+        return [f"{module}.register_{self.hook}(scaling({self.scale}{given}))"]
 
     @classmethod
     @override
@@ -92,7 +92,7 @@ class RegisterHook(op.Op, tag="register_hook", frozen=True, kw_only=True):
         yield (cls(hook=hook, target=offered.some_called()),)
 
 
-def _kinds(found: op.Facts, path: str) -> tuple[HookKind, ...]:
+def _kinds(found: op.Facts, path: str) -> tuple[Hook, ...]:
     """The hooks that are called at a module: none where its callers call a method of its own."""
     if path in found.leaves:
         return _OF_FORWARDS + _OF_BACKWARDS
