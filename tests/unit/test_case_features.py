@@ -95,7 +95,7 @@ def test_a_plain_case_has_few_features():
 
 def test_every_feature_is_described_in_one_line():
     for feature in ALL_FEATURES:
-        assert re.fullmatch(r"[a-z0-9]+:[a-z0-9_]+", feature)
+        assert re.fullmatch(r"[a-z0-9_]+:[a-z0-9_]+", feature)
         assert "\n" not in FEATURES[feature]
 
 
