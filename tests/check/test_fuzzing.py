@@ -88,7 +88,7 @@ def found_with_freezes(subject: Subject) -> TrainingReport:
         mesh = MeshShape({"dp_shard": 2})
         (run,) = trainings(subject, [mesh], engines, steps=2, microbatches=1, seed=3)
         fuzzer = Fuzzer(
-            checker, [checker.run(run)], ("freeze",), max_cases=100, max_time=None, number=1
+            checker, [checker.run(run)], ("freeze",), max_cases=300, max_time=None, number=1
         )
         return next(fuzzer.findings())
 
