@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,7 +16,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.corpus.scripts import ScriptOutcome
 from fuzzshard.errors import InfraError
 from fuzzshard.verdict import Verdict
-from fuzzshard.world.processes import fork_server
+from fuzzshard.world.processes import kill_ranks
 
 OVERTIME_SECONDS = 2.0
 """After ``max_time``, for how long runs may still start, to confirm and to save what was found.
@@ -135,13 +133,6 @@ class Control:
         self.infra_in_a_row = 0
 
 
-def kill(pids: Iterable[int]) -> None:
-    """Kills processes, of which some may have ended by now."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
 @contextlib.contextmanager
 def ended_in_time(control: Control, pids: Callable[[], Iterable[int]]) -> Iterator[None]:
     """Kills the ranks of the block, whose ``pids`` are asked for, when :meth:`Control.patience` is
@@ -155,8 +146,7 @@ def ended_in_time(control: Control, pids: Callable[[], Iterable[int]]) -> Iterat
                 control.abandon()
                 break
         while not done.wait(SECONDS_BETWEEN_LOOKS):
-            fork_server().stop_importing()
-            kill(pids())
+            kill_ranks(pids)
 
     watching = threading.Thread(target=watch, name="fuzzshard-limit", daemon=True)
     watching.start()

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from fuzzshard.campaign.control import ControlledCheck, kill
+from fuzzshard.campaign.control import ControlledCheck
 from fuzzshard.campaign.cpu_ranks import cpu_ranks
 from fuzzshard.campaign.heap import CASES_BETWEEN_TRIMS, limit_arenas, trim_heap
 from fuzzshard.campaign.keep import Keeper
@@ -43,7 +43,7 @@ from fuzzshard.journal.schema import JOURNAL_FILE, connect
 from fuzzshard.journal.writer import JournalWriter
 from fuzzshard.world import resolve_device
 from fuzzshard.world.config import WorldConfig
-from fuzzshard.world.processes import fork_server
+from fuzzshard.world.processes import kill_ranks
 from fuzzshard.world.spare import Spares
 
 E = TypeVar("E", bound=Event)
@@ -248,10 +248,12 @@ class _Coordinator:
         cases.close()
         self.control.abandon()
         if self.num_running:
-            fork_server().stop_importing()
-            living = [pid for world in tuple(self.worlds) for pid in world.pids]
-            kill([*living, *self.spares.starting])
+            kill_ranks(self._pids)
             self._deliver_until_ended()
+
+    def _pids(self) -> list[int]:
+        living = [pid for world in tuple(self.worlds) for pid in world.pids]
+        return [*living, *self.spares.starting]
 
     def _deliver_finished(self) -> int:
         """The summary; raises the error of a campaign that ended by a fault of its own."""

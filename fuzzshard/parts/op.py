@@ -56,9 +56,9 @@ class Call(NamedTuple):
     inference: bool = False
 
     @property
-    def context(self) -> str:
-        """The context manager that it runs under, as text; none with gradients."""
-        return "" if self.grad else f"torch.{'inference_mode' if self.inference else 'no_grad'}()"
+    def mode(self) -> str:
+        """The context manager of ``torch`` that it runs under; empty with gradients."""
+        return "" if self.grad else "inference_mode" if self.inference else "no_grad"
 
     def used(self, count: int) -> Sequence[int]:
         """Which of ``count`` outputs enter the loss."""

@@ -51,8 +51,8 @@ class ForwardLines:
         """The inputs that are new, the call, the loss, and what is looked at then."""
         lines = self._before(index, op)
         body = self._body(index, op, self._call(op))
-        if op.context:
-            body = [f"with {op.context}:", *(f"    {line}" for line in body)]
+        if op.mode:
+            body = [f"with torch.{op.mode}():", *(f"    {line}" for line in body)]
         return [
             *lines,
             *body,

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -187,6 +188,17 @@ class ForkServer:
 def _kill_group(leader: int) -> None:
     with contextlib.suppress(ProcessLookupError):  # nothing of it is left
         os.killpg(leader, signal.SIGKILL)
+
+
+def kill_ranks(pids: Callable[[], Iterable[int]]) -> None:
+    """Kills ranks, of which some may have ended by now, and a fork server that still imports.
+
+    They are asked for after the server, which may just have begun to start them.
+    """
+    fork_server().stop_importing()
+    for pid in pids():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 _server: ForkServer | None = None

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import threading
 import time
 from collections import Counter
@@ -13,7 +11,7 @@ from types import TracebackType
 
 from fuzzshard.errors import FuzzshardError
 from fuzzshard.world.config import WorldConfig
-from fuzzshard.world.processes import fork_server
+from fuzzshard.world.processes import kill_ranks
 from fuzzshard.world.start import Ranks, end_ranks, start_ranks
 
 CLOSE_SECONDS = 10.0
@@ -88,10 +86,7 @@ class Spares:
             future.add_done_callback(_end_untaken)
         until = time.monotonic() + CLOSE_SECONDS
         while wait(coming, CLOSE_SECONDS / 50).not_done and time.monotonic() < until:
-            fork_server().stop_importing()
-            for pid in self.starting:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            kill_ranks(lambda: self.starting)
 
     def _started(self, config: WorldConfig) -> Ranks:
         ranks = Ranks()

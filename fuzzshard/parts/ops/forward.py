@@ -34,7 +34,6 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
         "schedule:eval_forward": "a forward in eval mode",
         "schedule:non_root_forward": "a forward of a module below the root",
     }
-
     choices = (op.Choice("inference_forward", 12, 103, needs=("no_grad_forward",)),)
 
     @property
@@ -74,15 +73,11 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
             "" if self.outputs is None else f"outputs {', '.join(map(str, self.outputs))} of "
         )
         loss = f"loss({outputs}{op.expression(self.target)}(batch {self.batch}))"
-        return f"loss{index} = {loss}" if self.grad else f"with {self._mode}: {loss}"
+        return f"loss{index} = {loss}" if self.grad else f"with {self.call.mode}: {loss}"
 
     @override
     def noun(self, *, no_sync: bool = False) -> str:
-        return super().noun() if self.grad else f"{super().noun()} under {self._mode}"
-
-    @property
-    def _mode(self) -> str:
-        return "inference_mode" if self.inference else "no_grad"
+        return super().noun() if self.grad else f"{super().noun()} under {self.call.mode}"
 
     @override
     def run(self, trainer: op.Trainer, index: int) -> None:
