@@ -458,7 +458,7 @@ def test_what_to_file_first_is_silent_and_neither_public_nor_fixed(
     assert [row["severity"] for row in rows[:3]] == ["silent", "silent", "crash"]
     assert {row["left_out"] for row in rows[3:]} == {
         "public: #183702 (open: a module of the group that runs again later in the iteration)",
-        "public: #186998 (fixed by pytorch PR 187376, in torch 2.14)",
+        "public: #186998 (fixed by pytorch PR 187376, in torch 2.14, for groups of one dtype)",
         "public: https://github.com/pytorch/pytorch/issues/1",
     }
 
