@@ -65,6 +65,8 @@ class EngineSpec:
     """Which gradients (:attr:`fuzzshard.parts.oracle.TensorOracle.gradient`), or "buffers", it may
     have otherwise than the reference for a documented reason (:mod:`fuzzshard.oracles.allowed`).
     """
+    runs_alone: ClassVar[bool] = False
+    """Whether a rank without peers can run it (:mod:`fuzzshard.world.screen`)."""
     wraps_models: ClassVar[WrapsModels] = "no"
     """Whether it wraps models of the user's own, which say nothing of wrap groups."""
     wraps_blocks: ClassVar[bool] = False
