@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cases import TWO_STEPS, make_case
+from cases import ROOT, TWO_STEPS, colwise, groups, make_case, rowwise
 
 from fuzzshard.case.case import Mesh
 from fuzzshard.errors import InvalidCase
@@ -23,6 +23,9 @@ MESHES = (
     *(Mesh(replicate=8, shard=8), Mesh(replicate=4, shard=8, tensor=2)),
     Mesh(replicate=2, shard=4, tensor=2, pipeline=2),
 )
+
+
+PLAN = (colwise("a"), rowwise("b"))
 
 
 def with_fault(fault: str) -> Screen:
@@ -45,7 +48,7 @@ def last() -> Iterator[Screen]:
 def test_neither_end_of_a_mesh_suspects_what_torch_does(
     first: Screen, last: Screen, mesh: Mesh
 ) -> None:
-    case = make_case(mesh=mesh)
+    case = make_case(mesh=mesh, tensor_parallel=PLAN if mesh.tensor else ())
     for screen in (first, last):
         before = screen.world.pids
         assert screen.suspicion(case) is None
@@ -60,7 +63,7 @@ def test_a_mesh_that_is_too_large_is_an_invalid_case(first: Screen) -> None:
 @pytest.mark.parametrize(
     ("fault", "signature"),
     [
-        ("raises_in_post_backward", "crash/fully_shard/AssertionError in post_backward"),
+        ("raises_in_post_backward", "crash/fully_shard/AssertionError in backward"),
         ("not_resharded", "divergence/fully_shard/registration"),
         ("gathers_twice", "divergence/fully_shard/communication"),
         ("leaves_a_hook", "divergence/fully_shard/leak/hook"),
@@ -71,7 +74,8 @@ def test_a_fault_in_structure_is_suspected_by_the_name_of_its_finding(
     fault: str, signature: str
 ) -> None:
     with with_fault(fault) as screen:
-        suspicion = screen.suspicion(make_case(mesh=Mesh(replicate=2, shard=32)))
+        wrap = groups("a", "b", ROOT, reshard=False if fault == "gathers_twice" else None)
+        suspicion = screen.suspicion(make_case(mesh=Mesh(replicate=2, shard=32), wrap=wrap))
         assert suspicion is not None
         assert suspicion.signature == signature
 
