@@ -27,7 +27,7 @@ from common import (
     print_json,
     run_main,
 )
-from hunt_rows import PlantedBug, read_index
+from hunt_rows import FOUND, MISSED, NOT_APPLICABLE, PlantedBug, read_index
 from rich.console import Console
 
 from fuzzshard.campaign.explain import OnMends
@@ -37,7 +37,7 @@ from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import Expected, expected
 from fuzzshard.corpus.store import entry_files
-from fuzzshard.errors import EXIT_CLEAN
+from fuzzshard.errors import EXIT_CLEAN, InfraError
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.oracle import TensorOracle
@@ -124,21 +124,25 @@ def planted(
     for bug in bugs:
         cases = itertools.islice(case_stream(seed, world_size=MOST_RANKS), max_cases)
         file = (mutants / f"{bug.id}.py").resolve()
-        row: dict[str, Any] = {"id": bug.id, "symptom": bug.symptom, "cases": 0, "signature": ""}
+        row: dict[str, Any] = {"id": bug.id, "symptom": bug.symptom, "cases": 0, "outcome": MISSED}
         with Screen(preload=(str(file),)) as screen:
+            try:
+                screen.world.start()
+            except InfraError:  # those without the bug have started
+                yield {**row, "outcome": NOT_APPLICABLE}
+                continue
             for case in filter(screened, cases):
                 row["cases"] += 1
                 found = screen.suspicion(case, mends)
                 if found is not None and plain.suspicion(case, mends) is None:
-                    row["signature"] = found.signature
+                    row |= {"outcome": FOUND, "signature": found.signature}
                     break
         yield row
 
 
-def of_corpus(plain: Screen, folder: Path, console: Console) -> dict[str, Any]:
+def of_corpus(screens: Sequence[Screen], folder: Path, console: Console) -> dict[str, Any]:
     """How many entries are suspected that show their finding here and need no reference for it."""
-    plain.world.start()
-    torch = plain.world.info["torch"]
+    torch = screens[0].world.info["torch"]
     counts = Counter[str]()
     for file in entry_files([folder]):
         entry = read_entry(file)
@@ -148,11 +152,10 @@ def of_corpus(plain: Screen, folder: Path, console: Console) -> dict[str, Any]:
         if screened(entry.case) is None or entry.case.mesh.size > MOST_RANKS:
             counts["not screened"] += 1
             continue
-        found = plain.suspicion(entry.case)
-        outcome = "missed" if found is None else "suspected"
-        counts[outcome] += 1
-        counts["same signature"] += found is not None and found.signature == entry.signature
-        if found is None:
+        found = list(filter(None, (screen.suspicion(entry.case) for screen in screens)))
+        counts["suspected" if found else "missed"] += 1
+        counts["same signature"] += entry.signature in [each.signature for each in found]
+        if not found:
             console.print(f"missed {entry.signature}: {file.parent.name}")
     return dict(counts)
 
@@ -187,15 +190,16 @@ def main() -> int:
             bugs = read_index(args.planted, only)
             for row in planted(bugs, args.planted / "mutants", first, args.seed, args.max_cases):
                 rows.append(row)
-                console.print(
-                    f"{row['id']}: {row['signature'] or 'not suspected'}, {row['cases']}"
-                )
-        structural = [row for row in rows if row["symptom"] in STRUCTURAL]
-        corpus = of_corpus(first, args.corpus, console) if args.corpus else {}
+                name = f"{row['id']} ({row['symptom']})"
+                seen = row.get("signature", "")
+                console.print(f"{name}: {row['outcome']} {seen} after {row['cases']} cases")
+        applying = [row for row in rows if row["outcome"] != NOT_APPLICABLE]
+        structural = [row for row in applying if row["symptom"] in STRUCTURAL]
+        corpus = of_corpus((first, last), args.corpus, console) if args.corpus else {}
     result |= {
         "structural_recall": _share(structural) if structural else None,
         "planted": rows,
-        "planted_suspected": sum(bool(row["signature"]) for row in rows),
+        "planted_recall": _share(applying) if applying else None,
         "corpus": corpus,
         "corpus_recall": corpus["suspected"] / corpus["entries"] if corpus else None,
         "machine": machine,
@@ -209,7 +213,7 @@ def main() -> int:
 
 
 def _share(rows: Sequence[dict[str, Any]]) -> float:
-    return sum(bool(row["signature"]) for row in rows) / len(rows)
+    return sum(row["outcome"] == FOUND for row in rows) / len(rows)
 
 
 if __name__ == "__main__":
