@@ -164,7 +164,7 @@ def _is_structural(entry: CorpusEntry) -> bool:
     if not entry.findings:
         return False
     first = entry.findings[0]
-    return spec_of(first.engine).runs_alone and not isinstance(first.rule, TensorOracle)
+    return spec_of(first.engine).runs_alone != "no" and not isinstance(first.rule, TensorOracle)
 
 
 def main() -> int:

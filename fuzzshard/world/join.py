@@ -16,6 +16,7 @@ import types
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from fuzzshard.contracts import FAKE_COLLECTIVES_HAVE_RESULTS
 from fuzzshard.instruments import OFF, off_readings, off_text, switch_off
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.device import sleep_while_waiting
@@ -111,14 +112,13 @@ def _init_process_group(channel: socket.socket, rank: int, config: WorldConfig) 
 def _believe_in_peers(config: WorldConfig) -> None:
     """Joins a world of which there is no other rank.
 
-    Collectives end at once, as if all ranks had the tensors of this one; before torch 2.15 no sum
-    is made of them (``simulate_uniform_ranks`` in ``FakeProcessGroup.hpp``).
+    Collectives end at once, as if all ranks had the tensors of this one.
     """
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeProcessGroup, FakeStore
 
     options = FakeProcessGroup.Options()
-    if hasattr(options, "simulate_uniform_ranks"):
+    if FAKE_COLLECTIVES_HAVE_RESULTS.holds():
         options.simulate_uniform_ranks = True
     dist.init_process_group(
         "fake",

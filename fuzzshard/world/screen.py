@@ -18,6 +18,7 @@ import msgspec
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.schedule_state import ranks_differ
+from fuzzshard.contracts import FAKE_COLLECTIVES_HAVE_RESULTS
 from fuzzshard.parts.engines import specs
 from fuzzshard.verdict import Finding, signature_of
 from fuzzshard.world.config import WorldConfig
@@ -45,7 +46,8 @@ def screened(case: Case) -> Case | None:
     checkpoint on disk has them do, are not what was sent. A compiled case takes as long as twenty
     others.
     """
-    engines = tuple(spec.name for spec in specs(case.engines) if spec.runs_alone)
+    able = ("yes", "with results") if FAKE_COLLECTIVES_HAVE_RESULTS.holds() else ("yes",)
+    engines = tuple(spec.name for spec in specs(case.engines) if spec.runs_alone in able)
     sends_objects = any(op.via == "dcp" for op in case.schedule)
     if not engines or sends_objects or case.compile is not None or ranks_differ(case):
         return None

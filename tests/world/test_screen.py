@@ -11,6 +11,7 @@ import pytest
 from cases import ROOT, TWO_STEPS, colwise, groups, make_case, rowwise
 
 from fuzzshard.case.case import Mesh
+from fuzzshard.contracts import FAKE_COLLECTIVES_HAVE_RESULTS
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.ops import LoadState, SaveState
 from fuzzshard.world import WorldConfig
@@ -92,7 +93,7 @@ def test_an_abort_is_suspected_and_the_next_case_finds_a_fresh_process() -> None
         assert suspicion is not None
         assert suspicion.signature == "desync/fully_shard"
         assert [finding.rank for finding in suspicion.findings] == [1]
-        assert screen.suspicion(make_case(engines=("replicate",))) is None
+        assert screen.suspicion(make_case(engines=("fsdp1",))) is None
         assert screen.world.pids
 
 
@@ -115,6 +116,12 @@ def test_what_needs_peers_is_not_screened() -> None:
     several = screened(make_case(engines=("ddp", "fully_shard")))
     assert several is not None
     assert several.engines == ("fully_shard",)
+
+
+def test_replicate_is_screened_where_fake_collectives_have_results(first: Screen) -> None:
+    case = make_case(engines=("replicate",))
+    assert (screened(case) is not None) == FAKE_COLLECTIVES_HAVE_RESULTS.holds()
+    assert first.suspicion(case) is None
 
 
 def test_real_ranks_prove_the_instruments_of_a_screen() -> None:
