@@ -61,7 +61,8 @@ class EngineFailure(Exception):
 class Experiment:
     """Runs one case on one rank of its mesh. ``on_engine`` is told which engine runs.
 
-    A rank without peers ``compares`` nothing: what it computes is no result of the case.
+    A rank that is ``alone`` has no peers: what it computes is no result of the case, so nothing is
+    compared.
     """
 
     def __init__(
@@ -70,9 +71,10 @@ class Experiment:
         mesh: RankMesh,
         on_engine: Callable[[str], None],
         *,
-        compares: bool = True,
+        alone: bool = False,
     ) -> None:
-        self.compares = compares and not ranks_differ(case)
+        self.alone = alone
+        self.compares = not alone and not ranks_differ(case)
         self.case = case
         self.mesh = mesh
         self.on_engine = on_engine
@@ -103,8 +105,8 @@ class Experiment:
                 if self._train(name, lambda: self._build(name), trace):  # noqa: B023
                     self.traces[name] = trace
             except EngineFailure as failure:
-                if not self.compares and engine_of(name).not_comparable(self.case, trace):
-                    continue
+                if self.alone and engine_of(name).not_comparable(self.case, trace):
+                    continue  # peers would wait for ever in what it has left
                 failure.findings = self._findings_before(name, trace)
                 raise
         if self.survivors:
@@ -112,7 +114,7 @@ class Experiment:
         for name, survivors in self.survivors.items():
             self.traces[name].survivors = survivors.names()
         if not self.compares:
-            return self._report_alone()
+            return self._report_without_reference()
         engines = [name for name in self.traces if name != REFERENCE.name]
         reference = self.traces[REFERENCE.name]
         differing = {name: self.ladder.differences(name) for name in engines}
@@ -138,10 +140,10 @@ class Experiment:
             replicas={n: _digest(t) for n, t in self.traces.items()},
         )
 
-    def _report_alone(self) -> RankReport:
-        """What needs no reference."""
+    def _report_without_reference(self) -> RankReport:
+        """Errors and warnings; of a rank that is alone also what is judged beside tensors."""
         findings = [*self.unexpected]
-        if not ranks_differ(self.case) and self.case.observe != "losses":
+        if self.alone and self.case.observe != "losses":
             names = [
                 name
                 for name, trace in self.traces.items()

@@ -83,7 +83,7 @@ def main(
             except Exception as error:
                 reply = _failure("judge", "", error)
             else:
-                ran = _run(channel, message, device, compares=not config.screens)
+                ran = _run(channel, message, device, alone=bool(config.screens))
                 reply = msgspec.structs.replace(ran, points=new_points())
         send(channel, reply)
         if isinstance(reply, Failure):
@@ -112,7 +112,7 @@ def _linger(channel: socket.socket) -> None:
 
 
 def _run(
-    channel: socket.socket, message: RunCase, device: torch.device, *, compares: bool
+    channel: socket.socket, message: RunCase, device: torch.device, *, alone: bool
 ) -> RankReport | Failure:
     import torch.distributed as dist
 
@@ -131,7 +131,7 @@ def _run(
             message.case,
             rank_mesh(message.case, device),
             lambda engine: send(channel, Progress(engine=engine)),
-            compares=compares,
+            alone=alone,
         )
         if message.bare:
             experiment.run_bare()

@@ -33,7 +33,7 @@ class Ranks:
         return all(_is_alive(process.pid) for process in self.processes)
 
 
-SCREENED_BY = 2
+PROVING_RANKS = 2
 """How many real ranks prove the instruments of those that have no peers."""
 
 _proved: dict[tuple[str, int], str] = {}
@@ -48,9 +48,9 @@ def start_ranks(config: WorldConfig, ranks: Ranks | None = None) -> Ranks:
     """
     ranks = Ranks() if ranks is None else ranks
     server = fork_server()
-    kind = (config.device, SCREENED_BY if config.screens else config.size)
+    kind = (config.device, PROVING_RANKS if config.screens else config.size)
     if config.screens and kind not in _proved:
-        end_ranks(start_ranks(WorldConfig(SCREENED_BY, config.device)).processes)
+        end_ranks(start_ranks(WorldConfig(PROVING_RANKS, config.device)).processes)
     config = dataclasses.replace(config, instruments_off=_proved.get(kind))
     try:
         for rank in range(config.live_ranks):

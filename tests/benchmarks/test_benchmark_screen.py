@@ -15,7 +15,7 @@ BUGS = {"not_resharded": "registration", "slightly_wrong_gradient": "grad", "no_
 
 @pytest.fixture
 def planted(tmp_path: Path) -> Path:
-    """A folder with a bug that a screen sees, one that it does not see, and one that is missing."""
+    """A folder with a bug that a screen sees, one that it does not, and one that is missing."""
     (tmp_path / "mutants").mkdir()
     for bug in BUGS:
         if (file := FAULTS / f"{bug}.py").exists():
