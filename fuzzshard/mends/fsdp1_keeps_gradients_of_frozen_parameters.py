@@ -11,9 +11,7 @@ microbatch, its gradient is that of both.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = (
-    "FSDP1: a parameter gets gradients of microbatches in which it was frozen, under no_sync()"
-)
+TITLE = "FSDP1: a parameter gets gradients of microbatches in which it was frozen, under no_sync()"
 COMPONENT = "FSDP1"
 CONTRACT = Promise(
     "During the backward pass (``loss.backward()``), only leaf tensors with "
