@@ -8,7 +8,10 @@ autograd refuses a backward through parameters that were changed in place.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from fuzzshard.case.communication import looks_at_unsharded
+from fuzzshard.case.edit import with_reshards
 from fuzzshard.case.facts import has_own_statistics
 from fuzzshard.case.graph import count_paths
 from fuzzshard.case.groups import reached_roots
@@ -279,4 +282,6 @@ class Run:
         elif self.tape.chance(FINAL_FORWARD) and not self.in_order:
             self.ops.append(ops.running(Call(batch=self.batch + 1, grad=False)))
         drawn = tuple(self.ops)
-        return with_calls(self, drawn) if "any_moment" in self.swarm else drawn
+        if "any_moment" in self.swarm:
+            return with_calls(self, drawn)
+        return with_reshards(replace(case, schedule=drawn)).schedule

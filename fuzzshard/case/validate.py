@@ -246,6 +246,11 @@ class Checked(ScheduleState):
             raise InvalidCase(
                 f"{op.tag} names {op.target!r}, which is not wrapped", "wrap it or recurse"
             )
+        if self.lacks_reshard:
+            raise InvalidCase(
+                f"{op.tag} is for sharded parameters, and some may be unsharded",
+                'reshard before it: {"type": "reshard"}',
+            )
         if self.pending and (op.casts_to or op.corrupts or op.loads):
             raise InvalidCase(
                 "parameters are replaced between a forward and its backward",

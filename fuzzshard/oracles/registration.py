@@ -68,8 +68,7 @@ class RegistrationModel:
         if op.frees:
             for group in self._named(op.below):
                 group.state = SHARDED
-        changes = op.wants_sharded and op.runs_on(at.rank) and at.may_be_unsharded
-        if changes or op.aborts or op.casts_to or op.takes_state or op.corrupts:
+        if op.aborts or op.casts_to or op.takes_state or op.rebuilds:
             for group in self.groups:
                 group.state = SHARDED
         if op.aborts:

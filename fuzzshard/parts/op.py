@@ -275,10 +275,8 @@ class Op(Part, frozen=True, kw_only=True):
 
     @property
     def wants_sharded(self) -> bool:
-        """Whether it changes parameters, which only sharded ones may be."""
-        return (
-            self.updates or self.corrupts or self.toggle is not None or self.casts_to is not None
-        )
+        """Whether it changes parameters, which only sharded ones may be; a cast reshards them."""
+        return self.updates or (self.corrupts and not self.rebuilds) or self.toggle is not None
 
     @property
     def replaces_parameters(self) -> bool:

@@ -76,7 +76,7 @@ class Scope:
         return op_lines(self.case, self.model, op, guarded=self.shared) if self.shards else []
 
     def unshard_lines(self, op: Op) -> list[str]:
-        """Write the same, of an op that unshards or reshards."""
+        """Write the same, of an op that unshards."""
         return self.on_groups(op)
 
     def requires_grad_lines(self, target: str, value: bool) -> list[str]:

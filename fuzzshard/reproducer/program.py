@@ -9,8 +9,6 @@ from fuzzshard.case.facts import facts
 from fuzzshard.case.schedule_state import ScheduleState, ops_that_run
 from fuzzshard.model.names import seed_of
 from fuzzshard.model.statements import at
-from fuzzshard.parts.op import Op
-from fuzzshard.program.groups import reshard_lines
 from fuzzshard.program.setup import freeze_lines
 from fuzzshard.reproducer import module_ops
 from fuzzshard.reproducer.aim import Aim
@@ -146,18 +144,13 @@ class Program:
 
     def _advance(self, index: int) -> list[str]:
         op = self.ops[index]
-        lines = on_ranks(op.ranks, [*self._reshard(op), *op.lines(self, index)])
+        lines = on_ranks(op.ranks, op.lines(self, index))
         self.at.advance(skipped=index in self.losses.skipped)
         return expecting(self.case, self.aim, lines) if self.stops_at(index) else lines
 
     def stops_at(self, index: int) -> bool:
         """Whether the script ends within this op."""
         return self.aim.op == index and self.aim.stops_at_op
-
-    def _reshard(self, op: Op) -> list[str]:
-        """What shards parameters before they are changed."""
-        changes = op.wants_sharded and not op.rebuilds and self.at.may_be_unsharded
-        return reshard_lines(self.scope.model) if self.scope.shards and changes else []
 
     def rebuild(self, index: int) -> list[str]:
         """Makes the model anew; what was set on it before is set again."""

@@ -13,7 +13,7 @@ from fuzzshard.case.groups import moves_inputs
 from fuzzshard.case.schedule_state import ScheduleState
 from fuzzshard.engines.base import Engine
 from fuzzshard.model.names import seed_of
-from fuzzshard.parts.op import Call, Op, Which
+from fuzzshard.parts.op import Call, Which
 from fuzzshard.program.forward import (
     call_text,
     loss_lines,
@@ -75,7 +75,7 @@ class Trainer:
                 if on_op is not None:
                     on_op(index)
                 self.recorder.op = index
-                skipped = op.runs_on(self.rank) and self._run(op, index) is False
+                skipped = op.runs_on(self.rank) and op.run(self, index) is False
                 self.at.advance(skipped=skipped)
                 if self.observer is not None:
                     self.observer.observe(index, op)
@@ -105,12 +105,6 @@ class Trainer:
         self.states.taken = {}
         if self.observer is not None:
             self.observer.forget()
-
-    def _run(self, op: Op, index: int) -> bool | None:
-        """Run an op; parameters may only change while they are sharded."""
-        if op.wants_sharded and self.at.may_be_unsharded:
-            self.engine.before_change()
-        return op.run(self, index)
 
     def execute(self, lines: Sequence[str]) -> None:
         """Run statements as a script has them, and keep what they save."""

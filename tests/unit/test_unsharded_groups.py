@@ -24,7 +24,7 @@ def before_step(
 ) -> bool:
     case = make_case(PARTLY_USED, schedule=(*schedule, STEP), wrap=wrap, **options)
     *_, at = follow(case)
-    return at.may_be_unsharded
+    return at.lacks_reshard
 
 
 def test_a_backward_through_all_groups_reshards_them_without_a_wrapped_root() -> None:

@@ -98,6 +98,11 @@ def gathering(below: op.Below, *, waits: bool = True) -> Op:
     return Unshard(target=below.target, recurse=below.recurse, async_op=not waits)
 
 
+def sharding() -> Op:
+    """Return the op that reshards all modules."""
+    return Reshard()
+
+
 def casting_from(dtype: str) -> Op:
     """Return the cast to the dtype that ``dtype`` is not."""
     return Cast.to_other(dtype)
