@@ -189,7 +189,7 @@ class Checked(ScheduleState):
         self._roots = {
             m: r for r, g in zip(root_groups(case), case.wrap, strict=True) for m in g.modules
         }
-        self._unfinished: dict[int, set[str]] = {}
+        self._unfinished: frozenset[int] = frozenset()
 
     @override
     def advance(self, *, skipped: bool = False) -> None:
@@ -198,19 +198,15 @@ class Checked(ScheduleState):
         if op.takes:
             partly = self.off["requires_all_reduce"] & self._wrapped
             self.was_reduced_partly = self.case.mesh.replicate is not None and bool(partly)
-            for root in frozenset().union(*(self._reached(each.call.target) for each in taken)):
-                waiting = ("is_last_backward", "reshard_after_backward")
-                self._unfinished[root] = {
-                    flag
-                    for flag in waiting
-                    if any(self._roots.get(m) == root for m in self.off[flag])
-                }
+            reached = frozenset[int]().union(*(self._reached(each.call.target) for each in taken))
+            waiting = {self._roots.get(module) for module in self.off["is_last_backward"]}
+            self._unfinished = (self._unfinished - reached) | (reached & waiting)
         if self.case.finalize is not None:
             self._check_finalize(op)
-        if op.updates and (bad := set().union(*self._unfinished.values())):
+        if op.updates and self._unfinished:
             raise InvalidCase(
-                f"a step follows a backward with {min(bad)}=False",
-                "both are for backwards that another one follows before the step",
+                "a step follows a backward with is_last_backward=False",
+                "it is for backwards that another one follows before the step",
             )
 
     def _reached(self, target: str) -> frozenset[int]:

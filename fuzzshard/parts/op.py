@@ -275,8 +275,10 @@ class Op(Part, frozen=True, kw_only=True):
 
     @property
     def wants_sharded(self) -> bool:
-        """Whether it changes parameters, which only sharded ones may be; a cast reshards them."""
-        return self.updates or (self.corrupts and not self.rebuilds) or self.toggle is not None
+        """Whether it changes parameters, or reads their gradients: those of sharded ones."""
+        return (self.updates or self.clips or self.toggle is not None) or (
+            self.corrupts and not self.rebuilds
+        )
 
     @property
     def replaces_parameters(self) -> bool:
