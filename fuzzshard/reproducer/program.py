@@ -112,6 +112,8 @@ class Program:
         if any(op.grad_enabled is not None for op in self.ops):
             lines.append("torch.set_grad_enabled(True)")
         lines += self._parameters()
+        if any(op.averages for op in self.ops):
+            lines.append("averaged = None")
         if self.sums:
             lines.append("local = {}  # sums of gradients that are not averaged yet")
         if self.aim.trains_reference and self.aim.op is None:

@@ -41,6 +41,7 @@ from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import (
     Abort,
+    Average,
     ClipGradNorm,
     ClipGradValue,
     CorruptState,
@@ -159,6 +160,12 @@ DIVERGENCES = {
         f"{DIVERGED}/output",
         FORWARD_AT + 1,
         "output 0 of the root",
+    ),
+    "average_of_shards_stays": Planted(
+        make_case(schedule=(Average(), *ONE_STEP, Average(copied=True))),
+        f"{DIVERGED}/parameter",
+        STEP_AT + 2,
+        "a.bias",
     ),
     "sum_is_not_divided": Planted(
         make_case(wrap=(WrapGroup(modules=("a",), communication=("sum",)), *groups("b", ROOT))),
@@ -675,9 +682,10 @@ def test_a_fault_of_a_loss_shows_where_a_case_has_that_loss_only() -> None:
             assert world.run(other).status is Status.PASS
 
 
-def test_a_fault_of_users_hooks_shows_where_a_case_has_one_only() -> None:
-    case = DIVERGENCES["drops_hooks_of_users"].case
-    with faulty_world("drops_hooks_of_users", case) as world:
+@pytest.mark.parametrize("fault", ["drops_hooks_of_users", "average_of_shards_stays"])
+def test_a_fault_of_an_op_shows_where_a_case_has_it_only(fault: str) -> None:
+    case = DIVERGENCES[fault].case
+    with faulty_world(fault, case) as world:
         assert world.run(msgspec.structs.replace(case, schedule=ONE_STEP)).status is Status.PASS
 
 

@@ -127,7 +127,7 @@ def test_a_plan_that_makes_no_sense_is_refused(change, message):
         ),
         (
             (off("reshard_after_backward"), Forward(), Backward(), Step()),
-            'step is for sharded parameters, and some may be unsharded; reshard before it',
+            "step is for sharded parameters, and some may be unsharded; reshard before it",
         ),
     ],
 )

@@ -174,7 +174,7 @@ def _of_schedule(case: Case, skipped: Collection[int]) -> Iterator[Exclusion]:
                 )
         if (op.updates or op.zeroes_gradients) and unsynced:
             yield Exclusion("a step on gradients that were not synchronised", _NO_SYNC)
-        elif op.updates and forwarded:
+        elif (op.updates or op.averages) and forwarded:
             yield Exclusion(
                 "parameters change between forward and backward, which may not persist "
                 "(fully_sharded_data_parallel.py, class docstring)",
