@@ -56,8 +56,8 @@ def with_calls(run: Run, schedule: tuple[Op, ...]) -> tuple[Op, ...]:
             if mode and run.tape.chance(50)
             else _with_one(run, schedule, places, moment, mode or ())
         )
-    made = (with_reshards(replace(run.case, schedule=change)) for change in reversed(changes))
-    return next(case for case in made if _is_meant(run, case)).schedule
+    made = (with_reshards(replace(run.case, schedule=change)) for change in changes[:0:-1])
+    return next((case.schedule for case in made if _is_meant(run, case)), changes[0])
 
 
 def _is_meant(run: Run, case: Case) -> bool:

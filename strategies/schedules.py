@@ -76,7 +76,8 @@ class Run:
         """Whether some engine wants no forward between a backward and the step, and may take one
         after the last step for another order of forwards than the first iteration's, and warn.
         """
-        self.must_sync = "save_load" in swarm or self.in_order
+        scales = self.case.optimizer.does("scales")
+        self.must_sync = "save_load" in swarm or self.in_order or scales
         """Whether no step may follow a backward that did not synchronise."""
         self.dtypes = subject.case.dtypes
         """What has a dtype of its own must stay frozen."""
@@ -281,7 +282,5 @@ class Run:
             self.ops.insert(last, ops.toggling(Toggle(target, value=True, engines_only=True)))
         elif self.tape.chance(FINAL_FORWARD) and not self.in_order:
             self.ops.append(ops.running(Call(batch=self.batch + 1, grad=False)))
-        drawn = tuple(self.ops)
-        if "any_moment" in self.swarm:
-            return with_calls(self, drawn)
-        return with_reshards(replace(case, schedule=drawn)).schedule
+        drawn = with_reshards(replace(case, schedule=tuple(self.ops))).schedule
+        return with_calls(self, drawn) if "any_moment" in self.swarm else drawn

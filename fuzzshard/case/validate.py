@@ -21,7 +21,7 @@ from fuzzshard.case.groups import (
     wrapped_modules,
 )
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.schedule_state import ScheduleState
+from fuzzshard.case.schedule_state import ScheduleState, ranks_differ
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.engines import specs
 from fuzzshard.parts.op import Op
@@ -273,6 +273,27 @@ class Checked(ScheduleState):
                 "requires_grad changes between a forward and its backward, which goes by that of "
                 "before",
                 "zeros_for_unused and no_backward_unshard do not say what then: move the op",
+            )
+
+    def check_scaled(self) -> None:
+        """A ``GradScaler`` steps where gradients of one kind are there ("No inf checks were
+        recorded for this optimizer", torch/amp/grad_scaler.py).
+        """
+        if not self.case.optimizer.does("scales"):
+            return
+        partly = self.unsynced or self.was_reduced_partly or ranks_differ(self.case)
+        if not self.has_gradients or partly or self.case.optimizer.left_out:
+            raise InvalidCase(
+                "a step of a GradScaler may have no gradients", "put a backward before it"
+            )
+        if self.case.tensor_parallel or (self.case.wrap and None in self.found.owners.values()):
+            raise InvalidCase(
+                "a GradScaler has gradients of several kinds", "wrap the root, on one axis"
+            )
+        if self.case.optimizer.scheduler:
+            raise InvalidCase(
+                "a scheduler steps after a step that a GradScaler may skip, and torch warns",
+                "use one of them",
             )
 
     def check_one_copy(self) -> None:

@@ -119,6 +119,15 @@ class Scope:
         made = self.case.optimizer.scheduler
         return [f"scheduler = {made}"] if made else []
 
+    def scaler_lines(self) -> list[str]:
+        """Make what scales losses, if the case has that."""
+        made = self.case.optimizer.scaler
+        return [f"scaler = {made}"] if made else []
+
+    def scaled(self, loss: str) -> str:
+        """Write what a backward differentiates."""
+        return f"scaler.scale({loss})" if self.case.optimizer.scaler else loss
+
     @property
     def mixes_kinds(self) -> bool:
         """Whether the parameters of some model that is trained differ in mesh, dtype or device:

@@ -134,7 +134,12 @@ class Program:
         ):
             lines.append(f"params = {self.scope.parameters(self.scope.model)}")
         has_optimizer = any(
-            op.updates or op.zeroes_gradients or op.via or op.loads or op.corrupts
+            op.updates
+            or op.zeroes_gradients
+            or op.via
+            or op.loads
+            or op.corrupts
+            or (op.takes and self.case.optimizer.scaler)
             for op in self.ops
         )
         return [*lines, *(optimizer_lines(self.scope) if has_optimizer else [])]

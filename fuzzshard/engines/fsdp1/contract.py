@@ -95,6 +95,12 @@ def _options(case: Case) -> Iterator[Exclusion]:
         yield OTHER_GRAPH_ON_ONE_RANK
     if case.mesh.tensor is not None:
         yield Exclusion("a tensor-parallel axis, which is fully_shard's", _OURS)
+    if case.optimizer.does("scales"):
+        yield Exclusion(
+            "a GradScaler: FSDP1 has one of its own",
+            "sharded_grad_scaler.py: 'ShardedGradScaler helps perform gradient scaling in a shard "
+            "aware manner.'",
+        )
     if case.init == "meta":
         yield Exclusion(
             "a model on the meta device, which FSDP1 gives other initial values",
