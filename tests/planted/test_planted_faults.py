@@ -325,6 +325,18 @@ DIVERGENCES = {
     "minimizes_shards": Planted(
         make_case(optimizer=Optimizer(maximize=True)), f"{DIVERGED}/parameter", STEP_AT, "a.bias"
     ),
+    "shards_stay_scaled": Planted(
+        make_case(optimizer=Optimizer(grad_scaler="finite")),
+        f"{DIVERGED}/parameter",
+        STEP_AT,
+        "a.bias",
+    ),
+    "infinite_shards_are_stepped": Planted(
+        make_case(optimizer=Optimizer(grad_scaler="infinite")),
+        f"{DIVERGED}/parameter",
+        STEP_AT,
+        "a.bias",
+    ),
     "rmsprop_goes_too_far": Planted(
         make_case(optimizer=Optimizer(kind="rmsprop")),
         f"{DIVERGED}/parameter",
@@ -663,6 +675,7 @@ def test_a_fault_of_one_moment_shows_where_a_call_comes_at_that_moment_only() ->
     [
         *("minimizes_shards", "rmsprop_goes_too_far"),
         *("steps_with_the_first_rate", "rate_not_loaded"),
+        *("shards_stay_scaled", "infinite_shards_are_stepped"),
     ],
 )
 def test_a_fault_of_an_optimizer_option_shows_where_a_case_has_that_option_only(
