@@ -82,7 +82,8 @@ class ScheduleState:
         """The groups of ``fully_shard`` for which nothing promises that their parameters are
         sharded, and that no all-gather of them is under way.
         """
-        self._after_forward = [group.after_forward(case.mesh.shard) for group in case.wrap]
+        self.after_forward = [group.after_forward(case.mesh.shard) for group in case.wrap]
+        """How each group is to be after forward."""
         for freeze in case.freezes:
             self._set_requires_grad(freeze.target, False)
 
@@ -214,7 +215,7 @@ class ScheduleState:
         ``fully_shard``). What is gathered ahead may not be used.
         """
         for i in self._groups_of(called):
-            group, (whole, whole_as_root, ranks) = self.case.wrap[i], self._after_forward[i]
+            group, (whole, whole_as_root, ranks) = self.case.wrap[i], self.after_forward[i]
             keeps = whole or (whole_as_root and self._root_groups[i] == i)
             shards = (
                 not keeps and ranks == self.case.mesh.shard and called.issuperset(group.modules)
@@ -278,7 +279,7 @@ class ScheduleState:
         if switch.flag == "reshard_after_forward":
             for i in self._groups_of(chosen):
                 whole = AfterForward(not switch.value, False, self.case.mesh.shard)
-                self._after_forward[i] = whole
+                self.after_forward[i] = whole
 
     def _set_requires_grad(self, target: str, value: bool) -> None:
         names = self.parameters_at(target)
