@@ -76,8 +76,6 @@ class ScheduleState:
         """Whether gradients were zeroed since the last step."""
         self.unsynced = False
         """Whether the last backward left some gradients unsynchronised."""
-        self.has_gradients = False
-        """Whether a parameter has a gradient for certain; only known where losses are scaled."""
         self.unsharded: frozenset[int] = frozenset()
         """The groups of ``fully_shard`` for which nothing promises that their parameters are
         sharded, and that no all-gather of them is under way.
@@ -163,8 +161,6 @@ class ScheduleState:
             self.loaded = False
         if op.aborts or op.casts_to or op.rebuilds:
             self.unsharded = frozenset()
-        if op.aborts or op.replaces_parameters or (op.zeroes_gradients and op.set_to_none):
-            self.has_gradients = False
         if op.call and op.call.grad:
             modules = self.calls_of(op.target)
             roots = self._roots_behind(op.call, modules)
@@ -173,7 +169,6 @@ class ScheduleState:
             self.pending = [each for each in self.pending if each not in taken]
             for each in taken if not skipped else ():
                 self._reshard_after_backward(each)
-                self.has_gradients |= self._trains(each.call)
             self.unsynced = bool(self.off["requires_gradient_sync"])
             self.backwards += 1
         if op.updates:
@@ -233,16 +228,6 @@ class ScheduleState:
         kept = self._groups_of(self.off["reshard_after_backward"])
         behind = {i for i, root in enumerate(self._root_groups) if root in forward.roots}
         self.unsharded = (self.unsharded - (behind - kept)) | (behind & kept)
-
-    def _trains(self, call: Call) -> bool:
-        """Whether the loss of a forward depends on a parameter that is trained."""
-        if not self.case.optimizer.does("scales"):
-            return False
-        found = facts(self.case)
-        flow = Flow(self.case.model, self.case.inputs, found, self.case.ties)
-        flow.root_args = (False,) * len(flow.root_args)
-        outputs = flow.outputs(call.target, found.parameters.keys() - self.frozen, self.paths)
-        return any(outputs[i] for i in call.used(len(outputs)))
 
     def _roots_behind(self, call: Call, modules: frozenset[str]) -> frozenset[int]:
         """The FSDP roots with a parameter that the loss of a forward has a gradient for.

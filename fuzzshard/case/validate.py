@@ -13,6 +13,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.check_options import check_options
 from fuzzshard.case.communication import looks_at_unsharded
 from fuzzshard.case.facts import Facts, facts, has_own_statistics
+from fuzzshard.case.flow import Flow
 from fuzzshard.case.graph import Alias, Block, count_paths, resolve, walk
 from fuzzshard.case.groups import (
     reached_roots,
@@ -24,7 +25,7 @@ from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule_state import ScheduleState, ranks_differ
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.engines import specs
-from fuzzshard.parts.op import Op
+from fuzzshard.parts.op import Call, Op
 
 LARGEST_DIM = 4096
 """No tensor dimension of a case may exceed this: a hand-edited case must not exhaust a machine."""
@@ -184,6 +185,8 @@ class Checked(ScheduleState):
         """Whether the last backward reduced gradients over one axis of the mesh only,
         somewhere.
         """
+        self.has_gradients = False
+        """Whether a parameter has a gradient for certain; only known where losses are scaled."""
         self._wrapped = wrapped_modules(case)
         self.num_paths = count_paths(found.modules)
         self._roots = {
@@ -195,6 +198,9 @@ class Checked(ScheduleState):
     def advance(self, *, skipped: bool = False) -> None:
         taken, op = self.taken, self.op
         super().advance(skipped=skipped)
+        self.has_gradients |= any(self._trains(each.call) for each in taken)
+        if op.aborts or op.replaces_parameters or (op.zeroes_gradients and op.set_to_none):
+            self.has_gradients = False
         if op.takes:
             partly = self.off["requires_all_reduce"] & self._wrapped
             self.was_reduced_partly = self.case.mesh.replicate is not None and bool(partly)
@@ -208,6 +214,16 @@ class Checked(ScheduleState):
                 "a step follows a backward with is_last_backward=False",
                 "it is for backwards that another one follows before the step",
             )
+
+    def _trains(self, call: Call) -> bool:
+        """Whether the loss of a forward depends on a parameter that is trained."""
+        if not self.case.optimizer.does("scales"):
+            return False
+        flow = Flow(self.case.model, self.case.inputs, self.found, self.case.ties)
+        flow.root_args = (False,) * len(flow.root_args)
+        trained = self.found.parameters.keys() - self.frozen
+        outputs = flow.outputs(call.target, trained, self.paths)
+        return any(outputs[i] for i in call.used(len(outputs)))
 
     def _reached(self, target: str) -> frozenset[int]:
         return reached_roots(self.case, self.found, target)

@@ -139,7 +139,7 @@ class Program:
             or op.via
             or op.loads
             or op.corrupts
-            or (op.takes and self.case.optimizer.scaler)
+            or (op.takes and self.scope.scaler_lines())
             for op in self.ops
         )
         return [*lines, *(optimizer_lines(self.scope) if has_optimizer else [])]

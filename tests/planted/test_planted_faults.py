@@ -41,7 +41,6 @@ from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import (
     Abort,
-    Average,
     ClipGradNorm,
     ClipGradValue,
     CorruptState,
@@ -49,6 +48,7 @@ from fuzzshard.parts.ops import (
     LoadState,
     RegisterHook,
     Reshard,
+    RunningAverage,
     SaveState,
     SetDivideFactor,
     SetFlag,
@@ -162,7 +162,7 @@ DIVERGENCES = {
         "output 0 of the root",
     ),
     "average_of_shards_stays": Planted(
-        make_case(schedule=(Average(), *ONE_STEP, Average(copied=True))),
+        make_case(schedule=(RunningAverage(), *ONE_STEP, RunningAverage(copied=True))),
         f"{DIVERGED}/parameter",
         STEP_AT + 2,
         "a.bias",

@@ -7,7 +7,6 @@ from typing import Literal
 from fuzzshard.parts import op
 from fuzzshard.parts.op import Op as Op
 from fuzzshard.parts.ops.abort import Abort as Abort
-from fuzzshard.parts.ops.average import Average as Average
 from fuzzshard.parts.ops.backward import Backward as Backward
 from fuzzshard.parts.ops.cast import Cast as Cast
 from fuzzshard.parts.ops.clip_grad_norm import ClipGradNorm as ClipGradNorm
@@ -17,6 +16,7 @@ from fuzzshard.parts.ops.forward import Forward as Forward
 from fuzzshard.parts.ops.load_state import LoadState as LoadState
 from fuzzshard.parts.ops.register_hook import RegisterHook as RegisterHook
 from fuzzshard.parts.ops.reshard import Reshard as Reshard
+from fuzzshard.parts.ops.running_average import RunningAverage as RunningAverage
 from fuzzshard.parts.ops.save_state import SaveState as SaveState
 from fuzzshard.parts.ops.set_divide_factor import SetDivideFactor as SetDivideFactor
 from fuzzshard.parts.ops.set_flag import SetFlag as SetFlag
@@ -33,7 +33,7 @@ OPS: tuple[type[Op], ...] = (
     *(Forward, Backward, SetMode, Step, ZeroGrad, SetRequiresGrad, SetPath, Abort),
     *(Unshard, Reshard, ClipGradNorm, ClipGradValue, Cast, SetDivideFactor),
     *(SetFlag, TakeStateDict, SaveState, CorruptState, LoadState, SetGradEnabled, RegisterHook),
-    Average,
+    RunningAverage,
 )
 """In the order in which a schedule that is drawn gets those of one place."""
 

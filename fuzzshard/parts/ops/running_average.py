@@ -11,7 +11,7 @@ from fuzzshard.parts import op, ops
 from fuzzshard.parts.moments import MODIFIED, Moment
 
 
-class Average(op.Op, tag="average", frozen=True, kw_only=True):
+class RunningAverage(op.Op, tag="running_average", frozen=True, kw_only=True):
     """``AveragedModel.update_parameters()``: an exponential average with ``decay``, or an equal
     one without. What comes first of a schedule says which.
 
@@ -22,16 +22,16 @@ class Average(op.Op, tag="average", frozen=True, kw_only=True):
     decay: float | None = None
     copied: bool = False
 
-    says = "average(decay={op.decay}, copied={op.copied})"
+    says = "running_average(decay={op.decay}, copied={op.copied})"
     lane = "optimizer"
     looks = ("registered", "trained")
     averages = True
     never = {"forward_to_backward": MODIFIED}
     meanings = {
-        "op:average": "a running average of the parameters",
-        "op:average_copied": "a running average that is copied into the parameters",
+        "op:running_average": "a running average of the parameters",
+        "op:running_average_copied": "a running average that is copied into the parameters",
     }
-    choices = (op.Choice("average", 9, 104, needs=("several_steps",)),)
+    choices = (op.Choice("running_average", 9, 104, needs=("several_steps",)),)
 
     @override
     def check(self, at: op.Checked) -> None:
@@ -43,7 +43,7 @@ class Average(op.Op, tag="average", frozen=True, kw_only=True):
 
     @override
     def features(self, at: op.ScheduleState) -> op.Features:
-        yield "op:average_copied" if self.copied else "op:average"
+        yield "op:running_average_copied" if self.copied else "op:running_average"
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:
@@ -61,13 +61,13 @@ class Average(op.Op, tag="average", frozen=True, kw_only=True):
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
         """After the step."""
-        if moment == "update" and run.allows("average", 80):
+        if moment == "update" and run.allows("running_average", 80):
             run.ops.append(cls._drawn(run))
 
     @classmethod
     @override
     def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
-        return (cls._drawn(run),) if "average" in run.swarm else ()
+        return (cls._drawn(run),) if "running_average" in run.swarm else ()
 
     @classmethod
     def _drawn(cls, run: op.Run) -> Self:
