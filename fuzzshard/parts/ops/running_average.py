@@ -52,8 +52,8 @@ class RunningAverage(op.Op, tag="running_average", frozen=True, kw_only=True):
         if self.copied:
             lines += [
                 "with torch.no_grad():",
-                f"    for p, average in zip({parameters}, averaged.parameters()):",
-                "        p.copy_(average)",
+                f"    for p, mean in zip({parameters}, averaged.parameters()):",
+                "        p.copy_(mean)",
             ]
         return lines
 
