@@ -201,7 +201,7 @@ class Trainer:
         lines = [f"{scaled}.backward()", *self.engine.finalize_lines()]
         self.engine.execute(lines, **losses, scaler=self.made.scaler)
         self.recorder.explicit = True
-        self.engine.after_backward()
+        self.engine.after_backward(index)
         self.recorder.explicit = False
         self.delays.at("after_backward")
         return True
