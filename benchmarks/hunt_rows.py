@@ -22,11 +22,15 @@ FOUND, MISSED, ERROR, INTERRUPTED, NOT_APPLICABLE = (
 
 
 class PlantedBug(msgspec.Struct, frozen=True):
-    """One line of ``INDEX.json``; what else stands there is not for the fuzzer to know."""
+    """One line of ``INDEX.json``; what else stands there is not for the fuzzer to know.
+
+    No hunt looks at its ``symptom``.
+    """
 
     id: str
     min_world: int = 1
     difficulty: str = ""
+    symptom: str = ""
 
 
 class Shrinking(msgspec.Struct, kw_only=True):

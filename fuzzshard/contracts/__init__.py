@@ -9,6 +9,7 @@ from fuzzshard.contracts.contract import Contract, Releases, installed_torch, ne
 from fuzzshard.contracts.rules import (
     CHANGES_BETWEEN_FORWARD_AND_BACKWARD,
     CONTRACTS,
+    FAKE_COLLECTIVES_HAVE_RESULTS,
     REDUCTIONS_FOLLOW_GRAD_DTYPE,
     TIES_ACROSS_GROUPS_ARE_REFUSED,
     VIEWS_ARE_WARNED_OF,
@@ -17,6 +18,7 @@ from fuzzshard.contracts.rules import (
 __all__ = [
     "CHANGES_BETWEEN_FORWARD_AND_BACKWARD",
     "CONTRACTS",
+    "FAKE_COLLECTIVES_HAVE_RESULTS",
     "REDUCTIONS_FOLLOW_GRAD_DTYPE",
     "TIES_ACROSS_GROUPS_ARE_REFUSED",
     "VIEWS_ARE_WARNED_OF",

@@ -69,10 +69,22 @@ VIEWS_ARE_WARNED_OF = Contract(
     since="2.13",
 )
 
+FAKE_COLLECTIVES_HAVE_RESULTS = Contract(
+    name="fake-collectives-have-results",
+    says="Collectives of the fake process group can return what equal ranks would get from them.",
+    quote="an explicitly selected fake-world contract consistent across subgroups.",
+    source=(
+        "_create_fake_pg (torch/testing/_internal/distributed/fake_pg.py), of "
+        "Options.simulate_uniform_ranks, which FakeProcessGroup.hpp explains"
+    ),
+    since="2.15",
+)
+
 CONTRACTS: tuple[Contract, ...] = (
     REDUCTIONS_FOLLOW_GRAD_DTYPE,
     CHANGES_BETWEEN_FORWARD_AND_BACKWARD,
     TIES_ACROSS_GROUPS_ARE_REFUSED,
     VIEWS_ARE_WARNED_OF,
+    FAKE_COLLECTIVES_HAVE_RESULTS,
 )
 """Every rule, for the tests and for whoever reads them."""

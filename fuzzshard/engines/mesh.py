@@ -26,6 +26,7 @@ _device_mesh: Any = importlib.import_module("torch.distributed.device_mesh")
 _groups: dict[tuple[int, ...], Any] = {}
 _scatter_groups: dict[tuple[int, ...], Any] = {}
 _meshes: dict[Mesh, DeviceMesh] = {}
+_from_the_end = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,12 +126,23 @@ def _cached_split_group(*, split_ranks: list[list[int]], **_: Any) -> Any:
     return _groups[tuple(mine)]
 
 
-def install_group_cache() -> None:
-    """Makes ``DeviceMesh`` reuse groups; once per rank process, after ``init_process_group``."""
+def install_group_cache(*, from_the_end: bool = False) -> None:
+    """Makes ``DeviceMesh`` reuse groups; once per rank process, after ``init_process_group``.
+
+    A case has the first ranks of the world, or the last ones, counted ``from_the_end``.
+    """
+    global _from_the_end
+    _from_the_end = from_the_end
     _groups[tuple(range(dist.get_world_size()))] = dist.group.WORLD
     _device_mesh.new_group = _cached_new_group(_device_mesh.new_group)
     _device_mesh.split_group = _cached_split_group
     dist.new_group = _with_scatter_groups(dist.new_group)
+
+
+def ranks_of(mesh: Mesh) -> torch.Tensor:
+    """The ranks of the world that are those of ``mesh``, in order."""
+    start = dist.get_world_size() - mesh.size if _from_the_end else 0
+    return torch.arange(start, start + mesh.size)
 
 
 def _axes(mesh: Mesh) -> dict[str, int]:
@@ -144,7 +156,7 @@ def _rank_lists(mesh: Mesh, shard_factors: set[int]) -> list[list[int]]:
     """All groups of ranks that a mesh, its slices and the smaller meshes of int reshards are made
     of.
     """
-    ranks = torch.arange(mesh.size).view(
+    ranks = ranks_of(mesh).view(
         mesh.pipeline or 1, mesh.replicate or 1, mesh.shard, mesh.tensor or 1
     )
     found = [ranks.flatten().tolist()]
@@ -168,7 +180,7 @@ def prepare_groups(case: Case) -> None:
         _device_mesh.new_group(ranks)
     if any(group.does("own_group") for group in case.wrap):
         mesh = case.mesh
-        slices = torch.arange(mesh.size).view(-1, mesh.shard, mesh.tensor or 1)
+        slices = ranks_of(mesh).view(-1, mesh.shard, mesh.tensor or 1)
         for ranks in slices.movedim(1, -1).flatten(0, -2).tolist():
             if tuple(ranks) not in _scatter_groups:
                 with one_gloo_device():
@@ -180,20 +192,20 @@ def rank_mesh(case: Case, device: torch.device) -> RankMesh:
     mesh = case.mesh
     axes = _axes(mesh)
     if mesh not in _meshes:
-        ranks = torch.arange(mesh.size).view(tuple(axes.values()))
+        ranks = ranks_of(mesh).view(tuple(axes.values()))
         _meshes[mesh] = DeviceMesh(device.type, ranks, mesh_dim_names=tuple(axes))
     whole = _meshes[mesh]
     data_axes = tuple(name for name in axes if name not in ("pp", "tp"))
     data_mesh = whole if len(data_axes) == len(axes) else whole[data_axes]
     members = tuple(data_mesh.mesh.flatten().tolist())
-    global_rank = dist.get_rank()
+    everyone = ranks_of(mesh).tolist()
     return RankMesh(
-        rank=members.index(global_rank),
+        rank=members.index(dist.get_rank()),
         size=len(members),
         device=device,
         group=_groups[members],
         data_mesh=data_mesh,
         whole=whole,
-        everyone=_groups[tuple(range(mesh.size))],
-        global_rank=global_rank,
+        everyone=_groups[tuple(everyone)],
+        global_rank=everyone.index(dist.get_rank()),
     )

@@ -11,7 +11,7 @@ import torch
 
 from fuzzshard.engines.base import Engine, plain_name
 from fuzzshard.parts.op import Op
-from fuzzshard.parts.oracle import Oracle
+from fuzzshard.parts.oracle import Oracle, TensorOracle
 from fuzzshard.parts.oracles import ORACLES
 from fuzzshard.training.remains import hook_counts, remains
 from fuzzshard.training.states import optimizer_states
@@ -59,7 +59,8 @@ class Observer:
     def look(self, index: int, look: str) -> None:
         """Records what stands in ``look`` after the op at ``index``."""
         for oracle in _LOOKING[look]:
-            oracle.record(self, index, look)
+            if self.trace.has_tensors or not isinstance(oracle, TensorOracle):
+                oracle.record(self, index, look)
         self._gradients = None
 
     def computed(

@@ -88,8 +88,9 @@ class Trace:
     """Everything recorded of one run of ``engine``. ``skipped`` are backwards whose loss required
     no gradient.
 
-    ``remains`` is what the run has left behind, if it went to its end. ``survivors`` are modules
-    and parameters that were still there without their engine.
+    ``has_tensors`` says whether any are recorded. ``remains`` is what the run has left behind, if
+    it went to its end. ``survivors`` are modules and parameters that were still there without
+    their engine.
     """
 
     tensors: dict[Key, Observation] = dataclasses.field(default_factory=dict)
@@ -100,6 +101,7 @@ class Trace:
     remains: Remains | None = None
     survivors: tuple[str, ...] = ()
     engine: str = ""
+    has_tensors: bool = True
 
     def record(
         self, key: Key, tensor: torch.Tensor | None, flat: tuple[int, int] | None = None

@@ -25,6 +25,10 @@ class WorldConfig:
     none) ranks say which lines and branches of torch they reach. Raises :class:`UsageError` where
     nothing can tell them, and for a device that is named twice.
 
+    A world that ``screens`` has one live rank, the first or the last one of meshes of up to
+    ``size`` ranks, and no peers: its process groups are torch's ``fake`` ones
+    (:mod:`fuzzshard.world.screen`).
+
     ``instruments_off`` says which instruments earlier ranks have switched off (the text of
     :func:`fuzzshard.instruments.off_text`); None: ranks prove them when they start.
     """
@@ -34,7 +38,13 @@ class WorldConfig:
     preload: tuple[str, ...] = ()
     coverage: int = 0
     devices: tuple[int, ...] = ()
+    screens: Literal["", "first", "last"] = ""
     instruments_off: str | None = None
+
+    @property
+    def live_ranks(self) -> int:
+        """How many ranks are processes."""
+        return 1 if self.screens else self.size
 
     def device_of(self, rank: int) -> int:
         """The CUDA device of a rank."""

@@ -59,9 +59,22 @@ class EngineFailure(Exception):
 
 
 class Experiment:
-    """Runs one case on one rank of its mesh. ``on_engine`` is told which engine runs."""
+    """Runs one case on one rank of its mesh. ``on_engine`` is told which engine runs.
 
-    def __init__(self, case: Case, mesh: RankMesh, on_engine: Callable[[str], None]) -> None:
+    A rank that is ``alone`` has no peers: what it computes is no result of the case, so nothing is
+    compared.
+    """
+
+    def __init__(
+        self,
+        case: Case,
+        mesh: RankMesh,
+        on_engine: Callable[[str], None],
+        *,
+        alone: bool = False,
+    ) -> None:
+        self.alone = alone
+        self.compares = not alone and not ranks_differ(case)
         self.case = case
         self.mesh = mesh
         self.on_engine = on_engine
@@ -87,21 +100,21 @@ class Experiment:
             ) is not None:
                 self.notes[name] = str(Note("not applicable", excluded.reason))
                 continue
-            trace = Trace(engine=name)
+            trace = Trace(engine=name, has_tensors=self.compares)
             try:
                 if self._train(name, lambda: self._build(name), trace):  # noqa: B023
                     self.traces[name] = trace
             except EngineFailure as failure:
+                if self.alone and engine_of(name).not_comparable(self.case, trace):
+                    continue  # peers would wait for ever in what it has left
                 failure.findings = self._findings_before(name, trace)
                 raise
         if self.survivors:
             wait_for_survivors(self.survivors.values())
         for name, survivors in self.survivors.items():
             self.traces[name].survivors = survivors.names()
-        if ranks_differ(self.case):
-            return RankReport(
-                findings=tuple(self.unexpected), notes=self.notes, refused=tuple(self.refused)
-            )
+        if not self.compares:
+            return self._report_without_reference()
         engines = [name for name in self.traces if name != REFERENCE.name]
         reference = self.traces[REFERENCE.name]
         differing = {name: self.ladder.differences(name) for name in engines}
@@ -109,9 +122,7 @@ class Experiment:
         findings += self.unexpected
         findings += uncorrupted(self.case, reference, self.mesh.rank)
         if self.case.observe != "losses":
-            for name in engines:
-                run = Run(self.case, name, self.traces[name], reference, self.mesh)
-                findings += findings_beside_tensors(run)
+            findings += self._findings_beside_tensors(engines, reference)
         for spec in specs(engines):
             if spec.applies_groups:
                 findings += self._relation_findings(spec.name, self.traces[spec.name])
@@ -129,15 +140,33 @@ class Experiment:
             replicas={n: _digest(t) for n, t in self.traces.items()},
         )
 
-    def _names(self) -> tuple[str, ...]:
-        """What is trained; where ranks differ, the reference's gradients have no common mean."""
-        return (
-            self.case.engines if ranks_differ(self.case) else (REFERENCE.name, *self.case.engines)
+    def _report_without_reference(self) -> RankReport:
+        """Errors and warnings; of a rank that is alone also what is judged beside tensors."""
+        findings = [*self.unexpected]
+        if self.alone and self.case.observe != "losses":
+            names = [
+                name
+                for name, trace in self.traces.items()
+                if not engine_of(name).not_comparable(self.case, trace)
+            ]
+            findings += self._findings_beside_tensors(names, Trace())
+        return RankReport(
+            findings=tuple(filter(believed, findings)),
+            notes=self.notes,
+            refused=tuple(self.refused),
         )
 
+    def _findings_beside_tensors(self, engines: Sequence[str], reference: Trace) -> list[Finding]:
+        runs = [Run(self.case, n, self.traces[n], reference, self.mesh) for n in engines]
+        return [finding for run in runs for finding in findings_beside_tensors(run)]
+
+    def _names(self) -> tuple[str, ...]:
+        """What is trained; where ranks differ, the reference's gradients have no common mean."""
+        return (REFERENCE.name, *self.case.engines) if self.compares else self.case.engines
+
     def _not_comparable(self, engine: str) -> Exclusion | None:
-        """Why an engine cannot be compared with what the reference did."""
-        if engine == REFERENCE.name or ranks_differ(self.case):
+        """Why an engine cannot be compared with what the reference did, if that was trained."""
+        if engine == REFERENCE.name or not self.compares:
             return None
         return engine_of(engine).not_comparable(self.case, self.traces[REFERENCE.name])
 

@@ -68,7 +68,7 @@ def main(
     from fuzzshard.training.torch_coverage import new_points
 
     threading.Thread(target=_answer, args=(side,), name="fuzzshard-side", daemon=True).start()
-    housekeeping, mended = Housekeeping(), Mended()
+    housekeeping, mended = Housekeeping(keeps_caches=bool(config.screens)), Mended()
     listen(lambda cause: send(channel, Tripped(cause=cause)))
     while (message := receive(channel)) is not None:
         assert isinstance(message, RunCase | CheckSubject)
@@ -83,7 +83,7 @@ def main(
             except Exception as error:
                 reply = _failure("judge", "", error)
             else:
-                ran = _run(channel, message, device)
+                ran = _run(channel, message, device, alone=bool(config.screens))
                 reply = msgspec.structs.replace(ran, points=new_points())
         send(channel, reply)
         if isinstance(reply, Failure):
@@ -111,10 +111,12 @@ def _linger(channel: socket.socket) -> None:
         pass
 
 
-def _run(channel: socket.socket, message: RunCase, device: torch.device) -> RankReport | Failure:
+def _run(
+    channel: socket.socket, message: RunCase, device: torch.device, *, alone: bool
+) -> RankReport | Failure:
     import torch.distributed as dist
 
-    from fuzzshard.engines.mesh import prepare_groups, rank_mesh
+    from fuzzshard.engines.mesh import prepare_groups, rank_mesh, ranks_of
     from fuzzshard.training.torch_coverage import begin_case
     from fuzzshard.world.experiment import EngineFailure, Experiment
 
@@ -123,12 +125,13 @@ def _run(channel: socket.socket, message: RunCase, device: torch.device) -> Rank
         prepare_groups(message.case)
         if (changed := variant(message.case)) is not None:
             prepare_groups(changed)
-        if dist.get_rank() >= message.case.mesh.size:
+        if dist.get_rank() not in ranks_of(message.case.mesh):
             return RankReport(idle=True)
         experiment = Experiment(
             message.case,
             rank_mesh(message.case, device),
             lambda engine: send(channel, Progress(engine=engine)),
+            alone=alone,
         )
         if message.bare:
             experiment.run_bare()

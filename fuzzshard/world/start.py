@@ -33,6 +33,9 @@ class Ranks:
         return all(_is_alive(process.pid) for process in self.processes)
 
 
+PROVING_RANKS = 2
+"""How many real ranks prove the instruments of those that have no peers."""
+
 _proved: dict[tuple[str, int], str] = {}
 """Which instruments were off, by the device and the size of a world; one process has one torch."""
 
@@ -40,15 +43,17 @@ _proved: dict[tuple[str, int], str] = {}
 def start_ranks(config: WorldConfig, ranks: Ranks | None = None) -> Ranks:
     """Ranks that have joined their world; raises :class:`InfraError` where they cannot.
 
-    The first ones of a size prove the instruments, for all that come after them. ``ranks`` is
-    where they are put as they start.
+    The first ones of a size prove the instruments, for all that come after them; without peers
+    a rank can prove none, and others do so first. ``ranks`` is where they are put as they start.
     """
     ranks = Ranks() if ranks is None else ranks
     server = fork_server()
-    kind = (config.device, config.size)
+    kind = (config.device, PROVING_RANKS if config.screens else config.size)
+    if config.screens and kind not in _proved:
+        end_ranks(start_ranks(WorldConfig(PROVING_RANKS, config.device)).processes)
     config = dataclasses.replace(config, instruments_off=_proved.get(kind))
     try:
-        for rank in range(config.size):
+        for rank in range(config.live_ranks):
             ranks.processes.append(server.start_rank(rank, config))
         _introduce(ranks)
         _proved.setdefault(kind, ranks.info.get(OFF, ""))

@@ -34,6 +34,7 @@ PRELOADED = (
     "torch.distributed.tensor",
     "torch.nn.parallel.distributed",
     "torch._dynamo",
+    "torch.testing._internal.distributed.fake_pg",  # what screens join
     "fuzzshard.world.proofs",
     "fuzzshard.world.rank",
 )

@@ -20,6 +20,7 @@ class FullyShard(EngineSpec):
     tag = "FSDP2"
     meaning = "fully_shard runs"
     applies_groups = True
+    runs_alone = "yes"
     differs_in = ("input",)
     wraps_models = "always"
     wraps_blocks = True
