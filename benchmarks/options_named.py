@@ -33,7 +33,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "WrapGroup.reshard_after_forward": {
         "a flag that is switched": (
             *("parts/op", "parts/ops/set_flag"),
-            *("oracles/fully_shard_model", "oracles/registration"),
+            *("oracles/fully_shard_model", "case/schedule_state"),
         )
     },
     "WrapGroup.precision": {
@@ -85,7 +85,13 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "Optimizer.kind": {
         "a kind of input": ("case/features", "report/show"),
     },
-    "Optimizer.exclude": {"what a campaign is steered by": ("case/steering",)},
+    "Optimizer.exclude": {
+        "what a campaign is steered by": ("case/steering",),
+        "a choice of swarms": ("parts/options/optimizer/grad_scaler",),
+    },
+    "Optimizer.lr_scheduler": {
+        "a choice of swarms": ("parts/options/optimizer/grad_scaler",),
+    },
 }
 """What strings and names mean as well, and the modules in which they mean that and no option."""
 

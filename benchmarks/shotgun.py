@@ -100,7 +100,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         ),
         "when something is prefetched": (
             *("case/relations", "oracles/hook_model", "parts/options/wrap_group/__init__"),
-            "parts/options/wrap_group/forward_prefetch",
+            *("case/schedule_state", "parts/options/wrap_group/forward_prefetch"),
         ),
         "a state of a hook": ("oracles/group_model",),
         "when an exception is raised": ("parts/ops/abort",),

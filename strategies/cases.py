@@ -11,6 +11,7 @@ from fuzzshard.case.case import Case, EngineName, Freeze, Inputs, Mesh, Tie, Wra
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block, has_alias, walk
 from fuzzshard.case.needs import needs_cpu
+from fuzzshard.case.validate import is_valid
 from fuzzshard.parts.engines import specs
 from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Op
@@ -104,6 +105,8 @@ def draw_case(
         else for_schedule.within(schedule, for_schedule, allowed, subject)
     )
     case = replace(case, schedule=ops)
+    if case.optimizer.does("scales") and not is_valid(case):  # some step may have no gradients
+        case = replace(case, optimizer=case.optimizer.unscaled())
     case = for_settings.within(with_rank_batches, for_settings, allowed, case, subject.found)
     if cuda and needs_cpu(case):
         case = in_one_dtype(case)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.edit import with_reshards
 from fuzzshard.case.schedule_state import ScheduleState
 from fuzzshard.case.validate import check_schedule
 from fuzzshard.errors import InvalidCase
@@ -55,13 +56,14 @@ def with_calls(run: Run, schedule: tuple[Op, ...]) -> tuple[Op, ...]:
             if mode and run.tape.chance(50)
             else _with_one(run, schedule, places, moment, mode or ())
         )
-    return next((made for made in changes[:0:-1] if _is_meant(run, made)), changes[0])
+    made = (with_reshards(replace(run.case, schedule=change)) for change in changes[:0:-1])
+    return next((case.schedule for case in made if _is_meant(run, case)), changes[0])
 
 
-def _is_meant(run: Run, schedule: tuple[Op, ...]) -> bool:
+def _is_meant(run: Run, case: Case) -> bool:
     """Whether every op may come where it does; all else about the case is valid as it was."""
     try:
-        check_schedule(replace(run.case, schedule=schedule), run.subject.found)
+        check_schedule(case, run.subject.found)
     except InvalidCase:
         return False
     return True

@@ -8,7 +8,10 @@ autograd refuses a backward through parameters that were changed in place.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from fuzzshard.case.communication import looks_at_unsharded
+from fuzzshard.case.edit import with_reshards
 from fuzzshard.case.facts import has_own_statistics
 from fuzzshard.case.graph import count_paths
 from fuzzshard.case.groups import reached_roots
@@ -73,7 +76,8 @@ class Run:
         """Whether some engine wants no forward between a backward and the step, and may take one
         after the last step for another order of forwards than the first iteration's, and warn.
         """
-        self.must_sync = "save_load" in swarm or self.in_order
+        scales = self.case.optimizer.does("scales")
+        self.must_sync = "save_load" in swarm or self.in_order or scales
         """Whether no step may follow a backward that did not synchronise."""
         self.dtypes = subject.case.dtypes
         """What has a dtype of its own must stay frozen."""
@@ -278,5 +282,5 @@ class Run:
             self.ops.insert(last, ops.toggling(Toggle(target, value=True, engines_only=True)))
         elif self.tape.chance(FINAL_FORWARD) and not self.in_order:
             self.ops.append(ops.running(Call(batch=self.batch + 1, grad=False)))
-        drawn = tuple(self.ops)
+        drawn = with_reshards(replace(case, schedule=tuple(self.ops))).schedule
         return with_calls(self, drawn) if "any_moment" in self.swarm else drawn

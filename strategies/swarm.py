@@ -244,7 +244,7 @@ _EXCLUDES: tuple[tuple[str, set[str]], ...] = (
     ("meta", {"tie"}),
     # no forward is pending after a backward, the root is wrapped, and all axes are reduced
     ("finalize", {"backward_order", "root_not_wrapped", "no_all_reduce"}),
-    *((choice.name, {*choice.excludes}) for choice in _OF_OPS),
+    *((choice.name, {*choice.excludes}) for choice in (*_OF_OPS, *_OF_OPTIMIZERS)),
     *(
         (name, {choice.name})
         for c in (_OF_GROUPS, _OF_OPS)

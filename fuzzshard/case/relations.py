@@ -130,10 +130,7 @@ def _without_checkpoints(case: Case) -> Case | None:
 def _without_unshards(case: Case) -> Case | None:
     if some_fill_unused(case):
         return None  # a group that runs in no forward gets zeros once it is unsharded
-    schedule = (
-        ops.mode(train=at.training) if at.op.gathers or at.op.frees else at.op
-        for at in follow(case)
-    )
+    schedule = (ops.mode(train=at.training) if at.op.gathers else at.op for at in follow(case))
     return replace(case, schedule=tuple(schedule))
 
 

@@ -18,8 +18,10 @@ from fuzzshard.case.groups import calls_of, modules_named, root_groups, wrapped_
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.parts.dtypes import Dtype
+from fuzzshard.parts.engines import specs
 from fuzzshard.parts.moments import Moment
 from fuzzshard.parts.op import Below, Call, Op, Switch, Via
+from fuzzshard.parts.options.wrap_group import AfterForward
 
 
 class Pending(NamedTuple):
@@ -74,9 +76,12 @@ class ScheduleState:
         """Whether gradients were zeroed since the last step."""
         self.unsynced = False
         """Whether the last backward left some gradients unsynchronised."""
-        self._unsharded: frozenset[int] = frozenset()
-        """The FSDP roots of which a group may be unsharded."""
-        self._keeps_unsharded = False
+        self.unsharded: frozenset[int] = frozenset()
+        """The groups of ``fully_shard`` for which nothing promises that their parameters are
+        sharded, and that no all-gather of them is under way.
+        """
+        self.after_forward = [group.after_forward(case.mesh.shard) for group in case.wrap]
+        """How each group is to be after forward."""
         for freeze in case.freezes:
             self._set_requires_grad(freeze.target, False)
 
@@ -120,13 +125,14 @@ class ScheduleState:
         return self.flags.synced(UNMANAGED)
 
     @property
-    def may_be_unsharded(self) -> bool:
-        """Whether some group of ``fully_shard`` may be unsharded.
+    def lacks_reshard(self) -> bool:
+        """Whether the next op is for sharded parameters, and some may not be.
 
-        A forward or an explicit unshard may have done that, or a flag. A backward reshards all
-        groups of the FSDP roots that it goes through, and of no others.
+        "Call :meth:`reshard` on each FSDP module on every rank before updating its sharded
+        parameters" (``FSDPModule.set_reshard_after_backward``).
         """
-        return bool(self._unsharded) or self._keeps_unsharded
+        applied = any(spec.applies_groups for spec in specs(self.case.engines))
+        return self.op.wants_sharded and bool(self.unsharded) and applied
 
     @property
     def taken(self) -> list[Pending]:
@@ -146,22 +152,23 @@ class ScheduleState:
         """Applies the op."""
         op, taken = self.op, self.taken
         if op.gathers:
-            named = modules_named(self.case, self.modules, op.below or Below())
-            self._unsharded |= self._roots_of(frozenset(named))
-        if op.frees and op.below and op.below.everything:
-            self._unsharded = frozenset()
+            self.unsharded |= self._groups_named(op.below or Below())
+        if op.frees:
+            self.unsharded -= self._groups_named(op.below or Below())
         if op.begins:
-            self._unsharded |= self._roots_of(self.calls_of(op.begins.target))
+            self._run_groups(self.calls_of(op.begins.target))
             self.has_run |= op.call is not None
             self.loaded = False
+        if op.aborts or op.casts_to or op.rebuilds:
+            self.unsharded = frozenset()
         if op.call and op.call.grad:
             modules = self.calls_of(op.target)
             roots = self._roots_behind(op.call, modules)
             self.pending.append(Pending(self.index, op.call, modules, self.synced, roots))
         if op.takes:
             self.pending = [each for each in self.pending if each not in taken]
-            if not skipped:
-                self._unsharded -= frozenset[int]().union(*(each.roots for each in taken))
+            for each in taken if not skipped else ():
+                self._reshard_after_backward(each)
             self.unsynced = bool(self.off["requires_gradient_sync"])
             self.backwards += 1
         if op.updates:
@@ -185,21 +192,54 @@ class ScheduleState:
         self.index += 1
         self.skipped = False
 
-    def _roots_of(self, modules: frozenset[str]) -> frozenset[int]:
-        """The FSDP roots of the groups that have one of ``modules``."""
-        pairs = zip(self._root_groups, self.case.wrap, strict=True)
-        return frozenset(root for root, group in pairs if not modules.isdisjoint(group.modules))
+    def _groups_of(self, modules: Collection[str]) -> frozenset[int]:
+        """The groups that have one of ``modules``."""
+        return frozenset(
+            i
+            for i, group in enumerate(self.case.wrap)
+            if not set(group.modules).isdisjoint(modules)
+        )
+
+    def _groups_named(self, below: Below) -> frozenset[int]:
+        return self._groups_of(modules_named(self.case, self.modules, below))
+
+    def _run_groups(self, called: frozenset[str]) -> None:
+        """A forward shards the groups that say so, once all of their modules ran.
+
+        "The registered parameters are the sharded parameters if ``True``" (docstring of
+        ``fully_shard``). What is gathered ahead may not be used.
+        """
+        for i in self._groups_of(called):
+            group, (whole, whole_as_root, ranks) = self.case.wrap[i], self.after_forward[i]
+            keeps = whole or (whole_as_root and self._root_groups[i] == i)
+            shards = (
+                not keeps and ranks == self.case.mesh.shard and called.issuperset(group.modules)
+            )
+            self.unsharded = self.unsharded - {i} if shards else self.unsharded | {i}
+        ahead = (
+            m for i in self._groups_of(called) for m in self.case.wrap[i].prefetched("forward")
+        )
+        self.unsharded |= self._groups_of([*ahead])
+
+    def _reshard_after_backward(self, forward: Pending) -> None:
+        """A backward reshards all groups of the FSDP roots that it goes through, and of no
+        others, unless a flag keeps them.
+        """
+        kept = self._groups_of(self.off["reshard_after_backward"])
+        behind = {i for i, root in enumerate(self._root_groups) if root in forward.roots}
+        self.unsharded = (self.unsharded - (behind - kept)) | (behind & kept)
 
     def _roots_behind(self, call: Call, modules: frozenset[str]) -> frozenset[int]:
         """The FSDP roots with a parameter that the loss of a forward has a gradient for.
 
         A wrapped root has hooks on all that a loss can be made of.
         """
-        called = self._roots_of(modules)
-        if self.case.root_is_wrapped:
-            return called
+        called = frozenset(self._root_groups[i] for i in self._groups_of(modules))
         found = facts(self.case)
         flow = Flow(self.case.model, self.case.inputs, found, self.case.ties)
+        if self.case.root_is_wrapped:
+            outputs = flow.outputs(call.target, found.parameters.keys() - self.frozen, self.paths)
+            return called if any(outputs[i] for i in call.used(len(outputs))) else frozenset()
         flow.root_args = (False,) * len(flow.root_args)
         behind = set()
         for root in called:
@@ -221,7 +261,10 @@ class ScheduleState:
         chosen = frozenset(modules_named(self.case, self.modules, switch.below))
         before = self.off[switch.flag]
         self.off[switch.flag] = before - chosen if switch.value else before | chosen
-        self._keeps_unsharded |= switch.flag == "reshard_after_backward" and not switch.value
+        if switch.flag == "reshard_after_forward":
+            for i in self._groups_of(chosen):
+                whole = AfterForward(not switch.value, False, self.case.mesh.shard)
+                self.after_forward[i] = whole
 
     def _set_requires_grad(self, target: str, value: bool) -> None:
         names = self.parameters_at(target)
@@ -234,6 +277,16 @@ def follow(case: Case, rank: int = 0, *, skipped: Collection[int] = ()) -> Itera
     for index in range(len(case.schedule)):
         yield at
         at.advance(skipped=at.skipped or index in skipped)
+
+
+def lacking_reshards(case: Case) -> list[int]:
+    """The ops before each of which everything has to be resharded."""
+    places = []
+    for at in follow(case):
+        if at.lacks_reshard:
+            places.append(at.index)
+            at.unsharded = frozenset()
+    return places
 
 
 def first(case: Case, holds: Callable[[Op], object]) -> int:

@@ -13,6 +13,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.check_options import check_options
 from fuzzshard.case.communication import looks_at_unsharded
 from fuzzshard.case.facts import Facts, facts, has_own_statistics
+from fuzzshard.case.flow import Flow
 from fuzzshard.case.graph import Alias, Block, count_paths, resolve, walk
 from fuzzshard.case.groups import (
     reached_roots,
@@ -21,10 +22,10 @@ from fuzzshard.case.groups import (
     wrapped_modules,
 )
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.schedule_state import ScheduleState
+from fuzzshard.case.schedule_state import ScheduleState, ranks_differ
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.engines import specs
-from fuzzshard.parts.op import Op
+from fuzzshard.parts.op import Call, Op
 
 LARGEST_DIM = 4096
 """No tensor dimension of a case may exceed this: a hand-edited case must not exhaust a machine."""
@@ -184,34 +185,45 @@ class Checked(ScheduleState):
         """Whether the last backward reduced gradients over one axis of the mesh only,
         somewhere.
         """
+        self.has_gradients = False
+        """Whether a parameter has a gradient for certain; only known where losses are scaled."""
         self._wrapped = wrapped_modules(case)
         self.num_paths = count_paths(found.modules)
         self._roots = {
             m: r for r, g in zip(root_groups(case), case.wrap, strict=True) for m in g.modules
         }
-        self._unfinished: dict[int, set[str]] = {}
+        self._unfinished: frozenset[int] = frozenset()
 
     @override
     def advance(self, *, skipped: bool = False) -> None:
         taken, op = self.taken, self.op
         super().advance(skipped=skipped)
+        self.has_gradients |= any(self._trains(each.call) for each in taken)
+        if op.aborts or op.replaces_parameters or (op.zeroes_gradients and op.set_to_none):
+            self.has_gradients = False
         if op.takes:
             partly = self.off["requires_all_reduce"] & self._wrapped
             self.was_reduced_partly = self.case.mesh.replicate is not None and bool(partly)
-            for root in frozenset().union(*(self._reached(each.call.target) for each in taken)):
-                waiting = ("is_last_backward", "reshard_after_backward")
-                self._unfinished[root] = {
-                    flag
-                    for flag in waiting
-                    if any(self._roots.get(m) == root for m in self.off[flag])
-                }
+            reached = frozenset[int]().union(*(self._reached(each.call.target) for each in taken))
+            waiting = {self._roots.get(module) for module in self.off["is_last_backward"]}
+            self._unfinished = (self._unfinished - reached) | (reached & waiting)
         if self.case.finalize is not None:
             self._check_finalize(op)
-        if op.updates and (bad := set().union(*self._unfinished.values())):
+        if op.updates and self._unfinished:
             raise InvalidCase(
-                f"a step follows a backward with {min(bad)}=False",
-                "both are for backwards that another one follows before the step",
+                "a step follows a backward with is_last_backward=False",
+                "it is for backwards that another one follows before the step",
             )
+
+    def _trains(self, call: Call) -> bool:
+        """Whether the loss of a forward depends on a parameter that is trained."""
+        if not self.case.optimizer.does("scales"):
+            return False
+        flow = Flow(self.case.model, self.case.inputs, self.found, self.case.ties)
+        flow.root_args = (False,) * len(flow.root_args)
+        trained = self.found.parameters.keys() - self.frozen
+        outputs = flow.outputs(call.target, trained, self.paths)
+        return any(outputs[i] for i in call.used(len(outputs)))
 
     def _reached(self, target: str) -> frozenset[int]:
         return reached_roots(self.case, self.found, target)
@@ -246,6 +258,11 @@ class Checked(ScheduleState):
             raise InvalidCase(
                 f"{op.tag} names {op.target!r}, which is not wrapped", "wrap it or recurse"
             )
+        if self.lacks_reshard:
+            raise InvalidCase(
+                f"{op.tag} is for sharded parameters, and some may be unsharded",
+                'reshard before it: {"type": "reshard"}',
+            )
         if self.pending and (op.casts_to or op.corrupts or op.loads):
             raise InvalidCase(
                 "parameters are replaced between a forward and its backward",
@@ -272,6 +289,27 @@ class Checked(ScheduleState):
                 "requires_grad changes between a forward and its backward, which goes by that of "
                 "before",
                 "zeros_for_unused and no_backward_unshard do not say what then: move the op",
+            )
+
+    def check_scaled(self) -> None:
+        """A ``GradScaler`` steps where gradients of one kind are there ("No inf checks were
+        recorded for this optimizer", torch/amp/grad_scaler.py).
+        """
+        if not self.case.optimizer.does("scales"):
+            return
+        partly = self.unsynced or self.was_reduced_partly or ranks_differ(self.case)
+        if not self.has_gradients or partly or self.case.optimizer.left_out:
+            raise InvalidCase(
+                "a step of a GradScaler may have no gradients", "put a backward before it"
+            )
+        if self.case.tensor_parallel or (self.case.wrap and None in self.found.owners.values()):
+            raise InvalidCase(
+                "a GradScaler has gradients of several kinds", "wrap the root, on one axis"
+            )
+        if self.case.optimizer.scheduler:
+            raise InvalidCase(
+                "a scheduler steps after a step that a GradScaler may skip, and torch warns",
+                "use one of them",
             )
 
     def check_one_copy(self) -> None:

@@ -11,6 +11,8 @@ import msgspec
 from packaging.version import InvalidVersion
 
 from fuzzshard.case import codec
+from fuzzshard.case.edit import with_reshards
+from fuzzshard.case.schedule_state import lacking_reshards
 from fuzzshard.case.validate import validate
 from fuzzshard.corpus.entry import FORMAT, CorpusEntry, bare_entry, new_lifecycle
 from fuzzshard.corpus.expectation import with_versions
@@ -66,11 +68,23 @@ def _read_2(data: bytes) -> CorpusEntry:
     return msgspec.structs.replace(entry, format=FORMAT)
 
 
+def _resharding(entry: CorpusEntry) -> CorpusEntry:
+    """Before format 4, parameters were resharded without an op wherever that is asked for."""
+    places = lacking_reshards(entry.case)
+
+    def moved(index: int) -> int:
+        return index + sum(place <= index for place in places)
+
+    findings = (msgspec.structs.replace(f, op=moved(f.op)) for f in entry.findings)
+    return msgspec.structs.replace(entry, case=with_reshards(entry.case), findings=tuple(findings))
+
+
 READERS: dict[int | None, Callable[[bytes], CorpusEntry]] = {
     None: _read_bare,
     1: _read_1,
     2: _read_2,
     3: _read_2,
+    4: _read_2,
 }
 """One reader for each format version; a reader of an older one returns today's struct."""
 
@@ -90,6 +104,8 @@ def decode_entry(data: bytes, path: Path) -> CorpusEntry:
                 else "restore the file",
             )
         entry = READERS[version](data)
+        if version != FORMAT:
+            entry = _resharding(entry)
         for known in (*entry.bad_on, *entry.good_on):
             release(known)
         validate(entry.case)

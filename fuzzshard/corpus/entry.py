@@ -21,9 +21,9 @@ from fuzzshard.corpus.portable import portable_findings, portable_stacks
 from fuzzshard.parts.oracle import Severity
 from fuzzshard.verdict import Finding, Status, Verdict, is_internal, severity_of
 
-FORMAT = 3
+FORMAT = 4
 """2 adds the lifecycle with versions and issue, ``culprits``, ``others`` in ``confirmed``, the
-checksum.
+checksum; 3 the cause; in 4 a schedule says where parameters are resharded.
 """
 
 Link = Annotated[str, msgspec.Meta(pattern=r"^(https?://\S+)?$")]

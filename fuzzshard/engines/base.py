@@ -168,9 +168,6 @@ class Engine(abc.ABC):
     def finish(self) -> None:  # noqa: B027
         """Called after the last op."""
 
-    def before_change(self) -> None:  # noqa: B027
-        """Called before parameters change although a forward ran after the last backward."""
-
     def finalize_lines(self) -> list[str]:
         """What the user has to do after every ``backward``, before :meth:`after_backward`."""
         return self.scope.script.finalize_lines(self.case, self.scope.called)

@@ -106,8 +106,7 @@ class FullyShardModel:
             self._set_flag(op.switch)
         for group in self._named(op.below) if op.gathers else ():
             group.gather() if op.waits else group.unshard()
-        changes = op.wants_sharded and op.runs_on(self.at.rank) and self.at.may_be_unsharded
-        for group in self.groups if changes else self._named(op.below) if op.frees else ():
+        for group in self._named(op.below) if op.frees else ():
             group.reshard()
         if op.aborts:
             self.certain &= not any(group.may_fill for group in self.groups)

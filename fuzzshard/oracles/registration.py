@@ -24,7 +24,6 @@ from fuzzshard.case.tensor_parallel import tensor_dims
 from fuzzshard.oracles.judge import MOST_FINDINGS, Run
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.op import Below, Call, Switch
-from fuzzshard.parts.options.wrap_group import AfterForward
 from fuzzshard.parts.oracles.registration import Registered
 from fuzzshard.training.trace import Key, Registration, Trace
 from fuzzshard.verdict import Finding
@@ -37,7 +36,6 @@ shard axis, 1 for unsharded, k for ``reshard_after_forward=k``; None for unknown
 
 @dataclasses.dataclass
 class _Group:
-    after_forward: AfterForward
     state: int | None = SHARDED
     root: int | None = None
     reshard_after_backward: bool = True
@@ -50,7 +48,7 @@ class RegistrationModel:
         self.case = case
         self.facts: Facts = facts(case)
         self.tensor_dims = tensor_dims(case, self.facts)
-        self.groups = [_Group(spec.after_forward(case.mesh.shard)) for spec in case.wrap]
+        self.groups = [_Group() for _ in case.wrap]
         self.at = ScheduleState(case, rank)
 
     def advance(self, *, skipped: bool) -> None:
@@ -68,8 +66,7 @@ class RegistrationModel:
         if op.frees:
             for group in self._named(op.below):
                 group.state = SHARDED
-        changes = op.wants_sharded and op.runs_on(at.rank) and at.may_be_unsharded
-        if changes or op.aborts or op.casts_to or op.takes_state or op.corrupts:
+        if op.aborts or op.casts_to or op.takes_state or op.rebuilds:
             for group in self.groups:
                 group.state = SHARDED
         if op.aborts:
@@ -119,13 +116,8 @@ class RegistrationModel:
 
     def _set_flag(self, switch: Switch) -> None:
         for group in self._named(switch.below):
-            match switch.flag:
-                case "reshard_after_forward":
-                    group.after_forward = AfterForward(
-                        not switch.value, False, self.case.mesh.shard
-                    )
-                case "reshard_after_backward":
-                    group.reshard_after_backward = switch.value
+            if switch.flag == "reshard_after_backward":
+                group.reshard_after_backward = switch.value
 
     def _named(self, below: Below | None) -> list[_Group]:
         return [
@@ -155,7 +147,7 @@ class RegistrationModel:
             self.groups[j].root = i
 
     def _after_forward(self, i: int) -> int:
-        whole, whole_as_root, ranks = self.groups[i].after_forward
+        whole, whole_as_root, ranks = self.at.after_forward[i]
         if whole or (whole_as_root and self.groups[i].root == i):
             return UNSHARDED
         return SHARDED if ranks == self.case.mesh.shard else ranks

@@ -151,6 +151,8 @@ class Op(Part, frozen=True, kw_only=True):
     zeroes_gradients: ClassVar[bool] = False
     casts: ClassVar[bool] = False
     """Whether it changes the dtype of everything."""
+    averages: ClassVar[bool] = False
+    """Whether it reads parameters for a running average, which may become their value."""
     aborts: ClassVar[bool] = False
     """Whether an exception ends the iteration that it runs."""
     gathers: ClassVar[bool] = False
@@ -275,9 +277,9 @@ class Op(Part, frozen=True, kw_only=True):
 
     @property
     def wants_sharded(self) -> bool:
-        """Whether it changes parameters, which only sharded ones may be."""
-        return (
-            self.updates or self.corrupts or self.toggle is not None or self.casts_to is not None
+        """Whether it changes parameters, or reads them or their gradients."""
+        return (self.updates or self.clips or self.averages or self.toggle is not None) or (
+            self.corrupts and not self.rebuilds
         )
 
     @property

@@ -53,20 +53,6 @@ def if_wrapped(module: str, lines: list[str], *, guarded: bool) -> list[str]:
     return [f"if isinstance({module}, FSDPModule):", *indented(lines)] if guarded else lines
 
 
-def reshard_lines(model: str) -> list[str]:
-    """Shard all parameters.
-
-    "To modify the parameters between forward and backward, the registered parameters must be the
-    sharded parameters. For False or an int, this can be done by manually resharding via reshard()"
-    (docstring of ``fully_shard``).
-    """
-    return [
-        f"for module in {model}.modules():  # only sharded parameters may be changed",
-        "    if isinstance(module, FSDPModule):",
-        "        module.reshard()",
-    ]
-
-
 def event_lines(case: Case, model: str, *, guarded: bool = False) -> list[str]:
     """Record what ran until now, for the all-gathers of every FSDP root, where the case says so.
 

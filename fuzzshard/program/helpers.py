@@ -82,6 +82,16 @@ def fill_state(optimizer, saved):  # load_state_dict casts states to the dtype o
         optimizer.state[parameters[index]].update(state)
 """
 
+_UPDATE_AVERAGE = """
+def update_average(averaged, parameters, decay):  # of the parameters alone
+    parameters = nn.ParameterList(parameters)
+    if averaged is None:
+        avg_fn = get_swa_avg_fn() if decay is None else get_ema_avg_fn(decay)
+        averaged = AveragedModel(parameters, avg_fn=avg_fn)
+    averaged.update_parameters(parameters)
+    return averaged
+"""
+
 SOURCES = {
     "parameter_groups": _PARAMETER_GROUPS,
     "clip_grad_norm": _CLIP_GRAD_NORM,
@@ -92,6 +102,7 @@ SOURCES = {
     "unsharded": _UNSHARDED,
     "scaling": _SCALING,
     "fill_state": _FILL_STATE,
+    "update_average": _UPDATE_AVERAGE,
     **{name: source for loss in LOSSES.values() for name, source in loss.sources.items()},
 }
 """By name."""

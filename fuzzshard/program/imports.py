@@ -45,6 +45,7 @@ _SEVERAL = {
         *("set_model_state_dict", "set_optimizer_state_dict"),
     ),
     "torch.distributed.tensor": ("DTensor", "Replicate", "Shard", "distribute_tensor"),
+    "torch.optim.swa_utils": ("AveragedModel", "get_ema_avg_fn", "get_swa_avg_fn"),
     "torch.distributed.tensor.parallel": (
         *("ColwiseParallel", "RowwiseParallel", "SequenceParallel", "parallelize_module"),
     ),

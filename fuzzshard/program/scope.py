@@ -76,7 +76,7 @@ class Scope:
         return op_lines(self.case, self.model, op, guarded=self.shared) if self.shards else []
 
     def unshard_lines(self, op: Op) -> list[str]:
-        """Write the same, of an op that unshards or reshards."""
+        """Write the same, of an op that unshards."""
         return self.on_groups(op)
 
     def requires_grad_lines(self, target: str, value: bool) -> list[str]:
@@ -118,6 +118,15 @@ class Scope:
         """Make what changes the learning rate of the optimizer, if the case has that."""
         made = self.case.optimizer.scheduler
         return [f"scheduler = {made}"] if made else []
+
+    def scaler_lines(self) -> list[str]:
+        """Make what scales losses, if the case has that."""
+        made = self.case.optimizer.scaler
+        return [f"scaler = {made}"] if made else []
+
+    def scaled(self, loss: str) -> str:
+        """Write what a backward differentiates."""
+        return f"scaler.scale({loss})" if self.case.optimizer.scaler else loss
 
     @property
     def mixes_kinds(self) -> bool:

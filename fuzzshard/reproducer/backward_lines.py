@@ -63,6 +63,7 @@ class BackwardLines:
             loss = sum_text(taken)
             if len(taken) > 1 and self.scope.aim.seeded:
                 loss = f"({' + '.join(taken)})"
+            loss = self.scope.scaled(loss)
             if stops:
                 return [f"{loss}.backward()", *self._finalize()]
             lines = self._differentiate(index, loss)

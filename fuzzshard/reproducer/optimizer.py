@@ -23,7 +23,12 @@ def optimizer_lines(scope: Scope) -> list[str]:
     own, plain = (
         [scope.optimizer_line(parameters, script)] for script in (scope.script, Script())
     )
-    return [*lines, *scope.for_wrapper(own, plain), *scope.scheduler_lines()]
+    return [
+        *lines,
+        *scope.for_wrapper(own, plain),
+        *scope.scheduler_lines(),
+        *scope.scaler_lines(),
+    ]
 
 
 def _excluded(scope: Scope) -> tuple[str, ...]:

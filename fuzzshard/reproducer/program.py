@@ -9,8 +9,6 @@ from fuzzshard.case.facts import facts
 from fuzzshard.case.schedule_state import ScheduleState, ops_that_run
 from fuzzshard.model.names import seed_of
 from fuzzshard.model.statements import at
-from fuzzshard.parts.op import Op
-from fuzzshard.program.groups import reshard_lines
 from fuzzshard.program.setup import freeze_lines
 from fuzzshard.reproducer import module_ops
 from fuzzshard.reproducer.aim import Aim
@@ -114,6 +112,8 @@ class Program:
         if any(op.grad_enabled is not None for op in self.ops):
             lines.append("torch.set_grad_enabled(True)")
         lines += self._parameters()
+        if any(op.averages for op in self.ops):
+            lines.append("averaged = None")
         if self.sums:
             lines.append("local = {}  # sums of gradients that are not averaged yet")
         if self.aim.trains_reference and self.aim.op is None:
@@ -134,7 +134,12 @@ class Program:
         ):
             lines.append(f"params = {self.scope.parameters(self.scope.model)}")
         has_optimizer = any(
-            op.updates or op.zeroes_gradients or op.via or op.loads or op.corrupts
+            op.updates
+            or op.zeroes_gradients
+            or op.via
+            or op.loads
+            or op.corrupts
+            or (op.takes and self.scope.scaler_lines())
             for op in self.ops
         )
         return [*lines, *(optimizer_lines(self.scope) if has_optimizer else [])]
@@ -146,18 +151,13 @@ class Program:
 
     def _advance(self, index: int) -> list[str]:
         op = self.ops[index]
-        lines = on_ranks(op.ranks, [*self._reshard(op), *op.lines(self, index)])
+        lines = on_ranks(op.ranks, op.lines(self, index))
         self.at.advance(skipped=index in self.losses.skipped)
         return expecting(self.case, self.aim, lines) if self.stops_at(index) else lines
 
     def stops_at(self, index: int) -> bool:
         """Whether the script ends within this op."""
         return self.aim.op == index and self.aim.stops_at_op
-
-    def _reshard(self, op: Op) -> list[str]:
-        """What shards parameters before they are changed."""
-        changes = op.wants_sharded and not op.rebuilds and self.at.may_be_unsharded
-        return reshard_lines(self.scope.model) if self.scope.shards and changes else []
 
     def rebuild(self, index: int) -> list[str]:
         """Makes the model anew; what was set on it before is set again."""

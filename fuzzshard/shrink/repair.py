@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from fuzzshard.case.batches import known_items
 from fuzzshard.case.case import Case, Freeze, Tie
 from fuzzshard.case.dims import get_dims, set_dims
-from fuzzshard.case.edit import edit_block, map_modules, map_nodes
+from fuzzshard.case.edit import edit_block, map_modules, map_nodes, with_reshards
 from fuzzshard.case.graph import Alias, Block, Module, Node, TensorOp, count_paths, join, walk
 from fuzzshard.case.groups import wrapped_modules
 from fuzzshard.case.paths import is_within
@@ -29,10 +29,11 @@ def repaired(case: Case) -> Case | None:
     mended = _without_dangling(case)
     for candidate in (mended, *_with_equal_widths(mended)):
         try:
-            found = validate(candidate)
+            whole = with_reshards(candidate)
+            found = validate(whole)
         except InvalidCase:
             continue
-        return candidate if found.parameters else None
+        return whole if found.parameters else None
     return None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -10,9 +12,17 @@ from fuzzshard.case.paths import is_within
 from fuzzshard.engines.base import Engine
 
 
-def make_optimizer(case: Case, engine: Engine) -> tuple[torch.optim.Optimizer, LRScheduler | None]:
+class Made(NamedTuple):
+    """An optimizer with its scheduler and its scaler of losses, if it has them."""
+
+    optimizer: torch.optim.Optimizer
+    scheduler: LRScheduler | None
+    scaler: torch.amp.GradScaler | None
+
+
+def make_optimizer(case: Case, engine: Engine) -> Made:
     """The optimizer of ``case`` over the parameters of ``engine``, frozen ones included, excluded
-    ones not; and its scheduler, if it has one.
+    ones not.
     """
     left_out, scope = case.optimizer.left_out, engine.scope
     parameters = [
@@ -21,5 +31,6 @@ def make_optimizer(case: Case, engine: Engine) -> tuple[torch.optim.Optimizer, L
         if not any(is_within(fqn, path) for path in left_out)
     ]
     line = scope.optimizer_line("parameters" if parameters else "", scope.script)
-    made = engine.execute([line, *scope.scheduler_lines()], parameters=parameters)
-    return made["optimizer"], made.get("scheduler")
+    lines = [line, *scope.scheduler_lines(), *scope.scaler_lines()]
+    made = engine.execute(lines, parameters=parameters)
+    return Made(made["optimizer"], made.get("scheduler"), made.get("scaler"))

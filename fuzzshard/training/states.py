@@ -25,7 +25,7 @@ class States:
         mesh = engine.mesh
         self._group = mesh.group if engine.case.mesh.tensor is None else mesh.everyone
         self._folder = ""
-        self.saved: dict[str, Any] = {}
+        self.saved: dict[str, Any] = {"averaged": None}
         self.taken: dict[str, torch.Tensor] = {}
         """Its tensors are to follow every later change in place."""
 
@@ -40,7 +40,8 @@ class States:
 
     def keep(self, variables: dict[str, Any]) -> None:
         """Keep what statements have assigned."""
-        self.saved |= {name: variables[name] for name in ("saved", "folder") if name in variables}
+        kept = ("saved", "folder", "averaged")
+        self.saved |= {name: variables[name] for name in kept if name in variables}
         if "taken" in variables:
             taken = variables["taken"].items()
             self.taken = {plain_name(name): tensor for name, tensor in taken}

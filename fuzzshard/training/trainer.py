@@ -13,7 +13,7 @@ from fuzzshard.case.groups import moves_inputs
 from fuzzshard.case.schedule_state import ScheduleState
 from fuzzshard.engines.base import Engine
 from fuzzshard.model.names import seed_of
-from fuzzshard.parts.op import Call, Op, Which
+from fuzzshard.parts.op import Call, Which
 from fuzzshard.program.forward import (
     call_text,
     loss_lines,
@@ -61,8 +61,9 @@ class Trainer:
         self.observer = None if trace is None else Observer(self, trace)
 
     def make_optimizer(self) -> None:
-        """Makes the optimizer and its scheduler, also when parameters were replaced."""
-        self.optimizer, self.scheduler = make_optimizer(self.case, self.engine)
+        """Makes the optimizer and what goes with it, also when parameters were replaced."""
+        self.made = make_optimizer(self.case, self.engine)
+        self.optimizer = self.made.optimizer
 
     def run(self, on_op: OnOp | None = None) -> None:
         """Runs the whole schedule; ``on_op`` is called with the index of each op before it
@@ -75,7 +76,7 @@ class Trainer:
                 if on_op is not None:
                     on_op(index)
                 self.recorder.op = index
-                skipped = op.runs_on(self.rank) and self._run(op, index) is False
+                skipped = op.runs_on(self.rank) and op.run(self, index) is False
                 self.at.advance(skipped=skipped)
                 if self.observer is not None:
                     self.observer.observe(index, op)
@@ -106,16 +107,10 @@ class Trainer:
         if self.observer is not None:
             self.observer.forget()
 
-    def _run(self, op: Op, index: int) -> bool | None:
-        """Run an op; parameters may only change while they are sharded."""
-        if op.wants_sharded and self.at.may_be_unsharded:
-            self.engine.before_change()
-        return op.run(self, index)
-
     def execute(self, lines: Sequence[str]) -> None:
         """Run statements as a script has them, and keep what they save."""
         states = self.states
-        variables = {"optimizer": self.optimizer, "scheduler": self.scheduler, **states.saved}
+        variables = {**self.made._asdict(), **states.saved}
         variables["renewed"] = self._renewed
         with original_errors():
             states.keep(self.engine.execute(lines, new_folder=states.new_folder, **variables))
@@ -124,7 +119,7 @@ class Trainer:
         """Make the optimizer of parameters that were replaced, and its scheduler."""
         self.engine.take_parameters()
         self.make_optimizer()
-        return self.optimizer, self.scheduler
+        return self.made.optimizer, self.made.scheduler
 
     def forward(self, index: int, op: Call) -> None:
         """Runs a forward, and keeps its loss."""
@@ -202,8 +197,9 @@ class Trainer:
                 self.trace.skipped.append(index)
             return False
         self.engine.before_backward()
-        lines = [f"{sum_text([*losses])}.backward()", *self.engine.finalize_lines()]
-        self.engine.execute(lines, **losses)
+        scaled = self.engine.scope.scaled(sum_text([*losses]))
+        lines = [f"{scaled}.backward()", *self.engine.finalize_lines()]
+        self.engine.execute(lines, **losses, scaler=self.made.scaler)
         self.recorder.explicit = True
         self.engine.after_backward(index)
         self.recorder.explicit = False

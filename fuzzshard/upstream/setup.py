@@ -15,6 +15,7 @@ from fuzzshard.case.case import (
     TensorSpec,
     WrapGroup,
 )
+from fuzzshard.case.edit import with_reshards
 from fuzzshard.case.graph import Block
 from fuzzshard.parts.ops import Backward, Forward, Op, Step, ZeroGrad
 
@@ -62,8 +63,10 @@ def make(
     wrap: tuple[WrapGroup, ...],
     **options: Any,
 ) -> Case:
-    """A case with upstream's seed and its loss, the sum of the output."""
-    return Case(
+    """A case with upstream's seed and its loss, the sum of the output; upstream does not mind that
+    parameters are not sharded when they change.
+    """
+    case = Case(
         seed=SEED,
         model=model,
         schedule=tuple(schedule),
@@ -73,6 +76,7 @@ def make(
         loss="sum",
         **options,
     )
+    return with_reshards(case)
 
 
 def floats(batch: int, *sizes: int, requires_grad: bool = False, same: bool = False) -> Inputs:

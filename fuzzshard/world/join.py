@@ -21,6 +21,7 @@ from fuzzshard.instruments import OFF, off_readings, off_text, switch_off
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.device import sleep_while_waiting
 from fuzzshard.world.messages import Port, Ready, receive, send
+from fuzzshard.world.placement import cores_of
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +34,8 @@ def join(channel: socket.socket, rank: int, config: WorldConfig) -> torch.device
     from fuzzshard.engines.mesh import install_group_cache
     from fuzzshard.training import collectives, hooks, torch_coverage
 
+    if config.device == "cpu":
+        os.sched_setaffinity(0, cores_of(rank, config.size, os.sched_getaffinity(0)))
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     device = _device(rank, config)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Literal
 
@@ -61,6 +62,18 @@ def _quota_v1(folder: Path) -> tuple[int, int] | None:
 def place_on_cpu(worlds: Worlds, size: int, cores: int) -> int:
     """How many worlds of ``size`` ranks run here; ``auto`` gives each rank a core."""
     return worlds if isinstance(worlds, int) else max(1, cores // size)
+
+
+def cores_of(rank: int, size: int, cores: Collection[int]) -> set[int]:
+    """The ``cores`` that a rank of a world of ``size`` ranks on the CPU keeps to.
+
+    Where ranks fill all cores evenly, each has its own: the threads of gloo wake one another
+    several times for each message, and woken on other cores they take a tenth more time (note
+    0036). Anywhere else the kernel places them, as it does where other worlds run beside.
+    """
+    if size % len(cores):
+        return set(cores)
+    return {sorted(cores)[rank % len(cores)]}
 
 
 def check_cores(size: int, cores: int, of: RanksOf = "world") -> None:

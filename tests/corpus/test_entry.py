@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from cases import FORWARD, STEP, make_case
 
 from fuzzshard.case import codec
 from fuzzshard.corpus import codec as entry_codec
@@ -15,6 +16,7 @@ from fuzzshard.corpus.entry import FORMAT, Confirmation, CorpusEntry, digest, ma
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.doctor import clean_case
 from fuzzshard.errors import EXIT_USAGE, InvalidEntry
+from fuzzshard.parts.ops import Forward, Reshard
 from fuzzshard.verdict import Finding, Status, Verdict
 
 CASE = clean_case(2)
@@ -261,3 +263,15 @@ print(digest(clean_case(2)))
 def test_an_entry_is_flaky_when_some_confirming_run_did_not_show_it() -> None:
     assert not ENTRY.flaky
     assert msgspec.structs.replace(ENTRY, confirmed=Confirmation(runs=3, reproduced=2)).flaky
+
+
+def test_a_case_of_format_3_is_resharded_where_it_was_without_an_op() -> None:
+    schedule = (FORWARD, Forward(grad=False), STEP)
+    finding = msgspec.structs.replace(FINDING, op=2)
+    entry = msgspec.structs.replace(
+        ENTRY, format=3, case=make_case(schedule=schedule), findings=(finding,)
+    )
+    read = decode_entry(encode_entry(entry), PATH)
+    assert read.case.schedule == (FORWARD, Forward(grad=False), Reshard(), STEP)
+    assert read.findings[0].op == 3
+    assert "reshard before it" in invalid(encode_entry(msgspec.structs.replace(entry, format=4)))

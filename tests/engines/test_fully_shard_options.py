@@ -323,7 +323,9 @@ SCHEDULES: dict[str, Case] = {
         ),
         mesh=HSDP,
     ),
-    "unshard before forward": make_case(schedule=(Unshard(), *TWO_STEPS, Unshard(), STEP)),
+    "unshard before forward": make_case(
+        schedule=(Unshard(), *TWO_STEPS, Unshard(), Reshard(), STEP)
+    ),
     "unshard without waiting": make_case(schedule=(Unshard(async_op=True), *TWO_STEPS)),
     "unshard of one module without waiting, then of all": make_case(
         schedule=(Unshard(target="a", recurse=False, async_op=True), Unshard(), *TWO_STEPS)

@@ -135,15 +135,15 @@ def test_a_list_group_of_which_a_part_ran_is_unknown() -> None:
     assert predictions(case, "a.weight")[-1] == "unknown"
 
 
-def test_a_step_after_an_extra_forward_finds_parameters_resharded() -> None:
+def test_a_forward_after_the_backward_registers_whole_parameters() -> None:
     extra = Forward(batch=2, grad=False)
-    case = make_case(schedule=(FORWARD, BACKWARD, extra, STEP), wrap=groups(ROOT))
-    assert predictions(case) == ["sharded", "whole", "sharded", "whole", "sharded"]
+    case = make_case(schedule=(FORWARD, BACKWARD, extra), wrap=groups(ROOT))
+    assert predictions(case) == ["sharded", "whole", "sharded", "whole"]
 
 
 def test_a_skipped_backward_reshards_nothing() -> None:
     case = make_case(schedule=ONCE, wrap=groups(ROOT), freezes=(Freeze(target=ROOT),))
-    assert predictions(case, skipped=(BACKWARD_AT,)) == ["sharded", "whole", "whole", "sharded"]
+    assert predictions(case, skipped=(BACKWARD_AT,)) == ["sharded", "whole", "whole", "whole"]
 
 
 def test_with_reshard_after_backward_off_nothing_is_promised_after_backward() -> None:
@@ -249,10 +249,6 @@ def test_unshard_and_reshard_concern_the_modules_they_name() -> None:
     )
     assert predictions(case, "a.bias") == ["sharded", "sharded", "whole", "whole"]
     assert predictions(case, "b.bias") == ["sharded", "whole", "whole", "whole"]
-
-
-def test_a_step_finds_what_was_unshard_resharded() -> None:
-    assert run_time(*ONCE, Unshard(), STEP)[-2:] == ["whole", "sharded"]
 
 
 def test_reshard_after_forward_can_be_set_at_run_time() -> None:

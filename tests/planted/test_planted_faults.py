@@ -48,6 +48,7 @@ from fuzzshard.parts.ops import (
     LoadState,
     RegisterHook,
     Reshard,
+    RunningAverage,
     SaveState,
     SetDivideFactor,
     SetFlag,
@@ -159,6 +160,12 @@ DIVERGENCES = {
         f"{DIVERGED}/output",
         FORWARD_AT + 1,
         "output 0 of the root",
+    ),
+    "average_of_shards_stays": Planted(
+        make_case(schedule=(RunningAverage(), *ONE_STEP, RunningAverage(copied=True))),
+        f"{DIVERGED}/parameter",
+        STEP_AT + 2,
+        "a.bias",
     ),
     "sum_is_not_divided": Planted(
         make_case(wrap=(WrapGroup(modules=("a",), communication=("sum",)), *groups("b", ROOT))),
@@ -317,6 +324,18 @@ DIVERGENCES = {
     ),
     "minimizes_shards": Planted(
         make_case(optimizer=Optimizer(maximize=True)), f"{DIVERGED}/parameter", STEP_AT, "a.bias"
+    ),
+    "shards_stay_scaled": Planted(
+        make_case(optimizer=Optimizer(grad_scaler="finite")),
+        f"{DIVERGED}/parameter",
+        STEP_AT,
+        "a.bias",
+    ),
+    "infinite_shards_are_stepped": Planted(
+        make_case(optimizer=Optimizer(grad_scaler="infinite")),
+        f"{DIVERGED}/parameter",
+        STEP_AT,
+        "a.bias",
     ),
     "rmsprop_goes_too_far": Planted(
         make_case(optimizer=Optimizer(kind="rmsprop")),
@@ -656,6 +675,7 @@ def test_a_fault_of_one_moment_shows_where_a_call_comes_at_that_moment_only() ->
     [
         *("minimizes_shards", "rmsprop_goes_too_far"),
         *("steps_with_the_first_rate", "rate_not_loaded"),
+        *("shards_stay_scaled", "infinite_shards_are_stepped"),
     ],
 )
 def test_a_fault_of_an_optimizer_option_shows_where_a_case_has_that_option_only(
@@ -675,9 +695,10 @@ def test_a_fault_of_a_loss_shows_where_a_case_has_that_loss_only() -> None:
             assert world.run(other).status is Status.PASS
 
 
-def test_a_fault_of_users_hooks_shows_where_a_case_has_one_only() -> None:
-    case = DIVERGENCES["drops_hooks_of_users"].case
-    with faulty_world("drops_hooks_of_users", case) as world:
+@pytest.mark.parametrize("fault", ["drops_hooks_of_users", "average_of_shards_stays"])
+def test_a_fault_of_an_op_shows_where_a_case_has_it_only(fault: str) -> None:
+    case = DIVERGENCES[fault].case
+    with faulty_world(fault, case) as world:
         assert world.run(msgspec.structs.replace(case, schedule=ONE_STEP)).status is Status.PASS
 
 

@@ -19,14 +19,14 @@ from fuzzshard.world import World, WorldConfig
 
 FAULT = Path(__file__).parent / "faults" / "weights_by_rows.py"
 SIGNATURE = "divergence/fully_shard/gradient"
-SEED, ENOUGH = 4, 150
+SEED, ENOUGH = 2, 150
 
 
 def test_a_reduction_that_weights_by_rows_is_found_and_shrunk_to_one_batch_of_another_size(
     two_ranks: World,
 ) -> None:
     stream = case_stream(SEED, world_size=2, engines=("fully_shard",))
-    drawn = itertools.islice(stream, ENOUGH)
+    drawn = [case for case in itertools.islice(stream, ENOUGH) if case.inputs.rank_batches]
     with World(WorldConfig(size=2, preload=(str(FAULT),))) as world:
 
         def shows_it(case: Case) -> bool:

@@ -35,6 +35,7 @@ from fuzzshard.parts.ops import (
     Forward,
     LoadState,
     Reshard,
+    RunningAverage,
     SaveState,
     SetDivideFactor,
     SetFlag,
@@ -136,6 +137,13 @@ STATES = replace(
         *STEP,
     ),
     optimizer=Optimizer(kind="adam", lr=0.01, lr_scheduler="step_lr"),
+)
+AVERAGED = replace(
+    SMALL,
+    model=chain("linear0", "linear1"),
+    wrap=TWO,
+    schedule=(*STEP, RunningAverage(decay=0.5), *STEP, RunningAverage(copied=True)),
+    optimizer=Optimizer(grad_scaler="infinite"),
 )
 REBUILT = replace(
     STATES,
@@ -265,6 +273,7 @@ ALL: dict[str, Case] = {
     "aborted": ABORTED,
     "options": OPTIONS,
     "states": STATES,
+    "averaged and scaled": AVERAGED,
     "rebuilt": REBUILT,
     "tensor_parallel": TENSOR_PARALLEL,
     "precision": PRECISION,

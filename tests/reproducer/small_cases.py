@@ -30,6 +30,7 @@ from fuzzshard.parts.leaves.rms_norm import RMSNorm
 from fuzzshard.parts.ops import (
     Backward,
     Forward,
+    Reshard,
     SetFlag,
     SetMode,
     SetRequiresGrad,
@@ -135,6 +136,7 @@ EVERYTHING = Case(
         Backward(which="oldest"),
         Backward(),
         Forward(batch=3, grad=False),
+        Reshard(),
         Step(),
         ZeroGrad(set_to_none=False),
         SetMode(train=False),

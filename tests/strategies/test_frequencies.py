@@ -53,6 +53,7 @@ EXTENSION_FEATURES = frozenset(
             "optimizer:step_lr",
             "optimizer:cosine_annealing_lr",
             "optimizer:one_cycle_lr",
+            *("optimizer:scaled", "optimizer:skipped"),
         ),
         *("returns:list", "returns:namedtuple", "returns:dataclass"),
     )
@@ -129,6 +130,7 @@ SELDOM = {
     **dict.fromkeys(("op:abort_forward", "op:abort_backward"), 0.004),
     **dict.fromkeys(("option:finalize_wait", "option:finalize_async"), 0.007),
     **dict.fromkeys(("input:rows_vary", "input:one_row", "input:no_rows"), 0.005),
+    **dict.fromkeys(("optimizer:scaled", "optimizer:skipped"), 0.01),
     "op:load_assign": 0.004,
     "fsdp1:hybrid": 0.012,
     "ddp:broadcasts": 0.001,

@@ -14,6 +14,7 @@ from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import (
     Backward,
     Forward,
+    Reshard,
     SetFlag,
     SetMode,
     SetRequiresGrad,
@@ -126,7 +127,7 @@ def test_a_plan_that_makes_no_sense_is_refused(change, message):
         ),
         (
             (off("reshard_after_backward"), Forward(), Backward(), Step()),
-            "a step follows a backward with reshard_after_backward=False",
+            "step is for sharded parameters, and some may be unsharded; reshard before it",
         ),
     ],
 )
@@ -139,7 +140,9 @@ def test_a_schedule_that_cannot_run_is_refused(schedule, message):
 @pytest.mark.parametrize("op", [SetMode(train=False), SetRequiresGrad(target="head", value=False)])
 def test_what_recomputation_depends_on_stays_until_the_backward(op):
     broken = replace(
-        VALID, checkpoints=(Checkpoint(module="head"),), schedule=(Forward(), op, Backward())
+        VALID,
+        checkpoints=(Checkpoint(module="head"),),
+        schedule=(Forward(), Reshard(), op, Backward()),
     )
     with pytest.raises(InvalidCase, match="between a checkpointed forward and its backward"):
         validate(broken, 4)

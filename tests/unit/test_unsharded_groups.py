@@ -1,15 +1,19 @@
-"""After which ops a group of ``fully_shard`` may be unsharded, so that users have to reshard."""
+"""Before which ops the documentation asks for a reshard."""
 
 from __future__ import annotations
 
+import pytest
 from cases import AGAIN, BACKWARD, FORWARD, ROOT, STEP, call, children, groups, make_case
 
-from fuzzshard.case.case import Freeze, WrapGroup
+from fuzzshard.case.case import Case, Expect, Freeze, Inputs, TensorSpec, WrapGroup
+from fuzzshard.case.edit import with_reshards
 from fuzzshard.case.graph import Block
-from fuzzshard.case.schedule_state import follow
+from fuzzshard.case.schedule_state import lacking_reshards
+from fuzzshard.case.validate import validate
+from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.op import Op
-from fuzzshard.parts.ops import Forward, Reshard, SetFlag, Unshard
+from fuzzshard.parts.ops import Abort, Cast, Forward, Reshard, SetFlag, SetRequiresGrad, Unshard
 
 PARTLY_USED = Block(
     children=children(a=Linear(out=5), b=Linear(out=3)),
@@ -17,40 +21,90 @@ PARTLY_USED = Block(
     outputs=("h", "z"),
     returns="tuple",
 )
+WITHOUT_GRADIENTS = Forward(batch=1, grad=False)
+FREEZE = SetRequiresGrad(target="a", value=False)
 
 
-def before_step(
+def stepping(
     *schedule: Op, wrap: tuple[WrapGroup, ...] = groups("a", "b"), **options: object
-) -> bool:
-    case = make_case(PARTLY_USED, schedule=(*schedule, STEP), wrap=wrap, **options)
-    *_, at = follow(case)
-    return at.may_be_unsharded
+) -> Case:
+    return make_case(PARTLY_USED, schedule=(*schedule, STEP), wrap=wrap, **options)
+
+
+def lacks(*schedule: Op, **options: object) -> bool:
+    """Whether a step after ``schedule`` lacks a reshard."""
+    return bool(lacking_reshards(stepping(*schedule, **options)))
 
 
 def test_a_backward_through_all_groups_reshards_them_without_a_wrapped_root() -> None:
-    assert not before_step(FORWARD, BACKWARD)
-    assert not before_step(FORWARD, AGAIN, BACKWARD)
+    assert not lacks(FORWARD, BACKWARD)
+    assert not lacks(FORWARD, AGAIN, BACKWARD)
 
 
 def test_a_group_that_the_loss_does_not_depend_on_may_stay_unsharded() -> None:
     first = Forward(outputs=(0,))
-    assert before_step(first, BACKWARD)
-    assert not before_step(first, BACKWARD, wrap=groups("a"))
-    assert not before_step(first, BACKWARD, wrap=groups("a", "b", ROOT))
+    assert lacks(first, BACKWARD)
+    assert not lacks(first, BACKWARD, wrap=groups("a"))
+    assert not lacks(first, BACKWARD, wrap=groups("a", "b", ROOT))
 
 
 def test_a_frozen_group_may_stay_unsharded() -> None:
-    assert before_step(FORWARD, BACKWARD, freezes=(Freeze(target="a"),))
+    assert lacks(FORWARD, BACKWARD, freezes=(Freeze(target="a"),))
+
+
+def test_a_backward_with_nothing_to_differentiate_reshards_nothing() -> None:
+    frozen = (Freeze(target="a"), Freeze(target="b"))
+    inputs = Inputs(batch=2, tensors=(TensorSpec(size=5),))
+    assert lacks(FORWARD, BACKWARD, wrap=groups("a", "b", ROOT), freezes=frozen, inputs=inputs)
 
 
 def test_a_forward_or_an_unshard_after_the_backward_leaves_groups_unsharded_until_a_reshard() -> (
     None
 ):
-    for op in (Forward(batch=1, grad=False), Unshard(target="b")):
-        assert before_step(FORWARD, BACKWARD, op)
-        assert not before_step(FORWARD, BACKWARD, op, Reshard())
-        assert before_step(FORWARD, BACKWARD, op, Reshard(target="a"))
+    for op in (WITHOUT_GRADIENTS, Unshard(target="b")):
+        assert lacks(FORWARD, BACKWARD, op)
+        assert not lacks(FORWARD, BACKWARD, op, Reshard())
+        assert lacks(FORWARD, BACKWARD, op, Reshard(target="a"))
 
 
-def test_without_resharding_after_backward_groups_stay_unsharded() -> None:
-    assert before_step(SetFlag(flag="reshard_after_backward", value=False), FORWARD, BACKWARD)
+def test_a_forward_of_groups_that_reshard_after_it_leaves_nothing_unsharded() -> None:
+    resharding = groups("a", "b", ROOT, reshard=True)
+    assert not lacks(WITHOUT_GRADIENTS, wrap=resharding)
+    assert lacks(WITHOUT_GRADIENTS, wrap=groups("a", "b", ROOT))
+    keep = SetFlag(flag="reshard_after_forward", value=False, target="b", recurse=False)
+    assert lacks(keep, WITHOUT_GRADIENTS, wrap=resharding)
+
+
+def test_what_is_gathered_ahead_may_not_be_used() -> None:
+    wrap = (
+        WrapGroup(modules=("a",), reshard_after_forward=True, forward_prefetch=("b",)),
+        WrapGroup(modules=("b",), reshard_after_forward=True),
+    )
+    assert lacks(Forward(target="a", grad=False), wrap=wrap)
+
+
+def test_without_resharding_after_backward_groups_stay_unsharded_until_one_that_does() -> None:
+    off, on = (SetFlag(flag="reshard_after_backward", value=value) for value in (False, True))
+    assert lacks(off, FORWARD, BACKWARD)
+    assert lacks(off, FORWARD, Reshard(), BACKWARD)
+    assert not lacks(off, FORWARD, BACKWARD, on, AGAIN, BACKWARD)
+
+
+@pytest.mark.parametrize("op", [Cast(dtype="float64"), Abort(target="a")], ids=lambda op: op.tag)
+def test_a_cast_and_a_reset_reshard_themselves(op: Op) -> None:
+    assert not lacks(WITHOUT_GRADIENTS, op)
+
+
+def test_engines_without_groups_are_asked_for_nothing() -> None:
+    assert not lacks(WITHOUT_GRADIENTS, engines=("ddp",))
+
+
+def test_a_reshard_is_put_where_one_is_asked_for_and_moves_expectations() -> None:
+    expect = (Expect(engine="fully_shard", kind="error", op=1, pattern="x"),)
+    case = stepping(FORWARD, FREEZE, expect=expect)
+    with pytest.raises(InvalidCase, match="set_requires_grad is for sharded parameters"):
+        validate(case)
+    case = with_reshards(case)
+    assert case.schedule == (FORWARD, Reshard(), FREEZE, STEP)
+    assert case.expect[0].op == 2
+    validate(case)

@@ -13,6 +13,7 @@ from fuzzshard.world.placement import (
     WORLDS_PER_DEVICE_SET,
     available_cores,
     check_cores,
+    cores_of,
     place_on_cpu,
     place_on_devices,
 )
@@ -25,6 +26,19 @@ def test_auto_on_a_cpu_gives_each_rank_a_core() -> None:
 
 def test_a_machine_with_too_few_cores_has_one_world_all_the_same() -> None:
     assert place_on_cpu("auto", 4, 2) == 1
+
+
+@pytest.mark.parametrize(("size", "ranks_on_each"), [(2, [1, 1]), (4, [2, 2]), (8, [4, 4])])
+def test_ranks_that_fill_all_cores_evenly_keep_to_one_each(
+    size: int, ranks_on_each: list[int]
+) -> None:
+    placed = [cores_of(rank, size, {3, 7}) for rank in range(size)]
+    assert [placed.count({core}) for core in (3, 7)] == ranks_on_each
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 6])
+def test_ranks_that_do_not_are_placed_by_the_kernel(size: int) -> None:
+    assert all(cores_of(rank, size, range(4)) == {0, 1, 2, 3} for rank in range(size))
 
 
 def test_a_world_of_more_ranks_than_cores_can_run_is_refused() -> None:

@@ -21,7 +21,16 @@ from fuzzshard.parts.leaves.conv1d import Conv1d
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
 from fuzzshard.parts.leaves.rms_norm import RMSNorm
-from fuzzshard.parts.ops import Abort, Cast, Forward, SaveState, SetFlag, SetPath, SetRequiresGrad
+from fuzzshard.parts.ops import (
+    Abort,
+    Cast,
+    Forward,
+    Reshard,
+    SaveState,
+    SetFlag,
+    SetPath,
+    SetRequiresGrad,
+)
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig
 
@@ -112,6 +121,7 @@ PAST: dict[str, Case] = {
             BACKWARD,
             SYNC,
             FORWARD,
+            Reshard(),
             SetRequiresGrad(target="", value=False),
             BACKWARD,
         ),
@@ -135,7 +145,7 @@ PAST: dict[str, Case] = {
             a=LINEAR,
             b=Activation(),
         ),
-        (NO_SYNC, FORWARD, BACKWARD, SetPath(path=1), SYNC, FORWARD, BACKWARD, STEP),
+        (NO_SYNC, FORWARD, BACKWARD, SetPath(path=1), SYNC, FORWARD, BACKWARD, Reshard(), STEP),
         wrap=groups(""),
         inputs=Inputs(batch=2, tensors=(TensorSpec(size=2),)),
         engines=("ddp", "replicate", "fully_shard", "fsdp1"),
@@ -149,7 +159,7 @@ PAST: dict[str, Case] = {
         engines=("fsdp1",),
         fsdp1=FSDP1(summon="written"),
     ),
-    "a root that its last backward missed is resharded before a step": make_case(
+    "a reshard before a step is for a root that its last backward missed": make_case(
         block(
             use("h0", "a", "x"),
             use("h1", "b", "x"),
@@ -158,12 +168,15 @@ PAST: dict[str, Case] = {
             a=LINEAR,
             b=LINEAR,
         ),
-        (FORWARD, BACKWARD, Forward(outputs=(1,)), BACKWARD, STEP, FORWARD),
+        (FORWARD, BACKWARD, Forward(outputs=(1,)), BACKWARD, Reshard(), STEP, FORWARD),
         wrap=groups("b"),
     ),
-    "parameters frozen between forward and backward are resharded first": make_case(
+    "parameters are resharded and frozen between forward and backward": make_case(
         chain(a=LINEAR, b=LINEAR),
-        (FORWARD, SetRequiresGrad(target="b", value=False), BACKWARD, STEP, FORWARD, BACKWARD),
+        (
+            *(FORWARD, Reshard(), SetRequiresGrad(target="b", value=False), BACKWARD),
+            *(STEP, FORWARD, BACKWARD),
+        ),
         wrap=groups("a", ""),
     ),
     "three contributions to a gradient are added in another order at a module boundary": make_case(

@@ -20,6 +20,7 @@ from fuzzshard.parts.ops import SaveState
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig, processes
 from fuzzshard.world.deadline import Deadline
+from fuzzshard.world.placement import cores_of
 from fuzzshard.world.processes import ForkServer, RankProcess, fork_server
 
 
@@ -74,6 +75,13 @@ def test_a_world_says_what_it_runs_on(two_ranks: World) -> None:
     two_ranks.start()
     assert set(two_ranks.info) == {"torch", "python", "device", "backend", "platform"}
     assert two_ranks.info["backend"] == "gloo"
+
+
+def test_a_rank_keeps_to_the_cores_that_it_was_given(two_ranks: World) -> None:
+    two_ranks.start()
+    cores = os.sched_getaffinity(0)
+    for rank, pid in enumerate(two_ranks.pids):
+        assert os.sched_getaffinity(pid) == cores_of(rank, 2, cores)
 
 
 def test_a_restart_brings_other_processes() -> None:

@@ -95,6 +95,12 @@ def _options(case: Case) -> Iterator[Exclusion]:
         yield OTHER_GRAPH_ON_ONE_RANK
     if case.mesh.tensor is not None:
         yield Exclusion("a tensor-parallel axis, which is fully_shard's", _OURS)
+    if case.optimizer.does("scales"):
+        yield Exclusion(
+            "a GradScaler: FSDP1 has one of its own",
+            "sharded_grad_scaler.py: 'ShardedGradScaler helps perform gradient scaling in a shard "
+            "aware manner.'",
+        )
     if case.init == "meta":
         yield Exclusion(
             "a model on the meta device, which FSDP1 gives other initial values",
@@ -174,7 +180,7 @@ def _of_schedule(case: Case, skipped: Collection[int]) -> Iterator[Exclusion]:
                 )
         if (op.updates or op.zeroes_gradients) and unsynced:
             yield Exclusion("a step on gradients that were not synchronised", _NO_SYNC)
-        elif op.updates and forwarded:
+        elif (op.updates or op.averages) and forwarded:
             yield Exclusion(
                 "parameters change between forward and backward, which may not persist "
                 "(fully_sharded_data_parallel.py, class docstring)",

@@ -25,7 +25,6 @@ from fuzzshard.engines.sync import ExplicitSync
 from fuzzshard.instruments import GROUP_STATES, UNREDUCED, UNSHARDED_MEMORY, reading, works
 from fuzzshard.model.build import build_model
 from fuzzshard.parts.op import Op
-from fuzzshard.program.groups import reshard_lines
 from fuzzshard.program.setup import materialize_lines
 
 
@@ -147,10 +146,6 @@ class FullyShard(Engine):
             if owner is not UNMANAGED:
                 states[owner] = group_state(group, names)
         return states
-
-    @override
-    def before_change(self) -> None:
-        self.execute(reshard_lines("model"))
 
 
 ENGINE = FullyShard

@@ -16,6 +16,7 @@ from fuzzshard.parts.ops.forward import Forward as Forward
 from fuzzshard.parts.ops.load_state import LoadState as LoadState
 from fuzzshard.parts.ops.register_hook import RegisterHook as RegisterHook
 from fuzzshard.parts.ops.reshard import Reshard as Reshard
+from fuzzshard.parts.ops.running_average import RunningAverage as RunningAverage
 from fuzzshard.parts.ops.save_state import SaveState as SaveState
 from fuzzshard.parts.ops.set_divide_factor import SetDivideFactor as SetDivideFactor
 from fuzzshard.parts.ops.set_flag import SetFlag as SetFlag
@@ -32,6 +33,7 @@ OPS: tuple[type[Op], ...] = (
     *(Forward, Backward, SetMode, Step, ZeroGrad, SetRequiresGrad, SetPath, Abort),
     *(Unshard, Reshard, ClipGradNorm, ClipGradValue, Cast, SetDivideFactor),
     *(SetFlag, TakeStateDict, SaveState, CorruptState, LoadState, SetGradEnabled, RegisterHook),
+    RunningAverage,
 )
 """In the order in which a schedule that is drawn gets those of one place."""
 
@@ -96,6 +98,11 @@ def choosing(path: int, block: str = "", ranks: op.Ranks = "all") -> Op:
 def gathering(below: op.Below, *, waits: bool = True) -> Op:
     """Return the op that unshards modules, or begins to."""
     return Unshard(target=below.target, recurse=below.recurse, async_op=not waits)
+
+
+def sharding() -> Op:
+    """Return the op that reshards all modules."""
+    return Reshard()
 
 
 def casting_from(dtype: str) -> Op:

@@ -32,7 +32,7 @@ class Reshard(op.Op, tag="reshard", frozen=True, kw_only=True):
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:
-        return scope.unshard_lines(self)
+        return scope.on_groups(self)
 
     @classmethod
     @override

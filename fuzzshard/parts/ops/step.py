@@ -26,6 +26,10 @@ class Step(op.Op, tag="step", frozen=True, kw_only=True):
     }
 
     @override
+    def check(self, at: op.Checked) -> None:
+        at.check_scaled()
+
+    @override
     def features(self, at: op.ScheduleState) -> op.Features:
         if at.steps:
             yield "schedule:several_steps"
@@ -36,8 +40,7 @@ class Step(op.Op, tag="step", frozen=True, kw_only=True):
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:
-        scheduled = ["scheduler.step()"] if scope.case.optimizer.scheduler else []
-        return ["optimizer.step()", *scheduled, *scope.after_step_lines()]
+        return [*scope.case.optimizer.step_lines(), *scope.after_step_lines()]
 
     @override
     def run(self, trainer: op.Trainer, index: int) -> None:

@@ -18,10 +18,12 @@ Trait = Literal[
     "steps_lists",
     "may_step_lists",
     "hands_over_event",
+    "scales",
 ]
 """What values do that somebody else has to know: the class takes ``momentum``, or decays weights
 unless it is told otherwise; a gradient of zeros is not the same as none; a step leaves a state;
-parameters are stepped, or may be, in lists that must be alike; an event is recorded after a step.
+parameters are stepped, or may be, in lists that must be alike; an event is recorded after a step;
+losses are scaled, and steps unscale gradients.
 """
 
 
@@ -41,6 +43,7 @@ class Optimizer(WithOptions["OptimizerOption", Trait], frozen=True, kw_only=True
     post_optim_event: bool = False
     maximize: bool = False
     lr_scheduler: Literal["step_lr", "cosine_annealing_lr", "one_cycle_lr"] | None = None
+    grad_scaler: Literal["finite", "infinite"] | None = None
 
     @property
     def title(self) -> str:
@@ -56,6 +59,22 @@ class Optimizer(WithOptions["OptimizerOption", Trait], frozen=True, kw_only=True
     def scheduler(self) -> str:
         """The expression of what changes the learning rate of ``optimizer``, or nothing."""
         return "".join(option.scheduler(value) for option, value in self.told())
+
+    @property
+    def scaler(self) -> str:
+        """The expression of what scales losses, or nothing."""
+        return "".join(option.scaler(value) for option, value in self.told())
+
+    def step_lines(self) -> list[str]:
+        """Return the statements of a step."""
+        scaled = ["scaler.step(optimizer)", *self._updates()] if self.scaler else []
+        return [
+            *(scaled or ["optimizer.step()"]),
+            *(["scheduler.step()"] if self.scheduler else []),
+        ]
+
+    def _updates(self) -> list[str]:
+        return [line for option, value in self.told() if (line := option.update(value))]
 
     def initially(self, state: str) -> float | None:
         """Return what each element of a state is before the first step; None where that depends
@@ -73,6 +92,11 @@ class Optimizer(WithOptions["OptimizerOption", Trait], frozen=True, kw_only=True
         """Return it without these, and with all others."""
         named = {option.name: tuple(paths) for option in OPTIMIZER_OPTIONS if option.leaves_out}
         return replace(self, **named)
+
+    def unscaled(self) -> Optimizer:
+        """Return it without a scaler of losses."""
+        scaling = (option.name for option, value in self.told() if option.scaler(value))
+        return replace(self, **{name: default_of(self, name) for name in scaling})
 
     def call(self) -> tuple[str, list[str]]:
         """Return its class, and the arguments that are not torch's defaults."""
@@ -124,6 +148,14 @@ class OptimizerOption(Option):
 
     def scheduler(self, value: Any) -> str:
         """Return the expression of a scheduler of the learning rate, where it says which."""
+        return ""
+
+    def scaler(self, value: Any) -> str:
+        """Return the expression of a scaler of losses, where it says which."""
+        return ""
+
+    def update(self, value: Any) -> str:
+        """Return the update of the scaler, where it says how."""
         return ""
 
     def features(self, value: Any) -> Iterator[str]:

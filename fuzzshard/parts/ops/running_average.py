@@ -1,0 +1,79 @@
+"""Running averages of the parameters."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from typing_extensions import override
+
+from fuzzshard.errors import InvalidCase
+from fuzzshard.parts import op, ops
+from fuzzshard.parts.moments import MODIFIED, Moment
+
+
+class RunningAverage(op.Op, tag="running_average", frozen=True, kw_only=True):
+    """``AveragedModel.update_parameters()``: an exponential average with ``decay``, or an equal
+    one without. What comes first of a schedule says which.
+
+    ``fully_shard`` cannot be copied ("FSDP does not support deepcopy"), so that the average is of
+    the parameters alone. ``copied``: the average becomes their value.
+    """
+
+    decay: float | None = None
+    copied: bool = False
+
+    says = "running_average(decay={op.decay}, copied={op.copied})"
+    lane = "optimizer"
+    looks = ("registered", "trained")
+    averages = True
+    never = {"forward_to_backward": MODIFIED}
+    meanings = {
+        "op:running_average": "a running average of the parameters",
+        "op:running_average_copied": "a running average that is copied into the parameters",
+    }
+    choices = (op.Choice("running_average", 9, 104, needs=("several_steps",)),)
+
+    @override
+    def check(self, at: op.Checked) -> None:
+        if self.copied and at.pending:
+            raise InvalidCase(
+                "an average is copied into parameters between a forward and its backward",
+                "autograd refuses parameters that were changed in place: move the op",
+            )
+
+    @override
+    def features(self, at: op.ScheduleState) -> op.Features:
+        yield "op:running_average_copied" if self.copied else "op:running_average"
+
+    @override
+    def statements(self, scope: op.Scope) -> list[str]:
+        parameters = f"{scope.called}.parameters()"
+        lines = [f"averaged = update_average(averaged, {parameters}, {self.decay})"]
+        if self.copied:
+            lines += [
+                "with torch.no_grad():",
+                f"    for p, mean in zip({parameters}, averaged.parameters()):",
+                "        p.copy_(mean)",
+            ]
+        return lines
+
+    @classmethod
+    @override
+    def draw(cls, run: op.Run, moment: str) -> None:
+        """After the step."""
+        if moment == "update" and run.allows("running_average", 80):
+            run.ops.append(cls._drawn(run))
+
+    @classmethod
+    @override
+    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
+        return (cls._drawn(run),) if "running_average" in run.swarm else ()
+
+    @classmethod
+    def _drawn(cls, run: op.Run) -> Self:
+        return cls(decay=run.tape.pick((0.5, 0.875, None)), copied=run.tape.chance(50))
+
+    @classmethod
+    @override
+    def additions(cls, offered: op.Offered) -> op.Additions:
+        yield (cls(), *ops.training(offered.batch), cls(copied=True))
