@@ -182,7 +182,7 @@ def test_the_optimizer_holds_every_parameter_and_the_hyperparameters(kind: Any) 
         optimizer=Optimizer(kind=kind, lr=0.5, weight_decay=0.25), freezes=(Freeze(target="a"),)
     )
     engine = Reference(case, ONE_RANK, torch.float32)
-    optimizer, _ = make_optimizer(case, engine)
+    optimizer = make_optimizer(case, engine).optimizer
     assert type(optimizer).__name__.lower() == kind
     (group,) = optimizer.param_groups
     assert (group["lr"], group["weight_decay"], len(group["params"])) == (0.5, 0.25, 4)
