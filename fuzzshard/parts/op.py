@@ -98,6 +98,15 @@ class Toggle(NamedTuple):
     engines_only: bool = False
 
 
+class Hooked(NamedTuple):
+    """A parameter whose gradients go through a hook of the user: those that come, or all that has
+    ``accumulated``.
+    """
+
+    parameter: str
+    accumulated: bool
+
+
 class Choice(NamedTuple):
     """A choice of swarms: in ``percent`` of the cases that have any extension.
 
@@ -160,6 +169,8 @@ class Op(Part, frozen=True, kw_only=True):
     takes_state: ClassVar[bool] = False
     """Whether it takes or loads a state dict, for which parameters are registered sharded."""
     loads: ClassVar[bool] = False
+    of_optimizer: ClassVar[bool] = False
+    """Whether it calls a method of the optimizer."""
     corrupts: ClassVar[bool] = False
     """Whether parameters and the optimizer's state lose their values."""
 
@@ -250,6 +261,11 @@ class Op(Part, frozen=True, kw_only=True):
     @property
     def toggle(self) -> Toggle | None:
         """The ``requires_grad`` that it sets."""
+        return None
+
+    @property
+    def hooked(self) -> Hooked | None:
+        """The parameter that it registers a hook on."""
         return None
 
     @property

@@ -134,8 +134,7 @@ class Program:
         ):
             lines.append(f"params = {self.scope.parameters(self.scope.model)}")
         has_optimizer = any(
-            op.updates or op.zeroes_gradients or op.via or op.loads or op.corrupts
-            for op in self.ops
+            op.of_optimizer or op.via or op.loads or op.corrupts for op in self.ops
         )
         return [*lines, *(optimizer_lines(self.scope) if has_optimizer else [])]
 

@@ -206,6 +206,12 @@ def _of_op(op: Op) -> Iterator[Exclusion]:
         )
     if op.switch and op.switch.flag in SYNC_FLAGS and not op.switch.below.everything:
         yield Exclusion("a flag for some modules only, which no_sync() cannot express", _NO_SYNC)
+    if op.hooked:
+        yield Exclusion(
+            "a hook on a parameter: backwards come to views of its flat parameter",
+            f"{_CLASS}: 'FSDP replaces managed modules' parameters with torch.Tensor views during "
+            "forward and backward computation'",
+        )
     if op.factor is not None:
         yield Exclusion(
             "a divide factor, which FSDP1 does not have",

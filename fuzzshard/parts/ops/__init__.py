@@ -15,6 +15,10 @@ from fuzzshard.parts.ops.corrupt_state import CorruptState as CorruptState
 from fuzzshard.parts.ops.forward import Forward as Forward
 from fuzzshard.parts.ops.load_state import LoadState as LoadState
 from fuzzshard.parts.ops.register_hook import RegisterHook as RegisterHook
+from fuzzshard.parts.ops.register_parameter_hook import (
+    RegisterParameterHook as RegisterParameterHook,
+)
+from fuzzshard.parts.ops.register_step_hook import RegisterStepHook as RegisterStepHook
 from fuzzshard.parts.ops.reshard import Reshard as Reshard
 from fuzzshard.parts.ops.save_state import SaveState as SaveState
 from fuzzshard.parts.ops.set_divide_factor import SetDivideFactor as SetDivideFactor
@@ -32,6 +36,7 @@ OPS: tuple[type[Op], ...] = (
     *(Forward, Backward, SetMode, Step, ZeroGrad, SetRequiresGrad, SetPath, Abort),
     *(Unshard, Reshard, ClipGradNorm, ClipGradValue, Cast, SetDivideFactor),
     *(SetFlag, TakeStateDict, SaveState, CorruptState, LoadState, SetGradEnabled, RegisterHook),
+    *(RegisterParameterHook, RegisterStepHook),
 )
 """In the order in which a schedule that is drawn gets those of one place."""
 
