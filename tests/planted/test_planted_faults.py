@@ -47,6 +47,8 @@ from fuzzshard.parts.ops import (
     Forward,
     LoadState,
     RegisterHook,
+    RegisterParameterHook,
+    RegisterStepHook,
     Reshard,
     SaveState,
     SetDivideFactor,
@@ -100,6 +102,7 @@ KEEP, ALL_REDUCE = (SetFlag(flag="requires_all_reduce", value=value) for value i
 DIVERGED = "divergence/fully_shard"
 
 ADAM = Optimizer(kind="adam")
+HOOKED = RegisterParameterHook(hook="post_accumulate_grad_hook", target="a.bias")
 HALVED = Optimizer(lr_scheduler="step_lr")
 LOAD_AT = 6
 
@@ -159,6 +162,24 @@ DIVERGENCES = {
         f"{DIVERGED}/output",
         FORWARD_AT + 1,
         "output 0 of the root",
+    ),
+    "drops_hooks_of_outputs": Planted(
+        make_case(schedule=(RegisterHook(hook="output_hook", target="b"), *ONE_STEP)),
+        f"{DIVERGED}/input_gradient",
+        BACKWARD_AT + 1,
+        "input 0 of batch 0",
+    ),
+    "drops_hooks_of_parameters": Planted(
+        make_case(schedule=(HOOKED, *ONE_STEP)), f"{DIVERGED}/gradient", BACKWARD_AT + 1, "a.bias"
+    ),
+    "drops_hooks_of_optimizers": Planted(
+        make_case(
+            engines=("zero_redundancy",),
+            schedule=(RegisterStepHook(hook="step_post_hook"), *ONE_STEP),
+        ),
+        "divergence/zero_redundancy/parameter",
+        STEP_AT + 1,
+        "a.bias",
     ),
     "sum_is_not_divided": Planted(
         make_case(wrap=(WrapGroup(modules=("a",), communication=("sum",)), *groups("b", ROOT))),
@@ -675,9 +696,10 @@ def test_a_fault_of_a_loss_shows_where_a_case_has_that_loss_only() -> None:
             assert world.run(other).status is Status.PASS
 
 
-def test_a_fault_of_users_hooks_shows_where_a_case_has_one_only() -> None:
-    case = DIVERGENCES["drops_hooks_of_users"].case
-    with faulty_world("drops_hooks_of_users", case) as world:
+@pytest.mark.parametrize("hooks", ["users", "outputs", "parameters", "optimizers"])
+def test_a_fault_of_users_hooks_shows_where_a_case_has_one_only(hooks: str) -> None:
+    case = DIVERGENCES[f"drops_hooks_of_{hooks}"].case
+    with faulty_world(f"drops_hooks_of_{hooks}", case) as world:
         assert world.run(msgspec.structs.replace(case, schedule=ONE_STEP)).status is Status.PASS
 
 

@@ -33,7 +33,7 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
         "user_hook:post_accumulate_grad_hook": "a hook of the user that changes the accumulated "
         "gradient of a parameter",
     }
-    choices = (op.Choice("parameter_hooks", 12, 104),)
+    choices = (op.Choice("parameter_hooks", 8, 104),)
 
     @property
     @override

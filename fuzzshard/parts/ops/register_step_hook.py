@@ -32,7 +32,7 @@ class RegisterStepHook(op.Op, tag="register_step_hook", frozen=True, kw_only=Tru
         "user_hook:step_pre_hook": "a hook of the user that changes gradients before a step",
         "user_hook:step_post_hook": "a hook of the user that changes parameters after a step",
     }
-    choices = (op.Choice("step_hooks", 10, 105),)
+    choices = (op.Choice("step_hooks", 6, 105),)
 
     @override
     def features(self, at: op.ScheduleState) -> op.Features:
