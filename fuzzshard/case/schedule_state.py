@@ -159,7 +159,8 @@ class ScheduleState:
             roots = self._roots_behind(op.call, modules)
             self.pending.append(Pending(self.index, op.call, modules, self.synced, roots))
         if op.takes:
-            self.pending = [each for each in self.pending if each not in taken]
+            if not op.retains:
+                self.pending = [each for each in self.pending if each not in taken]
             if not skipped:
                 self._unsharded -= frozenset[int]().union(*(each.roots for each in taken))
             self.unsynced = bool(self.off["requires_gradient_sync"])

@@ -249,6 +249,11 @@ class Op(Part, frozen=True, kw_only=True):
         return None
 
     @property
+    def retains(self) -> bool:
+        """Whether the losses that it :attr:`takes` stay pending."""
+        return False
+
+    @property
     def below(self) -> Below | None:
         """The wrapped modules that it is for, where it is for some of them."""
         return None if self.recurse is None else Below(self.target, self.recurse)

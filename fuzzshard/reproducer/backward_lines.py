@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from fuzzshard.model.statements import assignment, indented
 from fuzzshard.parts.op import Op
-from fuzzshard.program.forward import sum_text
+from fuzzshard.program.forward import backward_line, sum_text
 from fuzzshard.reproducer.forward_lines import ForwardLines
 from fuzzshard.reproducer.helpers import averaging_lines
 from fuzzshard.reproducer.module_ops import Flags
@@ -32,7 +32,7 @@ class BackwardLines:
         *,
         reference: bool,
     ) -> None:
-        self.reference = reference
+        self.reference, self._ops = reference, ops
         self.scope, self.case, self.forwards, self.sync, self.flags = (
             scope,
             scope.case,
@@ -63,9 +63,10 @@ class BackwardLines:
             loss = sum_text(taken)
             if len(taken) > 1 and self.scope.aim.seeded:
                 loss = f"({' + '.join(taken)})"
+            call = backward_line(loss, retains=self._ops[index].retains)
             if stops:
-                return [f"{loss}.backward()", *self._finalize()]
-            lines = self._differentiate(index, loss)
+                return [call, *self._finalize()]
+            lines = self._differentiate(index, loss, call)
             lines += self.scope.wait("after_backward")
             self._unsynced = not (self.scope.engine.applies_groups or self.flags.synced)
         if self._leaves_waiting and self.scope.aim.has("reduced", index):
@@ -82,10 +83,10 @@ class BackwardLines:
         lines = self.scope.script.finalize_lines(self.case, self.scope.called)
         return self.scope.unless_reference(lines)
 
-    def _differentiate(self, index: int, loss: str) -> list[str]:
+    def _differentiate(self, index: int, loss: str, call: str) -> list[str]:
         unsynced = self.sync.unsynced[index]
         if not self.by_hand or (self.sync.plain and unsynced):
-            return [*self._clear(index), f"{loss}.backward()", *self._finalize()]
+            return [*self._clear(index), call, *self._finalize()]
         if self.sync.plain:
             parameters = "model.parameters()" if self.reference else "by_hand"
             divisor = next(iter(self.sync.divisors.get(index, {}).values()), None)
@@ -98,7 +99,7 @@ class BackwardLines:
                     "if model is reference:  # the engine does this by itself",
                     *indented(lines),
                 ]
-            return [f"{loss}.backward()", *self._finalize(), *lines]
+            return [call, *self._finalize(), *lines]
         return list(self._backward_call(index, loss))
 
     def _clear(self, index: int) -> list[str]:
@@ -123,5 +124,7 @@ class BackwardLines:
         if factors := self.sync.divisors.get(index):
             yield from assignment("factors", factors)
             arguments.append("divide_by=factors")
+        if self._ops[index].retains:
+            arguments.append("retain_graph=True")
         yield f"backward({', '.join(arguments)})"
         yield from self._finalize()

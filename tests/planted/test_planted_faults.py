@@ -41,6 +41,7 @@ from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import (
     Abort,
+    Backward,
     ClipGradNorm,
     ClipGradValue,
     CorruptState,
@@ -179,6 +180,12 @@ DIVERGENCES = {
         ),
         "divergence/zero_redundancy/parameter",
         STEP_AT + 1,
+        "a.bias",
+    ),
+    "zeroes_gradients_of_a_second_backward": Planted(
+        make_case(schedule=(FORWARD, Backward(retain_graph=True), BACKWARD, STEP)),
+        f"{DIVERGED}/gradient",
+        BACKWARD_AT + 1,
         "a.bias",
     ),
     "sum_is_not_divided": Planted(

@@ -28,6 +28,7 @@ from fuzzshard.parts.leaves.dropout import Dropout
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import (
+    Backward,
     Forward,
     RegisterHook,
     RegisterParameterHook,
@@ -47,6 +48,10 @@ SWITCHED = "not applicable: gradient sync is switched between a forward and its 
 HOOKED = (
     "not applicable: a hook on the gradients that come to a sharded parameter: they come to the "
     "unsharded one"
+)
+RETAINED = (
+    "not applicable: a second backward of a forward, of which DDP synchronises the first "
+    "(https://github.com/pytorch/pytorch/issues/47260)"
 )
 UNSYNCED = "not applicable: a step on gradients that were not synchronised"
 
@@ -78,6 +83,11 @@ SCHEDULES = {
             *(RegisterHook(hook=hook, target="a") for hook in get_args(Hook)),
             *TWO_STEPS,
         ),
+    ),
+    "two backwards through one graph": bounded(
+        None,
+        (FORWARD, Backward(retain_graph=True), BACKWARD, STEP, ZERO, AGAIN, BACKWARD, STEP),
+        ddp=RETAINED,
     ),
     "users' hooks on gradients that come": bounded(
         None,

@@ -87,6 +87,13 @@ HOOKED_UNSYNCED = Exclusion(
     "for a tensor have been accumulated', which DDP's are on each rank by then; engines that keep "
     "unsynchronised gradients elsewhere call it when they are reduced",
 )
+RETAINED = Exclusion(
+    "a second backward of a forward, of which DDP synchronises the first "
+    "(https://github.com/pytorch/pytorch/issues/47260)",
+    "reducer.cpp, autograd_hook: 'Ignore if we don't expect to be called. This may be the case if "
+    "the user wants to accumulate gradients for number of iterations before reducing them.'; "
+    "distributed.py, forward: prepare_for_backward expects one backward",
+)
 NOTHING_DIFFERENTIATED = Exclusion(
     "a step on gradients that were not synchronised: a backward had nothing to differentiate",
     _NO_SYNC,
@@ -124,6 +131,7 @@ def not_applicable(case: Case, *, built_by_forward: bool = False) -> Exclusion |
     if any(op.aborts for op in case.schedule):
         return ABORTED
     unsynced = hooked = False
+    retained: set[int] = set()
     for at in follow(case):
         op, call, switch, toggle = at.op, at.op.call, at.op.switch, at.op.toggle
         built = built or (call is not None and not call.target)
@@ -145,6 +153,10 @@ def not_applicable(case: Case, *, built_by_forward: bool = False) -> Exclusion |
             unsynced = not at.synced
             if hooked and unsynced:
                 return HOOKED_UNSYNCED
+            places = {each.place for each in at.taken}
+            if at.synced and not places.isdisjoint(retained):
+                return RETAINED
+            retained |= places if op.retains else set()
         hooked |= op.hooked is not None and op.hooked.accumulated
         if unsynced and (op.updates or op.zeroes_gradients or op.clips):
             return UNSYNCED_STEP

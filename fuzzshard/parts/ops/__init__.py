@@ -49,9 +49,9 @@ def running(call: op.Call) -> Op:
     return Forward(**call._asdict())
 
 
-def taking(which: op.Which) -> Op:
+def taking(which: op.Which, *, retain_graph: bool = False) -> Op:
     """Return the backward of those of the pending losses."""
-    return Backward(which=which)
+    return Backward(which=which, retain_graph=retain_graph)
 
 
 def iteration(batch: int = 0) -> tuple[Op, Op]:
