@@ -269,6 +269,11 @@ class Op(Part, frozen=True, kw_only=True):
         return None
 
     @property
+    def adds(self) -> str | None:
+        """What the optimizer gets that it was made without."""
+        return None
+
+    @property
     def hooked(self) -> Hooked | None:
         """The parameter that it registers a hook on."""
         return None

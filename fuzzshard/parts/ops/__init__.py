@@ -7,6 +7,7 @@ from typing import Literal
 from fuzzshard.parts import op
 from fuzzshard.parts.op import Op as Op
 from fuzzshard.parts.ops.abort import Abort as Abort
+from fuzzshard.parts.ops.add_param_group import AddParamGroup as AddParamGroup
 from fuzzshard.parts.ops.backward import Backward as Backward
 from fuzzshard.parts.ops.cast import Cast as Cast
 from fuzzshard.parts.ops.clip_grad_norm import ClipGradNorm as ClipGradNorm
@@ -36,7 +37,7 @@ OPS: tuple[type[Op], ...] = (
     *(Forward, Backward, SetMode, Step, ZeroGrad, SetRequiresGrad, SetPath, Abort),
     *(Unshard, Reshard, ClipGradNorm, ClipGradValue, Cast, SetDivideFactor),
     *(SetFlag, TakeStateDict, SaveState, CorruptState, LoadState, SetGradEnabled, RegisterHook),
-    *(RegisterParameterHook, RegisterStepHook),
+    *(RegisterParameterHook, RegisterStepHook, AddParamGroup),
 )
 """In the order in which a schedule that is drawn gets those of one place."""
 

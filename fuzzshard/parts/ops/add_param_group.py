@@ -1,0 +1,98 @@
+"""``optimizer.add_param_group()``."""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from fuzzshard.errors import InvalidCase
+from fuzzshard.parts import op
+
+
+class AddParamGroup(op.Op, tag="add_param_group", frozen=True, kw_only=True):
+    """Gives the optimizer what is at ``target``, which it was made without, as a group with a
+    learning rate of its own.
+
+    "This can be useful when fine tuning a pre-trained network as frozen layers can be made
+    trainable and added to the Optimizer as training progresses" (torch/optim/optimizer.py).
+    """
+
+    target: str
+    lr: float | None = None
+
+    lane = "optimizer"
+    of_optimizer = True
+    meanings = {"op:add_param_group": "parameters that the optimizer gets later"}
+    choices = (
+        op.Choice(
+            "add_param_group",
+            10,
+            107,
+            needs=("exclude", "several_steps"),
+            excludes=("save_load", "cast", "lr_scheduler"),
+        ),
+    )
+
+    @property
+    @override
+    def adds(self) -> str:
+        return self.target
+
+    @property
+    @override
+    def wants_sharded(self) -> bool:
+        """The optimizer gets sharded parameters."""
+        return True
+
+    @override
+    def check(self, at: op.Checked) -> None:
+        added = [other.adds for other in at.case.schedule[: at.index] if other.adds is not None]
+        held = at.optimized.union(*map(at.parameters_at, added))
+        new = at.parameters_at(self.target)
+        if not new or new & held:
+            raise InvalidCase(
+                f"the optimizer has what it gets at {self.target!r}, or nothing is there",
+                "name what optimizer.exclude names, once",
+            )
+        if any(other.via or other.casts_to for other in at.case.schedule):
+            raise InvalidCase(
+                "a state of an optimizer is kept whose groups change",
+                '"loaded state dict has a different number of parameter groups" '
+                "(torch/optim/optimizer.py): remove either",
+            )
+        if at.case.optimizer.scheduler:
+            raise InvalidCase(
+                "a scheduler has no rate of a group that is added later",
+                "torch/optim/lr_scheduler.py takes the rates of the groups that there are when it "
+                "is made: remove either",
+            )
+
+    @override
+    def statement(self, index: int, *losses: int) -> str:
+        rate = "" if self.lr is None else f', "lr": {self.lr}'
+        at = op.expression(self.target)
+        return f'optimizer.add_param_group({{"params": {at}{rate}}})'
+
+    @override
+    def statements(self, scope: op.Scope) -> list[str]:
+        return scope.add_param_group_lines(self.target, self.lr)
+
+    @classmethod
+    @override
+    def draw(cls, run: op.Run, moment: str) -> None:
+        """Once, and more often later than before the first step."""
+        paths = run.case.optimizer.left_out
+        due = paths and moment in ("before_step", "step_begins")
+        if not due or any(each.adds is not None for each in run.ops):
+            return
+        if run.allows("add_param_group", 50):
+            run.ops.append(cls(target=run.tape.pick(paths), lr=run.tape.pick((None, 0.25))))
+
+    @classmethod
+    @override
+    def additions(cls, offered: op.Offered) -> op.Additions:
+        for path in offered.case.optimizer.left_out:
+            yield (cls(target=path),)
+
+    @override
+    def mended(self, names: op.Names) -> op.Op | None:
+        return self if names.with_parameters(self.target) == self.target else None
