@@ -55,7 +55,7 @@ model.set_requires_gradient_sync(True)
 (model(x) - model(y)).sum().backward()  # a contrastive loss
 assert len(steps) == 1, f"{len(steps)} steps"
 """
-TORCH = Releases(since="2.11")
+TORCH = Releases(since="2.13")
 PUBLIC = (
     Public(
         query="fully_shard register_post_accumulate_grad_hook called twice in one backward before "
@@ -65,8 +65,8 @@ PUBLIC = (
 )
 _RUN_HOOKS = """
 for state in self._state_ctx.all_states:
-    for param_group in getattr(state, "_fsdp_param_groups", ()):
-        for fsdp_param in param_group.fsdp_params if param_group else ():
+    for param_group in state._fsdp_param_groups:
+        for fsdp_param in param_group.fsdp_params:
             if fsdp_param.__dict__.pop("_hooks_are_due", False):
                 for hook in fsdp_param.sharded_param._post_accumulate_grad_hooks.values():
                     hook(fsdp_param.sharded_param)

@@ -19,7 +19,8 @@ from fuzzshard.reproducer.sync import SyncPlan
 class BackwardLines:
     """Writes backwards; ``flags`` are set by whoever writes the other ops.
 
-    With ``reference`` it is the gradients of the reference that are averaged, and no others.
+    With ``reference`` it is the gradients of the reference that are averaged, and no others. With
+    ``hooks`` these run after that.
     """
 
     def __init__(
@@ -31,7 +32,13 @@ class BackwardLines:
         flags: Flags,
         *,
         reference: bool,
+        hooks: bool,
     ) -> None:
+        self._hooks = [
+            "for p, hook in hooks:",
+            "    if p.grad is not None:",
+            "        hook(p)",
+        ] * hooks
         self.reference, self._ops = reference, ops
         self.scope, self.case, self.forwards, self.sync, self.flags = (
             scope,
@@ -94,13 +101,14 @@ class BackwardLines:
                 lines = averaging_lines(self.case, divisor, parameters)
             else:
                 lines = [f"average({parameters})"]
+            lines += self._hooks
             if self.reference:
                 lines = [
                     "if model is reference:  # the engine does this by itself",
                     *indented(lines),
                 ]
             return [call, *self._finalize(), *lines]
-        return list(self._backward_call(index, loss))
+        return [*self._backward_call(index, loss), *([] if unsynced else self._hooks)]
 
     def _clear(self, index: int) -> list[str]:
         if self.sync.clears != index:

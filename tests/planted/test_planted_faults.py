@@ -41,6 +41,7 @@ from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import (
     Abort,
+    AddParamGroup,
     Backward,
     ClipGradNorm,
     ClipGradValue,
@@ -179,6 +180,15 @@ DIVERGENCES = {
             schedule=(RegisterStepHook(hook="step_post_hook"), *ONE_STEP),
         ),
         "divergence/zero_redundancy/parameter",
+        STEP_AT + 1,
+        "a.bias",
+    ),
+    "steps_added_groups_with_the_first_rate": Planted(
+        make_case(
+            schedule=(AddParamGroup(target="a", lr=0.25), *ONE_STEP),
+            optimizer=Optimizer(exclude=("a",)),
+        ),
+        f"{DIVERGED}/parameter",
         STEP_AT + 1,
         "a.bias",
     ),

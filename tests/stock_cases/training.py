@@ -28,6 +28,7 @@ from fuzzshard.parts.leaves.dropout import Dropout
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import (
+    AddParamGroup,
     Backward,
     Forward,
     RegisterHook,
@@ -83,6 +84,11 @@ SCHEDULES = {
             *(RegisterHook(hook=hook, target="a") for hook in get_args(Hook)),
             *TWO_STEPS,
         ),
+    ),
+    "parameters that the optimizer gets later": bounded(
+        None,
+        (FORWARD, BACKWARD, STEP, ZERO, AddParamGroup(target="a"), AGAIN, BACKWARD, STEP),
+        optimizer=Optimizer(kind="adam", exclude=("a",)),
     ),
     "two backwards through one graph": bounded(
         None,

@@ -25,7 +25,7 @@ class AddParamGroup(op.Op, tag="add_param_group", frozen=True, kw_only=True):
     choices = (
         op.Choice(
             "add_param_group",
-            10,
+            5,
             107,
             needs=("exclude", "several_steps"),
             excludes=("save_load", "cast", "lr_scheduler"),
