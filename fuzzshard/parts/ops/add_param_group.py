@@ -6,6 +6,7 @@ from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import op
+from fuzzshard.parts.moments import Moment
 
 
 class AddParamGroup(op.Op, tag="add_param_group", frozen=True, kw_only=True):
@@ -79,13 +80,21 @@ class AddParamGroup(op.Op, tag="add_param_group", frozen=True, kw_only=True):
     @classmethod
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
-        """Once, and more often later than before the first step."""
+        if moment in ("before_step", "step_begins") and run.allows("add_param_group", 30):
+            run.ops += cls._drawn(run)
+
+    @classmethod
+    @override
+    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
+        return cls._drawn(run) if "add_param_group" in run.swarm else ()
+
+    @classmethod
+    def _drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
+        """Once."""
         paths = run.case.optimizer.left_out
-        due = paths and moment in ("before_step", "step_begins")
-        if not due or any(each.adds is not None for each in run.ops):
-            return
-        if run.allows("add_param_group", 50):
-            run.ops.append(cls(target=run.tape.pick(paths), lr=run.tape.pick((None, 0.25))))
+        if not paths or any(each.adds is not None for each in run.ops):
+            return ()
+        return (cls(target=run.tape.pick(paths), lr=run.tape.pick((None, 0.25))),)
 
     @classmethod
     @override

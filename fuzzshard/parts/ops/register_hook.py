@@ -11,7 +11,10 @@ from fuzzshard.parts import op
 from fuzzshard.parts.moments import Moment
 
 Hook = Literal[
-    *("forward_pre_hook", "forward_hook", "full_backward_pre_hook", "full_backward_hook"),
+    "forward_pre_hook",
+    "forward_hook",
+    "full_backward_pre_hook",
+    "full_backward_hook",
     "output_hook",
 ]
 _OF_FORWARDS: tuple[Hook, ...] = ("forward_pre_hook", "forward_hook")

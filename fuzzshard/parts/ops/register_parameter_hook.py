@@ -110,7 +110,9 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
     @classmethod
     @override
     def additions(cls, offered: op.Offered) -> op.Additions:
-        yield (cls(hook="post_accumulate_grad_hook", target=offered.rng.choice(offered.parameters)),)
+        yield (
+            cls(hook="post_accumulate_grad_hook", target=offered.rng.choice(offered.parameters)),
+        )
 
     @override
     def mended(self, names: op.Names) -> Self | None:
