@@ -162,7 +162,7 @@ class Engine(abc.ABC):
     def before_backward(self) -> None:  # noqa: B027
         """Called before every ``backward``."""
 
-    def after_backward(self) -> None:  # noqa: B027
+    def after_backward(self, index: int) -> None:  # noqa: B027
         """Called after every ``backward``: explicit synchronisation, where the engine has none."""
 
     def finish(self) -> None:  # noqa: B027

@@ -43,5 +43,5 @@ class NoSyncEngine(Engine):
         self._is_within = wanted
 
     @override
-    def after_backward(self) -> None:
+    def after_backward(self, index: int) -> None:
         self.unsynced = self._is_within

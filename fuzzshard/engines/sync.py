@@ -5,7 +5,7 @@ manages.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Set
 
 import torch
 import torch.distributed as dist
@@ -76,12 +76,11 @@ class ExplicitSync:
                 self._hooks[fqn] = {**hooks}
                 hooks.clear()
 
-    def after_backward(self, parameters: dict[str, torch.nn.Parameter], reached: set[int]) -> None:
+    def after_backward(self, parameters: dict[str, torch.nn.Parameter], passed: Set[int]) -> None:
         """Accumulates, and reduces the gradients of the groups that synchronise now.
 
-        A backward finalises every group of the FSDP roots that it goes through, whether it brings
-        the group a gradient or not: ``reached`` are these roots. What no group manages is averaged
-        by hand, all of it.
+        A backward ends the iteration of all groups of the FSDP roots that it ``passed``, whether
+        it brings them a gradient or not. What no group manages is averaged by hand, all of it.
         """
         news = {fqn: g for fqn in self.owners if (g := self._take(fqn, parameters)) is not None}
         for fqn, new in news.items():
@@ -92,7 +91,7 @@ class ExplicitSync:
                     if self.dtypes.accumulate
                     else total
                 )
-        roots = {UNMANAGED, *reached, *(self._root(self.owners[fqn]) for fqn in news)}
+        roots = {UNMANAGED, *passed, *(self._root(self.owners[fqn]) for fqn in news)}
         due: dict[str, torch.Tensor] = {}
         for fqn, owner in self.owners.items():
             parameter = parameters[fqn]

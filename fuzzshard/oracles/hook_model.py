@@ -261,7 +261,7 @@ class HookModel:
 
     def _finish(self, root: Root) -> None:
         """The end of a backward: what had no post-backward yet has it now, or is left to be
-        finalized.
+        finalized; what a recomputation gathered after it is sharded again.
         """
         root.forward = None
         by_hand = self.case.finalize is not None and root is self.of_module[""].root
@@ -272,6 +272,8 @@ class HookModel:
                     group.waits_to_finalize = True
                 else:
                     group.post_backward()
+            elif group.reshards_after_backward:
+                group.shards = Shards.ALL
             group.phase = group.called = Phase.IDLE
         if root.last_backward and not by_hand:
             self._end(root)

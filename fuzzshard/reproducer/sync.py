@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
+from fuzzshard.case.arrivals import arrivals
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.groups import root_groups
+from fuzzshard.case.passed_roots import passed_roots
 from fuzzshard.case.schedule_state import follow
 from fuzzshard.reproducer.aim import Aim
 
@@ -25,12 +27,12 @@ class SyncPlan:
     backward, what the gradients of parameters are divided by that is not the number of
     data-parallel ranks.
 
-    ``roots``: by parameter, its FSDP root, where there are several: a backward only finalises the
-    groups of the roots that it goes through. ``through``: by backward, the roots whose modules its
-    forwards called by themselves: it finalises them even if it brings them no gradient. ``plain``:
-    gradients may add up in ``.grad`` and be averaged there, because nothing reads them, or adds to
-    them what is averaged already, in between; or because none is averaged by hand. ``clears``: the
-    backward before which averages may be dropped, where only what comes after is looked at.
+    ``roots``: by parameter, its FSDP root, where there are several: a backward ends the iteration
+    of the roots that it passes, and of no others. ``through``: by backward, those of them that it
+    brings no gradient. ``plain``: gradients may add up in ``.grad`` and be averaged there, because
+    nothing reads them, or adds to them what is averaged already, in between; or because none is
+    averaged by hand. ``clears``: the backward before which averages may be dropped, where only
+    what comes after is looked at.
     """
 
     unsynced: Mapping[int, tuple[str, ...]]
@@ -92,17 +94,14 @@ def sync_plan(
         plain = False
     if not several or not any(unsynced.values()):
         return SyncPlan(unsynced, divisors, tuple(owners), {}, {}, plain, clears)
-    through = {index: _roots_called(case, groups, forwards) for index, forwards in taken.items()}
+    passed, arrived = passed_roots(case, 0), arrivals(case)
+    through = {
+        index: passed[index].difference(roots[n] for n in arrived[index] if n in roots)
+        for index in taken
+    }
     return SyncPlan(unsynced, divisors, tuple(owners), roots, through, plain, clears)
 
 
 def _is_one_factor(factors: Mapping[str, float], names: Collection[str]) -> bool:
     """Whether all gradients are divided by the same."""
     return len(factors) == len(names) and len(set(factors.values())) == 1
-
-
-def _roots_called(case: Case, groups: Sequence[int], forwards: list[int]) -> frozenset[int]:
-    targets = {call.target for i in forwards if (call := case.schedule[i].call)}
-    return frozenset(
-        r for r, group in zip(groups, case.wrap, strict=True) if targets & {*group.modules}
-    )

@@ -204,7 +204,7 @@ class Trainer:
         lines = [line, *self.engine.finalize_lines()]
         self.engine.execute(lines, **losses)
         self.recorder.explicit = True
-        self.engine.after_backward()
+        self.engine.after_backward(index)
         self.recorder.explicit = False
         self.delays.at("after_backward")
         return True

@@ -218,6 +218,28 @@ def test_what_a_recomputation_may_not_have_come_to_maybe_is_prefetched_still(
     assert two_ranks.run(case).status is Status.PASS
 
 
+def test_what_a_recomputation_gathers_after_the_post_backward_is_sharded_again(
+    two_ranks: World,
+) -> None:
+    returns_its_input = Block(
+        children=children(c=Linear(out=3)),
+        nodes=(call("h", "c", "x"),),
+        outputs=("h", "x"),
+        returns="tuple",
+    )
+    model = Block(
+        children=children(a=Linear(out=3), b=returns_its_input),
+        nodes=(call("h", "a", "x"), call("k", "b", "h")),
+        outputs=("k.1",),
+    )
+    whole = (Checkpoint(module="", implementation="utils"),)
+    schedule = (FORWARD, BACKWARD, FORWARD)
+    wrap = groups("b", ROOT)
+    case = make_case(model, schedule, wrap=wrap, checkpoints=whole, engines=("fully_shard",))
+    assert [gathers for gathers, _, _ in counts(case)] == [2, 2, 2]
+    assert two_ranks.run(case, mends=mends_for()).status is Status.PASS
+
+
 def test_an_input_that_the_loss_does_not_depend_on_brings_no_gradient(two_ranks: World) -> None:
     inner = Block(
         children=children(c=Linear(out=3)),

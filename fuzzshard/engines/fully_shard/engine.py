@@ -86,7 +86,7 @@ class FullyShard(Engine):
         self.sync.before_backward(self.trained)
 
     @override
-    def after_backward(self) -> None:
+    def after_backward(self, index: int) -> None:
         self.sync.after_backward(self.trained, set())
 
     @override

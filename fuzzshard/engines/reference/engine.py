@@ -16,11 +16,11 @@ from typing_extensions import override
 from fuzzshard.case.case import Case
 from fuzzshard.case.communication import fills_unused
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.groups import modules_named, root_groups
+from fuzzshard.case.groups import modules_named
+from fuzzshard.case.passed_roots import passed_roots
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.engines.base import Engine
 from fuzzshard.engines.mesh import RankMesh
-from fuzzshard.engines.nested import map_tensors, tensors_in
 from fuzzshard.engines.precision import (
     MasterWeights,
     accumulates_in_reduce_dtype,
@@ -63,56 +63,18 @@ class Reference(Engine):
 
     @override
     def parallelize(self, model: nn.Module) -> nn.Module:
-        """Emulates mixed precision; watches which FSDP roots a backward reaches: their groups
-        synchronise.
-        """
+        """Emulates mixed precision; watches which groups have unsharded parameters."""
         _run_hooks_around_methods(self.facts, self._modules)
         self.master_weights = self.make_master_weights(model)
         cast_boundaries(self.case, self._modules)
-        self._reached: set[int] = set()
-        managing = set(self.facts.owners.values())
-        for index, (root, group) in enumerate(
-            zip(root_groups(self.case), self.case.wrap, strict=True)
-        ):
-            watch = functools.partial(self._watch, root, index in managing)
-            for path in group.modules:
-                model.get_submodule(path).register_forward_hook(watch, with_kwargs=True)
-                if fills_unused(self.case, index):
-                    enter = functools.partial(self._enter, index)
-                    model.get_submodule(path).register_forward_pre_hook(enter)
+        for index, group in enumerate(self.case.wrap):
+            for path in group.modules if fills_unused(self.case, index) else ():
+                enter = functools.partial(self._enter, index)
+                model.get_submodule(path).register_forward_pre_hook(enter)
         for module in model.modules():
             if isinstance(module, nn.Dropout):
                 module.register_forward_hook(_drop_gradients)
         return model
-
-    def _watch(
-        self,
-        root: int,
-        manages: bool,
-        module: nn.Module,
-        args: object,
-        kwargs: object,
-        output: object,
-    ) -> object:
-        """Notes which FSDP roots a backward comes to: through an output of one of their modules.
-
-        Inputs of a module that ``manages`` parameters pass through a function of ``fully_shard``:
-        one that is returned as it is is another tensor then, and a backward to the input itself
-        does not come here.
-        """
-        taken = (
-            {id(t) for t in tensors_in((args, kwargs)) if t.requires_grad} if manages else set()
-        )
-        if torch.is_grad_enabled() and any(id(t) in taken for t in tensors_in(output)):
-            output = map_tensors(lambda t: t.view_as(t) if id(t) in taken else t, output)
-        for tensor in tensors_in(output):
-            # The grad_fn comes first: torch makes that of a view anew which was changed in place,
-            # and dies of a segmentation fault where it does so while a hook is registered.
-            if tensor.grad_fn is not None or tensor.requires_grad:
-                tensor.register_hook(  # type: ignore[no-untyped-call]
-                    lambda gradient: self._reached.add(root)
-                )
-        return output
 
     def _enter(self, group: int, module: nn.Module, args: object) -> None:
         """Notes that a group has unsharded parameters: no others get zeros in place of a
@@ -155,14 +117,14 @@ class Reference(Engine):
 
     @override
     def before_backward(self) -> None:
-        self._reached.clear()
         self.sync.before_backward(self.trained)
         self.master_weights.register_leaves()
 
     @override
-    def after_backward(self) -> None:
+    def after_backward(self, index: int) -> None:
         self.master_weights.register_masters()
-        self.sync.after_backward(self.trained, self._reached)
+        passed = passed_roots(self.case, self.mesh.rank)[index]
+        self.sync.after_backward(self.trained, passed)
 
     @override
     def recover(self) -> None:

@@ -48,9 +48,9 @@ class Replicate(DDP):
         self.sync.before_backward(self.trained)
 
     @override
-    def after_backward(self) -> None:
+    def after_backward(self, index: int) -> None:
         """Averages by hand what ``replicate`` was told to ignore."""
-        NoSyncEngine.after_backward(self)
+        NoSyncEngine.after_backward(self, index)
         self.sync.after_backward(self.trained, set())
 
     @override
