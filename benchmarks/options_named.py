@@ -56,9 +56,11 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "FSDP1.hook": {
         "a leak": ("oracles/after_run", "parts/oracles/leak"),
+        "a hook of a parameter": ("parts/ops/register_parameter_hook",),
     },
     "DDP.hook": {
         "a leak": ("oracles/after_run", "parts/oracles/leak"),
+        "a hook of a parameter": ("parts/ops/register_parameter_hook",),
     },
     "communication.hook": {"a leak": ("oracles/after_run", "parts/oracles/leak")},
     "communication.sum": {

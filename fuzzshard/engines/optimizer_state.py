@@ -115,7 +115,7 @@ class _Walk:
                     self._initialise()
                 self.saved = self.state.copy()
             if op.casts_to or op.rebuilds:
-                self.state = Known()
+                self.state, self.optimized = Known(), at.optimized
             if op.aborts or op.rebuilds:
                 self.grads = Known()
                 self.unreduced.clear()

@@ -29,7 +29,7 @@ class AddParamGroup(op.Op, tag="add_param_group", frozen=True, kw_only=True):
             5,
             107,
             needs=("exclude", "several_steps"),
-            excludes=("save_load", "cast", "lr_scheduler"),
+            excludes=("save_load", "lr_scheduler"),
         ),
     )
 
@@ -46,15 +46,19 @@ class AddParamGroup(op.Op, tag="add_param_group", frozen=True, kw_only=True):
 
     @override
     def check(self, at: op.Checked) -> None:
-        added = [other.adds for other in at.case.schedule[: at.index] if other.adds is not None]
-        held = at.optimized.union(*map(at.parameters_at, added))
+        held = at.optimized
+        for other in at.case.schedule[: at.index]:
+            if other.casts_to:  # from then on the optimizer is another one
+                held = at.optimized
+            elif other.adds is not None:
+                held |= at.parameters_at(other.adds)
         new = at.parameters_at(self.target)
         if not new or new & held:
             raise InvalidCase(
                 f"the optimizer has what it gets at {self.target!r}, or nothing is there",
                 "name what optimizer.exclude names, once",
             )
-        if any(other.via or other.casts_to for other in at.case.schedule):
+        if any(other.via for other in at.case.schedule):
             raise InvalidCase(
                 "a state of an optimizer is kept whose groups change",
                 '"loaded state dict has a different number of parameter groups" '
