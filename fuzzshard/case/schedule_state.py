@@ -142,13 +142,6 @@ class ScheduleState:
         """The parameters at and below a module, or one of that name."""
         return {fqn for fqn in facts(self.case).parameters if is_within(fqn, target)}
 
-    @property
-    def optimized(self) -> set[str]:
-        """The parameters that the optimizer is made of."""
-        left_out = self.case.optimizer.left_out
-        everything = facts(self.case).parameters
-        return {f for f in everything if not any(is_within(f, path) for path in left_out)}
-
     def advance(self, *, skipped: bool = False) -> None:
         """Applies the op."""
         op, taken = self.op, self.taken

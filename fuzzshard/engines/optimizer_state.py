@@ -18,6 +18,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.communication import fills_unused
 from fuzzshard.case.dtypes import stored_dtype
 from fuzzshard.case.facts import facts
+from fuzzshard.case.optimized import optimized
 from fuzzshard.case.schedule_state import ScheduleState, follow
 from fuzzshard.case.sync_flags import UNMANAGED
 from fuzzshard.case.tensor_parallel import tensor_dims
@@ -88,7 +89,7 @@ class _Walk:
         self.sharded = spec_of(engine).applies_groups
         self.tape = Tape(case, self.found, Unwatched())
         self.at = ScheduleState(case)
-        self.optimized = self.at.optimized
+        self.optimized = optimized(case)
         self.stateless = not case.optimizer.does("has_state")
         self.grads = Known()
         self.unreduced: dict[int | None, set[str]] = {}
@@ -115,7 +116,7 @@ class _Walk:
                     self._initialise()
                 self.saved = self.state.copy()
             if op.casts_to or op.rebuilds:
-                self.state, self.optimized = Known(), at.optimized
+                self.state, self.optimized = Known(), optimized(self.case)
             if op.aborts or op.rebuilds:
                 self.grads = Known()
                 self.unreduced.clear()

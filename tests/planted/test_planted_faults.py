@@ -185,7 +185,7 @@ DIVERGENCES = {
     ),
     "steps_added_groups_with_the_first_rate": Planted(
         make_case(
-            schedule=(AddParamGroup(target="a", lr=0.25), *ONE_STEP),
+            schedule=(AddParamGroup(target="a", rate=0.25), *ONE_STEP),
             optimizer=Optimizer(exclude=("a",)),
         ),
         f"{DIVERGED}/parameter",

@@ -18,7 +18,7 @@ class AddParamGroup(op.Op, tag="add_param_group", frozen=True, kw_only=True):
     """
 
     target: str
-    lr: float | None = None
+    rate: float | None = None
 
     lane = "optimizer"
     of_optimizer = True
@@ -73,13 +73,13 @@ class AddParamGroup(op.Op, tag="add_param_group", frozen=True, kw_only=True):
 
     @override
     def statement(self, index: int, *losses: int) -> str:
-        rate = "" if self.lr is None else f', "lr": {self.lr}'
+        rate = "" if self.rate is None else f', "lr": {self.rate}'
         at = op.expression(self.target)
         return f'optimizer.add_param_group({{"params": {at}{rate}}})'
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:
-        return scope.add_param_group_lines(self.target, self.lr)
+        return scope.add_param_group_lines(self.target, self.rate)
 
     @classmethod
     @override
@@ -98,7 +98,7 @@ class AddParamGroup(op.Op, tag="add_param_group", frozen=True, kw_only=True):
         paths = run.case.optimizer.left_out
         if not paths or any(each.adds is not None for each in run.ops):
             return ()
-        return (cls(target=run.tape.pick(paths), lr=run.tape.pick((None, 0.25))),)
+        return (cls(target=run.tape.pick(paths), rate=run.tape.pick((None, 0.25))),)
 
     @classmethod
     @override
