@@ -87,7 +87,10 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "Optimizer.kind": {
         "a kind of input": ("case/features", "report/show"),
     },
-    "Optimizer.exclude": {"what a campaign is steered by": ("case/steering",)},
+    "Optimizer.exclude": {
+        "what a campaign is steered by": ("case/steering",),
+        "a choice of swarms": ("parts/ops/add_param_group",),
+    },
 }
 """What strings and names mean as well, and the modules in which they mean that and no option."""
 
