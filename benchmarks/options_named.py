@@ -56,11 +56,9 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "FSDP1.hook": {
         "a leak": ("oracles/after_run", "parts/oracles/leak"),
-        "a hook of a parameter": ("parts/ops/register_parameter_hook",),
     },
     "DDP.hook": {
         "a leak": ("oracles/after_run", "parts/oracles/leak"),
-        "a hook of a parameter": ("parts/ops/register_parameter_hook",),
     },
     "communication.hook": {"a leak": ("oracles/after_run", "parts/oracles/leak")},
     "communication.sum": {
@@ -91,6 +89,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "what a campaign is steered by": ("case/steering",),
         "a choice of swarms": ("parts/ops/add_param_group",),
     },
+    "Optimizer.lr_scheduler": {"a choice of swarms": ("parts/ops/add_param_group",)},
 }
 """What strings and names mean as well, and the modules in which they mean that and no option."""
 

@@ -97,7 +97,7 @@ SCHEDULES = {
     ),
     "users' hooks on gradients that come": bounded(
         None,
-        (RegisterParameterHook(hook="hook", target="a.weight"), *TWO_STEPS),
+        (RegisterParameterHook(hook="tensor_hook", target="a.weight"), *TWO_STEPS),
         notes={"fully_shard": HOOKED},
     ),
     "users' hooks on gradients that have accumulated": bounded(

@@ -11,17 +11,17 @@ from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import op
 from fuzzshard.parts.moments import Moment
 
-Hook = Literal["hook", "post_accumulate_grad_hook"]
+Hook = Literal["tensor_hook", "post_accumulate_grad_hook"]
 _CALLS: dict[Hook, str] = {
-    "hook": "register_hook(lambda gradient: gradient * {})",
+    "tensor_hook": "register_hook(lambda gradient: gradient * {})",
     "post_accumulate_grad_hook": "register_post_accumulate_grad_hook(scaling_grad({}))",
 }
 
 
 class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, kw_only=True):
-    """``register_{hook}()`` of the parameter ``target``, with a hook that multiplies its gradient
-    by ``scale``: what a backward brings, or all that has accumulated. A power of two rounds
-    nothing.
+    """A hook on the parameter ``target`` that multiplies its gradient by ``scale``: what a backward
+    brings (``register_hook``), or all that has accumulated
+    (``register_post_accumulate_grad_hook``). A power of two rounds nothing.
     """
 
     hook: Hook
@@ -29,7 +29,8 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
     target: str
 
     meanings = {
-        "user_hook:hook": "a hook of the user that changes what a parameter's gradient will be",
+        "user_hook:tensor_hook": "a hook of the user that changes what a backward brings a "
+        "parameter",
         "user_hook:post_accumulate_grad_hook": "a hook of the user that changes the accumulated "
         "gradient of a parameter",
     }
@@ -100,7 +101,7 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
     @classmethod
     def _drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
         """Of the hooks that few engines run, fewer."""
-        hook: Hook = "hook" if run.tape.chance(30) else "post_accumulate_grad_hook"
+        hook: Hook = "tensor_hook" if run.tape.chance(30) else "post_accumulate_grad_hook"
         scale = run.tape.pick((2.0, 0.5))
         trainable = sorted(run.trainable)
         if not trainable:
