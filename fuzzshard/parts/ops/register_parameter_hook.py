@@ -19,8 +19,8 @@ _CALLS: dict[Hook, str] = {
 
 
 class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, kw_only=True):
-    """A hook on the parameter ``target`` that multiplies its gradient by ``scale``: what a backward
-    brings (``register_hook``), or all that has accumulated
+    """A hook on the parameter ``target`` that multiplies its gradient by ``scale``: what a
+    backward brings (``register_hook``), or all that has accumulated
     (``register_post_accumulate_grad_hook``). A power of two rounds nothing.
     """
 
