@@ -87,10 +87,10 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "Optimizer.exclude": {
         "what a campaign is steered by": ("case/steering",),
-        "a choice of swarms": ("parts/options/optimizer/grad_scaler",),
+        "a choice of swarms": ("parts/ops/add_param_group", "parts/options/optimizer/grad_scaler"),
     },
     "Optimizer.lr_scheduler": {
-        "a choice of swarms": ("parts/options/optimizer/grad_scaler",),
+        "a choice of swarms": ("parts/ops/add_param_group", "parts/options/optimizer/grad_scaler"),
     },
 }
 """What strings and names mean as well, and the modules in which they mean that and no option."""

@@ -168,7 +168,9 @@ class Run:
             self.backward("all")
 
     def backward(self, which: Which) -> None:
-        """A backward of pending losses."""
+        """A backward of pending losses, or two."""
+        if self.allows("retain_graph", 60):
+            self.ops.append(ops.taking(which, retain_graph=True))
         self.ops.append(ops.taking(which))
         self.pending = 0 if which == "all" else self.pending - 1
 

@@ -136,7 +136,7 @@ class Tape:
             self.losses[at.index] = [
                 n for i in call.used(len(outputs)) if (n := outputs[i]) is not None
             ]
-        return [node for forward in at.taken for node in self.losses.pop(forward.place)]
+        return taken_nodes(at, self.losses)
 
     def _module(self, path: str, module: Module, args: list[Value], grad: bool) -> list[Value]:
         """Calls a module; the checkpoint wrapper is what is wrapped, the other checkpoints are
@@ -216,6 +216,14 @@ class Tape:
         if op.op == "detach" or not grad or all(a is None for a in args):
             return None
         return self.node(args, saves=op.op not in ("add", "concat"))
+
+
+def taken_nodes(at: ScheduleState, losses: dict[int, list[Node]]) -> list[Node]:
+    """Take from ``losses``, the nodes of each by its forward, those that the next op
+    differentiates; they stay where their graph is retained.
+    """
+    take = losses.__getitem__ if at.op.retains else losses.pop
+    return [node for forward in at.taken for node in take(forward.place)]
 
 
 def reached(losses: Iterable[Node]) -> list[Node]:

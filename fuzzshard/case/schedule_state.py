@@ -166,7 +166,8 @@ class ScheduleState:
             roots = self._roots_behind(op.call, modules)
             self.pending.append(Pending(self.index, op.call, modules, self.synced, roots))
         if op.takes:
-            self.pending = [each for each in self.pending if each not in taken]
+            if not op.retains:
+                self.pending = [each for each in self.pending if each not in taken]
             for each in taken if not skipped else ():
                 self._reshard_after_backward(each)
             self.unsynced = bool(self.off["requires_gradient_sync"])

@@ -18,7 +18,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.communication import fills_unused
 from fuzzshard.case.dtypes import stored_dtype
 from fuzzshard.case.facts import facts
-from fuzzshard.case.paths import is_within
+from fuzzshard.case.optimized import optimized
 from fuzzshard.case.schedule_state import ScheduleState, follow
 from fuzzshard.case.sync_flags import UNMANAGED
 from fuzzshard.case.tensor_parallel import tensor_dims
@@ -89,10 +89,7 @@ class _Walk:
         self.sharded = spec_of(engine).applies_groups
         self.tape = Tape(case, self.found, Unwatched())
         self.at = ScheduleState(case)
-        exclude = case.optimizer.left_out
-        self.optimized = {
-            f for f in self.found.parameters if not any(is_within(f, e) for e in exclude)
-        }
+        self.optimized = optimized(case)
         self.stateless = not case.optimizer.does("has_state")
         self.grads = Known()
         self.unreduced: dict[int | None, set[str]] = {}
@@ -106,6 +103,8 @@ class _Walk:
             if op.takes:
                 self.at.skipped = not taken
                 self._backward(taken)
+            if op.adds is not None:
+                self.optimized |= at.parameters_at(op.adds)
             if op.zeroes_gradients:
                 yield from self._zero_grad()
             if op.loads:
@@ -117,7 +116,7 @@ class _Walk:
                     self._initialise()
                 self.saved = self.state.copy()
             if op.casts_to or op.rebuilds:
-                self.state = Known()
+                self.state, self.optimized = Known(), optimized(self.case)
             if op.aborts or op.rebuilds:
                 self.grads = Known()
                 self.unreduced.clear()

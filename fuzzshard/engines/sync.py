@@ -5,7 +5,7 @@ manages.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Container, Mapping, Set
 
 import torch
 import torch.distributed as dist
@@ -60,12 +60,21 @@ class ExplicitSync:
         self.filling: set[int | None] = set()
         """The groups that reduce zeros for parameters without a gradient."""
         self._reduced: dict[str, torch.Tensor | None] = {}
+        self._hooks: dict[str, dict[int, Callable[[torch.Tensor], None]]] = {}
+        """What users registered to run after accumulation: once gradients are averaged, not
+        before.
+        """
 
     def before_backward(self, parameters: dict[str, torch.nn.Parameter]) -> None:
-        """Sets the reduced gradients aside so that the backward leaves only its own."""
+        """Sets the reduced gradients aside so that the backward leaves only its own, and the hooks
+        that are for all that has accumulated.
+        """
         self._reduced = {fqn: parameters[fqn].grad for fqn in self.owners}
         for fqn in self.owners:
             parameters[fqn].grad = None
+            if hooks := parameters[fqn]._post_accumulate_grad_hooks:
+                self._hooks[fqn] = {**hooks}
+                hooks.clear()
 
     def after_backward(self, parameters: dict[str, torch.nn.Parameter], passed: Set[int]) -> None:
         """Accumulates, and reduces the gradients of the groups that synchronise now.
@@ -96,6 +105,18 @@ class ExplicitSync:
         for fqn, averaged in self.averages(due).items():
             parameter, average = parameters[fqn], averaged.to(parameters[fqn].dtype)
             parameter.grad = average if parameter.grad is None else parameter.grad + average
+        self._run_hooks(parameters, due)
+
+    def _run_hooks(self, parameters: dict[str, torch.nn.Parameter], due: Container[str]) -> None:
+        """Runs the hooks of users that :meth:`before_backward` has set aside, where gradients were
+        averaged: "after all gradients for a tensor have been accumulated"
+        (``Tensor.register_post_accumulate_grad_hook``).
+        """
+        for fqn, hooks in self._hooks.items():
+            parameters[fqn]._post_accumulate_grad_hooks.update(hooks)
+            for hook in hooks.values() if fqn in due else ():
+                hook(parameters[fqn])
+        self._hooks = {}
 
     def forget(self) -> None:
         """Drops what waits to be reduced."""

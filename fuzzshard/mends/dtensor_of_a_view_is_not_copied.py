@@ -10,7 +10,7 @@ its offset.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "copy.deepcopy of a DTensor raises if its local tensor is a view with an offset"
+TITLE = "DTensor: copy.deepcopy raises when the local tensor is a view with an offset"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "AveragedModel class creates a copy of the provided module",

@@ -86,6 +86,7 @@ class FullyShardModel:
             self.certain &= self.hooks.certain
         if not self.certain or op.aborts:
             return None
+        self.certain = not op.retains  # nothing says what hooks gather that run once more
         if not op.takes or skipped:
             return Prediction(tuple(self.issued))
         hooks = self.hooks

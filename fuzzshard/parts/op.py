@@ -98,6 +98,15 @@ class Toggle(NamedTuple):
     engines_only: bool = False
 
 
+class Hooked(NamedTuple):
+    """A parameter whose gradients go through a hook of the user: those that come, or all that has
+    ``accumulated``.
+    """
+
+    parameter: str
+    accumulated: bool
+
+
 class Choice(NamedTuple):
     """A choice of swarms: in ``percent`` of the cases that have any extension.
 
@@ -162,6 +171,8 @@ class Op(Part, frozen=True, kw_only=True):
     takes_state: ClassVar[bool] = False
     """Whether it takes or loads a state dict, for which parameters are registered sharded."""
     loads: ClassVar[bool] = False
+    of_optimizer: ClassVar[bool] = False
+    """Whether it calls a method of the optimizer."""
     corrupts: ClassVar[bool] = False
     """Whether parameters and the optimizer's state lose their values."""
 
@@ -240,6 +251,11 @@ class Op(Part, frozen=True, kw_only=True):
         return None
 
     @property
+    def retains(self) -> bool:
+        """Whether the losses that it :attr:`takes` stay pending."""
+        return False
+
+    @property
     def below(self) -> Below | None:
         """The wrapped modules that it is for, where it is for some of them."""
         return None if self.recurse is None else Below(self.target, self.recurse)
@@ -252,6 +268,16 @@ class Op(Part, frozen=True, kw_only=True):
     @property
     def toggle(self) -> Toggle | None:
         """The ``requires_grad`` that it sets."""
+        return None
+
+    @property
+    def adds(self) -> str | None:
+        """What the optimizer gets that it was made without."""
+        return None
+
+    @property
+    def hooked(self) -> Hooked | None:
+        """The parameter that it registers a hook on."""
         return None
 
     @property

@@ -66,6 +66,11 @@ def loss_lines(loss: str, terms: list[str]) -> list[str]:
     return [*listed, f"{loss} = torch.stack(terms).sum()"]
 
 
+def backward_line(loss: str, *, retains: bool) -> str:
+    """Differentiate ``loss``; with ``retains`` its graph stays for another backward."""
+    return f"{loss}.backward({'retain_graph=True' if retains else ''})"
+
+
 def sum_text(losses: list[str]) -> str:
     """Add up what a backward differentiates."""
     return losses[0] if len(losses) == 1 else f"torch.stack([{', '.join(losses)}]).sum()"

@@ -74,6 +74,39 @@ def scaling(scale, given=-1):  # a hook of the user: the last of what it is give
     return hook
 """
 
+_HOOKING = """
+def hooking(scale):  # a hook of the user on the tensor that a module returns
+    def hook(module, args, output):
+        if output.requires_grad:
+            output.register_hook(lambda gradient: gradient * scale)
+    return hook
+"""
+
+_SCALING_GRAD = """
+def scaling_grad(scale):  # a hook of the user on a parameter
+    def hook(p):
+        p.grad.mul_(scale)
+    return hook
+"""
+
+_SCALING_GRADIENTS = """
+def scaling_gradients(scale):  # a hook of the user on an optimizer
+    def hook(optimizer, args, kwargs):
+        for p in (p for group in optimizer.param_groups for p in group["params"]):
+            if p.grad is not None:
+                p.grad.mul_(scale)
+    return hook
+"""
+
+_SCALING_PARAMETERS = """
+def scaling_parameters(scale):  # a hook of the user on an optimizer
+    @torch.no_grad()
+    def hook(optimizer, args, kwargs):
+        for p in (p for group in optimizer.param_groups for p in group["params"]):
+            p.mul_(scale)
+    return hook
+"""
+
 _FILL_STATE = """
 def fill_state(optimizer, saved):  # load_state_dict casts states to the dtype of their parameter
     optimizer.load_state_dict(saved)
@@ -101,6 +134,10 @@ SOURCES = {
     "zero": _ZERO,
     "unsharded": _UNSHARDED,
     "scaling": _SCALING,
+    "hooking": _HOOKING,
+    "scaling_grad": _SCALING_GRAD,
+    "scaling_gradients": _SCALING_GRADIENTS,
+    "scaling_parameters": _SCALING_PARAMETERS,
     "fill_state": _FILL_STATE,
     "update_average": _UPDATE_AVERAGE,
     **{name: source for loss in LOSSES.values() for name, source in loss.sources.items()},

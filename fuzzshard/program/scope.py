@@ -6,6 +6,8 @@ import dataclasses
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
+from fuzzshard.case.paths import is_within
+from fuzzshard.case.units import units
 from fuzzshard.model.expressions import class_name
 from fuzzshard.model.statements import at, indented
 from fuzzshard.parts.engine import EngineSpec
@@ -113,6 +115,25 @@ class Scope:
             parameters = f"parameter_groups({parameters})"
         kind, given = self.case.optimizer.call()
         return script.optimizer_line(kind, [parameters or "[{'params': []}]", *given], self.names)
+
+    def add_param_group_lines(self, target: str, rate: float | None) -> list[str]:
+        """Give the optimizer what is at ``target``, with a learning rate of its own or the usual
+        one.
+        """
+        case, own = self.case, "" if rate is None else f'"lr": {rate}'
+        if self.engine.has_flat_parameters(case):
+            inside = [unit for unit, fqns in units(case).items() if is_within(fqns[0], target)]
+            added = [f"{self.at(unit)}._flat_param" for unit in inside]
+        else:
+            added = [self.at(fqn) for fqn in facts(case).parameters if is_within(fqn, target)]
+        listed = f"[{', '.join(added)}]"
+        if not self.mixes_kinds:
+            given = f'"params": {listed}' + (f", {own}" if own else "")
+            return [f"optimizer.add_param_group({{{given}}})"]
+        return [
+            f"for group in parameter_groups({listed}):",
+            f"    optimizer.add_param_group({f'group | {{{own}}}' if own else 'group'})",
+        ]
 
     def scheduler_lines(self) -> list[str]:
         """Make what changes the learning rate of the optimizer, if the case has that."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from fuzzshard.model.statements import assignment, indented
 from fuzzshard.parts.op import Op
-from fuzzshard.program.forward import sum_text
+from fuzzshard.program.forward import backward_line, sum_text
 from fuzzshard.reproducer.forward_lines import ForwardLines
 from fuzzshard.reproducer.helpers import averaging_lines
 from fuzzshard.reproducer.module_ops import Flags
@@ -19,7 +19,8 @@ from fuzzshard.reproducer.sync import SyncPlan
 class BackwardLines:
     """Writes backwards; ``flags`` are set by whoever writes the other ops.
 
-    With ``reference`` it is the gradients of the reference that are averaged, and no others.
+    With ``reference`` it is the gradients of the reference that are averaged, and no others. With
+    ``hooks`` these run after that.
     """
 
     def __init__(
@@ -31,8 +32,14 @@ class BackwardLines:
         flags: Flags,
         *,
         reference: bool,
+        hooks: bool,
     ) -> None:
-        self.reference = reference
+        self._hooks = [
+            "for p, hook in hooks:",
+            "    if p.grad is not None:",
+            "        hook(p)",
+        ] * hooks
+        self.reference, self._ops = reference, ops
         self.scope, self.case, self.forwards, self.sync, self.flags = (
             scope,
             scope.case,
@@ -63,10 +70,10 @@ class BackwardLines:
             loss = sum_text(taken)
             if len(taken) > 1 and self.scope.aim.seeded:
                 loss = f"({' + '.join(taken)})"
-            loss = self.scope.scaled(loss)
+            call = backward_line(self.scope.scaled(loss), retains=self._ops[index].retains)
             if stops:
-                return [f"{loss}.backward()", *self._finalize()]
-            lines = self._differentiate(index, loss)
+                return [call, *self._finalize()]
+            lines = self._differentiate(index, loss, call)
             lines += self.scope.wait("after_backward")
             self._unsynced = not (self.scope.engine.applies_groups or self.flags.synced)
         if self._leaves_waiting and self.scope.aim.has("reduced", index):
@@ -83,10 +90,10 @@ class BackwardLines:
         lines = self.scope.script.finalize_lines(self.case, self.scope.called)
         return self.scope.unless_reference(lines)
 
-    def _differentiate(self, index: int, loss: str) -> list[str]:
+    def _differentiate(self, index: int, loss: str, call: str) -> list[str]:
         unsynced = self.sync.unsynced[index]
         if not self.by_hand or (self.sync.plain and unsynced):
-            return [*self._clear(index), f"{loss}.backward()", *self._finalize()]
+            return [*self._clear(index), call, *self._finalize()]
         if self.sync.plain:
             parameters = "model.parameters()" if self.reference else "by_hand"
             divisor = next(iter(self.sync.divisors.get(index, {}).values()), None)
@@ -94,13 +101,14 @@ class BackwardLines:
                 lines = averaging_lines(self.case, divisor, parameters)
             else:
                 lines = [f"average({parameters})"]
+            lines += self._hooks
             if self.reference:
                 lines = [
                     "if model is reference:  # the engine does this by itself",
                     *indented(lines),
                 ]
-            return [f"{loss}.backward()", *self._finalize(), *lines]
-        return list(self._backward_call(index, loss))
+            return [call, *self._finalize(), *lines]
+        return [*self._backward_call(index, loss), *([] if unsynced else self._hooks)]
 
     def _clear(self, index: int) -> list[str]:
         if self.sync.clears != index:
@@ -124,5 +132,7 @@ class BackwardLines:
         if factors := self.sync.divisors.get(index):
             yield from assignment("factors", factors)
             arguments.append("divide_by=factors")
+        if self._ops[index].retains:
+            arguments.append("retain_graph=True")
         yield f"backward({', '.join(arguments)})"
         yield from self._finalize()

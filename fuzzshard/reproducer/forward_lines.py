@@ -132,7 +132,8 @@ class ForwardLines:
 
     def _goes_straight_into_backward(self, index: int) -> bool:
         keeps = self.scope.aim.trains_reference and self.scope.aim.op is None
-        return self.losses.taken.get(index + 1) == [index] and self.inlines and not keeps
+        once = self.losses.taken.get(index + 1) == [index] and not self.ops[index + 1].retains
+        return once and self.inlines and not keeps
 
     def term(self, op: Call, index: int, output: str) -> str:
         """The term of the output at ``index``, which the expression ``output`` stands for."""

@@ -109,6 +109,8 @@ def backward_source(case: Case, *, roots: bool, divisors: bool, dtensors: bool) 
     """
     names = MeshNames(case)
     arguments = ["loss", "by_hand", "local", "unsynced=()"]
+    retains = any(op.retains for op in case.schedule)
+    arguments += ["retain_graph=False"] * retains
     arguments += ["through=frozenset()"] * roots + ["divide_by={}"] * divisors
     usual = names.data_size
     reached = "through | {roots[n] for n, p in by_hand.items() if p.grad is not None}"
@@ -127,7 +129,7 @@ def backward_source(case: Case, *, roots: bool, divisors: bool, dtensors: bool) 
             "    held = {name: p.grad for name, p in by_hand.items()}",
             "    for p in by_hand.values():",
             "        p.grad = None",
-            "    loss.backward()",
+            f"    loss.backward({'retain_graph=retain_graph' * retains})",
             *[f"    reached = {reached}"] * roots,
             "    for name, p in by_hand.items():",
             *(placed if dtensors else []),

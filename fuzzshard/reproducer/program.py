@@ -57,6 +57,7 @@ class Program:
             self.sync,
             self.flags,
             reference=self.averages_reference,
+            hooks=self.keeps_hooks,
         )
         self.at = ScheduleState(case)
         self.taken = False
@@ -77,6 +78,12 @@ class Program:
         by_groups = self.scope.engine.applies_groups
         engine_does = not by_groups or None not in self.facts.owners.values()
         return self.aim.seeded and self.aim.kind == "compare" and self.sync.plain and engine_does
+
+    @property
+    def keeps_hooks(self) -> bool:
+        """Whether hooks on what has accumulated are kept until gradients were averaged by hand."""
+        by_hand = bool(self.sync.names and self.losses.taken) and self.aim.kind == "compare"
+        return by_hand and any(op.hooked and op.hooked.accumulated for op in self.ops)
 
     @property
     def rebuilds(self) -> bool:
@@ -114,6 +121,8 @@ class Program:
         lines += self._parameters()
         if any(op.averages for op in self.ops):
             lines.append("averaged = None")
+        if self.keeps_hooks:
+            lines.append("hooks = []  # of the reference, for when its gradients are averaged")
         if self.sums:
             lines.append("local = {}  # sums of gradients that are not averaged yet")
         if self.aim.trains_reference and self.aim.op is None:
@@ -134,8 +143,7 @@ class Program:
         ):
             lines.append(f"params = {self.scope.parameters(self.scope.model)}")
         has_optimizer = any(
-            op.updates
-            or op.zeroes_gradients
+            op.of_optimizer
             or op.via
             or op.loads
             or op.corrupts

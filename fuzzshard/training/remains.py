@@ -71,7 +71,8 @@ def hook_counts(engine: Engine) -> dict[str, int]:
             found[f"{kind} of {path or 'the root'}"] = sum(not _is_of_user(h) for h in hooks)
     for fqn, parameter in engine.optimized().items():
         for kind in _OF_TENSORS:
-            found[f"{kind} of {fqn}"] = len(getattr(parameter, kind, None) or ())
+            hooks = (getattr(parameter, kind, None) or {}).values()
+            found[f"{kind} of {fqn}"] = sum(not _is_of_user(hook) for hook in hooks)
     return found
 
 

@@ -15,6 +15,7 @@ from fuzzshard.engines.base import Engine
 from fuzzshard.model.names import seed_of
 from fuzzshard.parts.op import Call, Which
 from fuzzshard.program.forward import (
+    backward_line,
     call_text,
     loss_lines,
     output_texts,
@@ -182,15 +183,12 @@ class Trainer:
         loss: torch.Tensor = self.engine.execute(loss_lines("loss", terms), **known)["loss"]
         return loss
 
-    def backward(self, index: int, which: Which) -> bool:
+    def backward(self, index: int, which: Which, *, retains: bool) -> bool:
         """Runs the backward of pending losses; False where none of them requires a gradient."""
-        match which:
-            case "all":
-                taken, self.pending = self.pending, []
-            case "oldest":
-                taken = [self.pending.pop(0)]
-            case "newest":
-                taken = [self.pending.pop()]
+        places = {"all": slice(None), "oldest": slice(1), "newest": slice(-1, None)}[which]
+        taken = self.pending[places]
+        if not retains:
+            del self.pending[places]
         losses = {f"loss{i}": loss for i, loss in enumerate(taken) if loss.requires_grad}
         if not losses:
             if self.trace is not None:
@@ -198,7 +196,7 @@ class Trainer:
             return False
         self.engine.before_backward()
         scaled = self.engine.scope.scaled(sum_text([*losses]))
-        lines = [f"{scaled}.backward()", *self.engine.finalize_lines()]
+        lines = [backward_line(scaled, retains=retains), *self.engine.finalize_lines()]
         self.engine.execute(lines, **losses, scaler=self.made.scaler)
         self.recorder.explicit = True
         self.engine.after_backward(index)

@@ -41,12 +41,16 @@ from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import (
     Abort,
+    AddParamGroup,
+    Backward,
     ClipGradNorm,
     ClipGradValue,
     CorruptState,
     Forward,
     LoadState,
     RegisterHook,
+    RegisterParameterHook,
+    RegisterStepHook,
     Reshard,
     RunningAverage,
     SaveState,
@@ -101,6 +105,7 @@ KEEP, ALL_REDUCE = (SetFlag(flag="requires_all_reduce", value=value) for value i
 DIVERGED = "divergence/fully_shard"
 
 ADAM = Optimizer(kind="adam")
+HOOKED = RegisterParameterHook(hook="post_accumulate_grad_hook", target="a.bias")
 HALVED = Optimizer(lr_scheduler="step_lr")
 LOAD_AT = 6
 
@@ -165,6 +170,39 @@ DIVERGENCES = {
         make_case(schedule=(RunningAverage(), *ONE_STEP, RunningAverage(copied=True))),
         f"{DIVERGED}/parameter",
         STEP_AT + 2,
+        "a.bias",
+    ),
+    "drops_hooks_of_outputs": Planted(
+        make_case(schedule=(RegisterHook(hook="output_hook", target="b"), *ONE_STEP)),
+        f"{DIVERGED}/input_gradient",
+        BACKWARD_AT + 1,
+        "input 0 of batch 0",
+    ),
+    "drops_hooks_of_parameters": Planted(
+        make_case(schedule=(HOOKED, *ONE_STEP)), f"{DIVERGED}/gradient", BACKWARD_AT + 1, "a.bias"
+    ),
+    "drops_hooks_of_optimizers": Planted(
+        make_case(
+            engines=("zero_redundancy",),
+            schedule=(RegisterStepHook(hook="step_post_hook"), *ONE_STEP),
+        ),
+        "divergence/zero_redundancy/parameter",
+        STEP_AT + 1,
+        "a.bias",
+    ),
+    "steps_added_groups_with_the_first_rate": Planted(
+        make_case(
+            schedule=(AddParamGroup(target="a", rate=0.25), *ONE_STEP),
+            optimizer=Optimizer(exclude=("a",)),
+        ),
+        f"{DIVERGED}/parameter",
+        STEP_AT + 1,
+        "a.bias",
+    ),
+    "zeroes_gradients_of_a_second_backward": Planted(
+        make_case(schedule=(FORWARD, Backward(retain_graph=True), BACKWARD, STEP)),
+        f"{DIVERGED}/gradient",
+        BACKWARD_AT + 1,
         "a.bias",
     ),
     "sum_is_not_divided": Planted(
@@ -695,7 +733,13 @@ def test_a_fault_of_a_loss_shows_where_a_case_has_that_loss_only() -> None:
             assert world.run(other).status is Status.PASS
 
 
-@pytest.mark.parametrize("fault", ["drops_hooks_of_users", "average_of_shards_stays"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *(f"drops_hooks_of_{hooks}" for hooks in ("users", "outputs", "parameters", "optimizers")),
+        "average_of_shards_stays",
+    ],
+)
 def test_a_fault_of_an_op_shows_where_a_case_has_it_only(fault: str) -> None:
     case = DIVERGENCES[fault].case
     with faulty_world(fault, case) as world:

@@ -27,13 +27,33 @@ from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.dropout import Dropout
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.op import Op
-from fuzzshard.parts.ops import Forward, RegisterHook, SetFlag, SetGradEnabled, SetMode, ZeroGrad
+from fuzzshard.parts.ops import (
+    AddParamGroup,
+    Backward,
+    Forward,
+    RegisterHook,
+    RegisterParameterHook,
+    RegisterStepHook,
+    SetFlag,
+    SetGradEnabled,
+    SetMode,
+    ZeroGrad,
+)
 from fuzzshard.parts.ops.register_hook import Hook
+from fuzzshard.parts.ops.register_step_hook import Hook as OfSteps
 from stock_cases.stock import bitwise, bounded, flag
 
 PAST_DDP = "not applicable: a forward does not go through the DDP wrapper"
 PARTIAL = "not applicable: a flag for some modules only, which no_sync() cannot express"
 SWITCHED = "not applicable: gradient sync is switched between a forward and its backward"
+HOOKED = (
+    "not applicable: a hook on the gradients that come to a sharded parameter: they come to the "
+    "unsharded one"
+)
+RETAINED = (
+    "not applicable: a second backward of a forward, of which DDP synchronises the first "
+    "(https://github.com/pytorch/pytorch/issues/47260)"
+)
 UNSYNCED = "not applicable: a step on gradients that were not synchronised"
 
 _NO_SYNC = flag("requires_gradient_sync", False), flag("requires_gradient_sync", True)
@@ -64,6 +84,31 @@ SCHEDULES = {
             *(RegisterHook(hook=hook, target="a") for hook in get_args(Hook)),
             *TWO_STEPS,
         ),
+    ),
+    "parameters that the optimizer gets later": bounded(
+        None,
+        (FORWARD, BACKWARD, STEP, ZERO, AddParamGroup(target="a"), AGAIN, BACKWARD, STEP),
+        optimizer=Optimizer(kind="adam", exclude=("a",)),
+    ),
+    "two backwards through one graph": bounded(
+        None,
+        (FORWARD, Backward(retain_graph=True), BACKWARD, STEP, ZERO, AGAIN, BACKWARD, STEP),
+        ddp=RETAINED,
+    ),
+    "users' hooks on gradients that come": bounded(
+        None,
+        (RegisterParameterHook(hook="tensor_hook", target="a.weight"), *TWO_STEPS),
+        notes={"fully_shard": HOOKED},
+    ),
+    "users' hooks on gradients that have accumulated": bounded(
+        None,
+        (
+            RegisterParameterHook(hook="post_accumulate_grad_hook", target="a.weight"),
+            *(FORWARD, BACKWARD, AGAIN, BACKWARD, STEP),
+        ),
+    ),
+    "users' hooks on optimizers": bounded(
+        None, (*(RegisterStepHook(hook=hook) for hook in get_args(OfSteps)), *TWO_STEPS)
     ),
     "an evaluation in inference mode": bounded(
         None, (FORWARD, BACKWARD, STEP, Forward(grad=False, inference=True), AGAIN, BACKWARD, STEP)

@@ -68,6 +68,8 @@ ON_CUDA = frozenset(
 
 
 def is_extension(feature):
+    if feature == "op:reshard":  # asked for before parameters change
+        return False
     return feature.partition(":")[0] in EXTENSIONS or feature in EXTENSION_FEATURES
 
 
@@ -110,6 +112,7 @@ SELDOM = {
     "leaf:conv1d_of_one": 0.006,
     **dict.fromkeys(("expect:error", "expect:warning", "op:set_path_on_some_ranks"), 0.001),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("delay:")), 0.004),
+    **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("user_hook:")), 0.01),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("relation:")), 0.002),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("communication:")), 0.01),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("ddp:")), 0.005),

@@ -81,6 +81,19 @@ FROZEN_UNSYNCED = Exclusion(
     "a freeze while gradients wait for their synchronisation, of which DDP's hooks see no more",
     _CONSTRUCTION,
 )
+HOOKED_UNSYNCED = Exclusion(
+    "a hook on what has accumulated, and a backward that does not synchronise",
+    "_tensor.py, register_post_accumulate_grad_hook: 'The hook will be called after all gradients "
+    "for a tensor have been accumulated', which DDP's are on each rank by then; engines that keep "
+    "unsynchronised gradients elsewhere call it when they are reduced",
+)
+RETAINED = Exclusion(
+    "a second backward of a forward, of which DDP synchronises the first "
+    "(https://github.com/pytorch/pytorch/issues/47260)",
+    "reducer.cpp, autograd_hook: 'Ignore if we don't expect to be called. This may be the case if "
+    "the user wants to accumulate gradients for number of iterations before reducing them.'; "
+    "distributed.py, forward: prepare_for_backward expects one backward",
+)
 NOTHING_DIFFERENTIATED = Exclusion(
     "a step on gradients that were not synchronised: a backward had nothing to differentiate",
     _NO_SYNC,
@@ -117,7 +130,8 @@ def not_applicable(case: Case, *, built_by_forward: bool = False) -> Exclusion |
         return FILLED
     if any(op.aborts for op in case.schedule):
         return ABORTED
-    unsynced = False
+    unsynced = hooked = False
+    retained: set[int] = set()
     for at in follow(case):
         op, call, switch, toggle = at.op, at.op.call, at.op.switch, at.op.toggle
         built = built or (call is not None and not call.target)
@@ -137,6 +151,13 @@ def not_applicable(case: Case, *, built_by_forward: bool = False) -> Exclusion |
             if len(at.pending) > 1 and op.takes != "all" and at.synced:
                 return ONE_BY_ONE
             unsynced = not at.synced
+            if hooked and unsynced:
+                return HOOKED_UNSYNCED
+            places = {each.place for each in at.taken}
+            if at.synced and not places.isdisjoint(retained):
+                return RETAINED
+            retained |= places if op.retains else set()
+        hooked |= op.hooked is not None and op.hooked.accumulated
         if unsynced and (op.updates or op.zeroes_gradients or op.clips):
             return UNSYNCED_STEP
         if toggle:

@@ -14,7 +14,7 @@ import functools
 from collections.abc import Iterator
 
 from fuzzshard.case.arrivals import ignored_parameters
-from fuzzshard.case.autograd import Node, Tape, Unwatched, Value, reached
+from fuzzshard.case.autograd import Node, Tape, Unwatched, Value, reached, taken_nodes
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.paths import is_within
@@ -99,9 +99,7 @@ class _Reducer:
                     yield from self._construct(index, frozenset(self.at.frozen))
                 self._forward(op.call)
             if op.takes:
-                taken = [
-                    node for forward in self.at.taken for node in self.losses.pop(forward.place)
-                ]
+                taken = taken_nodes(self.at, self.losses)
                 self.at.skipped = not taken
                 yield from self._backward(taken)
             if op.rebuilds:

@@ -151,7 +151,7 @@ def _model(case: Case) -> Iterator[Exclusion]:
         for freeze in case.freezes:
             if freeze.after_wrap and splits_a_unit(case, freeze.target):
                 yield Exclusion("a freeze of a part of a flat parameter", _FREEZING)
-        for path in case.optimizer.left_out:
+        for path in (*case.optimizer.left_out, *(op.adds for op in case.schedule if op.adds)):
             if splits_a_unit(case, path):
                 yield Exclusion(
                     "an optimizer that gets a part of a flat parameter",
@@ -212,6 +212,12 @@ def _of_op(op: Op) -> Iterator[Exclusion]:
         )
     if op.switch and op.switch.flag in SYNC_FLAGS and not op.switch.below.everything:
         yield Exclusion("a flag for some modules only, which no_sync() cannot express", _NO_SYNC)
+    if op.hooked:
+        yield Exclusion(
+            "a hook on a parameter: backwards come to views of its flat parameter",
+            f"{_CLASS}: 'FSDP replaces managed modules' parameters with torch.Tensor views during "
+            "forward and backward computation'",
+        )
     if op.factor is not None:
         yield Exclusion(
             "a divide factor, which FSDP1 does not have",

@@ -48,6 +48,13 @@ CAST_LATER = Exclusion(
     "the parameter dtypes after construction time but before forward'",
 )
 
+HOOKED = Exclusion(
+    "a hook on the gradients that come to a sharded parameter: they come to the unsharded one",
+    "_fully_shard.py, fully_shard: 'the unsharded parameters will be like the original parameters "
+    "... After gradient computation, FSDP frees the unsharded parameters and reduce-scatters the "
+    "unsharded gradients'",
+)
+
 
 def not_applicable(case: Case) -> Exclusion | None:
     """Why ``fully_shard``'s documented contract does not cover a case, or None.
@@ -72,8 +79,11 @@ def not_applicable(case: Case) -> Exclusion | None:
     if TIES_ACROSS_GROUPS_ARE_REFUSED.holds() and _ties_without_a_root(case):
         return TIED_WITHOUT_A_ROOT
     initialized = False
+    owners = facts(case).owners
     for at in follow(case):
         op = at.op
+        if op.hooked and not op.hooked.accumulated and owners[op.hooked.parameter] is not None:
+            return HOOKED
         stored = {
             stored_dtype(case, fqn, at.cast) for fqn in facts(case).parameters if op.casts_to
         }

@@ -67,6 +67,7 @@ class Offered:
             p: count for p, count in count_paths(facts(case).modules).items() if count > 1
         }
         self.batch = rng.randint(0, 3)
+        self.parameters = list(facts(case).parameters)
         self.some_called = functools.partial(some_called, rng, case)
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 from fuzzshard.parts import op
 from fuzzshard.parts.op import Op as Op
 from fuzzshard.parts.ops.abort import Abort as Abort
+from fuzzshard.parts.ops.add_param_group import AddParamGroup as AddParamGroup
 from fuzzshard.parts.ops.backward import Backward as Backward
 from fuzzshard.parts.ops.cast import Cast as Cast
 from fuzzshard.parts.ops.clip_grad_norm import ClipGradNorm as ClipGradNorm
@@ -15,6 +16,10 @@ from fuzzshard.parts.ops.corrupt_state import CorruptState as CorruptState
 from fuzzshard.parts.ops.forward import Forward as Forward
 from fuzzshard.parts.ops.load_state import LoadState as LoadState
 from fuzzshard.parts.ops.register_hook import RegisterHook as RegisterHook
+from fuzzshard.parts.ops.register_parameter_hook import (
+    RegisterParameterHook as RegisterParameterHook,
+)
+from fuzzshard.parts.ops.register_step_hook import RegisterStepHook as RegisterStepHook
 from fuzzshard.parts.ops.reshard import Reshard as Reshard
 from fuzzshard.parts.ops.running_average import RunningAverage as RunningAverage
 from fuzzshard.parts.ops.save_state import SaveState as SaveState
@@ -33,7 +38,7 @@ OPS: tuple[type[Op], ...] = (
     *(Forward, Backward, SetMode, Step, ZeroGrad, SetRequiresGrad, SetPath, Abort),
     *(Unshard, Reshard, ClipGradNorm, ClipGradValue, Cast, SetDivideFactor),
     *(SetFlag, TakeStateDict, SaveState, CorruptState, LoadState, SetGradEnabled, RegisterHook),
-    RunningAverage,
+    *(RegisterParameterHook, RegisterStepHook, AddParamGroup, RunningAverage),
 )
 """In the order in which a schedule that is drawn gets those of one place."""
 
@@ -46,9 +51,9 @@ def running(call: op.Call) -> Op:
     return Forward(**call._asdict())
 
 
-def taking(which: op.Which) -> Op:
+def taking(which: op.Which, *, retain_graph: bool = False) -> Op:
     """Return the backward of those of the pending losses."""
-    return Backward(which=which)
+    return Backward(which=which, retain_graph=retain_graph)
 
 
 def iteration(batch: int = 0) -> tuple[Op, Op]:

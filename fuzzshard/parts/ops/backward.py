@@ -12,9 +12,13 @@ _NO_LOSS = Never("no forward is pending, so there is no loss")
 
 
 class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
-    """Calls ``backward`` on the sum of all pending losses, or only on the oldest or newest one."""
+    """Calls ``backward`` on the sum of all pending losses, or only on the oldest or newest one.
+
+    With ``retain_graph`` they stay pending: another backward goes through the same graph.
+    """
 
     which: op.Which = "all"
+    retain_graph: bool = False
 
     lane = "backward"
     never = {
@@ -35,12 +39,19 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
         "schedule:no_all_reduce": "a backward with requires_all_reduce off somewhere",
         "schedule:not_last_backward": "a backward with is_last_backward off",
         "schedule:no_reshard": "a backward with reshard_after_backward off",
+        "schedule:retain_graph": "a backward after which another one takes the same losses",
     }
+    choices = (op.Choice("retain_graph", 8, 106),)
 
     @property
     @override
     def takes(self) -> op.Which:
         return self.which
+
+    @property
+    @override
+    def retains(self) -> bool:
+        return self.retain_graph
 
     @override
     def check(self, at: op.Checked) -> None:
@@ -68,15 +79,18 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
             yield "schedule:not_last_backward"
         if at.off["reshard_after_backward"]:
             yield "schedule:no_reshard"
+        if self.retain_graph:
+            yield "schedule:retain_graph"
 
     @override
     def statement(self, index: int, *losses: int) -> str:
         taken = " + ".join(f"loss{forward}" for forward in losses)
-        return f"{taken if len(losses) == 1 else f'({taken})'}.backward()"
+        taken = taken if len(losses) == 1 else f"({taken})"
+        return f"{taken}.backward({'retain_graph=True' if self.retain_graph else ''})"
 
     @override
     def run(self, trainer: op.Trainer, index: int) -> bool:
-        return trainer.backward(index, self.which)
+        return trainer.backward(index, self.which, retains=self.retain_graph)
 
     @override
     def lines(self, program: op.Program, index: int) -> list[str]:
@@ -86,5 +100,6 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
     def mended(self, names: op.Names) -> op.Op | None:
         if not names.pending:
             return None
-        names.pending = 0 if self.which == "all" else names.pending - 1
+        if not self.retain_graph:
+            names.pending = 0 if self.which == "all" else names.pending - 1
         return self

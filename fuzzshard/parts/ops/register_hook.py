@@ -1,4 +1,4 @@
-"""Hooks that users register on modules."""
+"""Hooks that users register on modules, and on the tensors that these return."""
 
 from __future__ import annotations
 
@@ -10,29 +10,38 @@ from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import op
 from fuzzshard.parts.moments import Moment
 
-Hook = Literal["forward_pre_hook", "forward_hook", "full_backward_pre_hook", "full_backward_hook"]
+Hook = Literal[
+    "forward_pre_hook",
+    "forward_hook",
+    "full_backward_pre_hook",
+    "full_backward_hook",
+    "output_hook",
+]
 _OF_FORWARDS: tuple[Hook, ...] = ("forward_pre_hook", "forward_hook")
 _OF_BACKWARDS: tuple[Hook, ...] = ("full_backward_pre_hook", "full_backward_hook")
+_OF_OUTPUTS: tuple[Hook, ...] = ("output_hook",)
 
 
 class RegisterHook(op.Op, tag="register_hook", frozen=True, kw_only=True):
     """``register_{hook}()`` of the module ``target``, with a hook that multiplies what it may
     replace by ``scale``: inputs, outputs, or gradients of either. A power of two rounds nothing.
+    An ``output_hook`` is ``Tensor.register_hook()`` of what each forward returns.
 
     Hooks of backwards are for leaf modules alone: others may return what such a hook is not called
-    for ("module output should be a Tensor or a tuple of Tensors", torch/nn/modules/module.py).
+    for ("module output should be a Tensor or a tuple of Tensors", torch/nn/modules/module.py). The
+    tensor that is hooked is one that the module made: only leaves with parameters always do.
     """
 
     hook: Hook
     scale: float = 2.0
     target: str = ""
 
-    says = "{at}.register_{op.hook}(scaling({op.scale}))"
     meanings = {
         "user_hook:forward_pre_hook": "a hook of the user that changes the inputs of a module",
         "user_hook:forward_hook": "a hook of the user that changes the outputs of a module",
         "user_hook:full_backward_pre_hook": "a hook of the user that changes gradients of outputs",
         "user_hook:full_backward_hook": "a hook of the user that changes gradients of inputs",
+        "user_hook:output_hook": "a hook of the user on the tensor that a module returns",
     }
     choices = (op.Choice("user_hooks", 10, 102, excludes=("compile", "iadd")),)
 
@@ -59,11 +68,21 @@ class RegisterHook(op.Op, tag="register_hook", frozen=True, kw_only=True):
     def features(self, at: op.ScheduleState) -> op.Features:
         yield f"user_hook:{self.hook}"
 
+    @property
+    def _call(self) -> str:
+        if self.hook == "output_hook":
+            return f"register_forward_hook(hooking({self.scale}))"
+        given = "" if self.hook != "full_backward_hook" else ", given=0"
+        return f"register_{self.hook}(scaling({self.scale}{given}))"
+
+    @override
+    def statement(self, index: int, *losses: int) -> str:
+        return f"{op.expression(self.target)}.{self._call}"
+
     @override
     def settings(self, scope: op.Scope) -> list[str]:
         module = scope.at(self.target) if self.target else scope.called
-        given = "" if self.hook != "full_backward_hook" else ", given=0"
-        return [f"{module}.register_{self.hook}(scaling({self.scale}{given}))"]
+        return [f"{module}.{self._call}"]
 
     @classmethod
     @override
@@ -95,5 +114,6 @@ class RegisterHook(op.Op, tag="register_hook", frozen=True, kw_only=True):
 def _kinds(found: op.Facts, path: str) -> tuple[Hook, ...]:
     """The hooks that are called at a module: none where its callers call a method of its own."""
     if path in found.leaves:
-        return _OF_FORWARDS + _OF_BACKWARDS
+        makes = bool(found.leaves[path].parameters(1))
+        return (*_OF_FORWARDS, *_OF_BACKWARDS, *_OF_OUTPUTS * makes)
     return _OF_FORWARDS if path in found.modules.keys() - found.by_method.keys() else ()

@@ -1,0 +1,111 @@
+"""``optimizer.add_param_group()``."""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from fuzzshard.errors import InvalidCase
+from fuzzshard.parts import op
+from fuzzshard.parts.moments import Moment
+
+
+class AddParamGroup(op.Op, tag="add_param_group", frozen=True, kw_only=True):
+    """Gives the optimizer what is at ``target``, which it was made without, as a group with a
+    learning rate of its own.
+
+    "This can be useful when fine tuning a pre-trained network as frozen layers can be made
+    trainable and added to the Optimizer as training progresses" (torch/optim/optimizer.py).
+    """
+
+    target: str
+    rate: float | None = None
+
+    lane = "optimizer"
+    of_optimizer = True
+    meanings = {"op:add_param_group": "parameters that the optimizer gets later"}
+    choices = (
+        op.Choice(
+            "add_param_group",
+            5,
+            107,
+            needs=("exclude", "several_steps"),
+            excludes=("save_load", "lr_scheduler"),
+        ),
+    )
+
+    @property
+    @override
+    def adds(self) -> str:
+        return self.target
+
+    @property
+    @override
+    def wants_sharded(self) -> bool:
+        """The optimizer gets sharded parameters."""
+        return True
+
+    @override
+    def check(self, at: op.Checked) -> None:
+        held = at.optimized
+        for other in at.case.schedule[: at.index]:
+            if other.casts_to:  # from then on the optimizer is another one
+                held = at.optimized
+            elif other.adds is not None:
+                held |= at.parameters_at(other.adds)
+        new = at.parameters_at(self.target)
+        if not new or new & held:
+            raise InvalidCase(
+                f"the optimizer has what it gets at {self.target!r}, or nothing is there",
+                "name what optimizer.exclude names, once",
+            )
+        if any(other.via for other in at.case.schedule):
+            raise InvalidCase(
+                "a state of an optimizer is kept whose groups change",
+                '"loaded state dict has a different number of parameter groups" '
+                "(torch/optim/optimizer.py): remove either",
+            )
+        if at.case.optimizer.scheduler:
+            raise InvalidCase(
+                "a scheduler has no rate of a group that is added later",
+                "torch/optim/lr_scheduler.py takes the rates of the groups that there are when it "
+                "is made: remove either",
+            )
+
+    @override
+    def statement(self, index: int, *losses: int) -> str:
+        rate = "" if self.rate is None else f', "lr": {self.rate}'
+        at = op.expression(self.target)
+        return f'optimizer.add_param_group({{"params": {at}{rate}}})'
+
+    @override
+    def statements(self, scope: op.Scope) -> list[str]:
+        return scope.add_param_group_lines(self.target, self.rate)
+
+    @classmethod
+    @override
+    def draw(cls, run: op.Run, moment: str) -> None:
+        if moment in ("before_step", "step_begins") and run.allows("add_param_group", 30):
+            run.ops += cls._drawn(run)
+
+    @classmethod
+    @override
+    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
+        return cls._drawn(run) if "add_param_group" in run.swarm else ()
+
+    @classmethod
+    def _drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
+        """Once."""
+        paths = run.case.optimizer.left_out
+        if not paths or any(each.adds is not None for each in run.ops):
+            return ()
+        return (cls(target=run.tape.pick(paths), rate=run.tape.pick((None, 0.25))),)
+
+    @classmethod
+    @override
+    def additions(cls, offered: op.Offered) -> op.Additions:
+        for path in offered.case.optimizer.left_out:
+            yield (cls(target=path),)
+
+    @override
+    def mended(self, names: op.Names) -> op.Op | None:
+        return self if names.with_parameters(self.target) == self.target else None

@@ -1,0 +1,67 @@
+"""Hooks that users register on optimizers."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from typing_extensions import override
+
+from fuzzshard.parts import op
+from fuzzshard.parts.moments import Moment
+
+Hook = Literal["step_pre_hook", "step_post_hook"]
+_SCALING: dict[Hook, str] = {
+    "step_pre_hook": "scaling_gradients",
+    "step_post_hook": "scaling_parameters",
+}
+
+
+class RegisterStepHook(op.Op, tag="register_step_hook", frozen=True, kw_only=True):
+    """``optimizer.register_{hook}()``, with a hook that multiplies all gradients before a step, or
+    all parameters after it, by ``scale``. A power of two rounds nothing.
+
+    It is a hook of this optimizer: one that is made anew does not have it.
+    """
+
+    hook: Hook
+    scale: float = 0.5
+
+    lane = "optimizer"
+    of_optimizer = True
+    meanings = {
+        "user_hook:step_pre_hook": "a hook of the user that changes gradients before a step",
+        "user_hook:step_post_hook": "a hook of the user that changes parameters after a step",
+    }
+    choices = (op.Choice("step_hooks", 6, 105),)
+
+    @override
+    def features(self, at: op.ScheduleState) -> op.Features:
+        yield f"user_hook:{self.hook}"
+
+    @override
+    def statement(self, index: int, *losses: int) -> str:
+        return f"optimizer.register_{self.hook}({_SCALING[self.hook]}({self.scale}))"
+
+    @override
+    def statements(self, scope: op.Scope) -> list[str]:
+        return [self.statement(0)]
+
+    @classmethod
+    @override
+    def draw(cls, run: op.Run, moment: str) -> None:
+        if moment in ("step_begins", "before_step") and run.allows("step_hooks", 40):
+            run.ops += cls._drawn(run)
+
+    @classmethod
+    @override
+    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
+        return cls._drawn(run) if "step_hooks" in run.swarm else ()
+
+    @classmethod
+    def _drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
+        return (cls(hook=run.tape.pick((*_SCALING,)), scale=run.tape.pick((0.5, 2.0))),)
+
+    @classmethod
+    @override
+    def additions(cls, offered: op.Offered) -> op.Additions:
+        yield (cls(hook=offered.rng.choice((*_SCALING,))),)
