@@ -7,7 +7,9 @@ unit that accumulated under ``no_sync()``, and not where the first forward's out
 a ``param_dtype`` every forward has an ``AccumulateGrad`` of its own, which the docstring there
 names as the reason for preferring the first. The gradient stays local then: an assertion fails at
 the end of backward, or an earlier gradient takes its place, or the replicas drift apart
-(``NO_SHARD``). Whatever has accumulated has to be reduced at the latest when the backward ends.
+(``NO_SHARD``). Under ``no_sync()`` the next forward drops it (``use_orig_params``), as only the
+hook hands it to the original parameters. Whatever has accumulated has to be reduced, or handed
+over, at the latest when the backward ends.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -92,20 +94,20 @@ EDITS = (
         if root_state._sync_gradients:
         """,
         """
+        # Reduce what has accumulated and no post-backward hook has reduced; or keep it for later
+        for fsdp_state in state._all_fsdp_states:
+            handle = fsdp_state._handle
+            if (
+                handle
+                and handle.flat_param.requires_grad
+                and handle.flat_param.grad is not None
+                and getattr(handle.flat_param, "_unreduced", False)
+            ):
+                fsdp_state.training_state = TrainingState.FORWARD_BACKWARD
+                handle._training_state = HandleTrainingState.BACKWARD_POST
+                handle._post_forward_index = None  # nothing to prefetch
+                _post_backward_hook(fsdp_state, handle, handle.flat_param)
         if root_state._sync_gradients:
-            # Reduce what has accumulated and no post-backward hook has reduced
-            for fsdp_state in state._all_fsdp_states:
-                handle = fsdp_state._handle
-                if (
-                    handle
-                    and handle.flat_param.requires_grad
-                    and handle.flat_param.grad is not None
-                    and getattr(handle.flat_param, "_unreduced", False)
-                ):
-                    fsdp_state.training_state = TrainingState.FORWARD_BACKWARD
-                    handle._training_state = HandleTrainingState.BACKWARD_POST
-                    handle._post_forward_index = None  # nothing to prefetch
-                    _post_backward_hook(fsdp_state, handle, handle.flat_param)
         """,
     ),
 )
