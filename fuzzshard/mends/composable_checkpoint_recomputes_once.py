@@ -30,7 +30,7 @@ y = model(torch.ones(1, 2)).tanh()
 y[0, 0].backward(retain_graph=True)
 y[0, 1].backward()
 """
-TORCH = Releases(since="2.13")
+TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
         query="composable checkpoint retain_graph second backward AttributeError "

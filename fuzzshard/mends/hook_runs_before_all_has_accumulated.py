@@ -55,7 +55,7 @@ model.set_requires_gradient_sync(True)
 (model(x) - model(y)).sum().backward()  # a contrastive loss
 assert len(steps) == 1, f"{len(steps)} steps"
 """
-TORCH = Releases(since="2.13")
+TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
         query="fully_shard register_post_accumulate_grad_hook called twice in one backward before "
@@ -71,6 +71,11 @@ for state in self._state_ctx.all_states:
                 for hook in fsdp_param.sharded_param._post_accumulate_grad_hooks.values():
                     hook(fsdp_param.sharded_param)
 """
+_RUN_HOOKS_OF_ONE_GROUP = _RUN_HOOKS.replace(
+    "state._fsdp_param_groups", "filter(None, [state._fsdp_param_group])"
+)
+_END = "self._state_ctx.post_backward_final_callback_queued = False"
+_STATE = "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState"
 EDITS = (
     Edit(
         "torch.distributed.fsdp._fully_shard._fsdp_collectives:foreach_reduce",
@@ -78,12 +83,19 @@ EDITS = (
         "fsdp_param._hooks_are_due = True",
     ),
     Edit(
-        "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState._root_post_backward_final_callback",
-        "self._state_ctx.post_backward_final_callback_queued = False",
-        f"self._state_ctx.post_backward_final_callback_queued = False{_RUN_HOOKS}",
+        f"{_STATE}._root_post_backward_final_callback",
+        _END,
+        f"{_END}{_RUN_HOOKS}",
+        Releases(since="2.12"),
     ),
     Edit(
-        "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState.finalize_backward",
+        f"{_STATE}._root_post_backward_final_callback",
+        _END,
+        f"{_END}{_RUN_HOOKS_OF_ONE_GROUP}",
+        Releases(until="2.12"),
+    ),
+    Edit(
+        f"{_STATE}.finalize_backward",
         """
         if wait_for_gradient_reduction:
             self.wait_for_gradient_reduction()
