@@ -20,6 +20,7 @@ CONTRACT = Promise(
 SETUP = "Two losses of one forward have a backward each, with activation checkpointing."
 WORKAROUND = "Add up the losses, or use ``torch.utils.checkpoint``."
 EXAMPLE = r"""
+# torchrun --standalone --nproc-per-node 1 example.py
 import torch
 from torch import nn
 from torch.distributed._composable.checkpoint_activation import checkpoint

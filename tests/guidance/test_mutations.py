@@ -142,7 +142,7 @@ def test_a_mutant_of_a_small_case_differs_from_it_in_little():
 )
 def test_a_kind_of_mutation_reaches_what_it_is_for(kind, reaches):
     rng, other = Random(SEED), replace(SMALL, mesh=Mesh(shard=1))
-    tries = (mutated(kind, rng, SMALL, other, 2, cuda=False) for _ in range(150))
+    tries = (mutated(kind, rng, SMALL, other, 2, cuda=False) for _ in range(400))
     assert any(mutant is not None and reaches(mutant) for mutant in tries), f"seed {SEED}"
 
 

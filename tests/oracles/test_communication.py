@@ -123,8 +123,8 @@ def test_a_frozen_group_is_not_reduced() -> None:
 
 def test_what_was_frozen_after_forward_is_not_reduced() -> None:
     freeze = SetRequiresGrad(target="a", value=False)
-    case = make_case(schedule=(FORWARD, freeze, BACKWARD), wrap=groups("a", ROOT))
-    assert counts(case)[2] == (2, 1, 0)
+    case = make_case(schedule=(FORWARD, Reshard(), freeze, BACKWARD), wrap=groups("a", ROOT))
+    assert counts(case)[3] == (2, 1, 0)
 
 
 def test_shards_are_padded_to_equal_sizes() -> None:

@@ -15,7 +15,7 @@ from cases import (
 from fuzzshard.case.case import Freeze, Mesh
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.op import Op
-from fuzzshard.parts.ops import SetRequiresGrad
+from fuzzshard.parts.ops import Reshard, SetRequiresGrad
 from stock_cases.stock import bitwise, bounded
 
 UNFROZEN = (
@@ -82,6 +82,7 @@ FREEZES = {
         None,
         (
             FORWARD,
+            Reshard(),
             SetRequiresGrad(target="b", value=False),
             BACKWARD,
             STEP,

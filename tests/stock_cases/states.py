@@ -23,6 +23,7 @@ from fuzzshard.parts.ops import (
     ClipGradValue,
     CorruptState,
     LoadState,
+    RunningAverage,
     SaveState,
     SetDivideFactor,
     SetRequiresGrad,
@@ -73,6 +74,20 @@ STATES = {
         optimizer=Optimizer(lr_scheduler="step_lr"),
         engines=("fully_shard", "ddp", "replicate", "fsdp1", "zero_redundancy"),
     ),
+    "averages of the parameters, which take their place": bitwise(
+        None,
+        (RunningAverage(), *TRAIN, RunningAverage(copied=True), *_NEXT),
+        engines=("fully_shard", "ddp"),
+    ),
+    **{
+        f"losses that are scaled, {scale}": bitwise(
+            None,
+            TWO_STEPS,
+            optimizer=Optimizer(grad_scaler=scale),
+            engines=("fully_shard", "ddp"),
+        )
+        for scale in ("finite", "infinite")
+    },
     "double precision after wrapping": bitwise(
         None, (Cast(dtype="float64"), *TWO_STEPS), wrap=groups(ROOT), engines=("fully_shard",)
     ),

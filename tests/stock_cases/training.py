@@ -34,6 +34,7 @@ from fuzzshard.parts.ops import (
     RegisterHook,
     RegisterParameterHook,
     RegisterStepHook,
+    Reshard,
     SetFlag,
     SetGradEnabled,
     SetMode,
@@ -171,7 +172,10 @@ SCHEDULES = {
     ),
     "a forward between backward and step": bitwise(
         None,
-        (FORWARD, BACKWARD, Forward(batch=2, grad=False), STEP, ZERO, FORWARD, BACKWARD, STEP),
+        (
+            *(FORWARD, BACKWARD, Forward(batch=2, grad=False), Reshard(), STEP, ZERO),
+            *(FORWARD, BACKWARD, STEP),
+        ),
     ),
     "a forward of a part, after the root ran": bitwise(
         None,

@@ -93,6 +93,7 @@ RARE = {
     "schedule:backward_newest": 0.05,
     "schedule:step_unsynced": 0.03,
     "schedule:no_all_reduce": 0.06,
+    "schedule:retain_graph": 0.045,
     "wrap:parameter_in_no_group": 0.04,
     "optimizer:adam": 0.05,
     "optimizer:adamw": 0.05,
@@ -116,7 +117,7 @@ SELDOM = {
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("relation:")), 0.002),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("communication:")), 0.01),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("ddp:")), 0.005),
-    **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("ddp:join_")), 0.003),
+    **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("ddp:join_")), 0.002),
     **dict.fromkeys(
         ("ddp:ignored_modules", "ddp:buffers_forward_local", "ddp:initial_unsynced"), 0.004
     ),
@@ -136,7 +137,7 @@ SELDOM = {
     **dict.fromkeys(("optimizer:scaled", "optimizer:skipped"), 0.01),
     "op:load_assign": 0.004,
     "fsdp1:hybrid": 0.012,
-    "ddp:broadcasts": 0.001,
+    "ddp:broadcasts": 0.0004,
     "precision:parameter_dtype": 0.01,
     "mesh:hsdp_tensor": 0.01,
     "tensor:dtensor_output": 0.01,

@@ -31,7 +31,7 @@ class RunningAverage(op.Op, tag="running_average", frozen=True, kw_only=True):
         "op:running_average": "a running average of the parameters",
         "op:running_average_copied": "a running average that is copied into the parameters",
     }
-    choices = (op.Choice("running_average", 9, 104, needs=("several_steps",)),)
+    choices = (op.Choice("running_average", 9, 108, needs=("several_steps",)),)
 
     @override
     def check(self, at: op.Checked) -> None:

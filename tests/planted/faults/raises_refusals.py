@@ -12,7 +12,7 @@ from fuzzshard.engines.registry import REFUSALS
 
 
 def apply() -> None:
-    def wrong(self: Engine) -> None:
+    def wrong(self: Engine, index: int) -> None:
         refusal = REFUSALS[self.case.seed]
         raise getattr(builtins, refusal.error)(refusal.pattern.partition("|")[0].replace(".*", ""))
 
