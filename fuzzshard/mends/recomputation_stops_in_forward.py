@@ -7,7 +7,8 @@ hook is not called, because ``FSDPState.init``
 backward later reaches an output below the same FSDP root, nothing else ends the forward of the
 group. It stays unsharded in its forward state, in which ``reshard()`` does nothing and the next
 forward registers no post-backward. The hooks of list groups are registered with ``always_call``
-already.
+already. And the post-forward of a recomputation leaves the group unsharded for a post-backward
+(``FSDPParamGroup.post_forward``) that never comes where the backward does not need the group.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -84,6 +85,29 @@ EDITS = (
         """,
         """
         self._post_forward, prepend=False, always_call=True
+        """,
+    ),
+    Edit(
+        "torch.distributed.fsdp._fully_shard._fsdp_param_group:FSDPParamGroup.post_forward",
+        """
+        if not is_bw():
+            self.reshard()
+            self._record_post_forward()
+        """,
+        """
+        if not is_bw():
+            self.reshard()
+            self._record_post_forward()
+        else:
+            def reshard_at_the_end():
+                if (
+                    self._training_state == TrainingState.IDLE
+                    and self.is_unsharded
+                    and self.reshard_after_backward
+                ):
+                    self.reshard()
+
+            torch.autograd.Variable._execution_engine.queue_callback(reshard_at_the_end)
         """,
     ),
 )

@@ -118,9 +118,8 @@ SELDOM = {
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("communication:")), 0.01),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("ddp:")), 0.005),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("ddp:join_")), 0.002),
-    **dict.fromkeys(
-        ("ddp:ignored_modules", "ddp:buffers_forward_local", "ddp:initial_unsynced"), 0.004
-    ),
+    **dict.fromkeys(("ddp:ignored_modules", "ddp:initial_unsynced"), 0.004),
+    **dict.fromkeys(("ddp:buffers_broadcast", "ddp:buffers_forward_local"), 0.0035),
     **dict.fromkeys(
         ("optimizer:step_lr", "optimizer:cosine_annealing_lr", "optimizer:one_cycle_lr"), 0.01
     ),

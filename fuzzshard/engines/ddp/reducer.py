@@ -85,6 +85,8 @@ class _Reducer:
         self.expects = False
         self.unused: frozenset[str] = frozenset()
         self.ready: set[str] = set()
+        self.learned = False
+        """Whether there was an iteration; the first one is finalized in any case."""
 
     def complaints(self) -> Iterator[tuple[Complaint, int]]:
         """Every complaint in order; what comes after the first is what a reducer would say that
@@ -150,6 +152,9 @@ class _Reducer:
         parameters = self.parameters or frozenset()
         came = _leaves(losses) & parameters
         if self.options.learns_graph:
+            if self.learned and losses and not came and self.options.finalized_by_user:
+                yield Complaint.NOTHING_TO_FINALIZE, self.at.index
+            self.learned = True
             return
         if not came or not self.expects:
             if losses and self.options.finalized_by_user and self.at.synced:

@@ -41,7 +41,7 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
         "schedule:no_reshard": "a backward with reshard_after_backward off",
         "schedule:retain_graph": "a backward after which another one takes the same losses",
     }
-    choices = (op.Choice("retain_graph", 8, 106),)
+    choices = (op.Choice("retain_graph", 8, 106, excludes=("compile",)),)
 
     @property
     @override
@@ -57,6 +57,12 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
     def check(self, at: op.Checked) -> None:
         if not at.pending:
             raise InvalidCase("a backward has no pending forward", "put a forward before it")
+        if self.retain_graph and at.case.compile is not None:
+            raise InvalidCase(
+                "a backward that was compiled keeps no graph: it "
+                '"requires create_graph=False and retain_graph=False" (torch/_functorch)',
+                "leave out compile, or retain_graph",
+            )
         if len(at.taken) > 1 and not at.grad_enabled:
             raise InvalidCase(
                 "losses are added up while gradients are disabled, so that the sum has none",
