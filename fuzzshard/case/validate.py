@@ -199,11 +199,6 @@ class Checked(ScheduleState):
     def advance(self, *, skipped: bool = False) -> None:
         taken, op = self.taken, self.op
         super().advance(skipped=skipped)
-        if taken and not self.grad_enabled and self.case.optimizer.does("scales"):
-            raise InvalidCase(
-                "a loss is scaled where gradients are disabled",
-                "enable them before: what scales it is part of the graph",
-            )
         self.has_gradients |= any(self._trains(each.call) for each in taken)
         if op.aborts or op.replaces_parameters or (op.zeroes_gradients and op.set_to_none):
             self.has_gradients = False

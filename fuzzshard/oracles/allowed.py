@@ -11,6 +11,8 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
+
 from fuzzshard.case.case import TRACED_BACKWARD, Case
 from fuzzshard.case.facts import has_batch_norm
 from fuzzshard.case.graph import modules_below
@@ -47,7 +49,22 @@ def _zero_input_gradient(case: Case, difference: Difference) -> bool:
 
 def _initialised_state(case: Case, difference: Difference) -> bool:
     initial = case.optimizer.initially(difference.key.name.partition(" of ")[0])
-    return difference.key.rule.is_state and _fills_none(difference, initial)
+    return difference.key.rule.is_state and (
+        _fills_none(difference, initial) or _has_cast_what_was_initialised(case, difference)
+    )
+
+
+def _has_cast_what_was_initialised(case: Case, difference: Difference) -> bool:
+    """Whether a load of a state from before the first step has changed the dtype of a scalar."""
+    expected, observed = difference.expected, difference.observed
+    return (
+        first(case, lambda op: op.via) < first(case, lambda op: op.updates)
+        and expected is not None
+        and observed is not None
+        and expected.numel() == observed.numel() == 1
+        and observed.dtype != expected.dtype
+        and bool(torch.isclose(observed.to(expected.dtype), expected, rtol=1e-5))
+    )
 
 
 def _recomputed_in_a_graph(case: Case, difference: Difference) -> bool:
@@ -139,8 +156,8 @@ ALLOWED: tuple[Allowed, ...] = (
         lambda spec: True,
         _initialised_state,
         "get_optimizer_state_dict steps an optimizer that has no state yet with gradients of "
-        "zeros "
-        "(torch/distributed/checkpoint/state_dict.py, _init_optim_state)",
+        "zeros (torch/distributed/checkpoint/state_dict.py, _init_optim_state); loading what it "
+        "returns casts it to the dtype of the parameter",
     ),
 )
 

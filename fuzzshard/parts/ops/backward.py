@@ -63,10 +63,11 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
                 '"requires create_graph=False and retain_graph=False" (torch/_functorch)',
                 "leave out compile, or retain_graph",
             )
-        if len(at.taken) > 1 and not at.grad_enabled:
+        is_computed = len(at.taken) > 1 or at.case.optimizer.does("scales")
+        if is_computed and not at.grad_enabled:
             raise InvalidCase(
-                "losses are added up while gradients are disabled, so that the sum has none",
-                'use which="newest"',
+                "losses are added up or scaled while gradients are disabled: the result has none",
+                "enable gradients before",
             )
 
     @override
