@@ -9,7 +9,7 @@ from fuzzshard.case.graph import Block
 from fuzzshard.oracles.allowed import is_allowed
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.linear import Linear
-from fuzzshard.parts.ops import Forward
+from fuzzshard.parts.ops import Forward, LoadState, SaveState
 from fuzzshard.training.trace import Key
 
 KEY = gradient(1)
@@ -30,6 +30,18 @@ def test_a_state_is_allowed_before_the_first_step_as_the_optimizer_makes_it() ->
         key = Key(1, "resume", f"{state} of a.weight")
         assert is_allowed("ddp", case, difference(key, floats(initial), None))
         assert not is_allowed("ddp", case, difference(key, floats(initial + 1.0), None))
+
+
+def test_a_load_from_before_the_first_step_may_cast_a_scalar() -> None:
+    trained = (Forward(), BACKWARD, STEP)
+    early = make_case(schedule=(SaveState(), LoadState(), *trained))
+    late = make_case(schedule=(*trained, SaveState(), LoadState(), *trained))
+    key = Key(4, "optimizer_state", "mu of a.weight")
+    cast = difference(key, floats(0.5).double(), floats(0.5))
+    assert is_allowed("fully_shard", early, cast)
+    assert not is_allowed("fully_shard", late, cast)
+    other = difference(key, floats(0.75).double(), floats(0.5))
+    assert not is_allowed("fully_shard", early, other)
 
 
 def test_statistics_that_a_graph_recomputes_are_allowed_in_buffers_and_in_kept_state_dicts() -> (
