@@ -186,6 +186,10 @@ def check(
             seed=seed,
         )
     aspects = _aspects(fuzz)
+    if not aspects and (max_time or max_cases):
+        raise UsageError(
+            "--max-time and --max-cases are limits of --fuzz", "add --fuzz all, or leave them out"
+        )
     import_from_here()
     kind, num_devices = resolve_device(device)
     config = world_config(

@@ -54,7 +54,8 @@ def report(
     The draft is for a person to review and send; nothing is ever sent. It is
     about one bug: other entries with the same cause are in it with their scripts.
     This command runs the scripts, the case, small changes of the case (those that
-    make it pass are saved in the entry), and torch.utils.collect_env.
+    make it pass are saved in the entry, unless -o is given), and
+    torch.utils.collect_env.
 
     With --top, print which bugs of a corpus to file first, and why: silent wrong
     results, then hangs, crashes, leaks. Bugs that are public already, or fixed in
@@ -132,7 +133,8 @@ def _write(
             evidence = dataclasses.replace(evidence, example=example)
         if evidence.culprits and evidence.culprits != entry.culprits:
             entry = msgspec.structs.replace(entry, culprits=evidence.culprits)
-            write_atomic(file, encode_entry(entry))
+            if output is None:
+                write_atomic(file, encode_entry(entry))
         told = [variant for variant in told if _shows(variant, preload)]
     if script is not None:
         right = right_changes(entry, script, run=runs > 0, preload=preload)

@@ -74,6 +74,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("replay --device tpu e", 'Choose from: "auto", "cpu", "cuda"'),
         ("explain e --extra-mends nowhere", "nowhere has no mend"),
         ("check", "a check needs a model and its inputs"),
+        ("check m:build --inputs m:batch --max-cases 3", "are limits of --fuzz; add --fuzz all"),
         ("explode", 'there is no command "explode"; see fuzzshard --help'),
     ],
 )
