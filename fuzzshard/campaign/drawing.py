@@ -55,7 +55,8 @@ def drawn_cases(seed: int, /, *, world_size: int, steered: Steered, cuda: bool) 
             process.stdin.write(request)
             process.stdin.close()
             for line in process.stdout:
-                yield _case_decoder.decode(line)
+                if line.endswith(b"\n"):  # else the process ended while it wrote
+                    yield _case_decoder.decode(line)
             code = process.wait()
             raise InfraError(
                 f"drawing ended: {_last_line(errors) or f'exit code {code}'}", "run again"

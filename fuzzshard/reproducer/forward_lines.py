@@ -80,7 +80,9 @@ class ForwardLines:
             hook = f"{module}.register_forward_hook(interrupt_backward)"
             outputs = output_texts(self.case, forward.target)
             terms = [self.term(forward, i, output) for i, output in enumerate(outputs)]
-            body = [f"    out = {call}", f"    ({' + '.join(terms)}).backward()"]
+            body = [f"    out = {call}", f"    loss = {terms[0]}"]
+            body += [f"    loss = loss + {term}" for term in terms[1:]]
+            body.append("    loss.backward()")
         recovery = [f"{scope.model}.reset_iter_state()"] if scope.shards else []
         guarded = bool(recovery) and scope.aim.trains_reference
         return [
