@@ -36,6 +36,8 @@ class HookModel:
         self.tape = Tape(case, found, self)
         self.finals: list[Root] = []
         self.recomputing = False
+        self.recomputed: list[Group] = []
+        """What this backward has recomputed."""
         self.certain = True
         self.gathers_certain = True
         self.casts: Mapping[str, deque[CastHere]] = {}
@@ -186,6 +188,10 @@ class HookModel:
                 self.groups[node.inputs_of].post_backward()
                 self.in_backward[node.inputs_of] += 1
             self._accumulate(node, last, arriving, frozen)
+        for group in self.recomputed:
+            if group.root not in self.finals and group.reshards_after_backward:
+                group.shards = Shards.ALL
+        self.recomputed.clear()
         for root in self.finals:
             self._finish(root)
         self.finals.clear()
@@ -239,6 +245,7 @@ class HookModel:
             if path not in self.of_module:
                 continue
             certain &= len(self.of_module[path].spec.modules) == 1
+            self.recomputed.append(self.of_module[path])
             if is_begin:
                 begins.append((path, number))
                 self.enter(path, [], grad=True)
