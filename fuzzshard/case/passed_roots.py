@@ -20,45 +20,40 @@ def passed_roots(case: Case, rank: int) -> Mapping[int, frozenset[int]]:
 
     A backward passes a root where it comes to an output of one of its modules.
     """
-    hooks = _Hooks(case, facts(case))
+    tape, roots = _Hooks(case, facts(case)).tape, root_groups(case)
     passed = {}
     for at in follow(case, rank):
-        losses = hooks.tape.follow(at)
+        losses = tape.follow(at)
         if at.op.takes:
             passed[at.index] = frozenset(
-                root for node in reached(losses) for root in hooks.on.get(node.number, ())
+                roots[group] for node in reached(losses) for group in node.hooks
             )
     return passed
 
 
 class _Hooks:
-    """Notes the outputs of wrapped modules, by the numbers of their nodes.
+    """Puts the hooks of wrap groups on the outputs of their modules.
 
     The inputs of a module that manages parameters pass through one function of ``fully_shard``
     (``RegisterPostBackwardFunction``): a backward that comes to one of them goes on through all.
     """
 
     def __init__(self, case: Case, found: Facts) -> None:
-        managing = frozenset(found.owners.values())
-        pairs = [*zip(root_groups(case), case.wrap, strict=True)]
-        self.roots = {m: root for root, group in pairs for m in group.modules}
-        self.joining = frozenset(
-            m for i, group in enumerate(case.wrap) if i in managing for m in group.modules
-        )
-        self.on: dict[int, set[int]] = {}
+        self.groups = {m: i for i, group in enumerate(case.wrap) for m in group.modules}
+        self.managing = frozenset(found.owners.values())
         self.tape = Tape(case, found, self)
 
     def enter(self, path: str, args: list[Value], *, grad: bool) -> list[Value]:
         """Joins the inputs that require a gradient."""
-        if path not in self.joining or not grad or all(a is None for a in args):
+        manages = path in self.groups and self.groups[path] in self.managing
+        if not manages or not grad or all(a is None for a in args):
             return args
         joint = self.tape.node(args, saves=False)
         return [None if a is None else joint for a in args]
 
     def leave(self, path: str, results: list[Value], *, grad: bool) -> list[Value]:
-        """Notes the outputs."""
-        if path in self.roots and grad:
-            for node in results:
-                if node is not None:
-                    self.on.setdefault(node.number, set()).add(self.roots[path])
+        """Puts the hooks on."""
+        for node in results if path in self.groups and grad else ():
+            if node is not None:
+                node.hooks.append(self.groups[path])
         return results

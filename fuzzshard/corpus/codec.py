@@ -70,7 +70,8 @@ def _read_2(data: bytes) -> CorpusEntry:
 
 def _resharding(entry: CorpusEntry) -> CorpusEntry:
     """Before format 4, parameters were resharded without an op wherever that is asked for."""
-    places = lacking_reshards(entry.case)
+    if not (places := lacking_reshards(entry.case)):
+        return entry
 
     def moved(index: int) -> int:
         return index + sum(place <= index for place in places)

@@ -37,7 +37,8 @@ class HookModel:
         self.finals: list[Root] = []
         self.recomputing = False
         self.recomputed: list[Group] = []
-        """What this backward has recomputed."""
+        """What this backward has recomputed: it is sharded again where no post-backward follows.
+        """
         self.certain = True
         self.gathers_certain = True
         self.casts: Mapping[str, deque[CastHere]] = {}
@@ -189,7 +190,8 @@ class HookModel:
                 self.in_backward[node.inputs_of] += 1
             self._accumulate(node, last, arriving, frozen)
         for group in self.recomputed:
-            if group.root not in self.finals and group.reshards_after_backward:
+            is_over = group.root not in self.finals or group.phase is Phase.POST_BACKWARD
+            if is_over and group.reshards_after_backward:
                 group.shards = Shards.ALL
         self.recomputed.clear()
         for root in self.finals:
@@ -268,7 +270,7 @@ class HookModel:
 
     def _finish(self, root: Root) -> None:
         """The end of a backward: what had no post-backward yet has it now, or is left to be
-        finalized; what a recomputation gathered after it is sharded again.
+        finalized.
         """
         root.forward = None
         by_hand = self.case.finalize is not None and root is self.of_module[""].root
@@ -279,8 +281,6 @@ class HookModel:
                     group.waits_to_finalize = True
                 else:
                     group.post_backward()
-            elif group.reshards_after_backward:
-                group.shards = Shards.ALL
             group.phase = group.called = Phase.IDLE
         if root.last_backward and not by_hand:
             self._end(root)

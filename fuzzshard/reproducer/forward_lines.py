@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from fuzzshard.case.dtypes import has_precision
 from fuzzshard.case.facts import facts
 from fuzzshard.case.groups import moves_inputs
-from fuzzshard.model.statements import at
+from fuzzshard.model.statements import at, indented
 from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Call, Op
 from fuzzshard.program.forward import (
@@ -80,9 +80,8 @@ class ForwardLines:
             hook = f"{module}.register_forward_hook(interrupt_backward)"
             outputs = output_texts(self.case, forward.target)
             terms = [self.term(forward, i, output) for i, output in enumerate(outputs)]
-            body = [f"    out = {call}", f"    loss = {terms[0]}"]
-            body += [f"    loss = loss + {term}" for term in terms[1:]]
-            body.append("    loss.backward()")
+            lines = [f"out = {call}", *loss_lines("loss", terms), "loss.backward()"]
+            body = indented(lines)
         recovery = [f"{scope.model}.reset_iter_state()"] if scope.shards else []
         guarded = bool(recovery) and scope.aim.trains_reference
         return [
