@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Set
 from typing import NamedTuple
 
 from fuzzshard.case.case import Case
@@ -236,23 +236,27 @@ class ScheduleState:
         A wrapped root has hooks on all that a loss can be made of.
         """
         called = frozenset(self._root_groups[i] for i in self._groups_of(modules))
-        found = facts(self.case)
-        flow = Flow(self.case.model, self.case.inputs, found, self.case.ties)
+        owners = facts(self.case).owners
         if self.case.root_is_wrapped:
-            outputs = flow.outputs(call.target, found.parameters.keys() - self.frozen, self.paths)
-            return called if any(outputs[i] for i in call.used(len(outputs))) else frozenset()
-        flow.root_args = (False,) * len(flow.root_args)
-        behind = set()
-        for root in called:
-            own = {
-                f
-                for f, o in found.owners.items()
-                if o is not None and self._root_groups[o] == root
-            }
-            outputs = flow.outputs(call.target, own - self.frozen, self.paths)
-            if any(outputs[i] for i in call.used(len(outputs))):
-                behind.add(root)
-        return frozenset(behind)
+            return called if self.needs_gradient(call, owners.keys(), inputs=True) else frozenset()
+
+        def own(root: int) -> set[str]:
+            return {f for f, o in owners.items() if o is not None and self._root_groups[o] == root}
+
+        return frozenset(root for root in called if self.needs_gradient(call, own(root)))
+
+    def needs_gradient(self, call: Call, parameters: Set[str], *, inputs: bool = False) -> bool:
+        """Whether the loss of a forward depends on one of ``parameters`` that is not frozen; or on
+        an input of the root that requires a gradient, where ``inputs`` count.
+        """
+        flow = self._flow
+        flow.root_args = tuple(inputs and t.requires_grad for t in self.case.inputs.tensors)
+        outputs = flow.outputs(call.target, parameters - self.frozen, self.paths)
+        return any(outputs[i] for i in call.used(len(outputs)))
+
+    @functools.cached_property
+    def _flow(self) -> Flow:
+        return Flow(self.case.model, self.case.inputs, facts(self.case), self.case.ties)
 
     @functools.cached_property
     def _root_groups(self) -> tuple[int, ...]:

@@ -13,7 +13,6 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.check_options import check_options
 from fuzzshard.case.communication import looks_at_unsharded
 from fuzzshard.case.facts import Facts, facts, has_own_statistics
-from fuzzshard.case.flow import Flow
 from fuzzshard.case.graph import Alias, Block, count_paths, resolve, walk
 from fuzzshard.case.groups import (
     reached_roots,
@@ -26,7 +25,7 @@ from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule_state import ScheduleState, ranks_differ
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.engines import specs
-from fuzzshard.parts.op import Call, Op
+from fuzzshard.parts.op import Op
 
 LARGEST_DIM = 4096
 """No tensor dimension of a case may exceed this: a hand-edited case must not exhaust a machine."""
@@ -199,7 +198,9 @@ class Checked(ScheduleState):
     def advance(self, *, skipped: bool = False) -> None:
         taken, op = self.taken, self.op
         super().advance(skipped=skipped)
-        self.has_gradients |= any(self._trains(each.call) for each in taken)
+        if self.case.optimizer.does("scales"):
+            trained = self.found.parameters.keys()
+            self.has_gradients |= any(self.needs_gradient(each.call, trained) for each in taken)
         if op.aborts or op.replaces_parameters or (op.zeroes_gradients and op.set_to_none):
             self.has_gradients = False
         if op.takes:
@@ -215,16 +216,6 @@ class Checked(ScheduleState):
                 "a step follows a backward with is_last_backward=False",
                 "it is for backwards that another one follows before the step",
             )
-
-    def _trains(self, call: Call) -> bool:
-        """Whether the loss of a forward depends on a parameter that is trained."""
-        if not self.case.optimizer.does("scales"):
-            return False
-        flow = Flow(self.case.model, self.case.inputs, self.found, self.case.ties)
-        flow.root_args = (False,) * len(flow.root_args)
-        trained = self.found.parameters.keys() - self.frozen
-        outputs = flow.outputs(call.target, trained, self.paths)
-        return any(outputs[i] for i in call.used(len(outputs)))
 
     def _reached(self, target: str) -> frozenset[int]:
         return reached_roots(self.case, self.found, target)
