@@ -51,7 +51,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "the field of a case": ("case/order", "report/show", "shrink/culprits"),
         "a variable of programs": (
             *("parts/ops/backward", "parts/ops/forward"),
-            *("reproducer/helpers", "reproducer/watch"),
+            *("reproducer/forward_lines", "reproducer/helpers", "reproducer/watch"),
         ),
         "a class of lines in a drawing": ("report/html/schedule",),
         "a dimension of features": ("case/feature_names",),

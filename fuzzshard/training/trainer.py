@@ -180,8 +180,8 @@ class Trainer:
             return self.feed.target(op, index, outputs[index])
 
         known = {"outputs": outputs, "target": target}
-        loss: torch.Tensor = self.engine.execute(loss_lines("loss", terms), **known)["loss"]
-        return loss
+        total: torch.Tensor = self.engine.execute(loss_lines("total", terms), **known)["total"]
+        return total
 
     def backward(self, index: int, which: Which, *, retains: bool) -> bool:
         """Runs the backward of pending losses; False where none of them requires a gradient."""
