@@ -28,6 +28,11 @@ class FuzzshardError(Exception):
         return f"{self.problem}; {self.remedy}" if self.remedy else self.problem
 
 
+def did_you_mean(name: str = "") -> str:
+    """Return the question whether ``name`` was meant, to follow a problem; empty for no name."""
+    return f'. Did you mean "{name}"?' if name else ""
+
+
 class InvalidCase(FuzzshardError):
     """A Case that describes no experiment: a width that does not fit, a path that is not there."""
 

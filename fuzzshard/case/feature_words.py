@@ -128,7 +128,8 @@ def _suggestion(text: str) -> str:
 def _nearest(text: str) -> Iterator[str]:
     """Yield what may be meant by a text that is no feature, the likeliest first."""
     dimension, _, rest = text.replace("*", "").rpartition(":")
-    if not dimension and (glob := _glob_of(rest)):
+    within = f"{dimension}:" if dimension else ""
+    if (glob := _glob_of(rest)) and all(part.startswith(within) for part in glob.split("|")):
         yield from glob.split("|")
         return
     yield from difflib.get_close_matches(text, FEATURES, cutoff=_ALIKE)

@@ -10,8 +10,8 @@ from typing import Literal
 
 from fuzzshard.checking.report import TrainingReport, weakest
 from fuzzshard.checking.stacks import raised_in, stands_in
-from fuzzshard.errors import InfraError, UsageError
-from fuzzshard.parts.engines import ENGINES
+from fuzzshard.errors import InfraError, UsageError, did_you_mean
+from fuzzshard.parts.engines import ENGINES, meant_by, spec_of
 from fuzzshard.subject.report import Checked
 from fuzzshard.subject.subject import MeshShape, Subject, Training
 from fuzzshard.world import World, WorldConfig
@@ -43,9 +43,10 @@ def trainings(
             "--engine and --parallelize both say how to wrap the model", "use one of them"
         )
     for engine in engines:
-        if ENGINES[engine].wraps_models == "no":
+        if spec_of(engine).wraps_models == "no":
             known = ", ".join(name for name, e in ENGINES.items() if e.wraps_models != "no")
-            raise UsageError(f"{engine} wraps no models of your own", f"use one of {known}")
+            meant = "" if engine in ENGINES else did_you_mean(meant_by(engine))
+            raise UsageError(f"{engine} wraps no models of your own{meant}", f"use one of {known}")
     names = ("",) if subject.parallelize else tuple(engines) or DEFAULT_ENGINES
     return tuple(
         Training(mesh=mesh, engine=name, steps=steps, microbatches=microbatches, seed=seed)

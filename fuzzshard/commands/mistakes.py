@@ -14,6 +14,9 @@ from cyclopts.exceptions import (
     UnusedCliTokensError,
 )
 
+from fuzzshard.errors import did_you_mean
+from fuzzshard.parts.engines import ENGINES, meant_by
+
 _KINDS: dict[object, str] = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
@@ -36,7 +39,9 @@ def _what(error: CycloptsError) -> str:
         case UnusedCliTokensError(unused_tokens=[token, *_]):
             return f'"{token}" is one argument too many'
         case UnknownCommandError(unused_tokens=[token, *_]):
-            return f'there is no command "{token}"{_did_you_mean(error, token)}'
+            names = [name for name in error.app or () if not name.startswith("-")]
+            close = difflib.get_close_matches(token, names, n=1)
+            return f'there is no command "{token}"{did_you_mean(*close)}'
         case MissingArgumentError(argument=argument) if argument is not None:
             name = error.keyword or argument.name
             is_there = name in (error.root_input_tokens or ())
@@ -46,15 +51,12 @@ def _what(error: CycloptsError) -> str:
             name += f" from {token.source}" if token.source not in ("", "cli") else ""
             if error.msg is not None:
                 return f"{name}: {error.msg}"
+            if get_args(error.target_type) == tuple(ENGINES):
+                meant = did_you_mean(meant_by(token.value))
+                return f'{name} takes {", ".join(ENGINES)}, not "{token.value}"{meant}'
             if kind := _kind(error.target_type):
                 return f'{name} takes {kind}, not "{token.value}"'
     return str(error)
-
-
-def _did_you_mean(error: UnknownCommandError, token: str) -> str:
-    names = [name for name in error.app or () if not name.startswith("-")]
-    close = difflib.get_close_matches(token, names, n=1)
-    return f'. Did you mean "{close[0]}"?' if close else ""
 
 
 def _kind(hint: Any) -> str:

@@ -35,6 +35,8 @@ class EngineSpec:
     """The name that its users know, in Markdown."""
     tag: ClassVar[str]
     """What titles of issues begin with."""
+    nicknames: ClassVar[tuple[str, ...]] = ()
+    """What else people call it, in small letters."""
     meaning: ClassVar[str] = ""
     """What the feature means that it runs."""
     options: ClassVar[str] = ""

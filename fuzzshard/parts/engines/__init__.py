@@ -4,6 +4,7 @@ line here.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 
 from fuzzshard.parts.engine import EngineSpec as EngineSpec
@@ -36,6 +37,17 @@ OPTIONS = tuple(dict.fromkeys(spec.options for spec in reversed(ENGINES.values()
 def spec_of(engine: str) -> EngineSpec:
     """Return what the engine of that name says of itself; the reference is what else there is."""
     return ENGINES.get(engine, REFERENCE)
+
+
+def meant_by(text: str) -> str:
+    """Return the name of the engine that people call ``text``, or almost; empty for none."""
+    names = {
+        name.strip("`").lower(): spec.name
+        for spec in ENGINES.values()
+        for name in (spec.name, spec.title, spec.tag, *spec.nicknames)
+    }
+    close = difflib.get_close_matches(text.lower(), names, n=1, cutoff=0.75)
+    return names[close[0]] if close else ""
 
 
 def specs(engines: Iterable[str]) -> tuple[EngineSpec, ...]:

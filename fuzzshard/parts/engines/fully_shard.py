@@ -18,6 +18,7 @@ class FullyShard(EngineSpec):
     name = "fully_shard"
     title = "`fully_shard`"
     tag = "FSDP2"
+    nicknames = ("fsdp", "hsdp")
     meaning = "fully_shard runs"
     applies_groups = True
     runs_alone = "yes"
