@@ -13,6 +13,7 @@ from fuzzshard import __version__
 from fuzzshard.case import codec
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.doctor import clean_case
+from fuzzshard.errors import EXIT_INTERRUPTED
 
 FUZZSHARD = [sys.executable, "-m", "fuzzshard"]
 COMMANDS = ["run", "replay", "show", "shrink", "repro", "doctor"]
@@ -69,6 +70,30 @@ def test_the_help_lists_every_command() -> None:
 
 def test_the_version_is_printed() -> None:
     assert fuzzshard("--version").stdout == f"fuzzshard {__version__}\n"
+
+
+INTERRUPT_AT_IMPORT = """
+import os, signal, sys
+from fuzzshard.__main__ import main
+
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "cyclopts":
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+sys.meta_path.insert(0, Finder())
+main()
+"""
+
+
+def test_an_interrupt_while_modules_are_imported_is_one_line() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", INTERRUPT_AT_IMPORT], capture_output=True, text=True, check=False
+    )
+    assert result.stderr == "fuzzshard: interrupted\n"
+    assert result.returncode == EXIT_INTERRUPTED
 
 
 @pytest.mark.parametrize("arguments", ["show case.json", "--help", "shrink --help"])
