@@ -168,10 +168,11 @@ def _merged(training: Training, checks: Sequence[Checked], seconds: float) -> Tr
         )
     rows = weakest([checked.rows for checked in checks])
     difference = next((c.difference for c in checks if c.difference is not None), None)
-    differs = difference is not None
+    blind = any(row.kind == "gradients" and row.left_out and not row.compared for row in rows)
     return TrainingReport(
         training=training,
-        outcome="different" if differs else "equal",
+        outcome="different" if difference else "not judged" if blind else "equal",
+        message="no gradient can be compared" if blind and not difference else "",
         rows=rows,
         difference=difference,
         limits=limits,

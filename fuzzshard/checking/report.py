@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INCONCLUSIVE
-from fuzzshard.subject.report import KINDS, Difference, Kind, Reached, Row
+from fuzzshard.subject.report import KINDS, Difference, Reached, Row
 from fuzzshard.subject.subject import Training
 from fuzzshard.subject.variation import Outline, Variation
 
@@ -61,20 +61,22 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         who = training.engine or "parallelize"
         number = len(self.blocks)
         blocks = f", {number} blocks and the root" if number else ""
-        yield f"mesh {training.mesh}, {who}{blocks}: {self.outcome}  ({self.seconds:.1f} s)"
+        partly = self.outcome == "equal" and any(row.left_out for row in self.rows)
+        found = f"{self.outcome}{' where compared' if partly else ''}"
+        yield f"mesh {training.mesh}, {who}{blocks}: {found}  ({self.seconds:.1f} s)"
         if training.variation != Variation():
             yield f"  with steps: {training.steps}, microbatches: {training.microbatches}"
         for words in training.variation.words():
             yield f"  with {words}"
         for row in self.rows:
             yield f"  {row.kind:<11} {row}"
-        if (found := self.difference) is not None:
-            what = f" {found.name}" if found.name else ""
-            yield f"  first difference: {found.kind}{what}, {found.place}"
-            yield f"    observed    {found.observed}"
-            yield f"    expected    {found.expected}"
-            if found.looks_like:
-                yield f"    looks like  {found.looks_like}"
+        if (first := self.difference) is not None:
+            what = f" {first.name}" if first.name else ""
+            yield f"  first difference: {first.kind}{what}, {first.place}"
+            yield f"    observed    {first.observed}"
+            yield f"    expected    {first.expected}"
+            if first.looks_like:
+                yield f"    looks like  {first.looks_like}"
         if self.message:
             yield f"  {self.place}: {self.message}" if self.place else f"  {self.message}"
         for limit in self.limits:
@@ -118,11 +120,12 @@ def weakest(ranks: Sequence[Sequence[Row]]) -> tuple[Row, ...]:
 
 def _weakest(rows: Sequence[Row]) -> Row:
     worst = max(rows, key=lambda row: (ORDER.index(row.reached), row.worst), default=None)
-    kind: Kind = rows[0].kind if rows else "outputs"
     if worst is None:
-        return Row(kind=kind)
+        return Row(kind="outputs")
+    least = max(rows, key=lambda row: (row.left_out, row.compared))
     return msgspec.structs.replace(
         worst,
-        compared=max(row.compared for row in rows),
+        compared=least.compared,
+        left_out=least.left_out,
         differing=max(row.differing for row in rows),
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
+import msgspec
 import torch
 
 from fuzzshard.oracles.bound import largest, largest_distance
@@ -29,6 +31,10 @@ UNDECIDED = 0.25
 """Where perturbed runs are apart by this part of the largest value, nothing can be told."""
 
 
+Skip = Literal["not due", "left out"]
+"""Why a kind is not compared: the two need not be equal, or nothing can be told."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Bound:
     """``allowed`` is the largest difference that rounding explains, of a tensor with its expected
@@ -44,14 +50,15 @@ class Comparison:
     """Two records side by side; ``first`` is the first place in time that differs.
 
     ``undecided`` is the first output or loss whose bound is so large that it says nothing: what
-    comes in that step is not compared, nor later ones. ``noise`` are parameters of which the same
-    is true, from there on left out one by one: their gradients are sums that cancel.
+    comes in that step is not compared, nor later ones. ``noise`` are parameters of whose gradients
+    or values the same is true, since they are sums that cancel: each is left out from that step
+    on.
     """
 
     rows: dict[Kind, Row]
     first: Place | None = None
     undecided: Place | None = None
-    noise: set[str] = dataclasses.field(default_factory=set)
+    noise: dict[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def is_bitwise(self) -> bool:
@@ -98,22 +105,23 @@ def perturbed_bound(perturbed: Sequence[Record], eps: float) -> Bound:
 
 
 def compare(
-    expected: Record, observed: Record, bound: Bound, precision: str, skip: Collection[Kind]
+    expected: Record, observed: Record, bound: Bound, precision: str, skip: Mapping[Kind, Skip]
 ) -> Comparison:
     """Compare what ``expected`` holds with what ``observed`` holds at the same places.
 
-    Intermediate outputs that the parallelised model does not have in the same shape are left out:
-    modules may work on parts there. Kinds in ``skip`` are left out.
+    Intermediate outputs that the parallelised model does not have in the same shape are not due:
+    modules may work on parts there. Nothing of the kinds in ``skip`` is compared.
     """
     comparison = Comparison({})
     for kind in KINDS:
         row = Row(kind=kind, precision=precision)
-        for place, tensor in expected.of(kind).items() if kind not in skip else ():
-            if comparison.undecided and place.step >= comparison.undecided.step:
-                break
-            if not _comparable(place, tensor, observed):
+        for place, tensor in expected.of(kind).items():
+            if skip.get(kind) == "not due" or not _comparable(place, tensor, observed):
                 continue
-            row = _judge(row, place, tensor, observed.tensors.get(place), bound, comparison)
+            if kind in skip or _says_nothing(place, comparison):
+                row = _without_one(row)
+            else:
+                row = _judge(row, place, tensor, observed.tensors.get(place), bound, comparison)
         comparison.rows[kind] = row
     return comparison
 
@@ -127,6 +135,18 @@ def _comparable(place: Place, expected: torch.Tensor | None, observed: Record) -
     return place.name.startswith("output") or other.shape == expected.shape
 
 
+def _says_nothing(place: Place, comparison: Comparison) -> bool:
+    """Whether rounding alone has changed what comes before ``place`` by a large part."""
+    undecided = comparison.undecided
+    if undecided is not None and place.step >= undecided.step:
+        return True
+    return place.name in comparison.noise and place.step >= comparison.noise[place.name]
+
+
+def _without_one(row: Row) -> Row:
+    return msgspec.structs.replace(row, left_out=row.left_out + 1)
+
+
 def _judge(
     row: Row,
     place: Place,
@@ -135,27 +155,25 @@ def _judge(
     bound: Bound,
     comparison: Comparison,
 ) -> Row:
-    if place.name in comparison.noise:
-        return row
     reached, part = _reached(place, expected, observed, bound)
     if part == float("inf"):
         if place.kind in ("outputs", "loss"):
             comparison.undecided = comparison.undecided or place
         else:
-            comparison.noise.add(place.name)
-        return row
+            earliest = min(place.step, comparison.noise.get(place.name, place.step))
+            comparison.noise[place.name] = earliest
+        return _without_one(row)
     if reached == "different" and (
         comparison.first is None or moment(place) < moment(comparison.first)
     ):
         comparison.first = place
     order: tuple[Reached, ...] = ("bitwise", "rounding", "different")
-    return Row(
-        kind=row.kind,
+    return msgspec.structs.replace(
+        row,
         compared=row.compared + 1,
         differing=row.differing + (reached == "different"),
         reached=max(row.reached, reached, key=order.index),
         worst=max(row.worst, part if reached == "rounding" else 0.0),
-        precision=row.precision,
     )
 
 

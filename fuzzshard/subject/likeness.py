@@ -13,6 +13,21 @@ from fuzzshard.subject.record import Place
 CLOSE = 1e-4
 """How far two tensors may be apart, as a part of the largest value, to be alike."""
 
+ROUNDINGS = 8.0
+"""The same in units of the precision that was computed in, where that is more."""
+
+
+def closeness(place: Place, tensor: torch.Tensor | None, computed: torch.dtype) -> float:
+    """Return how far tensors at ``place`` may be apart that are alike, as a part of their largest
+    value.
+
+    Those that a step computes are as coarse as the dtype that was ``computed`` in; parameters and
+    buffers, which only an update changes, as coarse as they are kept.
+    """
+    kept = place.kind in ("parameters", "buffers", "state dict")
+    dtype = tensor.dtype if kept and tensor is not None else computed
+    return max(CLOSE, ROUNDINGS * torch.finfo(dtype).eps) if dtype.is_floating_point else CLOSE
+
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
@@ -34,12 +49,18 @@ class Pair:
 
 
 def looks_like(
-    place: Place, seen: Sequence[Seen], num_ranks: int, gradients: Sequence[Pair] = ()
+    place: Place,
+    seen: Sequence[Seen],
+    num_ranks: int,
+    gradients: Sequence[Pair] = (),
+    close: float = CLOSE,
 ) -> str:
     """Say what a difference looks like, from what each rank has; empty if it is like nothing.
 
     ``num_ranks`` are those that get data of their own. ``gradients`` are all of that step on the
-    first rank of ``seen``, where the difference is one of gradients.
+    first rank of ``seen``, where the difference is one of gradients. ``close`` is how far tensors
+    may be apart that are alike (:func:`closeness`). What the expected tensor is like, too, says
+    nothing.
     """
     mine = seen[0]
     if mine.observed is None or mine.expected is None:
@@ -48,30 +69,29 @@ def looks_like(
         return "another shape"
     if not torch.isfinite(mine.observed).all() and torch.isfinite(mine.expected).all():
         return "infinities or NaN where there should be none"
-    if (
-        place.kind == "gradients"
-        and all(_alike(s.observed, s.own) for s in seen)
-        and len(seen) > 1
-    ):
-        return "equal to this rank's own gradient: never reduced"
-    of_rank_zero = _all_alike(s.observed for s in seen) and _alike(mine.observed, mine.own)
-    if place.kind == "gradients" and len(seen) > 1 and of_rank_zero:
-        return "rank 0's value on all ranks"
+    if place.kind == "gradients" and len(seen) > 1:
+        if all(_alike(s.observed, s.own, close) for s in seen) and not all(
+            _alike(s.expected, s.own, close) for s in seen
+        ):
+            return "equal to this rank's own gradient: never reduced"
+        if _all_alike([s.observed for s in seen], close) and _is(mine, mine.own, close):
+            return "rank 0's value on all ranks"
     if place.kind in ("parameters", "buffers", "state dict") and place.step >= 0:
-        if _alike(mine.observed, mine.initial) and not _alike(mine.expected, mine.initial):
+        if _is(mine, mine.initial, close):
             return "never updated"
-        if _alike(mine.observed, mine.before):
+        if _is(mine, mine.before, close):
             return "stale by one step"
-    if place.kind == "gradients" and _alike(mine.observed, mine.before):
+    if place.kind == "gradients" and _is(mine, mine.before, close):
         return "stale by one step"
     if not mine.observed.any():
         return "zero everywhere"
-    if (factor := _multiple(mine.observed, mine.expected)) is not None:
-        reason = _reason(factor, num_ranks)
-        if not reason and _scaled_parts(gradients, 1) is not None:
+    if (factor := _multiple(mine.observed, mine.expected, close)) is not None:
+        reason = _reason(factor, seen, num_ranks, close)
+        if not reason and _scaled_parts(gradients, 1, close) is not None:
             reason = " (so are all gradients: clipped by another norm?)"
         return f"every element is {factor:.2f} times the expected{reason}"
-    apart = not _all_alike(s.observed for s in seen) and _all_alike(s.expected for s in seen)
+    observed, expected = [s.observed for s in seen], [s.expected for s in seen]
+    apart = not _all_alike(observed, close) and _all_alike(expected, close)
     return "differs between ranks" if apart else ""
 
 
@@ -84,42 +104,64 @@ def _absence(place: Place, seen: Sequence[Seen]) -> str:
     return "no gradient" if place.kind == "gradients" else "missing"
 
 
-def _reason(factor: float, num_ranks: int) -> str:
-    if num_ranks > 1 and abs(factor - num_ranks) < 0.01:
-        return f": a sum over {num_ranks} ranks where the mean is due"
-    if num_ranks > 1 and abs(factor * num_ranks - 1) < 0.01:
-        return f": divided by {num_ranks} ranks once too often"
+def _reason(factor: float, seen: Sequence[Seen], num_ranks: int, close: float) -> str:
+    """What may have made a factor that has to do with the number of ranks."""
+    near = max(0.01, close)
+    if num_ranks > 1 and abs(factor / num_ranks - 1) < near:
+        return f": perhaps a sum over {num_ranks} ranks where the mean is due"
+    if num_ranks > 1 and abs(factor * num_ranks - 1) < near:
+        if _alike(seen[0].observed, _mean([s.own for s in seen]), close):
+            return (
+                ": the mean of the ranks' own gradients, which is right if --train-step divides "
+                "by a constant; divide by len(batches), since the plain model gets the batches of "
+                "all ranks"
+            )
+        return f": perhaps divided by {num_ranks} ranks once too often"
     return ""
 
 
-def _multiple(observed: torch.Tensor, expected: torch.Tensor) -> float | None:
+def _mean(tensors: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
+    """The mean of tensors of one shape, None if one is missing."""
+    there = [tensor.double() for tensor in tensors if tensor is not None]
+    alike = len(there) == len(tensors) and len({tensor.shape for tensor in there}) == 1
+    return torch.stack(there).mean(0) if alike else None
+
+
+def _multiple(observed: torch.Tensor, expected: torch.Tensor, close: float) -> float | None:
     """The factor between two tensors, if there is one that fits all elements and is not 1."""
-    factor = _factor(observed, expected)
-    return None if factor is None or abs(factor - 1) < 0.005 else factor
+    factor = _factor(observed, expected, close)
+    return None if factor is None or abs(factor - 1) < _apart(close) else factor
 
 
-def _factor(observed: torch.Tensor, expected: torch.Tensor) -> float | None:
+def _apart(close: float) -> float:
+    """How far two factors are apart that are not the same."""
+    return max(0.005, 2 * close)
+
+
+def _factor(observed: torch.Tensor, expected: torch.Tensor, close: float) -> float | None:
     """The factor between two tensors, if there is one that fits all elements and is not 0."""
     one, two = observed.double().flatten(), expected.double().flatten()
     square = two.dot(two).item()
     factor = one.dot(two).item() / square if square else 0.0
     if abs(factor) < 0.005:
         return None
-    return factor if (one - factor * two).abs().max() <= CLOSE * largest(observed) else None
+    return factor if (one - factor * two).abs().max() <= close * largest(observed) else None
 
 
-def looks_weighted(seen: Sequence[Seen]) -> str:
+def looks_weighted(seen: Sequence[Seen], close: float = CLOSE) -> str:
     """Say with which weights the ranks' own gradients add up to a gradient, and with which they
     should; empty if they do not. ``seen`` is in the order of ranks, all with data of their own.
     """
     observed, expected = (
-        _weights(tensor, [s.own for s in seen]) for tensor in (seen[0].observed, seen[0].expected)
+        _weights(tensor, [s.own for s in seen], close)
+        for tensor in (seen[0].observed, seen[0].expected)
     )
     if observed is None or expected is None:
         return ""
-    if max(abs(one - two) for one, two in zip(observed, expected, strict=True)) < 0.005:
+    pairs = zip(observed, expected, strict=True)
+    if max(abs(one - two) for one, two in pairs) < _apart(close):
         return ""
-    equal = all(abs(weight * len(seen) - 1) < 0.01 for weight in observed)
+    equal = all(abs(weight * len(seen) - 1) < max(0.01, close) for weight in observed)
     return (
         f"the ranks' own gradients, added with the weights {_listed(observed)} in place of "
         f"{_listed(expected)}"
@@ -127,14 +169,14 @@ def looks_weighted(seen: Sequence[Seen]) -> str:
     )
 
 
-def looks_scaled(gradients: Sequence[Pair], shards: Iterable[int]) -> str:
+def looks_scaled(gradients: Sequence[Pair], shards: Iterable[int], close: float = CLOSE) -> str:
     """Say by which factor each shard of all gradients is wrong; empty if it is not one factor.
 
     ``shards`` are the numbers of shards that there may be, along the first dimension, as
     ``fully_shard`` cuts.
     """
     for number in shards:
-        if number > 1 and (factors := _scaled_parts(gradients, number)) is not None:
+        if number > 1 and (factors := _scaled_parts(gradients, number, close)) is not None:
             return (
                 f"of all gradients, shards 0 to {number - 1} are {_listed(factors)} times the "
                 "expected (does each rank clip by the norm of its own shards?)"
@@ -142,7 +184,7 @@ def looks_scaled(gradients: Sequence[Pair], shards: Iterable[int]) -> str:
     return ""
 
 
-def _scaled_parts(gradients: Sequence[Pair], number: int) -> list[float] | None:
+def _scaled_parts(gradients: Sequence[Pair], number: int, close: float) -> list[float] | None:
     """The factor of each of ``number`` parts, if it is the same for that part of all gradients.
 
     A part that fewer than two gradients have says nothing.
@@ -153,7 +195,7 @@ def _scaled_parts(gradients: Sequence[Pair], number: int) -> list[float] | None:
             return None
         parts = (tensor.chunk(number) for tensor in (pair.observed, pair.expected))
         for factors, observed, expected in zip(of_part, *parts, strict=False):
-            factor = _factor(observed, expected)
+            factor = _factor(observed, expected, close)
             if factor is None and (observed.any() or expected.any()):
                 return None
             factors += [] if factor is None else [factor]
@@ -165,11 +207,11 @@ def _scaled_parts(gradients: Sequence[Pair], number: int) -> list[float] | None:
         for factors, mean in zip(of_part, means, strict=True)
         for f in factors
     )
-    return means if max(apart) < 0.005 else None
+    return means if max(apart) < _apart(close) else None
 
 
 def _weights(
-    tensor: torch.Tensor | None, parts: Sequence[torch.Tensor | None]
+    tensor: torch.Tensor | None, parts: Sequence[torch.Tensor | None], close: float
 ) -> list[float] | None:
     """The weights with which ``parts`` add up to a tensor, if there is one choice of them."""
     if tensor is None or any(part is None or part.shape != tensor.shape for part in parts):
@@ -179,7 +221,7 @@ def _weights(
         return None
     target = tensor.double().flatten()
     weights = torch.linalg.lstsq(columns, target).solution
-    fits = (columns @ weights - target).abs().max() <= CLOSE * largest(tensor)
+    fits = (columns @ weights - target).abs().max() <= close * largest(tensor)
     return [weight.item() for weight in weights] if fits else None
 
 
@@ -188,16 +230,21 @@ def _listed(numbers: Sequence[float]) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
-def _alike(one: torch.Tensor | None, two: torch.Tensor | None) -> bool:
+def _is(seen: Seen, other: torch.Tensor | None, close: float) -> bool:
+    """Whether what was observed is like ``other``, and what was expected is not."""
+    return _alike(seen.observed, other, close) and not _alike(seen.expected, other, close)
+
+
+def _alike(one: torch.Tensor | None, two: torch.Tensor | None, close: float) -> bool:
     if one is None or two is None or one.shape != two.shape or not one.numel():
         return False
     apart = (one.double() - two.double()).abs().max().item()
-    return apart <= CLOSE * max(largest(one), largest(two))
+    return apart <= close * max(largest(one), largest(two))
 
 
-def _all_alike(tensors: Iterable[torch.Tensor | None]) -> bool:
+def _all_alike(tensors: Sequence[torch.Tensor | None], close: float) -> bool:
     first, *others = tensors
-    return all(_alike(first, other) for other in others)
+    return all(_alike(first, other, close) for other in others)
 
 
 def sketch(tensor: torch.Tensor | None, other: torch.Tensor | None) -> str:

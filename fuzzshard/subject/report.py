@@ -24,12 +24,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """How tensors of one kind compare.
 
     ``worst`` is the largest part of its bound that a difference takes, where ``reached`` is
-    "rounding"; ``precision`` names what was rounded. ``compared`` counts tensors, 0: there are
-    none.
+    "rounding"; ``precision`` names what was rounded. ``compared`` counts tensors, and ``left_out``
+    those that should have been compared and could not.
     """
 
     kind: Kind
     compared: int = 0
+    left_out: int = 0
     differing: int = 0
     reached: Reached = "bitwise"
     worst: float = 0.0
@@ -37,15 +38,19 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         if not self.compared:
-            return "none"
+            return f"{self.left_out} not compared" if self.left_out else "none"
+        left_out = f", {self.left_out} not compared" if self.left_out else ""
         match self.reached:
             case "bitwise":
-                return "bitwise equal"
+                return f"{self.compared} bitwise equal{left_out}"
             case "rounding":
                 part = f"{self.worst:.1f}" if self.worst >= 0.05 else "less than 0.1"
-                return f"within rounding of {self.precision}, worst {part} of the bound"
+                return (
+                    f"{self.compared} within rounding of {self.precision}, worst {part} of the "
+                    f"bound{left_out}"
+                )
             case "different":
-                return f"{self.differing} of {self.compared} differ"
+                return f"{self.differing} of {self.compared} differ{left_out}"
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from fuzzshard.subject.blocks import blocks_of
 from fuzzshard.subject.compare import (
     BITWISE,
     Comparison,
+    Skip,
     compare,
     float64_bound,
     moment,
@@ -26,7 +27,15 @@ from fuzzshard.subject.compare import (
 )
 from fuzzshard.subject.dropout import draws_by_dtype
 from fuzzshard.subject.functions import SubjectError, blaming, load
-from fuzzshard.subject.likeness import Pair, Seen, looks_like, looks_scaled, looks_weighted, sketch
+from fuzzshard.subject.likeness import (
+    Pair,
+    Seen,
+    closeness,
+    looks_like,
+    looks_scaled,
+    looks_weighted,
+    sketch,
+)
 from fuzzshard.subject.names import PlainNames
 from fuzzshard.subject.record import Place, Record
 from fuzzshard.subject.report import Checked, Difference, Kind
@@ -37,6 +46,9 @@ from fuzzshard.subject.variation import Outline
 from fuzzshard.subject.vary import outline, present
 
 NUM_PERTURBED = 3
+MOST_NAMES = 3
+"""How many parameters a limit names."""
+
 MOST_ELEMENTS = 1 << 24
 """A larger tensor is not sent to other ranks to say what it looks like."""
 
@@ -71,7 +83,7 @@ class Check:
         self.outline = Outline()
         self._broadcasts_buffers = False
         self._drops_out = True
-        self.skip: set[Kind] = set()
+        self.skip: dict[Kind, Skip] = {}
         self._trainer = self._new_trainer()
 
     @property
@@ -86,7 +98,7 @@ class Check:
         self._check_precision()
         plain = self._train_plain()
         if self.training.repeat:
-            unequal = compare(plain, self._train_plain(), BITWISE, "", ()).first
+            unequal = compare(plain, self._train_plain(), BITWISE, "", {}).first
             if (place := self._earliest(unequal)) is not None:
                 return Checked(unequal_runs=f"{place.kind} {place.name}, step {place.step}")
         try:
@@ -116,15 +128,26 @@ class Check:
                 f"{name_of(coarsest)} alone changes {undecided.kind} {undecided.name} of the "
                 "plain model by a large part (it may decide between experts, say)"
             )
-        if noise := sorted({name for names in self._gather(comparison.noise) for name in names}):
+        if noise := self._noise(comparison):
+            named = [f"{name} from step {step} on" for name, step in noise[:MOST_NAMES]]
+            more = f" and {len(noise) - MOST_NAMES} more" * (len(noise) > MOST_NAMES)
             self.limits.append(
-                f"gradients that are nothing but rounding are not compared: {', '.join(noise[:3])}"
-                + (f" and {len(noise) - 3} more" if len(noise) > 3 else "")
+                f"rounding to {name_of(coarsest)} alone changes gradients or values of parameters "
+                f"by a large part, so they are not compared: {', '.join(named)}{more}"
             )
         if place is None:
             return self._checked(comparison)
         differs = comparison.first == place
-        return self._checked(comparison, self._difference(place, differs, plain, parallel))
+        difference = self._difference(place, differs, plain, parallel, coarsest)
+        return self._checked(comparison, difference)
+
+    def _noise(self, comparison: Comparison) -> list[tuple[str, int]]:
+        """The parameters that some rank cannot compare, and the first step at which."""
+        noise: dict[str, int] = {}
+        for of_rank in self._gather(comparison.noise):
+            for name, step in of_rank.items():
+                noise[name] = min(step, noise.get(name, step))
+        return sorted(noise.items())
 
     def _new_trainer(self, **changes: Any) -> Trainer:
         self._trainer = Trainer(
@@ -287,12 +310,11 @@ class Check:
             for place, t in buffers.items()
         )
         if self._broadcasts_buffers and dist.get_rank():
-            self.skip |= {"buffers", "state dict"}
+            self.skip |= {"buffers": "not due", "state dict": "not due"}
         if "train_step" not in self.functions or self.data.size == 1:
             return
-        self.skip.add("loss")
         if changing:
-            self.skip |= {"buffers", "state dict"}
+            self.skip |= {"buffers": "left out", "state dict": "left out"}
             self.limits.append(
                 "buffers are not compared: with --train-step the plain model sees the data of all "
                 "ranks, and its buffers change in training"
@@ -365,9 +387,17 @@ class Check:
         return compare(plain, parallel, perturbed_bound(runs, eps), name_of(rounded), self.skip)
 
     def _difference(
-        self, place: Place, differs: bool, plain: Record, parallel: Record
+        self,
+        place: Place,
+        differs: bool,
+        plain: Record,
+        parallel: Record,
+        computed: torch.dtype,
     ) -> Difference:
-        """Describe the first difference, from what all ranks have there; here it ``differs``."""
+        """Describe the first difference, from what all ranks have there; here it ``differs``.
+
+        ``computed`` is the coarsest dtype that either model computes in.
+        """
         own = None
         if place.kind == "gradients" and place.step == 0:
             own = self._train_plain(alone=True).tensors.get(place)
@@ -385,12 +415,13 @@ class Check:
         if len(everywhere) > 1:
             everywhere = [everywhere[rank], *everywhere[:rank], *everywhere[rank + 1 :]]
         gradients = _pairs(place, plain, parallel)
-        likeness = looks_like(place, everywhere, self.data.size, gradients)
+        close = closeness(place, expected, computed)
+        likeness = looks_like(place, everywhere, self.data.size, gradients, close)
         if place.kind == "gradients" and not likeness:
             sizes = sorted({*self.training.mesh.axes.values(), self.training.mesh.size})
-            likeness = looks_scaled(gradients, sizes)
+            likeness = looks_scaled(gradients, sizes, close)
             if not likeness and self.data.copies == 1 and len(in_order) > 1:
-                likeness = looks_weighted(in_order)
+                likeness = looks_weighted(in_order, close)
         inside = place.microbatch >= 0
         return Difference(
             kind=place.kind,

@@ -3,11 +3,20 @@
 import pytest
 import torch
 
+from fuzzshard.checking.report import TrainingReport, weakest
 from fuzzshard.subject.compare import BITWISE, compare, float64_bound, perturbed_bound
-from fuzzshard.subject.likeness import Pair, Seen, looks_like, looks_scaled, looks_weighted
+from fuzzshard.subject.likeness import (
+    Pair,
+    Seen,
+    closeness,
+    looks_like,
+    looks_scaled,
+    looks_weighted,
+)
 from fuzzshard.subject.names import PlainNames
 from fuzzshard.subject.record import Place, Record
-from fuzzshard.subject.subject import MeshShape
+from fuzzshard.subject.report import Row
+from fuzzshard.subject.subject import MeshShape, Training
 from fuzzshard.subject.variation import Variation
 
 GRADIENT = Place(0, "gradients", "layer.weight")
@@ -19,24 +28,24 @@ def record(tensor: torch.Tensor | None, place: Place = GRADIENT) -> Record:
 
 
 def test_equal_bits_are_bitwise_equal_and_a_zero_of_another_sign_is_not() -> None:
-    assert compare(record(ONE), record(ONE.clone()), BITWISE, "", ()).is_bitwise
+    assert compare(record(ONE), record(ONE.clone()), BITWISE, "", {}).is_bitwise
     zero = torch.zeros(1)
-    assert not compare(record(zero), record(-zero), BITWISE, "", ()).is_bitwise
+    assert not compare(record(zero), record(-zero), BITWISE, "", {}).is_bitwise
 
 
 @pytest.mark.parametrize(("factor", "reached"), [(1e-8, "rounding"), (1e-4, "different")])
 def test_float64_tells_rounding_from_a_small_error(factor: float, reached: str) -> None:
     expected = record(ONE.double())
     observed = record(ONE.double() * (1 + factor))
-    found = compare(expected, observed, float64_bound(expected), "float32", ())
+    found = compare(expected, observed, float64_bound(expected), "float32", {})
     assert found.rows["gradients"].reached == reached
 
 
 def test_what_perturbed_runs_move_is_rounding_and_eight_times_that_is_none() -> None:
     runs = [record(ONE + 1e-3)]
     bound = perturbed_bound(runs, eps=1e-9)
-    near = compare(record(ONE), record(ONE + 7e-3), bound, "bfloat16", ())
-    far = compare(record(ONE), record(ONE + 9e-3), bound, "bfloat16", ())
+    near = compare(record(ONE), record(ONE + 7e-3), bound, "bfloat16", {})
+    far = compare(record(ONE), record(ONE + 9e-3), bound, "bfloat16", {})
     assert near.first is None
     assert far.first == GRADIENT
 
@@ -44,9 +53,40 @@ def test_what_perturbed_runs_move_is_rounding_and_eight_times_that_is_none() -> 
 def test_where_perturbed_runs_are_far_apart_the_comparison_ends() -> None:
     output = Place(0, "outputs", "router", 0)
     bound = perturbed_bound([record(ONE + 1.0, output)], eps=1e-9)
-    found = compare(record(ONE, output), record(ONE + 2.0, output), bound, "float32", ())
+    found = compare(record(ONE, output), record(ONE + 2.0, output), bound, "float32", {})
     assert found.undecided == output
     assert found.first is None
+    assert str(found.rows["outputs"]) == "1 not compared"
+
+
+def test_a_table_counts_what_is_compared_and_what_is_left_out() -> None:
+    places = [Place(step, "outputs", "output", 0) for step in range(3)]
+    moved = dict.fromkeys(places[1:], ONE + 1.0)
+    expected = Record(tensors=dict.fromkeys(places, ONE))
+    perturbed = Record(tensors={places[0]: ONE, **moved})
+    observed = Record(tensors={places[0]: ONE, **moved})
+    rows = compare(expected, observed, perturbed_bound([perturbed], 1e-9), "float32", {}).rows
+    assert str(rows["outputs"]) == "1 bitwise equal, 2 not compared"
+    assert str(rows["loss"]) == "none"
+    report = TrainingReport(
+        training=Training(mesh=MeshShape({"dp_shard": 2})),
+        outcome="equal",
+        rows=weakest([[Row(kind="outputs", compared=3)], [rows["outputs"]]]),
+    )
+    assert "equal where compared" in str(next(report.lines()))
+    assert "outputs     1 bitwise equal, 2 not compared" in "\n".join(report.lines())
+
+
+def test_a_parameter_is_compared_until_its_gradient_is_nothing_but_rounding() -> None:
+    gradients = [Place(step, "gradients", "w") for step in range(2)]
+    values = [Place(step, "parameters", "w") for step in range(2)]
+    expected = Record(tensors=dict.fromkeys([*gradients, *values], ONE))
+    perturbed = Record(tensors={**expected.tensors, gradients[1]: ONE + 1})
+    observed = Record(tensors=dict.fromkeys([*gradients, *values], ONE + 2e-3))
+    found = compare(expected, observed, perturbed_bound([perturbed], 1e-3), "bfloat16", {})
+    assert found.noise == {"w": 1}
+    for kind in ("gradients", "parameters"):
+        assert (found.rows[kind].compared, found.rows[kind].left_out) == (1, 1)
 
 
 def test_a_gradient_that_is_nothing_but_rounding_is_left_out_alone() -> None:
@@ -56,21 +96,22 @@ def test_a_gradient_that_is_nothing_but_rounding_is_left_out_alone() -> None:
         for first, second in ((ONE, ONE), (ONE + 2, ONE + 1), (ONE + 1, ONE))
     )
     bound = perturbed_bound([perturbed], eps=1e-9)
-    found = compare(expected, observed, bound, "float32", ())
-    assert found.noise == {GRADIENT.name}
+    found = compare(expected, observed, bound, "float32", {})
+    assert found.noise == {GRADIENT.name: 0}
+    assert (found.rows["gradients"].compared, found.rows["gradients"].left_out) == (1, 1)
     assert found.first == other
 
 
 def test_a_gradient_of_zeros_is_as_good_as_none() -> None:
-    assert compare(record(None), record(torch.zeros(3)), BITWISE, "", ()).is_bitwise
-    assert not compare(record(None), record(ONE), BITWISE, "", ()).is_bitwise
-    assert not compare(record(ONE), record(None), BITWISE, "", ()).is_bitwise
+    assert compare(record(None), record(torch.zeros(3)), BITWISE, "", {}).is_bitwise
+    assert not compare(record(None), record(ONE), BITWISE, "", {}).is_bitwise
+    assert not compare(record(ONE), record(None), BITWISE, "", {}).is_bitwise
 
 
 def test_a_nan_is_not_explained_by_rounding() -> None:
     expected = record(ONE.double())
     observed = record(ONE.double() * torch.tensor([1.0, float("nan"), 1.0]))
-    found = compare(expected, observed, float64_bound(expected), "float32", ())
+    found = compare(expected, observed, float64_bound(expected), "float32", {})
     assert found.rows["gradients"].reached == "different"
 
 
@@ -80,8 +121,8 @@ OTHER = torch.tensor([5.0, 1.0, -1.0])
 @pytest.mark.parametrize(
     ("seen", "words"),
     [
-        ([Seen(2 * ONE, ONE)] * 2, "2.00 times the expected: a sum over 2 ranks"),
-        ([Seen(ONE / 2, ONE)] * 2, "0.50 times the expected: divided by 2 ranks once too often"),
+        ([Seen(2 * ONE, ONE)] * 2, "2.00 times the expected: perhaps a sum over 2 ranks"),
+        ([Seen(ONE / 2, ONE)] * 2, "0.50 times the expected: perhaps divided by 2 ranks"),
         ([Seen(ONE, OTHER, own=ONE), Seen(2 * ONE, OTHER, own=2 * ONE)], "never reduced"),
         ([Seen(ONE, OTHER, own=ONE), Seen(ONE, OTHER, own=OTHER)], "rank 0's value on all ranks"),
         ([Seen(None, ONE)] * 2, "no gradient"),
@@ -96,6 +137,25 @@ def test_a_wrong_gradient_looks_like(seen: list[Seen], words: str) -> None:
     text = looks_like(GRADIENT, seen, 2)
     assert words in text
     assert bool(words) == bool(text)
+
+
+def test_a_mean_of_the_ranks_own_gradients_may_be_right_although_it_is_a_part() -> None:
+    mean = (ONE + OTHER) / 2
+    text = looks_like(GRADIENT, [Seen(mean, 2 * mean, own=own) for own in (ONE, OTHER)], 2)
+    assert "0.50 times the expected: the mean of the ranks' own gradients" in text
+    assert "once too often" not in text
+
+
+def test_in_a_coarse_dtype_tensors_are_alike_that_are_not_in_a_finer_one() -> None:
+    noise = torch.tensor([0.01, 0.02, -0.02])
+    seen = [Seen(2 * ONE + noise, ONE)] * 2
+    coarse = closeness(GRADIENT, ONE, torch.bfloat16)
+    assert "perhaps a sum over 2 ranks" in looks_like(GRADIENT, seen, 2, close=coarse)
+    assert not looks_like(GRADIENT, seen, 2, close=closeness(GRADIENT, ONE, torch.float32))
+    near = [Seen(ONE + noise, ONE, before=ONE + noise)] * 2
+    assert not looks_like(GRADIENT, near, 2, close=coarse)
+    value = Place(0, "parameters", "layer.weight")
+    assert closeness(value, ONE, torch.bfloat16) == closeness(value, ONE, torch.float32)
 
 
 def rows(*factors: float) -> torch.Tensor:

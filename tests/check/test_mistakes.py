@@ -8,8 +8,8 @@ import pytest
 from user_models import Checked, mistake
 
 OWN = "equal to this rank's own gradient: never reduced"
-SUM = "every element is 2.00 times the expected: a sum over 2 ranks"
-HALF = "every element is 0.50 times the expected: divided by 2 ranks"
+SUM = "every element is 2.00 times the expected: perhaps a sum over 2 ranks"
+HALF = "every element is 0.50 times the expected: perhaps divided by 2 ranks"
 FIRST = "embedding.weight"
 TWO = ("embedding.weight and head.weight are parameters of their own", "are one parameter")
 
@@ -35,6 +35,9 @@ FOUND = {
     "buffer_of_the_rank": Found("buffers", "projection", "differs between ranks", step=-1),
     "clipped_by_local_norms": Found("gradients", FIRST, "by the norm of its own shards?"),
     "divided_at_the_root": Found("gradients", FIRST, HALF),
+    "divided_by_a_constant": Found(
+        "gradients", FIRST, "right if --train-step divides by a constant"
+    ),
     "divided_by_one": Found("gradients", FIRST, SUM),
     "evaluation_mode": Found("outputs", "1"),
     "frozen_by_name": Found("gradients", "head.weight", "no gradient"),

@@ -56,4 +56,4 @@ def test_a_renamed_parameter_is_compared_under_its_plain_name(
         capsys.readouterr().err
     )
     assert fuzzshard(*words, "--map", str(names)) == EXIT_CLEAN
-    assert "parameters  bitwise equal" in capsys.readouterr().out
+    assert "parameters  16 bitwise equal" in capsys.readouterr().out
