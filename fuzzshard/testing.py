@@ -37,6 +37,7 @@ from fuzzshard.checking.api import Subject
 from fuzzshard.checking.check import DEFAULT_MESHES, Checker, check_subject, trainings
 from fuzzshard.checking.fuzz import Fuzzer, bases_of
 from fuzzshard.checking.report import Report
+from fuzzshard.checking.variations import check_aspects
 from fuzzshard.commands.options import Device, world_config
 from fuzzshard.corpus.entry import make_entry
 from fuzzshard.corpus.outcome import most_ranks
@@ -106,7 +107,8 @@ def fuzz(
 
     The report has the trainings of :func:`check`, which takes the other arguments, and each
     finding, shrunk. Where a training of the check differs, nothing else is tried. ``aspects``
-    are what may change: plan, freeze, mesh, schedule, precision. Raises what :func:`check` raises.
+    are what may change: plan, freeze, mesh, schedule, precision. Raises what :func:`check` raises,
+    and :class:`UsageError` for an aspect that cannot change, unless all are given.
     """
     runs = trainings(
         subject.named,
@@ -116,6 +118,7 @@ def fuzz(
         microbatches=microbatches,
         seed=seed,
     )
+    check_aspects(aspects, runs)
     config = _config(runs, device, ranks_per_device)
     until = time.monotonic() + max_time
     with Checker(subject.named, config, max_seconds) as checker:

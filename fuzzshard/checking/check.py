@@ -47,6 +47,8 @@ def trainings(
             known = ", ".join(name for name, e in ENGINES.items() if e.wraps_models != "no")
             meant = "" if engine in ENGINES else did_you_mean(meant_by(engine))
             raise UsageError(f"{engine} wraps no models of your own{meant}", f"use one of {known}")
+    for mesh in meshes if not subject.parallelize else ():
+        mesh.check_axes()
     names = ("",) if subject.parallelize else tuple(engines) or DEFAULT_ENGINES
     return tuple(
         Training(mesh=mesh, engine=name, steps=steps, microbatches=microbatches, seed=seed)

@@ -6,10 +6,39 @@ from collections.abc import Collection, Sequence
 
 from hypothesis import strategies as st
 
+from fuzzshard.errors import UsageError
+from fuzzshard.parts.engines import spec_of
 from fuzzshard.subject.subject import MeshShape, Training
-from fuzzshard.subject.variation import Aspect, Outline, Variation
+from fuzzshard.subject.variation import ASPECTS, Aspect, Outline, Variation
 
 MOST_NAMES = 3
+
+
+def unvaried(runs: Sequence[Training]) -> dict[Aspect, str]:
+    """Return what cannot vary around ``runs``, and why."""
+    why: dict[Aspect, str] = {}
+    if not any(spec_of(run.engine).wraps_blocks for run in runs):
+        if all(run.engine for run in runs):
+            reason = f"{' and '.join(dict.fromkeys(r.engine for r in runs))} has no such options"
+        else:
+            reason = "parallelize wraps the model"
+        why |= {"plan": reason, "precision": reason}
+    if len({str(run.mesh) for run in runs}) == 1:
+        why["mesh"] = "there is only one"
+    return why
+
+
+def check_aspects(aspects: Collection[Aspect], runs: Sequence[Training]) -> None:
+    """Raise :class:`UsageError` for an aspect that is named and cannot vary.
+
+    Where all are, those that can are meant.
+    """
+    if set(aspects) == set(ASPECTS):
+        return
+    for aspect, why in unvaried(runs).items():
+        if aspect in aspects:
+            remedy = "name another with --mesh" if aspect == "mesh" else "leave it out"
+            raise UsageError(f"--fuzz cannot vary the {aspect}: {why}", remedy)
 
 
 @st.composite

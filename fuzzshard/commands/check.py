@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -116,7 +117,8 @@ def check(
         Parameters that it fuses into one are not supported.
     mesh
         Axes and sizes, such as dp_shard=2 or dp_replicate=2,dp_shard=2. Repeat for several. By
-        default dp_shard=2. Ranks along tp, pp, cp, ep and sp get equal data.
+        default dp_shard=2. Ranks along tp, pp, cp, ep and sp get equal data. With --parallelize
+        the data axes may have any names.
     engine
         Wrap the model by this engine instead of parallelize. Repeat for several.
     steps
@@ -133,7 +135,8 @@ def check(
         How long one training may take before its ranks count as hung. By default 10m.
     fuzz
         Train the model in random ways until --max-time or --max-cases. Says what may change: all,
-        or some of plan,freeze,mesh,schedule,precision.
+        or some of plan,freeze,mesh,schedule,precision. With --parallelize, plan and precision
+        cannot.
     max_time
         Stop fuzzing after this long: 90s, 10m, 2h. By default 10m.
     max_cases
@@ -151,6 +154,7 @@ def check(
     from fuzzshard.checking.entry import load
     from fuzzshard.checking.fuzz import Fuzzer, bases_of
     from fuzzshard.checking.report import Report
+    from fuzzshard.checking.variations import check_aspects, unvaried
     from fuzzshard.subject.subject import MeshShape, Subject
     from fuzzshard.world import resolve_device
     from fuzzshard.world.world import SUBJECT_SECONDS
@@ -177,19 +181,23 @@ def check(
             smaller=smaller,
             names=_names(map_names),
         )
+        meshes = [MeshShape.parse(text) for text in mesh] or DEFAULT_MESHES
         runs = trainings(
             subject,
-            [MeshShape.parse(text) for text in mesh] or DEFAULT_MESHES,
+            meshes,
             tuple(dict.fromkeys(engine)),
             steps=steps,
             microbatches=microbatches,
             seed=seed,
         )
+        for doubt in (doubt for shape in meshes for doubt in shape.doubts):
+            print(f"warning: {doubt}", file=sys.stderr)
     aspects = _aspects(fuzz)
     if not aspects and (max_time or max_cases):
         raise UsageError(
             "--max-time and --max-cases are limits of --fuzz", "add --fuzz all, or leave them out"
         )
+    check_aspects(aspects, runs)
     import_from_here()
     kind, num_devices = resolve_device(device)
     config = world_config(
@@ -229,7 +237,8 @@ def check(
             number=seed,
             folder=corpus / "own" / ".unfinished",
         )
-        return _fuzz(fuzzer, checker, config.preload, corpus, as_json) or code
+        left_out = {aspect: why for aspect, why in unvaried(runs).items() if aspect in aspects}
+        return _fuzz(fuzzer, checker, config.preload, corpus, left_out, as_json) or code
 
 
 def _run(checker: Checker, training: Training) -> TrainingReport:
@@ -242,7 +251,12 @@ def _run(checker: Checker, training: Training) -> TrainingReport:
 
 
 def _fuzz(
-    fuzzer: Fuzzer, checker: Checker, preload: tuple[str, ...], corpus: Path, as_json: bool
+    fuzzer: Fuzzer,
+    checker: Checker,
+    preload: tuple[str, ...],
+    corpus: Path,
+    left_out: Mapping[Aspect, str],
+    as_json: bool,
 ) -> int:
     """Fuzz, print and save what is found, and sum up."""
     from rich.console import Console
@@ -282,6 +296,8 @@ def _fuzz(
                 print("  not shrunk: the same command goes on with it", file=sys.stderr)
     if not as_json:
         print(f"{'interrupted: ' if interrupted else ''}{fuzzer.progress}")
+        if left_out:
+            print(f"not varied: {', '.join(f'{a} ({why})' for a, why in left_out.items())}")
     if interrupted:
         return EXIT_INTERRUPTED
     if found:

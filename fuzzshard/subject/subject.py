@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import difflib
+
 import msgspec
 
-from fuzzshard.errors import UsageError
+from fuzzshard.errors import UsageError, did_you_mean
 from fuzzshard.subject.variation import Variation
 
+DATA_AXES = ("dp_replicate", "dp_shard", "dp")
+"""Names of mesh axes along which ranks get data of their own, as along any name not known."""
+
 MODEL_AXES = ("tp", "pp", "cp", "ep", "sp")
-"""Names of mesh axes along which ranks get equal data; along any other they get their own."""
+"""Names of mesh axes along which ranks get equal data."""
+
+_ALIKE = 0.85
+"""How like a known name an axis is that may be mistyped (:mod:`difflib`): ``dp_shard_cp`` is none.
+"""
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -65,6 +74,28 @@ class MeshShape(msgspec.Struct, frozen=True):
                 )
             axes[name] = int(size)
         return cls(axes)
+
+    def check_axes(self) -> None:
+        """Raise :class:`UsageError` for a name that is not known."""
+        known = (*DATA_AXES, *MODEL_AXES)
+        for name in self.axes:
+            if name not in known:
+                close = difflib.get_close_matches(name.lower(), known, n=1)
+                raise UsageError(
+                    f"{name!r} is no mesh axis that fuzzshard knows{did_you_mean(*close)}",
+                    f"use {', '.join(known)}, or a --parallelize of yours, which may take any",
+                )
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Names that may be mistyped, in words: a ``parallelize`` of the user's may take any."""
+        known = (*DATA_AXES, *MODEL_AXES)
+        return tuple(
+            f"ranks along the mesh axis {name!r} get data of their own{did_you_mean(*close)}"
+            for name in self.axes
+            if name not in known
+            and (close := difflib.get_close_matches(name.lower(), known, n=1, cutoff=_ALIKE))
+        )
 
     @property
     def size(self) -> int:

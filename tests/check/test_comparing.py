@@ -224,6 +224,12 @@ def test_ranks_along_tp_have_equal_data() -> None:
     assert MeshShape.parse(str(mesh)) == mesh
 
 
+def test_an_axis_that_may_be_mistyped_is_doubted_and_others_may_have_any_name() -> None:
+    assert 'mean "dp_shard"' in " ".join(MeshShape.parse("dp_shrad=2").doubts)
+    assert 'mean "tp"' in " ".join(MeshShape.parse("TP=2").doubts)
+    assert not MeshShape.parse("fsdp=2,dp_shard_cp=2,dp=2,tp=2").doubts
+
+
 def test_a_short_list_has_no_later_blocks() -> None:
     variation = Variation(lists=("layers",), depth=2)
     names = ("layers.0", "layers.1.up", "layers.2", "layers.10.up", "layersmore.5", "head")

@@ -12,7 +12,8 @@ from fuzzshard.checking.entry import SubjectEntry, load, save
 from fuzzshard.checking.fuzz import Fuzzer, Progress, bases_of, cuts
 from fuzzshard.checking.report import TrainingReport
 from fuzzshard.checking.script import no_script, script
-from fuzzshard.errors import InvalidEntry
+from fuzzshard.checking.variations import check_aspects, unvaried
+from fuzzshard.errors import InvalidEntry, UsageError
 from fuzzshard.subject.subject import MeshShape, Subject, Training
 from fuzzshard.subject.variation import ASPECTS, Aspect, Outline, Variation
 from fuzzshard.world import WorldConfig
@@ -149,6 +150,19 @@ def test_what_is_not_judged_is_not_fuzzed_and_is_not_called_different(
     refused = msgspec.structs.replace(equal, outcome="not judged")
     assert bases_of([refused, equal]) == (equal,)
     assert bases_of([equal, found]) == bases_of([refused]) == ()
+
+
+def test_of_all_aspects_those_that_cannot_vary_are_named() -> None:
+    (own,) = (msgspec.structs.replace(run, engine="") for run in BASES)
+    wider = msgspec.structs.replace(BASES[0], mesh=MeshShape({"dp_shard": 4}))
+    assert unvaried([BASES[0], wider]) == {}
+    assert unvaried([own]).keys() == {"plan", "precision", "mesh"}
+    assert unvaried([msgspec.structs.replace(BASES[0], engine="ddp")])["plan"].startswith(
+        "ddp has"
+    )
+    check_aspects(ASPECTS, [own])
+    with pytest.raises(UsageError, match="cannot vary the precision"):
+        check_aspects(("freeze", "precision"), [own])
 
 
 def test_what_is_saved_is_read_again(found: TrainingReport, tmp_path: Path) -> None:

@@ -78,6 +78,15 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("replay --device tpu e", 'Choose from: "auto", "cpu", "cuda"'),
         ("explain e --extra-mends nowhere", "nowhere has no mend"),
         ("check", "a check needs a model and its inputs"),
+        ("check m:b --inputs m:c --mesh dp_shrad=2", 'Did you mean "dp_shard"?'),
+        (
+            "check m:b --inputs m:c --parallelize m:p --fuzz plan",
+            "--fuzz cannot vary the plan: parallelize wraps the model",
+        ),
+        (
+            "check m:b --inputs m:c --fuzz freeze,mesh",
+            "--fuzz cannot vary the mesh: there is only one; name another with --mesh",
+        ),
         ("check m:build --inputs m:batch --max-cases 3", "are limits of --fuzz; add --fuzz all"),
         ("explode", 'there is no command "explode"; see fuzzshard --help'),
     ],
