@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import shutil
@@ -104,12 +105,18 @@ class Fuzzer:
         self._reports: dict[bytes, TrainingReport | None] = {}
         self._hunted: TrainingReport | None = None
         self._told: set[str] = set()
+        self._goes_on = False
         self.on_progress: Callable[[Progress], object] = lambda _: None
 
     @property
     def shrunk(self) -> bool:
         """Whether there was time to shrink the finding that was yielded last."""
         return not self._is_out_of_time()
+
+    @property
+    def resumes(self) -> bool:
+        """Whether it begins with a finding that was interrupted."""
+        return self._folder is not None and self._folder.is_dir()
 
     @property
     def unfinished(self) -> TrainingReport | None:
@@ -139,17 +146,20 @@ class Fuzzer:
                 if all(report.signature == signature for report in again):
                     self._told.add(signature)
                     limits = (*again[-1].limits, *self._uncut)
-                    if self.shrunk:
-                        self._forget()
+                    self._goes_on = not self.shrunk
+                    self.clean_up()
                     yield msgspec.structs.replace(again[-1], limits=limits)
                 else:
-                    self._forget()
+                    self._told.add(signature)
+                    self.clean_up()
                     self.progress.unsteady += 1
 
-    def _forget(self) -> None:
-        """Remove what Hypothesis has saved of the finding."""
-        if self._folder is not None:
+    def clean_up(self) -> None:
+        """Remove what Hypothesis has saved, unless the next run is to go on with a finding."""
+        if self._folder is not None and not self._goes_on and self.unfinished is None:
             shutil.rmtree(self._folder, ignore_errors=True)
+            with contextlib.suppress(OSError):  # not there, or of another fuzzing, too
+                self._folder.parent.rmdir()
 
     def _hunt(self) -> None:
         """Draw until something new is found, shrink it, and raise it."""

@@ -279,10 +279,14 @@ def _fuzz(
         _tell(report, as_json)
         if not as_json:
             print(f"  saved: {folder}\n  again: fuzzshard check --again {folder}")
+            if not shrunk:
+                print("  not shrunk: the same command goes on with it")
             if why := no_script(checker.subject, report.training):
                 print(f"  no script: {why}")
             sys.stdout.flush()
 
+    if fuzzer.resumes:
+        print("going on with the finding that was not shrunk", file=sys.stderr)
     with console.status("fuzzing") as status:
         fuzzer.on_progress = lambda progress: status.update(f"fuzzing: {progress}")
         try:
@@ -293,7 +297,7 @@ def _fuzz(
             interrupted = True
             if (unfinished := fuzzer.unfinished) is not None:
                 keep(unfinished, shrunk=False)
-                print("  not shrunk: the same command goes on with it", file=sys.stderr)
+        fuzzer.clean_up()
     if not as_json:
         print(f"{'interrupted: ' if interrupted else ''}{fuzzer.progress}")
         if left_out:

@@ -202,11 +202,13 @@ class FakeChecker(Checker):
 def test_a_finding_that_was_interrupted_while_it_shrank_comes_first_next_time(
     tmp_path: Path,
 ) -> None:
+    folder = tmp_path / "unfinished"
+
     def fuzzer(checker: FakeChecker, aspects: tuple[Aspect, ...] = ("freeze",)) -> Fuzzer:
         base = checker.run(BASES[0])
         checker.ran.clear()
         return Fuzzer(
-            checker, [base], aspects, max_cases=50, max_time=None, number=1, folder=tmp_path
+            checker, [base], aspects, max_cases=50, max_time=None, number=1, folder=folder
         )
 
     def interrupt(progress: Progress) -> None:
@@ -218,6 +220,8 @@ def test_a_finding_that_was_interrupted_while_it_shrank_comes_first_next_time(
     with pytest.raises(KeyboardInterrupt):
         next(first.findings())
     assert first.unfinished is not None
+    first.clean_up()
+    assert fuzzer(FakeChecker()).resumes
     other = FakeChecker()
     next(fuzzer(other, ("freeze", "precision")).findings())
     assert not other.ran[0].variation.frozen
@@ -225,6 +229,26 @@ def test_a_finding_that_was_interrupted_while_it_shrank_comes_first_next_time(
     report = next(fuzzer(again).findings())
     assert again.ran[0].variation.frozen
     assert len(report.training.variation.frozen) == 1
+    assert not folder.exists()
     done = FakeChecker()
+    assert not fuzzer(done).resumes
     next(fuzzer(done).findings())
     assert not done.ran[0].variation.frozen
+
+
+def test_an_interrupt_between_findings_leaves_no_folder(tmp_path: Path) -> None:
+    def interrupt(progress: Progress) -> None:
+        if progress.cases == 3:
+            raise KeyboardInterrupt
+
+    checker, folder = FakeChecker(), tmp_path / "unfinished"
+    base = checker.run(BASES[0])
+    fuzzer = Fuzzer(
+        checker, [base], ("schedule",), max_cases=9, max_time=None, number=1, folder=folder
+    )
+    fuzzer.on_progress = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        next(fuzzer.findings())
+    folder.mkdir(exist_ok=True)
+    fuzzer.clean_up()
+    assert not folder.exists()
