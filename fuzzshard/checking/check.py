@@ -6,7 +6,6 @@ import dataclasses
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import Literal
 
 from fuzzshard.checking.report import TrainingReport, weakest
 from fuzzshard.checking.stacks import raised_in, stands_in
@@ -16,6 +15,7 @@ from fuzzshard.subject.report import Checked
 from fuzzshard.subject.subject import MeshShape, Subject, Training
 from fuzzshard.world import World, WorldConfig
 from fuzzshard.world.blame import death_trouble, signal_name
+from fuzzshard.world.desync import waits_in
 from fuzzshard.world.merge import Outcome
 from fuzzshard.world.messages import Failure
 
@@ -122,35 +122,53 @@ def _report(training: Training, outcome: Outcome, seconds: float) -> TrainingRep
                 failure.machine or failure.message, "this says nothing about the model"
             )
     if (found := _trouble(outcome, failures)) is not None:
-        kind, place, message = found
+        place, message = found
         return TrainingReport(
-            training=training, outcome=kind, place=place, message=message, seconds=seconds
+            training=training, outcome="error", place=place, message=message, seconds=seconds
+        )
+    if outcome.waiting():
+        stacks = (f"rank {rank}\n{text}" for rank, text in sorted(outcome.stacks.items()))
+        return TrainingReport(
+            training=training,
+            outcome="hang",
+            message="\n".join([f"the training has not ended after {seconds:.0f} s", *_places(outcome)]),
+            stacks="\n".join(stacks),
+            seconds=seconds,
         )
     checks = [outcome.checks[rank].checked for rank in sorted(outcome.checks)]
     return _merged(training, checks, seconds)
 
 
-def _trouble(
-    outcome: Outcome, failures: Sequence[Failure]
-) -> tuple[Literal["error", "hang"], str, str] | None:
-    """What kept ranks from comparing: the outcome, what they did, and what happened."""
+def _trouble(outcome: Outcome, failures: Sequence[Failure]) -> tuple[str, str] | None:
+    """What ended ranks before they compared: what they did, and what happened."""
     if failures:
         first = next((failure for failure in failures if not failure.desync), failures[0])
         if first.desync:
             raised = raised_in(first.traceback)
-            return "error", first.engine, f"ranks do not run the same collectives, {raised}"
-        return "error", first.engine, f"{first.message}, {raised_in(first.traceback)}"
+            return first.engine, f"ranks do not run the same collectives, {raised}"
+        return first.engine, f"{first.message}, {raised_in(first.traceback)}"
     if outcome.dead:
         rank = min(outcome.dead)
         printed = outcome.stacks.get(rank, "")
         code = outcome.exits.get(rank, 0)
         if trouble := death_trouble(code, printed, outcome.out_of_memory):
             raise InfraError(f"rank {rank} {trouble}", "this says nothing about the model")
-        return "error", f"rank {rank}", f"died of {signal_name(code)}"
-    if waiting := sorted(outcome.waiting()):
-        where = (f"rank {r} waits {stands_in(outcome.stacks.get(r, ''))}" for r in waiting)
-        return "hang", "", "; ".join(where)
+        return f"rank {rank}", f"died of {signal_name(code)}"
     return None
+
+
+def _places(outcome: Outcome) -> Iterator[str]:
+    """Where each rank is in a hang: in which line of code, in which step and module."""
+    waiting = outcome.waiting()
+    for rank in range(outcome.size):
+        if rank not in waiting:
+            yield f"rank {rank} has ended"
+            continue
+        position = outcome.positions.get(rank)
+        waits = position is not None and waits_in(position) is not None
+        where = stands_in(outcome.stacks.get(rank, ""))
+        when = f", at {position.doing}" if position is not None and position.doing else ""
+        yield f"rank {rank} {'waits' if waits else 'is'} {where}{when}"
 
 
 def _merged(training: Training, checks: Sequence[Checked], seconds: float) -> TrainingReport:

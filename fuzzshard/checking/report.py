@@ -21,7 +21,7 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """How one training of the parallelised model compares with that of the plain one.
 
     ``message`` says what an engine raised, where ranks hang, or why nothing was judged; ``place``
-    is what was being done then.
+    is what was being done then. ``stacks`` are those of all threads of ranks that hang.
     """
 
     training: Training
@@ -30,6 +30,7 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     difference: Difference | None = None
     message: str = ""
     place: str = ""
+    stacks: str = ""
     limits: tuple[str, ...] = ()
     blocks: tuple[str, ...] = ()
     outline: Outline = Outline()
@@ -78,7 +79,8 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             if first.looks_like:
                 yield f"    looks like  {first.looks_like}"
         if self.message:
-            yield f"  {self.place}: {self.message}" if self.place else f"  {self.message}"
+            text = f"{self.place}: {self.message}" if self.place else self.message
+            yield from (f"  {line}" for line in text.splitlines())
         for limit in self.limits:
             yield f"  limit: {limit}"
 

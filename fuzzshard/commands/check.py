@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -270,13 +271,13 @@ def _fuzz(
     def keep(report: TrainingReport, *, shrunk: bool) -> None:
         entry = SubjectEntry(
             subject=checker.subject,
-            report=report,
+            report=msgspec.structs.replace(report, stacks=""),
             preload=preload,
             torch=checker.torch,
             shrunk=shrunk,
         )
         folder = save(corpus, entry, script(checker.subject, report, preload))
-        _tell(report, as_json)
+        _tell(report, as_json, folder)
         if not as_json:
             print(f"  saved: {folder}\n  again: fuzzshard check --again {folder}")
             if not shrunk:
@@ -309,12 +310,19 @@ def _fuzz(
     return EXIT_CLEAN if fuzzer.progress.cases else EXIT_INCONCLUSIVE
 
 
-def _tell(report: TrainingReport, as_json: bool) -> None:
+def _tell(report: TrainingReport, as_json: bool, folder: Path | None = None) -> None:
+    """Print a report; stacks are in its JSON, or in a file in ``folder`` or one of their own."""
     from fuzzshard.subject.variation import Outline
 
-    told = msgspec.structs.replace(report, outline=Outline())
-    text = msgspec.json.encode(told).decode() if as_json else "\n".join(report.lines())
-    print(text, flush=True)
+    if as_json:
+        told = msgspec.structs.replace(report, outline=Outline())
+        print(msgspec.json.encode(told).decode(), flush=True)
+        return
+    print("\n".join(report.lines()), flush=True)
+    if report.stacks:
+        file = (folder or Path(tempfile.mkdtemp(prefix="fuzzshard-"))) / "stacks.txt"
+        file.write_text(report.stacks)
+        print(f"  stacks of these ranks: {file}", flush=True)
 
 
 def _aspects(text: str) -> tuple[Aspect, ...]:

@@ -12,6 +12,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_flatten
 
+from fuzzshard.subject.names import module_of
 from fuzzshard.subject.report import Kind
 
 Named = dict[str, torch.Tensor | None]
@@ -88,7 +89,8 @@ class Forwards:
 
     ``first`` is the number of the first forward of a step among those of all ranks, so that a
     forward draws the same numbers on whatever rank it runs. What is computed again in a backward
-    is not kept, nor what is while it is ``paused``. ``inside`` is the module entered last.
+    is not kept, nor what is while it is ``paused``. ``inside`` is the module that runs, with its
+    hooks; after it the module that holds it.
     """
 
     def __init__(
@@ -106,7 +108,7 @@ class Forwards:
         model.register_forward_pre_hook(self._begin, prepend=True)
         for name, module in model.named_modules():
             if plain := plain_name(name):
-                module.register_forward_pre_hook(self._entering(plain))
+                module.register_forward_pre_hook(self._entering(plain), prepend=True)
                 module.register_forward_hook(self._keeping(plain))
         model.register_forward_hook(self._end)
 
@@ -128,6 +130,7 @@ class Forwards:
 
     def _keeping(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
         def keep(_module: nn.Module, _arguments: Any, output: Any) -> None:
+            self.inside = module_of(name)
             if self._running:
                 self._keep(name, output)
 

@@ -151,10 +151,12 @@ class Position(_Message, frozen=True, kw_only=True, tag="position"):
     """Where a rank is: the op of the schedule (-1: none), and the latest collectives that it has
     joined.
 
-    ``recording`` is torch's flight recorder as it is, a JSON text.
+    ``recording`` is torch's flight recorder as it is, a JSON text. ``doing`` is what the check of
+    a model of the user's own is doing.
     """
 
     op: int
+    doing: str = ""
     joined: tuple[Joined, ...] = ()
     recording: str = ""
 

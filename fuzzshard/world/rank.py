@@ -34,6 +34,8 @@ from fuzzshard.world.messages import (
 if TYPE_CHECKING:
     import torch
 
+    from fuzzshard.subject.run import Check
+
 _DESYNC = re.compile(
     r"closed by peer|connection reset|broken pipe|timed out|timeout|gloo|remote process exited"
     r"|connection was likely closed|nccl(?:remote|internal|system)error|nccl communicator was "
@@ -67,14 +69,18 @@ def main(
     from fuzzshard.training.housekeeping import Housekeeping, clear_caches
     from fuzzshard.training.torch_coverage import new_points
 
-    threading.Thread(target=_answer, args=(side,), name="fuzzshard-side", daemon=True).start()
+    doing = _Doing()
+    answering = threading.Thread(
+        target=_answer, args=(side, doing), name="fuzzshard-side", daemon=True
+    )
+    answering.start()
     housekeeping, mended = Housekeeping(keeps_caches=bool(config.screens)), Mended()
     listen(lambda cause: send(channel, Tripped(cause=cause)))
     while (message := receive(channel)) is not None:
         assert isinstance(message, RunCase | CheckSubject)
         reply: RankReport | CheckReport | Failure
         if isinstance(message, CheckSubject):
-            reply = _check(message, device)
+            reply = _check(message, device, doing)
         else:
             forget_trips()
             try:
@@ -93,13 +99,22 @@ def main(
             housekeeping.tidy(message.case)
 
 
-def _answer(side: socket.socket) -> None:
+class _Doing:
+    """The check of a model of the user's own that runs, or ran last."""
+
+    check: Check | None = None
+
+    def __str__(self) -> str:
+        return self.check.where if self.check is not None else ""
+
+
+def _answer(side: socket.socket, doing: _Doing) -> None:
     """Works while the main thread waits in a collective, which holds no interpreter lock."""
     from fuzzshard.world.flight_recorder import position
 
     with contextlib.suppress(OSError):  # whoever asked has gone
         while receive(side) is not None:
-            send(side, position())
+            send(side, msgspec.structs.replace(position(), doing=str(doing)))
     os._exit(1)
 
 
@@ -145,14 +160,14 @@ def _run(
         return _failure("judge", "", error)
 
 
-def _check(message: CheckSubject, device: torch.device) -> CheckReport | Failure:
+def _check(message: CheckSubject, device: torch.device, doing: _Doing) -> CheckReport | Failure:
     from fuzzshard.subject.functions import SubjectError
     from fuzzshard.subject.run import Check
 
     sys.path += [folder for folder in message.path if folder not in sys.path]
     check: Check | None = None
     try:
-        check = Check(message.subject, message.training, device)
+        doing.check = check = Check(message.subject, message.training, device)
         return CheckReport(checked=check.run())
     except SubjectError as error:
         return _failure("subject", error.what, error)

@@ -73,4 +73,10 @@ def test_an_error_of_one_rank_comes_before_what_others_make_of_it(checked: Check
 def test_ranks_that_wait_for_one_another_hang(checked: Checked):
     (training,) = checked(model("unusable", parallelize="parallelize_that_waits")).trainings
     assert training.outcome == "hang"
-    assert "rank 0 waits in barrier" in training.message
+    first, *ranks = training.message.splitlines()
+    assert first.startswith("the training has not ended after ")
+    assert ranks[0].startswith("rank 0 waits in barrier (")
+    assert "called by parallelize_that_waits (unusable.py:" in ranks[0]
+    assert ranks[0].endswith(", at parallelize")
+    assert ranks[1].startswith("rank 1 ")
+    assert "in parallelize_that_waits" in training.stacks
