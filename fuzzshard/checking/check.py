@@ -127,11 +127,12 @@ def _report(training: Training, outcome: Outcome, seconds: float) -> TrainingRep
             training=training, outcome="error", place=place, message=message, seconds=seconds
         )
     if outcome.waiting():
+        ended = f"the training has not ended after {seconds:.0f} s"
         stacks = (f"rank {rank}\n{text}" for rank, text in sorted(outcome.stacks.items()))
         return TrainingReport(
             training=training,
             outcome="hang",
-            message="\n".join([f"the training has not ended after {seconds:.0f} s", *_places(outcome)]),
+            message="\n".join([ended, *_places(outcome)]),
             stacks="\n".join(stacks),
             seconds=seconds,
         )
@@ -145,7 +146,9 @@ def _trouble(outcome: Outcome, failures: Sequence[Failure]) -> tuple[str, str] |
         first = next((failure for failure in failures if not failure.desync), failures[0])
         if first.desync:
             raised = raised_in(first.traceback)
-            return first.engine, f"ranks do not run the same collectives, {raised}"
+            text = first.message.strip().splitlines()[0]
+            question = "do all ranks run the same collectives?"
+            return first.engine, f"a collective failed {raised}: {text} ({question})"
         return first.engine, f"{first.message}, {raised_in(first.traceback)}"
     if outcome.dead:
         rank = min(outcome.dead)

@@ -88,8 +88,8 @@ def check(
       0  all is equal, bit for bit or within rounding
       1  a difference, an error of the parallelised model, or a hang
       2  an argument cannot be used
-      3  nothing can be judged: the plain model differs from itself, or the
-         engine refuses it
+      3  nothing can be judged: the plain model differs from itself, no
+         gradient can be compared, or the engine refuses the model
       4  the machine or fuzzshard failed
 
     Parameters

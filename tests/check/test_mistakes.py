@@ -65,6 +65,7 @@ FOUND = {
 }
 
 RAISED = {
+    "factor_that_gloo_refuses": ("Cannot use ReduceOp.PREMUL_SUM with Gloo", "do all ranks run"),
     "method_bypassed": ("got mixed torch.Tensor and DTensor", "encode (method_bypassed.py"),
     "mixed_dtypes": ("FSDP expects uniform original parameter dtype",),
     "sharded_parameter_replaced": ("no attribute '_local_tensor'",),
