@@ -1,4 +1,4 @@
-"""What a command that takes long is busy with: a line on a terminal, and one now and then in a log."""
+"""What a command that takes long is busy with: a line on a terminal, now and then one in a log."""
 
 from __future__ import annotations
 
