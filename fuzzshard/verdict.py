@@ -98,6 +98,13 @@ class Finding(
         """What the tensor should be, where it is one and its values are not what is wrong."""
         return TensorType.read(self.expected)
 
+    @property
+    def of_values(self) -> bool:
+        """Whether something computed is wrong, and not a shape, a dtype or how parameters are
+        registered, say.
+        """
+        return self.rule.of_values and self.type_due is None
+
 
 def is_internal(findings: Sequence[Finding]) -> bool:
     """Whether all of ``findings`` can be seen by instruments only, and there are some."""

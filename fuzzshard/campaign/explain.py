@@ -31,7 +31,8 @@ class Origin(enum.StrEnum):
 
     ``KNOWN``: torch as it is shows it, and not with mends; or what cannot be mended said that it
     occurred. ``NEW``: it shows in spite of all mends. ``MEND``: only mended torch shows it, so a
-    mend is wrong. ``NONE``: there is no finding.
+    mend is wrong; torch as it is may show a known bug, which the other mends cure. ``NONE``: there
+    is no finding.
     """
 
     KNOWN = "known"
@@ -211,29 +212,36 @@ def explain(
 
     What is cured is run with ``likely`` sets of mends first, then with ever smaller ones: some ten
     runs for one cause out of sixty. Where torch as it is does not refuse what it has to, mends
-    that lift this refusal are left out.
+    that lift this refusal are left out. Where mended torch shows something else than torch as it
+    is, each mend that this takes is left out in turn: if the others cure the case, it is wrong.
     """
-    if stock is None:
-        stock = judge(world, case)
+    stock = judge(world, case) if stock is None else stock
+
+    def cure(few: tuple[str, ...]) -> bool:
+        return not _fails(judge(OnMends(world, few), case), stock, few)
+
     if not stock.status.is_finding:
         if mended is None or not _fails(mended, stock, mends) or told(mended, mends):
             return Explanation(Origin.NONE, stock, mended)
-        return Explanation(
-            Origin.MEND, stock, mended, _fewest(world, case, mends, stock, fails=True)
-        )
+        breaking = _fewest(mends, lambda few: not cure(few))
+        return Explanation(Origin.MEND, stock, mended, breaking)
     able = able_to_cure(stock, mends)
     if mended is None or able != mends:
         mended = judge(OnMends(world, able), case)
     mends = able
     if mended.status is not Status.INFRA and not _fails(mended, stock, mends):
         for few in likely:
-            if set(few) <= set(mends) and not _fails(judge(OnMends(world, few), case), stock, few):
+            if set(few) <= set(mends) and cure(few):
                 return Explanation(Origin.KNOWN, stock, mended, few)
-        return Explanation(
-            Origin.KNOWN, stock, mended, _fewest(world, case, mends, stock, fails=False)
-        )
+        return Explanation(Origin.KNOWN, stock, mended, _fewest(mends, cure))
     if causes := told(mended, mends):
         return Explanation(Origin.KNOWN, stock, mended, causes)
+    if mended.status is not Status.INFRA and not same_finding(stock, mended):
+        seen = mended
+        shown = _fewest(mends, lambda few: same_finding(judge(OnMends(world, few), case), seen))
+        for name in shown:
+            if cure(tuple(other for other in mends if other != name)):
+                return Explanation(Origin.MEND, stock, mended, (name,))
     return Explanation(Origin.NEW, stock, mended)
 
 
@@ -248,19 +256,12 @@ def _fails(mended: Verdict, stock: Verdict, mends: Sequence[str]) -> bool:
     return not lifting(mended, mends)
 
 
-def _fewest(
-    world: MendableWorld, case: Case, mends: tuple[str, ...], stock: Verdict, *, fails: bool
-) -> tuple[str, ...]:
-    """The smallest set that bisection finds with which the case ``fails``, or does not; ``mends``
-    is one.
+def _fewest(mends: tuple[str, ...], suffice: Callable[[tuple[str, ...]], bool]) -> tuple[str, ...]:
+    """The smallest set that bisection finds of those that ``suffice``; all of ``mends`` do.
 
     The last mend of the shortest beginning that suffices belongs to it; with that one, the next is
     looked for.
     """
-
-    def suffice(few: tuple[str, ...]) -> bool:
-        return _fails(judge(OnMends(world, few), case), stock, few) is fails
-
     needed: tuple[str, ...] = ()
     others = mends
     while others and not suffice(needed):

@@ -6,7 +6,7 @@ engine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Hashable, Mapping, Set
 
 from fuzzshard.case.case import Inputs, Tie
 from fuzzshard.case.facts import Facts
@@ -28,6 +28,7 @@ class Flow:
         for path, leaf in found.leaves.items():
             names = [join(path, n) for n in leaf.parameters(found.width(path))]
             self.parameters[path] = frozenset(tied.get(name, name) for name in names)
+        self._known: dict[Hashable, tuple[bool, ...]] = {}
 
     def outputs(
         self, target: str, trainable: Set[str], paths: Mapping[str, int] | None = None
@@ -37,9 +38,13 @@ class Flow:
         ``paths`` is the path of every block with alternatives; without it, those that do on all
         paths.
         """
-        self.paths = paths
         args = self.root_args if not target else (False,) * 8
-        return self._module(target, self.modules[target], args, trainable)
+        on_paths = None if paths is None else tuple(paths.items())
+        asked = (target, args, frozenset(trainable), on_paths)
+        if asked not in self._known:
+            self.paths = paths
+            self._known[asked] = self._module(target, self.modules[target], args, trainable)
+        return self._known[asked]
 
     def _module(
         self, path: str, module: Module, args: tuple[bool, ...], trainable: Set[str]

@@ -54,6 +54,8 @@ class ScheduleState:
         self.pending: list[Pending] = []
         self.frozen: set[str] = set()
         """The parameters that do not require a gradient."""
+        self.optimized = self._made_of()
+        """The parameters that the optimizer has, frozen ones included."""
         self.paths: dict[str, int] = {}
         """The path of every block with alternatives; 0 where it is not named."""
         self.cast: Dtype | None = None
@@ -187,11 +189,21 @@ class ScheduleState:
         if op.grad_enabled is not None:
             self.grad_enabled = op.grad_enabled
         self.loaded |= op.loads
+        if op.adds is not None:
+            self.optimized |= self.parameters_at(op.adds)
+        if op.casts_to or op.rebuilds:
+            self.optimized = self._made_of()
         if op.casts_to:
             self.cast, self.saved = op.casts_to, None
         self.saved = op.via or self.saved
         self.index += 1
         self.skipped = False
+
+    def _made_of(self) -> set[str]:
+        """What an optimizer is made of."""
+        left_out = self.case.optimizer.left_out
+        every = facts(self.case).parameters
+        return {fqn for fqn in every if not any(is_within(fqn, path) for path in left_out)}
 
     def _groups_of(self, modules: Collection[str]) -> frozenset[int]:
         """The groups that have one of ``modules``."""

@@ -20,7 +20,6 @@ from fuzzshard.case.groups import (
     uses_outside_groups,
     wrapped_modules,
 )
-from fuzzshard.case.optimized import optimized
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule_state import ScheduleState, ranks_differ
 from fuzzshard.errors import InvalidCase
@@ -243,11 +242,6 @@ class Checked(ScheduleState):
                 '"Partial gradient reduction for replicate() and HSDP is not supported"',
                 "remove the flag",
             )
-
-    @property
-    def optimized(self) -> set[str]:
-        """The parameters that the optimizer is made of."""
-        return optimized(self.case)
 
     def check_any(self, op: Op) -> None:
         """What holds of every op that names, replaces or loads something."""

@@ -9,26 +9,41 @@ from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.replay import shown_path
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.errors import EXIT_CLEAN, UsageError
+from fuzzshard.mending.mend import own_mends
 
 
 def show(path: Path, /) -> int:
-    """Draw one case, or list the cases in a folder.
+    """Draw one case, list the cases in a folder, or tell about a known bug.
 
     For an entry of a corpus, it prints the finding, observed against expected
     values, and how to replay it. For every case: the model with widths and
     parameter shapes, the forward as a graph, the wrap groups, what is frozen,
-    the mesh, the schedule as a numbered program, and the features.
+    the mesh, the schedule as a numbered program, and the features. For a known
+    bug: what is wrong in torch and why, who runs into it, and where its fix is.
 
     For example:
       fuzzshard show corpus/findings/NAME
       fuzzshard show corpus/findings/NAME/unshrunk.json
       fuzzshard show corpus
+      fuzzshard show optimizer_is_stepped_for_its_state
 
     Parameters
     ----------
     path
-        An entry, a case file, or a folder, which is searched for them.
+        An entry, a case file, a folder, which is searched for them, or the name of a known bug,
+        as "fuzzshard explain" and "fuzzshard corpus causes" print it.
     """
+    from rich.console import Console
+
+    from fuzzshard.report.show import show_mend
+    from fuzzshard.report.text import as_text, drawn
+
+    console = Console()
+    target = console if console.is_terminal else None
+    known = own_mends().get(str(path))
+    if known is not None and not path.exists():
+        print(as_text(show_mend(known), target))
+        return EXIT_CLEAN
     files = entry_files([path])
     if not files:
         raise UsageError(f"{path} holds no case", "give an entry of a corpus or a case file")
@@ -37,13 +52,8 @@ def show(path: Path, /) -> int:
             print(_line(read_entry(file), shown_path(file)))
         return EXIT_CLEAN
 
-    from rich.console import Console
-
-    from fuzzshard.report.text import drawn
-
-    console = Console()
     (file,) = files
-    print(drawn(read_entry(file), shown_path(file), console if console.is_terminal else None))
+    print(drawn(read_entry(file), shown_path(file), target))
     return EXIT_CLEAN
 
 

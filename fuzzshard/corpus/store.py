@@ -14,6 +14,7 @@ from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import CorpusEntry, slug
 from fuzzshard.corpus.portable import portable_folder
 from fuzzshard.errors import InvalidEntry, UsageError
+from fuzzshard.mending.mend import own_mends
 
 CASE_FILE = "case.json"
 SUBJECT_FILE = "subject.json"
@@ -46,9 +47,10 @@ def entry_files(paths: Iterable[Path]) -> list[Path]:
     files: dict[Path, None] = {}
     for path in paths:
         if not path.exists():
-            raise UsageError(
-                f"{path} does not exist", "give an entry's folder, a case file or a corpus"
-            )
+            advice = "give an entry's folder, a case file or a corpus"
+            if str(path) in own_mends():
+                advice += f"; about the known bug of that name, run: fuzzshard show {path}"
+            raise UsageError(f"{path} does not exist", advice)
         here = _files_below(path) if path.is_dir() else [path]
         files.update(dict.fromkeys(file for file in here if not is_subject_file(file)))
     return list(files)

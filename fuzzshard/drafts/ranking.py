@@ -17,7 +17,7 @@ from fuzzshard.corpus.listing import severity_rank
 from fuzzshard.corpus.replay import shown_path
 from fuzzshard.corpus.store import saved_script
 from fuzzshard.drafts.words import (
-    IMPACT,
+    harm,
     has_private_names,
     issue_number,
     known_public,
@@ -117,7 +117,7 @@ def _root(name: str, component: str, items: Sequence[Stored], newest: str) -> Ro
         title=title(entry, features, script),
         component=component,
         severity=severity,
-        of_values=entry.findings[0].rule.of_values,
+        of_values=entry.findings[0].of_values,
         who=markdown(mend.setup) if mend is not None else "",
         example=mend is not None and bool(mend.example),
         rare=", ".join(dict.fromkeys(rare)),
@@ -133,8 +133,7 @@ def _root(name: str, component: str, items: Sequence[Stored], newest: str) -> Ro
 
 
 def _why(root: Root, entry: CorpusEntry, script: str | None, mend: Mend | None) -> Iterator[str]:
-    what = "" if root.of_values or root.severity is not Severity.SILENT else " No value is wrong."
-    yield f"{IMPACT[root.severity]}{what}"
+    yield harm(root.severity, of_values=root.of_values)
     if root.who:
         yield f"Who hits it: {cut(root.who, 240)}"
     else:
@@ -165,7 +164,7 @@ def _preference(item: Stored, component: str) -> tuple[object, ...]:
     return (
         entry.lifecycle is Lifecycle.FIXED,
         severity_rank(entry.severity or ""),
-        not entry.findings[0].rule.of_values,
+        not entry.findings[0].of_values,
         script is None,
         entry.flaky,
         script is not None and has_private_names(script),

@@ -45,7 +45,7 @@ _TITLE_LENGTH = 120
 _TAGS = {"checkpoint": "checkpoint", "compile": "torch.compile", "other": ""}
 """What titles begin with, of components that are no engine; the others go by their own names."""
 
-IMPACT = {
+_IMPACT = {
     Severity.SILENT: "Silent wrong result: nothing is raised, and training goes on with it.",
     Severity.HANG: "Hang: ranks wait for each other, or lose each other, and training stops.",
     Severity.CRASH: "Crash, where plain training runs to its end.",
@@ -54,6 +54,8 @@ IMPACT = {
     Severity.INTERNAL: "Private state of torch is wrong; no user sees it by itself.",
 }
 """What the severities of findings mean to whoever reads of one."""
+
+_NO_VALUE = "Silent: nothing is raised, and training goes on. No value is wrong by itself."
 
 
 def engine_name(engine: str) -> str:
@@ -127,13 +129,18 @@ def brief(entry: CorpusEntry) -> str:
     return f"{entry.severity}: {said} ({ranks(entry)})"
 
 
+def harm(severity: Severity, *, of_values: bool) -> str:
+    """What a finding does to whoever trains; ``of_values``: something computed is wrong."""
+    return _IMPACT[severity] if of_values or severity is not Severity.SILENT else _NO_VALUE
+
+
 def impact(entry: CorpusEntry) -> str:
     """How bad it is, and in which releases."""
     severity = entry.severity
     assert severity is not None, "an entry without a finding has no draft"
     good = entry.good_on
     bad = in_order({release(torch) for torch in (*entry.bad_on, entry.torch) if torch})
-    said = [IMPACT[severity]]
+    said = [harm(severity, of_values=entry.findings[0].of_values)]
     if bad:
         absent = f", and not with {', '.join(reversed(good))}" if good else ""
         said.append(f"Seen with torch {', '.join(reversed(bad))}{absent}.")
@@ -234,7 +241,8 @@ def _rule(entry: CorpusEntry, first: Finding) -> str:
     if first.rung == "relation":
         return f"its result depends on `{entry.case.relation}`, which must not matter."
     why = {
-        "bitwise": "both sides add the same two terms, so they must agree bit for bit.",
+        "bitwise": "both sides compute the same, and a sum of two terms is the same in either "
+        "order, so they must agree bit for bit.",
         "exact": "all values are small integers times powers of two, so no order of the sums "
         "rounds anything.",
     }.get(first.rung, "they may differ by rounding only.")

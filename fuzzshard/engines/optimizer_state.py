@@ -18,7 +18,6 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.communication import fills_unused
 from fuzzshard.case.dtypes import stored_dtype
 from fuzzshard.case.facts import facts
-from fuzzshard.case.optimized import optimized
 from fuzzshard.case.schedule_state import ScheduleState, follow
 from fuzzshard.case.sync_flags import UNMANAGED
 from fuzzshard.case.tensor_parallel import tensor_dims
@@ -89,7 +88,6 @@ class _Walk:
         self.sharded = spec_of(engine).applies_groups
         self.tape = Tape(case, self.found, Unwatched())
         self.at = ScheduleState(case)
-        self.optimized = optimized(case)
         self.stateless = not case.optimizer.does("has_state")
         self.grads = Known()
         self.unreduced: dict[int | None, set[str]] = {}
@@ -103,20 +101,18 @@ class _Walk:
             if op.takes:
                 self.at.skipped = not taken
                 self._backward(taken)
-            if op.adds is not None:
-                self.optimized |= at.parameters_at(op.adds)
             if op.zeroes_gradients:
                 yield from self._zero_grad()
             if op.loads:
                 yield from self._load()
             if op.updates and not self.stateless:
-                self.state.add(self.grads.within(self.optimized))
+                self.state.add(self.grads.within(self.at.optimized))
             if op.via:
                 if op.via == "dcp":
                     self._initialise()
                 self.saved = self.state.copy()
             if op.casts_to or op.rebuilds:
-                self.state, self.optimized = Known(), optimized(self.case)
+                self.state = Known()
             if op.aborts or op.rebuilds:
                 self.grads = Known()
                 self.unreduced.clear()
@@ -148,11 +144,11 @@ class _Walk:
     def _zero_grad(self) -> Iterator[tuple[Lack, int, bool]]:
         """``Optimizer.zero_grad``: all gradients of one dtype and device in one call."""
         if self.at.op.set_to_none:
-            self.grads.sure -= self.optimized
-            self.grads.maybe -= self.optimized
+            self.grads.sure -= self.at.optimized
+            self.grads.maybe -= self.at.optimized
         elif self.sharded and self.case.optimizer.does("steps_lists"):
             for sure, names in ((True, self.grads.sure), (False, self.grads.all)):
-                if self._mixes(names & self.optimized, on_host=not sure):
+                if self._mixes(names & self.at.optimized, on_host=not sure):
                     yield Lack.ONE_KIND_OF_GRADIENT, self.at.index, sure
                     return
 
@@ -180,10 +176,10 @@ class _Walk:
 
         Afterwards it has no gradients either.
         """
-        if self.stateless or self.state.sure or self.grads.within(self.optimized).sure:
+        if self.stateless or self.state.sure or self.grads.within(self.at.optimized).sure:
             return
-        trainable = self.optimized - self.at.frozen
-        doubtful = self.state.maybe or self.grads.within(self.optimized).maybe
+        trainable = self.at.optimized - self.at.frozen
+        doubtful = self.state.maybe or self.grads.within(self.at.optimized).maybe
         self.state.add(Known(maybe=trainable) if doubtful else Known(trainable))
 
     def _load(self) -> Iterator[tuple[Lack, int, bool]]:
@@ -198,7 +194,7 @@ class _Walk:
             yield Lack.SAVED_STATE, index, False
         sets = op.assign or self.case.optimizer.scheduler
         if sets and self.state.all and not self.stateless:
-            needed = self.optimized - self.at.frozen
+            needed = self.at.optimized - self.at.frozen
             if needed - self.state.sure:
                 yield Lack.SAVED_STATE, index, False
 

@@ -6,7 +6,8 @@ them all as views of one flat parameter, which requires a gradient
 (``FlatParamHandle._use_unsharded_views`` in ``torch/distributed/fsdp/_flat_param.py``), so the
 flat gradient has parts for the frozen ones too. They are hidden from the user, not dropped. Where
 ``no_sync()`` keeps the unsharded flat gradient and the parameter is unfrozen before the next
-microbatch, its gradient is that of both.
+microbatch, its gradient is that of both. The views must stay in the graph, as the end of their
+backward is what FSDP1 waits for before it reshards; so their gradients are to be zero.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -70,8 +71,9 @@ EDITS = (
         param_var: Tensor = view
         """,
         """
-        if self._use_orig_params and not flat_param._params[i].requires_grad:
-            view = view.detach()
+        frozen = self._use_orig_params and not flat_param._params[i].requires_grad
+        if frozen and view.requires_grad:
+            view.register_hook(torch.zeros_like)
         param_var: Tensor = view
         """,
     ),

@@ -7,8 +7,9 @@ so every later bias correction is one step ahead, ASGD keeps a step size of zero
 step, and coupled weight decay goes into the momentum of SGD and the moments of Adam. It makes the
 parameters themselves NaN where Adam's ``eps`` is zero in their dtype, float16: zero times 0 / 0.
 And between a forward and its backward it writes to parameters that the backward needs, which then
-raises an error. One process and no wrapper suffice. The step must leave no trace in the parameters
-and in the states that it makes.
+raises an error. It also runs the hooks of the user on the optimizer. One process and no wrapper
+suffice. The step must leave no trace in the parameters and in the states that it makes, and must
+run no hook.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -79,10 +80,13 @@ EDITS = (
             if param.grad is not None
         }
         written = [*values, *(p._local_tensor for p in values if isinstance(p, DTensor))]
+        hooks = optim._optimizer_step_pre_hooks, optim._optimizer_step_post_hooks
+        optim._optimizer_step_pre_hooks, optim._optimizer_step_post_hooks = {}, {}
         with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(tuple(written)):
             optim.step(closure=None)
             for param, value in values.items():
                 param.copy_(value)
+        optim._optimizer_step_pre_hooks, optim._optimizer_step_post_hooks = hooks
         for param_group, decay in zip(optim.param_groups, decays):
             if decay is not None:
                 param_group["weight_decay"] = decay

@@ -43,10 +43,27 @@ smaller: parameters before a batch norm had 2e-5 of the distance
 """
 
 
+def _used(case: Case) -> set[torch.dtype]:
+    """Every dtype that ``case`` computes something in."""
+    used = {*dtypes_in_play(case), *(op.casts_to for op in case.schedule if op.casts_to)}
+    return {DTYPES[dtype] for dtype in used}
+
+
 def tolerance(case: Case) -> float:
     """The tolerance of the coarsest dtype that ``case`` computes something in."""
-    used = {*dtypes_in_play(case), *(op.casts_to for op in case.schedule if op.casts_to)}
-    return max(TOLERANCES[DTYPES[dtype]] for dtype in used)
+    return max(TOLERANCES[dtype] for dtype in _used(case))
+
+
+def last_bit(case: Case) -> float:
+    """What the last bit of a number is worth, relative to the number, in that dtype."""
+    return max(torch.finfo(dtype).eps for dtype in _used(case))
+
+
+def margin_of_last_bits(case: Case) -> float:
+    """How many times closer than the tolerance a run from parameters that differ in their last
+    bits has to be; once, where the tolerance itself is a few last bits: in half precision.
+    """
+    return MARGIN if tolerance(case) > 16 * MARGIN * last_bit(case) else 1.0
 
 
 def distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -68,14 +85,15 @@ class Bound:
 
     ``other`` is the reference in another precision, and ``factor`` how much of the distance
     between the two an engine may have: terms that cancel leave nothing but rounding, as large as
-    theirs. Without a factor, what is not far closer to ``other`` than the tolerance has lost its
-    digits: any difference is rounding.
+    theirs. Without a factor, what is not ``margin`` times closer to ``other`` than the tolerance
+    has lost its digits: any difference is rounding.
     """
 
     case: Case
     reference: Trace
     other: Trace | None = None
     factor: float = 0.0
+    margin: float = MARGIN
 
     def excess(self, difference: Difference) -> tuple[bool, float, float]:
         """Whether rounding explains the difference; its error and the bound."""
@@ -97,7 +115,7 @@ class Bound:
         limit = tolerance(self.case) * max(1.0, size)
         if self.factor:
             return limit + self.factor * moved
-        return limit if MARGIN * moved <= limit else float("inf")
+        return limit if self.margin * moved <= limit else float("inf")
 
     @functools.cached_property
     def _scales(self) -> dict[tuple[int, str], tuple[float, float]]:

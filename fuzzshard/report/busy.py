@@ -1,9 +1,11 @@
-"""What a command that takes long is busy with: a line on a terminal, and nothing anywhere else."""
+"""What a command that takes long is busy with: a line on a terminal, now and then one in a log."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
@@ -25,6 +27,9 @@ ROOM_FOR_ECHO = 6
 """Columns that stay free at the right: a terminal echoes each Ctrl-C as ``^C`` where the cursor
 is, and what wraps then cannot be cleared.
 """
+
+LOG_SECONDS = 30.0
+"""Seconds between two lines where stderr is no terminal, as in CI."""
 
 T = TypeVar("T")
 Doing = str | Callable[[], str]
@@ -50,6 +55,11 @@ class Busy:
         self.done += 1
         self._progress.advance(self._task)
 
+    @property
+    def said(self) -> str:
+        """What is done at this moment."""
+        return self.doing if isinstance(self.doing, str) else self.doing()
+
     def each(self, items: Iterable[T]) -> Iterator[T]:
         """The ``items``, each of which is done when the next one is asked for."""
         for item in items:
@@ -66,8 +76,7 @@ class _DoingColumn(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         """Return what is done at this moment."""
-        doing = self.busy.doing if self.busy is not None else ""
-        return Text(doing if isinstance(doing, str) else doing())
+        return Text(self.busy.said if self.busy is not None else "")
 
 
 class _Line(Progress):
@@ -90,9 +99,29 @@ class _Narrower:
 
 
 @contextlib.contextmanager
+def _logged(line: Busy) -> Iterator[None]:
+    """Prints every :data:`LOG_SECONDS` on stderr what ``line`` says."""
+    began, over = time.monotonic(), threading.Event()
+
+    def log() -> None:
+        while not over.wait(LOG_SECONDS):
+            done = f", {line.done} of {line.total} done" if line.total is not None else ""
+            seconds = time.monotonic() - began
+            print(f"fuzzshard: {line.said}{done}, {seconds:.0f} s", file=sys.stderr, flush=True)
+
+    thread = threading.Thread(target=log, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextlib.contextmanager
 def busy(doing: Doing, total: int | None = None) -> Iterator[Busy]:
-    """Shows on stderr, where that is a terminal, what is done, how long it has taken, and how much
-    of ``total`` is left.
+    """Shows on stderr what is done, how long it has taken, and how much of ``total`` is left: in
+    place on a terminal, else in a line now and then.
 
     What the block prints comes above the line. A Ctrl-C goes on with how far it was: the message
     of the KeyboardInterrupt that is raised says so.
@@ -100,6 +129,7 @@ def busy(doing: Doing, total: int | None = None) -> Iterator[Busy]:
     # without soft wrapping, lines that are printed meanwhile would be broken at its width
     console = Console(stderr=True, soft_wrap=True)
     words = _DoingColumn()
+    terminal = sys.stderr.isatty()
     counts = () if total is None else (MofNCompleteColumn(), TimeRemainingColumn())
     progress = _Line(
         SpinnerColumn(),
@@ -109,11 +139,11 @@ def busy(doing: Doing, total: int | None = None) -> Iterator[Busy]:
         console=console,
         transient=True,
         redirect_stdout=sys.stdout.isatty(),
-        disable=not sys.stderr.isatty(),
+        disable=not terminal,
     )
     line = words.busy = Busy(doing, total, progress)
     try:
-        with progress:
+        with progress if terminal else _logged(line):
             yield line
     except KeyboardInterrupt as error:
         done = f"{line.done} of {total} done" if total else ""

@@ -111,11 +111,12 @@ def progress_line(progress: Progress) -> str:
     """Where the campaign stands, in one line."""
     coverage = progress.coverage
     seen = f", features {coverage.features_seen}/{coverage.features_total}" if coverage else ""
+    in_work = f", {on} in work" if (on := progress.stages.on_findings) else ""
     return (
         f"[{clock(progress.elapsed)}] {counted(progress.cases, 'case')}, "
         f"{progress.cases / max(progress.elapsed, 1e-9):.2f}/s "
         f"({counts_text(progress.counts)}){seen}, "
-        f"{counted(progress.num_findings, 'finding')}{''.join(_on_findings(progress))}"
+        f"{counted(progress.num_findings, 'finding')}{in_work}{''.join(_on_findings(progress))}"
     )
 
 

@@ -21,6 +21,8 @@ from fuzzshard.case.graph import Block
 from fuzzshard.case.program_text import program
 from fuzzshard.corpus.entry import CorpusEntry, Culprit
 from fuzzshard.corpus.expectation import known_versions
+from fuzzshard.drafts.words import markdown
+from fuzzshard.mending.mend import Mend
 from fuzzshard.parts.engines import OPTIONS
 from fuzzshard.parts.op import expression
 from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS
@@ -79,6 +81,32 @@ def show_entry(entry: CorpusEntry) -> RenderableType:
             for whose, stack in distinct_stacks(entry.stacks)
         ),
         case,
+    )
+
+
+def show_mend(mend: Mend) -> RenderableType:
+    """A known bug of torch: what is wrong, what was promised, who runs into it."""
+    looks = sorted(mend.public, key=lambda look: not look.is_same)
+    about = {
+        "name": mend.slug,
+        "component": mend.component,
+        "torch": mend.torch.text(),
+        "in public": "\n".join(f"{look.link} {look.says}".strip() for look in looks if look.link)
+        or "none found",
+        "mend": str(mend.file),
+    }
+    told = {
+        "Documented": mend.contract.text(),
+        "Who runs into it": mend.setup,
+        "What to do about it": mend.workaround,
+    }
+    said = {"Cause": mend.diagnosis, **told}
+    return Group(
+        *_section(mend.title, _pairs(about)),
+        *itertools.chain.from_iterable(
+            _section(title, Text(markdown(text))) for title, text in said.items() if text
+        ),
+        *(_section("Example", Text(mend.example.strip())) if mend.example else ()),
     )
 
 

@@ -18,7 +18,13 @@ from fuzzshard.engines.base import DTYPES
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.reference.engine import Reference
 from fuzzshard.oracles.allowed import is_allowed
-from fuzzshard.oracles.bound import OF_COARSER, Bound, largest_distance
+from fuzzshard.oracles.bound import (
+    OF_COARSER,
+    Bound,
+    largest_distance,
+    last_bit,
+    margin_of_last_bits,
+)
 from fuzzshard.oracles.compare import Difference, differences
 from fuzzshard.oracles.judge import tensor_findings, vote
 from fuzzshard.oracles.overflow import first_overflow
@@ -145,13 +151,16 @@ class Ladder:
     ) -> list[Finding]:
         """What the bound does not explain, where the reference has digits.
 
-        A model that amplifies by more than a billion leaves none, not even in float64: then values
-        that differ in their last bits take the reference as far (note 0026).
+        A model that amplifies by more than a billion leaves none, not even in float64, and a sum
+        that cancels before a ``relu`` has none either: then values that differ in their last bits
+        take the reference as far (note 0026).
         """
         found = self._findings(differing, loose_rung(case), bound, traces)
         if not self.anywhere(bool(found)):
             return []
-        shaken = Bound(case, traces[Reference.name], self._shaken(case))
+        shaken = Bound(
+            case, traces[Reference.name], self._shaken(case), margin=margin_of_last_bits(case)
+        )
         still = {
             name: [d for d in found if not shaken.excess(d)[0]]
             for name, found in differing.items()
@@ -159,13 +168,15 @@ class Ladder:
         return self._findings(still, loose_rung(case), bound, traces)
 
     def _shaken(self, case: Case) -> Trace:
-        """What the reference computes from parameters that differ in their last bits."""
+        """What the reference computes from parameters that differ in the last bits of the coarsest
+        dtype in which the case computes something.
+        """
         trace, engine = Trace(), Reference(case, self.mesh, DTYPES[case.dtype])
         with torch.no_grad():
             for parameter in engine.model.parameters():
-                up = torch.arange(parameter.numel(), device=parameter.device) % 2 == 0
-                ends = torch.where(up, torch.inf, -torch.inf).to(parameter.dtype)
-                parameter.copy_(torch.nextafter(parameter, ends.view_as(parameter)))
+                bits = torch.full_like(parameter, last_bit(case)).flatten()
+                bits[::2] *= -1
+                parameter.mul_(1 + bits.view_as(parameter))
         Trainer(case, engine, trace).run()
         return trace
 

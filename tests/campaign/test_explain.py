@@ -181,6 +181,14 @@ def test_what_only_mended_torch_shows_is_a_defect_of_the_mend_that_it_takes(
     assert mends[which] in explained.verdict.message
 
 
+def test_a_mend_is_wrong_where_the_others_cure_a_known_bug(mends: tuple[str, ...]) -> None:
+    def runs(on: tuple[str, ...]) -> Verdict:
+        return OTHER if mends[8] in on else PASS if mends[5] in on else SHOWN
+
+    explained = explain(world(runs), CASE, mends)
+    assert (explained.origin, explained.causes) == (Origin.MEND, (mends[8],))
+
+
 def test_two_mends_that_harm_together_are_both_named(mends: tuple[str, ...]) -> None:
     explained = explain(world(broken_by(mends[2], mends[50])), CASE, mends, mended=SHOWN)
     assert (explained.origin, explained.causes) == (Origin.MEND, (mends[2], mends[50]))

@@ -343,6 +343,20 @@ def test_entries_that_share_a_signature_and_nothing_else_are_no_duplicates(tmp_p
     assert duplicates(one, read_entry(one), {"a feature that nobody has"}) == []
 
 
+def test_no_value_is_called_wrong_where_a_dtype_is() -> None:
+    finding = msgspec.structs.replace(
+        FINDING,
+        observed="a tensor of shape [2], float64",
+        expected="a tensor of shape [2], float32",
+        error=None,
+    )
+    assert finding.type_due is not None
+    entry = make_entry(clean_case(2), Verdict(status=Status.DIVERGENCE, findings=(finding,)), INFO)
+    impact = text(entry).partition("**Impact**")[2].splitlines()[0]
+    assert "wrong result" not in impact
+    assert "No value is wrong" in impact
+
+
 def test_what_is_missing_is_said_once_and_needs_no_bound() -> None:
     finding = msgspec.structs.replace(
         FINDING,

@@ -16,14 +16,23 @@ from cases import (
     tensor_op,
 )
 
-from fuzzshard.case.case import Checkpoint, Mesh, WrapGroup
+from fuzzshard.case.case import Checkpoint, Freeze, Mesh, Optimizer, WrapGroup
 from fuzzshard.case.graph import Alias, Block
-from fuzzshard.case.options import DDP, Precision
+from fuzzshard.case.options import DDP, FSDP1, Precision
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.dropout import Dropout
 from fuzzshard.parts.leaves.linear import Linear
-from fuzzshard.parts.ops import Forward, SetFlag, SetMode, SetRequiresGrad
+from fuzzshard.parts.ops import (
+    Forward,
+    LoadState,
+    RegisterStepHook,
+    Reshard,
+    SaveState,
+    SetFlag,
+    SetMode,
+    SetRequiresGrad,
+)
 from fuzzshard.verdict import Status
 from fuzzshard.world import World
 
@@ -117,5 +126,40 @@ def test_a_static_graph_does_not_wait_for_gradients_of_unused_outputs(two_ranks:
         ddp=DDP(static_graph=True),
     )
     assert two_ranks.run(case).status is not Status.PASS
+    verdict = two_ranks.run(case, mends=mends_for())
+    assert verdict.status is Status.PASS, verdict.findings
+
+
+def test_the_frozen_parameters_of_a_unit_are_read_after_the_others_have_their_gradients(
+    two_ranks: World,
+) -> None:
+    model = Block(
+        children=children(a=Linear(out=2), frozen=Linear(out=2), b=Linear(out=2)),
+        nodes=(call("h0", "a", "x"), call("h1", "frozen", "h0"), call("h2", "b", "x")),
+        outputs=("h1", "h2"),
+        returns="tuple",
+    )
+    case = make_case(
+        model,
+        (Forward(outputs=(0,)), FORWARD, BACKWARD),
+        wrap=groups("a"),
+        freezes=(Freeze(target="frozen"),),
+        engines=("fsdp1",),
+        fsdp1=FSDP1(use_orig_params=True),
+    )
+    verdict = two_ranks.run(case, mends=mends_for())
+    assert verdict.status is Status.PASS, verdict.findings
+
+
+def test_an_optimizer_that_is_loaded_runs_no_hook_of_the_user(two_ranks: World) -> None:
+    thaw, freeze = (SetRequiresGrad(target="a", value=value) for value in (True, False))
+    case = make_case(
+        schedule=(
+            *(RegisterStepHook(hook="step_post_hook"), freeze, FORWARD, BACKWARD),
+            *(Reshard(), STEP, thaw, SaveState(via="dcp"), LoadState(), ZERO, AGAIN, BACKWARD),
+            *(Reshard(), STEP),
+        ),
+        optimizer=Optimizer(kind="adamax"),
+    )
     verdict = two_ranks.run(case, mends=mends_for())
     assert verdict.status is Status.PASS, verdict.findings

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import sys
+import time
 
 import pytest
 
@@ -29,3 +30,17 @@ def test_the_line_leaves_room_for_the_echo_of_ctrl_c(monkeypatch: pytest.MonkeyP
     drawn = [text for text in re.split(r"[\r\n]", plain) if text]
     assert "word" in drawn[0]
     assert max(map(len, drawn)) <= 60 - ROOM_FOR_ECHO
+
+
+def test_a_log_gets_a_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("fuzzshard.report.busy.LOG_SECONDS", 0.05)
+    with busy("replaying", 5) as line:
+        line.advance()
+        time.sleep(0.2)
+        line.now("stopping")
+        time.sleep(0.2)
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "fuzzshard: replaying, 1 of 5 done, 0 s"
+    assert said[-1] == "fuzzshard: stopping, 1 of 5 done, 0 s"

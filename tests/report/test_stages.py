@@ -174,7 +174,7 @@ def test_a_progress_line_says_what_is_done_with_a_finding() -> None:
     progress = Progress()
     for event in (started(), FOUND, CONFIRMING):
         progress.update(event)
-    assert progress_line(progress).endswith(", 0 findings; confirming 0:00, run 1 of 3")
+    assert progress_line(progress).endswith(", 0 findings, 1 in work; confirming 0:00, run 1 of 3")
 
 
 def test_what_torch_said_of_a_finding_is_cut_to_the_terminal() -> None:

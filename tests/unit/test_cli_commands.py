@@ -26,6 +26,7 @@ from fuzzshard.corpus.store import save_unshrunk
 from fuzzshard.corpus.verify import Condition, Verified
 from fuzzshard.doctor import clean_case
 from fuzzshard.errors import InfraError, UsageError
+from fuzzshard.mending.mend import own_mends
 from fuzzshard.verdict import Finding, Status, Verdict
 from fuzzshard.world.config import WorldConfig
 
@@ -295,6 +296,17 @@ def test_show_draws_one_entry(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "divergence/fully_shard/gradient" in out
     assert f"fuzzshard replay {folder}" in out
     assert not any(line.endswith(" ") for line in out.splitlines())
+
+
+def test_show_tells_about_a_known_bug_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    mend = next(mend for mend in own_mends().values() if mend.workaround)
+    assert fuzzshard("show", mend.slug) == 0
+    said = capsys.readouterr().out
+    assert " ".join(mend.title.split()) in " ".join(said.split())
+    assert mend.contract.source in " ".join(said.split())
+    assert "What to do about it" in said
+    assert fuzzshard("explain", mend.slug) == 2
+    assert f"fuzzshard show {mend.slug}" in capsys.readouterr().err
 
 
 def test_show_lists_several_entries(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,14 +46,8 @@ class AddParamGroup(op.Op, tag="add_param_group", frozen=True, kw_only=True):
 
     @override
     def check(self, at: op.Checked) -> None:
-        held = at.optimized
-        for other in at.case.schedule[: at.index]:
-            if other.casts_to:  # from then on the optimizer is another one
-                held = at.optimized
-            elif other.adds is not None:
-                held |= at.parameters_at(other.adds)
         new = at.parameters_at(self.target)
-        if not new or new & held:
+        if not new or new & at.optimized:
             raise InvalidCase(
                 f"the optimizer has what it gets at {self.target!r}, or nothing is there",
                 "name what optimizer.exclude names, once",
