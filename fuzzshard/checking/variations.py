@@ -56,7 +56,8 @@ def trainings_around(
     base = draw(st.sampled_from(bases)) if "mesh" in aspects else draw(_of_one_mesh(bases))
     depth = draw(st.integers(1, outline.depth)) if outline.lists else 0
     plan, freeze, schedule = (aspect in aspects for aspect in ("plan", "freeze", "schedule"))
-    wraps, casts = base.engine != "", "precision" in aspects and base.engine != ""
+    wraps = spec_of(base.engine).wraps_blocks
+    casts = wraps and "precision" in aspects
     microbatches = draw(st.integers(1, 3)) if schedule else base.microbatches
     return Training(
         mesh=base.mesh,

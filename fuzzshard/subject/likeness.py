@@ -14,7 +14,7 @@ CLOSE = 1e-4
 """How far two tensors may be apart, as a part of the largest value, to be alike."""
 
 ROUNDINGS = 8.0
-"""The same in units of the precision that was computed in, where that is more."""
+"""The same in units of the precision that was computed in, which is more in bfloat16."""
 
 
 def closeness(place: Place, tensor: torch.Tensor | None, computed: torch.dtype) -> float:

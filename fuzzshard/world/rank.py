@@ -100,7 +100,7 @@ def main(
 
 
 class _Doing:
-    """The check of a model of the user's own that runs, or ran last."""
+    """The check of a model of the user's own that runs."""
 
     check: Check | None = None
 
@@ -173,6 +173,8 @@ def _check(message: CheckSubject, device: torch.device, doing: _Doing) -> CheckR
         return _failure("subject", error.what, error)
     except Exception as error:
         return _failure("engine" if check else "judge", check.where if check else "", error)
+    finally:
+        doing.check = None
 
 
 def lost_peers(error: BaseException) -> bool:
