@@ -58,6 +58,7 @@ class Comparison:
     rows: dict[Kind, Row]
     first: Place | None = None
     undecided: Place | None = None
+    elsewhere: Place | None = None
     noise: dict[str, int] = dataclasses.field(default_factory=dict)
 
     @property
@@ -94,10 +95,13 @@ def perturbed_bound(perturbed: Sequence[Record], eps: float) -> Bound:
     def allowed(place: Place, tensor: torch.Tensor) -> float:
         if place.step < 0:
             return 0.0
+        others = [other for run in perturbed if (other := run.tensors.get(place)) is not None]
+        if any(other.shape != tensor.shape for other in others):
+            return float("inf")  # rounding decides how much a module gets
         moved = [
             (other.double() - tensor.double()).abs().max().item()
-            for run in perturbed
-            if (other := run.tensors.get(place)) is not None and tensor.numel()
+            for other in others
+            if tensor.numel()
         ]
         return FACTOR * max(moved, default=0.0) + ROUNDINGS * eps * largest(tensor)
 
@@ -105,14 +109,20 @@ def perturbed_bound(perturbed: Sequence[Record], eps: float) -> Bound:
 
 
 def compare(
-    expected: Record, observed: Record, bound: Bound, precision: str, skip: Mapping[Kind, Skip]
+    expected: Record,
+    observed: Record,
+    bound: Bound,
+    precision: str,
+    skip: Mapping[Kind, Skip],
+    elsewhere: Place | None = None,
 ) -> Comparison:
     """Compare what ``expected`` holds with what ``observed`` holds at the same places.
 
     Intermediate outputs that the parallelised model does not have in the same shape are not due:
-    modules may work on parts there. Nothing of the kinds in ``skip`` is compared.
+    modules may work on parts there. Nothing of the kinds in ``skip`` is compared. ``elsewhere`` is
+    undecided on some rank, with which this one shares gradients.
     """
-    comparison = Comparison({})
+    comparison = Comparison({}, elsewhere=elsewhere)
     for kind in KINDS:
         row = Row(kind=kind, precision=precision)
         for place, tensor in expected.of(kind).items():
@@ -137,8 +147,11 @@ def _comparable(place: Place, expected: torch.Tensor | None, observed: Record) -
 
 def _says_nothing(place: Place, comparison: Comparison) -> bool:
     """Whether rounding alone has changed what comes before ``place`` by a large part."""
-    undecided = comparison.undecided
+    undecided, elsewhere = comparison.undecided, comparison.elsewhere
     if undecided is not None and place.step >= undecided.step:
+        return True
+    own = place.kind in ("outputs", "loss")  # of this rank, until parameters are updated
+    if elsewhere is not None and place.step - own >= elsewhere.step:
         return True
     return place.name in comparison.noise and place.step >= comparison.noise[place.name]
 

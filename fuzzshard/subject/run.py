@@ -384,7 +384,12 @@ class Check:
             self._train_plain(noise=Noise(eps, self.training.seed + number))
             for number in range(1, NUM_PERTURBED + 1)
         ]
-        return compare(plain, parallel, perturbed_bound(runs, eps), name_of(rounded), self.skip)
+        bound, precision = perturbed_bound(runs, eps), name_of(rounded)
+        alone = compare(plain, parallel, bound, precision, self.skip)
+        elsewhere = self._earliest(alone.undecided)
+        if elsewhere is None:
+            return alone
+        return compare(plain, parallel, bound, precision, self.skip, elsewhere)
 
     def _difference(
         self,

@@ -59,6 +59,24 @@ def test_where_perturbed_runs_are_far_apart_the_comparison_ends() -> None:
     assert str(found.rows["outputs"]) == "1 not compared"
 
 
+def test_where_perturbed_runs_have_another_shape_the_comparison_ends() -> None:
+    output = Place(0, "outputs", "experts.0", 0)
+    bound = perturbed_bound([record(ONE[:2], output)], eps=1e-9)
+    found = compare(record(ONE, output), record(2 * ONE, output), bound, "bfloat16", {})
+    assert found.undecided == output
+
+
+def test_where_another_rank_is_undecided_gradients_are_not_compared_and_outputs_are() -> None:
+    output = Place(0, "outputs", "output", 0)
+    expected, observed = (Record(tensors={output: t, GRADIENT: t}) for t in (ONE, 2 * ONE))
+    elsewhere = Place(0, "outputs", "router", 1)
+    found = compare(expected, observed, BITWISE, "", {}, elsewhere)
+    assert found.first == output
+    assert str(found.rows["gradients"]) == "1 not compared"
+    later = Place(1, "outputs", "router", 1)
+    assert compare(expected, observed, BITWISE, "", {}, later).rows["gradients"].differing == 1
+
+
 def test_a_table_counts_what_is_compared_and_what_is_left_out() -> None:
     places = [Place(step, "outputs", "output", 0) for step in range(3)]
     moved = dict.fromkeys(places[1:], ONE + 1.0)
