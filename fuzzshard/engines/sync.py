@@ -67,13 +67,13 @@ class ExplicitSync:
 
     def before_backward(self, parameters: dict[str, torch.nn.Parameter]) -> None:
         """Sets the reduced gradients aside so that the backward leaves only its own, and the hooks
-        that are for all that has accumulated.
+        that are for all that has accumulated: beside those of a backward that was aborted.
         """
         self._reduced = {fqn: parameters[fqn].grad for fqn in self.owners}
         for fqn in self.owners:
             parameters[fqn].grad = None
             if hooks := parameters[fqn]._post_accumulate_grad_hooks:
-                self._hooks[fqn] = {**hooks}
+                self._hooks.setdefault(fqn, {}).update(hooks)
                 hooks.clear()
 
     def after_backward(self, parameters: dict[str, torch.nn.Parameter], passed: Set[int]) -> None:

@@ -5,7 +5,9 @@ sharded parameter after every reduction. With two forwards in one loss the post-
 runs twice in a backward. The first one comes before autograd has accumulated the gradient of this
 backward, and usually has nothing to reduce; but it does reduce what microbatches have left before,
 under ``set_requires_gradient_sync(False)``. So the hook sees the gradient of those first, and then
-the whole: an optimizer in the hook makes two steps in place of one.
+the whole: an optimizer in the hook makes two steps in place of one. This change runs all hooks
+when the backward ends. torch may prefer to run those of a group after its last post-backward: an
+optimizer in the hook is there to free gradients early.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases

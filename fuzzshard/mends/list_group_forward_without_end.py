@@ -9,7 +9,8 @@ as ``iter_forward_root``, until a backward ends. So the next forward of the root
 an inner one: its inputs are not moved to the GPU, and the output of the last all-gather is kept.
 No pre-backward hook is registered either. If the features require no gradient, no post-backward
 runs, so the gradient stays on the unsharded parameter and the optimizer never sees it. With this
-change, a forward ends with the module that began it.
+change, a forward ends with the module that began it. Then a loss in chunks that calls the head
+several times gathers it for each chunk, unless ``reshard_after_forward`` is False.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases

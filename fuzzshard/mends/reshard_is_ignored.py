@@ -10,7 +10,8 @@ takes it for its own: it computes with the parameters from before the step. If t
 on the smaller mesh of an int ``reshard_after_forward``, its sizes do not fit the mesh that the
 parameters are on by then. Only the end of a backward drops such an all-gather
 (``FSDPParamGroup.finalize_backward``). Without a call of ``reshard()``, a prefetched all-gather is
-also used for later parameters; this change does not affect that.
+also used for later parameters; this change does not affect that. It waits for the all-gather and
+copies its output out before it drops both; torch could drop them without the copy.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
