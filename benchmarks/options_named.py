@@ -84,6 +84,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "DDP.initial": {"a value of join": ("parts/options/ddp/join",)},
     "Optimizer.kind": {
         "a kind of input": ("case/features", "report/show"),
+        "a kind of expectation": ("case/schedule_state",),
     },
     "Optimizer.exclude": {
         "what a campaign is steered by": ("case/steering",),
