@@ -13,34 +13,17 @@ from fuzzshard.engines.fully_shard.state import forget_classes
 from fuzzshard.model.build import forget_models
 from fuzzshard.training.survivors import collect_garbage
 
-CASES_BETWEEN_CLEARINGS = 200
-"""DTensor keeps every (operation, layout, shape) for ever, and so does FakeTensor: about 500
-objects a case, each of which the garbage collector would look at twice in every later case.
-"""
 
-
-class Housekeeping:
-    """Between two cases of one rank. What is alive then belongs to torch's caches, and stays.
-
-    A screen ``keeps_caches`` for its whole life: to find out again what operations do to layouts
-    and sizes is two thirds of what it does in a case without them.
+def tidy(case: Case) -> None:
+    """Collects what ``case`` has left. What is alive then belongs to torch's caches, and stays: the
+    garbage collector never looks at it again.
     """
-
-    def __init__(self, *, keeps_caches: bool = False) -> None:
-        self._keeps_caches = keeps_caches
-        self._num_cases = 0
-
-    def tidy(self, case: Case) -> None:
-        """Collects what ``case`` has left, and never looks at the rest again."""
-        self._num_cases += 1
-        forget_classes()
-        forget_models()
-        if case.compile is not None:
-            torch._dynamo.reset()
-        if not self._keeps_caches and self._num_cases % CASES_BETWEEN_CLEARINGS == 0:
-            clear_caches()
-        collect_garbage()
-        gc.freeze()
+    forget_classes()
+    forget_models()
+    if case.compile is not None:
+        torch._dynamo.reset()
+    collect_garbage()
+    gc.freeze()
 
 
 def clear_caches() -> None:

@@ -66,7 +66,7 @@ def main(
         return
     from fuzzshard.mending.patch import Mended
     from fuzzshard.mending.trips import forget_trips, listen
-    from fuzzshard.training.housekeeping import Housekeeping, clear_caches
+    from fuzzshard.training.housekeeping import clear_caches, tidy
     from fuzzshard.training.torch_coverage import new_points
 
     doing = _Doing()
@@ -74,7 +74,7 @@ def main(
         target=_answer, args=(side, doing), name="fuzzshard-side", daemon=True
     )
     answering.start()
-    housekeeping, mended = Housekeeping(keeps_caches=bool(config.screens)), Mended()
+    mended = Mended()
     listen(lambda cause: send(channel, Tripped(cause=cause)))
     while (message := receive(channel)) is not None:
         assert isinstance(message, RunCase | CheckSubject)
@@ -96,7 +96,7 @@ def main(
             _linger(channel)
             return
         if isinstance(message, RunCase):
-            housekeeping.tidy(message.case)
+            tidy(message.case)
 
 
 class _Doing:

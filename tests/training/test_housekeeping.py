@@ -11,11 +11,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 from cases import make_case
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fuzzshard.model.build import build_model
-from fuzzshard.training import housekeeping
-from fuzzshard.training.housekeeping import Housekeeping
+from fuzzshard.training.housekeeping import tidy
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +31,7 @@ def test_nothing_is_left_of_the_models_of_a_case() -> None:
     kind = weakref.ref(type(build_model(case, torch.device("cpu"), torch.float32)))
     assert kind() is not None
     assert model_files()
-    Housekeeping().tidy(case)
+    tidy(case)
     assert kind() is None
     assert not model_files()
     assert not any(name.startswith("fuzzshard_model_") for name in sys.modules)
@@ -41,26 +39,12 @@ def test_nothing_is_left_of_the_models_of_a_case() -> None:
 
 def test_a_model_can_be_built_again_after_it_was_forgotten() -> None:
     case = make_case()
-    Housekeeping().tidy(case)
+    tidy(case)
     build_model(case, torch.device("cpu"), torch.float32)
     assert model_files()
 
 
 def test_the_garbage_collector_never_looks_again_at_what_outlives_a_case() -> None:
     before = len(gc.get_objects())
-    Housekeeping().tidy(make_case())
+    tidy(make_case())
     assert len(gc.get_objects()) < before / 10
-
-
-def test_caches_of_torch_that_grow_with_every_shape_are_cleared_now_and_then(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(housekeeping, "CASES_BETWEEN_CLEARINGS", 2)
-    keeper = Housekeeping()
-    keeper.tidy(make_case())
-    with FakeTensorMode():
-        torch.ones(3, 5) + torch.ones(3, 5)
-    keeper_sees = len(FakeTensorMode.cache)
-    keeper.tidy(make_case())
-    assert keeper_sees > 0
-    assert not FakeTensorMode.cache
