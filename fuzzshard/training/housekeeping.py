@@ -15,8 +15,8 @@ from fuzzshard.training.survivors import collect_garbage
 
 
 def tidy(case: Case) -> None:
-    """Collects what ``case`` has left. What is alive then belongs to torch's caches, and stays: the
-    garbage collector never looks at it again.
+    """Collects what ``case`` has left. What is alive then belongs to torch's caches, and stays:
+    the garbage collector never looks at it again.
     """
     forget_classes()
     forget_models()
