@@ -89,9 +89,10 @@ class States:
         """Add the scheduler, which ``dcp`` asks for its state and gives it back."""
         return f'{states} | {{"scheduler": scheduler}}' if self._is_scheduled else states
 
-    def take(self) -> list[str]:
+    def take(self, *, inference: bool) -> list[str]:
         """Keep the state dict."""
-        return [f"taken = {self.scope.called}.state_dict()"]
+        line = f"taken = {self.scope.called}.state_dict()"
+        return ["with torch.inference_mode():", f"    {line}"] if inference else [line]
 
     def zero(self) -> list[str]:
         """Zero parameters and the state of the optimizer in place."""

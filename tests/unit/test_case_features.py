@@ -267,6 +267,14 @@ def test_the_options_of_a_group_are_seen(options, feature):
     [
         (Cast(dtype="float64"), {"cast", "cast_before_forward"}),
         (TakeStateDict(), {"take_state_dict", "take_state_dict_before_forward"}),
+        (
+            TakeStateDict(inference=True),
+            {
+                "take_state_dict",
+                "take_state_dict_before_forward",
+                "take_state_dict_in_inference",
+            },
+        ),
         (SaveState(via="state_dict"), {"save_state_dict"}),
         (CorruptState(how="rebuild"), {"rebuild"}),
         (LoadState(assign=True), {"load_assign"}),

@@ -7,19 +7,24 @@ from typing_extensions import override
 from fuzzshard.parts import op
 from fuzzshard.parts.moments import Moment
 
+_IN_INFERENCE = 20
+"""Percent."""
+
 
 class TakeStateDict(op.Op, tag="take_state_dict", frozen=True, kw_only=True):
     """Keeps ``model.state_dict()``; its tensors are the parameters' own and must follow every
-    later step.
+    later step. With ``inference`` it is taken under ``torch.inference_mode()``.
     """
 
-    says = "kept = model.state_dict()"
+    inference: bool = False
+
     lane = "state"
     takes_state = True
     looks = ("dict",)
     meanings = {
         "op:take_state_dict": "a state dict that must follow later steps",
         "op:take_state_dict_before_forward": "a state dict taken before the first forward",
+        "op:take_state_dict_in_inference": "a state dict taken under inference_mode",
     }
     choices = (op.Choice("take_state_dict", 13, 0, new=True),)
 
@@ -28,10 +33,17 @@ class TakeStateDict(op.Op, tag="take_state_dict", frozen=True, kw_only=True):
         yield "op:take_state_dict"
         if not at.has_run:
             yield "op:take_state_dict_before_forward"
+        if self.inference:
+            yield "op:take_state_dict_in_inference"
+
+    @override
+    def statement(self, index: int, *losses: int) -> str:
+        mode = "with inference_mode: " if self.inference else ""
+        return f"{mode}kept = model.state_dict()"
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:
-        return scope.states.take()
+        return scope.states.take(inference=self.inference)
 
     @override
     def lines(self, program: op.Program, index: int) -> list[str]:
@@ -42,14 +54,17 @@ class TakeStateDict(op.Op, tag="take_state_dict", frozen=True, kw_only=True):
     @override
     def draw_between(cls, run: op.Run) -> None:
         if "take_state_dict" in run.swarm:
-            run.early(35).append(cls())
+            run.early(35).append(cls(inference=run.tape.chance(_IN_INFERENCE)))
 
     @classmethod
     @override
     def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
-        return (cls(),) if "take_state_dict" in run.swarm else ()
+        if "take_state_dict" not in run.swarm:
+            return ()
+        return (cls(inference=run.tape.chance(_IN_INFERENCE)),)
 
     @classmethod
     @override
     def additions(cls, offered: op.Offered) -> op.Additions:
         yield (cls(),)
+        yield (cls(inference=True),)
