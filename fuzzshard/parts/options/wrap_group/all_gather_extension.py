@@ -25,18 +25,58 @@ class _Extension(NamedTuple):
 
 
 _EXTENSIONS = {
-    "negated": _Extension("Negated", "[-self]", "-gathered[0]"),
+    "negated": _Extension("Negated", "[-self.plain]", "-gathered[0]"),
     "signs_apart": _Extension(
         "SignsApart",
-        "[self.abs(), torch.signbit(self).to(torch.int8)]",
+        "[self.plain.abs(), torch.signbit(self.plain).to(torch.int8)]",
         "torch.where(gathered[1] == 1, -gathered[0], gathered[0])",
     ),
 }
 _SOURCE = """\
-class {name}(torch.Tensor):
+class {name}(torch.Tensor):  # a parameter that holds a plain tensor
+    KEPT = "clone copy_ detach empty_like new_zeros slice split view as_strided _to_copy _pin_memory"
+
+    @staticmethod
+    def __new__(cls, plain):
+        told = dict(dtype=plain.dtype, device=plain.device, requires_grad=plain.requires_grad)
+        strides, offset = plain.stride(), plain.storage_offset()
+        return cls._make_wrapper_subclass(cls, plain.size(), strides, offset, **told)
+
+    def __init__(self, plain):
+        self.plain = plain
+
+    @classmethod
+    def extend(cls, param):
+        if isinstance(param, DTensor):
+            layout = dict(shape=param.shape, stride=param.stride(), run_check=False)
+            local = cls(param._local_tensor.detach())
+            data = DTensor.from_local(local, param.device_mesh, param.placements, **layout)
+        else:
+            data = cls(param.detach())
+        # in place, so that ties stay
+        torch.utils.swap_tensors(param, nn.Parameter(data, param.requires_grad))
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args, kwargs=None):
+        args, kwargs = tree_map_only(cls, lambda t: t.plain, (args, kwargs or {{}}))
+        out = func(*args, **kwargs)
+        if func.overloadpacket.__name__ not in cls.KEPT.split():
+            return out
+        return tree_map_only(torch.Tensor, cls, out)
+
+    def __tensor_flatten__(self):
+        return ["plain"], None
+
+    @classmethod
+    def __tensor_unflatten__(cls, tensors, context, size, stride):
+        return cls(tensors["plain"])
+
+    def __reduce_ex__(self, protocol):  # saved as what it holds
+        return self.plain.__reduce_ex__(protocol)
+
     def fsdp_pre_all_gather(self, mesh, outer_size, outer_stride, module, mp_policy):
         missing = max(-(-outer_size[0] // mesh.size()) - len(self), 0)  # all ranks gather equally
-        tensors = [t.as_subclass(torch.Tensor) for t in {gathered}]
+        tensors = {gathered}
         padded = [torch.cat([t, t.new_zeros(missing, *t.shape[1:])]) for t in tensors]
         return tuple(padded), outer_size
 
@@ -48,20 +88,6 @@ class {name}(torch.Tensor):
         local = out._local_tensor if isinstance(out, DTensor) else out
         with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(local):
             local.copy_(values)
-
-    def __reduce_ex__(self, protocol):  # saved as what it holds
-        return self.as_subclass(torch.Tensor).__reduce_ex__(protocol)
-
-    @classmethod
-    def extend(cls, param):
-        local = param._local_tensor if isinstance(param, DTensor) else param.data
-        data = local.as_subclass(cls)
-        if isinstance(param, DTensor):
-            layout = dict(shape=param.shape, stride=param.stride())
-            mesh, placements = param.device_mesh, param.placements
-            data = DTensor.from_local(data, mesh, placements, run_check=False, **layout)
-        # in place, so that ties stay
-        torch.utils.swap_tensors(param, nn.Parameter(data, param.requires_grad))
 
 """
 
@@ -82,9 +108,9 @@ class AllGatherExtension(GroupOption):
 
     Here a sign is changed and changed back, so no bit of a value differs from plain training,
     whatever its dtype is: ``negated`` gathers one tensor, ``signs_apart`` two of different dtypes,
-    as "quantized data and scales" are. A subclass of tensors has the methods, as in torchao: what
-    is set on one tensor is lost with it in ``to_empty``, ``load_state_dict(assign=True)`` or a
-    cast.
+    as "quantized data and scales" are. A wrapper subclass has the methods, as in torchao
+    (``WeightWithDynamicFloat8CastTensor``): what is set on one tensor is lost with it in
+    ``to_empty``, ``load_state_dict(assign=True)`` or a cast.
     """
 
     name, place, of_parameters = "all_gather_extension", 4, True
