@@ -284,7 +284,7 @@ DIVERGENCES = {
     "stays_unsharded_after_backward": Planted(
         make_case(wrap=groups("a", "b")),
         f"{DIVERGED}/output",
-        TWO_STEPS.index(AGAIN),
+        AGAIN_AT,
         "output 0 of the root",
     ),
     "lost_requires_grad": Planted(
@@ -486,6 +486,7 @@ DIVERGENCES = {
         ),
         f"{DIVERGED}/output",
         AGAIN_AT,
+        "output 0 of the root",
     ),
     "other_dim_wrong_gradient": Planted(
         make_case(
@@ -629,7 +630,7 @@ DIVERGENCES = {
     "fsdp1_warns_needlessly": Planted(
         make_case(engines=("fsdp1",), fsdp1=FSDP1(debug="detail")),
         "divergence/fsdp1/warning",
-        TWO_STEPS.index(AGAIN),
+        AGAIN_AT,
         "",
         "invariant",
     ),

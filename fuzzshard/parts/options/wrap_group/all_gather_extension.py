@@ -34,13 +34,17 @@ _EXTENSIONS = {
 }
 _SOURCE = """\
 class {name}(torch.Tensor):  # a parameter that holds a plain tensor
-    KEPT = "clone copy_ detach empty_like new_zeros slice split view as_strided _to_copy _pin_memory"
+    KEPT = (
+        *("as_strided", "clone", "copy_", "detach", "empty_like", "new_zeros"),
+        *("slice", "split", "view", "_pin_memory", "_to_copy"),
+    )
 
     @staticmethod
     def __new__(cls, plain):
         told = dict(dtype=plain.dtype, device=plain.device, requires_grad=plain.requires_grad)
         strides, offset = plain.stride(), plain.storage_offset()
-        return cls._make_wrapper_subclass(cls, plain.size(), strides, offset, **told)
+        with torch.inference_mode(plain.is_inference()):  # it is what its values are
+            return cls._make_wrapper_subclass(cls, plain.size(), strides, offset, **told)
 
     def __init__(self, plain):
         self.plain = plain
@@ -60,7 +64,7 @@ class {name}(torch.Tensor):  # a parameter that holds a plain tensor
     def __torch_dispatch__(cls, func, types, args, kwargs=None):
         args, kwargs = tree_map_only(cls, lambda t: t.plain, (args, kwargs or {{}}))
         out = func(*args, **kwargs)
-        if func.overloadpacket.__name__ not in cls.KEPT.split():
+        if func.overloadpacket.__name__ not in cls.KEPT:
             return out
         return tree_map_only(torch.Tensor, cls, out)
 
@@ -86,7 +90,8 @@ class {name}(torch.Tensor):  # a parameter that holds a plain tensor
         if out is None:
             return values, (values,)
         local = out._local_tensor if isinstance(out, DTensor) else out
-        with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(local):
+        counted = () if local.is_inference() else (local,)
+        with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(counted):
             local.copy_(values)
 
 """
