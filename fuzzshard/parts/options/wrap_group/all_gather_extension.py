@@ -37,6 +37,7 @@ class {name}(torch.Tensor):  # a parameter that holds a plain tensor
     KEPT = (
         *("as_strided", "clone", "copy_", "detach", "empty_like", "new_zeros"),
         *("slice", "split", "view", "_pin_memory", "_to_copy"),
+        *("narrow", "to"),  # inference_mode does not take these apart
     )
 
     @staticmethod
