@@ -57,9 +57,7 @@ PUBLIC = (
         "2026-11-26",
     ),
 )
-_TARGET = (
-    "torch.distributed.fsdp._fully_shard._fsdp_param_group:FSDPParamGroup.wait_for_unshard"
-)
+_TARGET = "torch.distributed.fsdp._fully_shard._fsdp_param_group:FSDPParamGroup.wait_for_unshard"
 EDITS = (
     Edit(
         _TARGET,
