@@ -3,10 +3,11 @@ post-forward.
 
 ``_register_group_forward_hooks`` (torch/distributed/fsdp/_fully_shard/_fsdp_state.py) counts the
 modules of a group that have yet to run. One that runs while another has yet to is taken for a part
-of the same forward: its inputs are not cast, and a group that a post-forward, a backward or a
-method of another name has sharded in between is not gathered. One that runs more often than the
-others begins a forward that nothing ends. Every module has to find the group gathered, and the end
-of the root's forward has to end that of its groups, as both do since torch 2.13.
+of the same forward: its inputs and outputs are not cast, and a group that a post-forward, a
+backward or a method of another name has sharded in between is not gathered. One that runs more
+often than the others begins a forward that nothing ends. Every module has to find the group
+gathered, and the end of the root's forward has to end that of its groups, as both do since torch
+2.13.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -49,6 +50,22 @@ EDITS = (
         if len(modules_to_run) == 0:  # first to run
             modules_to_run.update(modules_set)
         return pre_hook(*args, **kwargs)
+        """,
+    ),
+    Edit(
+        "torch.distributed.fsdp._fully_shard._fsdp_state:_register_group_forward_hooks",
+        """
+        return wrapped_post_hook
+        """,
+        """
+        def casting_post_hook(module: nn.Module, args: Any, output: Any) -> Any:
+            changed = wrapped_post_hook(module, args, output)
+            dtype = post_hook.__self__._mp_policy.output_dtype
+            if changed is not None or dtype is None:
+                return changed
+            return _apply_to_tensors(functools.partial(_cast_fp_tensor, dtype), output)
+
+        return casting_post_hook
         """,
     ),
     Edit(

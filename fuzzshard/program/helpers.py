@@ -27,7 +27,7 @@ def clip_grad_norm(parameters, max_norm, norm_type):  # the norm of the norms of
     for kind in kinds.values():
         norm = torch.nn.utils.get_total_norm([p.grad.to(device) for p in kind], norm_type)
         norms.append(norm.full_tensor() if isinstance(norm, DTensor) else norm)
-    total = torch.linalg.vector_norm(torch.stack(norms), norm_type) if norms else 0.0
+    total = torch.linalg.vector_norm(torch.stack(norms), float(norm_type)) if norms else 0.0
     for kind in kinds.values():
         torch.nn.utils.clip_grads_with_norm_(kind, max_norm, total)
 """

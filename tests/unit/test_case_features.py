@@ -286,6 +286,7 @@ def test_the_options_of_a_group_are_seen(options, feature):
         (Abort(target="a", during="backward"), {"abort_backward"}),
         (Reshard(), {"reshard"}),
         (ClipGradNorm(max_norm=1.0), {"clip"}),
+        (ClipGradNorm(max_norm=1.0, norm_type="inf"), {"clip", "clip_by_largest"}),
         (SetPath(path=1, ranks="others"), {"set_path_on_some_ranks"}),
         (SetFlag(flag="reshard_after_forward", value=False), {"set_reshard_after_forward"}),
     ],
