@@ -32,11 +32,13 @@ from rich.table import Table
 
 from fuzzshard.campaign.control import Control
 from fuzzshard.campaign.prefetch import Prefetch
+from fuzzshard.case.steering import Steering
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INTERRUPTED
 from fuzzshard.guidance import Guidance, guided
 from fuzzshard.instruments import off_lines
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.strategies import case_stream
+from fuzzshard.strategies.steered import reach, steered_stream
 from fuzzshard.world import World, WorldConfig
 
 PROGRESS_EVERY = 250
@@ -127,6 +129,9 @@ def main() -> int:
     parser.add_argument(
         "--guidance", choices=get_args(Guidance), default="none", help="what chooses cases"
     )
+    parser.add_argument(
+        "--require", nargs="+", default=(), help="globs of features that every case has"
+    )
     add_shrink_seconds(parser)
     parser.add_argument(
         "--keep", type=Path, help="folder for unexplained cases; None: a temporary one"
@@ -151,9 +156,15 @@ def main() -> int:
         budget=shrink_budget(args),
     )
     on_cuda = config.device == "cuda"
-    stream = case_stream(args.seed, world_size=config.size, cuda=on_cuda)
+    drawn = {"world_size": config.size, "cuda": on_cuda}
+    steering = Steering(require=tuple(args.require))
+    if steering.require:
+        steered = reach(steering, args.seed, **drawn)
+        stream = steered_stream(args.seed, world_size=config.size, steered=steered)
+    else:
+        stream = case_stream(args.seed, **drawn)
     learner = guided(
-        args.guidance, stream, args.seed, world_size=config.size, cuda=on_cuda, worlds=args.jobs
+        args.guidance, stream, args.seed, **drawn, worlds=args.jobs, steering=steering
     )
     began = time.monotonic()
     finished = examine_all(

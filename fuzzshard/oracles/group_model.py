@@ -127,7 +127,8 @@ class Group:
         sure = self.ahead is Ahead.NONE and self.shards is not Shards.EITHER
         self.ahead = Ahead.MAYBE if self.shards is Shards.EITHER else Ahead.ISSUED
         if (self.few if self.shards is Shards.FEW else self.case.mesh.shard) > 1:
-            size = self._sum(self.parameters) * self.case.mesh.shard if self._sizes_known else None
+            known = self._sizes_known and not self.spec.does("gathers_several")
+            size = self._sum(self.parameters) * self.case.mesh.shard if known else None
             self.issued.append(Issued("all_gather", size, None, sure=sure))
 
     def wait(self) -> None:

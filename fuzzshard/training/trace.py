@@ -119,7 +119,10 @@ class Trace:
             with (
                 torch.no_grad()
             ):  # gives the shard itself; detaching a DTensor first costs five times as much
-                shard = tensor.to_local().to(tensor.device_mesh.device_type, copy=True)
+                local, device = tensor.to_local(), tensor.device_mesh.device_type
+                # a plain tensor, whatever class the shard has
+                shard = torch.empty(local.shape, dtype=local.dtype, device=device)
+                shard.copy_(local)
             self.tensors[key] = Observation(shard, pieces_of(tensor))
         else:
             self.tensors[key] = Observation(tensor.detach().clone(), pieces)

@@ -544,6 +544,9 @@ NO_EXPERIMENTS = {
     "cannot be sharded evenly over 2 ranks on dim 1": make_case(
         wrap=configured(ROOT, shard_dim="last")
     ),
+    "with fsdp_pre_all_gather are resharded to a smaller mesh": make_case(
+        wrap=configured(ROOT, all_gather_extension="negated", reshard_after_forward=2), mesh=4
+    ),
     "engines do not move tensors inside a dataclass": make_case(
         replace(chain(a=Linear(out=4)), passing="dataclass"),
         inputs=replace(float_inputs(), on_host=True),

@@ -107,6 +107,7 @@ DIVERGED = "divergence/fully_shard"
 ADAM = Optimizer(kind="adam")
 HOOKED = RegisterParameterHook(hook="post_accumulate_grad_hook", target="a.bias")
 HALVED = Optimizer(lr_scheduler="step_lr")
+AGAIN_AT = TWO_STEPS.index(AGAIN)
 LOAD_AT = 6
 
 
@@ -283,7 +284,7 @@ DIVERGENCES = {
     "stays_unsharded_after_backward": Planted(
         make_case(wrap=groups("a", "b")),
         f"{DIVERGED}/output",
-        TWO_STEPS.index(AGAIN),
+        AGAIN_AT,
         "output 0 of the root",
     ),
     "lost_requires_grad": Planted(
@@ -478,6 +479,15 @@ DIVERGENCES = {
         BACKWARD_AT,
         "a.bias",
     ),
+    "extensions_get_the_first_gather": Planted(
+        make_case(
+            schedule=TWO_STEPS,
+            wrap=(WrapGroup(modules=(ROOT,), all_gather_extension="signs_apart"),),
+        ),
+        f"{DIVERGED}/output",
+        AGAIN_AT,
+        "output 0 of the root",
+    ),
     "other_dim_wrong_gradient": Planted(
         make_case(
             chain(a=Linear(out=4), b=Linear(out=2)),
@@ -620,7 +630,7 @@ DIVERGENCES = {
     "fsdp1_warns_needlessly": Planted(
         make_case(engines=("fsdp1",), fsdp1=FSDP1(debug="detail")),
         "divergence/fsdp1/warning",
-        TWO_STEPS.index(AGAIN),
+        AGAIN_AT,
         "",
         "invariant",
     ),
@@ -699,6 +709,13 @@ def test_a_fault_of_an_option_shows_where_a_case_has_that_option_only(fault: str
     case = DIVERGENCES[fault].case
     with faulty_world(fault, case) as world:
         assert world.run(msgspec.structs.replace(case, ddp=DDP())).status is Status.PASS
+
+
+def test_a_fault_of_extensions_shows_where_a_case_has_them_only() -> None:
+    case = DIVERGENCES["extensions_get_the_first_gather"].case
+    with faulty_world("extensions_get_the_first_gather", case) as world:
+        plain = msgspec.structs.replace(case, wrap=groups(ROOT))
+        assert world.run(plain).status is Status.PASS
 
 
 def test_a_fault_of_one_moment_shows_where_a_call_comes_at_that_moment_only() -> None:

@@ -267,7 +267,13 @@ ABORTED = replace(
     ),
 )
 
+EXTENDED = replace(
+    SMALL,
+    wrap=(WrapGroup(modules=("",), all_gather_extension="signs_apart"),),
+    schedule=(*STEP, Forward(), Backward(), Step()),
+)
 ALL: dict[str, Case] = {
+    "extended": EXTENDED,
     "told": TOLD,
     "shared": SHARED,
     "aborted": ABORTED,

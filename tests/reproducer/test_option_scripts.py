@@ -47,7 +47,8 @@ def test_a_script_of_a_crash_runs_the_whole_schedule_and_passes_on_stock_torch(
 
 
 @pytest.mark.parametrize(
-    "name", ["ddp", "fsdp1 on the meta device", "fsdp1 with apply", "averaged and scaled"]
+    "name",
+    ["ddp", "extended", "fsdp1 on the meta device", "fsdp1 with apply", "averaged and scaled"],
 )
 def test_a_script_that_compares_has_the_options_too_and_passes_on_stock_torch(
     run_script, name: str

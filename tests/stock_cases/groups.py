@@ -85,6 +85,17 @@ SHARDING = {
         ),
         inputs=float_inputs(4),
     ),
+    "gathered with their signs changed, and with their signs apart": bitwise(
+        wrap=(
+            WrapGroup(modules=("a",), all_gather_extension="negated"),
+            WrapGroup(modules=(ROOT,), all_gather_extension="signs_apart"),
+        ),
+    ),
+    "gathered with their signs apart along the last dimension": bitwise(
+        _EVEN,
+        wrap=(WrapGroup(modules=(ROOT,), all_gather_extension="signs_apart", shard_dim="last"),),
+        inputs=float_inputs(4),
+    ),
     "ignored, and built on the meta device": bitwise(ignored=("b",), init="meta"),
     "compiled": bounded(compile="eager", wrap=groups(ROOT)),
     "compiled through autograd": bounded(compile="aot_eager", wrap=groups(ROOT)),

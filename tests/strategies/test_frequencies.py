@@ -25,7 +25,7 @@ EXTENSIONS = frozenset(
             "relation",
             "user_hook",
         ),
-        *("offload", "shard", "prefetch", "expect", "communication", "ddp"),
+        *("all_gather", "offload", "shard", "prefetch", "expect", "communication", "ddp"),
     )
 )
 """Dimensions of which most cases have nothing."""

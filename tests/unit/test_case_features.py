@@ -243,6 +243,7 @@ def test_what_a_schedule_does_is_seen(schedule, feature):
     [
         ({"offload": "unpinned"}, {"offload:unpinned"}),
         ({"shard_dim": "last"}, {"shard:last"}),
+        ({"all_gather_extension": "negated"}, {"all_gather:negated"}),
         ({"forward_prefetch": ("b",)}, {"prefetch:forward"}),
         (
             {"precision": Precision(param="bfloat16", cast_inputs=False)},

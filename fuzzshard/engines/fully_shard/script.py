@@ -28,7 +28,11 @@ def _wrap_lines(case: Case, model: str) -> list[str]:
         lines += [*assignment("ignored_names", names)]
         lines.append(f"ignored = {{{model}.get_parameter(name) for name in ignored_names}}")
         ignored = ["ignored_params=ignored"]
-    for group in case.wrap:
+    for helper in dict.fromkeys(text for group in case.wrap for text in group.helpers()):
+        lines += helper.splitlines()
+    owners = facts(case).owners.items()
+    for index, group in enumerate(case.wrap):
+        lines += group.preparing([at(model, fqn) for fqn, owner in owners if owner == index])
         modules = ", ".join(at(model, path) for path in group.modules)
         listed = modules if len(group.modules) == 1 else f"[{modules}]"
         lines += call_lines("fully_shard", [listed, "mesh=mesh", *group.arguments(), *ignored])

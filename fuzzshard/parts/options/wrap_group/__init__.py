@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -23,9 +23,9 @@ from fuzzshard.parts.options.communication import Trait as OfWords
 from fuzzshard.parts.options.precision import Precision
 from fuzzshard.parts.part import Shape, default_of
 
-Trait = Literal["offloads", "names_size"] | OfWords
+Trait = Literal["offloads", "names_size", "gathers_several"] | OfWords
 """What somebody else has to know of a group: that its parameters are on the CPU, that it names the
-size of a smaller mesh.
+size of a smaller mesh, that it gathers several tensors for one parameter.
 """
 When = Literal["forward", "backward"]
 
@@ -51,6 +51,7 @@ class WrapGroup(WithOptions["GroupOption", Trait], frozen=True, kw_only=True):
     backward_prefetch: tuple[str, ...] = ()
     shard_dim: Literal["first", "last", "largest"] = "first"
     communication: tuple[CommunicationOption, ...] = ()
+    all_gather_extension: Literal["negated", "signs_apart"] | None = None
 
     def words(self) -> tuple[Word, ...]:
         """Return what it is told once all groups are there."""
@@ -93,6 +94,14 @@ class WrapGroup(WithOptions["GroupOption", Trait], frozen=True, kw_only=True):
         late = (option.name for option in self.options if option.extension)
         return replace(self, **{name: default_of(self, name) for name in late})
 
+    def helpers(self) -> Iterator[str]:
+        """Yield the classes that its options need, as source."""
+        return (text for option, value in self.told() if (text := option.helper(value)))
+
+    def preparing(self, parameters: Sequence[str]) -> list[str]:
+        """Return what is done with its parameters before the call."""
+        return [line for o, value in self.told() for line in o.prepares(value, parameters)]
+
     def kind(self) -> tuple[object, ...]:
         """Return what must be equal where one group takes the place of several."""
         return tuple(value for option, value in self.told() if option.of_parameters)
@@ -117,6 +126,14 @@ class GroupOption(Option):
     def dim_of(self, value: Any, shape: Shape) -> int | None:
         """Return the dimension that a parameter is sharded along, where it says so."""
         return None
+
+    def helper(self, value: Any) -> str:
+        """Return the class that it needs, as source."""
+        return ""
+
+    def prepares(self, value: Any, parameters: Sequence[str]) -> list[str]:
+        """Return what is done with parameters, given as expressions, before the call."""
+        return []
 
     def misfits(self, value: Any, told: Told) -> Reasons:
         """Yield why it cannot be meant for a group, and what to do."""
