@@ -125,6 +125,7 @@ SELDOM = {
     ),
     "ddp:join_effective": 0.0015,  # expected 0.003, two standard deviations above
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("fsdp1:summon_")), 0.004),
+    "fsdp1:summon_gradients": 0.0025,  # FSDP1 runs no parameters with fsdp_pre_all_gather
     **dict.fromkeys(
         (f for f in ALL_FEATURES if f.startswith(("fsdp1:initial_", "fsdp1:hook_"))), 0.005
     ),
