@@ -25,62 +25,6 @@ SETUP = (
     "checkpoint later. On the ranks with fewer rows the checkpoint has the initial values."
 )
 WORKAROUND = "Call ``model.state_dict()`` for every checkpoint."
-EXAMPLE = r"""
-# torchrun --standalone --nproc-per-node 2 example.py
-import torch
-from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.utils._pytree import tree_map_only
-
-
-class Weight(torch.Tensor):  # gathered as it is
-    KEPT = "clone copy_ detach new_zeros slice split view as_strided"
-
-    @staticmethod
-    def __new__(cls, plain):
-        strides, offset = plain.stride(), plain.storage_offset()
-        return cls._make_wrapper_subclass(cls, plain.size(), strides, offset, dtype=plain.dtype)
-
-    def __init__(self, plain):
-        self.plain = plain
-
-    @classmethod
-    def __torch_dispatch__(cls, func, types, args, kwargs=None):
-        args, kwargs = tree_map_only(cls, lambda t: t.plain, (args, kwargs or {}))
-        out = func(*args, **kwargs)
-        if func.overloadpacket.__name__ not in cls.KEPT.split():
-            return out
-        return tree_map_only(torch.Tensor, cls, out)
-
-    def __tensor_flatten__(self):
-        return ["plain"], None
-
-    @classmethod
-    def __tensor_unflatten__(cls, tensors, context, size, stride):
-        return cls(tensors["plain"])
-
-    def fsdp_pre_all_gather(self, mesh, outer_size, outer_stride, module, mp_policy):
-        return (torch.cat([self.plain, self.plain.new_zeros(2 - len(self), 3)]),), None
-
-    def fsdp_post_all_gather(self, outputs, metadata, param_dtype, *, out=None):
-        values = outputs[0].clone()
-        if out is None:
-            return values, (values,)
-        with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(out):
-            out.copy_(values[: len(out)])
-
-
-model = nn.Linear(3, 3, bias=False)  # three rows over two ranks: the second is padded
-model.weight = nn.Parameter(Weight(model.weight.detach()))
-fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
-state_dict = model.state_dict()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-model(torch.ones(2, 3)).sum().backward()
-optimizer.step()
-kept, now = (s["weight"].full_tensor() for s in (state_dict, model.state_dict()))
-assert torch.equal(kept, now), f"the state dict has\n{kept}\nthe model has\n{now}"
-"""
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

@@ -98,6 +98,9 @@ STATES = {
         None, (FORWARD, BACKWARD, ClipGradValue(clip_value=0.125), STEP)
     ),
     "clipped gradients": bounded(None, (FORWARD, BACKWARD, ClipGradNorm(max_norm=0.1), STEP)),
+    "gradients clipped by their largest element": bounded(
+        None, (FORWARD, BACKWARD, ClipGradNorm(max_norm=0.1, norm_type="inf"), STEP)
+    ),
     "another divide factor, and a loss alone": bounded(
         None, (SetDivideFactor(factor=4.0), *TWO_STEPS), ddp=_FACTOR, observe="losses"
     ),

@@ -105,7 +105,6 @@ COMMON = 0.08
 SELDOM = {
     **dict.fromkeys(RARER_OPTIMIZERS, 0.01),
     "wrap:list_group_leaves_root": 0.0005,
-    "wrap:list_group_holds_member": 0.0002,
     **dict.fromkeys(("tensor:sequence", "tensor:sequence_layout", "freeze:engines_only"), 0.004),
     **dict.fromkeys(("precision:reduce_only", "precision:no_cast", "precision:mixed"), 0.006),
     **dict.fromkeys(("fsdp1:hybrid_shard", "fsdp1:hybrid_shard_zero2"), 0.004),
@@ -145,6 +144,8 @@ SELDOM = {
 }
 """Extensions that few cases have, or that are for few meshes or engines."""
 EXTENDED = 0.018
+TOO_RARE = {"wrap:list_group_holds_member"}
+"""One case in thousands has them, so a sample says nothing; corpus/findings has some."""
 
 EXTENDED_PAIRS = {
     ("precision:bfloat16", "passing:keyword"): 0.005,
@@ -245,7 +246,7 @@ def test_every_feature_of_plain_training_is_frequent(sample, feature):
     )
 
 
-@pytest.mark.parametrize("feature", sorted(set(ALL_FEATURES) - set(CORE) - ON_CUDA))
+@pytest.mark.parametrize("feature", sorted(set(ALL_FEATURES) - set(CORE) - ON_CUDA - TOO_RARE))
 def test_every_other_feature_is_drawn(sample, feature):
     bound = SELDOM.get(feature, EXTENDED)
     assert sample.share(feature) >= bound, (

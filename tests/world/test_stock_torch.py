@@ -12,6 +12,7 @@ from fuzzshard.world import World
 NOT_HERE = {
     *("mesh:larger", "reuse:tied_across_groups", "tensor:empty_shard"),
     *("wrap:list_group_holds_member", "wrap:list_group_leaves_root"),
+    "op:take_state_dict_in_inference",
 }
 """More ranks than a test machine has cores for; what torch refuses (test_refusals.py); what known
 findings need (corpus/findings)."""
