@@ -40,8 +40,7 @@ def show(path: Path, /) -> int:
 
     console = Console()
     target = console if console.is_terminal else None
-    known = own_mends().get(str(path))
-    if known is not None and not path.exists():
+    if not path.exists() and (known := own_mends().get(str(path))):
         print(as_text(show_mend(known), target))
         return EXIT_CLEAN
     files = entry_files([path])

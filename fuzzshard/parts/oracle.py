@@ -270,7 +270,6 @@ class Predicted(Oracle):
 class AcrossRanks(Oracle):
     """Ranks are compared with each other."""
 
-    of_values = False
     basis = "ranks are compared with each other, so no reference is needed."
 
 

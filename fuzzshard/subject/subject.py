@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
 
 import msgspec
 
@@ -15,6 +16,7 @@ DATA_AXES = ("dp_replicate", "dp_shard", "dp")
 MODEL_AXES = ("tp", "pp", "cp", "ep", "sp")
 """Names of mesh axes along which ranks get equal data."""
 
+_AXES = (*DATA_AXES, *MODEL_AXES)
 _ALIKE = 0.85
 """How like a known name an axis is that may be mistyped (:mod:`difflib`): ``dp_shard_cp`` is none.
 """
@@ -77,25 +79,27 @@ class MeshShape(msgspec.Struct, frozen=True):
 
     def check_axes(self) -> None:
         """Raise :class:`UsageError` for a name that is not known."""
-        known = (*DATA_AXES, *MODEL_AXES)
-        for name in self.axes:
-            if name not in known:
-                close = difflib.get_close_matches(name.lower(), known, n=1)
-                raise UsageError(
-                    f"{name!r} is no mesh axis that fuzzshard knows{did_you_mean(*close)}",
-                    f"use {', '.join(known)}, or a --parallelize of yours, which may take any",
-                )
+        for name, meant in self._unknown(cutoff=0.6):
+            raise UsageError(
+                f"{name!r} is no mesh axis that fuzzshard knows{did_you_mean(meant)}",
+                f"use {', '.join(_AXES)}, or a --parallelize of yours, which may take any",
+            )
 
     @property
     def doubts(self) -> tuple[str, ...]:
         """Names that may be mistyped, in words: a ``parallelize`` of the user's may take any."""
-        known = (*DATA_AXES, *MODEL_AXES)
         return tuple(
-            f"ranks along the mesh axis {name!r} get data of their own{did_you_mean(*close)}"
-            for name in self.axes
-            if name not in known
-            and (close := difflib.get_close_matches(name.lower(), known, n=1, cutoff=_ALIKE))
+            f"ranks along the mesh axis {name!r} get data of their own{did_you_mean(meant)}"
+            for name, meant in self._unknown(cutoff=_ALIKE)
+            if meant
         )
+
+    def _unknown(self, *, cutoff: float) -> Iterator[tuple[str, str]]:
+        """Every name that is not known, and the known one that it is like, if there is one."""
+        for name in self.axes:
+            if name not in _AXES:
+                close = difflib.get_close_matches(name.lower(), _AXES, n=1, cutoff=cutoff)
+                yield name, "".join(close)
 
     @property
     def size(self) -> int:

@@ -54,7 +54,7 @@ def outcomes():
 
 NEEDS_LUCK = {
     "partial_loss": 0.06,
-    "forward_prefetch": 0.2,
+    "forward_prefetch": 0.25,
     "splice_model": 0.1,
     "regroup": 0.1,
     "tie": 0.1,

@@ -40,6 +40,7 @@ class Collectives(oracle.AcrossRanks):
 
     name = rests_on = "collectives"
     place = 200
+    of_values = False
     title = "ranks do not issue the same collectives"
     shown = "Under {engine} the ranks do not issue the same collectives."
     across_ranks = "one sequence on every rank"

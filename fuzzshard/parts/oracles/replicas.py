@@ -15,7 +15,6 @@ class Replicas(oracle.AcrossRanks):
 
     name = "replicas"
     place = 210
-    of_values = True
     title = "replicas drift apart"
     shown = "Under {engine} the ranks end with different parameters."
     across_ranks = "equal copies"
