@@ -236,11 +236,13 @@ class ScheduleState:
 
     def _reshard_after_backward(self, forward: Pending) -> None:
         """A backward reshards all groups of the FSDP roots that it goes through, and of no
-        others, unless a flag keeps them.
+        others, unless a flag keeps them.  It gathers a group of another root, too, where it goes
+        through it only for a gradient of its inputs.
         """
         kept = self._groups_of(self.off["reshard_after_backward"])
         behind = {i for i, root in enumerate(self._root_groups) if root in forward.roots}
-        self.unsharded = (self.unsharded - (behind - kept)) | (behind & kept)
+        gathered = behind | self._groups_of(forward.modules)
+        self.unsharded = (self.unsharded - (behind - kept)) | (gathered & kept)
 
     def _roots_behind(self, call: Call, modules: frozenset[str]) -> frozenset[int]:
         """The FSDP roots with a parameter that the loss of a forward has a gradient for.

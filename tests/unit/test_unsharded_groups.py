@@ -83,6 +83,16 @@ def test_what_is_gathered_ahead_may_not_be_used() -> None:
     assert lacks(Forward(target="a", grad=False), wrap=wrap)
 
 
+def test_a_backward_through_a_frozen_root_for_its_inputs_gathers_it() -> None:
+    inputs = Inputs(batch=2, tensors=(TensorSpec(size=5, requires_grad=True),))
+    frozen = (Freeze(target="a"), Freeze(target="b"))
+    off = SetFlag(flag="reshard_after_backward", value=False)
+    through = (FORWARD, Reshard(), BACKWARD)
+    assert not lacks(*through, freezes=frozen, inputs=inputs)
+    assert lacks(off, *through, freezes=frozen, inputs=inputs)
+    assert not lacks(off, *through, Reshard(), freezes=frozen, inputs=inputs)
+
+
 def test_without_resharding_after_backward_groups_stay_unsharded_until_one_that_does() -> None:
     off, on = (SetFlag(flag="reshard_after_backward", value=value) for value in (False, True))
     assert lacks(off, FORWARD, BACKWARD)
