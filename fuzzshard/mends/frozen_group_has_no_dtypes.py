@@ -7,7 +7,8 @@ first forward. Where none is, both are None, and nothing looks again. Gradients 
 afterwards are reduced in their own dtype and handed to the sharded parameter as they are: a crash
 for a float32 parameter with bfloat16 gradients, a reduction in another dtype than ``reduce_dtype``
 otherwise. Torch 2.14 takes the dtypes of frozen parameters, where these have one dtype; 2.15 asks
-each parameter. It is enough to look again when the first gradients arrive.
+each parameter. It is enough to look again when the first gradients arrive, and to count a frozen
+parameter whose gradient waits for its reduction.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -40,6 +41,9 @@ EDITS = (
         self._training_state = TrainingState.POST_BACKWARD
         if self._orig_dtype is None:
             self._init_mp_dtypes()
+            for param in self.fsdp_params:
+                if self._orig_dtype is None and param.unsharded_accumulated_grad is not None:
+                    self._orig_dtype, self._reduce_dtype = param.orig_dtype, param.reduce_dtype
         """,
     ),
 )
