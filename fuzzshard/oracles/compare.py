@@ -85,6 +85,8 @@ def differences(reference: Trace, observed: Trace) -> list[Difference]:
                 expected = expected.to(got.tensor.dtype)
             case "wider":
                 expected = expected.to(torch.promote_types(expected.dtype, got.tensor.dtype))
+        if key.rule.is_state:
+            expected = expected.to(got.tensor.device)
         if not same_bits(got.tensor, expected):
             found.append(Difference(key, got.tensor, expected, got.pieces))
     return sorted(found, key=lambda d: rank_of(d.key))

@@ -384,7 +384,10 @@ class TensorOracle(Oracle):
 
 
 class StateOracle(TensorOracle):
-    """What the optimizer has of every parameter it holds, under names like ``exp_avg of a.b``."""
+    """What the optimizer has of every parameter it holds, under names like ``exp_avg of a.b``.
+
+    It may be on any device: it is made where its parameter is, which may be offloaded.
+    """
 
     is_state = in_flat = True
     gathered = False

@@ -56,7 +56,8 @@ def if_wrapped(module: str, lines: list[str], *, guarded: bool) -> list[str]:
 def event_lines(case: Case, model: str, *, guarded: bool = False) -> list[str]:
     """Record what ran until now, for the all-gathers of every FSDP root, where the case says so.
 
-    "This API should be called with a new event each iteration" (``set_post_optim_event``). Work on
+    "This API should be called with a new event each iteration" (``set_post_optim_event``); and
+    whenever parameters have changed since, as the all-gathers wait for nothing else then. Work on
     the CPU is done when the step returns, so an event there need not be recorded, and cannot be.
     """
     if not (case.optimizer.does("hands_over_event") and case.wrap):

@@ -178,6 +178,10 @@ class Scope:
 
     def after_step_lines(self) -> list[str]:
         """Record an event, and do what a case does with the parameters of units."""
-        events = event_lines(self.case, self.model, guarded=self.shared) if self.shards else []
         lines = self.script.after_step_lines(self.case, self.called)
-        return [*events, *self.for_wrapper(lines, [])]
+        return [*self.event_lines, *self.for_wrapper(lines, [])]
+
+    @property
+    def event_lines(self) -> list[str]:
+        """Record an event after parameters have changed, where the case hands one to the roots."""
+        return event_lines(self.case, self.model, guarded=self.shared) if self.shards else []

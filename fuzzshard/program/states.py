@@ -45,11 +45,12 @@ class States:
 
     def load(self, saved: Via | None, renewed: list[str], *, assign: bool) -> list[str]:
         """Load both; ``renewed`` are the statements for parameters that were replaced."""
+        events = self.scope.event_lines
         if saved == "state_dict":
-            return self._copies(renewed, assign=assign)
+            return [*self._copies(renewed, assign=assign), *events]
         sets = assign or self._is_scheduled
         plain = self._copies([], assign=False, fills=not sets)
-        return self.scope.either(plain, self._files(assign=assign, sets=sets))
+        return [*self.scope.either(plain, self._files(assign=assign, sets=sets)), *events]
 
     def _copies(self, renewed: list[str], *, assign: bool, fills: bool = False) -> list[str]:
         """Load copies, or fill the tensors that there are, as ``dcp.load`` does."""
@@ -96,4 +97,4 @@ class States:
 
     def zero(self) -> list[str]:
         """Zero parameters and the state of the optimizer in place."""
-        return [f"zero({self.scope.called}, optimizer)"]
+        return [f"zero({self.scope.called}, optimizer)", *self.scope.event_lines]

@@ -14,16 +14,19 @@ from cases import BACKWARD, FORWARD, STEP, ZERO, make_case
 from torch import nn
 from torch.optim import SGD
 
-from fuzzshard.case.case import Case, Freeze, Mesh
+from fuzzshard.case.case import Case, Freeze, Mesh, Optimizer
 from fuzzshard.case.options import DDP
 from fuzzshard.engines.ddp.engine import DDP as Engine
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import (
+    Cast,
     ClipGradNorm,
     ClipGradValue,
     CorruptState,
+    LoadState,
+    RunningAverage,
     SaveState,
     SetFlag,
     SetMode,
@@ -85,6 +88,25 @@ def test_an_op_has_the_same_statements_on_ranks_and_in_scripts(op: Op) -> None:
     ran = [re.sub(r"\bparameters\b", "model.parameters()", line) for line in op.statements(scope)]
     assert ran
     assert [line for line in ran if line.strip() not in printed] == []
+
+
+CHANGES = (
+    CorruptState(),
+    LoadState(),
+    LoadState(assign=True),
+    RunningAverage(copied=True),
+    Cast(dtype="float64"),
+)
+
+
+@pytest.mark.parametrize("op", [None, *CHANGES], ids=str)
+def test_after_every_change_of_parameters_the_root_gets_another_event(op: Op | None) -> None:
+    schedule = (FORWARD, BACKWARD, STEP, SaveState(via="dcp"), *([op] if op else []), FORWARD)
+    case = make_case(
+        schedule=schedule, optimizer=Optimizer(post_optim_event=True), engines=("fully_shard",)
+    )
+    text = script(case, signature="crash/fully_shard")
+    assert text.count("set_post_optim_event(event)") == (2 if op else 1)
 
 
 def test_a_function_that_statements_call_is_defined_with_those_that_it_calls() -> None:

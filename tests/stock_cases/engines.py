@@ -149,6 +149,9 @@ TENSOR = {
 }
 NEEDS_CUDA = {
     "pinned memory": make_case(wrap=configured("a", "b", ROOT, offload="pinned")),
+    "scalar states beside pinned memory": make_case(
+        wrap=configured("a", "b", ROOT, offload="pinned"), optimizer=Optimizer(kind="asgd", lr=0.1)
+    ),
     "offloaded by fsdp1": make_case(engines=("fsdp1",), fsdp1=FSDP1(offload=True)),
     "values of fsdp1's first rank": make_case(
         engines=("fsdp1",), fsdp1=FSDP1(initial="first_rank")

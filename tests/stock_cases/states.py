@@ -77,6 +77,7 @@ STATES = {
     "averages of the parameters, which take their place": bitwise(
         None,
         (RunningAverage(), *TRAIN, RunningAverage(copied=True), *_NEXT),
+        optimizer=Optimizer(post_optim_event=True),
         engines=("fully_shard", "ddp"),
     ),
     **{

@@ -77,7 +77,7 @@ class Cast(op.Op, tag="cast", frozen=True, kw_only=True):
 
     @override
     def settings(self, scope: op.Scope) -> list[str]:
-        return [f"{scope.called}.to(torch.{self.dtype})"]
+        return [f"{scope.called}.to(torch.{self.dtype})", *scope.event_lines]
 
     @classmethod
     @override

@@ -54,6 +54,7 @@ class RunningAverage(op.Op, tag="running_average", frozen=True, kw_only=True):
                 "with torch.no_grad():",
                 f"    for p, mean in zip({parameters}, averaged.parameters()):",
                 "        p.copy_(mean)",
+                *scope.event_lines,
             ]
         return lines
 
