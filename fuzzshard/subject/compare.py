@@ -27,8 +27,8 @@ FACTOR = 8.0
 ROUNDINGS = 4.0
 """What any tensor may differ by, in units of the precision at its largest value."""
 
-UNDECIDED = 0.25
-"""Where perturbed runs are apart by this part of the largest value, nothing can be told."""
+UNDECIDED = 1.0
+"""Where the bound is this part of the largest value, not even zeros could be told from it."""
 
 
 Skip = Literal["not due", "left out"]

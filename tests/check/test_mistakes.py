@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from user_models import Checked, mistake
+from msgspec.structs import replace
+from user_models import HERE, Checked, mistake, model
 
 OWN = "equal to this rank's own gradient: never reduced"
 SUM = "every element is 2.00 times the expected: perhaps a sum over 2 ranks"
@@ -103,3 +104,14 @@ def test_what_torch_refuses_is_an_error_in_its_words(name: str, checked: Checked
 def test_without_a_mistake_nothing_is_reported(checked: Checked):
     checked(mistake("correct")).require("bitwise")
     checked(mistake("correct", build="build_tied")).require("bitwise")
+
+
+@pytest.mark.parametrize(("how", "difference"), [("averaged", None), ("summed", "gradients")])
+def test_in_bfloat16_a_mistake_is_told_from_rounding(
+    how: str, difference: str | None, checked: Checked
+):
+    parallelize = f"{HERE / 'mistakes' / 'bfloat16.py'}:{how}"
+    (training,) = checked(replace(model("vit"), parallelize=parallelize)).trainings
+    assert (training.difference and training.difference.kind) == difference
+    (gradients,) = (row for row in training.rows if row.kind == "gradients")
+    assert gradients.compared > gradients.left_out
