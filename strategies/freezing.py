@@ -7,7 +7,7 @@ from collections.abc import Iterable, Set
 from fuzzshard.case.case import Case, Freeze
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.flow import Flow
-from fuzzshard.case.paths import is_within
+from fuzzshard.case.paths import is_within, is_within_any
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 
@@ -32,7 +32,7 @@ def freezes(tape: Tape, swarm: Swarm, case: Case) -> tuple[Freeze, ...]:
 def still_trainable(found: Facts, freezes: Iterable[Freeze]) -> frozenset[str]:
     """The parameters that none of ``freezes`` is for."""
     frozen = [freeze.target for freeze in freezes]
-    return frozenset(p for p in found.parameters if not any(is_within(p, f) for f in frozen))
+    return frozenset(p for p in found.parameters if not is_within_any(p, frozen))
 
 
 def pick_target(tape: Tape, found: Facts, among: Set[str], *, module: bool) -> str | None:

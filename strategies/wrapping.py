@@ -10,7 +10,7 @@ from fuzzshard.case.case import Case, Checkpoint, Mesh, WrapGroup
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Alias, Block, Module, resolve, walk
 from fuzzshard.case.groups import uses_outside_groups
-from fuzzshard.case.paths import is_within
+from fuzzshard.case.paths import is_within, is_within_any
 from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
@@ -42,9 +42,7 @@ def wrap(tape: Tape, swarm: Swarm, root: Block, found: Facts, mesh: Mesh) -> tup
         groups.append([""])
     elif not groups or tape.chance(50):
         covered = [path for group in groups for path in group]
-        groups += [
-            [p] for p in candidates if "." not in p and not any(is_within(p, c) for c in covered)
-        ]
+        groups += [[p] for p in candidates if "." not in p and not is_within_any(p, covered)]
     if not groups:
         groups = [[""]]
     groups.sort(key=lambda group: -max(_depth(path) for path in group))
@@ -139,6 +137,6 @@ def _implementations(module: Module, path: str, targets: set[str]) -> tuple[str,
         return ("composable",)
     if isinstance(module, Block) and module.has_method:
         return ("utils",)
-    if any(is_within(path, target) for target in targets):
+    if is_within_any(path, targets):
         return ("composable", "utils")
     return ("composable", "wrapper", "utils")

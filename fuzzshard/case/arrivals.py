@@ -14,7 +14,7 @@ from fuzzshard.case.autograd import Tape, Unwatched, reached
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts, has_batch_norm
 from fuzzshard.case.graph import modules_below
-from fuzzshard.case.paths import is_within
+from fuzzshard.case.paths import is_within_any
 from fuzzshard.case.schedule_state import ScheduleState, follow
 from fuzzshard.parts.engines import specs
 
@@ -49,7 +49,7 @@ class Replicated:
             frozen = next(states, ScheduleState(case).frozen)
         else:
             early = [f.target for f in case.freezes if not f.after_wrap]
-            frozen = {fqn for fqn in parameters if any(is_within(fqn, t) for t in early)}
+            frozen = {fqn for fqn in parameters if is_within_any(fqn, early)}
         ignored = ignored_parameters(case, by_replicate=self.by_replicate)
         return frozenset(parameters) - frozen - ignored
 
@@ -100,9 +100,7 @@ def ignored_parameters(case: Case, *, by_replicate: bool) -> frozenset[str]:
     ignored = ignored_modules(case, by_replicate=by_replicate)
     modules = {module for path in ignored for module in modules_below(case.model, path)}
     names = {tie.parameter: tie.source for tie in case.ties}
-    within = (
-        fqn for fqn in (*facts(case).parameters, *names) if any(is_within(fqn, m) for m in modules)
-    )
+    within = (fqn for fqn in (*facts(case).parameters, *names) if is_within_any(fqn, modules))
     return frozenset(names.get(fqn, fqn) for fqn in within)
 
 

@@ -9,7 +9,7 @@ from fuzzshard.case.check_dtypes import check_dtypes
 from fuzzshard.case.communication import Told
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.layouts import check_layouts
-from fuzzshard.case.paths import is_within
+from fuzzshard.case.paths import is_within, is_within_any
 from fuzzshard.case.tensor_parallel import check_plan
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.engines import ENGINES
@@ -74,7 +74,7 @@ def _check_names(case: Case, found: Facts) -> None:
                 f"{what} names {target!r}, which has no parameters", "use a module or parameter"
             )
     if len(case.optimizer.left_out) and all(
-        any(is_within(fqn, path) for path in case.optimizer.left_out) for fqn in found.parameters
+        is_within_any(fqn, case.optimizer.left_out) for fqn in found.parameters
     ):
         raise InvalidCase("the optimizer has no parameters", "exclude fewer")
     policies = [group.policy for group in case.wrap]

@@ -10,6 +10,11 @@ def is_within(path: str, ancestor: str) -> bool:
     return not ancestor or path == ancestor or path.startswith(ancestor + ".")
 
 
+def is_within_any(path: str, ancestors: Iterable[str]) -> bool:
+    """Whether ``path`` is one of ``ancestors`` or below one."""
+    return any(is_within(path, ancestor) for ancestor in ancestors)
+
+
 def enclosing(path: str, candidates: Iterable[str]) -> str | None:
     """The innermost of ``candidates`` that ``path`` is within, or None."""
     return max((c for c in candidates if is_within(path, c)), key=len, default=None)

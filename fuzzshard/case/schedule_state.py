@@ -15,7 +15,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.flow import Flow
 from fuzzshard.case.groups import calls_of, modules_named, root_groups, wrapped_modules
-from fuzzshard.case.paths import is_within
+from fuzzshard.case.paths import is_within, is_within_any
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.engines import specs
@@ -203,7 +203,7 @@ class ScheduleState:
         """What an optimizer is made of."""
         left_out = self.case.optimizer.left_out
         every = facts(self.case).parameters
-        return {fqn for fqn in every if not any(is_within(fqn, path) for path in left_out)}
+        return {fqn for fqn in every if not is_within_any(fqn, left_out)}
 
     def _groups_of(self, modules: Collection[str]) -> frozenset[int]:
         """The groups that have one of ``modules``."""

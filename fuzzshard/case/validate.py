@@ -20,7 +20,7 @@ from fuzzshard.case.groups import (
     uses_outside_groups,
     wrapped_modules,
 )
-from fuzzshard.case.paths import is_within
+from fuzzshard.case.paths import is_within, is_within_any
 from fuzzshard.case.schedule_state import ScheduleState, ranks_differ
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.engines import specs
@@ -128,7 +128,7 @@ def _check_ties(case: Case) -> None:
     for tie in case.ties:
         managers = [
             next(
-                (i for i, g in enumerate(case.wrap) if any(is_within(fqn, m) for m in g.modules)),
+                (i for i, g in enumerate(case.wrap) if is_within_any(fqn, g.modules)),
                 None,
             )
             for fqn in (tie.parameter, tie.source)
@@ -166,9 +166,7 @@ def _check_checkpoints(case: Case) -> None:
                     "where the root is called, DDP, FSDP1 or compile() are within its checkpoint",
                     'checkpoint it with "composable"',
                 )
-        if checkpoint.implementation == "wrapper" and (
-            not path or any(is_within(path, t) for t in targets)
-        ):
+        if checkpoint.implementation == "wrapper" and (not path or is_within_any(path, targets)):
             raise InvalidCase(
                 f"the checkpoint wrapper cannot replace {path!r}", 'use "composable"'
             )

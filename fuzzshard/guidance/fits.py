@@ -12,7 +12,7 @@ from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.flow import Flow
 from fuzzshard.case.graph import Block, walk
 from fuzzshard.case.needs import unfit_for
-from fuzzshard.case.paths import is_within
+from fuzzshard.case.paths import is_within_any
 from fuzzshard.case.relations import variant
 from fuzzshard.case.schedule_state import follow
 from fuzzshard.parts.engines import specs
@@ -64,7 +64,7 @@ def _options_meet(case: Case, found: Facts) -> bool:
         return False
     frozen = [freeze.target for freeze in case.freezes]
     toggled = [op.toggle for op in ops if op.toggle]
-    if any(not any(is_within(d.target, path) for path in frozen) for d in case.dtypes):
+    if any(not is_within_any(d.target, frozen) for d in case.dtypes):
         return False
     if case.dtypes and any(toggle.value for toggle in toggled):
         return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuzzshard.case.facts import facts
-from fuzzshard.case.paths import is_within
+from fuzzshard.case.paths import is_within_any
 from fuzzshard.case.units import units
 from fuzzshard.model.statements import assignment, at
 from fuzzshard.program.script import Script
@@ -36,7 +36,7 @@ def _excluded(scope: Scope) -> tuple[str, ...]:
     case = scope.case
 
     def is_excluded(fqn: str) -> bool:
-        return any(is_within(fqn, path) for path in case.optimizer.left_out)
+        return is_within_any(fqn, case.optimizer.left_out)
 
     if not scope.has_flat_parameters:
         return tuple(fqn for fqn in facts(case).parameters if is_excluded(fqn))

@@ -6,7 +6,7 @@ from collections import Counter
 
 from torch import nn
 
-from fuzzshard.case.paths import is_within
+from fuzzshard.case.paths import is_within_any
 
 _LISTS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
 
@@ -21,7 +21,7 @@ def blocks_of(model: nn.Module) -> dict[str, nn.Module]:
         for child, block in module.named_children():
             has_parameters = next(block.parameters(), None) is not None
             path = f"{name}.{child}".removeprefix(".")
-            outermost = not any(is_within(path, other) for other in found)
+            outermost = not is_within_any(path, found)
             is_whole = has_parameters and next(block.children(), None) is not None
             if kinds[type(block)] > 1 and is_whole and outermost:
                 found[path] = block

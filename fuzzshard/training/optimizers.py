@@ -8,7 +8,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.paths import is_within
+from fuzzshard.case.paths import is_within_any
 from fuzzshard.engines.base import Engine
 
 
@@ -28,7 +28,7 @@ def make_optimizer(case: Case, engine: Engine) -> Made:
     parameters = [
         parameter
         for fqn, parameter in engine.optimized().items()
-        if not any(is_within(fqn, path) for path in left_out)
+        if not is_within_any(fqn, left_out)
     ]
     line = scope.optimizer_line("parameters" if parameters else "", scope.script)
     lines = [line, *scope.scheduler_lines(), *scope.scaler_lines()]

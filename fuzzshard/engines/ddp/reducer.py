@@ -17,7 +17,7 @@ from fuzzshard.case.arrivals import ignored_parameters
 from fuzzshard.case.autograd import Node, Tape, Unwatched, Value, reached, taken_nodes
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
-from fuzzshard.case.paths import is_within
+from fuzzshard.case.paths import is_within_any
 from fuzzshard.case.schedule_state import ScheduleState, follow
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.op import Call
@@ -111,7 +111,7 @@ class _Reducer:
 
     def _frozen_at_construction(self) -> frozenset[str]:
         targets = [freeze.target for freeze in self.case.freezes if not freeze.after_wrap]
-        return frozenset(f for f in self.found.parameters if any(is_within(f, t) for t in targets))
+        return frozenset(f for f in self.found.parameters if is_within_any(f, targets))
 
     def _construct(self, index: int, frozen: frozenset[str]) -> Iterator[tuple[Complaint, int]]:
         self.parameters = frozenset(self.found.parameters) - frozen - self.options.ignored

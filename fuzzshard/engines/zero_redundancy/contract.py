@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
-from fuzzshard.case.paths import is_within
+from fuzzshard.case.paths import is_within_any
 from fuzzshard.engines.ddp import contract
 from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.optimizer_state import NO_SAVED_STATE
@@ -38,6 +38,6 @@ def not_applicable(case: Case) -> Exclusion | None:
     if case.dtypes or case.tensor_parallel:
         return KINDS
     left_out = case.optimizer.left_out
-    if all(any(is_within(fqn, path) for path in left_out) for fqn in facts(case).parameters):
+    if all(is_within_any(fqn, left_out) for fqn in facts(case).parameters):
         return EMPTY
     return contract.not_applicable(case)
