@@ -21,7 +21,7 @@ class MixedPrecision(GroupOption):
     # batch norms have buffers, which keep their dtype
     extension = Choice(
         "precision",
-        21,
+        30,
         place=0,
         excludes=tuple(kind.name for kind, leaf in KINDS.items() if leaf.is_batch_norm),
         needed_by=("other_dtypes",),
