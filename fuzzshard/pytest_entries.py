@@ -27,7 +27,7 @@ from fuzzshard.corpus.outcome import Outcome, Replayed, most_ranks, obstacle, re
 from fuzzshard.corpus.replay import Explain, shown_path, unless_known
 from fuzzshard.corpus.store import is_entry_below, is_subject_file
 from fuzzshard.errors import FuzzshardError, InvalidEntry, UsageError
-from fuzzshard.mending.mend import mends_for
+from fuzzshard.mending.mend import mends_for, own_mends
 from fuzzshard.verdict import Verdict
 from fuzzshard.world import resolve_device
 from fuzzshard.world.shared import SharedWorld
@@ -294,7 +294,11 @@ class SubjectItem(pytest.Item):
 
 
 def _reason(entry: CorpusEntry) -> str:
-    """``"open: divergence/fully_shard/gradient, bad on torch 2.13.0, https://..."``."""
+    """``"open: divergence/fully_shard/gradient, bad on torch 2.13.0, https://..."``, with the title
+    of a known bug.
+    """
+    mend = own_mends().get(entry.cause)
+    what = f"{mend.title} ({entry.signature})" if mend is not None else entry.signature
     seen = f"bad on torch {', '.join(entry.bad_on)}" if entry.bad_on else ""
     lifecycle = entry.lifecycle or Lifecycle.OPEN
-    return ", ".join(filter(None, (f"{lifecycle}: {entry.signature}", seen, entry.issue)))
+    return ", ".join(filter(None, (f"{lifecycle}: {what}", seen, entry.issue)))
