@@ -294,8 +294,8 @@ class SubjectItem(pytest.Item):
 
 
 def _reason(entry: CorpusEntry) -> str:
-    """``"open: divergence/fully_shard/gradient, bad on torch 2.13.0, https://..."``, with the title
-    of a known bug.
+    """``"open: divergence/fully_shard/gradient, bad on torch 2.13.0, https://..."``; a known bug
+    has its title.
     """
     mend = own_mends().get(entry.cause)
     what = f"{mend.title} ({entry.signature})" if mend is not None else entry.signature
