@@ -30,6 +30,7 @@ from fuzzshard.corpus.causes import (
     findings_page,
 )
 from fuzzshard.corpus.gather import load
+from fuzzshard.corpus.lifecycle import in_order
 from fuzzshard.corpus.listing import ANY, Asked, Sort, entry_lines, listed
 from fuzzshard.corpus.outcome import by_size, most_ranks
 from fuzzshard.corpus.replay import shown_path
@@ -138,6 +139,12 @@ def causes(
         _write_page(corpora[0], by_cause(stored))
         return complain(broken)
     rows = by_cause([item for _, item in listed(stored, asked)], sort)
+    known = in_order({release for cause in by_cause(stored) for release in cause.releases})
+    if unknown := [release for release in releases if release not in known]:
+        raise UsageError(
+            f"no entry was run under torch {unknown[0]}",
+            f"choose of {', '.join(known)}" if known else "run replay --update under it",
+        )
     if as_json:
         print_json(rows)
     else:

@@ -82,6 +82,14 @@ def test_releases_count_the_entries_of_a_cause_that_are_bad_and_good(
     assert found["releases"] == {"2.12.0": [1, 0], "2.13.0": [1, 1], "2.14.1": [0, 1]}
 
 
+def test_a_release_that_no_entry_was_run_under_is_an_error(
+    corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (known,) = read_entry(corpus / "first" / "case.json").bad_on
+    assert fuzzshard("corpus", "causes", corpus, "--torch", "2.7") == 2
+    assert f"no entry was run under torch 2.7; choose of {known}" in capsys.readouterr().err
+
+
 def test_the_page_keeps_what_people_wrote_above_its_tables(
     corpus: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
