@@ -140,6 +140,8 @@ SEQUENCE_PARALLEL = make_case(
     ),
 )
 
+CLIPPING_BY_LARGEST = (FORWARD, BACKWARD, ClipGradNorm(max_norm=0.1, norm_type="inf"), STEP)
+
 DIVERGENCES = {
     "wrong_output": Planted(make_case(), f"{DIVERGED}/output", FORWARD_AT, "output 0 of the root"),
     "group_norm_ignores_groups": Planted(
@@ -595,6 +597,13 @@ DIVERGENCES = {
         "a.bias",
         "bounded",
     ),
+    "clips_by_the_largest_element_of_a_shard": Planted(
+        make_case(schedule=CLIPPING_BY_LARGEST),
+        f"{DIVERGED}/gradient",
+        2,
+        "a.bias",
+        "bounded",
+    ),
     "tp_output_not_summed": Planted(
         IN_PARALLEL, f"{DIVERGED}/output", FORWARD_AT, "output 0 of the root", "bounded"
     ),
@@ -709,6 +718,25 @@ def test_a_fault_of_an_option_shows_where_a_case_has_that_option_only(fault: str
     case = DIVERGENCES[fault].case
     with faulty_world(fault, case) as world:
         assert world.run(msgspec.structs.replace(case, ddp=DDP())).status is Status.PASS
+
+
+def test_a_fault_of_the_infinity_norm_shows_where_a_case_clips_by_it_only() -> None:
+    fault = "clips_by_the_largest_element_of_a_shard"
+    case = DIVERGENCES[fault].case
+    with faulty_world(fault, case) as world:
+        usual = (FORWARD, BACKWARD, ClipGradNorm(max_norm=0.1), STEP)
+        assert world.run(msgspec.structs.replace(case, schedule=usual)).status is Status.PASS
+
+
+def test_a_fault_of_inference_mode_shows_where_a_state_dict_is_taken_in_it_only() -> None:
+    """fully_shard is left out, as DTensor has a bug there."""
+    usual = make_case(schedule=(TakeStateDict(), *TWO_STEPS), engines=("ddp",))
+    schedule = (TakeStateDict(inference=True), *TWO_STEPS)
+    case = msgspec.structs.replace(usual, schedule=schedule)
+    with faulty_world("state_dict_copies_in_inference", case) as world:
+        planted = Planted(case, "divergence/ddp/state_dict", STEP_AT + 1, "a.bias")
+        assert_found(world.run(case), planted)
+        assert world.run(usual).status is Status.PASS
 
 
 def test_a_fault_of_extensions_shows_where_a_case_has_them_only() -> None:
