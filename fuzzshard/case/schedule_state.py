@@ -236,7 +236,7 @@ class ScheduleState:
 
     def _reshard_after_backward(self, forward: Pending) -> None:
         """A backward reshards all groups of the FSDP roots that it goes through, and of no
-        others, unless a flag keeps them.  It gathers a group of another root, too, where it goes
+        others, unless a flag keeps them. It gathers a group of another root, too, where it goes
         through it only for a gradient of its inputs.
         """
         kept = self._groups_of(self.off["reshard_after_backward"])

@@ -27,10 +27,6 @@ FACTOR = 8.0
 ROUNDINGS = 4.0
 """What any tensor may differ by, in units of the precision at its largest value."""
 
-UNDECIDED = 1.0
-"""Where the bound is this part of the largest value, not even zeros could be told from it."""
-
-
 Skip = Literal["not due", "left out"]
 """Why a kind is not compared: the two need not be equal, or nothing can be told."""
 
@@ -38,7 +34,8 @@ Skip = Literal["not due", "left out"]
 @dataclasses.dataclass(frozen=True)
 class Bound:
     """``allowed`` is the largest difference that rounding explains, of a tensor with its expected
-    value; ``can_say_nothing``: where that is a large part of the value, nothing can be told.
+    value; ``can_say_nothing``: where it is more than the largest value, from which not even zeros
+    could be told then.
     """
 
     allowed: Callable[[Place, torch.Tensor], float]
@@ -205,7 +202,7 @@ def _reached(
     if not expected.is_floating_point():
         return "different", 0.0
     allowed = bound.allowed(place, expected)
-    if bound.can_say_nothing and allowed > UNDECIDED * largest(expected) > 0:
+    if bound.can_say_nothing and allowed > largest(expected) > 0:
         return "rounding", float("inf")
     farthest = largest_distance(expected, observed)
     if farthest > allowed or farthest == float("inf"):
