@@ -2,9 +2,9 @@
 ``timm`` and ``peft``, built from configurations without any download.
 
 The models are those of ``tests/check/subjects``; ones of a library that is not installed are left
-out, and the title names it. Each is trained plain and parallelised. Exits with 1 where one differs
-or fails: that is a fault of fuzzshard, of torch or of the library. "not judged" is a limit: the
-table says which.
+out, and the title names it. Each is trained plain and parallelised, by fully_shard and DDP or by
+``--parallelize``. Exits with 1 where one differs or fails: that is a fault of fuzzshard, of torch
+or of the library. "not judged" is a limit: the table says which.
 """
 
 from __future__ import annotations
@@ -55,8 +55,14 @@ def main() -> int:
     )
     parser.add_argument("--steps", type=int, default=3, help="optimizer steps of a training")
     parser.add_argument("--only", default="", help="models whose names contain this")
+    parser.add_argument(
+        "--parallelize", default="", help="FILE:FUNCTION that wraps every model", metavar="NAME"
+    )
     args = parser.parse_args()
-    models = subjects(args.only)
+    models = {
+        name: msgspec.structs.replace(subject, parallelize=args.parallelize)
+        for name, subject in subjects(args.only).items()
+    }
     if not models:
         raise UsageError(f"no model is called {args.only}", "see tests/check/subjects")
     meshes = [MeshShape.parse(text) for text in args.mesh] or DEFAULT_MESHES

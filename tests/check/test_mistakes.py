@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 from msgspec.structs import replace
-from user_models import HERE, Checked, mistake, model
+from user_models import Checked, mistake, model
 
 OWN = "equal to this rank's own gradient: never reduced"
 SUM = "every element is 2.00 times the expected: perhaps a sum over 2 ranks"
@@ -106,12 +106,14 @@ def test_without_a_mistake_nothing_is_reported(checked: Checked):
     checked(mistake("correct", build="build_tied")).require("bitwise")
 
 
-@pytest.mark.parametrize(("how", "difference"), [("averaged", None), ("summed", "gradients")])
+@pytest.mark.parametrize(
+    ("name", "difference"), [("mixed_precision", None), ("summed_in_bfloat16", "gradients")]
+)
 def test_in_bfloat16_a_mistake_is_told_from_rounding(
-    how: str, difference: str | None, checked: Checked
+    name: str, difference: str | None, checked: Checked
 ):
-    parallelize = f"{HERE / 'mistakes' / 'bfloat16.py'}:{how}"
-    (training,) = checked(replace(model("vit"), parallelize=parallelize)).trainings
+    subject = replace(model("vit"), parallelize=mistake(name).parallelize)
+    (training,) = checked(subject).trainings
     assert (training.difference and training.difference.kind) == difference
     (gradients,) = (row for row in training.rows if row.kind == "gradients")
     assert gradients.compared > gradients.left_out
