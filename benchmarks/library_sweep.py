@@ -59,10 +59,12 @@ def main() -> int:
         "--parallelize", default="", help="FILE:FUNCTION that wraps every model", metavar="NAME"
     )
     args = parser.parse_args()
-    models = {
-        name: msgspec.structs.replace(subject, parallelize=args.parallelize)
-        for name, subject in subjects(args.only).items()
-    }
+    models = subjects(args.only)
+    if args.parallelize:
+        models = {
+            name: msgspec.structs.replace(subject, parallelize=args.parallelize)
+            for name, subject in models.items()
+        }
     if not models:
         raise UsageError(f"no model is called {args.only}", "see tests/check/subjects")
     meshes = [MeshShape.parse(text) for text in args.mesh] or DEFAULT_MESHES

@@ -138,13 +138,14 @@ def causes(
             )
         _write_page(corpora[0], by_cause(stored))
         return complain(broken)
-    rows = by_cause([item for _, item in listed(stored, asked)], sort)
-    known = in_order({release for cause in by_cause(stored) for release in cause.releases})
+    known = {v for item in stored for v in (*item.entry.bad_on, *item.entry.good_on)}
     if unknown := [release for release in releases if release not in known]:
+        others = ", ".join(in_order(known))
         raise UsageError(
             f"no entry was run under torch {unknown[0]}",
-            f"choose of {', '.join(known)}" if known else "run replay --update under it",
+            f"choose of {others}" if others else "run replay --update under it",
         )
+    rows = by_cause([item for _, item in listed(stored, asked)], sort)
     if as_json:
         print_json(rows)
     else:

@@ -140,8 +140,6 @@ SEQUENCE_PARALLEL = make_case(
     ),
 )
 
-CLIPPING_BY_LARGEST = (FORWARD, BACKWARD, ClipGradNorm(max_norm=0.1, norm_type="inf"), STEP)
-
 DIVERGENCES = {
     "wrong_output": Planted(make_case(), f"{DIVERGED}/output", FORWARD_AT, "output 0 of the root"),
     "group_norm_ignores_groups": Planted(
@@ -598,7 +596,7 @@ DIVERGENCES = {
         "bounded",
     ),
     "clips_by_the_largest_element_of_a_shard": Planted(
-        make_case(schedule=CLIPPING_BY_LARGEST),
+        make_case(schedule=(FORWARD, BACKWARD, ClipGradNorm(max_norm=0.1, norm_type="inf"), STEP)),
         f"{DIVERGED}/gradient",
         2,
         "a.bias",

@@ -1,4 +1,4 @@
-"""``fully_shard`` in bfloat16, for the outermost repeated blocks of a model and its root."""
+"""``fully_shard`` in bfloat16, for the blocks of a model and its root."""
 
 from __future__ import annotations
 
@@ -7,14 +7,10 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+from fuzzshard.subject.blocks import blocks_of
+
 
 def parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    found: list[str] = []
-    for name, module in model.named_modules():
-        repeats = isinstance(module, nn.ModuleList | nn.Sequential)
-        if repeats and name and not any(name.startswith(f"{outer}.") for outer in found):
-            found.append(name)
-            for block in module.children():
-                fully_shard(block, mesh=mesh, mp_policy=policy)
-    fully_shard(model, mesh=mesh, mp_policy=policy)
+    for module in (*blocks_of(model).values(), model):
+        fully_shard(module, mesh=mesh, mp_policy=policy)

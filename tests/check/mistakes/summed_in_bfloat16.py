@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from divided_by_one import divide_by_one
 from mixed_precision import parallelize as in_mixed_precision
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule
 
 
 def parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
     in_mixed_precision(model, mesh)
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)
+    divide_by_one(model)
