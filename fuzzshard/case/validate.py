@@ -183,7 +183,9 @@ class Checked(ScheduleState):
         somewhere.
         """
         self.has_gradients = False
-        """Whether a parameter has a gradient for certain; only known where losses are scaled."""
+        """Whether a parameter has a gradient, reduced over all ranks, for certain; only known
+        where losses are scaled.
+        """
         self._wrapped = wrapped_modules(case)
         self.num_paths = count_paths(found.modules)
         self._roots = {
@@ -195,14 +197,16 @@ class Checked(ScheduleState):
     def advance(self, *, skipped: bool = False) -> None:
         taken, op = self.taken, self.op
         super().advance(skipped=skipped)
-        if self.case.optimizer.does("scales"):
-            trained = self.found.parameters.keys()
-            self.has_gradients |= any(self.needs_gradient(each.call, trained) for each in taken)
         if op.aborts or op.replaces_parameters or (op.zeroes_gradients and op.set_to_none):
             self.has_gradients = False
         if op.takes:
             partly = self.off["requires_all_reduce"] & self._wrapped
             self.was_reduced_partly = self.case.mesh.replicate is not None and bool(partly)
+            if self.case.optimizer.does("scales") and not self.is_partial:
+                trained = self.found.parameters.keys()
+                self.has_gradients |= any(
+                    self.needs_gradient(each.call, trained) for each in taken
+                )
             reached = frozenset[int]().union(*(self._reached(each.call.target) for each in taken))
             waiting = {self._roots.get(module) for module in self.off["is_last_backward"]}
             self._unfinished = (self._unfinished - reached) | (reached & waiting)
@@ -213,6 +217,11 @@ class Checked(ScheduleState):
                 "a step follows a backward with is_last_backward=False",
                 "it is for backwards that another one follows before the step",
             )
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether the last backward left some gradients to reduce, over some axis of the mesh."""
+        return self.unsynced or self.was_reduced_partly
 
     def _reached(self, target: str) -> frozenset[int]:
         return reached_roots(self.case, self.found, target)
@@ -286,7 +295,7 @@ class Checked(ScheduleState):
         """
         if not self.case.optimizer.does("scales"):
             return
-        partly = self.unsynced or self.was_reduced_partly or ranks_differ(self.case)
+        partly = self.is_partial or ranks_differ(self.case)
         if not self.has_gradients or partly or self.case.optimizer.left_out:
             raise InvalidCase(
                 "a step of a GradScaler may have no gradients", "put a backward before it"

@@ -21,6 +21,7 @@ from fuzzshard.parts.ops import (
     Step,
     ZeroGrad,
 )
+from fuzzshard.parts.options.optimizer import Optimizer
 
 INNER = Block(
     children=(Child(name="a", module=Linear(out=4)), Child(name="b", module=Linear(out=4))),
@@ -135,6 +136,24 @@ def test_a_schedule_that_cannot_run_is_refused(schedule, message):
     with pytest.raises(InvalidCase) as error:
         validate(replace(VALID, schedule=schedule), 4)
     assert message in str(error.value)
+
+
+def test_a_scaler_steps_where_some_backward_has_reduced_a_gradient_over_all_ranks():
+    """A backward of outputs without gradients reduces nothing that was left before it."""
+    flags = [SetFlag(flag="requires_all_reduce", value=value) for value in (False, True)]
+    partly = (flags[0], Forward(), Backward(), flags[1])
+    ends = (Forward(outputs=(1,)), Backward(), Step())
+    case = replace(
+        VALID,
+        model=replace(ROOT, outputs=("h1", "x"), returns="tuple"),
+        inputs=Inputs(batch=2, tensors=(TensorSpec(size=4, requires_grad=True),)),
+        mesh=Mesh(replicate=2, shard=2),
+        schedule=(*partly, *ends),
+        optimizer=Optimizer(grad_scaler="finite"),
+    )
+    with pytest.raises(InvalidCase, match="a step of a GradScaler may have no gradients"):
+        validate(case, 4)
+    validate(replace(case, schedule=(*partly, Forward(), Backward(), *ends)), 4)
 
 
 @pytest.mark.parametrize("op", [SetMode(train=False), SetRequiresGrad(target="head", value=False)])

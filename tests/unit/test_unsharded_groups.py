@@ -93,6 +93,14 @@ def test_a_backward_through_a_frozen_root_for_its_inputs_gathers_it() -> None:
     assert not lacks(off, *through, Reshard(), freezes=frozen, inputs=inputs)
 
 
+def test_a_backward_of_a_group_that_ran_before_its_root_does_not_reach_the_root() -> None:
+    every = groups("a", "b", ROOT)
+    alone = (Forward(target="a"), BACKWARD)
+    assert lacks(Unshard(), *alone, wrap=every)
+    assert not lacks(FORWARD, BACKWARD, Unshard(), *alone, wrap=every)
+    assert not lacks(FORWARD, BACKWARD, Unshard(), Reshard(), *alone, wrap=every)
+
+
 def test_without_resharding_after_backward_groups_stay_unsharded_until_one_that_does() -> None:
     off, on = (SetFlag(flag="reshard_after_backward", value=value) for value in (False, True))
     assert lacks(off, FORWARD, BACKWARD)
