@@ -192,7 +192,7 @@ def new_lifecycle(entry: CorpusEntry) -> CorpusEntry:
 
 def device_kind(info: Mapping[str, str]) -> Literal["cpu", "cuda"]:
     """What kind of device the ranks have that say ``info`` of themselves."""
-    return "cuda" if info["backend"] == "nccl" else "cpu"
+    return "cuda" if "nccl" in info["backend"] else "cpu"
 
 
 def digest(case: Case) -> str:

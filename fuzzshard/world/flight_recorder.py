@@ -20,8 +20,6 @@ from fuzzshard.world.messages import Joined, Position
 LATEST = 64
 """Collectives that a rank tells of: more than any op of a schedule has outstanding."""
 
-_DUMPS = {"nccl": "_dump_nccl_trace_json", "gloo": "_dump_fr_trace_json"}
-
 
 def position() -> Position:
     """Where this rank is; for another thread than the one that trains, which may be waiting for
@@ -35,8 +33,11 @@ def position() -> Position:
 
 
 def dump() -> str:
-    """The recording of this process as JSON; empty where this version has none for the backend."""
-    write = getattr(c10d, _DUMPS[dist.get_backend()], None)
+    """The recording of this process as JSON, of NCCL if it is there; empty where this version has
+    none for the backend.
+    """
+    recorder = "nccl" if "nccl" in dist.get_backend() else "fr"
+    write = getattr(c10d, f"_dump_{recorder}_trace_json", None)
     return "" if write is None else write().decode()  # bytes, though of JSON
 
 

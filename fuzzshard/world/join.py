@@ -102,9 +102,11 @@ def _init_process_group(channel: socket.socket, rank: int, config: WorldConfig) 
 
     from fuzzshard.engines.mesh import one_gloo_device
 
+    # what torch takes where none is named; an offloaded tensor is reduced on the CPU
+    backend = "cpu:gloo,cuda:nccl" if config.device == "cuda" else "gloo"
     with one_gloo_device():
         dist.init_process_group(
-            "nccl" if config.device == "cuda" else "gloo",
+            backend,
             store=_store(channel, rank, config.size),
             rank=rank,
             world_size=config.size,
