@@ -63,3 +63,18 @@ class InfraError(FuzzshardError):
     """The machine or fuzzshard itself failed: no rank could start, the disk is full."""
 
     exit_code = EXIT_INFRA
+
+
+MAX_INFRA_IN_A_ROW = 5
+"""As many cases without a verdict say that the machine is broken, not the case."""
+
+
+def check_infra_in_a_row(count: int, message: str) -> None:
+    """Raises :class:`InfraError` when ``count`` cases in a row had no verdict, the last one for
+    what ``message`` says, and that is too many.
+    """
+    if count >= MAX_INFRA_IN_A_ROW:
+        raise InfraError(
+            f"{count} cases in a row could not be judged, the last one for: {message}",
+            "repair the machine and start again",
+        )

@@ -14,7 +14,7 @@ from fuzzshard.campaign.explain import MendableWorld
 from fuzzshard.campaign.judge import Stopped
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.scripts import ScriptOutcome
-from fuzzshard.errors import InfraError
+from fuzzshard.errors import check_infra_in_a_row
 from fuzzshard.verdict import Verdict
 from fuzzshard.world.processes import kill_ranks
 
@@ -29,8 +29,6 @@ are killed.
 """
 SECONDS_BETWEEN_LOOKS = 0.2
 """How often a command without a campaign looks whether its time is up."""
-MAX_INFRA_IN_A_ROW = 5
-"""As many cases without a verdict stop the campaign: the machine is broken, not the case."""
 
 
 class Control:
@@ -115,17 +113,13 @@ class Control:
         self._halted_at = self.elapsed()
 
     def count_infra(self, verdict: Verdict) -> int:
-        """Counts one more case without a verdict; raises :class:`InfraError` for too many in a
-        row.
+        """Counts one more case without a verdict; raises
+        :class:`fuzzshard.errors.InfraError` for too many in a row.
         """
         with self._lock:
             self.infra_in_a_row += 1
             count = self.infra_in_a_row
-        if count >= MAX_INFRA_IN_A_ROW:
-            raise InfraError(
-                f"{count} cases in a row could not be judged, the last one for: {verdict.message}",
-                "repair the machine and start the campaign again",
-            )
+        check_infra_in_a_row(count, verdict.message)
         return count
 
     def count_judged(self) -> None:

@@ -17,7 +17,7 @@ from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.outcome import Outcome, Replayed, ReplayWorld, obstacle, replay_entry
 from fuzzshard.corpus.store import CASE_FILE
-from fuzzshard.errors import InvalidEntry
+from fuzzshard.errors import InvalidEntry, check_infra_in_a_row
 from fuzzshard.verdict import Verdict
 
 Explain = Callable[[ReplayWorld, Case, Verdict], Sequence[str]]
@@ -61,7 +61,8 @@ def replay(
     ``start_world`` is called at most once, with the number of ranks the set needs, at most
     ``num_ranks``, and not at all where nothing can run. ``deadline`` is that of
     :func:`replay_entry`. What ``explain`` knows is ``KNOWN`` where nothing is expected. Raises
-    :class:`fuzzshard.errors.InfraError` when the ranks cannot start.
+    :class:`fuzzshard.errors.InfraError` when the ranks cannot start, at first or for several
+    entries in a row.
     """
     loaded = {file: _load(file) for file in files}
     entries = [e for e in loaded.values() if isinstance(e, CorpusEntry)]
@@ -70,6 +71,7 @@ def replay(
         for file, entry in loaded.items():
             yield _without_world(file, entry, device, num_ranks)
         return
+    infra_in_a_row = 0
     with start_world(max(sizes)) as world:
         for file, entry in loaded.items():
             if isinstance(entry, InvalidEntry) or obstacle(entry, device, num_ranks):
@@ -87,6 +89,8 @@ def replay(
                 replayed.torch,
                 replayed.verdict,
             )
+            infra_in_a_row = infra_in_a_row + 1 if replayed.outcome is Outcome.INFRA else 0
+            check_infra_in_a_row(infra_in_a_row, replayed.message)
 
 
 def unless_known(

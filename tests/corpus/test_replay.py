@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -304,6 +305,17 @@ def test_a_bad_entry_does_not_stop_the_others(tmp_path: Path) -> None:
     ]
     assert results[1].path == broken.parent
     assert "restore the file or delete it" in results[1].message
+
+
+def test_a_broken_machine_ends_a_replay_and_a_lost_rank_does_not(tmp_path: Path) -> None:
+    files = [save(tmp_path / name) for name in "abcdefgh"]
+    lost = InfraError("lost a rank")
+    seen = outcomes(run(FakeWorld(*[lost] * 4, PASS), *files))
+    assert seen == [Outcome.INFRA] * 4 + [Outcome.FIXED] * 4
+    results = replay(files, FakeWorld(lost).start, device="cpu", num_ranks=2)
+    assert outcomes(itertools.islice(results, 5)) == [Outcome.INFRA] * 5
+    with pytest.raises(InfraError, match=r"5 cases in a row could not be judged.* lost a rank"):
+        next(results)
 
 
 def test_a_flaky_finding_gets_as_many_runs_as_when_it_was_found(tmp_path: Path) -> None:
