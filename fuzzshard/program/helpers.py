@@ -109,9 +109,12 @@ def scaling_parameters(scale):  # a hook of the user on an optimizer
 
 _FILL_STATE = """
 def fill_state(optimizer, saved):  # load_state_dict casts states to the dtype of their parameter
+    held = {p: dict(state) for p, state in optimizer.state.items()}
     optimizer.load_state_dict(saved)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for index, state in saved["state"].items():
+        there = held.get(parameters[index], {})
+        state = {name: t.to(there.get(name, t).dtype) for name, t in state.items()}
         optimizer.state[parameters[index]].update(state)
 """
 

@@ -54,6 +54,13 @@ STATES = {
         optimizer=msgspec.structs.replace(_ADAM, foreach=False),
         engines=("fully_shard",),
     ),
+    "a checkpoint that is assigned, and then loaded into the states of that dtype": bounded(
+        None,
+        (*TRAIN, SaveState(), LoadState(assign=True), LoadState(), *_NEXT),
+        optimizer=Optimizer(kind="nadam", lr=0.01),
+        dtype="float64",
+        engines=("fully_shard",),
+    ),
     "a learning rate that a checkpoint brings back to a new optimizer": bitwise(
         None,
         (*TRAIN, SaveState(), CorruptState(how="rebuild"), LoadState(), *_NEXT),
