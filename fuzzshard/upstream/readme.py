@@ -29,9 +29,8 @@ and this page:
 
 The columns of results count what these commands printed last:
 
-    fuzzshard replay corpus/upstream/*/*.json --device cpu --json > corpus/upstream/results.jsonl
-    fuzzshard replay corpus/upstream/*/*.json --device cuda --json \\
-        > corpus/upstream/results-cuda.jsonl
+    fuzzshard replay corpus/upstream --device cpu --json > corpus/upstream/results.jsonl
+    fuzzshard replay corpus/upstream --device cuda --json > corpus/upstream/results-cuda.jsonl
 
 The first ran with torch 2.13.0 and gloo on CPU. The second ran with torch 2.11.0 and NCCL on four
 H200s; cells of 8 ranks on two of them, with `--ranks-per-device 4`. An empty cell was not replayed
