@@ -135,13 +135,28 @@ def reached_roots(case: Case, found: Facts, target: str) -> frozenset[int]:
     )
 
 
+@functools.lru_cache(maxsize=64)
 def root_groups(case: Case) -> tuple[int, ...]:
-    """For each wrap group the outermost group around it, which becomes its FSDP root; itself if
-    none is.
+    """For each wrap group the group that becomes its FSDP root: the outermost one of those that
+    run in the first forward of it ("determine which state is the root ... by the 1st state to run
+    forward", ``FSDPState._lazy_init``). Where it never runs, the outermost group around it.
     """
-    within = [groups_within(case, index) for index in range(len(case.wrap))]
-    around = [[j for j, inner in enumerate(within) if i in inner] for i in range(len(within))]
-    return tuple(max(groups, default=i) for i, groups in enumerate(around))
+    roots: dict[int, int] = {}
+
+    def initialise(running: Iterable[int]) -> None:
+        for index in sorted(running, reverse=True):  # they are wrapped bottom-up
+            for group in groups_within(case, index):
+                roots.setdefault(group, index)
+
+    paths: dict[str, int] = {}
+    for op in case.schedule:
+        if op.path is not None:
+            paths[op.target] = op.path
+        if op.begins:
+            called = calls_of(case, op.begins.target, paths)
+            initialise(i for i, g in enumerate(case.wrap) if not called.isdisjoint(g.modules))
+    initialise(range(len(case.wrap)))
+    return tuple(roots[index] for index in range(len(case.wrap)))
 
 
 def groups_within(case: Case, index: int) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.flow import Flow
-from fuzzshard.case.groups import calls_of, groups_within, modules_named, wrapped_modules
+from fuzzshard.case.groups import calls_of, modules_named, root_groups, wrapped_modules
 from fuzzshard.case.paths import is_within, is_within_any
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.parts.dtypes import Dtype
@@ -66,8 +66,6 @@ class ScheduleState:
         """Whether nothing ran since a state was loaded."""
         self.saved: Via | None = None
         """How the state was saved last, if there is one to load."""
-        self._root_groups: dict[int, int] = {}
-        """By group that a root knows of since a forward, the group that is its FSDP root."""
         self.flags = SyncFlags(case)
         self.modules = wrapped_modules(case) or frozenset(("",))
         self.off: dict[str, frozenset[str]] = defaultdict(frozenset)
@@ -195,8 +193,6 @@ class ScheduleState:
             self.optimized |= self.parameters_at(op.adds)
         if op.casts_to or op.rebuilds:
             self.optimized = self._made_of()
-        if op.rebuilds:
-            self._root_groups = {}
         if op.casts_to:
             self.cast, self.saved = op.casts_to, None
         self.saved = op.via or self.saved
@@ -221,17 +217,11 @@ class ScheduleState:
         return self._groups_of(modules_named(self.case, self.modules, below))
 
     def _run_groups(self, called: frozenset[str]) -> None:
-        """A forward shards the groups that say so, once all of their modules ran. The first one
-        makes the outermost groups that run the roots of all groups within
-        (``FSDPState._lazy_init``).
+        """A forward shards the groups that say so, once all of their modules ran.
 
         "The registered parameters are the sharded parameters if ``True``" (docstring of
         ``fully_shard``). What is gathered ahead may not be used.
         """
-        new = self._groups_of(called) - self._root_groups.keys()
-        for i in sorted(new, reverse=True):  # they are wrapped bottom-up
-            for within in (i, *groups_within(self.case, i)):
-                self._root_groups.setdefault(within, i)
         for i in self._groups_of(called):
             group, (whole, whole_as_root, ranks) = self.case.wrap[i], self.after_forward[i]
             keeps = whole or (whole_as_root and self._root_groups[i] == i)
@@ -250,7 +240,7 @@ class ScheduleState:
         through it only for a gradient of its inputs.
         """
         kept = self._groups_of(self.off["reshard_after_backward"])
-        behind = {i for i, root in self._root_groups.items() if root in forward.roots}
+        behind = {i for i, root in enumerate(self._root_groups) if root in forward.roots}
         gathered = behind | self._groups_of(forward.modules)
         self.unsharded = (self.unsharded - (behind - kept)) | (gathered & kept)
 
@@ -264,7 +254,7 @@ class ScheduleState:
         def is_behind(root: int) -> bool:
             if "" in self.case.wrap[root].modules:
                 return self.needs_gradient(call, owners.keys(), inputs=True)
-            within = {i for i, other in self._root_groups.items() if other == root}
+            within = {i for i, other in enumerate(self._root_groups) if other == root}
             return self.needs_gradient(call, {fqn for fqn, i in owners.items() if i in within})
 
         return frozenset(
@@ -283,6 +273,10 @@ class ScheduleState:
     @functools.cached_property
     def _flow(self) -> Flow:
         return Flow(self.case.model, self.case.inputs, facts(self.case), self.case.ties)
+
+    @functools.cached_property
+    def _root_groups(self) -> tuple[int, ...]:
+        return root_groups(self.case)
 
     def _set_flag(self, switch: Switch) -> None:
         chosen = frozenset(modules_named(self.case, self.modules, switch.below))

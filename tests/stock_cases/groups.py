@@ -143,6 +143,14 @@ COMMUNICATION = {
     "streams that two roots share": bitwise(
         wrap=configured("a", "b", communication=("share_streams",))
     ),
+    "modules that run by themselves before the root, each its own root": bounded(
+        schedule=(
+            *(flag("requires_gradient_sync", False), Forward(target="a"), BACKWARD),
+            *(flag("requires_gradient_sync", True), Forward(target="b"), BACKWARD),
+            *(Forward(target="a", batch=1), BACKWARD, STEP),
+        ),
+        engines=("fully_shard",),
+    ),
 }
 
 FINALIZED = {
