@@ -64,6 +64,11 @@ def told(option: CommunicationOption, **options: Any) -> Stock:
 
 
 SHARDING = {
+    "offloaded gradients that a scaler looks through": bitwise(
+        None,
+        wrap=configured("a", "b", ROOT, offload="unpinned"),
+        optimizer=Optimizer(grad_scaler="finite"),
+    ),
     "offloaded, with every delay": bounded(
         mesh=_HSDP,
         wrap=configured("a", "b", ROOT, offload="unpinned"),
