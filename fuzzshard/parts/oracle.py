@@ -227,7 +227,7 @@ class Oracle:
         """Write the statements of the op that is looked at, and what they must do."""
         return lines
 
-    def within(self, aim: Aim, lines: list[str]) -> list[str]:
+    def within(self, scope: Scope, lines: list[str]) -> list[str]:
         """Write the whole run, from building the model on."""
         return lines
 

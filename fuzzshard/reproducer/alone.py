@@ -38,7 +38,7 @@ class Alone(Writer):
         if self.program.by_hand:
             run.append(f"by_hand = {self.by_hand('model')}")
         run += self.program.lines
-        run = rule.within(self.aim, run)
+        run = rule.within(scope, run)
         return [*lines, *self._delays, *run, *self._verdict]
 
     def _build_lines(self) -> list[str]:

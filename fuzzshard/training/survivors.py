@@ -8,6 +8,8 @@ import time
 import weakref
 from collections.abc import Collection, Mapping
 
+import torch
+
 from fuzzshard.engines.base import Engine
 
 PATIENCE_SECONDS = 0.25
@@ -45,12 +47,14 @@ def wait_for_survivors(watched: Collection[Survivors]) -> None:
 
 def collect_garbage() -> None:
     """Until nothing is left: what a graph of autograd held becomes garbage only when the graph is
-    gone.
+    gone. A backward that raised leaves the rest of its graph in the queue of its thread, until the
+    next backward.
 
     ``gc.collect`` does nothing and returns 0 while another thread collects, which waits there for
     a finalizer or for the interpreter; only what tells the callbacks of this thread that it has
     ended was a collection.
     """
+    torch.autograd.backward(torch.ones((), requires_grad=True))
     this_thread, collected = threading.get_ident(), False
 
     def notice(phase: str, info: Mapping[str, int]) -> None:

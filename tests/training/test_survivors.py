@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from fuzzshard.training import survivors
 from fuzzshard.training.survivors import (
@@ -59,6 +60,27 @@ def test_another_thread_that_collects_is_waited_for(late: bool) -> None:
     collect_garbage()
     assert cycle() is None
     other.join()
+
+
+def _raise(_gradient: torch.Tensor) -> None:
+    raise InterruptedError
+
+
+def test_what_a_backward_that_raised_has_left_in_its_queue_is_let_go_of() -> None:
+    weight = torch.nn.Parameter(torch.ones(2, 2))
+    once, again = (weight @ torch.ones(2) for _ in range(2))
+    for output in (once, again):
+        output.register_hook(_raise)
+    with pytest.raises(InterruptedError):
+        (once + again).sum().backward()
+    left = weakref.ref(weight)
+    del weight, once, again, output
+    while gc.collect():
+        pass
+    assert left() is not None, "autograd drops the queue: no backward has to follow"
+    with torch.no_grad():
+        collect_garbage()
+    assert left() is None
 
 
 class Held(Survivors):

@@ -72,10 +72,11 @@ class Leak(oracle.Oracle):
         return [f"before = {_hook_count(scope)}"] if scope.aim.detail == "hook" else []
 
     @override
-    def within(self, aim: oracle.Aim, lines: list[str]) -> list[str]:
+    def within(self, scope: oracle.Scope, lines: list[str]) -> list[str]:
         """In a function, after which nothing of the model is there."""
-        if aim.detail != "survivor":
+        if scope.aim.detail != "survivor":
             return lines
+        aborts = any(op.aborts for op in scope.case.schedule)
         watched = "[*model.named_modules(), *model.named_parameters()]"
         lines = [*lines, f"return {{name: weakref.ref(thing) for name, thing in {watched}}}"]
         return [
@@ -86,6 +87,7 @@ class Leak(oracle.Oracle):
             "",
             "",
             "watched = run()",
+            *(["torch.ones((), requires_grad=True).backward()  # drops an aborted one"] * aborts),
             "while gc.collect():",
             "    pass",
             "left = [name or 'the root' for name, thing in watched.items() if thing() is not "
