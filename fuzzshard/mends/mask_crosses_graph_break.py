@@ -4,8 +4,9 @@ the graph.
 The placement of such a lookup's result holds a mask of the indices until the result is reduced
 (``_MaskPartial`` in ``torch/distributed/tensor/placement_types.py``). The mask is no inner tensor
 of the DTensor. Where the lookup ran outside the graph, as in a module whose hooks break it, Dynamo
-makes a fake tensor of the result, and the mask stays a real one, or there is none. A DTensor that
-waits for such a mask cannot be an input of a graph (``VariableBuilder.wrap_tensor`` in
+makes a fake tensor of the result, and the mask stays a real one, or there is none. Even an empty
+mask differs from its copy, with which a guard compares it. A DTensor that waits for such a mask
+cannot be an input of a graph (``VariableBuilder.wrap_tensor`` in
 ``torch/_dynamo/variables/builder.py``).
 """
 
@@ -38,11 +39,11 @@ EDITS = (
         """
         source = self.get_source()
         for placement in getattr(value, "placements", ()):
-            if getattr(placement, "mask_buffer", None) is not None and placement.mask_buffer.data is not None:
+            if hasattr(placement, "mask_buffer"):
                 unimplemented(
                     gb_type="DTensor with the mask of a lookup outside the graph",
                     context=str(value.placements),
-                    explanation="The mask is no inner tensor of the DTensor.",
+                    explanation="The mask is no inner tensor of the DTensor, nor equal to a copy.",
                     hints=["Reduce the output of the embedding where it is looked up."],
                 )
         """,
