@@ -145,7 +145,7 @@ def root_groups(case: Case) -> tuple[int, ...]:
 
     def initialise(running: Iterable[int]) -> None:
         for index in sorted(running, reverse=True):  # they are wrapped bottom-up
-            for group in groups_within(case, index):
+            for group in (index, *groups_within(case, index)):
                 roots.setdefault(group, index)
 
     paths: dict[str, int] = {}

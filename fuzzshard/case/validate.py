@@ -75,6 +75,13 @@ def _check_targets(case: Case, found: Facts) -> None:
             raise InvalidCase(
                 f"forward names {call.target!r}, which is not a module", "use a path of the model"
             )
+    num_paths = count_paths(found.modules)
+    for op in case.schedule:
+        if op.path is not None and not 0 <= op.path < num_paths.get(op.target, 0):
+            raise InvalidCase(
+                f"block {op.target!r} has no path {op.path}",
+                "give one of its calls more alternatives",
+            )
 
 
 def _check_sizes(case: Case, found: Facts, world_size: int | None) -> None:
@@ -187,7 +194,6 @@ class Checked(ScheduleState):
         where losses are scaled.
         """
         self._wrapped = wrapped_modules(case)
-        self.num_paths = count_paths(found.modules)
         self._roots = {
             m: r for r, g in zip(root_groups(case), case.wrap, strict=True) for m in g.modules
         }
