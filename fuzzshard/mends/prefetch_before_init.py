@@ -56,7 +56,8 @@ EDITS = (
         async_op = target_fsdp_param_group.unshard_async_op
         """,
         """
-        target_fsdp_param_group.lazy_init()
+        if not hasattr(target_fsdp_param_group.comm_ctx, "all_gather_stream"):
+            target_fsdp_param_group.lazy_init()
         async_op = target_fsdp_param_group.unshard_async_op
         """,
     ),
