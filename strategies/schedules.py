@@ -14,7 +14,7 @@ from fuzzshard.case.communication import looks_at_unsharded
 from fuzzshard.case.edit import with_reshards
 from fuzzshard.case.facts import has_own_statistics
 from fuzzshard.case.graph import count_paths
-from fuzzshard.case.groups import reached_roots
+from fuzzshard.case.groups import reached_roots, roots_by_op
 from fuzzshard.case.paths import is_within
 from fuzzshard.parts import ops
 from fuzzshard.parts.engines import specs
@@ -192,8 +192,9 @@ class Run:
         self.ops.append(ops.running(Call(target, self.batch, grad, outputs, inference)))
 
     def reached(self, target: str) -> frozenset[int]:
-        """The FSDP roots that a backward of a forward of ``target`` reaches."""
-        return reached_roots(self.case, self.subject.found, target)
+        """The FSDP roots that a backward of a forward of ``target`` reaches, if it comes next."""
+        ran = replace(self.case, schedule=(*self.ops, ops.running(Call(target))))
+        return reached_roots(self.case, self.subject.found, target, roots_by_op(ran)[-1])
 
     def outputs(self, target: str) -> tuple[int, ...] | None:
         """The outputs that enter the loss, of which one requires a gradient at least."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.facts import Facts
@@ -11,7 +11,7 @@ from fuzzshard.case.graph import Block, Call, Module, join, modules_below, resol
 from fuzzshard.case.paths import is_within
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.leaf import Leaf
-from fuzzshard.parts.op import Below
+from fuzzshard.parts.op import Below, Op
 
 
 def modules_called(node: Call, block: str, paths: Mapping[str, int] | None) -> tuple[str, ...]:
@@ -119,28 +119,47 @@ def uses_outside_groups(case: Case, found: Facts, target: str) -> Iterator[tuple
         yield from visit(*start, frozenset())
 
 
-def reached_roots(case: Case, found: Facts, target: str) -> frozenset[int]:
-    """The FSDP roots (as in :func:`root_groups`) that a backward of a forward of ``target`` can
-    reach.
+def reached_roots(case: Case, found: Facts, target: str, roots: Sequence[int]) -> frozenset[int]:
+    """Those of the FSDP ``roots`` of the wrap groups that a backward of a forward of ``target``
+    can reach.
 
     torch ends what flags began in a root in a backward that reaches it, and in no other.
     """
     called = calls_of(case, target)
     return frozenset(
         root
-        for root, group in zip(root_groups(case), case.wrap, strict=True)
+        for root, group in zip(roots, case.wrap, strict=True)
         if any(
             m in called and any(is_within(f, m) for f in found.parameters) for m in group.modules
         )
     )
 
 
-@functools.lru_cache(maxsize=64)
 def root_groups(case: Case) -> tuple[int, ...]:
-    """For each wrap group the group that becomes its FSDP root: the outermost one of those that
-    run in the first forward of it ("determine which state is the root ... by the 1st state to run
-    forward", ``FSDPState._lazy_init``). Where it never runs, the outermost group around it.
+    """The FSDP roots of the wrap groups in the model that a case begins with."""
+    return roots_by_op(case)[0]
+
+
+@functools.lru_cache(maxsize=64)
+def roots_by_op(case: Case) -> tuple[tuple[int, ...], ...]:
+    """By op, for each wrap group the group that is its FSDP root in the model that is there: the
+    outermost one of those that run in the first forward of it ("determine which state is the root
+    ... by the 1st state to run forward", ``FSDPState._lazy_init``). Where it never runs, the
+    outermost group around it. A model that was built anew may run in another order.
     """
+    found: list[tuple[int, ...]] = []
+    model: list[Op] = []
+    paths: dict[str, int] = {}
+    for op in case.schedule:
+        model.append(op)
+        if op.rebuilds:
+            found += [_roots(case, model, paths)] * len(model)
+            model = []
+    return (*found, *[_roots(case, model, paths)] * (len(model) + 1))
+
+
+def _roots(case: Case, ops: Iterable[Op], paths: dict[str, int]) -> tuple[int, ...]:
+    """The roots of a model on which ``ops`` run; ``paths`` are followed."""
     roots: dict[int, int] = {}
 
     def initialise(running: Iterable[int]) -> None:
@@ -148,8 +167,7 @@ def root_groups(case: Case) -> tuple[int, ...]:
             for group in (index, *groups_within(case, index)):
                 roots.setdefault(group, index)
 
-    paths: dict[str, int] = {}
-    for op in case.schedule:
+    for op in ops:
         if op.path is not None:
             paths[op.target] = op.path
         if op.begins:

@@ -10,23 +10,23 @@ from collections.abc import Mapping
 from fuzzshard.case.autograd import Tape, Value, reached
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts, facts
-from fuzzshard.case.groups import root_groups
+from fuzzshard.case.groups import roots_by_op
 from fuzzshard.case.schedule_state import follow
 
 
 @functools.lru_cache(maxsize=64)
 def passed_roots(case: Case, rank: int) -> Mapping[int, frozenset[int]]:
-    """The roots, as :func:`root_groups` numbers them, by the index of the backward's op.
+    """The roots, as :func:`roots_by_op` numbers them, by the index of the backward's op.
 
     A backward passes a root where it comes to an output of one of its modules.
     """
-    tape, roots = _Hooks(case, facts(case)).tape, root_groups(case)
+    tape, roots = _Hooks(case, facts(case)).tape, roots_by_op(case)
     passed = {}
     for at in follow(case, rank):
         losses = tape.follow(at)
         if at.op.takes:
             passed[at.index] = frozenset(
-                roots[group] for node in reached(losses) for group in node.hooks
+                roots[at.index][group] for node in reached(losses) for group in node.hooks
             )
     return passed
 

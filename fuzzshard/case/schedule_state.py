@@ -14,7 +14,7 @@ from typing import NamedTuple
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.flow import Flow
-from fuzzshard.case.groups import calls_of, modules_named, root_groups, wrapped_modules
+from fuzzshard.case.groups import calls_of, modules_named, roots_by_op, wrapped_modules
 from fuzzshard.case.paths import is_within, is_within_any
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.parts.dtypes import Dtype
@@ -224,7 +224,7 @@ class ScheduleState:
         """
         for i in self._groups_of(called):
             group, (whole, whole_as_root, ranks) = self.case.wrap[i], self.after_forward[i]
-            keeps = whole or (whole_as_root and self._root_groups[i] == i)
+            keeps = whole or (whole_as_root and self.roots[i] == i)
             shards = (
                 not keeps and ranks == self.case.mesh.shard and called.issuperset(group.modules)
             )
@@ -240,7 +240,7 @@ class ScheduleState:
         through it only for a gradient of its inputs.
         """
         kept = self._groups_of(self.off["reshard_after_backward"])
-        behind = {i for i, root in enumerate(self._root_groups) if root in forward.roots}
+        behind = {i for i, root in enumerate(self.roots) if root in forward.roots}
         gathered = behind | self._groups_of(forward.modules)
         self.unsharded = (self.unsharded - (behind - kept)) | (gathered & kept)
 
@@ -254,12 +254,10 @@ class ScheduleState:
         def is_behind(root: int) -> bool:
             if "" in self.case.wrap[root].modules:
                 return self.needs_gradient(call, owners.keys(), inputs=True)
-            within = {i for i, other in enumerate(self._root_groups) if other == root}
+            within = {i for i, other in enumerate(self.roots) if other == root}
             return self.needs_gradient(call, {fqn for fqn, i in owners.items() if i in within})
 
-        return frozenset(
-            filter(is_behind, {self._root_groups[i] for i in self._groups_of(modules)})
-        )
+        return frozenset(filter(is_behind, {self.roots[i] for i in self._groups_of(modules)}))
 
     def needs_gradient(self, call: Call, parameters: Set[str], *, inputs: bool = False) -> bool:
         """Whether the loss of a forward depends on one of ``parameters`` that is not frozen; or on
@@ -274,9 +272,14 @@ class ScheduleState:
     def _flow(self) -> Flow:
         return Flow(self.case.model, self.case.inputs, facts(self.case), self.case.ties)
 
+    @property
+    def roots(self) -> tuple[int, ...]:
+        """The FSDP root of each wrap group."""
+        return self._roots_by_op[self.index]
+
     @functools.cached_property
-    def _root_groups(self) -> tuple[int, ...]:
-        return root_groups(self.case)
+    def _roots_by_op(self) -> tuple[tuple[int, ...], ...]:
+        return roots_by_op(self.case)
 
     def _set_flag(self, switch: Switch) -> None:
         chosen = frozenset(modules_named(self.case, self.modules, switch.below))

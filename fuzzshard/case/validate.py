@@ -16,7 +16,6 @@ from fuzzshard.case.facts import Facts, facts, has_own_statistics
 from fuzzshard.case.graph import Alias, Block, count_paths, resolve, walk
 from fuzzshard.case.groups import (
     reached_roots,
-    root_groups,
     uses_outside_groups,
     wrapped_modules,
 )
@@ -194,9 +193,6 @@ class Checked(ScheduleState):
         where losses are scaled.
         """
         self._wrapped = wrapped_modules(case)
-        self._roots = {
-            m: r for r, g in zip(root_groups(case), case.wrap, strict=True) for m in g.modules
-        }
         self._unfinished: frozenset[int] = frozenset()
 
     @override
@@ -214,8 +210,14 @@ class Checked(ScheduleState):
                     self.needs_gradient(each.call, trained) for each in taken
                 )
             reached = frozenset[int]().union(*(self._reached(each.call.target) for each in taken))
-            waiting = {self._roots.get(module) for module in self.off["is_last_backward"]}
+            waiting = {
+                root
+                for root, group in zip(self.roots, self.case.wrap, strict=True)
+                if not self.off["is_last_backward"].isdisjoint(group.modules)
+            }
             self._unfinished = (self._unfinished - reached) | (reached & waiting)
+        if op.rebuilds:
+            self._unfinished = frozenset()
         if self.case.finalize is not None:
             self._check_finalize(op)
         if op.updates and self._unfinished:
@@ -230,7 +232,7 @@ class Checked(ScheduleState):
         return self.unsynced or self.was_reduced_partly
 
     def _reached(self, target: str) -> frozenset[int]:
-        return reached_roots(self.case, self.found, target)
+        return reached_roots(self.case, self.found, target, self.roots)
 
     def _check_finalize(self, op: Op) -> None:
         """What ``finalize_backward`` is not for (its docstring).

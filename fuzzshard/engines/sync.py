@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from fuzzshard.case.groups import root_groups
+from fuzzshard.case.groups import roots_by_op
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.engines.mesh import RankMesh
 
@@ -52,7 +52,6 @@ class ExplicitSync:
         dtypes: GradientDtypes = FULL_PRECISION,
     ) -> None:
         self.mesh, self.owners, self.flags, self.dtypes = mesh, owners, flags, dtypes
-        self.roots = root_groups(flags.case)
         self.local: dict[str, torch.Tensor] = {}
         """What has not been averaged over the whole mesh yet."""
         self.unreduced: dict[str, torch.Tensor] = {}
@@ -76,11 +75,14 @@ class ExplicitSync:
                 self._hooks.setdefault(fqn, {}).update(hooks)
                 hooks.clear()
 
-    def after_backward(self, parameters: dict[str, torch.nn.Parameter], passed: Set[int]) -> None:
+    def after_backward(
+        self, parameters: dict[str, torch.nn.Parameter], index: int, passed: Set[int]
+    ) -> None:
         """Accumulates, and reduces the gradients of the groups that synchronise now.
 
-        A backward ends the iteration of all groups of the FSDP roots that it ``passed``, whether
-        it brings them a gradient or not. What no group manages is averaged by hand, all of it.
+        The backward is the op ``index``. It ends the iteration of all groups of the FSDP roots
+        that it ``passed``, whether it brings them a gradient or not. What no group manages is
+        averaged by hand, all of it.
         """
         news = {fqn: g for fqn in self.owners if (g := self._take(fqn, parameters)) is not None}
         for fqn, new in news.items():
@@ -91,16 +93,18 @@ class ExplicitSync:
                     if self.dtypes.accumulate
                     else total
                 )
-        roots = {UNMANAGED, *passed, *(self._root(self.owners[fqn]) for fqn in news)}
+        roots: dict[int | None, int | None] = {UNMANAGED: UNMANAGED}
+        roots |= enumerate(roots_by_op(self.flags.case)[index])
+        ending = {UNMANAGED, *passed, *(roots[self.owners[fqn]] for fqn in news)}
         due: dict[str, torch.Tensor] = {}
         for fqn, owner in self.owners.items():
             parameter = parameters[fqn]
             parameter.grad = self._reduced[fqn]
-            if owner in self.filling and self._root(owner) in roots and self.flags.reduce[owner]:
+            if owner in self.filling and roots[owner] in ending and self.flags.reduce[owner]:
                 self._fill(fqn, parameters)
-            if self._root(owner) in roots and self.flags.reduce[owner]:
+            if roots[owner] in ending and self.flags.reduce[owner]:
                 self.unreduced.pop(fqn, None)
-            if fqn in self.local and self._root(owner) in roots and self.flags.synced(owner):
+            if fqn in self.local and roots[owner] in ending and self.flags.synced(owner):
                 due[fqn] = self._to_reduce_dtype(fqn, self.local.pop(fqn), parameters)
         for fqn, averaged in self.averages(due).items():
             parameter, average = parameters[fqn], averaged.to(parameters[fqn].dtype)
@@ -154,9 +158,6 @@ class ExplicitSync:
         if local is None or reduced is None:
             return reduced if local is None else local
         return reduced + local
-
-    def _root(self, owner: int | None) -> int | None:
-        return UNMANAGED if owner is UNMANAGED else self.roots[owner]
 
     def averages(self, local: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the sums of ``local`` gradients over the mesh, each divided as its group says.

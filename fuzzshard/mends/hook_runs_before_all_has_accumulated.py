@@ -6,8 +6,9 @@ runs twice in a backward. The first one comes before autograd has accumulated th
 backward, and usually has nothing to reduce; but it does reduce what microbatches have left before,
 under ``set_requires_gradient_sync(False)``. So the hook sees the gradient of those first, and then
 the whole: an optimizer in the hook makes two steps in place of one. This change runs all hooks
-when the backward ends. torch may prefer to run those of a group after its last post-backward: an
-optimizer in the hook is there to free gradients early.
+when the backward ends, and the stream that they run on waits for the reductions first. torch may
+prefer to run those of a group after its last post-backward: an optimizer in the hook is there to
+free gradients early.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -69,7 +70,9 @@ _RUN_HOOKS = """
 for state in self._state_ctx.all_states:
     for param_group in state._fsdp_param_groups:
         for fsdp_param in param_group.fsdp_params:
-            if fsdp_param.__dict__.pop("_hooks_are_due", False):
+            stream = fsdp_param.__dict__.pop("_hooks_are_due_after", None)
+            if stream is not None:
+                param_group.device_handle.current_stream().wait_stream(stream)
                 for hook in fsdp_param.sharded_param._post_accumulate_grad_hooks.values():
                     hook(fsdp_param.sharded_param)
 """
@@ -82,7 +85,7 @@ EDITS = (
     Edit(
         "torch.distributed.fsdp._fully_shard._fsdp_collectives:foreach_reduce",
         "hook(fsdp_param.sharded_param)",
-        "fsdp_param._hooks_are_due = True",
+        "fsdp_param._hooks_are_due_after = post_reduce_stream",
     ),
     Edit(
         f"{_STATE}._root_post_backward_final_callback",

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from fuzzshard.case.arrivals import arrivals
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
-from fuzzshard.case.groups import root_groups
+from fuzzshard.case.groups import roots_by_op
 from fuzzshard.case.passed_roots import passed_roots
 from fuzzshard.case.schedule_state import follow
 from fuzzshard.reproducer.aim import Aim
@@ -54,7 +54,7 @@ def sync_plan(
     averaged.
     """
     owners = {name: owner for name, owner in facts(case).owners.items() if owner in by_hand}
-    groups = root_groups(case)
+    groups = roots_by_op(case)[last]
     roots = {name: None if owner is None else groups[owner] for name, owner in owners.items()}
     several = len(set(roots.values())) > 1
     unsynced: dict[int, tuple[str, ...]] = {}

@@ -26,6 +26,10 @@ RANKS = min(2, cuda_devices())
 FAULTS = Path(__file__).parents[1] / "planted" / "faults"
 CASES = {name: stock.case for name, stock in STOCK.items()} | dict(NEEDS_CUDA)
 CASES = {name: case for name, case in CASES.items() if case.mesh.size <= RANKS}
+KNOWN = {
+    "offloaded gradients that a scaler looks through": ("scale_is_read_before_it_arrives",),
+}
+"""The mends of what stock torch does wrong on CUDA, now and then."""
 
 
 def _passes_dataclass(case: Case) -> bool:
@@ -40,11 +44,12 @@ def devices() -> Iterator[World]:
         yield world
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_stock_torch_passes_on_cuda(devices: World, case: Case) -> None:
+@pytest.mark.parametrize("name", CASES)
+def test_stock_torch_passes_on_cuda(devices: World, name: str) -> None:
+    case = CASES[name]
     if _passes_dataclass(case) and Version(devices.info["torch"]) < Version("2.13"):
         pytest.skip("older torch does not see the tensors in a dataclass")
-    verdict = devices.run(case)
+    verdict = devices.run(case, mends=KNOWN.get(name, ()))
     assert verdict.status is Status.PASS, (verdict.findings[:3], verdict.message)
 
 

@@ -34,7 +34,15 @@ from fuzzshard.parts.leaves.embedding import Embedding
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
 from fuzzshard.parts.op import Op
-from fuzzshard.parts.ops import Abort, Forward, Reshard, Unshard
+from fuzzshard.parts.ops import (
+    Abort,
+    CorruptState,
+    Forward,
+    LoadState,
+    Reshard,
+    SaveState,
+    Unshard,
+)
 from fuzzshard.parts.options.communication import CommunicationOption
 from stock_cases.stock import Stock, bitwise, bounded, configured, flag, imprecise
 
@@ -153,6 +161,14 @@ COMMUNICATION = {
             *(flag("requires_gradient_sync", False), Forward(target="a"), BACKWARD),
             *(flag("requires_gradient_sync", True), Forward(target="b"), BACKWARD),
             *(Forward(target="a", batch=1), BACKWARD, STEP),
+        ),
+        engines=("fully_shard",),
+    ),
+    "a module that runs by itself first in a model that was built anew, and is its own root": told(
+        "zeros_for_unused",
+        schedule=(
+            *(*TWO_STEPS, SaveState(), CorruptState(how="rebuild"), LoadState(), Unshard()),
+            *(Forward(target="a", batch=2), BACKWARD, Reshard(), STEP),
         ),
         engines=("fully_shard",),
     ),

@@ -13,7 +13,18 @@ from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.op import Op
-from fuzzshard.parts.ops import Abort, Cast, Forward, Reshard, SetFlag, SetRequiresGrad, Unshard
+from fuzzshard.parts.ops import (
+    Abort,
+    Cast,
+    CorruptState,
+    Forward,
+    LoadState,
+    Reshard,
+    SaveState,
+    SetFlag,
+    SetRequiresGrad,
+    Unshard,
+)
 
 PARTLY_USED = Block(
     children=children(a=Linear(out=5), b=Linear(out=3)),
@@ -99,6 +110,13 @@ def test_a_backward_of_a_group_that_ran_before_its_root_does_not_reach_the_root(
     assert lacks(Unshard(), *alone, wrap=every)
     assert not lacks(FORWARD, BACKWARD, Unshard(), *alone, wrap=every)
     assert not lacks(FORWARD, BACKWARD, Unshard(), Reshard(), *alone, wrap=every)
+
+
+def test_a_model_that_was_built_anew_has_the_roots_of_its_own_first_forwards() -> None:
+    every = groups("a", "b", ROOT)
+    anew = (FORWARD, BACKWARD, SaveState(), CorruptState(how="rebuild"), LoadState(), Unshard())
+    assert lacks(*anew, Forward(target="a"), BACKWARD, wrap=every)
+    assert not lacks(*anew, FORWARD, BACKWARD, wrap=every)
 
 
 def test_without_resharding_after_backward_groups_stay_unsharded_until_one_that_does() -> None:

@@ -86,7 +86,7 @@ class FullyShard(Engine):
 
     @override
     def after_backward(self, index: int) -> None:
-        self.sync.after_backward(self.trained, set())
+        self.sync.after_backward(self.trained, index, set())
 
     @override
     def gradients(self) -> dict[str, dict[str, torch.Tensor | None]]:

@@ -124,7 +124,7 @@ class Reference(Engine):
     def after_backward(self, index: int) -> None:
         self.master_weights.register_masters()
         passed = passed_roots(self.case, self.mesh.rank)[index]
-        self.sync.after_backward(self.trained, passed)
+        self.sync.after_backward(self.trained, index, passed)
 
     @override
     def recover(self) -> None:

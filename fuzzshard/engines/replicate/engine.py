@@ -51,7 +51,7 @@ class Replicate(DDP):
     def after_backward(self, index: int) -> None:
         """Averages by hand what ``replicate`` was told to ignore."""
         NoSyncEngine.after_backward(self, index)
-        self.sync.after_backward(self.trained, set())
+        self.sync.after_backward(self.trained, index, set())
 
     @override
     def gradients(self) -> dict[str, dict[str, torch.Tensor | None]]:
