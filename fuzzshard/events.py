@@ -263,11 +263,14 @@ class Finishing(Event, frozen=True, kw_only=True, tag="finishing"):
 
 
 class InfraTrouble(Event, frozen=True, kw_only=True, tag="infra_trouble"):
-    """A case that could not be judged, through no fault of torch; ``in_a_row`` of them by now."""
+    """A case that could not be judged, through no fault of torch, and is saved at ``path``;
+    ``in_a_row`` of them by now.
+    """
 
     index: int
     message: str
     in_a_row: int
+    path: str = ""
 
 
 class KnownFinding(msgspec.Struct, frozen=True, kw_only=True):

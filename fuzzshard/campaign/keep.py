@@ -24,6 +24,7 @@ from fuzzshard.corpus.store import (
     INCONCLUSIVE_FOLDER,
     NO_SCRIPT,
     SCRIPT_FILE,
+    UNJUDGED_FOLDER,
     UNSHRUNK_FILE,
     entry_files,
     save_recordings,
@@ -85,6 +86,12 @@ class Keeper:
         if not folder.exists():
             write_atomic(folder / UNSHRUNK_FILE, codec.encode(case) + b"\n")
         return folder
+
+    def save_unjudged(self, case: Case) -> Path:
+        """Saves a case that no verdict could be had on; returns its file."""
+        file = self.corpus / UNJUDGED_FOLDER / f"{slug('case', case)}.json"
+        write_atomic(file, codec.encode(case) + b"\n")
+        return file
 
     def save_judged(self, folder: Path, judged: Judged) -> CorpusEntry:
         """Replaces the entry in ``folder`` by what came of it; :meth:`verify` runs its script."""

@@ -83,8 +83,11 @@ class Worker:
             found, known = self._judge(index, drawn)
             verdict = found.verdict
             if verdict.status is Status.INFRA:
+                path = str(shared.keeper.save_unjudged(found.case))
                 count = shared.control.count_infra(verdict)
-                self._emit(InfraTrouble(index=index, message=verdict.message, in_a_row=count))
+                self._emit(
+                    InfraTrouble(index=index, message=verdict.message, in_a_row=count, path=path)
+                )
                 continue
             shared.control.count_judged()
             if known:

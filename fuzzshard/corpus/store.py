@@ -32,6 +32,7 @@ PAGE_FILE = "report.html"
 """The page that a campaign keeps in its corpus."""
 RECORDING_FILE = "flight_recorder_{rank}.json"
 FINDINGS_FOLDER = "findings"
+UNJUDGED_FOLDER = "unjudged"
 INCONCLUSIVE_FOLDER = "inconclusive"
 
 NO_SCRIPT = "# No reproducer could be generated"

@@ -14,6 +14,7 @@ _STANDARD = (
         "import contextlib",
         "import copy",
         "import dataclasses",
+        "import functools",
         "import gc",
         "import os",
         "import re",

@@ -51,15 +51,19 @@ def freeze_lines(case: Case, root: str, *, after_wrap: bool, flat: bool = False)
 
 
 def checkpoint_lines(case: Case, root: str, *, reference: bool) -> list[str]:
-    """Activation checkpointing, innermost first, as attributes are set on wrappers; a batch norm
-    computed twice counts twice, also in the reference.
+    """Activation checkpointing, innermost first, as attributes are set on wrappers.
+
+    A batch norm computed twice counts twice, also in the reference. That is checkpointed by
+    ``torch.utils.checkpoint`` itself, which both APIs call.
     """
     lines = []
     for checkpoint in sorted(case.checkpoints, key=lambda c: -c.module.count(".")):
         module = at(root, checkpoint.module)
-        if reference and not has_batch_norm(case, checkpoint.module):
-            continue
-        if checkpoint.implementation == "composable":
+        if reference:
+            if checkpoint.implementation != "utils" and has_batch_norm(case, checkpoint.module):
+                again = f"functools.partial(checkpointed, {module}.forward, use_reentrant=False)"
+                lines.append(f"{module}.forward = {again}")
+        elif checkpoint.implementation == "composable":
             lines.append(f"checkpoint({module})")
         elif checkpoint.implementation == "wrapper":
             lines.append(f"{module} = checkpoint_wrapper({module})")

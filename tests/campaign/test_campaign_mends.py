@@ -203,6 +203,7 @@ def test_what_only_mended_torch_shows_is_the_fault_of_a_mend_and_of_no_torch(
     (trouble,) = ran.of(InfraTrouble)
     assert trouble.index == 2
     assert f"{SHOWN.signature} shows with mends only ({mends.early})" in trouble.message
+    assert read_entry(Path(trouble.path)).case.seed == 2
     assert ran.of(FindingFound) == []
     assert not (corpus / "findings").exists()
     assert ran.finished.counts == {"PASS": 7, "INFRA": 1}

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import pytest
+from cases import BACKWARD, FORWARD
+from msgspec.structs import replace
 from stock_cases import NEEDS_CUDA, STOCK, Stock
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.features import ALL_FEATURES, features
 from fuzzshard.case.needs import needs_cuda
+from fuzzshard.parts.ops import Backward
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World
 
@@ -31,6 +34,17 @@ def test_stock_torch_passes(four_ranks: World, stock: Stock) -> None:
 def _other_notes(verdict: Verdict) -> dict[str, str]:
     """What a release lacks, it cannot do wrong; the rest is the same on every release."""
     return {who: note for who, note in verdict.notes.items() if LACKED not in note}
+
+
+def test_a_bug_of_checkpointing_is_the_engines_where_the_reference_checkpoints_as_well(
+    four_ranks: World,
+) -> None:
+    twice = (FORWARD, Backward(retain_graph=True), BACKWARD)
+    checkpointed = STOCK["a checkpointed batch norm"].case
+    case = replace(checkpointed, schedule=twice, engines=("fully_shard",))
+    assert four_ranks.run(case).signature == "crash/fully_shard/AttributeError in recompute_fn"
+    known = ("composable_checkpoint_recomputes_once",)
+    assert four_ranks.run(case, mends=known).status is Status.PASS
 
 
 def test_the_hand_written_cases_have_every_feature() -> None:
