@@ -27,7 +27,9 @@ FAULTS = Path(__file__).parents[1] / "planted" / "faults"
 CASES = {name: stock.case for name, stock in STOCK.items()} | dict(NEEDS_CUDA)
 CASES = {name: case for name, case in CASES.items() if case.mesh.size <= RANKS}
 KNOWN = {
-    "offloaded gradients that a scaler looks through": ("scale_is_read_before_it_arrives",),
+    "sharding: offloaded gradients that a scaler looks through": (
+        "scale_is_read_before_it_arrives",
+    ),
 }
 """The mends of what stock torch does wrong on CUDA, now and then."""
 

@@ -40,7 +40,7 @@ def test_a_bug_of_checkpointing_is_the_engines_where_the_reference_checkpoints_a
     four_ranks: World,
 ) -> None:
     twice = (FORWARD, Backward(retain_graph=True), BACKWARD)
-    checkpointed = STOCK["a checkpointed batch norm"].case
+    checkpointed = STOCK["option: a checkpointed batch norm"].case
     case = replace(checkpointed, schedule=twice, engines=("fully_shard",))
     assert four_ranks.run(case).signature == "crash/fully_shard/AttributeError in recompute_fn"
     known = ("composable_checkpoint_recomputes_once",)
