@@ -69,6 +69,14 @@ VIEWS_ARE_WARNED_OF = Contract(
     since="2.13",
 )
 
+NCCL_RECORDS_LIKE_OTHERS = Contract(
+    name="nccl-records-like-others",
+    says="What the name nccl stands for is recorded by the general flight recorder.",
+    quote="FlightRecorder by itself: stock ProcessGroupNCCL does, nccl2 needs the",
+    source="_register_builtin_nccl_backend (torch/distributed/distributed_c10d.py)",
+    since="2.15",
+)
+
 FAKE_COLLECTIVES_HAVE_RESULTS = Contract(
     name="fake-collectives-have-results",
     says="Collectives of the fake process group can return what equal ranks would get from them.",
@@ -86,5 +94,6 @@ CONTRACTS: tuple[Contract, ...] = (
     TIES_ACROSS_GROUPS_ARE_REFUSED,
     VIEWS_ARE_WARNED_OF,
     FAKE_COLLECTIVES_HAVE_RESULTS,
+    NCCL_RECORDS_LIKE_OTHERS,
 )
 """Every rule, for the tests and for whoever reads them."""

@@ -13,8 +13,8 @@ from fuzzshard.mending import Patch, Promise, Public, Releases
 TITLE = "DTensor: an evaluation under inference_mode fails, as detach_ has no strategy"
 COMPONENT = "DTensor"
 CONTRACT = Promise(
-    "InferenceMode is a new context manager analogous to :class:`~no_grad` to be used when you "
-    "are certain your operations will have no interactions with autograd (e.g., model training).",
+    "InferenceMode is analogous to :class:`~no_grad` and should be used when you are certain your "
+    "operations will not interact with autograd (e.g., during data loading or model evaluation).",
     "torch.autograd.grad_mode.inference_mode",
 )
 SETUP = "A model with tensor parallelism is evaluated under ``torch.inference_mode()``."

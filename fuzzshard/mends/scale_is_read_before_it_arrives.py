@@ -32,11 +32,15 @@ model = nn.Linear(1, 1, bias=False)
 fully_shard(model, mesh=mesh, offload_policy=CPUOffloadPolicy())
 optimizer = torch.optim.SGD(model.parameters())
 scaler = torch.amp.GradScaler("cuda", init_scale=4.0)
-scaler.scale(model(torch.ones(1, 1, device="cuda")).sum()).backward()
-torch.cuda._sleep(10**9)  # the device is busy, as it is in training
-scaler.unscale_(optimizer)
-gradient = model.weight.grad.full_tensor().item()
-assert gradient == 1.0, f"{gradient=}, not 1"
+for step in range(3):
+    scaler.scale(model(torch.ones(1, 1, device="cuda")).sum()).backward()
+    torch.cuda._sleep(10**9)  # the device is busy, as it is in training
+    scaler.unscale_(optimizer)
+    gradient = model.weight.grad.full_tensor().item()
+    assert gradient == 1.0, f"{gradient=} in step {step}, not 1"
+    scaler.step(optimizer)
+    scaler.update(8.0 * 2**step)
+    optimizer.zero_grad()
 """
 TORCH = Releases(since="2.11")
 PUBLIC = (

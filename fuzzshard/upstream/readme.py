@@ -32,7 +32,7 @@ The columns of results count what these commands printed last:
     fuzzshard replay corpus/upstream --device cpu --json > corpus/upstream/results.jsonl
     fuzzshard replay corpus/upstream --device cuda --json > corpus/upstream/results-cuda.jsonl
 
-The first ran with torch 2.13.0 and gloo on CPU. The second ran with torch 2.11.0 and NCCL on four
+The first ran with torch 2.15.0 and gloo on CPU. The second ran with torch 2.11.0 and NCCL on four
 H200s; cells of 8 ranks on two of them, with `--ranks-per-device 4`. An empty cell was not replayed
 since it last changed. The cells that did not pass on CUDA (Z1, Z2, Z3 with `raf=2`) show a bug of
 torch 2.11 that 2.13 does not have: resharding to a smaller mesh registers frozen parameters as

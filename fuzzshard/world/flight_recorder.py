@@ -14,6 +14,7 @@ from typing import Any
 import torch._C._distributed_c10d as c10d
 import torch.distributed as dist
 
+from fuzzshard.contracts import NCCL_RECORDS_LIKE_OTHERS
 from fuzzshard.training import collectives
 from fuzzshard.world.messages import Joined, Position
 
@@ -36,9 +37,16 @@ def dump() -> str:
     """The recording of this process as JSON, of NCCL if it is there; empty where this version has
     none for the backend.
     """
-    recorder = "nccl" if "nccl" in dist.get_backend() else "fr"
-    write = getattr(c10d, f"_dump_{recorder}_trace_json", None)
-    return "" if write is None else write().decode()  # bytes, though of JSON
+    if "nccl" not in dist.get_backend():
+        return _read("_dump_fr_trace_json")
+    if NCCL_RECORDS_LIKE_OTHERS.holds():
+        return _read("_dump_fr_trace_json", backend="nccl2")
+    return _read("_dump_nccl_trace_json")
+
+
+def _read(recorder: str, **options: str) -> str:
+    write = getattr(c10d, recorder, None)
+    return "" if write is None else write(**options).decode()  # bytes, though of JSON
 
 
 def _joined(entry: dict[str, Any], ranks: dict[str, tuple[int, ...]]) -> Joined:
