@@ -131,16 +131,20 @@ EXTENSIONS: dict[str, int] = {
     **{choice.name: choice.percent for choice in _OF_OPS if choice.place >= _LATER},
     "finalize": 4,
     "any_moment": 40,
-    "ddp_options": 25,
+    "ddp_options": 30,
     **{choice.name: choice.percent for choice in _OF_OPTIMIZERS if choice.place >= _LATER},
 }
 """Percent of the cases that have any."""
 _CALLED = 2
 """How many more ops a case may have whose calls come at any moment."""
-NUM_BYTES = 2 + 2 * -(-len(CHOICES) // 8) + len(EXTENSIONS) + _CALLED
+NUM_BYTES = 2 + 2 * -(-len(CHOICES) // 8) + len(EXTENSIONS) + 1 + _CALLED
 """What :func:`swarm` reads off a tape, at most."""
 _EXTENDED = 67
 """Percent of all cases."""
+_CAST = 50
+"""Percent of the cases with structured inputs that have mixed precision as well: casting is what
+``fully_shard`` looks into inputs for.
+"""
 
 Swarm = Container[str]
 """The choices that one case may make."""
@@ -181,6 +185,8 @@ def swarm(tape: Tape) -> frozenset[str]:
     chosen = {choice for i, choice in enumerate(CHOICES) if mask >> i & 1}
     if tape.chance(_EXTENDED):
         chosen |= {name for name, percent in EXTENSIONS.items() if tape.chance(percent)}
+        if "structured_passing" in chosen and tape.chance(_CAST):
+            chosen.add(PRECISION)
     if "any_moment" in chosen:  # few ops together are on few cases
         chosen |= {tape.pick(_OF_OPS).name for _ in range(_CALLED)}
     return closed(chosen)

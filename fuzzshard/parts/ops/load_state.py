@@ -68,4 +68,4 @@ class LoadState(op.Op, tag="load_state", frozen=True, kw_only=True):
         lost: op.Lost | None = None
         if run.tape.chance(60):
             lost = "rebuild" if run.tape.chance(30) else "zero"
-        return ops.restoring(lost, assign=run.tape.chance(25))
+        return ops.restoring(lost, assign=run.tape.chance(50))

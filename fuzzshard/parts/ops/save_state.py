@@ -53,7 +53,7 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
         via: op.Via = "dcp" if tape.chance(60) and not run.has_own_statistics else "state_dict"
         then = run.between[first + tape.below(last - first + 1)]
         run.between[first].append(cls(via=via))
-        assign = tape.chance(25) and not run.case.ties
+        assign = tape.chance(50) and not run.case.ties
         lost: op.Lost | None = None
         if tape.chance(75):
             lost = "rebuild" if tape.chance(50) else "zero"
