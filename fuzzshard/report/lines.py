@@ -100,7 +100,7 @@ def event_lines(event: Event, width: int = WIDTH) -> Iterator[str]:
             yield (
                 f"[{clock(event.elapsed)}] case {event.index} could not be judged: {event.message}"
             )
-            yield f"    the case: {event.path}"
+            yield f"    saved in {event.path}"
         case Finishing():
             doing = "; ".join(event.doing)
             yield cut(f"[{clock(event.elapsed)}] {event.reason}; finishing: {doing}", width)
