@@ -23,3 +23,13 @@ def mend_file(folder: Path, slug: str, body: str, *, component: str = "fully_sha
     file = folder / f"{slug}.py"
     file.write_text(HEAD.format(component=component) + textwrap.dedent(body))
     return file
+
+
+def mending_file(folder: Path, slug: str) -> Path:
+    """A file to preload that mends torch in this one way."""
+    path = folder / "mended.py"
+    path.write_text(
+        "from fuzzshard.mending.patch import Mended\n\n\ndef apply():\n"
+        f"    Mended().switch(({slug!r},), compiles=False)\n"
+    )
+    return path

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from cases import BACKWARD, FORWARD, STEP, chain, make_case
 from command_line import fuzzshard
+from mend_files import mending_file
 from script_ranks import ForkedRanks
 
 from fuzzshard import reproducer
@@ -512,11 +513,7 @@ def test_the_example_of_the_optimizer_fails_and_passes_with_its_mend(
     stock = run_example(mend)
     assert (stock.runs, stock.shown) == (1, 1)
     assert "expected=tensor(" in stock.output
-    preload = tmp_path / "mended.py"
-    preload.write_text(
-        "from fuzzshard.mending.patch import Mended\n\n\ndef apply():\n"
-        f"    Mended().switch(({mend.slug!r},), compiles=False)\n"
-    )
+    preload = mending_file(tmp_path, mend.slug)
     assert not run_script(mend.example, mend.example_ranks, preload=(preload,)).fails
 
 

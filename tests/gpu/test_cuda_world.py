@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 from cases import FORWARD, ROOT, chain, groups, make_case
+from mend_files import mending_file
 from packaging.version import Version
 from stock_cases import NEEDS_CUDA, STOCK
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Block, walk
+from fuzzshard.drafts.evidence import run_example
+from fuzzshard.mending.mend import own_mends
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig
@@ -32,6 +35,7 @@ KNOWN = {
     ),
 }
 """The mends of what stock torch does wrong on CUDA, now and then."""
+EXAMPLES_FOR_CUDA = ("scale_is_read_before_it_arrives", "buffer_of_unused_gather_is_reused")
 
 
 def _passes_dataclass(case: Case) -> bool:
@@ -53,6 +57,17 @@ def test_stock_torch_passes_on_cuda(devices: World, name: str) -> None:
         pytest.skip("older torch does not see the tensors in a dataclass")
     verdict = devices.run(case, mends=KNOWN.get(name, ()))
     assert verdict.status is Status.PASS, (verdict.findings[:3], verdict.message)
+
+
+@pytest.mark.parametrize("slug", EXAMPLES_FOR_CUDA)
+def test_an_example_that_needs_cuda_fails_and_passes_with_its_mend(
+    slug: str, tmp_path: Path
+) -> None:
+    mend = own_mends()[slug]
+    if mend.example_ranks > RANKS:
+        pytest.skip(f"the example needs {mend.example_ranks} devices")
+    assert run_example(mend).shown == 1
+    assert run_example(mend, preload=(mending_file(tmp_path, slug),)).shown == 0
 
 
 def test_ranks_say_which_device_they_have(devices: World) -> None:
