@@ -235,7 +235,7 @@ class BlockGrower(BlockBuilder):
             outputs += self.tape.shuffled(others)[: 1 + self.tape.below(2)]
         swarm = self.growth.swarm
         passing = "positional"
-        if "structured_passing" in swarm and self.tape.chance(75 if self.path else 45):
+        if "structured_passing" in swarm and self.tape.chance(75):
             passing = self.tape.weighted(_PASSINGS)
         method = "forward"
         if self.path and "method" in swarm and self.tape.chance(85):
