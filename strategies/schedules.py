@@ -179,9 +179,8 @@ class Run:
         target = ""
         if self.targets and self.started and self.tape.chance(35):
             chosen = self.tape.pick(self.targets)
-            reaches = self.reached(chosen) == self.reached("")
             if any(self.subject.flow.outputs(chosen, self.trainable)) and (
-                reaches or not self.must_reach
+                not self.must_reach or self.reached(chosen) == self.reached("")
             ):
                 target = chosen
         self.started |= not target

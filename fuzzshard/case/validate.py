@@ -210,11 +210,7 @@ class Checked(ScheduleState):
                     self.needs_gradient(each.call, trained) for each in taken
                 )
             reached = frozenset[int]().union(*(self._reached(each.call.target) for each in taken))
-            waiting = {
-                root
-                for root, group in zip(self.roots, self.case.wrap, strict=True)
-                if not self.off["is_last_backward"].isdisjoint(group.modules)
-            }
+            waiting = {self.roots[i] for i in self._groups_of(self.off["is_last_backward"])}
             self._unfinished = (self._unfinished - reached) | (reached & waiting)
         if op.rebuilds:
             self._unfinished = frozenset()

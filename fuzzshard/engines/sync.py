@@ -52,6 +52,7 @@ class ExplicitSync:
         dtypes: GradientDtypes = FULL_PRECISION,
     ) -> None:
         self.mesh, self.owners, self.flags, self.dtypes = mesh, owners, flags, dtypes
+        self._roots_by_op = roots_by_op(flags.case)
         self.local: dict[str, torch.Tensor] = {}
         """What has not been averaged over the whole mesh yet."""
         self.unreduced: dict[str, torch.Tensor] = {}
@@ -94,7 +95,7 @@ class ExplicitSync:
                     else total
                 )
         roots: dict[int | None, int | None] = {UNMANAGED: UNMANAGED}
-        roots |= enumerate(roots_by_op(self.flags.case)[index])
+        roots |= enumerate(self._roots_by_op[index])
         ending = {UNMANAGED, *passed, *(roots[self.owners[fqn]] for fqn in news)}
         due: dict[str, torch.Tensor] = {}
         for fqn, owner in self.owners.items():

@@ -82,8 +82,8 @@ def _device(rank: int, config: WorldConfig) -> torch.device:
     if config.ranks_per_device > 1:
         _pose_as_host(config.host_of(rank))
     device = torch.device("cuda", config.device_of(rank))
-    # NCCL of torch 2.15 takes the device of that name and no other (_nccl2_device in
-    # torch/distributed/distributed_c10d.py), whatever device is set
+    # NCCL of torch 2.15 takes the device that this names, whatever device is set (_nccl2_device in
+    # torch/distributed/distributed_c10d.py)
     os.environ["LOCAL_RANK"] = str(device.index)
     sleep_while_waiting(device.index)
     torch.cuda.set_device(device)

@@ -36,7 +36,7 @@ class Outcomes:
 
 
 NEEDS_LUCK = {
-    "partial_loss": 0.03,
+    "partial_loss": 0.06,
     "forward_prefetch": 0.25,
     "splice_model": 0.1,
     "regroup": 0.1,
