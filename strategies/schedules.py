@@ -24,7 +24,7 @@ from fuzzshard.parts.ops.set_flag import SYNC_FLAGS
 from fuzzshard.strategies.freezing import below, pick_target
 from fuzzshard.strategies.moments import with_calls
 from fuzzshard.strategies.subject import Subject
-from fuzzshard.strategies.swarm import Swarm
+from fuzzshard.strategies.swarm import Swarm, may_cast
 from fuzzshard.strategies.tape import Tape
 
 FINAL_FORWARD = 40
@@ -61,7 +61,9 @@ class Run:
         """Whether every backward of this step must reach all FSDP roots, to end what flags began
         there.
         """
-        self.targets = subject.forward_targets() if "non_root_forward" in swarm else []
+        self.targets: list[str] = []
+        if "non_root_forward" in swarm:
+            self.targets = subject.forward_targets(casts=may_cast(swarm))
         self.pending = 0
         self.batch = 0
         self.paired = "two_forwards" in swarm and tape.chance(75)

@@ -28,16 +28,16 @@ class Subject:
         flow = Flow(case.model, case.inputs, found, case.ties)
         return cls(case, found, flow, still_trainable(found, case.freezes))
 
-    def forward_targets(self) -> list[str]:
+    def forward_targets(self, *, casts: bool) -> list[str]:
         """Modules below the root that can be called by themselves: their groups run within
-        them.
+        them. ``casts``: the schedule may change the dtype of everything.
         """
-        return [path for path in self.found.modules if path and self._stands_alone(path)]
+        return [path for path in self.found.modules if path and self._stands_alone(path, casts)]
 
-    def _stands_alone(self, path: str) -> bool:
+    def _stands_alone(self, path: str, casts: bool) -> bool:
         case, found = self.case, self.found
         return (
             not any(value.patches for value in found.input_values[path])
             and not any(uses_outside_groups(case, found, path))
-            and computes(case, found, path)
+            and computes(case, found, path, casts=casts)
         )

@@ -15,6 +15,9 @@ from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 
+_MOSTLY_BLOCKS = 30
+"""Of 100 plans with several groups, how many wrap blocks and few leaves, as most people do."""
+
 
 def wrap(tape: Tape, swarm: Swarm, root: Block, found: Facts, mesh: Mesh) -> tuple[WrapGroup, ...]:
     """A wrap plan with one group at least, in an order that ``fully_shard`` accepts.
@@ -26,8 +29,11 @@ def wrap(tape: Tape, swarm: Swarm, root: Block, found: Facts, mesh: Mesh) -> tup
     several = "many_groups" in swarm or "list_group" in swarm
     chosen = []
     if several:
+        blocks, leaves = (95, 15) if tape.chance(_MOSTLY_BLOCKS) else (75, 45)
         chosen = [
-            p for p in candidates if tape.chance(75 if isinstance(found.modules[p], Block) else 45)
+            p
+            for p in candidates
+            if tape.chance(blocks if isinstance(found.modules[p], Block) else leaves)
         ]
     if several and tape.chance(60):
         targets = _alias_targets(root)
