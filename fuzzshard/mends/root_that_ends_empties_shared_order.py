@@ -1,17 +1,21 @@
 """A root whose backward ends empties the order of forwards that it shares with others.
 
 At the end of a backward ``FSDPState._end_backward_iteration``
-(torch/distributed/fsdp/_fully_shard/_fsdp_state.py) empties ``post_forward_order``, and
-``finalize_backward`` forgets the places that the groups of this root have in it. With
-``share_comm_ctx`` the order is that of other roots, too, and their groups keep their places. If
-their backward comes later, its prefetch reads beyond the end, an IndexError, or unshards a group
-that ran since. This is the order of a pipeline: the last stage is through before the first begins.
-Whoever empties the order has to make all groups in it forget their places.
+(torch/distributed/fsdp/_fully_shard/_fsdp_state.py) calls ``finalize_backward`` on the groups of
+this root and empties ``post_forward_order``. With ``share_comm_ctx`` the order is that of other
+roots, too. Their groups keep their places in it: if their backward comes later, as in a pipeline,
+its prefetch reads beyond the end, an IndexError, or unshards a group that ran since. They also
+keep what this backward prefetched for them. If they have no backward, the optimizer updates their
+parameters and their next forward computes with the values from before. Whoever empties the order
+has to finalize all groups in it.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "share_comm_ctx: IndexError in backward when the backward of another root has ended"
+TITLE = (
+    "share_comm_ctx: IndexError in backward, or parameters from before the optimizer step, when the "
+    "backward of another root has ended"
+)
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "For Pipeline Parallelism (PP), each model chunk is a FSDP root. We want to share cuda "
@@ -21,7 +25,8 @@ CONTRACT = Promise(
 )
 SETUP = (
     "Pipeline parallelism with several chunks on a rank, each of them an FSDP root, which share"
-    " streams as the docstring of ``share_comm_ctx`` proposes."
+    " streams as the docstring of ``share_comm_ctx`` proposes; or one of them is not in the loss of"
+    " a step."
 )
 WORKAROUND = "Do not share the context."
 TORCH = Releases(since="2.11")
@@ -41,6 +46,15 @@ PUBLIC = (
         ),
         date="2026-11-23",
     ),
+    Public(
+        link="https://github.com/pytorch/pytorch/pull/137348",
+        says="near: merged, clears what was prefetched in vain for a group of the same root",
+        query=(
+            "FSDP2 share_comm_ctx backward prefetch unshard parameters of another root stale "
+            "weights after optimizer step"
+        ),
+        date="2026-11-26",
+    ),
 )
 _STATE = "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState"
 _OLD = """
@@ -48,7 +62,7 @@ self._comm_ctx.post_forward_order.clear()
 """
 _NEW = """
 for group in self._comm_ctx.post_forward_order:
-    group._post_forward_indices.clear()
+    group.finalize_backward()
 self._comm_ctx.post_forward_order.clear()
 """
 EDITS = (
