@@ -3,7 +3,7 @@
 ``FSDPParamGroup._prefetch_unshard`` (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py)
 gathers its target with the streams that the first forward of the target's FSDP root makes, and
 with dtypes that it determines. Where the target belongs to another root that has not run yet,
-there are none: an AttributeError. ``FSDPModule.unshard`` of the same module works, as it calls
+neither is there: an AttributeError. (``share_comm_ctx`` may bring the streams of another root.) ``FSDPModule.unshard`` of the same module works, as it calls
 ``lazy_init`` of the group and gathers on the current stream.
 """
 
@@ -56,7 +56,7 @@ EDITS = (
         async_op = target_fsdp_param_group.unshard_async_op
         """,
         """
-        if not hasattr(target_fsdp_param_group.comm_ctx, "all_gather_stream"):
+        if not all(hasattr(p, "param_dtype") for p in target_fsdp_param_group.fsdp_params):
             target_fsdp_param_group.lazy_init()
         async_op = target_fsdp_param_group.unshard_async_op
         """,

@@ -13,8 +13,8 @@ has to finalize all groups in it.
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = (
-    "share_comm_ctx: IndexError in backward, or parameters from before the optimizer step, when the "
-    "backward of another root has ended"
+    "share_comm_ctx: IndexError in backward or stale parameters in forward when another root's "
+    "backward ended"
 )
 COMPONENT = "fully_shard"
 CONTRACT = Promise(

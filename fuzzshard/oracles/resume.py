@@ -20,14 +20,15 @@ def uncorrupted(case: Case, reference: Trace, rank: int) -> list[Finding]:
     """
     found = []
     saved: dict[str, torch.Tensor] = {}
+    corrupted: dict[str, torch.Tensor] = {}
+    proves = True
     for index, op in enumerate(case.schedule):
         if op.via:
             saved = _parameters(reference, index, saved=True)
+            proves = not _equal(corrupted, saved)  # what is lost already may be saved as well
         elif op.corrupts:
             corrupted = _parameters(reference, index, saved=False)
-            if corrupted and all(
-                same_bits(tensor, saved[name]) for name, tensor in corrupted.items()
-            ):
+            if proves and _equal(corrupted, saved):
                 found.append(
                     Finding(
                         oracle=Resume.name,
@@ -39,6 +40,10 @@ def uncorrupted(case: Case, reference: Trace, rank: int) -> list[Finding]:
                     )
                 )
     return found
+
+
+def _equal(corrupted: dict[str, torch.Tensor], saved: dict[str, torch.Tensor]) -> bool:
+    return bool(corrupted) and all(same_bits(t, saved[name]) for name, t in corrupted.items())
 
 
 def _parameters(trace: Trace, index: int, *, saved: bool) -> dict[str, torch.Tensor]:

@@ -85,7 +85,8 @@ def hooking(scale):  # a hook of the user on the tensor that a module returns
 _SCALING_GRAD = """
 def scaling_grad(scale):  # a hook of the user on a parameter
     def hook(p):
-        p.grad.mul_(scale)
+        if p.grad is not None:  # frozen since forward
+            p.grad.mul_(scale)
     return hook
 """
 

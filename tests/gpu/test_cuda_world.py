@@ -35,7 +35,11 @@ KNOWN = {
     ),
 }
 """The mends of what stock torch does wrong on CUDA, now and then."""
-EXAMPLES_FOR_CUDA = ("scale_is_read_before_it_arrives", "buffer_of_unused_gather_is_reused")
+EXAMPLES_FOR_CUDA = (
+    "scale_is_read_before_it_arrives",
+    "buffer_of_unused_gather_is_reused",
+    "prefetch_reads_before_optimizer",
+)
 
 
 def _passes_dataclass(case: Case) -> bool:

@@ -1,16 +1,21 @@
 """What holds for every case that is drawn."""
 
 import pytest
+from cases import ROOT, chain, groups, make_case
 
 from fuzzshard.case.codec import decode, encode
 from fuzzshard.case.facts import facts
 from fuzzshard.case.flow import Flow
 from fuzzshard.case.graph import Alias, Block, walk
+from fuzzshard.case.options import Precision
 from fuzzshard.case.validate import validate
+from fuzzshard.parts.leaves.layer_norm import LayerNorm
+from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import Backward, Forward, SetRequiresGrad, Step
 from fuzzshard.strategies import draw_cases
 from fuzzshard.strategies.cases import SIZES
 from fuzzshard.strategies.freezing import below
+from fuzzshard.strategies.subject import Subject
 from fuzzshard.strategies.swarm import NUM_BYTES, swarm
 from fuzzshard.strategies.tape import ByteTape
 
@@ -24,6 +29,20 @@ def num_leaves(case):
 def test_every_case_is_valid(sample):
     for case in sample.cases:
         validate(case, sample.world_size)
+
+
+def test_a_module_is_called_by_itself_in_every_dtype_that_may_come():
+    """An ignored norm keeps its dtype, and its group casts what it is called with. PyTorch norms
+    half precision with parameters in float32, but not in float64.
+    """
+    case = make_case(
+        chain(a=Linear(out=4), n=LayerNorm()),
+        wrap=tuple(g.with_policy(Precision(param="bfloat16")) for g in groups("n", ROOT)),
+        ignored=("n",),
+        dtype="float32",
+    )
+    assert Subject.of(case).forward_targets(casts=False) == ["n"]
+    assert Subject.of(case).forward_targets(casts=True) == []
 
 
 def test_every_case_survives_the_codec(sample):

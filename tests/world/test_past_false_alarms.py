@@ -24,7 +24,10 @@ from fuzzshard.parts.leaves.rms_norm import RMSNorm
 from fuzzshard.parts.ops import (
     Abort,
     Cast,
+    CorruptState,
     Forward,
+    LoadState,
+    RegisterParameterHook,
     Reshard,
     SaveState,
     SetFlag,
@@ -316,6 +319,25 @@ PAST: dict[str, Case] = {
         inputs=Inputs(batch=2, seq=2, tensors=(TensorSpec(size=2),)),
         wrap=(),
         values="gaussian",
+    ),
+    "a hook of the user finds no gradient of a parameter that was frozen since": make_case(
+        chain(a=LINEAR),
+        (
+            FORWARD,
+            RegisterParameterHook(hook="post_accumulate_grad_hook", target="a.weight"),
+            SetRequiresGrad(target="", value=False),
+            BACKWARD,
+        ),
+        wrap=(),
+        engines=("ddp",),
+    ),
+    "a state that is lost already is saved as well": make_case(
+        chain(a=LINEAR),
+        (
+            *(FORWARD, BACKWARD, STEP, SaveState(), CorruptState()),
+            *(SaveState(), LoadState(), CorruptState(), LoadState()),
+        ),
+        wrap=groups(""),
     ),
 }
 
