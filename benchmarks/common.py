@@ -70,6 +70,16 @@ def configure_worlds(args: argparse.Namespace, worlds: int) -> tuple[WorldConfig
     return world_configs(options, device, num_devices)
 
 
+def add_alarm_options(parser: argparse.ArgumentParser, *, on: str) -> None:
+    """The options of ``false_alarms.py`` that ``matrix.py`` hands on; ``on`` is the default."""
+    parser.add_argument(
+        "--on", choices=("stock", "mended"), default=on, help="the torch of first runs"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="worlds that run fresh cases at the same time"
+    )
+
+
 def add_shrink_seconds(parser: argparse.ArgumentParser) -> None:
     """The option that :func:`shrink_budget` reads."""
     parser.add_argument(

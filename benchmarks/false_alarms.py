@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from common import (
+    add_alarm_options,
     add_shrink_seconds,
     configure_worlds,
     describe_machine,
@@ -117,12 +118,7 @@ def examine_all(examination: Examination, configs: Sequence[WorldConfig], cases:
 def main() -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--cases", type=int, default=2000, help="cases to run")
-    parser.add_argument(
-        "--jobs", type=int, default=1, help="worlds that run cases at the same time"
-    )
-    parser.add_argument(
-        "--on", choices=("stock", "mended"), default="stock", help="the torch of first runs"
-    )
+    add_alarm_options(parser, on="stock")
     parser.add_argument(
         "--extra-mends", type=Path, nargs="+", default=[], help="folders of more mends"
     )

@@ -2,9 +2,9 @@
 
 Every release gets an environment of its own, made by uv, or by venv and pip; --envs names a folder
 of environments that are there, each called like its release. In each of them this runs what
-somebody would run by hand: false alarms on fresh cases, cells of corpus/upstream, the hunt for
-planted bugs, the replay of the saved findings. With --keep the same command goes on where it was
-interrupted.
+somebody would run by hand: false alarms on fresh cases (with all mends: on an old torch the known
+bugs cost most ranks), cells of corpus/upstream, the hunt for planted bugs, the replay of the saved
+findings. With --keep the same command goes on where it was interrupted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ from pathlib import Path
 from typing import IO
 
 import msgspec
-from common import add_shrink_seconds, make_console, make_parser, print_json, run_main
+from common import (
+    add_alarm_options,
+    add_shrink_seconds,
+    make_console,
+    make_parser,
+    print_json,
+    run_main,
+)
 from matrix_steps import REPOSITORY, Cell, Step, make_steps, matrix_table, read_answers
 from packaging.requirements import Requirement
 from rich.console import Console
@@ -216,6 +223,7 @@ def main() -> int:
     parser.add_argument(
         "--cases", type=int, default=1000, help="fresh cases for false alarms; 0: none"
     )
+    add_alarm_options(parser, on="mended")
     parser.add_argument(
         "--upstream", type=int, default=64, help="cells of corpus/upstream; 0: none"
     )

@@ -62,6 +62,7 @@ def make_steps(args: Any, keep: Path) -> list[Step]:
     steps = []
     if args.cases:
         alarms = ["benchmarks/false_alarms.py", "--cases", str(args.cases), *common]
+        alarms += ["--on", args.on, "--jobs", str(args.jobs)]
         steps.append(
             Step("false alarms", [*alarms, "--keep", str(keep / "unexplained")], read_alarms)
         )

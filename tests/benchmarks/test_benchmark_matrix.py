@@ -45,6 +45,8 @@ def options(**changes: object) -> argparse.Namespace:
         "seed": 3,
         "shrink_seconds": 5.0,
         "cases": 10,
+        "on": "mended",
+        "jobs": 2,
         "upstream": 0,
         "planted": None,
         "only": None,
@@ -86,6 +88,7 @@ def test_what_is_asked_for_is_run_in_the_order_of_the_columns(tmp_path: Path) ->
     assert [step.name for step in steps] == ["false alarms", "upstream", "planted bugs", "corpus"]
     found = " ".join(steps[0].arguments)
     assert "--cases 10" in found
+    assert "--on mended --jobs 2" in found
     assert f"--keep {tmp_path}/2.14.1/unexplained" in found
     assert "--only a,b" in " ".join(steps[2].arguments)
     assert [step.name for step in make_steps(options(), tmp_path)] == ["false alarms"]
