@@ -46,7 +46,8 @@ class Explanation:
     """A case on torch as it is (``stock``) and with all mends (``mended``), and what follows.
 
     ``causes`` are the smallest set of mends that cures a known finding, or the tripwires and
-    signatures that tell of it; of a finding that only mended torch shows, the mends that it takes.
+    signatures that tell of it; of a finding that only mended torch shows, the mends that it takes,
+    or none where it does not show again.
     ``mended`` is None where nothing shows on torch as it is and nobody asked about mends.
     """
 
@@ -72,9 +73,10 @@ class Explanation:
         What a mend breaks is INFRA.
         """
         if self.origin is Origin.MEND and self.mended is not None:
-            blamed = ", ".join(self.causes) or "all of them"
-            said = f"{self.mended.signature} shows with mends only ({blamed}): a mend is wrong"
-            return Verdict(status=Status.INFRA, message=said)
+            blamed = ", ".join(self.causes)
+            said = f"only ({blamed}): a mend is wrong" if blamed else "once and not again"
+            message = f"{self.mended.signature} shows with mends {said}"
+            return Verdict(status=Status.INFRA, message=message)
         hidden = self.origin is Origin.NEW and not self.shown_by_stock
         return self.mended if hidden and self.mended is not None else self.stock
 
@@ -223,7 +225,8 @@ def explain(
     if not stock.status.is_finding:
         if mended is None or not _fails(mended, stock, mends) or told(mended, mends):
             return Explanation(Origin.NONE, stock, mended)
-        breaking = _fewest(mends, lambda few: not cure(few))
+        again = not cure(mends)
+        breaking = _fewest(mends, lambda few: not cure(few)) if again else ()
         return Explanation(Origin.MEND, stock, mended, breaking)
     able = able_to_cure(stock, mends)
     if mended is None or able != mends:

@@ -181,6 +181,16 @@ def test_what_only_mended_torch_shows_is_a_defect_of_the_mend_that_it_takes(
     assert mends[which] in explained.verdict.message
 
 
+def test_what_mended_torch_shows_once_costs_one_run_more_and_blames_no_mend(
+    mends: tuple[str, ...],
+) -> None:
+    passing = world(lambda on: PASS)
+    explained = explain(passing, CASE, mends, stock=PASS, mended=SHOWN)
+    assert (explained.origin, explained.causes) == (Origin.MEND, ())
+    assert explained.verdict.message == f"{SHOWN.signature} shows with mends once and not again"
+    assert len(passing.log) == 1
+
+
 def test_a_mend_is_wrong_where_the_others_cure_a_known_bug(mends: tuple[str, ...]) -> None:
     def runs(on: tuple[str, ...]) -> Verdict:
         return OTHER if mends[8] in on else PASS if mends[5] in on else SHOWN
