@@ -74,7 +74,8 @@ class Explanation:
         """
         if self.origin is Origin.MEND and self.mended is not None:
             blamed = ", ".join(self.causes)
-            said = f"only ({blamed}): a mend is wrong" if blamed else "once and not again"
+            once = f"once and not again: {self.mended.findings[0].observed}"
+            said = f"only ({blamed}): a mend is wrong" if blamed else once
             message = f"{self.mended.signature} shows with mends {said}"
             return Verdict(status=Status.INFRA, message=message)
         hidden = self.origin is Origin.NEW and not self.shown_by_stock

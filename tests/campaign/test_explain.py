@@ -187,7 +187,8 @@ def test_what_mended_torch_shows_once_costs_one_run_more_and_blames_no_mend(
     passing = world(lambda on: PASS)
     explained = explain(passing, CASE, mends, stock=PASS, mended=SHOWN)
     assert (explained.origin, explained.causes) == (Origin.MEND, ())
-    assert explained.verdict.message == f"{SHOWN.signature} shows with mends once and not again"
+    seen = f"once and not again: {SHOWN.findings[0].observed}"
+    assert explained.verdict.message == f"{SHOWN.signature} shows with mends {seen}"
     assert len(passing.log) == 1
 
 
