@@ -74,7 +74,8 @@ class Explanation:
         """
         if self.origin is Origin.MEND and self.mended is not None:
             blamed = ", ".join(self.causes)
-            once = f"once and not again: {self.mended.findings[0].observed}"
+            seen = next((finding.observed for finding in self.mended.findings), "")
+            once = f"once and not again: {seen}"
             said = f"only ({blamed}): a mend is wrong" if blamed else once
             message = f"{self.mended.signature} shows with mends {said}"
             return Verdict(status=Status.INFRA, message=message)
