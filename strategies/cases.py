@@ -106,7 +106,8 @@ def draw_case(
     )
     case = replace(case, schedule=ops)
     if case.optimizer.does("scales") and not is_valid(case):  # some step may have no gradients
-        case = replace(case, optimizer=case.optimizer.unscaled())
+        ops = tuple(op for op in ops if not op.unscales)
+        case = replace(case, optimizer=case.optimizer.unscaled(), schedule=ops)
     case = for_settings.within(with_rank_batches, for_settings, allowed, case, subject.found)
     if cuda and needs_cpu(case):
         case = in_one_dtype(case)

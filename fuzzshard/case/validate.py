@@ -192,6 +192,8 @@ class Checked(ScheduleState):
         """Whether a parameter has a gradient, reduced over all ranks, for certain; only known
         where losses are scaled.
         """
+        self.unscaled = False
+        """Whether the scale is out of the gradients of the next step."""
         self._wrapped = wrapped_modules(case)
         self._unfinished: frozenset[int] = frozenset()
 
@@ -201,6 +203,9 @@ class Checked(ScheduleState):
         super().advance(skipped=skipped)
         if op.aborts or op.replaces_parameters or (op.zeroes_gradients and op.set_to_none):
             self.has_gradients = False
+        self.unscaled |= op.unscales
+        if op.updates or op.replaces_parameters:
+            self.unscaled = False
         if op.takes:
             partly = self.off["requires_all_reduce"] & self._wrapped
             self.was_reduced_partly = self.case.mesh.replicate is not None and bool(partly)

@@ -157,6 +157,8 @@ class Op(Part, frozen=True, kw_only=True):
     """Whether it changes gradients in place."""
     takes_norm: ClassVar[bool] = False
     """Whether it does so by the norm of all of them."""
+    unscales: ClassVar[bool] = False
+    """Whether it takes the scale of a ``GradScaler`` out of them."""
     zeroes_gradients: ClassVar[bool] = False
     casts: ClassVar[bool] = False
     """Whether it changes the dtype of everything."""

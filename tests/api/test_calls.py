@@ -28,7 +28,7 @@ from fuzzshard.parts.ops import OPS
 CALLS = Calls.load()
 CLASSES = (
     *(nn.Module, FSDPModule, DistributedDataParallel, FullyShardedDataParallel),
-    *(torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler),
+    *(torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler),
 )
 OF_TENSORS = (
     *("requires_grad_", "grad", "grad_dtype"),

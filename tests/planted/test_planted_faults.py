@@ -57,6 +57,7 @@ from fuzzshard.parts.ops import (
     SetDivideFactor,
     SetFlag,
     TakeStateDict,
+    Unscale,
     Unshard,
 )
 from fuzzshard.upstream import exec_order
@@ -368,6 +369,15 @@ DIVERGENCES = {
         make_case(optimizer=Optimizer(grad_scaler="finite")),
         f"{DIVERGED}/parameter",
         STEP_AT,
+        "a.bias",
+    ),
+    "unscales_shards_twice": Planted(
+        make_case(
+            schedule=(FORWARD, BACKWARD, Unscale(), STEP),
+            optimizer=Optimizer(grad_scaler="finite"),
+        ),
+        f"{DIVERGED}/parameter",
+        STEP_AT + 1,
         "a.bias",
     ),
     "infinite_shards_are_stepped": Planted(

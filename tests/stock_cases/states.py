@@ -28,6 +28,7 @@ from fuzzshard.parts.ops import (
     SetDivideFactor,
     SetRequiresGrad,
     TakeStateDict,
+    Unscale,
 )
 from stock_cases.stock import bitwise, bounded
 
@@ -91,6 +92,15 @@ STATES = {
         f"losses that are scaled, {scale}": bitwise(
             None,
             TWO_STEPS,
+            optimizer=Optimizer(grad_scaler=scale),
+            engines=("fully_shard", "ddp"),
+        )
+        for scale in ("finite", "infinite")
+    },
+    **{
+        f"gradients that are unscaled and clipped, {scale}": bounded(
+            None,
+            (FORWARD, BACKWARD, Unscale(), ClipGradNorm(max_norm=0.1), STEP),
             optimizer=Optimizer(grad_scaler=scale),
             engines=("fully_shard", "ddp"),
         )

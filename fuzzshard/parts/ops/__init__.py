@@ -31,12 +31,13 @@ from fuzzshard.parts.ops.set_path import SetPath as SetPath
 from fuzzshard.parts.ops.set_requires_grad import SetRequiresGrad as SetRequiresGrad
 from fuzzshard.parts.ops.step import Step as Step
 from fuzzshard.parts.ops.take_state_dict import TakeStateDict as TakeStateDict
+from fuzzshard.parts.ops.unscale import Unscale as Unscale
 from fuzzshard.parts.ops.unshard import Unshard as Unshard
 from fuzzshard.parts.ops.zero_grad import ZeroGrad as ZeroGrad
 
 OPS: tuple[type[Op], ...] = (
     *(Forward, Backward, SetMode, Step, ZeroGrad, SetRequiresGrad, SetPath, Abort),
-    *(Unshard, Reshard, ClipGradNorm, ClipGradValue, Cast, SetDivideFactor),
+    *(Unshard, Reshard, Unscale, ClipGradNorm, ClipGradValue, Cast, SetDivideFactor),
     *(SetFlag, TakeStateDict, SaveState, CorruptState, LoadState, SetGradEnabled, RegisterHook),
     *(RegisterParameterHook, RegisterStepHook, AddParamGroup, RunningAverage),
 )

@@ -63,6 +63,10 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
                 '"requires create_graph=False and retain_graph=False" (torch/_functorch)',
                 "leave out compile, or retain_graph",
             )
+        if at.unscaled:
+            raise InvalidCase(
+                "a backward adds gradients with a scale to some without", "unscale after it"
+            )
         is_computed = len(at.taken) > 1 or at.case.optimizer.does("scales")
         if is_computed and not at.grad_enabled:
             raise InvalidCase(
