@@ -3,8 +3,9 @@
 ``FSDPParamGroup._prefetch_unshard`` (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py)
 gathers its target with the streams that the first forward of the target's FSDP root makes, and
 with dtypes that it determines. Where the target belongs to another root that has not run yet,
-neither is there: an AttributeError. (``share_comm_ctx`` may bring the streams of another root.) ``FSDPModule.unshard`` of the same module works, as it calls
-``lazy_init`` of the group and gathers on the current stream.
+the dtypes are missing, and the streams as well unless ``share_comm_ctx`` brought those of a third
+root: an AttributeError. ``FSDPModule.unshard`` of the same module works, as it calls ``lazy_init``
+of the group and gathers on the current stream.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases

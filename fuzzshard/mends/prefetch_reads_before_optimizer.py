@@ -2,15 +2,18 @@
 
 ``FSDPState._pre_forward`` (torch/distributed/fsdp/_fully_shard/_fsdp_state.py) gathers the modules
 of ``set_modules_to_forward_prefetch`` on the streams of their own root. Those wait for the current
-stream, and so for the optimizer, in ``_root_pre_forward`` of that root only. Where it has not begun
-this forward yet, its copy-in stream copies the shards while the optimizer step is queued: forward
-computes with parameters from before the step. This depends on time. The streams of another root
-have to wait here, as they do there.
+stream, and so for the optimizer, in ``_root_pre_forward`` of that root only. Where it has not
+begun its forward yet, its copy-in stream copies the shards while the optimizer step is queued, and
+forward computes with parameters from before the step. This depends on time. The streams of another
+root have to wait here, as they do there.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "Explicit prefetching: stale parameters in forward when the target belongs to another FSDP root"
+TITLE = (
+    "Explicit prefetching: stale parameters in forward when the target belongs to another FSDP "
+    "root"
+)
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "Sets the FSDP modules for which this FSDP module should explicitly prefetch all-gathers in "

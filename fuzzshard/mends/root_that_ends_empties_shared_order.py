@@ -25,8 +25,8 @@ CONTRACT = Promise(
 )
 SETUP = (
     "Pipeline parallelism with several chunks on a rank, each of them an FSDP root, which share"
-    " streams as the docstring of ``share_comm_ctx`` proposes; or one of them is not in the loss of"
-    " a step."
+    " streams as the docstring of ``share_comm_ctx`` proposes; or one of them is not in the loss "
+    "of a step."
 )
 WORKAROUND = "Do not share the context."
 TORCH = Releases(since="2.11")
