@@ -17,6 +17,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import dtypes_in_play
 from fuzzshard.engines.base import DTYPES
 from fuzzshard.oracles.compare import Difference
+from fuzzshard.parts.oracles import tensor_oracle
 from fuzzshard.training.trace import Key, Trace
 
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
@@ -106,12 +107,14 @@ class Bound:
     def limit(self, key: Key, dtype: torch.dtype) -> float:
         """The largest error that rounding explains; none in integers.
 
-        All that the op leaves has one scale: a sum of several gradients may cancel in one of them.
-        There is none where the reference has nothing to compare with.
+        All that the op leaves has one scale: a sum of several gradients may cancel in one of them,
+        and outputs in their loss. There is none where the reference has nothing to compare with.
         """
         if not dtype.is_floating_point:
             return 0.0
         size, moved = self._scales.get((key.op, key.oracle), (float("inf"), 0.0))
+        if key.rule.is_loss:
+            size = max(size, self._forwards[key.op])
         limit = tolerance(self.case) * max(1.0, size)
         if self.factor:
             return limit + self.factor * moved
@@ -129,6 +132,15 @@ class Bound:
                     max(moved, self._moved(key, tensor)),
                 )
         return scales
+
+    @functools.cached_property
+    def _forwards(self) -> dict[int, float]:
+        """The largest element of what each forward leaves."""
+        sizes: dict[int, float] = {}
+        for (op, oracle), (size, _) in self._scales.items():
+            if tensor_oracle(oracle).of_forward:
+                sizes[op] = max(sizes.get(op, 0.0), size)
+        return sizes
 
     def _moved(self, key: Key, tensor: torch.Tensor) -> float:
         """How far the other precision takes a tensor of the reference."""

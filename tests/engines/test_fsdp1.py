@@ -35,6 +35,7 @@ from fuzzshard.parts.ops import (
     Backward,
     Cast,
     ClipGradNorm,
+    ClipGradValue,
     Forward,
     SetDivideFactor,
     SetFlag,
@@ -254,6 +255,10 @@ EXCLUDED = {
     ),
     "a step without a sync": (
         fsdp1(schedule=(NO_SYNC, FORWARD, BACKWARD, STEP)),
+        "not synchronised",
+    ),
+    "clipped without a sync": (
+        fsdp1(schedule=(NO_SYNC, FORWARD, BACKWARD, ClipGradValue(clip_value=0.5))),
         "not synchronised",
     ),
     "a step after a forward": (

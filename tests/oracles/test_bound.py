@@ -20,6 +20,7 @@ from fuzzshard.oracles.bound import (
 )
 from fuzzshard.oracles.rungs import loose_rung
 from fuzzshard.parts.ops import Cast
+from fuzzshard.training.trace import Key
 
 NAN, INF = float("nan"), float("inf")
 KEY, OTHER = gradient(1), gradient(1, "b.weight")
@@ -74,6 +75,16 @@ def excess(
 ) -> tuple:
     reference = trace({KEY: expected, OTHER: beside})
     return Bound(CASE, reference).excess(difference(KEY, observed, expected))
+
+
+def test_outputs_may_cancel_in_their_loss() -> None:
+    loss = Key(1, "loss", "loss")
+    seen = {loss: doubles(0.0), Key(1, "output", "output 0"): doubles(1e12, -1e12)}
+    assert Bound(CASE, trace(seen)).limit(loss, torch.float64) == 1e12 * DOUBLE
+    seen = {loss: doubles(1e12), Key(1, "output", "output 0"): doubles(1.0)}
+    bound = Bound(CASE, trace(seen))
+    assert bound.limit(loss, torch.float64) == 1e12 * DOUBLE
+    assert bound.limit(Key(1, "output", "output 0"), torch.float64) == DOUBLE
 
 
 def test_the_scale_is_the_largest_element_and_one_at_least() -> None:
