@@ -217,7 +217,8 @@ def explain(
     What is cured is run with ``likely`` sets of mends first, then with ever smaller ones: some ten
     runs for one cause out of sixty. Where torch as it is does not refuse what it has to, mends
     that lift this refusal are left out. Where mended torch shows something else than torch as it
-    is, each mend that this takes is left out in turn: if the others cure the case, it is wrong.
+    is, twice, each mend that this takes is left out in turn: if the others cure the case, it is
+    wrong.
     """
     stock = judge(world, case) if stock is None else stock
 
@@ -227,8 +228,8 @@ def explain(
     if not stock.status.is_finding:
         if mended is None or not _fails(mended, stock, mends) or told(mended, mends):
             return Explanation(Origin.NONE, stock, mended)
-        again = not cure(mends)
-        breaking = _fewest(mends, lambda few: not cure(few)) if again else ()
+        once = cure(mends)
+        breaking = () if once else _fewest(mends, lambda few: not cure(few))
         return Explanation(Origin.MEND, stock, mended, breaking)
     able = able_to_cure(stock, mends)
     if mended is None or able != mends:
@@ -242,7 +243,9 @@ def explain(
     if causes := told(mended, mends):
         return Explanation(Origin.KNOWN, stock, mended, causes)
     if mended.status is not Status.INFRA and not same_finding(stock, mended):
-        seen = mended
+        seen, again = mended, judge(OnMends(world, mends), case)
+        if not same_finding(again, seen):
+            return explain(world, case, mends, stock=stock, mended=again, likely=likely)
         shown = _fewest(mends, lambda few: same_finding(judge(OnMends(world, few), case), seen))
         for name in shown:
             if cure(tuple(other for other in mends if other != name)):

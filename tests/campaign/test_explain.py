@@ -192,6 +192,13 @@ def test_what_mended_torch_shows_once_costs_one_run_more_and_blames_no_mend(
     assert len(passing.log) == 1
 
 
+def test_what_mended_torch_shows_once_hides_no_known_bug(mends: tuple[str, ...]) -> None:
+    runs = world(cured_by(mends[8]))
+    explained = explain(runs, CASE, mends, stock=SHOWN, mended=OTHER)
+    assert (explained.known, explained.verdict) == ((mends[8],), SHOWN)
+    assert len(runs.log) <= 10
+
+
 def test_a_mend_is_wrong_where_the_others_cure_a_known_bug(mends: tuple[str, ...]) -> None:
     def runs(on: tuple[str, ...]) -> Verdict:
         return OTHER if mends[8] in on else PASS if mends[5] in on else SHOWN
