@@ -75,8 +75,7 @@ class Explanation:
         if self.origin is Origin.MEND and self.mended is not None:
             blamed = ", ".join(self.causes)
             seen = next((finding.observed for finding in self.mended.findings), "")
-            once = f"once and not again: {seen}"
-            said = f"only ({blamed}): a mend is wrong" if blamed else once
+            said = f"only ({blamed}): a mend is wrong" if blamed else f"once and not again: {seen}"
             message = f"{self.mended.signature} shows with mends {said}"
             return Verdict(status=Status.INFRA, message=message)
         hidden = self.origin is Origin.NEW and not self.shown_by_stock

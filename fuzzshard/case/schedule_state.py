@@ -360,6 +360,6 @@ def steps_unsynced(case: Case, skipped: Collection[int]) -> bool:
     for at in follow(case):
         if at.op.takes and at.index not in skipped:
             unsynced = not at.synced
-        elif unsynced and (at.op.updates or at.op.clips or at.op.zeroes_gradients):
+        elif unsynced and at.op.uses_gradients:
             return True
     return False

@@ -114,7 +114,7 @@ class Bound:
             return 0.0
         size, moved = self._scales.get((key.op, key.oracle), (float("inf"), 0.0))
         if key.rule.is_loss:
-            size = max(size, self._forwards[key.op])
+            size = max(size, self._forwards.get(key.op, 0.0))
         limit = tolerance(self.case) * max(1.0, size)
         if self.factor:
             return limit + self.factor * moved

@@ -311,6 +311,11 @@ class Op(Part, frozen=True, kw_only=True):
         )
 
     @property
+    def uses_gradients(self) -> bool:
+        """Whether it uses what backwards have accumulated, or zeroes it."""
+        return self.updates or self.clips or self.zeroes_gradients
+
+    @property
     def replaces_parameters(self) -> bool:
         """Whether parameters are other tensors, or of another dtype, after it."""
         return self.casts_to is not None or self.assign or self.rebuilds

@@ -276,18 +276,16 @@ def test_events_are_as_frequent_as_in_campaigns() -> None:
     tested: list[Case] = []
     for number in seeds:
         seed(number)(quiet(given(cases())(lambda case: tested.append(case))))()
-    assert len(set(tested)) > 0.9 * len(tested), f"seeds {[*seeds]}"
+    assert len(set(tested)) > 0.9 * len(tested), f"seeds {seeds}"
     campaign = [
         case for number in seeds for case in strategies.draw_cases(number, 100, world_size=4)
     ]
     ours, theirs = (list(map(features, some)) for some in (tested, campaign))
     sizes = [sum(map(len, some)) / len(some) for some in (ours, theirs)]
-    assert 0.85 < sizes[0] / sizes[1] < 1.15, f"seeds {[*seeds]}: {sizes} features a case"
+    assert 0.85 < sizes[0] / sizes[1] < 1.15, f"seeds {seeds}: {sizes} features a case"
     common = [feature for feature in ALL_FEATURES if share(theirs, feature) > 0.15]
     ratios = {feature: share(ours, feature) / share(theirs, feature) for feature in common}
-    assert not {f: ratio for f, ratio in ratios.items() if not 0.5 < ratio < 2}, (
-        f"seeds {[*seeds]}"
-    )
+    assert not {f: ratio for f, ratio in ratios.items() if not 0.5 < ratio < 2}, f"seeds {seeds}"
 
 
 def share(some: list[frozenset[str]], feature: str) -> float:

@@ -158,7 +158,7 @@ def not_applicable(case: Case, *, built_by_forward: bool = False) -> Exclusion |
                 return RETAINED
             retained |= places if op.retains else set()
         hooked |= op.hooked is not None and op.hooked.accumulated
-        if unsynced and (op.updates or op.zeroes_gradients or op.clips):
+        if unsynced and op.uses_gradients:
             return UNSYNCED_STEP
         if toggle:
             named = at.parameters_at(toggle.target)

@@ -178,7 +178,7 @@ def _of_schedule(case: Case, skipped: Collection[int]) -> Iterator[Exclusion]:
                     "no_sync() "
                     "when using CPU offloading.'",
                 )
-        if (op.updates or op.zeroes_gradients or op.clips) and unsynced:
+        if unsynced and op.uses_gradients:
             yield Exclusion("a step on gradients that were not synchronised", _NO_SYNC)
         elif (op.updates or op.averages) and forwarded:
             yield Exclusion(

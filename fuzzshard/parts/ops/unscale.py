@@ -44,7 +44,7 @@ class Unscale(op.Op, tag="unscale", frozen=True, kw_only=True):
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:
-        return ["scaler.unscale_(optimizer)"]
+        return [self.says]
 
     @classmethod
     @override
