@@ -6,12 +6,14 @@ group is in its forward state. A list group that ran in part stays in that state
 module whose recomputation stopped early. The second case is a group that counts as sharded while an
 all-gather is pending that nobody has waited for (``unshard(async_op=True)``, or a prefetch of a
 module that does not run). ``reshard()`` keeps the output of that all-gather, and the next forward
-takes it for its own: it computes with the parameters from before the step. If the all-gather began
-on the smaller mesh of an int ``reshard_after_forward``, its sizes do not fit the mesh that the
-parameters are on by then. Only the end of a backward drops such an all-gather
-(``FSDPParamGroup.finalize_backward``). Without a call of ``reshard()``, a prefetched all-gather is
-also used for later parameters; this change does not affect that. It waits for the all-gather and
-copies its output out before it drops both; torch could drop them without the copy.
+takes it for its own: it computes with the parameters from before the step. The hooks that shard
+before a state dict is saved or loaded (``FSDPParamGroup._register_state_dict_hooks``) keep it as
+well: the next forward uses the parameters from before the load. If the all-gather began on the
+smaller mesh of an int ``reshard_after_forward``, its sizes do not fit the mesh that the parameters
+are on by then. Only the end of a backward drops such an all-gather
+(``FSDPParamGroup.finalize_backward``). Where nothing shards, a prefetched all-gather is also used
+for later parameters; this change does not affect that. It waits for the all-gather and copies its
+output out before it drops both; torch could drop them without the copy.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -102,7 +104,6 @@ EDITS = (
             fsdp_param_group.reshard()
         """,
         """
-            fsdp_param_group.wait_for_unshard()
             fsdp_param_group._to_sharded()
         """,
     ),
@@ -112,8 +113,8 @@ EDITS = (
         if not self.is_sharded:
         """,
         """
+        self.wait_for_unshard()
         if not self.is_sharded:
-            self.wait_for_unshard()
         """,
     ),
 )

@@ -167,7 +167,7 @@ def _hooks(held: GroupState, group: Group) -> Iterator[Left]:
     """What the model of the hooks knows; it has to follow every one of them for that."""
     name = _name(group)
     ahead = group.ahead is Ahead.ISSUED
-    if held.gathers != ahead:
+    if held.gathers != ahead and group.ahead is not Ahead.MAYBE:
         words = {True: "issued and never used", False: NOTHING}
         yield Left("gather", f"all-gather of {name}", words[held.gathers], words[ahead])
     if held.idle != (group.phase is Phase.IDLE):

@@ -17,7 +17,7 @@ from fuzzshard.case.facts import facts
 from fuzzshard.case.groups import holds_a_member, modules_named
 from fuzzshard.case.schedule_state import ScheduleState
 from fuzzshard.case.sync_flags import flags_set
-from fuzzshard.oracles.group_model import Group, Issued, Shards
+from fuzzshard.oracles.group_model import Group, Issued
 from fuzzshard.oracles.hook_model import HookModel
 from fuzzshard.parts.op import Below, Op, Switch
 
@@ -113,7 +113,7 @@ class FullyShardModel:
             self.certain &= not any(group.may_fill for group in self.groups)
             self.hooks.reset()
         for group in self.groups if op.takes_state else ():
-            group.shards = Shards.ALL
+            group.take_state()
         for group in self.groups if op.casts_to else ():
             group.cast = op.casts_to
             group.reshard()

@@ -163,6 +163,14 @@ class Group:
         """``FSDPModule.reshard``: what was gathered is freed, and so is what was only issued."""
         self.shards, self.ahead = Shards.ALL, Ahead.NONE
 
+    def take_state(self) -> None:
+        """The hooks of a state dict: they shard. Nothing says whether the next forward uses an
+        all-gather that was issued before.
+        """
+        self.shards = Shards.ALL
+        if self.ahead is not Ahead.NONE:
+            self.ahead = Ahead.MAYBE
+
     def reshard_after_forward(self) -> None:
         """What ``reshard_after_forward`` says."""
         if not self.keeps_after_forward:
