@@ -157,13 +157,15 @@ class Examination:
             again = judge(
                 OnMends(runner, self.mends) if self.on_mended else runner, case, fresh=True
             )
+            alike = again.status is verdict.status and again.signature == verdict.signature
+            shows = again.status.is_finding and again.signature in verdict.message
             entry = Unexplained(
                 index=index,
                 status=verdict.status,
                 signature=verdict.signature,
                 rung=verdict.findings[0].rung if verdict.findings else verdict.rung,
                 what=shorten(summarise(verdict)),
-                repeats=again.status is verdict.status and again.signature == verdict.signature,
+                repeats=alike or shows,  # INFRA names a finding that shows with mends only
                 path=str(self._save(Found(index, case, verdict), shrunk, info)),
                 internal=verdict.internal,
             )

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import torch
 
+from fuzzshard.case.autograd import Tape, Unwatched, reached
 from fuzzshard.case.case import TRACED_BACKWARD, Case
-from fuzzshard.case.facts import has_batch_norm
+from fuzzshard.case.facts import facts, has_batch_norm
 from fuzzshard.case.graph import modules_below
 from fuzzshard.case.schedule_state import first, follow
 from fuzzshard.case.units import parameter_units
@@ -55,16 +56,32 @@ def _initialised_state(case: Case, difference: Difference) -> bool:
 
 
 def _has_cast_what_was_initialised(case: Case, difference: Difference) -> bool:
-    """Whether a load of a state from before the first step has changed the dtype of a scalar."""
+    """Whether a load of a state that no step had made has changed the dtype of a scalar."""
     expected, observed = difference.expected, difference.observed
     return (
-        first(case, lambda op: op.via) < first(case, lambda op: op.updates)
-        and expected is not None
+        expected is not None
         and observed is not None
         and expected.numel() == observed.numel() == 1
         and observed.dtype != expected.dtype
         and bool(torch.isclose(observed.to(expected.dtype), expected, rtol=1e-5))
+        and _has_no_step_before_a_save(case, difference.key.name.partition(" of ")[2])
     )
+
+
+def _has_no_step_before_a_save(case: Case, fqn: str) -> bool:
+    """Whether the first save finds no state of a parameter, which was frozen or not used until
+    then.
+    """
+    tape = Tape(case, facts(case), Unwatched())
+    has_gradient = False
+    for at in follow(case):
+        nodes = reached(tape.follow(at))
+        has_gradient |= any(fqn in node.parameters for node in nodes)
+        if at.op.updates and has_gradient:
+            return False
+        if at.op.via:
+            return True
+    return False
 
 
 def _recomputed_in_a_graph(case: Case, difference: Difference) -> bool:

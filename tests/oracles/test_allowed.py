@@ -4,7 +4,7 @@ import msgspec
 from cases import BACKWARD, STEP, call, children, groups, make_case
 from traces import difference, floats, gradient
 
-from fuzzshard.case.case import Checkpoint, Optimizer
+from fuzzshard.case.case import Checkpoint, Freeze, Optimizer
 from fuzzshard.case.graph import Block
 from fuzzshard.oracles.allowed import is_allowed
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
@@ -32,13 +32,17 @@ def test_a_state_is_allowed_before_the_first_step_as_the_optimizer_makes_it() ->
         assert not is_allowed("ddp", case, difference(key, floats(initial + 1.0), None))
 
 
-def test_a_load_from_before_the_first_step_may_cast_a_scalar() -> None:
+def test_a_load_of_a_state_that_no_step_had_made_may_cast_a_scalar() -> None:
     trained = (Forward(), BACKWARD, STEP)
     early = make_case(schedule=(SaveState(), LoadState(), *trained))
+    frozen = make_case(
+        schedule=(*trained, SaveState(), LoadState(), *trained), freezes=(Freeze(target="a"),)
+    )
     late = make_case(schedule=(*trained, SaveState(), LoadState(), *trained))
     key = Key(4, "optimizer_state", "mu of a.weight")
     cast = difference(key, floats(0.5).double(), floats(0.5))
     assert is_allowed("fully_shard", early, cast)
+    assert is_allowed("fully_shard", frozen, cast)
     assert not is_allowed("fully_shard", late, cast)
     other = difference(key, floats(0.75).double(), floats(0.5))
     assert not is_allowed("fully_shard", early, other)
