@@ -93,8 +93,8 @@ class Tape:
         self.paths: Mapping[str, int] = {}
         self.frozen: Collection[str] = ()
         self.training = True
-        self.losses: dict[int, list[Node]] = {}
-        """The nodes of the outputs that enter each loss, by the index of its forward."""
+        self.outputs: dict[int, list[Value]] = {}
+        """The outputs of each forward that has a backward yet, by its index."""
 
     def node(
         self,
@@ -130,13 +130,10 @@ class Tape:
         backward.
         """
         if (call := at.op.call) is not None:
-            outputs = self.forward(
+            self.outputs[at.index] = self.forward(
                 call.target, grad=call.grad, paths=at.paths, frozen=at.frozen, training=at.training
             )
-            self.losses[at.index] = [
-                n for i in call.used(len(outputs)) if (n := outputs[i]) is not None
-            ]
-        return taken_nodes(at, self.losses)
+        return taken_nodes(at, self.outputs)
 
     def _module(self, path: str, module: Module, args: list[Value], grad: bool) -> list[Value]:
         """Calls a module; the checkpoint wrapper is what is wrapped, the other checkpoints are
@@ -218,12 +215,18 @@ class Tape:
         return self.node(args, saves=op.op not in ("add", "concat"))
 
 
-def taken_nodes(at: ScheduleState, losses: dict[int, list[Node]]) -> list[Node]:
-    """Take from ``losses``, the nodes of each by its forward, those that the next op
-    differentiates; they stay where their graph is retained.
+def taken_nodes(at: ScheduleState, outputs: dict[int, list[Value]]) -> list[Node]:
+    """Take from ``outputs``, by their forward, the nodes that the next op differentiates; they
+    stay where their graph is retained.
     """
-    take = losses.__getitem__ if at.op.retains else losses.pop
-    return [node for forward in at.taken for node in take(forward.place)]
+    take = outputs.__getitem__ if at.op.retains else outputs.pop
+    taken = [(forward.call, take(forward.place)) for forward in at.taken]
+    return [
+        node
+        for call, values in taken
+        for i in call.used(len(values))
+        if (node := values[i]) is not None
+    ]
 
 
 def reached(losses: Iterable[Node]) -> list[Node]:

@@ -137,10 +137,21 @@ class ScheduleState:
         return self.op.wants_sharded and bool(self.unsharded) and applied
 
     @property
-    def taken(self) -> list[Pending]:
+    def forwards_taken(self) -> list[Pending]:
         """The pending forwards that the next op is the backward of."""
         which = {"all": slice(None), "oldest": slice(1), "newest": slice(-1, None), None: slice(0)}
         return self.pending[which[self.op.takes]]
+
+    @property
+    def taken(self) -> list[Pending]:
+        """The same, each with the outputs of which that takes the loss."""
+        if (outputs := self.op.loss_of) is None:
+            return self.forwards_taken
+        return [self._of_outputs(each, outputs) for each in self.forwards_taken]
+
+    def _of_outputs(self, forward: Pending, outputs: tuple[int, ...]) -> Pending:
+        call = forward.call._replace(outputs=outputs)
+        return forward._replace(call=call, roots=self._roots_behind(call, forward.modules))
 
     def calls_of(self, target: str) -> frozenset[str]:
         """The modules that a forward of ``target`` would call now."""
@@ -169,7 +180,8 @@ class ScheduleState:
             self.pending.append(Pending(self.index, op.call, modules, self.synced, roots))
         if op.takes:
             if not op.retains:
-                self.pending = [each for each in self.pending if each not in taken]
+                places = {each.place for each in taken}
+                self.pending = [each for each in self.pending if each.place not in places]
             for each in taken if not skipped else ():
                 self._reshard_after_backward(each)
             self.unsynced = bool(self.off["requires_gradient_sync"])

@@ -258,6 +258,11 @@ class Op(Part, frozen=True, kw_only=True):
         return False
 
     @property
+    def loss_of(self) -> tuple[int, ...] | None:
+        """The outputs of the last forward that alone make the loss that it :attr:`takes`."""
+        return None
+
+    @property
     def below(self) -> Below | None:
         """The wrapped modules that it is for, where it is for some of them."""
         return None if self.recurse is None else Below(self.target, self.recurse)

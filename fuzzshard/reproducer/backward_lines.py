@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from fuzzshard.case.schedule_state import Pending
 from fuzzshard.model.statements import assignment, indented
 from fuzzshard.parts.op import Op
 from fuzzshard.program.forward import backward_line, sum_text
@@ -60,20 +61,25 @@ class BackwardLines:
         """Whether some gradients are averaged by hand."""
         return bool(self.sync.names and self.losses.taken)
 
-    def lines(self, index: int, *, stops: bool) -> list[str]:
-        """The backward and the averages that it takes; only itself where the script ``stops``
-        there.
+    def lines(self, index: int, forwards: Sequence[Pending], *, stops: bool) -> list[str]:
+        """The backward of ``forwards`` and the averages that it takes; only itself where the
+        script ``stops`` there.
         """
         lines = []
         if index not in self.losses.skipped:
             taken = [self.forwards.loss(i) for i in self.losses.taken[index]]
+            made: list[str] = []
+            if self._ops[index].loss_of is not None:
+                (forward,) = forwards
+                taken = [f"loss{index}"]
+                made = self.forwards.of_outputs(taken[0], forward.call)
             loss = sum_text(taken)
             if len(taken) > 1 and self.scope.aim.seeded:
                 loss = f"({' + '.join(taken)})"
             call = backward_line(self.scope.scaled(loss), retains=self._ops[index].retains)
             if stops:
-                return [call, *self._finalize()]
-            lines = self._differentiate(index, loss, call)
+                return [*made, call, *self._finalize()]
+            lines = [*made, *self._differentiate(index, loss, call)]
             lines += self.scope.wait("after_backward")
             self._unsynced = not (self.scope.engine.applies_groups or self.flags.synced)
         if self._leaves_waiting and self.scope.aim.has("reduced", index):

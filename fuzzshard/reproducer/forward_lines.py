@@ -113,23 +113,34 @@ class ForwardLines:
         """The call and its loss, in as few statements as what is looked at allows."""
         waits = self.scope.wait("after_forward")
         watched = [oracle for oracle in self.scope.aim.watched(index) if oracle.of_forward]
-        looks_at_output = any(not oracle.is_loss for oracle in watched)
+        keeps_output = any(not oracle.is_loss for oracle in watched)
+        keeps_output |= index in self.losses.parted
         looks_at_loss = any(oracle.is_loss for oracle in watched)
         if not looks_at_loss and index not in self.losses.needed:
-            return [f"out = {call}" if looks_at_output else call, *waits]
-        outputs = output_texts(self.case, op.target)
-        terms = [self.term(op, i, outputs[i]) for i in op.used(len(outputs))]
+            return [f"out = {call}" if keeps_output else call, *waits]
+        terms = self._terms(op)
         loss = self.watch.loss(index)
-        if len(terms) > 1 and self.scope.aim.seeded:
-            return [f"out = {call}", *waits, f"{loss} = {' + '.join(terms)}"]
         several = len(terms) > 1 or len(re.findall(r"\bout\b", terms[0])) > 1
-        if several or looks_at_output or waits:
-            return [f"out = {call}", *waits, *loss_lines(loss, terms)]
+        if several or keeps_output or waits:
+            return [f"out = {call}", *waits, *self._sum(loss, terms)]
         term = re.sub(r"\bout\b", lambda _: call, terms[0])
         if self._goes_straight_into_backward(index):
             self._inlined[index] = term
             return []
         return [f"{loss} = {term}"]
+
+    def of_outputs(self, loss: str, op: Call) -> list[str]:
+        """The loss of some outputs of a forward that was the last one."""
+        return self._sum(loss, self._terms(op))
+
+    def _terms(self, op: Call) -> list[str]:
+        outputs = output_texts(self.case, op.target)
+        return [self.term(op, i, outputs[i]) for i in op.used(len(outputs))]
+
+    def _sum(self, loss: str, terms: list[str]) -> list[str]:
+        if len(terms) > 1 and self.scope.aim.seeded:
+            return [f"{loss} = {' + '.join(terms)}"]
+        return loss_lines(loss, terms)
 
     def _goes_straight_into_backward(self, index: int) -> bool:
         keeps = self.scope.aim.trains_reference and self.scope.aim.op is None

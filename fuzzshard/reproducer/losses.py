@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
@@ -14,38 +15,40 @@ from fuzzshard.case.schedule_state import follow
 @dataclasses.dataclass(frozen=True)
 class Losses:
     """``taken``: by backward, the forwards whose losses it adds up. ``skipped``: backwards with
-    none.
+    none. ``needed`` are the forwards whose loss some backward wants, ``parted`` those of which it
+    wants the loss of some outputs.
 
     A loss that depends on nothing trainable takes no part in a backward.
     """
 
-    taken: dict[int, list[int]]
-    skipped: set[int]
-
-    @property
-    def needed(self) -> set[int]:
-        """The forwards whose loss some backward wants."""
-        return {index for indices in self.taken.values() for index in indices}
+    taken: dict[int, list[int]] = dataclasses.field(default_factory=dict)
+    skipped: set[int] = dataclasses.field(default_factory=set)
+    needed: set[int] = dataclasses.field(default_factory=set)
+    parted: set[int] = dataclasses.field(default_factory=set)
 
 
 def losses(case: Case, last: int) -> Losses:
     """For the ops up to ``last``."""
     found = facts(case)
     flow = Flow(case.model, case.inputs, found, case.ties)
-    differentiable: set[int] = set()
-    result = Losses({}, set())
+    differentiable: dict[int, Sequence[bool]] = {}
+    result = Losses()
     for at in itertools.islice(follow(case, rank=1), last + 1):  # a rank that every op runs on
         if (call := at.op.call) is not None:
-            outputs = flow.outputs(call.target, found.parameters.keys() - at.frozen, at.paths)
-            differentiable |= (
-                {at.index} if any(outputs[i] for i in call.used(len(outputs))) else set()
-            )
-        if at.op.takes:
-            taken = [each.place for each in at.taken if each.place in differentiable]
-            if taken:
-                result.taken[at.index] = taken
-            else:
-                result.skipped.add(at.index)
+            trained = found.parameters.keys() - at.frozen
+            differentiable[at.index] = flow.outputs(call.target, trained, at.paths)
+        if not at.op.takes:
+            continue
+        taken = []
+        for forward in at.taken:
+            outputs = differentiable[forward.place]
+            if any(outputs[i] for i in forward.call.used(len(outputs))):
+                taken.append(forward.place)
+        if not taken:
+            result.skipped.add(at.index)
+            continue
+        result.taken[at.index] = taken
+        (result.needed if at.op.loss_of is None else result.parted).update(taken)
     return result
 
 
@@ -58,7 +61,9 @@ def microbatches(case: Case, last: int) -> int:
     ops = tuple(itertools.dropwhile(lambda op: op.switch, case.schedule[: last + 1]))
     calls, backwards = [op.call for op in ops[::2]], ops[1::2]
     kinds = {call and call.grad and call._replace(batch=0) for call in calls}
-    paired = len(calls) == len(backwards) and all(op.takes for op in backwards)
+    paired = len(calls) == len(backwards) and all(
+        op.takes and op.loss_of is None for op in backwards
+    )
     if not paired or len(kinds) != 1 or not all(kinds):
         return 0
     changes = any(leaf.is_batch_norm or leaf.is_dropout for leaf in facts(case).leaves.values())

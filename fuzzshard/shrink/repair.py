@@ -159,6 +159,8 @@ class Names:
         self.paths = count_paths(modules)
         self.pending = 0
         """How many losses wait for a backward."""
+        self.used: tuple[int, ...] = ()
+        """The outputs of the last forward that enter its loss, while that is pending."""
         self.saved = False
 
     def num_outputs(self, module: str) -> int:

@@ -13,7 +13,7 @@ from fuzzshard.case.groups import moves_inputs
 from fuzzshard.case.schedule_state import ScheduleState
 from fuzzshard.engines.base import Engine
 from fuzzshard.model.names import seed_of
-from fuzzshard.parts.op import Call, Which
+from fuzzshard.parts.op import Call, Op
 from fuzzshard.program.forward import (
     backward_line,
     call_text,
@@ -58,6 +58,8 @@ class Trainer:
         self.states = States(engine)
         self.make_optimizer()
         self.pending: list[torch.Tensor] = []
+        self.outputs: list[torch.Tensor] = []
+        """Those of the last forward, where some of them have a loss of their own."""
         self.feed = Feed(self)
         self.observer = None if trace is None else Observer(self, trace)
 
@@ -129,6 +131,8 @@ class Trainer:
             self.observer.computed(index, op.target, outputs, loss)
         if op.grad:
             self.pending.append(loss)
+        parted = any(later.loss_of is not None for later in self.case.schedule[index:])
+        self.outputs = outputs if parted else []
 
     def _called(
         self, index: int, op: Call, *, delayed: bool = False
@@ -183,11 +187,14 @@ class Trainer:
         total: torch.Tensor = self.engine.execute(loss_lines("total", terms), **known)["total"]
         return total
 
-    def backward(self, index: int, which: Which, *, retains: bool) -> bool:
+    def backward(self, index: int, op: Op) -> bool:
         """Runs the backward of pending losses; False where none of them requires a gradient."""
-        places = {"all": slice(None), "oldest": slice(1), "newest": slice(-1, None)}[which]
+        which = {"all": slice(None), "oldest": slice(1), "newest": slice(-1, None)}
+        places = which[op.takes or "all"]
         taken = self.pending[places]
-        if not retains:
+        if op.loss_of is not None:
+            taken = [self._loss(each.call, self.outputs) for each in self.at.taken]
+        if not op.retains:
             del self.pending[places]
         losses = {f"loss{i}": loss for i, loss in enumerate(taken) if loss.requires_grad}
         if not losses:
@@ -196,7 +203,7 @@ class Trainer:
             return False
         self.engine.before_backward()
         scaled = self.engine.scope.scaled(sum_text([*losses]))
-        lines = [backward_line(scaled, retains=retains), *self.engine.finalize_lines()]
+        lines = [backward_line(scaled, retains=op.retains), *self.engine.finalize_lines()]
         self.engine.execute(lines, **losses, scaler=self.made.scaler)
         self.recorder.explicit = True
         self.engine.after_backward(index)

@@ -52,7 +52,7 @@ def outcomes():
     rng = Random(SEED)
     found = {mutation.__name__: Outcomes() for mutation in MUTATIONS}
     for mutation in MUTATIONS:
-        for _ in range(60 if mutation.__name__ in NEEDS_LUCK else 15):
+        for _ in range(60 if mutation.__name__ in NEEDS_LUCK else 30):
             outcome = found[mutation.__name__]
             outcome.tried += 1
             parent, other = rng.choice(parents()), rng.choice(parents())

@@ -207,6 +207,15 @@ DIVERGENCES = {
         BACKWARD_AT + 1,
         "a.bias",
     ),
+    "loses_what_a_first_loss_left_out": Planted(
+        make_case(
+            PARTLY_USED,
+            (FORWARD, Backward(retain_graph=True, outputs=(0,)), Backward(outputs=(1,)), STEP),
+        ),
+        f"{DIVERGED}/gradient",
+        BACKWARD_AT + 1,
+        "c.bias",
+    ),
     "sum_is_not_divided": Planted(
         make_case(wrap=(WrapGroup(modules=("a",), communication=("sum",)), *groups("b", ROOT))),
         f"{DIVERGED}/gradient",

@@ -46,6 +46,12 @@ from stock_cases.stock import bitwise, bounded, flag
 
 PAST_DDP = "not applicable: a forward does not go through the DDP wrapper"
 PARTIAL = "not applicable: a flag for some modules only, which no_sync() cannot express"
+_TWO_HEADS = Block(
+    children=children(a=Linear(out=4), b=Linear(out=3), c=Linear(out=2)),
+    nodes=(call("h", "a", "x"), call("y", "b", "h"), call("z", "c", "h")),
+    outputs=("y", "z"),
+    returns="tuple",
+)
 SWITCHED = "not applicable: gradient sync is switched between a forward and its backward"
 HOOKED = (
     "not applicable: a hook on the gradients that come to a sharded parameter: they come to the "
@@ -94,6 +100,14 @@ SCHEDULES = {
     "two backwards through one graph": bounded(
         None,
         (FORWARD, Backward(retain_graph=True), BACKWARD, STEP, ZERO, AGAIN, BACKWARD, STEP),
+        ddp=RETAINED,
+    ),
+    "two losses of one forward": bounded(
+        _TWO_HEADS,
+        (
+            *(FORWARD, Backward(retain_graph=True, outputs=(0,)), Backward(outputs=(1,)), STEP),
+            *(ZERO, AGAIN, Backward(retain_graph=True, outputs=(1,)), BACKWARD, STEP),
+        ),
         ddp=RETAINED,
     ),
     "users' hooks on gradients that come": bounded(

@@ -94,6 +94,7 @@ RARE = {
     "schedule:step_unsynced": 0.03,
     "schedule:no_all_reduce": 0.06,
     "schedule:retain_graph": 0.045,
+    "schedule:several_losses": 0.015,
     "wrap:parameter_in_no_group": 0.04,
     "optimizer:adam": 0.05,
     "optimizer:adamw": 0.05,

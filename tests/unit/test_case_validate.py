@@ -107,6 +107,15 @@ def test_a_plan_that_makes_no_sense_is_refused(change, message):
         ((Backward(),), "a backward has no pending forward"),
         ((Forward(grad=False), Backward()), "a backward has no pending forward"),
         ((Forward(), Backward(), Backward()), "a backward has no pending forward"),
+        ((Forward(), Forward(), Backward(outputs=(0,))), "is not of the last forward alone"),
+        (
+            (Forward(), Forward(grad=False), Backward(outputs=(0,))),
+            "is not of the last forward alone",
+        ),
+        (
+            (Forward(), Backward(outputs=(1,))),
+            "a backward is of outputs (1,), and its forward uses (0,)",
+        ),
         ((Forward(target="outer"),), "forward names 'outer'"),
         ((Forward(outputs=(1,)),), "forward uses outputs (1,) of 1"),
         (

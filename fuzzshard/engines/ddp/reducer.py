@@ -77,7 +77,7 @@ class _Reducer:
         self.found = facts(case)
         self.tape = Tape(case, self.found, Unwatched())
         self.at = ScheduleState(case)
-        self.losses: dict[int, list[Node]] = {}
+        self.outputs: dict[int, list[Value]] = {}
         self._forget()
 
     def _forget(self) -> None:
@@ -101,7 +101,7 @@ class _Reducer:
                     yield from self._construct(index, frozenset(self.at.frozen))
                 self._forward(op.call)
             if op.takes:
-                taken = taken_nodes(self.at, self.losses)
+                taken = taken_nodes(self.at, self.outputs)
                 self.at.skipped = not taken
                 yield from self._backward(taken)
             if op.rebuilds:
@@ -130,8 +130,7 @@ class _Reducer:
             self._prepare(made)
         if self.options.marks_unused and made:
             outputs = self._through_sink(outputs)
-        used = call.used(len(outputs))
-        self.losses[at.index] = [node for i in used if (node := outputs[i]) is not None]
+        self.outputs[at.index] = outputs
 
     def _prepare(self, outputs: list[Node]) -> None:
         """``prepare_for_backward``."""

@@ -52,9 +52,11 @@ def running(call: op.Call) -> Op:
     return Forward(**call._asdict())
 
 
-def taking(which: op.Which, *, retain_graph: bool = False) -> Op:
+def taking(
+    which: op.Which, *, retain_graph: bool = False, outputs: tuple[int, ...] | None = None
+) -> Op:
     """Return the backward of those of the pending losses."""
-    return Backward(which=which, retain_graph=retain_graph)
+    return Backward(which=which, retain_graph=retain_graph, outputs=outputs)
 
 
 def iteration(batch: int = 0) -> tuple[Op, Op]:

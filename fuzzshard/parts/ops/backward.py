@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
 from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
@@ -15,10 +16,13 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
     """Calls ``backward`` on the sum of all pending losses, or only on the oldest or newest one.
 
     With ``retain_graph`` they stay pending: another backward goes through the same graph.
+    ``outputs`` are the indices of outputs of the last forward, which is the only one that it takes
+    then: they have a loss of their own.
     """
 
     which: op.Which = "all"
     retain_graph: bool = False
+    outputs: tuple[int, ...] | None = None
 
     lane = "backward"
     never = {
@@ -40,8 +44,12 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
         "schedule:not_last_backward": "a backward with is_last_backward off",
         "schedule:no_reshard": "a backward with reshard_after_backward off",
         "schedule:retain_graph": "a backward after which another one takes the same losses",
+        "schedule:several_losses": "a backward of the loss of some outputs, before another one",
     }
-    choices = (op.Choice("retain_graph", 8, 106, excludes=("compile",)),)
+    choices = (
+        op.Choice("retain_graph", 8, 106, excludes=("compile",)),
+        op.Choice("several_losses", 12, 109, excludes=("compile",)),
+    )
 
     @property
     @override
@@ -52,6 +60,11 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
     @override
     def retains(self) -> bool:
         return self.retain_graph
+
+    @property
+    @override
+    def loss_of(self) -> tuple[int, ...] | None:
+        return self.outputs
 
     @override
     def check(self, at: op.Checked) -> None:
@@ -67,11 +80,30 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
             raise InvalidCase(
                 "a backward adds gradients with a scale to some without", "unscale after it"
             )
-        is_computed = len(at.taken) > 1 or at.case.optimizer.does("scales")
+        if self.outputs is not None:
+            self._check_outputs(at)
+        is_computed = (
+            len(at.taken) > 1 or self.outputs is not None or at.case.optimizer.does("scales")
+        )
         if is_computed and not at.grad_enabled:
             raise InvalidCase(
-                "losses are added up or scaled while gradients are disabled: the result has none",
+                "losses are computed or scaled while gradients are disabled: the result has none",
                 "enable gradients before",
+            )
+
+    def _check_outputs(self, at: op.Checked) -> None:
+        *others, last = at.forwards_taken
+        since = at.case.schedule[last.place + 1 : at.index]
+        if others or any(op.begins for op in since):
+            raise InvalidCase(
+                "a backward of some outputs is not of the last forward alone",
+                "move it behind that forward, or leave out its outputs",
+            )
+        used = last.call.used(len(at.found.output_values[last.call.target]))
+        if not self.outputs or not set(self.outputs) <= set(used):
+            raise InvalidCase(
+                f"a backward is of outputs {self.outputs}, and its forward uses {tuple(used)}",
+                "use outputs of that forward",
             )
 
     @override
@@ -91,26 +123,31 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
         if at.off["reshard_after_backward"]:
             yield "schedule:no_reshard"
         if self.retain_graph:
-            yield "schedule:retain_graph"
+            yield f"schedule:{'retain_graph' if self.outputs is None else 'several_losses'}"
 
     @override
     def statement(self, index: int, *losses: int) -> str:
         taken = " + ".join(f"loss{forward}" for forward in losses)
         taken = taken if len(losses) == 1 else f"({taken})"
+        if self.outputs is not None:
+            taken = f"loss(outputs {', '.join(map(str, self.outputs))} of op {losses[0]})"
         return f"{taken}.backward({'retain_graph=True' if self.retain_graph else ''})"
 
     @override
     def run(self, trainer: op.Trainer, index: int) -> bool:
-        return trainer.backward(index, self.which, retains=self.retain_graph)
+        return trainer.backward(index, self)
 
     @override
     def lines(self, program: op.Program, index: int) -> list[str]:
-        return program.backwards.lines(index, stops=program.stops_at(index))
+        return program.backwards.lines(index, program.at.taken, stops=program.stops_at(index))
 
     @override
     def mended(self, names: op.Names) -> op.Op | None:
         if not names.pending:
             return None
+        takes_last = names.pending == 1 or self.which == "newest"
+        kept = tuple(i for i in self.outputs or () if i in names.used and takes_last)
         if not self.retain_graph:
             names.pending = 0 if self.which == "all" else names.pending - 1
-        return self
+            names.used = () if self.which != "oldest" else names.used
+        return replace(self, outputs=kept or None)

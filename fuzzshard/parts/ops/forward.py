@@ -97,12 +97,14 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
         yield (one, last)
         yield (one, cls(batch=offered.batch + 1), ops.taking("newest"), last)
         yield (replace(one, target=offered.some_called()), last)
+        yield (one, ops.taking("newest", retain_graph=True, outputs=(0,)), ops.taking("newest"))
 
     @override
     def mended(self, names: op.Names) -> op.Op:
         target = self.target if self.target in names.modules else ""
         kept = tuple(i for i in self.outputs or () if i < names.num_outputs(target))
         names.pending += self.grad
+        names.used = (kept or tuple(range(names.num_outputs(target)))) if self.grad else ()
         return replace(self, target=target, outputs=kept or None)
 
     @override
