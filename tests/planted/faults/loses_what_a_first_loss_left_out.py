@@ -1,28 +1,36 @@
-"""Gradients are zeros that come first in a later backward than the first one after a forward."""
+"""A second backward through one forward loses the gradients that the first one had nothing of."""
 
+import torch
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 
 
 def apply() -> None:
-    pre_forward, post_backward = FSDPParamGroup.pre_forward, FSDPParamGroup.post_backward
-    finalize_backward = FSDPParamGroup.finalize_backward
+    root_pre_forward = FSDPState._root_pre_forward
+    final_callback = FSDPState._root_post_backward_final_callback
+    post_backward = FSDPParamGroup.post_backward
+    waiting = [0]
+    """How many forwards had no backward yet."""
 
     def beginning(self, *args, **kwargs):
-        self.had_gradients = self.was_passed = False
-        return pre_forward(self, *args, **kwargs)
+        outer = self._state_ctx.iter_forward_root
+        result = root_pre_forward(self, *args, **kwargs)
+        waiting[0] += outer is None and torch.is_grad_enabled()
+        return result
+
+    def ending(self, *args):
+        final_callback(self, *args)
+        waiting[0] -= 1
 
     def wrong(self, *args):
         leaves = [getattr(param, "_unsharded_param", None) for param in self.fsdp_params]
         gradients = [p.grad for p in leaves if p is not None and p.grad is not None]
-        late = getattr(self, "was_passed", False) and not self.had_gradients
-        for gradient in gradients if late else ():
+        again = waiting[0] <= 0 and not getattr(self, "had_gradients", False)
+        for gradient in gradients if again else ():
             gradient.zero_()
-        self.had_gradients = bool(gradients) or getattr(self, "had_gradients", False)
+        self.had_gradients = bool(gradients)
         return post_backward(self, *args)
 
-    def passing(self, *args):
-        self.was_passed = True
-        return finalize_backward(self, *args)
-
-    FSDPParamGroup.pre_forward, FSDPParamGroup.post_backward = beginning, wrong
-    FSDPParamGroup.finalize_backward = passing
+    FSDPState._root_pre_forward = beginning
+    FSDPState._root_post_backward_final_callback = ending
+    FSDPParamGroup.post_backward = wrong
