@@ -104,6 +104,7 @@ EDITS = (
             fsdp_param_group.reshard()
         """,
         """
+            fsdp_param_group.wait_for_unshard()
             fsdp_param_group._to_sharded()
         """,
     ),
@@ -113,8 +114,19 @@ EDITS = (
         if not self.is_sharded:
         """,
         """
-        self.wait_for_unshard()
         if not self.is_sharded:
+            self.wait_for_unshard()
+        """,
+    ),
+    Edit(
+        "torch.distributed.fsdp._fully_shard._fsdp_param_group:"
+        "FSDPParamGroup._register_state_dict_hooks",
+        """
+            self._to_sharded()
+        """,
+        """
+            self.wait_for_unshard()
+            self._to_sharded()
         """,
     ),
 )
