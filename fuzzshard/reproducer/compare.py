@@ -9,7 +9,6 @@ from typing_extensions import override
 from fuzzshard.case.arrivals import ignored_modules
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import has_precision
-from fuzzshard.case.facts import has_batch_norm
 from fuzzshard.case.relations import variant
 from fuzzshard.errors import UsageError
 from fuzzshard.parts.engines import spec_of
@@ -38,10 +37,6 @@ class Compare(Writer):
         if case.tensor_parallel and aim.has("waiting"):
             raise UsageError(
                 "no script knows the layout of an unreduced DTensor", "replay the case"
-            )
-        if self.case.ddp.does("broadcasts_buffers") and has_batch_norm(self.case, ""):
-            raise UsageError(
-                "no script broadcasts the buffers of a plain model", "replay the case"
             )
         if ignored_modules(self.case, by_replicate=spec_of(aim.engine).ignores_modules):
             raise UsageError("no script averages what replicate() ignores", "replay the case")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from fuzzshard.case.dtypes import has_precision
-from fuzzshard.case.facts import facts
+from fuzzshard.case.facts import facts, has_batch_norm
 from fuzzshard.case.groups import moves_inputs
 from fuzzshard.model.statements import at, indented
 from fuzzshard.parts.losses import LOSSES
@@ -19,6 +19,7 @@ from fuzzshard.program.forward import (
     whole_text,
 )
 from fuzzshard.program.groups import if_wrapped
+from fuzzshard.program.mesh import MeshNames
 from fuzzshard.reproducer.inputs import InputNames, tuple_text
 from fuzzshard.reproducer.losses import Losses
 from fuzzshard.reproducer.scope import Scope
@@ -41,15 +42,21 @@ class ForwardLines:
         self.scope, self.case, self.ops = scope, scope.case, ops
         self.inputs, self.losses, self.watch, self.inlines = inputs, losses, watch, inlines
         self._inlined: dict[int, str] = {}
+        has_reference = scope.aim.kind == "compare" and has_batch_norm(self.case, "")
+        self._broadcasts = has_reference and self.case.ddp.does("broadcasts_buffers")
+        self._to_broadcast = self._broadcasts
         self._dropout = any(leaf.is_dropout for leaf in facts(self.case).leaves.values())
 
     def loss(self, index: int) -> str:
         """The expression for the loss of the forward at ``index``."""
         return self._inlined.get(index, self.watch.loss(index))
 
-    def lines(self, index: int, op: Call) -> list[str]:
-        """The inputs that are new, the call, the loss, and what is looked at then."""
-        lines = self._before(index, op)
+    def lines(self, index: int, op: Call, *, synced: bool) -> list[str]:
+        """The inputs that are new, the call, the loss, and what is looked at then; ``synced``:
+        whether engines with one switch for everything synchronise gradients.
+        """
+        lines = [*self._before(index, op), *self._broadcast()]
+        self._to_broadcast = self._broadcasts and op.grad and synced
         body = self._body(index, op, self._call(op))
         if op.mode:
             body = [f"with torch.{op.mode}():", *(f"    {line}" for line in body)]
@@ -57,6 +64,18 @@ class ForwardLines:
             *lines,
             *body,
             *self.watch.lines(index, ("outputs", *self.ops[index].looks)),
+        ]
+
+    def _broadcast(self) -> list[str]:
+        """What DDP does at the beginning of a forward, and not the reference by itself."""
+        if not self._to_broadcast:
+            return []
+        names = MeshNames(self.case)
+        source = self.case.mesh.data_size - 1 if self.case.ddp.does("ends_with_last_rank") else 0
+        return [
+            "if model is reference:  # DDP does this by itself",
+            "    for buffer in model.buffers():",
+            f"        dist.broadcast(buffer{names.group_argument}, group_src={source})",
         ]
 
     def _before(self, index: int, op: Call) -> list[str]:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import cases
 import msgspec
 import pytest
 from small_cases import EVERYTHING, SMALL, chain
 
 from fuzzshard.case.case import Case, EngineName, Mesh, WrapGroup
+from fuzzshard.case.options import DDP
 from fuzzshard.errors import UsageError
+from fuzzshard.parts.leaves.batch_norm import BatchNorm
+from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import Backward, Forward, SetFlag, Step, ZeroGrad
 from fuzzshard.reproducer import script, scripts
 from fuzzshard.strategies import draw_cases
@@ -45,6 +49,12 @@ ACCUMULATING = msgspec.structs.replace(
 )
 HSDP = msgspec.structs.replace(ACCUMULATING, mesh=Mesh(shard=2, replicate=2))
 DDP_CASE = msgspec.structs.replace(ACCUMULATING, engines=("ddp",))
+BUFFERS = msgspec.structs.replace(
+    DDP_CASE,
+    model=cases.chain(linear0=Linear(out=4), norm0=BatchNorm(), linear1=Linear(out=3)),
+    schedule=(Forward(batch=0), Backward(), Forward(batch=1), Forward(batch=2), Backward()),
+    ddp=DDP(buffers="broadcast"),
+)
 
 PLANTED = {
     "a doubled reduction": ("reduce_scatter_doubles", DEEP, "divergence/fully_shard/gradient"),
@@ -59,6 +69,11 @@ PLANTED = {
         "divergence/fully_shard/gradient",
     ),
     "a sum in place of an average": ("ddp_sums", DDP_CASE, "divergence/ddp/gradient"),
+    "buffers that no rank gets from another": (
+        "../../planted/faults/ddp_keeps_buffers",
+        BUFFERS,
+        "divergence/ddp/buffer",
+    ),
     "parameters left unsharded": (
         "no_reshard_after_forward",
         DEEP,

@@ -85,7 +85,7 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
 
     @override
     def lines(self, program: op.Program, index: int) -> list[str]:
-        return program.forwards.lines(index, self.call)
+        return program.forwards.lines(index, self.call, synced=program.at.synced)
 
     @classmethod
     @override
