@@ -92,6 +92,15 @@ PUBLIC = (
         date="2026-11-23",
     ),
     Public(
+        link="https://github.com/pytorch/pytorch/issues/117421",
+        says="near: closed, a state dict that is loaded after a forward of FSDP1 is not used",
+        query=(
+            "fully_shard load_state_dict stale weights pending all-gather unshard(async_op=True) "
+            "state dict hook to_sharded"
+        ),
+        date="2026-11-26",
+    ),
+    Public(
         query="FSDP2 forward uses stale weights after optimizer.step because "
         "unshard(async_op=True) all-gather not waited, reshard no-op",
         date="2026-11-24",

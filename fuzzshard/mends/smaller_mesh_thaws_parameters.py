@@ -13,9 +13,9 @@ TITLE = (
 )
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
-    "set_requires_grad_if_needed(self.sharded_param, self._unsharded_param)",
-    "torch/distributed/fsdp/_fully_shard/_fsdp_param.py, init_unsharded_param: freezing survives "
-    "sharding",
+    "Change if autograd should record operations on this tensor: sets this tensor's "
+    ":attr:`requires_grad` attribute in-place.",
+    "torch.Tensor.requires_grad_; nothing says that a forward undoes it",
 )
 SETUP = (
     "LoRA with ``reshard_after_forward`` as the number of GPUs of a node: whoever looks after a"
