@@ -6,7 +6,7 @@ from collections.abc import Iterable, Set
 
 from fuzzshard.case.case import Case, Freeze
 from fuzzshard.case.facts import Facts, facts
-from fuzzshard.case.flow import Flow
+from fuzzshard.case.flow import flow_of
 from fuzzshard.case.paths import is_within, is_within_any
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
@@ -15,7 +15,7 @@ from fuzzshard.strategies.tape import Tape
 def freezes(tape: Tape, swarm: Swarm, case: Case) -> tuple[Freeze, ...]:
     """Up to three frozen modules or parameters; what stays trainable is enough for a backward."""
     found = facts(case)
-    flow = Flow(case.model, case.inputs, found, case.ties)
+    flow = flow_of(case)
     trainable = frozenset(found.parameters)
     chosen: list[Freeze] = []
     for kind in ("freeze_parameter", "freeze_module", "freeze_parameter"):

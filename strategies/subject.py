@@ -6,7 +6,7 @@ import dataclasses
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts, facts
-from fuzzshard.case.flow import Flow
+from fuzzshard.case.flow import Flow, flow_of
 from fuzzshard.case.groups import uses_outside_groups
 from fuzzshard.strategies.freezing import still_trainable
 from fuzzshard.strategies.precision import computes
@@ -25,7 +25,7 @@ class Subject:
     def of(cls, case: Case) -> Subject:
         """What a schedule for ``case`` would train."""
         found = facts(case)
-        flow = Flow(case.model, case.inputs, found, case.ties)
+        flow = flow_of(case)
         return cls(case, found, flow, still_trainable(found, case.freezes))
 
     def forward_targets(self, *, casts: bool) -> list[str]:

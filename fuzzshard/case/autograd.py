@@ -14,7 +14,7 @@ from typing import Protocol
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.flow import Flow
+from fuzzshard.case.flow import flow_of
 from fuzzshard.case.graph import Block, Call, Module, TensorOp, join, resolve
 from fuzzshard.case.groups import modules_called
 from fuzzshard.case.schedule_state import ScheduleState
@@ -87,7 +87,7 @@ class Tape:
     def __init__(self, case: Case, found: Facts, watcher: Watcher) -> None:
         self.case, self.found, self.watcher = case, found, watcher
         self.nodes: list[Node] = []
-        self.leaves = Flow(case.model, case.inputs, found, case.ties).parameters
+        self.leaves = flow_of(case).parameters
         self.checkpoints = {c.module: c.implementation for c in case.checkpoints}
         self.regions: tuple[Region, ...] = ()
         self.paths: Mapping[str, int] = {}

@@ -12,7 +12,7 @@ import keyword
 import re
 from collections.abc import Mapping
 
-from fuzzshard.case.case import Case
+from fuzzshard.case.case import Case, Inputs, Tie
 from fuzzshard.case.graph import (
     Alias,
     Block,
@@ -99,14 +99,14 @@ class Facts:
         return values[0].size if values else DEFAULT_WIDTH
 
 
-def _all_parameters(case: Case, inference: Inference) -> dict[str, Shape]:
+def _all_parameters(model: Block, ties: tuple[Tie, ...], inference: Inference) -> dict[str, Shape]:
     """Parameters in ``named_parameters`` order with ties removed; checks the ties."""
     shapes: dict[str, Shape] = {}
-    for path, module in walk(case.model):
+    for path, module in walk(model):
         if isinstance(module, Leaf):
             width = inference.inputs[path][0].size
             shapes |= {join(path, n): s for n, s in module.parameters(width).items()}
-    for tie in case.ties:
+    for tie in ties:
         for fqn in (tie.parameter, tie.source):
             if fqn not in shapes:
                 raise InvalidCase(
@@ -118,7 +118,7 @@ def _all_parameters(case: Case, inference: Inference) -> dict[str, Shape]:
                 f"{tie.source!r} {shapes[tie.source]}",
                 "tie parameters of one shape",
             )
-        if any(tie.parameter == other.source for other in case.ties):
+        if any(tie.parameter == other.source for other in ties):
             raise InvalidCase(
                 f"tied parameter {tie.parameter!r} is the source of another tie",
                 "tie to its source",
@@ -132,26 +132,32 @@ def _all_parameters(case: Case, inference: Inference) -> dict[str, Shape]:
     return shapes
 
 
-def _owners(case: Case, parameters: Mapping[str, Shape]) -> dict[str, int | None]:
+def _owners(
+    model: Block,
+    ties: tuple[Tie, ...],
+    wrapped: tuple[tuple[str, ...], ...],
+    ignored: tuple[str, ...],
+    parameters: Mapping[str, Shape],
+) -> dict[str, int | None]:
     """``fully_shard`` manages the parameters of a module that an earlier call does not manage yet.
 
     A module or parameter registered at several places belongs to the group that is applied first
     (``_get_managed_modules`` in torch/distributed/fsdp/_fully_shard/_fsdp_init.py).
     """
     places: dict[str, list[str]] = {fqn: [fqn] for fqn in parameters}
-    for tie in case.ties:
+    for tie in ties:
         places[tie.source].append(tie.parameter)
-    for path, module in walk(case.model):
+    for path, module in walk(model):
         if isinstance(module, Alias):
             for fqn in parameters:
                 if is_within(fqn, module.target):
                     places[fqn].append(path + fqn[len(module.target) :])
     owners: dict[str, int | None] = dict.fromkeys(parameters)
-    for index, group in enumerate(case.wrap):
+    for index, modules in enumerate(wrapped):
         for fqn, paths in places.items():
-            if any(is_within(p, ignored) for p in paths for ignored in case.ignored):
+            if any(is_within(p, path) for p in paths for path in ignored):
                 continue
-            if owners[fqn] is None and any(is_within(p, m) for p in paths for m in group.modules):
+            if owners[fqn] is None and any(is_within(p, m) for p in paths for m in modules):
                 owners[fqn] = index
     return owners
 
@@ -159,17 +165,30 @@ def _owners(case: Case, parameters: Mapping[str, Shape]) -> dict[str, int | None
 @functools.lru_cache(maxsize=512)
 def facts(case: Case) -> Facts:
     """Infers everything; raises :class:`InvalidCase` where the graph does not fit together."""
-    _check_names(case.model)
-    inference = Inference(case)
+    wrapped = tuple(group.modules for group in case.wrap)
+    return infer(case.model, case.inputs, case.ties, wrapped, case.ignored)
+
+
+@functools.lru_cache(maxsize=512)  # cases that are drawn or shrunk differ in other things
+def infer(
+    model: Block,
+    inputs: Inputs,
+    ties: tuple[Tie, ...],
+    wrapped: tuple[tuple[str, ...], ...] = (),
+    ignored: tuple[str, ...] = (),
+) -> Facts:
+    """Infers the facts of all cases with these; ``wrapped`` are the modules of their groups."""
+    _check_names(model)
+    inference = Inference(model, inputs)
     called = inference.run()
-    parameters = _all_parameters(case, inference)
+    parameters = _all_parameters(model, ties, inference)
     return Facts(
-        modules={p: m for p, m in walk(case.model) if not isinstance(m, Alias)},
+        modules={p: m for p, m in walk(model) if not isinstance(m, Alias)},
         input_values=inference.inputs,
         output_values=inference.outputs,
         parameters=parameters,
         called=called,
-        owners=_owners(case, parameters),
+        owners=_owners(model, ties, wrapped, ignored, parameters),
     )
 
 

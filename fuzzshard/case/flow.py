@@ -6,10 +6,11 @@ engine.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Hashable, Mapping, Set
 
-from fuzzshard.case.case import Inputs, Tie
-from fuzzshard.case.facts import Facts
+from fuzzshard.case.case import Case, Inputs, Tie
+from fuzzshard.case.facts import infer
 from fuzzshard.case.graph import Block, Call, Module, TensorOp, join, resolve
 from fuzzshard.case.groups import modules_called
 
@@ -17,9 +18,11 @@ from fuzzshard.case.groups import modules_called
 class Flow:
     """Follows ``requires_grad`` through a model."""
 
-    def __init__(self, root: Block, inputs: Inputs, found: Facts, ties: tuple[Tie, ...]) -> None:
+    def __init__(self, root: Block, inputs: Inputs, ties: tuple[Tie, ...]) -> None:
+        found = infer(root, inputs, ties)
         self.root = root
         self.root_args = tuple(tensor.requires_grad for tensor in inputs.tensors)
+        self._none = (False,) * max(map(len, found.input_values.values()))
         self.modules = found.modules
         self.paths: Mapping[str, int] | None = None
         tied = {tie.parameter: tie.source for tie in ties}
@@ -31,14 +34,20 @@ class Flow:
         self._known: dict[Hashable, tuple[bool, ...]] = {}
 
     def outputs(
-        self, target: str, trainable: Set[str], paths: Mapping[str, int] | None = None
+        self,
+        target: str,
+        trainable: Set[str],
+        paths: Mapping[str, int] | None = None,
+        *,
+        inputs: bool = True,
     ) -> tuple[bool, ...]:
-        """Which outputs of a forward of ``target`` require a gradient while ``trainable`` does.
+        """Which outputs of a forward of ``target`` require a gradient while ``trainable`` does,
+        and, where ``inputs`` count, those inputs of the root that say so.
 
         ``paths`` is the path of every block with alternatives; without it, those that do on all
         paths.
         """
-        args = self.root_args if not target else (False,) * 8
+        args = self.root_args if inputs and not target else self._none
         on_paths = None if paths is None else tuple(paths.items())
         asked = (target, args, frozenset(trainable), on_paths)
         if asked not in self._known:
@@ -71,6 +80,16 @@ class Flow:
             assert target is not None
             results.append(self._module(*target, args, trainable))
         return tuple(call.grad and all(flows) for flows in zip(*results, strict=True))
+
+
+def flow_of(case: Case) -> Flow:
+    """Return the flow of a case, which all with its model share."""
+    return _flow(case.model, case.inputs, case.ties)
+
+
+@functools.lru_cache(maxsize=256)
+def _flow(root: Block, inputs: Inputs, ties: tuple[Tie, ...]) -> Flow:
+    return Flow(root, inputs, ties)
 
 
 def _requires_grad(node: TensorOp, args: tuple[bool, ...]) -> bool:

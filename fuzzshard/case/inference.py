@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from fuzzshard.case.case import Case
+from fuzzshard.case.case import Inputs
 from fuzzshard.case.graph import Alias, Block, Call, Module, TensorOp, join, resolve, walk
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaf import Leaf, Value
@@ -20,8 +20,8 @@ DEFAULT_WIDTH = 4
 class Inference:
     """Walks the DAG of the root, then sizes the modules that no call reaches."""
 
-    def __init__(self, case: Case) -> None:
-        self.case = case
+    def __init__(self, model: Block, inputs: Inputs) -> None:
+        self.model, self.given = model, inputs
         self.inputs: dict[str, tuple[Value, ...]] = {}
         self.outputs: dict[str, tuple[Value, ...]] = {}
         self.active: list[str] = []
@@ -30,10 +30,10 @@ class Inference:
         """Fills ``inputs`` and ``outputs`` by path; the modules that a forward of the root
         calls.
         """
-        root_inputs = tuple(Value(t.size, t.kind == "ids") for t in self.case.inputs.tensors)
-        self._visit("", self.case.model, root_inputs)
+        root_inputs = tuple(Value(t.size, t.kind == "ids") for t in self.given.tensors)
+        self._visit("", self.model, root_inputs)
         called = frozenset(self.inputs)
-        for path, module in walk(self.case.model):
+        for path, module in walk(self.model):
             if isinstance(module, Block):
                 self._size_uncalled(path, module)
         return called
@@ -79,7 +79,7 @@ class Inference:
                 f"leaf {path!r} takes one argument, not {len(args)}", "pass one value"
             )
         (arg,) = args
-        leaf.check(path, arg, self.case.inputs.seq)
+        leaf.check(path, arg, self.given.seq)
         return leaf.result(arg)
 
     def _block(self, path: str, block: Block, args: tuple[Value, ...]) -> tuple[Value, ...]:
@@ -102,7 +102,7 @@ class Inference:
                 raise InvalidCase(f"block {path!r} defines {node.name!r} twice", "rename a node")
             node_args = tuple(read(a) for a in node.args)
             if isinstance(node, TensorOp):
-                values[node.name] = _tensor_op(path, node, node_args, self.case.inputs.seq)
+                values[node.name] = _tensor_op(path, node, node_args, self.given.seq)
                 continue
             values |= self._call(path, node, node_args)
         if not block.outputs or (block.returns == "tensor" and len(block.outputs) != 1):
@@ -118,7 +118,7 @@ class Inference:
         """The values that a call makes, which are the same whatever alternative is called."""
         made: list[dict[str, Value]] = []
         for name in node.modules:
-            found = resolve(self.case.model, join(path, name)) if "." not in name else None
+            found = resolve(self.model, join(path, name)) if "." not in name else None
             if found is None:
                 raise InvalidCase(
                     f"block {path!r} calls {name!r}, which it does not have", "add it"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
-from fuzzshard.case.flow import Flow
+from fuzzshard.case.flow import flow_of
 from fuzzshard.case.groups import calls_of, modules_named, roots_by_op, wrapped_modules
 from fuzzshard.case.paths import is_within, is_within_any
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
@@ -275,14 +275,9 @@ class ScheduleState:
         """Whether the loss of a forward depends on one of ``parameters`` that is not frozen; or on
         an input of the root that requires a gradient, where ``inputs`` count.
         """
-        flow = self._flow
-        flow.root_args = tuple(inputs and t.requires_grad for t in self.case.inputs.tensors)
-        outputs = flow.outputs(call.target, parameters - self.frozen, self.paths)
+        trained = parameters - self.frozen
+        outputs = flow_of(self.case).outputs(call.target, trained, self.paths, inputs=inputs)
         return any(outputs[i] for i in call.used(len(outputs)))
-
-    @functools.cached_property
-    def _flow(self) -> Flow:
-        return Flow(self.case.model, self.case.inputs, facts(self.case), self.case.ties)
 
     @property
     def roots(self) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts, facts
-from fuzzshard.case.flow import Flow
+from fuzzshard.case.flow import flow_of
 from fuzzshard.case.graph import Block, walk
 from fuzzshard.case.needs import unfit_for
 from fuzzshard.case.paths import is_within_any
@@ -78,7 +78,7 @@ def _trains(case: Case, found: Facts) -> bool:
     autograd refuses a backward through parameters that a step has changed in place. A state is
     saved and loaded where no gradients wait to be synchronised.
     """
-    flow = Flow(case.model, case.inputs, found, case.ties)
+    flow = flow_of(case)
     off: set[Switch] = set()
     unsynced = backwards = 0
     saves = any(op.via for op in case.schedule)

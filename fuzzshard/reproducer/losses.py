@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
-from fuzzshard.case.flow import Flow
+from fuzzshard.case.flow import flow_of
 from fuzzshard.case.schedule_state import follow
 
 
@@ -30,7 +30,7 @@ class Losses:
 def losses(case: Case, last: int) -> Losses:
     """For the ops up to ``last``."""
     found = facts(case)
-    flow = Flow(case.model, case.inputs, found, case.ties)
+    flow = flow_of(case)
     differentiable: dict[int, Sequence[bool]] = {}
     result = Losses()
     for at in itertools.islice(follow(case, rank=1), last + 1):  # a rank that every op runs on

@@ -5,7 +5,7 @@ from cases import ROOT, chain, groups, make_case
 
 from fuzzshard.case.codec import decode, encode
 from fuzzshard.case.facts import facts
-from fuzzshard.case.flow import Flow
+from fuzzshard.case.flow import flow_of
 from fuzzshard.case.graph import Alias, Block, walk
 from fuzzshard.case.options import Precision
 from fuzzshard.case.validate import validate
@@ -80,7 +80,7 @@ def test_few_features_are_as_possible_as_many(sample):
 def test_every_backward_has_something_to_differentiate(sample):
     for case in sample.cases[:2000]:
         found = facts(case)
-        flow = Flow(case.model, case.inputs, found, case.ties)
+        flow = flow_of(case)
         trainable = frozenset(found.parameters)
         for freeze in case.freezes:
             trainable = below(trainable, freeze.target, inside=False)
