@@ -170,13 +170,12 @@ class Run:
             self.backward("all")
 
     def backward(self, which: Which) -> None:
-        """A backward of pending losses, or two."""
-        outputs = self.some_outputs(which) if self.allows("several_losses", 80) else None
-        if outputs is not None:
-            self.ops += (ops.taking(which, retain_graph=True, outputs=o) for o in outputs[:-1])
-        elif self.allows("retain_graph", 60):
-            self.ops.append(ops.taking(which, retain_graph=True))
-        self.ops.append(ops.taking(which, outputs=outputs[-1] if outputs else None))
+        """A backward of pending losses; or two, of these or of two losses of the last forward."""
+        first = rest = None
+        if self.allows("retain_graph", 60):
+            first, rest = self.some_outputs(which)
+            self.ops.append(ops.taking(which, retain_graph=True, outputs=first))
+        self.ops.append(ops.taking(which, outputs=rest))
         self.pending = 0 if which == "all" else self.pending - 1
 
     def forward(self, *, grad: bool = True, inference: bool = False) -> None:
@@ -210,25 +209,26 @@ class Run:
             i for i in range(len(flows)) if i == kept or (len(flows) > 2 and self.tape.chance(40))
         )
 
-    def some_outputs(self, which: Which) -> list[tuple[int, ...] | None] | None:
-        """Two losses of the last forward, each of some outputs, or the second of all; None where
-        that is not what a backward takes, or has one output.
+    def some_outputs(self, which: Which) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+        """Two losses of the last forward, each of some outputs; None stands for all of them.
+
+        They are of all where that forward is not what a backward takes, or has one output.
         """
         last = max(i for i, op in enumerate(self.ops) if op.begins)
         call = self.ops[last].call
         taken = any(op.takes and op.takes != "oldest" for op in self.ops[last:])
         if call is None or not call.grad or taken or (self.pending > 1 and which != "newest"):
-            return None
+            return None, None
         flows = self.subject.flow.outputs(call.target, self.trainable)
         used = call.used(len(flows))
         trained = [i for i in used if flows[i]]
-        if len(used) < 2 or not trained:
-            return None
+        if len(used) < 2 or not trained or self.tape.chance(10):
+            return None, None
         kept = self.tape.pick(trained)
         first = tuple(i for i in used if i == kept or (len(used) > 2 and self.tape.chance(40)))
         rest = tuple(i for i in used if i not in first)
         whole = not any(flows[i] for i in rest) or self.tape.chance(25)
-        return [first, None if whole else rest]
+        return first, None if whole else rest
 
     def aside(self) -> None:
         """Something that is no part of training: a forward without gradients or in eval mode."""

@@ -249,10 +249,7 @@ _EXCLUDES: tuple[tuple[str, set[str]], ...] = (
     # ``to_empty`` makes one parameter for each name (torch/nn/modules/module.py, _apply)
     ("meta", {"tie"}),
     # no forward is pending after a backward, the root is wrapped, and all axes are reduced
-    (
-        "finalize",
-        {"backward_order", "retain_graph", "several_losses", "root_not_wrapped", "no_all_reduce"},
-    ),
+    ("finalize", {"backward_order", "retain_graph", "root_not_wrapped", "no_all_reduce"}),
     *((choice.name, {*choice.excludes}) for choice in (*_OF_OPS, *_OF_OPTIMIZERS)),
     *(
         (name, {choice.name})

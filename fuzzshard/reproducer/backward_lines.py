@@ -71,7 +71,7 @@ class BackwardLines:
             made: list[str] = []
             if self._ops[index].loss_of is not None:
                 (forward,) = forwards
-                taken = [f"loss{index}"]
+                taken = [f"part{index}"]
                 made = self.forwards.of_outputs(taken[0], forward.call)
             loss = sum_text(taken)
             if len(taken) > 1 and self.scope.aim.seeded:

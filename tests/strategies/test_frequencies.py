@@ -42,7 +42,7 @@ EXTENSION_FEATURES = frozenset(
             "mesh:pipeline",
         ),
         *("input:same_on_ranks", "input:on_host", "freeze:engines_only"),
-        "schedule:inference_forward",
+        *("schedule:inference_forward", "schedule:several_losses"),
         *("input:rows_differ", "input:rows_vary", "input:one_row", "input:no_rows"),
         *(
             "optimizer:foreach",
@@ -94,7 +94,6 @@ RARE = {
     "schedule:step_unsynced": 0.03,
     "schedule:no_all_reduce": 0.06,
     "schedule:retain_graph": 0.045,
-    "schedule:several_losses": 0.015,
     "wrap:parameter_in_no_group": 0.04,
     "optimizer:adam": 0.05,
     "optimizer:adamw": 0.05,
@@ -104,6 +103,7 @@ refuse.
 """
 COMMON = 0.08
 SELDOM = {
+    "schedule:several_losses": 0.01,
     **dict.fromkeys(RARER_OPTIMIZERS, 0.01),
     "wrap:list_group_leaves_root": 0.0005,
     **dict.fromkeys(("tensor:sequence", "tensor:sequence_layout", "freeze:engines_only"), 0.004),
