@@ -8,6 +8,8 @@ autograd refuses a backward through parameters that were changed in place.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from fuzzshard.case.communication import looks_at_unsharded
@@ -204,10 +206,13 @@ class Run:
         flows = self.subject.flow.outputs(target, self.trainable)
         if len(flows) == 1 or not self.allows("partial_loss", 75):
             return None
-        kept = self.tape.pick([i for i, flow in enumerate(flows) if flow])
-        return tuple(
-            i for i in range(len(flows)) if i == kept or (len(flows) > 2 and self.tape.chance(40))
-        )
+        return self.some_of(range(len(flows)), flows)
+
+    def some_of(self, outputs: Sequence[int], flows: Sequence[bool]) -> tuple[int, ...]:
+        """One of ``outputs`` that requires a gradient, as ``flows`` says; of many, others too."""
+        kept = self.tape.pick([i for i in outputs if flows[i]])
+        several = len(outputs) > 2
+        return tuple(i for i in outputs if i == kept or (several and self.tape.chance(40)))
 
     def some_outputs(self, which: Which) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
         """Two losses of the last forward, each of some outputs; None stands for all of them.
@@ -221,11 +226,9 @@ class Run:
             return None, None
         flows = self.subject.flow.outputs(call.target, self.trainable)
         used = call.used(len(flows))
-        trained = [i for i in used if flows[i]]
-        if len(used) < 2 or not trained or self.tape.chance(10):
+        if len(used) < 2 or not any(flows[i] for i in used) or self.tape.chance(10):
             return None, None
-        kept = self.tape.pick(trained)
-        first = tuple(i for i in used if i == kept or (len(used) > 2 and self.tape.chance(40)))
+        first = self.some_of(used, flows)
         rest = tuple(i for i in used if i not in first)
         whole = not any(flows[i] for i in rest) or self.tape.chance(25)
         return first, None if whole else rest

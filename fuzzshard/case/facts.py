@@ -132,32 +132,26 @@ def _all_parameters(model: Block, ties: tuple[Tie, ...], inference: Inference) -
     return shapes
 
 
-def _owners(
-    model: Block,
-    ties: tuple[Tie, ...],
-    wrapped: tuple[tuple[str, ...], ...],
-    ignored: tuple[str, ...],
-    parameters: Mapping[str, Shape],
-) -> dict[str, int | None]:
+def _owners(case: Case, parameters: Mapping[str, Shape]) -> dict[str, int | None]:
     """``fully_shard`` manages the parameters of a module that an earlier call does not manage yet.
 
     A module or parameter registered at several places belongs to the group that is applied first
     (``_get_managed_modules`` in torch/distributed/fsdp/_fully_shard/_fsdp_init.py).
     """
     places: dict[str, list[str]] = {fqn: [fqn] for fqn in parameters}
-    for tie in ties:
+    for tie in case.ties:
         places[tie.source].append(tie.parameter)
-    for path, module in walk(model):
+    for path, module in walk(case.model):
         if isinstance(module, Alias):
             for fqn in parameters:
                 if is_within(fqn, module.target):
                     places[fqn].append(path + fqn[len(module.target) :])
     owners: dict[str, int | None] = dict.fromkeys(parameters)
-    for index, modules in enumerate(wrapped):
+    for index, group in enumerate(case.wrap):
         for fqn, paths in places.items():
-            if any(is_within(p, path) for p in paths for path in ignored):
+            if any(is_within(p, ignored) for p in paths for ignored in case.ignored):
                 continue
-            if owners[fqn] is None and any(is_within(p, m) for p in paths for m in modules):
+            if owners[fqn] is None and any(is_within(p, m) for p in paths for m in group.modules):
                 owners[fqn] = index
     return owners
 
@@ -165,19 +159,13 @@ def _owners(
 @functools.lru_cache(maxsize=512)
 def facts(case: Case) -> Facts:
     """Infers everything; raises :class:`InvalidCase` where the graph does not fit together."""
-    wrapped = tuple(group.modules for group in case.wrap)
-    return infer(case.model, case.inputs, case.ties, wrapped, case.ignored)
+    inferred = infer(case.model, case.inputs, case.ties)
+    return dataclasses.replace(inferred, owners=_owners(case, inferred.parameters))
 
 
 @functools.lru_cache(maxsize=512)  # cases that are drawn or shrunk differ in other things
-def infer(
-    model: Block,
-    inputs: Inputs,
-    ties: tuple[Tie, ...],
-    wrapped: tuple[tuple[str, ...], ...] = (),
-    ignored: tuple[str, ...] = (),
-) -> Facts:
-    """Infers the facts of all cases with these; ``wrapped`` are the modules of their groups."""
+def infer(model: Block, inputs: Inputs, ties: tuple[Tie, ...]) -> Facts:
+    """Infers what all cases with these have in common: everything but the owners."""
     _check_names(model)
     inference = Inference(model, inputs)
     called = inference.run()
@@ -188,7 +176,7 @@ def infer(
         output_values=inference.outputs,
         parameters=parameters,
         called=called,
-        owners=_owners(model, ties, wrapped, ignored, parameters),
+        owners=dict.fromkeys(parameters),
     )
 
 

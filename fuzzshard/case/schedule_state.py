@@ -20,7 +20,7 @@ from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.engines import specs
 from fuzzshard.parts.moments import Moment
-from fuzzshard.parts.op import Below, Call, Op, Switch, Via
+from fuzzshard.parts.op import TAKEN, Below, Call, Op, Switch, Via
 from fuzzshard.parts.options.wrap_group import AfterForward
 
 
@@ -139,8 +139,7 @@ class ScheduleState:
     @property
     def forwards_taken(self) -> list[Pending]:
         """The pending forwards that the next op is the backward of."""
-        which = {"all": slice(None), "oldest": slice(1), "newest": slice(-1, None), None: slice(0)}
-        return self.pending[which[self.op.takes]]
+        return self.pending[TAKEN[self.op.takes]]
 
     @property
     def taken(self) -> list[Pending]:

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import torch
 
-from fuzzshard.case.autograd import Tape, Unwatched, reached
+from fuzzshard.case.arrivals import arrivals
 from fuzzshard.case.case import TRACED_BACKWARD, Case
-from fuzzshard.case.facts import facts, has_batch_norm
+from fuzzshard.case.facts import has_batch_norm
 from fuzzshard.case.graph import modules_below
 from fuzzshard.case.schedule_state import first, follow
 from fuzzshard.case.units import parameter_units
@@ -72,14 +72,12 @@ def _has_no_step_before_a_save(case: Case, fqn: str) -> bool:
     """Whether the first save finds no state of a parameter, which was frozen or not used until
     then.
     """
-    tape = Tape(case, facts(case), Unwatched())
-    has_gradient = False
-    for at in follow(case):
-        nodes = reached(tape.follow(at))
-        has_gradient |= any(fqn in node.parameters for node in nodes)
-        if at.op.updates and has_gradient:
+    arrived, has_gradient = arrivals(case), False
+    for index, op in enumerate(case.schedule):
+        has_gradient |= fqn in arrived.get(index, ())
+        if op.updates and has_gradient:
             return False
-        if at.op.via:
+        if op.via:
             return True
     return False
 

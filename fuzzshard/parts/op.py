@@ -34,6 +34,13 @@ Ranks = Literal["all", "others"]
 """Which ranks an op runs on: ``others`` are all but rank 0."""
 Which = Literal["all", "oldest", "newest"]
 """Which of the pending losses a backward takes."""
+TAKEN: Mapping[Which | None, slice] = {
+    "all": slice(None),
+    "oldest": slice(1),
+    "newest": slice(-1, None),
+    None: slice(0),
+}
+"""Where these are among the pending losses."""
 Via = Literal["dcp", "state_dict"]
 Lost = Literal["zero", "rebuild"]
 """How what was trained is lost: zeroed, or with a model and an optimizer that are built anew."""

@@ -97,9 +97,8 @@ class ForwardLines:
             hook, body = f"{module}.register_forward_pre_hook(interrupt)", [f"    {call}"]
         else:
             hook = f"{module}.register_forward_hook(interrupt_backward)"
-            outputs = output_texts(self.case, forward.target)
-            terms = [self.term(forward, i, output) for i, output in enumerate(outputs)]
-            lines = [f"out = {call}", *loss_lines("loss", terms), "loss.backward()"]
+            loss = loss_lines("loss", self._terms(forward))
+            lines = [f"out = {call}", *loss, "loss.backward()"]
             body = indented(lines)
         recovery = [f"{scope.model}.reset_iter_state()"] if scope.shards else []
         guarded = bool(recovery) and scope.aim.trains_reference

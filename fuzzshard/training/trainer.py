@@ -13,7 +13,7 @@ from fuzzshard.case.groups import moves_inputs
 from fuzzshard.case.schedule_state import ScheduleState
 from fuzzshard.engines.base import Engine
 from fuzzshard.model.names import seed_of
-from fuzzshard.parts.op import Call, Op
+from fuzzshard.parts.op import TAKEN, Call, Op
 from fuzzshard.program.forward import (
     backward_line,
     call_text,
@@ -59,7 +59,9 @@ class Trainer:
         self.make_optimizer()
         self.pending: list[torch.Tensor] = []
         self.outputs: list[torch.Tensor] = []
-        """Those of the last forward, where some of them have a loss of their own."""
+        """Those of the last forward, while a loss of some outputs is still to come."""
+        parted = (i for i, op in enumerate(case.schedule) if op.loss_of is not None)
+        self._last_parted = max(parted, default=-1)
         self.feed = Feed(self)
         self.observer = None if trace is None else Observer(self, trace)
 
@@ -131,8 +133,7 @@ class Trainer:
             self.observer.computed(index, op.target, outputs, loss)
         if op.grad:
             self.pending.append(loss)
-        parted = any(later.loss_of is not None for later in self.case.schedule[index:])
-        self.outputs = outputs if parted else []
+        self.outputs = outputs if index < self._last_parted else []
 
     def _called(
         self, index: int, op: Call, *, delayed: bool = False
@@ -189,8 +190,7 @@ class Trainer:
 
     def backward(self, index: int, op: Op) -> bool:
         """Runs the backward of pending losses; False where none of them requires a gradient."""
-        which = {"all": slice(None), "oldest": slice(1), "newest": slice(-1, None)}
-        places = which[op.takes or "all"]
+        places = TAKEN[op.takes]
         taken = self.pending[places]
         if op.loss_of is not None:
             taken = [self._loss(each.call, self.outputs) for each in self.at.taken]
