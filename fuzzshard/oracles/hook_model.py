@@ -36,8 +36,9 @@ class HookModel:
         self.tape = Tape(case, found, self)
         self.finals: list[Root] = []
         self.recomputing = False
-        self.recomputed: list[Group] = []
-        """What this backward has recomputed: it is sharded again where no post-backward follows.
+        self.recomputed: dict[Group, Shards] = {}
+        """What this backward has recomputed, which is sharded again where no post-backward
+        follows, by how a group is left that no recomputation came to.
         """
         self.certain = True
         self.gathers_certain = True
@@ -189,10 +190,10 @@ class HookModel:
                 self.groups[node.inputs_of].post_backward()
                 self.in_backward[node.inputs_of] += 1
             self._accumulate(node, last, arriving, frozen)
-        for group in self.recomputed:
+        for group, left in self.recomputed.items():
             is_over = group.root not in self.finals or group.phase is Phase.POST_BACKWARD
-            if is_over and group.reshards_after_backward:
-                group.shards = Shards.ALL
+            if is_over and group.reshards_after_backward and group.shards is not Shards.ALL:
+                group.shards = Shards.ALL if left is Shards.ALL else Shards.EITHER
         self.recomputed.clear()
         for root in self.finals:
             self._finish(root)
@@ -240,6 +241,7 @@ class HookModel:
             return
         region.recomputed = True
         begins: list[tuple[str, int]] = []
+        came_to: set[Group] = set()
         certain = not (region.nested or region.without_grad)
         before = [(group, group.shards, group.ahead) for group in self.groups]
         self.recomputing = True
@@ -247,7 +249,7 @@ class HookModel:
             if path not in self.of_module:
                 continue
             certain &= len(self.of_module[path].spec.modules) == 1
-            self.recomputed.append(self.of_module[path])
+            came_to.add(self.of_module[path])
             if is_begin:
                 begins.append((path, number))
                 self.enter(path, [], grad=True)
@@ -256,8 +258,13 @@ class HookModel:
                 certain &= any(n in reached_numbers for n in range(first, number))
                 self.leave(path, [], grad=True)
         self.recomputing = False
-        for group, shards, ahead in () if certain else before:
-            group.doubt(shards, ahead)
+        for group, shards, ahead in before:
+            if certain and group in came_to:
+                self.recomputed[group] = Shards.ALL
+            elif not certain:
+                group.doubt(shards, ahead)
+                if group in came_to:
+                    self.recomputed.setdefault(group, shards)
         wraps = any(path in self.of_module for path, _, _ in region.calls)
         self.gathers_certain &= certain or not wraps
 

@@ -20,7 +20,7 @@ from cases import (
 )
 from msgspec.structs import replace
 
-from fuzzshard.case.case import Checkpoint, Mesh, Optimizer, RankBatch
+from fuzzshard.case.case import Checkpoint, Freeze, Inputs, Mesh, Optimizer, RankBatch, TensorSpec
 from fuzzshard.case.graph import Block
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
@@ -257,6 +257,19 @@ OPTIONS = {
         ),
         wrap=groups("b", ROOT),
         checkpoints=(Checkpoint(module=ROOT),),
+    ),
+    "a recomputation that ends before a group that nothing below it shards": bitwise(
+        Block(
+            children=children(a=Linear(out=4), b=Linear(out=3)),
+            nodes=(call("y", "a", "x"), call("k", "b", "x")),
+            outputs=("y",),
+        ),
+        (FORWARD, BACKWARD, FORWARD),
+        inputs=Inputs(batch=2, tensors=(TensorSpec(size=5),)),
+        wrap=groups("b"),
+        freezes=(Freeze(target="b"),),
+        checkpoints=(Checkpoint(module=ROOT, implementation="utils"),),
+        engines=("fully_shard",),
     ),
     "a checkpointed dropout": bitwise(
         chain(a=Linear(out=4), d=Dropout(), b=Linear(out=3)), checkpoints=(Checkpoint(module="d"),)
