@@ -69,4 +69,18 @@ EDITS = (
         if self._keep_low_precision_grads or (param.dtype, param.device) != (grad.dtype, grad.device):
         """,
     ),
+    Edit(
+        f"{_FLAT}._use_sharded_grad_views",
+        """
+        if in_sharded_flat_param and param.requires_grad:
+        """,
+        """
+        grad = getattr(prim_module, prim_param_name).grad if in_sharded_flat_param else None
+        if param.requires_grad and grad is not None and grad.device != param.device:
+            if param.grad is None:
+                param.grad = torch.empty_like(param)
+            param.grad.data = grad
+        elif in_sharded_flat_param and param.requires_grad:
+        """,
+    ),
 )

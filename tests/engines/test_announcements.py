@@ -57,6 +57,16 @@ def test_a_list_group_of_which_one_module_contains_the_other_has_one_root() -> N
     assert flaw(apart, ties=True) == (Flaw.LIST_GROUP_AS_ROOT, 0)
 
 
+def test_a_member_that_another_one_contains_begins_the_root_as_well() -> None:
+    below = replace(CONTAINS_ALIAS.children[1], module=chain(c=Linear(out=5)))
+    model = replace(CONTAINS_ALIAS, children=(CONTAINS_ALIAS.children[0], below))
+    assert flaw(make_case(model, wrap=groups("a.c", ("block", "a"))), ties=True) is None
+    assert flaw(make_case(model, wrap=groups("a.c", "block")), ties=True) == (
+        Flaw.ROOT_RUNS_LATER,
+        0,
+    )
+
+
 def test_meshes_of_one_rank_overlap_with_nothing() -> None:
     wrap = groups("block", ROOT)
     assert flaw(make_case(CONTAINS_ALIAS, wrap=wrap), ties=True) == (Flaw.SHARDED_TWICE, -1)

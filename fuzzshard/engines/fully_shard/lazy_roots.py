@@ -56,8 +56,7 @@ class _Roots(Unwatched):
 
     def __init__(self, case: Case, ties: bool) -> None:
         self.case = case
-        self.hooked = [_hooked(case, group) for group in case.wrap]
-        self.of_module = {m: i for i, modules in enumerate(self.hooked) for m in modules}
+        self.of_module = {m: i for i, group in enumerate(case.wrap) for m in group.modules}
         self.shared = list(sharing(case)) if ties else []
         self.initialised: set[int] = set()
         self.flaw: Flaw | None = None
@@ -71,7 +70,7 @@ class _Roots(Unwatched):
 
     def _initialise(self, root: int) -> None:
         within = set(groups_within(self.case, root))
-        if len(self.hooked[root]) > 1:
+        if len(_outermost(self.case, self.case.wrap[root])) > 1:
             found = Flaw.LIST_GROUP_AS_ROOT
         elif within & self.initialised:
             found = Flaw.ROOT_RUNS_LATER
@@ -83,11 +82,9 @@ class _Roots(Unwatched):
         self.flaw = self.flaw or found
 
 
-def _hooked(case: Case, group: WrapGroup) -> list[str]:
-    """The modules of a group that no other one of it contains, under whatever name: torch drops
-    the rest.
-
-    ``_get_root_modules`` in torch/distributed/utils.py.
+def _outermost(case: Case, group: WrapGroup) -> list[str]:
+    """The modules of a group that no other one of it contains, under whatever name
+    (``_get_root_modules`` in torch/distributed/utils.py).
     """
     below = {module: modules_below(case.model, module) for module in group.modules}
     return [
