@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing_extensions import override
 
 from fuzzshard.case.batches import check_batches, least_rows
+from fuzzshard.case.arrivals import arrivals
 from fuzzshard.case.case import Case
 from fuzzshard.case.check_options import check_options
 from fuzzshard.case.communication import looks_at_unsharded
@@ -199,7 +200,7 @@ class Checked(ScheduleState):
 
     @override
     def advance(self, *, skipped: bool = False) -> None:
-        taken, op = self.taken, self.op
+        taken, op, place = self.taken, self.op, self.index
         super().advance(skipped=skipped)
         if op.aborts or op.replaces_parameters or (op.zeroes_gradients and op.set_to_none):
             self.has_gradients = False
@@ -210,10 +211,7 @@ class Checked(ScheduleState):
             partly = self.off["requires_all_reduce"] & self._wrapped
             self.was_reduced_partly = self.case.mesh.replicate is not None and bool(partly)
             if self.case.optimizer.does("scales") and not self.is_partial:
-                trained = self.found.parameters.keys()
-                self.has_gradients |= any(
-                    self.needs_gradient(each.call, trained) for each in taken
-                )
+                self.has_gradients |= bool(arrivals(self.case)[place])
             reached = frozenset[int]().union(*(self._reached(each.call.target) for each in taken))
             waiting = {self.roots[i] for i in self._groups_of(self.off["is_last_backward"])}
             self._unfinished = (self._unfinished - reached) | (reached & waiting)

@@ -165,6 +165,20 @@ def test_a_scaler_steps_where_some_backward_has_reduced_a_gradient_over_all_rank
     validate(replace(case, schedule=(*partly, Forward(), Backward(), *ends)), 4)
 
 
+def test_a_scaler_steps_where_a_forward_was_of_parameters_that_require_a_gradient():
+    """A parameter that is thawed between a forward and its backward gets none."""
+    thawed = SetRequiresGrad(target="head", value=True)
+    case = replace(
+        VALID,
+        freezes=(Freeze(target="inner"), Freeze(target="head")),
+        inputs=Inputs(batch=2, tensors=(TensorSpec(size=4, requires_grad=True),)),
+        optimizer=Optimizer(grad_scaler="finite"),
+    )
+    with pytest.raises(InvalidCase, match="a step of a GradScaler may have no gradients"):
+        validate(replace(case, schedule=(Forward(), Reshard(), thawed, Backward(), Step())), 4)
+    validate(replace(case, schedule=(thawed, Forward(), Backward(), Step())), 4)
+
+
 @pytest.mark.parametrize("op", [SetMode(train=False), SetRequiresGrad(target="head", value=False)])
 def test_what_recomputation_depends_on_stays_until_the_backward(op):
     broken = replace(
