@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing_extensions import override
 
-from fuzzshard.case.batches import check_batches, least_rows
 from fuzzshard.case.arrivals import arrivals
+from fuzzshard.case.batches import check_batches, least_rows
 from fuzzshard.case.case import Case
 from fuzzshard.case.check_options import check_options
 from fuzzshard.case.communication import looks_at_unsharded

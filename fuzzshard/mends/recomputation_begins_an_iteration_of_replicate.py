@@ -43,6 +43,16 @@ EDITS = (
         """,
     ),
     Edit(
+        "torch.distributed._composable.replicate:_ReplicateState.forward_pre_hook",
+        """
+        DistributedDataParallel._active_ddp_module = self._ddp
+        """,
+        """
+        if torch._C._current_graph_task_id() == -1:  # a recomputation may stop before its end
+            DistributedDataParallel._active_ddp_module = self._ddp
+        """,
+    ),
+    Edit(
         "torch.distributed._composable.replicate:_ReplicateState.forward_post_hook",
         """
         DistributedDataParallel._active_ddp_module = None

@@ -15,7 +15,7 @@ import torch
 
 from fuzzshard.case.arrivals import arrivals
 from fuzzshard.case.case import TRACED_BACKWARD, Case
-from fuzzshard.case.facts import has_batch_norm
+from fuzzshard.case.facts import facts, has_batch_norm
 from fuzzshard.case.graph import modules_below
 from fuzzshard.case.schedule_state import first, follow
 from fuzzshard.case.units import parameter_units
@@ -64,22 +64,29 @@ def _has_cast_what_was_initialised(case: Case, difference: Difference) -> bool:
         and expected.numel() == observed.numel() == 1
         and observed.dtype != expected.dtype
         and bool(torch.isclose(observed.to(expected.dtype), expected, rtol=1e-5))
-        and _has_no_step_before_a_save(case, difference.key.name.partition(" of ")[2])
+        and _makes_state(case, difference.key.name.partition(" of ")[2]) < len(case.schedule)
     )
 
 
-def _has_no_step_before_a_save(case: Case, fqn: str) -> bool:
-    """Whether the first save finds no state of a parameter, which was frozen or not used until
-    then.
+def _makes_state(case: Case, fqn: str) -> int:
+    """The first save, if it finds no state of a parameter, which was frozen or not used until
+    then; else the end.
     """
     arrived, has_gradient = arrivals(case), False
     for index, op in enumerate(case.schedule):
         has_gradient |= fqn in arrived.get(index, ())
         if op.updates and has_gradient:
-            return False
+            break
         if op.via:
-            return True
-    return False
+            return index
+    return len(case.schedule)
+
+
+def _begins_at_the_rate_of_a_save(case: Case, difference: Difference) -> bool:
+    optimizer = case.optimizer
+    return None in map(optimizer.initially, optimizer.states) and (
+        difference.key.op > min(_makes_state(case, fqn) for fqn in facts(case).parameters)
+    )
 
 
 def _recomputed_in_a_graph(case: Case, difference: Difference) -> bool:
@@ -173,6 +180,13 @@ ALLOWED: tuple[Allowed, ...] = (
         "get_optimizer_state_dict steps an optimizer that has no state yet with gradients of "
         "zeros (torch/distributed/checkpoint/state_dict.py, _init_optim_state); loading what it "
         "returns casts it to the dtype of the parameter",
+    ),
+    Allowed(
+        lambda spec: True,
+        _begins_at_the_rate_of_a_save,
+        "ASGD takes the size of its first step from the learning rate when its state is made "
+        "(torch/optim/asgd.py, _init_group), which get_optimizer_state_dict may do before a "
+        "scheduler changes the rate",
     ),
 )
 

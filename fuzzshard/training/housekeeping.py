@@ -7,6 +7,7 @@ import gc
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from fuzzshard.case.case import Case
 from fuzzshard.engines.fully_shard.state import forget_classes
@@ -20,6 +21,7 @@ def tidy(case: Case) -> None:
     """
     forget_classes()
     forget_models()
+    DistributedDataParallel._active_ddp_module = None  # stays where a forward of replicate raises
     if case.compile is not None:
         torch._dynamo.reset()
     collect_garbage()

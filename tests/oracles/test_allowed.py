@@ -48,6 +48,22 @@ def test_a_load_of_a_state_that_no_step_had_made_may_cast_a_scalar() -> None:
     assert not is_allowed("fully_shard", early, other)
 
 
+def test_a_first_step_may_have_the_size_that_a_save_has_made_before_a_scheduler_changes_it() -> (
+    None
+):
+    scheduled = Optimizer(kind="asgd", lr=0.5, lr_scheduler="step_lr")
+    trained = (Forward(), BACKWARD, STEP)
+    early = make_case(schedule=(SaveState(), STEP, *trained), optimizer=scheduled)
+    differs = difference(Key(4, "parameter", "a.weight"), floats(1.0), floats(2.0))
+    assert is_allowed("ddp", early, differs)
+    before = difference(Key(0, "parameter", "a.weight"), floats(1.0), floats(2.0))
+    assert not is_allowed("ddp", early, before)
+    for kind in (Optimizer(kind="asgd", lr=0.5), Optimizer(kind="adam", lr_scheduler="step_lr")):
+        assert not is_allowed("ddp", msgspec.structs.replace(early, optimizer=kind), differs)
+    late = msgspec.structs.replace(early, schedule=(*trained, SaveState(), STEP, *trained))
+    assert not is_allowed("ddp", late, differs)
+
+
 def test_statistics_that_a_graph_recomputes_are_allowed_in_buffers_and_in_kept_state_dicts() -> (
     None
 ):
