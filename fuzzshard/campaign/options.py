@@ -14,13 +14,7 @@ from fuzzshard.errors import UsageError
 from fuzzshard.guidance import Guidance
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.world.config import SAMPLED_COVERAGE, WorldConfig
-from fuzzshard.world.placement import (
-    Worlds,
-    available_cores,
-    check_cores,
-    place_on_cpu,
-    place_on_devices,
-)
+from fuzzshard.world.placement import Worlds, placed
 
 MendsMode = Literal["both", "on", "off"]
 
@@ -101,8 +95,4 @@ def world_configs(
     preload = tuple(str(path.resolve()) for path in options.preload)
     coverage = SAMPLED_COVERAGE if options.guidance == "coverage" else 0
     config = WorldConfig(size=size, device=device, preload=preload, coverage=coverage)
-    if device == "cpu":
-        check_cores(size, available_cores())
-        return (config,) * place_on_cpu(options.worlds, size, available_cores())
-    placed = place_on_devices(options.worlds, size, num_devices, available_cores(), shared)
-    return tuple(dataclasses.replace(config, devices=devices) for devices in placed)
+    return placed(config, options.worlds, num_devices, shared)

@@ -11,7 +11,7 @@ from cyclopts import Parameter, Token, validators
 
 from fuzzshard.errors import UsageError
 from fuzzshard.world.config import WorldConfig
-from fuzzshard.world.placement import RanksOf, available_cores, check_cores, check_devices
+from fuzzshard.world.placement import RanksOf, Worlds, available_cores, check_cores, check_devices
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -41,6 +41,7 @@ Guidance = Literal["none", "features", "coverage"]
 Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)]
 Confirm = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 RanksPerDevice = Annotated[int, Parameter(validator=validators.Number(gte=1))]
+WorldsHere = Annotated[Worlds, Parameter(metavar="INT|auto")]
 Preload = Annotated[tuple[Path, ...], Parameter(negative=(), show_default=False)]
 Globs = Annotated[
     tuple[str, ...],

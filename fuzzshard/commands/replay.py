@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import itertools
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +22,7 @@ from fuzzshard.commands.options import (
     Json,
     Preload,
     RanksPerDevice,
+    WorldsHere,
     world_config,
 )
 from fuzzshard.corpus.outcome import Outcome, ReplayWorld, exit_code, most_ranks
@@ -32,12 +33,14 @@ from fuzzshard.corpus.summary import summarise, summary_lines
 from fuzzshard.corpus.update import update as update_entry
 from fuzzshard.errors import EXIT_INTERRUPTED, UsageError
 from fuzzshard.mending.mend import mends_for
+from fuzzshard.world.placement import placed
 
 
 def replay(
     *paths: Path,
     device: Device = "auto",
     world_size: int | None = None,
+    worlds: WorldsHere = "auto",
     ranks_per_device: RanksPerDevice = 1,
     deadline: Duration = None,
     known: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
@@ -77,7 +80,11 @@ def replay(
     device
         auto uses CUDA with NCCL if there is a GPU, else the CPU with gloo.
     world_size
-        Number of ranks to start. By default what the largest mesh among the cases needs.
+        Number of ranks in a world. By default what the mesh of each case needs.
+    worlds
+        How many worlds (sets of ranks) run cases at the same time. auto fills the node: one core
+        for each rank on CPU; on CUDA one set of devices for each world, which worlds share if
+        there are enough cores.
     ranks_per_device
         How many ranks may share a CUDA device, for meshes larger than the node. Much slower.
     deadline
@@ -106,7 +113,10 @@ def replay(
         name. Entries that you were given may name any code.
     """
     from fuzzshard import reproducer
+    from fuzzshard.campaign.control import Control, ControlledWorld, ended_in_time
     from fuzzshard.campaign.explain import OnMends, known_causes
+    from fuzzshard.campaign.judge import Stopped
+    from fuzzshard.campaign.signals import signals_call
     from fuzzshard.checking.replay import replay_subjects
     from fuzzshard.report.busy import busy
     from fuzzshard.world import World, resolve_device
@@ -116,6 +126,8 @@ def replay(
             "--update records what torch does, and --preload changes that",
             "use one without the other",
         )
+    if worlds != "auto" and worlds < 1:
+        raise UsageError(f"{worlds} worlds run nothing", "use --worlds 1 or more")
     if extra_mends and not (known or mended):
         raise UsageError("--extra-mends does nothing by itself", "add --known or --mended")
     if mended and (update or known):
@@ -144,14 +156,21 @@ def replay(
     )
     mends = mends_for(extra=extra_mends)
 
+    control = Control(None)
+    started: list[World] = []
+
     @contextlib.contextmanager
-    def start_world(size: int) -> Iterator[ReplayWorld]:
-        with World(config if world_size else dataclasses.replace(config, size=size)) as world:
-            yield OnMends(world, mends) if mended else world
+    def start_worlds(size: int) -> Iterator[list[ReplayWorld]]:
+        sized = config if world_size else dataclasses.replace(config, size=size)
+        shared = math.ceil(sized.size / num_devices) if kind == "cuda" else 1
+        started[:] = [World(each) for each in placed(sized, worlds, num_devices, shared)]
+        with contextlib.ExitStack() as stack:
+            controlled = [ControlledWorld(stack.enter_context(w), control) for w in started]
+            yield [OnMends(world, mends) if mended else world for world in controlled]
 
     results = replay_files(
         files,
-        start_world,
+        start_worlds,
         device=kind,
         num_ranks=config.size,
         deadline=deadline,
@@ -160,21 +179,34 @@ def replay(
     own = replay_subjects(subjects, config, largest, deadline)
     replayed: list[ReplayResult] = []
     interrupted = False
-    with contextlib.closing(results):
-        try:
-            with busy("replaying", len(files) + len(subjects)) as line:
-                for result in line.each(itertools.chain(results, own)):
-                    replayed.append(result)
-                    updated = update_entry(result, kind, reproducer.scripts) if update else ""
-                    quiet = result.outcome in (Outcome.PASS, Outcome.SKIPPED) and not updated
-                    if not (summary and quiet):
-                        print((_as_json if as_json else _as_line)(result, updated), flush=True)
-        except KeyboardInterrupt:
-            interrupted = True
+
+    def show(result: ReplayResult) -> None:
+        replayed.append(result)
+        updated = update_entry(result, kind, reproducer.scripts) if update else ""
+        quiet = result.outcome in (Outcome.PASS, Outcome.SKIPPED) and not updated
+        if not (summary and quiet):
+            print((_as_json if as_json else _as_line)(result, updated), flush=True)
+
+    try:
+        with busy("replaying", len(files) + len(subjects)) as line:
+            with (
+                signals_call(control.halt_or_raise),
+                ended_in_time(control, lambda: [pid for w in started for pid in w.pids]),
+                contextlib.closing(results),
+            ):
+                for result in line.each(results):
+                    show(result)
+            if control.interrupted:
+                raise Stopped
+            for result in line.each(own):
+                show(result)
+    except (Stopped, KeyboardInterrupt):
+        interrupted = True
     outcomes = [result.outcome for result in replayed]
     if summary and not as_json:
         print(
-            *summary_lines(summarise((r.path, r.outcome, r.message) for r in replayed)), sep="\n"
+            *summary_lines(summarise(sorted((r.path, r.outcome, r.message) for r in replayed))),
+            sep="\n",
         )
     if not as_json:
         print(_summary(outcomes, len(files) + len(subjects), interrupted))

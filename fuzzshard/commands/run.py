@@ -24,6 +24,7 @@ from fuzzshard.commands.options import (
     Json,
     Preload,
     RanksPerDevice,
+    WorldsHere,
 )
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import digest
@@ -42,7 +43,7 @@ def run(
     corpus: Folder = DEFAULT_CORPUS,
     device: Device = "auto",
     world_size: int | None = None,
-    worlds: Annotated[int | Literal["auto"], Parameter(metavar="INT|auto")] = 1,
+    worlds: WorldsHere = 1,
     ranks_per_device: RanksPerDevice = 1,
     engine: Annotated[tuple[EngineName, ...], Parameter(negative=(), show_default=False)] = (),
     only: Globs = (),

@@ -1,13 +1,13 @@
-"""Replaying a set of entries.
-
-A world of one size serves the whole set: the largest mesh in it that this machine has ranks for.
-"""
+"""Replaying a set of entries: the smallest meshes first, in worlds that run cases side by side."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import queue
 import time
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
@@ -15,7 +15,14 @@ from typing import Literal
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry
-from fuzzshard.corpus.outcome import Outcome, Replayed, ReplayWorld, obstacle, replay_entry
+from fuzzshard.corpus.outcome import (
+    Outcome,
+    Replayed,
+    ReplayWorld,
+    by_size,
+    obstacle,
+    replay_entry,
+)
 from fuzzshard.corpus.store import CASE_FILE
 from fuzzshard.errors import InvalidEntry, check_infra_in_a_row
 from fuzzshard.verdict import Verdict
@@ -48,49 +55,75 @@ class ReplayResult:
 
 def replay(
     files: Sequence[Path],
-    start_world: Callable[[int], AbstractContextManager[ReplayWorld]],
+    start_worlds: Callable[[int], AbstractContextManager[Sequence[ReplayWorld]]],
     *,
     device: Literal["cpu", "cuda"],
     num_ranks: int,
     deadline: float | None = None,
     explain: Explain = _nothing_is_known,
 ) -> Generator[ReplayResult, None, None]:
-    """Yields one result for each of ``files``, in their order; a bad entry does not stop the
-    others.
+    """Yields one result for each of ``files``; a bad entry does not stop the others.
 
-    ``start_world`` is called at most once, with the number of ranks the set needs, at most
-    ``num_ranks``, and not at all where nothing can run. ``deadline`` is that of
-    :func:`replay_entry`. What ``explain`` knows is ``KNOWN`` where nothing is expected. Raises
-    :class:`fuzzshard.errors.InfraError` when the ranks cannot start, at first or for several
-    entries in a row.
+    What cannot run comes first, then the rest by the ranks that meshes need, at most
+    ``num_ranks``. ``start_worlds`` is called with each such number, and its worlds run cases side
+    by side. ``deadline`` is that of :func:`replay_entry`. What ``explain`` knows is ``KNOWN``
+    where nothing is expected. Raises :class:`fuzzshard.errors.InfraError` when the ranks cannot
+    start, at first or for several entries in a row.
     """
-    loaded = {file: _load(file) for file in files}
-    entries = [e for e in loaded.values() if isinstance(e, CorpusEntry)]
-    sizes = [e.case.mesh.size for e in entries if not obstacle(e, device, num_ranks)]
-    if not sizes:
-        for file, entry in loaded.items():
+    runnable: dict[Path, CorpusEntry] = {}
+    for file in files:
+        entry = _load(file)
+        if isinstance(entry, InvalidEntry) or obstacle(entry, device, num_ranks):
             yield _without_world(file, entry, device, num_ranks)
-        return
+        else:
+            runnable[file] = entry
+
+    def run(world: ReplayWorld, file: Path, entry: CorpusEntry) -> ReplayResult:
+        start = time.monotonic()
+        replayed = unless_known(
+            world, replay_entry(world, entry, device, deadline), entry, explain
+        )
+        return ReplayResult(
+            shown_path(file),
+            replayed.outcome,
+            time.monotonic() - start,
+            replayed.message,
+            replayed.torch,
+            replayed.verdict,
+        )
+
     infra_in_a_row = 0
-    with start_world(max(sizes)) as world:
-        for file, entry in loaded.items():
-            if isinstance(entry, InvalidEntry) or obstacle(entry, device, num_ranks):
-                yield _without_world(file, entry, device, num_ranks)
-                continue
-            start = time.monotonic()
-            replayed = unless_known(
-                world, replay_entry(world, entry, device, deadline), entry, explain
-            )
-            yield ReplayResult(
-                shown_path(file),
-                replayed.outcome,
-                time.monotonic() - start,
-                replayed.message,
-                replayed.torch,
-                replayed.verdict,
-            )
-            infra_in_a_row = infra_in_a_row + 1 if replayed.outcome is Outcome.INFRA else 0
-            check_infra_in_a_row(infra_in_a_row, replayed.message)
+    for size, of_size in by_size(runnable.items(), device, num_ranks):
+        with (
+            start_worlds(size) as worlds,
+            contextlib.closing(_side_by_side(worlds, of_size, run)) as results,
+        ):
+            for result in results:
+                yield result
+                is_infra = result.outcome is Outcome.INFRA
+                infra_in_a_row = infra_in_a_row + 1 if is_infra else 0
+                check_infra_in_a_row(infra_in_a_row, result.message)
+
+
+def _side_by_side(
+    worlds: Sequence[ReplayWorld],
+    entries: Sequence[tuple[Path, CorpusEntry]],
+    run: Callable[[ReplayWorld, Path, CorpusEntry], ReplayResult],
+) -> Generator[ReplayResult, None, None]:
+    """What ``run`` returns for the entries, in their order, each in a world that is free."""
+    free: queue.SimpleQueue[ReplayWorld] = queue.SimpleQueue()
+    for world in worlds:
+        free.put(world)
+
+    def take(stored: tuple[Path, CorpusEntry]) -> ReplayResult:
+        world = free.get()
+        try:
+            return run(world, *stored)
+        finally:
+            free.put(world)
+
+    with ThreadPoolExecutor(len(worlds), "fuzzshard-replay") as pool:
+        yield from pool.map(take, entries)
 
 
 def unless_known(

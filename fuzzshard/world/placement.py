@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 from collections.abc import Collection
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from fuzzshard.errors import UsageError
+from fuzzshard.world.config import WorldConfig
 
 Worlds = int | Literal["auto"]
 RanksOf = Literal["world", "mesh"]
@@ -115,3 +117,17 @@ def place_on_devices(
     filling = min(WORLDS_PER_DEVICE_SET * len(sets), max(len(sets), cores // size))
     number = worlds if isinstance(worlds, int) else filling
     return [sets[world % len(sets)] for world in range(number)]
+
+
+def placed(
+    config: WorldConfig, worlds: Worlds, num_devices: int, ranks_per_device: int = 1
+) -> tuple[WorldConfig, ...]:
+    """The settings of so many worlds that run side by side; raises :class:`UsageError` for more
+    ranks than this node takes.
+    """
+    cores = available_cores()
+    if config.device == "cpu":
+        check_cores(config.size, cores)
+        return (config,) * place_on_cpu(worlds, config.size, cores)
+    sets = place_on_devices(worlds, config.size, num_devices, cores, ranks_per_device)
+    return tuple(dataclasses.replace(config, devices=devices) for devices in sets)

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import contextlib
 import itertools
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import msgspec
 import pytest
@@ -40,8 +43,8 @@ class FakeWorld:
         self.sizes.append(size)
         return self
 
-    def __enter__(self) -> FakeWorld:
-        return self
+    def __enter__(self) -> list[FakeWorld]:
+        return [self]
 
     def __exit__(
         self,
@@ -285,10 +288,39 @@ def test_a_mesh_larger_than_the_machine_is_skipped_and_the_rest_runs(tmp_path: P
     assert world.sizes == [1]
 
 
-def test_one_world_has_the_ranks_of_the_largest_mesh(tmp_path: Path) -> None:
+def test_no_rank_idles_and_small_meshes_come_first(tmp_path: Path) -> None:
     world = FakeWorld(PASS)
-    run(world, save(tmp_path / "a", num_ranks=1), save(tmp_path / "b", num_ranks=2))
-    assert world.sizes == [2]
+    files = [
+        save(tmp_path / name, num_ranks=size) for name, size in zip("abc", (2, 1, 2), strict=True)
+    ]
+    results = run(world, *files)
+    assert world.sizes == [1, 2]
+    assert [result.path.name for result in results] == ["b", "a", "c"]
+    assert world.closed
+
+
+def test_worlds_run_cases_at_the_same_time_and_results_keep_their_order(tmp_path: Path) -> None:
+    both = threading.Barrier(2)
+
+    class Meeting(FakeWorld):
+        def run(self, case: Case, **how: Any) -> Verdict:
+            both.wait(timeout=20)
+            return super().run(case, **how)
+
+    worlds = [Meeting(PASS), Meeting(PASS)]
+    files = [save(tmp_path / name) for name in "abcdef"]
+    results = replay(files, lambda size: contextlib.nullcontext(worlds), device="cpu", num_ranks=2)
+    assert [result.path.name for result in results] == list("abcdef")
+    assert [len(world.cases) for world in worlds] == [3, 3]
+
+
+def test_what_a_world_raises_ends_a_replay(tmp_path: Path) -> None:
+    world = FakeWorld(PASS, RuntimeError("ended"))
+    files = [save(tmp_path / name) for name in "abc"]
+    results = replay(files, world.start, device="cpu", num_ranks=2)
+    assert next(results).outcome is Outcome.FIXED
+    with pytest.raises(RuntimeError, match="ended"):
+        next(results)
     assert world.closed
 
 
@@ -298,13 +330,13 @@ def test_a_bad_entry_does_not_stop_the_others(tmp_path: Path) -> None:
     files = save(tmp_path / "a"), broken, tmp_path / "missing.json", save(tmp_path / "c")
     results = run(FakeWorld(InfraError("lost a rank"), PASS), *files)
     assert [r.outcome for r in results] == [
+        Outcome.INVALID,
+        Outcome.INVALID,
         Outcome.INFRA,
-        Outcome.INVALID,
-        Outcome.INVALID,
         Outcome.FIXED,
     ]
-    assert results[1].path == broken.parent
-    assert "restore the file or delete it" in results[1].message
+    assert results[0].path == broken.parent
+    assert "restore the file or delete it" in results[0].message
 
 
 def test_a_broken_machine_ends_a_replay_and_a_lost_rank_does_not(tmp_path: Path) -> None:

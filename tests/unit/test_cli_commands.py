@@ -94,11 +94,11 @@ def test_replay_prints_one_line_for_each_entry_and_a_summary(
 ) -> None:
     one, two = save(tmp_path, 1), save(tmp_path, 2)
     started = judged_by(lambda _, case: DIVERGENCE if case.mesh.size == 2 else PASS)
-    assert fuzzshard("replay", tmp_path, "--device", "cpu") == 1
+    assert fuzzshard("replay", tmp_path, "--device", "cpu", "--worlds", 2) == 1
     *lines, summary = capsys.readouterr().out.splitlines()
-    assert sorted(line.split()[:2] for line in lines) == [["FIXED", str(one)], ["SAME", str(two)]]
+    assert [line.split()[:2] for line in lines] == [["FIXED", str(one)], ["SAME", str(two)]]
     assert summary == "replayed 2: 1 SAME, 1 FIXED"
-    assert [config.size for config in started] == [2]
+    assert [config.size for config in started] == [1, 1, 2, 2]
 
 
 def test_replay_with_a_summary_prints_what_did_not_pass_and_counts_by_folder(
