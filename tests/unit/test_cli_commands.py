@@ -6,6 +6,7 @@ import itertools
 import json
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
@@ -15,6 +16,7 @@ import pytest
 from command_line import fuzzshard
 from mend_files import mend_file
 
+from fuzzshard.campaign.control import Control
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.case.order import size_order
@@ -221,6 +223,33 @@ def test_an_interrupted_replay_says_what_is_left_and_exits_with_130(
     judged_by(interrupted)
     assert fuzzshard("replay", tmp_path, "--device", "cpu") == 130
     assert capsys.readouterr().out == "interrupted, 2 not replayed\n"
+
+
+def test_ctrl_c_ends_a_replay_in_all_worlds_after_the_cases_that_run(
+    tmp_path: Path,
+    judged_by: Callable[[Judge], list[WorldConfig]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for place in range(5):
+        save(tmp_path / str(place), 1)
+    both, heard, halt = threading.Barrier(2), threading.Event(), Control.halt
+
+    def halt_and_tell(control: Control, reason: str) -> None:
+        halt(control, reason)
+        heard.set()
+
+    def interrupted(*_: object) -> Verdict:
+        if both.wait(timeout=20) == 0:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        assert heard.wait(timeout=20)
+        return PASS
+
+    monkeypatch.setattr(Control, "halt", halt_and_tell)
+    judged_by(interrupted)
+    assert fuzzshard("replay", tmp_path, "--device", "cpu", "--worlds", 2) == 130
+    ended = capsys.readouterr().out.splitlines()[-1]
+    assert ended == "replayed 2: 2 FIXED; interrupted, 3 not replayed"
 
 
 def test_ctrl_c_anywhere_else_exits_with_130_and_says_so(
