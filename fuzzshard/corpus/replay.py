@@ -110,8 +110,10 @@ def _side_by_side(
     entries: Sequence[tuple[Path, CorpusEntry]],
     run: Callable[[ReplayWorld, Path, CorpusEntry], ReplayResult],
 ) -> Generator[ReplayResult, None, None]:
-    """What ``run`` returns for the entries, in their order, each in a world that is free."""
-    free: queue.SimpleQueue[ReplayWorld] = queue.SimpleQueue()
+    """What ``run`` returns for the entries, in their order, each in the world that was free last:
+    its ranks live already.
+    """
+    free: queue.LifoQueue[ReplayWorld] = queue.LifoQueue()
     for world in worlds:
         free.put(world)
 
