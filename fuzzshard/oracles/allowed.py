@@ -69,13 +69,13 @@ def _has_cast_what_was_initialised(case: Case, difference: Difference) -> bool:
 
 
 def _makes_state(case: Case, fqn: str) -> int:
-    """The first save, if it finds no state of a parameter, which was frozen or not used until
-    then; else the end.
+    """The first save, if it may find no state of a parameter, which was frozen or not used until
+    then, or whose steps a ``GradScaler`` may have skipped; else the end.
     """
     arrived, has_gradient = arrivals(case), False
     for index, op in enumerate(case.schedule):
         has_gradient |= fqn in arrived.get(index, ())
-        if op.updates and has_gradient:
+        if op.updates and has_gradient and not case.optimizer.does("scales"):
             break
         if op.via:
             return index

@@ -44,6 +44,8 @@ def test_a_load_of_a_state_that_no_step_had_made_may_cast_a_scalar() -> None:
     assert is_allowed("fully_shard", early, cast)
     assert is_allowed("fully_shard", frozen, cast)
     assert not is_allowed("fully_shard", late, cast)
+    skipped = Optimizer(kind="asgd", grad_scaler="infinite")
+    assert is_allowed("fully_shard", msgspec.structs.replace(late, optimizer=skipped), cast)
     other = difference(key, floats(0.75).double(), floats(0.5))
     assert not is_allowed("fully_shard", early, other)
 
