@@ -35,13 +35,12 @@ class Allowed(NamedTuple):
 def _fills_none(difference: Difference, value: float | None) -> bool:
     """Whether there is a tensor full of ``value`` where plain training has none; None: of any.
 
-    Optimizers keep scalars in float32, also where a load casts them to float64 later.
+    Optimizers keep scalars in float32, also where a load casts them to another dtype later.
     """
-    return (
-        difference.expected is None
-        and difference.observed is not None
-        and (value is None or bool((difference.observed.float() == value).all()))
-    )
+    observed = difference.observed
+    if difference.expected is not None or observed is None:
+        return False
+    return value is None or bool((observed == torch.tensor(value).to(observed.dtype)).all())
 
 
 def _zero_input_gradient(case: Case, difference: Difference) -> bool:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import msgspec
+import torch
 from cases import BACKWARD, STEP, call, children, groups, make_case
 from traces import difference, floats, gradient
 
@@ -30,6 +31,10 @@ def test_a_state_is_allowed_before_the_first_step_as_the_optimizer_makes_it() ->
         key = Key(1, "resume", f"{state} of a.weight")
         assert is_allowed("ddp", case, difference(key, floats(initial), None))
         assert not is_allowed("ddp", case, difference(key, floats(initial + 1.0), None))
+    inexact = make_case(optimizer=Optimizer(kind="asgd", lr=0.02))
+    for dtype in (torch.float16, torch.float64):  # a load casts it
+        cast = difference(Key(1, "resume", "eta of a.weight"), floats(0.02).to(dtype), None)
+        assert is_allowed("ddp", inexact, cast)
 
 
 def test_a_load_of_a_state_that_no_step_had_made_may_cast_a_scalar() -> None:
