@@ -281,7 +281,7 @@ def _verify_causes(
                 world.start()
                 for path, entry in line.each(of_size):
                     line.now(f"verifying the cause of {path.name}")
-                    verified = verify_cause(world, path, entry, kind, size, mends)
+                    verified = verify_cause(world, path, entry, kind, num_ranks, mends)
                     seen[verified.condition] += 1
                     if verified.condition is Condition.OK:
                         shown.add(verified.cause)

@@ -69,6 +69,9 @@ def judged_by(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[WorldConfig
             ) -> None:
                 pass
 
+            def start(self) -> None:
+                pass
+
             def restart(self) -> None:
                 pass
 
@@ -101,6 +104,18 @@ def test_replay_prints_one_line_for_each_entry_and_a_summary(
     assert [line.split()[:2] for line in lines] == [["FIXED", str(one)], ["SAME", str(two)]]
     assert summary == "replayed 2: 1 SAME, 1 FIXED"
     assert [config.size for config in started] == [1, 1, 2, 2]
+
+
+def test_verify_says_why_a_cpu_cannot_show_what_was_found_on_cuda(
+    tmp_path: Path,
+    judged_by: Callable[[Judge], list[WorldConfig]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    entry = make_entry(clean_case(2), DIVERGENCE, {**INFO, "backend": "nccl"})
+    folder = save_unshrunk(tmp_path, entry, "print('script')\n")
+    judged_by(lambda *_: PASS)
+    assert fuzzshard("corpus", "verify", folder, "--causes", "--device", "cpu") == 0
+    assert "was found on CUDA" in capsys.readouterr().out
 
 
 def test_replay_with_a_summary_prints_what_did_not_pass_and_counts_by_folder(
