@@ -155,7 +155,6 @@ def replay(
         ranks_per_device=ranks_per_device,
     )
     mends = mends_for(extra=extra_mends)
-
     control = Control(None)
     started: list[World] = []
 

@@ -243,7 +243,7 @@ class HookModel:
         begins: list[tuple[str, int]] = []
         came_to: set[Group] = set()
         certain = not (region.nested or region.without_grad)
-        before = [(group, group.shards, group.ahead) for group in self.groups]
+        before = {group: (group.shards, group.ahead) for group in self.groups}
         self.recomputing = True
         for path, is_begin, number in region.calls:
             if path not in self.of_module:
@@ -258,15 +258,14 @@ class HookModel:
                 certain &= any(n in reached_numbers for n in range(first, number))
                 self.leave(path, [], grad=True)
         self.recomputing = False
-        for group, shards, ahead in before:
-            if certain and group in came_to:
-                self.recomputed[group] = Shards.ALL
-            elif not certain:
+        if certain:
+            self.recomputed |= dict.fromkeys(came_to, Shards.ALL)
+        else:
+            for group, (shards, ahead) in before.items():
                 group.doubt(shards, ahead)
-                if group in came_to:
-                    self.recomputed.setdefault(group, shards)
-        wraps = any(path in self.of_module for path, _, _ in region.calls)
-        self.gathers_certain &= certain or not wraps
+            for group in came_to:
+                self.recomputed.setdefault(group, before[group][0])
+        self.gathers_certain &= certain or not came_to
 
     def reset(self) -> None:
         """``FSDPModule.reset_iter_state`` of the root, after an iteration that ended somewhere."""
