@@ -395,7 +395,7 @@ def trophies() -> str:
     by_component: dict[str, list[Mend]] = {component: [] for component in COMPONENTS}
     for mend in own_mends().values():
         by_component[mend.component].append(mend)
-    head = ("root cause", "torch", "shows as", "entries", "in public")
+    head = ("known bug", "torch", "shows as", "entries", "in public")
     return sections(
         2,
         (

@@ -166,9 +166,9 @@ def assert_parity(
     does, and its JSON. A finding counts if a second run, on fresh ranks, shows it too.
 
     Otherwise the verdict is returned: PASS; REJECTED, where torch refuses the case with a
-    documented error; INCONCLUSIVE, where rounding could explain the difference or the finding did
-    not come back. None of the three is a reason to fail a test. To keep only cases that trained to
-    the end, write ``assume(verdict.status is Status.PASS)``.
+    documented error; INCONCLUSIVE, where the finding did not come back on fresh ranks. None of the
+    three is a reason to fail a test. To keep only cases that trained to the end, write
+    ``assume(verdict.status is Status.PASS)``.
 
     With ``known``, a finding that known bugs of torch cause is returned too: it goes away with
     fuzzshard's mends (:mod:`fuzzshard.mends`) or with those in the folders ``extra_mends``.

@@ -211,7 +211,7 @@ class Checked(ScheduleState):
             partly = self.off["requires_all_reduce"] & self._wrapped
             self.was_reduced_partly = self.case.mesh.replicate is not None and bool(partly)
             if self.case.optimizer.does("scales") and not self.is_partial:
-                self.has_gradients |= bool(arrivals(self.case)[place])
+                self.has_gradients |= self._brings_gradients(place)
             reached = frozenset[int]().union(*(self._reached(each.call.target) for each in taken))
             waiting = {self.roots[i] for i in self._groups_of(self.off["is_last_backward"])}
             self._unfinished = (self._unfinished - reached) | (reached & waiting)
@@ -232,6 +232,12 @@ class Checked(ScheduleState):
 
     def _reached(self, target: str) -> frozenset[int]:
         return reached_roots(self.case, self.found, target, self.roots)
+
+    def _brings_gradients(self, place: int) -> bool:
+        try:
+            return bool(arrivals(self.case)[place])
+        except (LookupError, AttributeError):  # a later op names what is not there, as it will say
+            return True
 
     def _check_finalize(self, op: Op) -> None:
         """What ``finalize_backward`` is not for (its docstring).

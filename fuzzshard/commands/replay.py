@@ -60,7 +60,7 @@ def replay(
     FIXED         the recorded finding is gone
     KNOWN         with --known: known bugs of torch fail a case that must pass
     PASS          the case passes, and no finding was expected here
-    INCONCLUSIVE  a flaky finding was absent, or rounding could explain it
+    INCONCLUSIVE  a flaky finding was absent, or your own model was not judged
     SKIPPED       it needs more ranks, or CUDA, or another torch
     INVALID       the file holds no case that can be run
     INFRA         the ranks failed; says nothing about torch

@@ -3,7 +3,7 @@ believed.
 
 An *instrument* reads names that are private to torch, or holds what torch does within against what
 its documentation says. In a release that fuzzshard does not know either may be wrong. So ranks
-prove every instrument when they start (:mod:`fuzzshard.instruments.proofs`): they run tiny cases
+prove every instrument when they start (:mod:`fuzzshard.world.proofs`): they run tiny cases
 whose readings follow from public facts alone. One that reads wrong is switched off. An unknown
 torch then costs some sight, and never a false alarm.
 """

@@ -7,7 +7,8 @@ the gradient (``prepare_gradient_for_optim`` in ``torch/distributed/fsdp/_flat_p
 with ``use_orig_params`` resharding after a forward does (``sharded_grad``). A unit that the
 backward misses has a gradient of zeros then, or an earlier one in spite of ``zero_grad()``, which
 the optimizer applies once more. Where units are not sharded, what ``no_sync()`` has accumulated is
-the gradient after a forward; it is on the device still, while the parameters are on the host.
+the gradient after a forward; it is on the device still, while the parameters are on the host, those
+that share a parameter of another module included.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -75,11 +76,11 @@ EDITS = (
         if in_sharded_flat_param and param.requires_grad:
         """,
         """
-        grad = getattr(prim_module, prim_param_name).grad if in_sharded_flat_param else None
-        if param.requires_grad and grad is not None and grad.device != param.device:
+        prim_grad = getattr(prim_module, prim_param_name).grad if in_sharded_flat_param else None
+        if param.requires_grad and prim_grad is not None and prim_grad.device != param.device:
             if param.grad is None:
                 param.grad = torch.empty_like(param)
-            param.grad.data = grad
+            param.grad.data = prim_grad
         elif in_sharded_flat_param and param.requires_grad:
         """,
     ),

@@ -15,7 +15,7 @@ import torch
 
 from fuzzshard.case.arrivals import arrivals
 from fuzzshard.case.case import TRACED_BACKWARD, Case
-from fuzzshard.case.facts import facts, has_batch_norm
+from fuzzshard.case.facts import has_batch_norm
 from fuzzshard.case.graph import modules_below
 from fuzzshard.case.schedule_state import first, follow
 from fuzzshard.case.units import parameter_units
@@ -63,29 +63,62 @@ def _has_cast_what_was_initialised(case: Case, difference: Difference) -> bool:
         and expected.numel() == observed.numel() == 1
         and observed.dtype != expected.dtype
         and bool(torch.isclose(observed.to(expected.dtype), expected, rtol=1e-5))
-        and _makes_state(case, difference.key.name.partition(" of ")[2]) < len(case.schedule)
+        and _first_save_without_state(case, difference.key.name.partition(" of ")[2])
+        < len(case.schedule)
     )
 
 
-def _makes_state(case: Case, fqn: str) -> int:
-    """The first save, if it may find no state of a parameter, which was frozen or not used until
-    then, or whose steps a ``GradScaler`` may have skipped; else the end.
+def _first_save_without_state(case: Case, fqn: str) -> int:
+    """The first save on disk that may find no state of a parameter; else the end.
+
+    It was frozen or not used until then, or a ``GradScaler`` may have skipped its steps.
     """
     arrived, has_gradient = arrivals(case), False
     for index, op in enumerate(case.schedule):
         has_gradient |= fqn in arrived.get(index, ())
         if op.updates and has_gradient and not case.optimizer.does("scales"):
             break
-        if op.via:
+        if op.via == "dcp":
             return index
     return len(case.schedule)
 
 
 def _begins_at_the_rate_of_a_save(case: Case, difference: Difference) -> bool:
-    optimizer = case.optimizer
-    return None in map(optimizer.initially, optimizer.states) and (
-        difference.key.op > min(_makes_state(case, fqn) for fqn in facts(case).parameters)
+    """Whether values may follow from the rate of a learning rate scheduler at a save."""
+    expected, observed = difference.expected, difference.observed
+    return (
+        expected is not None
+        and observed is not None
+        and expected.shape == observed.shape
+        and difference.key.op >= _first_step_at_the_rate_of_a_save(case)
     )
+
+
+@functools.lru_cache(maxsize=64)  # asked for every tensor that differs
+def _first_step_at_the_rate_of_a_save(case: Case) -> int:
+    """The first step of a parameter whose state a save may have made, where a scheduler may have
+    changed the learning rate since; else the end.
+    """
+    optimizer, arrived = case.optimizer, arrivals(case)
+    if not optimizer.lr_scheduler or None not in map(optimizer.initially, optimizer.states):
+        return len(case.schedule)
+    ever, waiting, stepped = set[str](), set[str](), set[str]()
+    saved = changed = False
+    for index, op in enumerate(case.schedule):
+        ever |= arrived.get(index, frozenset())
+        waiting |= arrived.get(index, frozenset())
+        if op.zeroes_gradients:
+            waiting.clear()
+        if op.updates:
+            if changed and ever - stepped:
+                return index
+            if not optimizer.does("scales"):
+                stepped |= waiting
+            changed |= saved
+        saved |= op.via == "dcp" and not stepped
+        if op.loads and saved:
+            stepped.clear()
+    return len(case.schedule)
 
 
 def _recomputed_in_a_graph(case: Case, difference: Difference) -> bool:

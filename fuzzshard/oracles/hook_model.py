@@ -37,8 +37,8 @@ class HookModel:
         self.finals: list[Root] = []
         self.recomputing = False
         self.recomputed: dict[Group, Shards] = {}
-        """What this backward has recomputed, which is sharded again where no post-backward
-        follows, by how a group is left that no recomputation came to.
+        """The groups that this backward recomputes, or may recompute, and how each holds its
+        parameters if the recomputation does not come to it.
         """
         self.certain = True
         self.gathers_certain = True

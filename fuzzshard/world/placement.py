@@ -122,8 +122,9 @@ def place_on_devices(
 def placed(
     config: WorldConfig, worlds: Worlds, num_devices: int, ranks_per_device: int = 1
 ) -> tuple[WorldConfig, ...]:
-    """The settings of so many worlds that run side by side; raises :class:`UsageError` for more
-    ranks than this node takes.
+    """Return the settings of ``worlds`` that run side by side.
+
+    Raises :class:`UsageError` for more ranks than this node takes.
     """
     cores = available_cores()
     if config.device == "cpu":

@@ -67,8 +67,15 @@ def test_a_first_step_may_have_the_size_that_a_save_has_made_before_a_scheduler_
     assert not is_allowed("ddp", early, before)
     for kind in (Optimizer(kind="asgd", lr=0.5), Optimizer(kind="adam", lr_scheduler="step_lr")):
         assert not is_allowed("ddp", msgspec.structs.replace(early, optimizer=kind), differs)
-    late = msgspec.structs.replace(early, schedule=(*trained, SaveState(), STEP, *trained))
-    assert not is_allowed("ddp", late, differs)
+    missing = difference(Key(4, "parameter", "a.weight"), floats(1.0), None)
+    assert not is_allowed("ddp", early, missing)
+    for schedule in (
+        (*trained, SaveState(), STEP, *trained),
+        (SaveState(), *trained, *trained),
+        (SaveState(via="state_dict"), STEP, *trained),
+    ):
+        otherwise = msgspec.structs.replace(early, schedule=schedule)
+        assert not is_allowed("ddp", otherwise, differs)
 
 
 def test_statistics_that_a_graph_recomputes_are_allowed_in_buffers_and_in_kept_state_dicts() -> (

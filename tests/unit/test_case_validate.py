@@ -179,6 +179,18 @@ def test_a_scaler_steps_where_a_forward_was_of_parameters_that_require_a_gradien
     validate(replace(case, schedule=(thawed, Forward(), Backward(), Step())), 4)
 
 
+def test_a_later_op_that_names_what_is_not_there_is_refused_with_a_scaler_too():
+    scaled = replace(
+        VALID,
+        schedule=(Forward(), Backward(), Step(), Forward(outputs=(1,)), Backward()),
+        optimizer=Optimizer(grad_scaler="finite"),
+        engines=("ddp",),
+        wrap=(),
+    )
+    with pytest.raises(InvalidCase, match="forward uses outputs"):
+        validate(scaled, 4)
+
+
 @pytest.mark.parametrize("op", [SetMode(train=False), SetRequiresGrad(target="head", value=False)])
 def test_what_recomputation_depends_on_stays_until_the_backward(op):
     broken = replace(

@@ -69,6 +69,8 @@ class _Roots(Unwatched):
         return args
 
     def _initialise(self, root: int) -> None:
+        # A list may hold a module and one below it. torch gives the latter no hooks, and may then
+        # raise; no documentation says so (mends/nested_list_member_is_dropped).
         within = set(groups_within(self.case, root))
         if len(_outermost(self.case, self.case.wrap[root])) > 1:
             found = Flaw.LIST_GROUP_AS_ROOT

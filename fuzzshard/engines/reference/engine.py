@@ -40,18 +40,12 @@ class Reference(Engine):
     def __init__(self, case: Case, mesh: RankMesh, dtype: torch.dtype) -> None:
         super().__init__(case, mesh, dtype)
         self.flags = SyncFlags(case)
-        self.sync = self.make_sync()
+        self.sync = ExplicitSync(
+            mesh, dict(self.facts.owners), self.flags, self._gradient_dtypes()
+        )
         self._broadcasts = case.ddp.does("broadcasts_buffers")
 
-    def make_sync(self) -> ExplicitSync:
-        """How gradients are averaged; the noise twin overrides it."""
-        return ExplicitSync(self.mesh, dict(self.facts.owners), self.flags, self.gradient_dtypes())
-
-    def make_master_weights(self, model: nn.Module) -> MasterWeights:
-        """The low-precision copies of the parameters; the noise twin overrides it."""
-        return MasterWeights(model, parameter_dtypes(self.case, self.facts))
-
-    def gradient_dtypes(self) -> GradientDtypes:
+    def _gradient_dtypes(self) -> GradientDtypes:
         """What the policies of mixed precision say about gradients."""
         policy = parameter_dtypes(self.case, self.facts)
         return GradientDtypes(
@@ -65,7 +59,7 @@ class Reference(Engine):
     def parallelize(self, model: nn.Module) -> nn.Module:
         """Emulates mixed precision; watches which groups have unsharded parameters."""
         _run_hooks_around_methods(self.facts, self._modules)
-        self.master_weights = self.make_master_weights(model)
+        self.master_weights = MasterWeights(model, parameter_dtypes(self.case, self.facts))
         cast_boundaries(self.case, self._modules)
         for index, group in enumerate(self.case.wrap):
             for path in group.modules if fills_unused(self.case, index) else ():
