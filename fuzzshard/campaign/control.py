@@ -14,7 +14,7 @@ from fuzzshard.campaign.explain import MendableWorld
 from fuzzshard.campaign.judge import Stopped
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.scripts import ScriptOutcome
-from fuzzshard.errors import check_infra_in_a_row
+from fuzzshard.errors import FuzzshardError, check_infra_in_a_row
 from fuzzshard.verdict import Verdict
 from fuzzshard.world.processes import kill_ranks
 
@@ -167,18 +167,26 @@ class ControlledWorld:
         self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()
     ) -> Verdict:
         """As :meth:`MendableWorld.run`."""
-        if not self._control.running():
-            raise Stopped
-        verdict = self._world.run(case, deadline=deadline, mends=mends)
-        if self._control.abandoned:
-            raise Stopped
-        return verdict
+        with self._while_wanted():
+            return self._world.run(case, deadline=deadline, mends=mends)
 
     def restart(self) -> None:
         """As :meth:`Runner.restart`."""
+        with self._while_wanted():
+            self._world.restart()
+
+    @contextlib.contextmanager
+    def _while_wanted(self) -> Iterator[None]:
+        """Raises :class:`Stopped` at the begin, and after an end that came of killed ranks."""
         if not self._control.running():
             raise Stopped
-        self._world.restart()
+        try:
+            yield
+        except FuzzshardError:
+            if not self._control.abandoned:
+                raise
+        if self._control.abandoned:
+            raise Stopped
 
 
 class EndableCheck(Protocol):

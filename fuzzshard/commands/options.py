@@ -41,13 +41,20 @@ Guidance = Literal["none", "features", "coverage"]
 Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)]
 Confirm = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 RanksPerDevice = Annotated[int, Parameter(validator=validators.Number(gte=1))]
-WorldsHere = Annotated[Worlds, Parameter(metavar="INT|auto")]
 Preload = Annotated[tuple[Path, ...], Parameter(negative=(), show_default=False)]
 Globs = Annotated[
     tuple[str, ...],
     Parameter(negative=(), consume_multiple=True, show_default=False, metavar="GLOB..."),
 ]
 ExtraMends = Annotated[tuple[Path, ...], Parameter(negative=(), show_default=False)]
+
+
+def _check_worlds(_hint: object, worlds: Worlds) -> None:
+    if worlds != "auto" and worlds < 1:
+        raise UsageError(f"--worlds is {worlds}", "give more than 0, or leave it out")
+
+
+WorldsHere = Annotated[Worlds, Parameter(metavar="INT|auto", validator=_check_worlds)]
 
 
 def _check_folder(_hint: object, path: Path) -> None:

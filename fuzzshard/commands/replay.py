@@ -84,7 +84,7 @@ def replay(
     worlds
         How many worlds (sets of ranks) run cases at the same time. auto fills the node: one core
         for each rank on CPU; on CUDA one set of devices for each world, which worlds share if
-        there are enough cores.
+        there are enough cores. Findings of fuzzshard check --fuzz run one after another.
     ranks_per_device
         How many ranks may share a CUDA device, for meshes larger than the node. Much slower.
     deadline
@@ -126,8 +126,6 @@ def replay(
             "--update records what torch does, and --preload changes that",
             "use one without the other",
         )
-    if worlds != "auto" and worlds < 1:
-        raise UsageError(f"{worlds} worlds run nothing", "use --worlds 1 or more")
     if extra_mends and not (known or mended):
         raise UsageError("--extra-mends does nothing by itself", "add --known or --mended")
     if mended and (update or known):
@@ -173,6 +171,8 @@ def replay(
         device=kind,
         num_ranks=config.size,
         deadline=deadline,
+        one_size=world_size is not None,
+        halt=control.halt,
         **({"explain": functools.partial(known_causes, mends)} if known else {}),
     )
     own = replay_subjects(subjects, config, largest, deadline)

@@ -9,15 +9,19 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 from fake_campaign import PASS, FakeWorld, campaign, divergence, numbered
 
-from fuzzshard.campaign.control import Control, ended_in_time
+from fuzzshard.campaign.control import Control, ControlledWorld, ended_in_time
+from fuzzshard.campaign.judge import Stopped
 from fuzzshard.campaign.loop import run_campaign
 from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.campaign.tools import Tools
 from fuzzshard.case.case import Case
+from fuzzshard.doctor import clean_case
+from fuzzshard.errors import InfraError
 from fuzzshard.events import Event, FindingFound, PhaseChanged
 from fuzzshard.reproducer import check
 from fuzzshard.verdict import Verdict
@@ -187,3 +191,22 @@ def test_ranks_that_start_after_the_time_of_a_command_is_up_are_killed(monkeypat
         with subprocess.Popen(["sleep", "1000"]) as rank:
             pids.append(rank.pid)
             assert rank.wait() == -signal.SIGKILL
+
+
+def test_ranks_that_were_killed_are_no_broken_machine():
+    """An interrupt while ranks start has them fail to."""
+    control = Control(None)
+
+    class Killed(FakeWorld):
+        def run(
+            self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()
+        ) -> Verdict:
+            if case.seed:
+                control.abandon()
+            raise InfraError("the ranks did not start")
+
+    world = ControlledWorld(Killed(lambda case: PASS, []), control)
+    with pytest.raises(InfraError):
+        world.run(msgspec.structs.replace(clean_case(2), seed=0))
+    with pytest.raises(Stopped):
+        world.run(msgspec.structs.replace(clean_case(2), seed=1))

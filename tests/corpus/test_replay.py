@@ -3,7 +3,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -299,8 +299,24 @@ def test_no_rank_idles_and_small_meshes_come_first(tmp_path: Path) -> None:
     assert world.closed
 
 
-def test_worlds_run_cases_at_the_same_time_and_results_keep_their_order(tmp_path: Path) -> None:
-    both = threading.Barrier(2)
+def test_ranks_are_started_once_where_all_worlds_have_one_size(tmp_path: Path) -> None:
+    world = FakeWorld(PASS)
+    files = [save(tmp_path / name, num_ranks=size) for name, size in (("a", 2), ("b", 1))]
+    results = replay(files, world.start, device="cpu", num_ranks=3, one_size=True)
+    assert [result.path.name for result in results] == ["b", "a"]
+    assert world.sizes == [3]
+
+
+def side_by_side(
+    tmp_path: Path, names: str, *worlds: FakeWorld, halt: Callable[[str], None]
+) -> Generator[ReplayResult, None, None]:
+    files = [save(tmp_path / name) for name in names]
+    started = contextlib.nullcontext(worlds)
+    return replay(files, lambda size: started, device="cpu", num_ranks=2, halt=halt)
+
+
+def test_worlds_run_cases_at_the_same_time(tmp_path: Path) -> None:
+    both, halted = threading.Barrier(2), list[str]()
 
     class Meeting(FakeWorld):
         def run(self, case: Case, **how: Any) -> Verdict:
@@ -308,10 +324,54 @@ def test_worlds_run_cases_at_the_same_time_and_results_keep_their_order(tmp_path
             return super().run(case, **how)
 
     worlds = [Meeting(PASS), Meeting(PASS)]
-    files = [save(tmp_path / name) for name in "abcdef"]
-    results = replay(files, lambda size: contextlib.nullcontext(worlds), device="cpu", num_ranks=2)
-    assert [result.path.name for result in results] == list("abcdef")
+    results = side_by_side(tmp_path, "abcdef", *worlds, halt=halted.append)
+    assert sorted(result.path.name for result in results) == list("abcdef")
     assert [len(world.cases) for world in worlds] == [3, 3]
+    assert not halted
+
+
+def test_results_come_as_they_are_done_and_none_is_lost_where_another_world_raises(
+    tmp_path: Path,
+) -> None:
+    told, halted = threading.Event(), list[str]()
+
+    class Waiting(FakeWorld):
+        def run(self, case: Case, **how: Any) -> Verdict:
+            assert told.wait(timeout=20)
+            raise RuntimeError("ended")
+
+    results = side_by_side(tmp_path, "abcd", FakeWorld(PASS), Waiting(PASS), halt=halted.append)
+    assert outcomes(itertools.islice(results, 3)) == [Outcome.FIXED] * 3
+    assert not halted
+    told.set()
+    with pytest.raises(RuntimeError, match="ended"):
+        next(results)
+    assert set(halted) == {"ended"}
+
+
+def test_one_broken_world_of_two_ends_a_replay(tmp_path: Path) -> None:
+    """However many cases the other one judges meanwhile."""
+    turns = threading.Barrier(2)
+
+    class InTurns(FakeWorld):
+        def run(self, case: Case, **how: Any) -> Verdict:
+            turns.wait(timeout=20)
+            return super().run(case, **how)
+
+    worlds = InTurns(PASS), InTurns(InfraError("lost a rank"))
+    results = side_by_side(tmp_path, "abcdefghij", *worlds, halt=lambda _: turns.abort())
+    with pytest.raises(InfraError, match="5 cases in a row could not be judged"):
+        list(results)
+
+
+def test_who_looks_no_further_halts_the_worlds(tmp_path: Path) -> None:
+    halted = list[str]()
+    worlds = FakeWorld(PASS), FakeWorld(PASS)
+    results = side_by_side(tmp_path, "abcdef", *worlds, halt=halted.append)
+    next(results)
+    assert not halted
+    results.close()
+    assert len(halted) == 1
 
 
 def test_what_a_world_raises_ends_a_replay(tmp_path: Path) -> None:
