@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import importlib.metadata
@@ -18,7 +19,14 @@ from cyclopts import App, Parameter
 from fuzzshard.bisect.versions import parse_versions
 from fuzzshard.commands.corpus_mark import mark
 from fuzzshard.commands.corpus_sets import Flag, add, complain, merge, print_json, prune
-from fuzzshard.commands.options import DEFAULT_CORPUS, Device, Json, RanksPerDevice, world_config
+from fuzzshard.commands.options import (
+    DEFAULT_CORPUS,
+    Device,
+    Json,
+    RanksPerDevice,
+    WorldsHere,
+    world_config,
+)
 from fuzzshard.commands.usage import with_flowing_help
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.causes import (
@@ -29,17 +37,25 @@ from fuzzshard.corpus.causes import (
     cause_lines,
     findings_page,
 )
+from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.gather import load
 from fuzzshard.corpus.lifecycle import in_order
 from fuzzshard.corpus.listing import ANY, Asked, Sort, entry_lines, listed
-from fuzzshard.corpus.outcome import by_size, most_ranks
+from fuzzshard.corpus.outcome import ReplayWorld, most_ranks
 from fuzzshard.corpus.replay import shown_path
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.corpus.verify import Condition, Verified
 from fuzzshard.corpus.verify import run_script as run_script_of
 from fuzzshard.corpus.verify import verify as verify_file
-from fuzzshard.errors import EXIT_CLEAN, EXIT_INCONCLUSIVE, EXIT_USAGE, UsageError
+from fuzzshard.errors import (
+    EXIT_CLEAN,
+    EXIT_INCONCLUSIVE,
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    UsageError,
+)
 from fuzzshard.mending.mend import mends_for
+from fuzzshard.world.placement import Worlds
 
 if TYPE_CHECKING:
     from fuzzshard.corpus.verify_causes import CauseVerified
@@ -172,6 +188,7 @@ def verify(
     run: Flag = False,
     causes: Flag = False,
     device: Device = "auto",
+    worlds: WorldsHere = "auto",
     ranks_per_device: RanksPerDevice = 1,
     as_json: Json = False,
 ) -> int:
@@ -209,6 +226,9 @@ def verify(
         Check the causes, which runs the cases.
     device
         With --run or --causes: auto uses CUDA with NCCL if there is a GPU, else the CPU with gloo.
+    worlds
+        With --causes: how many worlds (sets of ranks) run cases at the same time; auto fills the
+        node.
     ranks_per_device
         With --causes: how many ranks may share a CUDA device, for meshes larger than the node.
         Much slower.
@@ -221,8 +241,10 @@ def verify(
         raise UsageError("--json is for --causes", "add --causes or leave it out")
     if causes:
         return _verify_causes(
-            paths or (DEFAULT_CORPUS,), device, ranks_per_device, as_json=as_json
+            paths or (DEFAULT_CORPUS,), device, worlds, ranks_per_device, as_json=as_json
         )
+    if worlds != "auto":
+        raise UsageError("--worlds is for --causes", "add --causes or leave it out")
     if ranks_per_device != 1:
         raise UsageError("--ranks-per-device is for --causes", "add --causes or leave it out")
     from fuzzshard import reproducer
@@ -260,36 +282,63 @@ def verify(
 
 
 def _verify_causes(
-    paths: Sequence[Path], device: Device, ranks_per_device: int, *, as_json: bool
+    paths: Sequence[Path],
+    device: Device,
+    worlds: Worlds,
+    ranks_per_device: int,
+    *,
+    as_json: bool,
 ) -> int:
+    from fuzzshard.campaign.judge import Stopped
+    from fuzzshard.commands.worlds import CommandWorlds
+    from fuzzshard.corpus.side_by_side import in_worlds
     from fuzzshard.corpus.verify_causes import verify_cause
     from fuzzshard.report.busy import busy
     from fuzzshard.report.stages import counted
-    from fuzzshard.world import World, resolve_device
+    from fuzzshard.world import resolve_device
 
     kind, num_devices = resolve_device(device)
     stored, broken = load(paths)
     entries = [(shown_path(item.file), item.entry) for item in stored if item.entry.signature]
     num_ranks = most_ranks(kind, num_devices, ranks_per_device)
-    seen, shown, mends = Counter[Condition](), set[str](), mends_for()
-    with busy("verifying causes", len(entries)) as line:
-        for size, of_size in by_size(entries, kind, num_ranks):
-            config = world_config(
-                kind, num_devices, (), asked=size, default=size, ranks_per_device=ranks_per_device
-            )
-            with World(config) as world:
-                world.start()
-                for path, entry in line.each(of_size):
-                    line.now(f"verifying the cause of {path.name}")
-                    verified = verify_cause(world, path, entry, kind, num_ranks, mends)
-                    seen[verified.condition] += 1
-                    if verified.condition is Condition.OK:
-                        shown.add(verified.cause)
-                    print(_cause_line(verified, as_json=as_json), flush=True)
+    config = world_config(
+        kind, num_devices, (), asked=None, default=num_ranks, ranks_per_device=ranks_per_device
+    )
+    torch, mends = importlib.metadata.version("torch"), mends_for()
+    seen, shown = Counter[Condition](), set[str]()
+    here = CommandWorlds(config, worlds, num_devices)
+
+    def verify_one(world: ReplayWorld, path: Path, entry: CorpusEntry) -> CauseVerified:
+        line.now(f"verifying the cause of {path.name}")
+        return verify_cause(world, path, entry, kind, num_ranks, mends, torch)
+
+    results = in_worlds(
+        entries,
+        here.start,
+        verify_one,
+        device=kind,
+        num_ranks=num_ranks,
+        halt=here.control.halt,
+    )
+    with (
+        busy("verifying causes", len(entries)) as line,
+        contextlib.suppress(Stopped, KeyboardInterrupt),
+        here.ending_with_signals(),
+        contextlib.closing(results),
+    ):
+        for _, verified in line.each(results):
+            seen[verified.condition] += 1
+            if verified.condition is Condition.OK:
+                shown.add(verified.cause)
+            print(_cause_line(verified, as_json=as_json), flush=True)
     if not as_json:
         counts = ", ".join(f"{count} {condition}" for condition, count in seen.items())
-        causes = counted(len(shown), "cause")
-        print(f"verified {sum(seen.values())}: {counts or 'no findings'}; {causes}")
+        said = f"{counts or 'no findings'}; {counted(len(shown), 'cause')}"
+        if here.control.interrupted:
+            said += f"; interrupted, {len(entries) - seen.total()} not verified"
+        print(f"verified {seen.total()}: {said}")
+    if here.control.interrupted:
+        return EXIT_INTERRUPTED
     code = complain(broken)
     return code or (EXIT_INCONCLUSIVE if seen[Condition.UNSHOWN] else EXIT_CLEAN)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,32 +20,41 @@ from fuzzshard.commands.options import (
     Json,
     Preload,
     RanksPerDevice,
+    WorldsHere,
     world_config,
 )
 from fuzzshard.corpus.codec import read_entry
-from fuzzshard.corpus.outcome import by_size, most_ranks, obstacle
+from fuzzshard.corpus.entry import CorpusEntry
+from fuzzshard.corpus.outcome import ReplayWorld, most_ranks, obstacle
 from fuzzshard.corpus.replay import shown_path
 from fuzzshard.corpus.store import entry_files
-from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INFRA, UsageError
+from fuzzshard.errors import (
+    EXIT_CLEAN,
+    EXIT_FINDING,
+    EXIT_INFRA,
+    EXIT_INTERRUPTED,
+    UsageError,
+)
 from fuzzshard.mending.mend import find_mend, mends_for
 from fuzzshard.verdict import Status
 
-if TYPE_CHECKING:
-    from fuzzshard.world import World
-
 
 class _Told(NamedTuple):
-    """What one case was told to be, by how many causes, and how long that took."""
+    """What one case was told to be, by which causes, and how long that took in seconds."""
 
     origin: str
-    num_causes: int = 0
+    path: Path
+    signature: str = ""
+    causes: tuple[str, ...] = ()
     seconds: float = 0.0
+    message: str = ""
 
 
 def explain(
     *paths: Path,
     device: Device = "auto",
     world_size: int | None = None,
+    worlds: WorldsHere = "auto",
     ranks_per_device: RanksPerDevice = 1,
     extra_mends: ExtraMends = (),
     preload: Preload = (),
@@ -82,6 +92,10 @@ def explain(
         auto uses CUDA with NCCL if there is a GPU, else the CPU with gloo.
     world_size
         Number of ranks to start. By default what the mesh of each case needs.
+    worlds
+        How many worlds (sets of ranks) run cases at the same time. auto fills the node: one core
+        for each rank on CPU; on CUDA one set of devices for each world, which worlds share if
+        there are enough cores.
     ranks_per_device
         How many ranks may share a CUDA device, for meshes larger than the node. Much slower.
     extra_mends
@@ -92,8 +106,11 @@ def explain(
         Print one JSON object for each case.
     """
     from fuzzshard.campaign.explain import Origin
+    from fuzzshard.campaign.judge import Stopped
+    from fuzzshard.commands.worlds import CommandWorlds
+    from fuzzshard.corpus.side_by_side import in_worlds
     from fuzzshard.report.busy import busy
-    from fuzzshard.world import World, resolve_device
+    from fuzzshard.world import resolve_device
 
     kind, num_devices = resolve_device(device)
     mends = mends_for(extra=extra_mends)
@@ -105,91 +122,92 @@ def explain(
             "no cases found", "give an entry of a corpus, a case file or a folder of them"
         )
     largest = most_ranks(kind, num_devices, ranks_per_device) if world_size is None else world_size
+    config = world_config(
+        kind, num_devices, preload, asked=largest, default=1, ranks_per_device=ranks_per_device
+    )
+    here = CommandWorlds(config, worlds, num_devices)
+
+    def explain_one(world: ReplayWorld, path: Path, entry: CorpusEntry) -> _Told:
+        if reason := obstacle(entry, kind, largest):
+            return _Told("SKIPPED", path, message=reason)
+        line.now(f"explaining {path.name}")
+        return _explained(world, path, entry.case, mends)
+
+    results = in_worlds(
+        entries,
+        here.start,
+        explain_one,
+        device=kind,
+        num_ranks=largest,
+        one_size=world_size is not None,
+        halt=here.control.halt,
+    )
     all_told: list[_Told] = []
-    with busy("explaining", len(entries)) as line:
-        for size, of_size in by_size(entries, kind, largest):
-            config = world_config(
-                kind,
-                num_devices,
-                preload,
-                asked=world_size,
-                default=size,
-                ranks_per_device=ranks_per_device,
-            )
-            with World(config) as world:
-                for path, entry in line.each(of_size):
-                    line.now(f"explaining {path.name}")
-                    if reason := obstacle(entry, kind, largest):
-                        all_told.append(_Told("SKIPPED"))
-                        _tell(as_json, "SKIPPED", path, message=reason)
-                    else:
-                        all_told.append(_explained(world, path, entry.case, mends, as_json))
-    if len(all_told) > 1 and not as_json:
-        print(_summary(all_told))
+    with (
+        busy("explaining", len(entries)) as line,
+        contextlib.suppress(Stopped, KeyboardInterrupt),
+        here.ending_with_signals(),
+        contextlib.closing(results),
+    ):
+        for _, told in line.each(results):
+            all_told.append(told)
+            _tell(told, as_json=as_json)
+    left = len(entries) - len(all_told)
+    if (len(entries) > 1 or left) and not as_json:
+        print(_summary(all_told, left))
+    if left:
+        return EXIT_INTERRUPTED
     seen = {told.origin for told in all_told}
     if seen & {"INFRA", Origin.MEND.upper()}:
         return EXIT_INFRA
     return EXIT_FINDING if Origin.NEW.upper() in seen else EXIT_CLEAN
 
 
-def _explained(
-    world: World, path: Path, case: Case, mends: tuple[str, ...], as_json: bool
-) -> _Told:
-    """Explain one case and print what causes it."""
+def _explained(world: ReplayWorld, path: Path, case: Case, mends: tuple[str, ...]) -> _Told:
+    """Explain one case."""
     from fuzzshard.campaign.explain import explain as explain_case
 
     began = time.monotonic()
     explained = explain_case(world, case, mends)
     verdict = explained.verdict
     infra = verdict.status is Status.INFRA
-    origin = "INFRA" if infra else explained.origin.upper()
-    seconds = time.monotonic() - began
-    _tell(
-        as_json,
-        origin,
+    return _Told(
+        "INFRA" if infra else explained.origin.upper(),
         path,
-        signature=verdict.signature,
-        causes=explained.causes,
-        seconds=seconds,
-        message=verdict.message if infra else "",
+        verdict.signature,
+        tuple(explained.causes),
+        time.monotonic() - began,
+        verdict.message if infra else "",
     )
-    return _Told(origin, len(explained.causes), seconds)
 
 
-def _summary(all_told: Sequence[_Told]) -> str:
+def _summary(all_told: Sequence[_Told], left: int) -> str:
     """Return the counts of cases and of causes, and the median of the seconds for a finding."""
     origins = Counter(told.origin for told in all_told)
-    parts = [f"explained {origins.total()}"]
-    parts += [f"{count} {origin}" for origin, count in origins.most_common()]
+    parts = [f"{count} {origin}" for origin, count in origins.most_common()]
     known = [told for told in all_told if told.origin == "KNOWN"]
-    for num, count in sorted(Counter(told.num_causes for told in known).items()):
+    for num, count in sorted(Counter(len(told.causes) for told in known).items()):
         parts.append(f"{count} by {num} cause{'' if num == 1 else 's'}")
     if found := [told.seconds for told in all_told if told.origin in ("KNOWN", "NEW", "MEND")]:
         parts.append(f"{statistics.median(found):.1f} s in the median")
-    return f"{parts[0]}: {', '.join(parts[1:])}"
+    if left:
+        parts.append(f"interrupted, {left} not explained")
+    return f"explained {origins.total()}: {', '.join(parts)}"
 
 
-def _tell(
-    as_json: bool,
-    origin: str,
-    path: Path,
-    *,
-    signature: str = "",
-    causes: Sequence[str] = (),
-    seconds: float = 0.0,
-    message: str = "",
-) -> None:
+def _tell(told: _Told, *, as_json: bool) -> None:
     if as_json:
         line = {
-            "path": str(path),
-            "origin": origin,
-            "signature": signature,
-            "causes": causes,
-            "seconds": round(seconds, 3),
-            "message": message,
+            "path": str(told.path),
+            "origin": told.origin,
+            "signature": told.signature,
+            "causes": told.causes,
+            "seconds": round(told.seconds, 3),
+            "message": told.message,
         }
         print(msgspec.json.encode(line).decode(), flush=True)
         return
-    print("  ".join(filter(None, (f"{origin:<7}", str(path), signature, message))), flush=True)
-    for cause in causes:
+    said = (f"{told.origin:<7}", str(told.path), told.signature, told.message)
+    print("  ".join(filter(None, said)), flush=True)
+    for cause in told.causes:
         print(f"         {cause}: {find_mend(cause).title}", flush=True)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
-import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -33,7 +31,6 @@ from fuzzshard.corpus.summary import summarise, summary_lines
 from fuzzshard.corpus.update import update as update_entry
 from fuzzshard.errors import EXIT_INTERRUPTED, UsageError
 from fuzzshard.mending.mend import mends_for
-from fuzzshard.world.placement import placed
 
 
 def replay(
@@ -113,13 +110,12 @@ def replay(
         name. Entries that you were given may name any code.
     """
     from fuzzshard import reproducer
-    from fuzzshard.campaign.control import Control, ControlledWorld, ended_in_time
     from fuzzshard.campaign.explain import OnMends, known_causes
     from fuzzshard.campaign.judge import Stopped
-    from fuzzshard.campaign.signals import signals_call
     from fuzzshard.checking.replay import replay_subjects
+    from fuzzshard.commands.worlds import CommandWorlds
     from fuzzshard.report.busy import busy
-    from fuzzshard.world import World, resolve_device
+    from fuzzshard.world import resolve_device
 
     if update and preload:
         raise UsageError(
@@ -153,17 +149,12 @@ def replay(
         ranks_per_device=ranks_per_device,
     )
     mends = mends_for(extra=extra_mends)
-    control = Control(None)
-    started: list[World] = []
+    here = CommandWorlds(config, worlds, num_devices)
 
     @contextlib.contextmanager
-    def start_worlds(size: int) -> Iterator[list[ReplayWorld]]:
-        sized = config if world_size else dataclasses.replace(config, size=size)
-        shared = math.ceil(sized.size / num_devices) if kind == "cuda" else 1
-        started[:] = [World(each) for each in placed(sized, worlds, num_devices, shared)]
-        with contextlib.ExitStack() as stack:
-            controlled = [ControlledWorld(stack.enter_context(w), control) for w in started]
-            yield [OnMends(world, mends) if mended else world for world in controlled]
+    def start_worlds(size: int) -> Iterator[Sequence[ReplayWorld]]:
+        with here.start(size) as started:
+            yield [OnMends(world, mends) if mended else world for world in started]
 
     results = replay_files(
         files,
@@ -172,7 +163,7 @@ def replay(
         num_ranks=config.size,
         deadline=deadline,
         one_size=world_size is not None,
-        halt=control.halt,
+        halt=here.control.halt,
         **({"explain": functools.partial(known_causes, mends)} if known else {}),
     )
     own = replay_subjects(subjects, config, largest, deadline)
@@ -188,14 +179,10 @@ def replay(
 
     try:
         with busy("replaying", len(files) + len(subjects)) as line:
-            with (
-                signals_call(control.halt_or_raise),
-                ended_in_time(control, lambda: [pid for w in started for pid in w.pids]),
-                contextlib.closing(results),
-            ):
+            with here.ending_with_signals(), contextlib.closing(results):
                 for result in line.each(results):
                     show(result)
-            if control.interrupted:
+            if here.control.interrupted:
                 raise Stopped
             for result in line.each(own):
                 show(result)

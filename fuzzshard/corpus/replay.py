@@ -1,15 +1,12 @@
-"""Replaying a set of entries: the smallest meshes first, in worlds that run cases side by side."""
+"""Replaying a set of entries."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import queue
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
 
@@ -20,10 +17,10 @@ from fuzzshard.corpus.outcome import (
     Outcome,
     Replayed,
     ReplayWorld,
-    by_size,
     obstacle,
     replay_entry,
 )
+from fuzzshard.corpus.side_by_side import StartWorlds, in_worlds, nothing_is_halted
 from fuzzshard.corpus.store import CASE_FILE
 from fuzzshard.errors import InvalidEntry, check_infra_in_a_row
 from fuzzshard.verdict import Verdict
@@ -33,16 +30,9 @@ Explain = Callable[[ReplayWorld, Case, Verdict], Sequence[str]]
 known.
 """
 
-SECONDS_BETWEEN_LOOKS = 0.2
-"""How long to wait at a time: a signal that comes just before is handled at the end of a wait."""
-
 
 def _nothing_is_known(_world: ReplayWorld, _case: Case, _verdict: Verdict) -> tuple[()]:
     return ()
-
-
-def _nothing_is_halted(_reason: str) -> None:
-    pass
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,24 +53,21 @@ class ReplayResult:
 
 def replay(
     files: Sequence[Path],
-    start_worlds: Callable[[int], AbstractContextManager[Sequence[ReplayWorld]]],
+    start_worlds: StartWorlds,
     *,
     device: Literal["cpu", "cuda"],
     num_ranks: int,
     deadline: float | None = None,
     explain: Explain = _nothing_is_known,
     one_size: bool = False,
-    halt: Callable[[str], None] = _nothing_is_halted,
+    halt: Callable[[str], None] = nothing_is_halted,
 ) -> Generator[ReplayResult, None, None]:
     """Yields one result for each of ``files``; a bad entry does not stop the others.
 
-    What cannot run comes first, then the rest by the ranks that meshes need, at most
-    ``num_ranks``. ``start_worlds`` is called with each such number, or with ``num_ranks`` alone
-    for ``one_size``, and its worlds run cases side by side: results come as they are done.
-    ``deadline`` is that of :func:`replay_entry`. What ``explain`` knows is ``KNOWN`` where nothing
-    is expected. Whatever ends this early calls ``halt`` with the reason, upon which worlds are to
-    raise in place of further runs. Raises :class:`fuzzshard.errors.InfraError` when the ranks of a
-    world cannot start, at first or for several entries in a row.
+    What cannot run comes first, then the rest as :func:`in_worlds` runs it. ``deadline`` is that
+    of :func:`replay_entry`. What ``explain`` knows is ``KNOWN`` where nothing is expected. Raises
+    :class:`fuzzshard.errors.InfraError` when the ranks of a world cannot start, at first or for
+    several entries in a row.
     """
     runnable: dict[Path, CorpusEntry] = {}
     for file in files:
@@ -104,64 +91,24 @@ def replay(
             replayed.verdict,
         )
 
-    groups = by_size(runnable.items(), device, num_ranks)
-    if one_size:
-        groups = [(num_ranks, [each for _, of_size in groups for each in of_size])]
-    for size, of_size in groups:
-        infra_in_a_row: Counter[int] = Counter()
-        with (
-            start_worlds(size) as worlds,
-            contextlib.closing(_side_by_side(worlds, of_size, run, halt)) as results,
-        ):
-            for world, result in results:
-                yield result
-                if result.outcome is Outcome.INFRA:
-                    infra_in_a_row[id(world)] += 1
-                    check_infra_in_a_row(infra_in_a_row[id(world)], result.message)
-                else:
-                    del infra_in_a_row[id(world)]
-
-
-def _side_by_side(
-    worlds: Sequence[ReplayWorld],
-    entries: Sequence[tuple[Path, CorpusEntry]],
-    run: Callable[[ReplayWorld, Path, CorpusEntry], ReplayResult],
-    halt: Callable[[str], None],
-) -> Generator[tuple[ReplayWorld, ReplayResult], None, None]:
-    """Yields what ``run`` returns for each entry, and in which world, as soon as it does.
-
-    Where it raises, what other worlds have begun is yielded before that is raised here.
-    """
-    free: queue.LifoQueue[ReplayWorld] = queue.LifoQueue()  # ranks of the last one live already
-    for world in worlds:
-        free.put(world)
-
-    def take(stored: tuple[Path, CorpusEntry]) -> tuple[ReplayWorld, ReplayResult]:
-        world = free.get()
-        try:
-            return world, run(world, *stored)
-        finally:
-            free.put(world)
-
-    with ThreadPoolExecutor(len(worlds), "fuzzshard-replay") as pool:
-        places = {pool.submit(take, stored): place for place, stored in enumerate(entries)}
-        waiting, raised = set(places), list[BaseException]()
-        try:
-            while waiting:
-                done, waiting = wait(waiting, SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
-                for future in sorted(done, key=places.__getitem__):
-                    if error := future.exception():
-                        raised.append(error)
-                        halt(str(error))
-                        waiting = {each for each in waiting if not each.cancel()}
-                    else:
-                        yield future.result()
-            if raised:
-                raise raised[0]
-        except BaseException as error:
-            halt(str(error))
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    infra_in_a_row: Counter[int] = Counter()
+    results = in_worlds(
+        runnable.items(),
+        start_worlds,
+        run,
+        device=device,
+        num_ranks=num_ranks,
+        one_size=one_size,
+        halt=halt,
+    )
+    with contextlib.closing(results):
+        for world, result in results:
+            yield result
+            if result.outcome is Outcome.INFRA:
+                infra_in_a_row[id(world)] += 1
+                check_infra_in_a_row(infra_in_a_row[id(world)], result.message)
+            else:
+                del infra_in_a_row[id(world)]
 
 
 def unless_known(

@@ -36,21 +36,26 @@ def verify_cause(
     device: str,
     num_ranks: int,
     mends: tuple[str, ...],
+    torch: str,
 ) -> CauseVerified:
-    """Runs the case on torch as it is, with its own mend alone, and with all ``mends``.
+    """Runs the case on ``torch`` as it is, with its own mend alone, and with all ``mends``.
 
     Under another release than the entry's a root may show in another way. A tripwire has to be
     tripped, and the signature of what cannot be told otherwise has to match.
     """
     began = time.monotonic()
-    condition, message = _verified(world, entry, device, num_ranks, mends)
+    condition, message = _verified(world, entry, device, num_ranks, mends, torch)
     return CauseVerified(path, entry.cause, condition, message, time.monotonic() - began)
 
 
 def _verified(
-    world: ReplayWorld, entry: CorpusEntry, device: str, num_ranks: int, mends: tuple[str, ...]
+    world: ReplayWorld,
+    entry: CorpusEntry,
+    device: str,
+    num_ranks: int,
+    mends: tuple[str, ...],
+    torch: str,
 ) -> tuple[Condition, str]:
-    torch = world.info["torch"]
     if reason := obstacle(entry, "cuda" if device == "cuda" else "cpu", num_ranks):
         return Condition.NOT_RUN, reason
     if expected(entry, torch, device) is not Expected.FINDING:

@@ -78,7 +78,7 @@ def materialize_lines(case: Case, plain: str) -> list[str]:
     """
     return [
         *_empty_lines(case),
-        *(f"model.{tie.parameter} = model.{tie.source}" for tie in case.ties),
+        *(f"{place_of(case, 'model', t.parameter)} = model.{t.source}" for t in case.ties),
         f"plain = {plain}.state_dict()",
         "for name, t in model.state_dict().items():",
         "    value = plain[name]",
@@ -108,7 +108,21 @@ def _empty_lines(case: Case) -> list[str]:
         "    for name, buffer in module.named_buffers(recurse=False):",
         "        setattr(module, name, buffer.to(device))",
         *(
-            f"model.{n} = nn.Parameter(model.{n}.detach().to(device), model.{n}.requires_grad)"
+            f"{place_of(case, 'model', n)} = "
+            f"nn.Parameter(model.{n}.detach().to(device), model.{n}.requires_grad)"
             for n in beside
         ),
     ]
+
+
+def place_of(case: Case, model: str, path: str) -> str:
+    """Return where a module or parameter of ``model`` is registered, below checkpoint wrappers:
+    these hand out attributes of what they wrap, and do not set them.
+    """
+    wrappers = {c.module for c in case.checkpoints if c.implementation == "wrapper"}
+    found, parent = model, ""
+    for name in path.split("."):
+        if parent in wrappers:
+            found += "._checkpoint_wrapped_module"
+        found, parent = f"{found}.{name}", f"{parent}.{name}" if parent else name
+    return found

@@ -44,5 +44,5 @@ def _plain(stack: str) -> str:
 
 
 def _only_waits(thread: str) -> bool:
-    head, *frames = thread.splitlines()
+    head, *frames = thread.splitlines() or [""]
     return head.startswith("Thread 0x") and all(_OWN.match(frame) for frame in frames)

@@ -93,7 +93,7 @@ def entry(**changes: object) -> CorpusEntry:
 
 
 def verified(world: FakeWorld, entry: CorpusEntry, *, num_ranks: int = 2) -> tuple[Condition, str]:
-    result = verify_cause(world, Path("here"), entry, "cpu", num_ranks, mends_for())
+    result = verify_cause(world, Path("here"), entry, "cpu", num_ranks, mends_for(), TORCH)
     assert (result.path, result.cause) == (Path("here"), entry.cause)
     return result.condition, result.message
 

@@ -34,6 +34,7 @@ from fuzzshard.parts.ops import (
     CorruptState,
     Forward,
     LoadState,
+    RegisterParameterHook,
     SaveState,
     SetFlag,
     SetRequiresGrad,
@@ -187,3 +188,21 @@ def test_ddp_covers_what_synchronises_nothing() -> None:
         assert not_applicable(make_case(schedule=schedule), "ddp") is None
     for schedule in (ONE_BY_ONE, (Forward(target="b"), BACKWARD)):
         assert not_applicable(make_case(schedule=schedule), "ddp") is not None
+
+
+def test_ddp_runs_hooks_on_what_waited_where_a_backward_comes_to_it() -> None:
+    """The reference runs them when gradients are averaged, as ``fully_shard`` does."""
+    heads = Block(
+        children=children(a=Linear(out=4), b=Linear(out=4)),
+        nodes=(call("h0", "a", "x"), call("h1", "b", "x")),
+        outputs=("h0", "h1"),
+        returns="tuple",
+    )
+    hook = RegisterParameterHook(hook="post_accumulate_grad_hook", target="b.weight")
+    waits = (NO_SYNC, FORWARD, BACKWARD, hook, SYNC)
+    for outputs, covered in (((0, 1), True), ((0,), False)):
+        schedule = (*waits, Forward(outputs=outputs), BACKWARD, STEP)
+        excluded = not_applicable(make_case(heads, schedule), "ddp")
+        assert (excluded is None) is covered
+    unhooked = (*waits[:3], SYNC, Forward(outputs=(0,)), BACKWARD, STEP)
+    assert not_applicable(make_case(heads, unhooked), "ddp") is None

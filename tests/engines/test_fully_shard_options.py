@@ -260,6 +260,21 @@ OPTIONS: dict[str, Case] = {
     "offloaded parameters built on the meta device": make_case(
         init="meta", wrap=configured("a", "b", ROOT, offload="unpinned")
     ),
+    "checkpoint wrappers over a tie, built on the meta device": make_case(
+        chain(a=Linear(out=5), b=Linear(out=5)),
+        wrap=groups(ROOT),
+        checkpoints=(Checkpoint(module="b", implementation="wrapper"),),
+        init="meta",
+        **TIED,
+    ),
+    "checkpoint wrappers over an ignored parameter beside offloaded ones, on the meta device": (
+        make_case(
+            wrap=configured(ROOT, offload="unpinned"),
+            checkpoints=(Checkpoint(module="a", implementation="wrapper"),),
+            ignored=("a.weight",),
+            init="meta",
+        )
+    ),
     "an event after every step": make_case(
         optimizer=Optimizer(kind="adam", post_optim_event=True)
     ),

@@ -32,6 +32,12 @@ def test_the_thread_that_waits_for_the_coordinator_is_left_out() -> None:
     assert distinct_stacks({"rank 1": WAITS}) == [("rank 1", WAITS.strip("\n"))]
 
 
+def test_what_says_nothing_is_no_mistake() -> None:
+    assert distinct_stacks({"the collectives of rank 1": ""}) == [
+        ("the collectives of rank 1", "")
+    ]
+
+
 def test_collectives_are_apart_from_stacks() -> None:
     stacks = {"rank 0": "x", "the collectives of rank 0": "x", "the collectives of rank 1": "x"}
     assert [whose for whose, _ in distinct_stacks(stacks)] == [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 
+from fuzzshard.case.arrivals import arrivals
 from fuzzshard.case.case import Case
 from fuzzshard.case.communication import some_fill_unused
 from fuzzshard.case.dtypes import has_precision
@@ -130,7 +131,7 @@ def not_applicable(case: Case, *, built_by_forward: bool = False) -> Exclusion |
         return FILLED
     if any(op.aborts for op in case.schedule):
         return ABORTED
-    unsynced = hooked = False
+    unsynced, hooked = False, set[str]()
     retained: set[int] = set()
     for at in follow(case):
         op, call, switch, toggle = at.op, at.op.call, at.op.switch, at.op.toggle
@@ -150,14 +151,15 @@ def not_applicable(case: Case, *, built_by_forward: bool = False) -> Exclusion |
                 return SWITCHED
             if len(at.pending) > 1 and op.takes != "all" and at.synced:
                 return ONE_BY_ONE
-            unsynced = not at.synced
-            if hooked and unsynced:
+            waited, unsynced = unsynced, not at.synced
+            if (hooked and unsynced) or (waited and hooked - arrivals(case)[at.index]):
                 return HOOKED_UNSYNCED
             places = {each.place for each in at.taken}
             if at.synced and not places.isdisjoint(retained):
                 return RETAINED
             retained |= places if op.retains else set()
-        hooked |= op.hooked is not None and op.hooked.accumulated
+        if op.hooked is not None and op.hooked.accumulated:
+            hooked.add(op.hooked.parameter)
         if unsynced and op.uses_gradients:
             return UNSYNCED_STEP
         if toggle:

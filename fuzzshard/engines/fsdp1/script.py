@@ -13,6 +13,7 @@ from fuzzshard.model.expressions import class_name, constructor
 from fuzzshard.model.statements import at, call_lines
 from fuzzshard.parts.options.fsdp1 import shards
 from fuzzshard.program.script import Script
+from fuzzshard.program.setup import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -122,26 +123,13 @@ def _unit_lines(case: Case, model: str, variable: str, names: MeshNames) -> list
         )
     lines = call_lines("options = dict", arguments)
     for unit in units:
-        place = _place(case, model, unit)
+        place = place_of(case, model, unit)
         lines.append(f"{place} = FullyShardedDataParallel({place}, **options)")
         aliases = [
             path for path, m in walk(case.model) if isinstance(m, Alias) and m.target == unit
         ]
-        lines += [f"{_place(case, model, alias)} = {place}" for alias in aliases]
+        lines += [f"{place_of(case, model, alias)} = {place}" for alias in aliases]
     return [*lines, f"{variable} = FullyShardedDataParallel({model}, **options)"]
-
-
-def _place(case: Case, model: str, path: str) -> str:
-    """Where a module is registered, below the wrappers of its parents: attributes are set on
-    these.
-    """
-    wrappers = {c.module for c in case.checkpoints if c.implementation == "wrapper"}
-    found, parent = model, ""
-    for name in path.split("."):
-        if parent in wrappers:
-            found += "._checkpoint_wrapped_module"
-        found, parent = f"{found}.{name}", f"{parent}.{name}" if parent else name
-    return found
 
 
 def _policy(case: Case, units: tuple[str, ...]) -> str:
