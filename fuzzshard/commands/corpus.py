@@ -331,13 +331,14 @@ def _verify_causes(
             if verified.condition is Condition.OK:
                 shown.add(verified.cause)
             print(_cause_line(verified, as_json=as_json), flush=True)
+    left = len(entries) - seen.total()
     if not as_json:
         counts = ", ".join(f"{count} {condition}" for condition, count in seen.items())
         said = f"{counts or 'no findings'}; {counted(len(shown), 'cause')}"
-        if here.control.interrupted:
-            said += f"; interrupted, {len(entries) - seen.total()} not verified"
+        if left:
+            said += f"; interrupted, {left} not verified"
         print(f"verified {seen.total()}: {said}")
-    if here.control.interrupted:
+    if left:
         return EXIT_INTERRUPTED
     code = complain(broken)
     return code or (EXIT_INCONCLUSIVE if seen[Condition.UNSHOWN] else EXIT_CLEAN)

@@ -15,6 +15,7 @@ from command_line import fuzzshard
 from fuzzshard import pytest_entries, strategies, testing
 from fuzzshard.case import codec
 from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.mending.mend import own_mends
 
 pytest_plugins = ("pytester",)
 
@@ -84,3 +85,8 @@ def test_the_case_by_hand_is_the_same_in_json_and_in_python() -> None:
     names: dict[str, object] = {}
     exec(code, names)
     assert codec.decode(text) == names["case"]
+
+
+def test_the_readme_counts_the_known_bugs() -> None:
+    readme = (DOCS.parent / "README.md").read_text()
+    assert f"It knows {len(own_mends())} bugs" in readme

@@ -224,7 +224,7 @@ def test_replay_of_an_empty_corpus_is_clean(
     assert capsys.readouterr().out == "replayed 0: no cases found\n"
 
 
-def test_an_interrupted_replay_says_what_is_left_and_exits_with_130(
+def test_who_runs_saved_cases_says_what_an_interrupt_left_and_exits_with_130(
     tmp_path: Path,
     judged_by: Callable[[Judge], list[WorldConfig]],
     capsys: pytest.CaptureFixture[str],
@@ -236,8 +236,12 @@ def test_an_interrupted_replay_says_what_is_left_and_exits_with_130(
         raise KeyboardInterrupt
 
     judged_by(interrupted)
-    assert fuzzshard("replay", tmp_path, "--device", "cpu") == 130
-    assert capsys.readouterr().out == "interrupted, 2 not replayed\n"
+    for command, said in (
+        (("replay",), "interrupted, 2 not replayed"),
+        (("explain",), "explained 0: interrupted, 2 not explained"),
+    ):
+        assert fuzzshard(*command, tmp_path, "--device", "cpu") == 130
+        assert capsys.readouterr().out == f"{said}\n"
 
 
 def test_ctrl_c_ends_a_replay_in_all_worlds_after_the_cases_that_run(
