@@ -6,41 +6,34 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from fuzzshard import world
 from fuzzshard.campaign.control import Control, ControlledWorld, ended_in_time
 from fuzzshard.campaign.signals import signals_call
-from fuzzshard.world import World, WorldConfig
 from fuzzshard.world.placement import Worlds, placed
-
-if TYPE_CHECKING:
-    pass
 
 
 class CommandWorlds:
     """Worlds that run side by side until they are halted, by Ctrl-C for one."""
 
-    def __init__(self, config: WorldConfig, worlds: Worlds, num_devices: int) -> None:
+    def __init__(self, config: world.WorldConfig, worlds: Worlds, num_devices: int) -> None:
         self.control = Control(None)
         self._config, self._worlds, self._num_devices = config, worlds, num_devices
-        self._started: list[World] = []
+        self._started: list[world.World] = []
 
     @contextlib.contextmanager
     def start(self, size: int) -> Iterator[list[ControlledWorld]]:
         """Worlds of ``size`` ranks; each starts with its first case. Raises what
         :func:`fuzzshard.world.placement.placed` does.
         """
-        from fuzzshard.world import World
-
         sized = dataclasses.replace(self._config, size=size)
         shared = math.ceil(size / self._num_devices) if sized.device == "cuda" else 1
         self._started = [
-            World(each) for each in placed(sized, self._worlds, self._num_devices, shared)
+            world.World(each) for each in placed(sized, self._worlds, self._num_devices, shared)
         ]
         with contextlib.ExitStack() as stack:
             yield [
-                ControlledWorld(stack.enter_context(world), self.control)
-                for world in self._started
+                ControlledWorld(stack.enter_context(each), self.control) for each in self._started
             ]
 
     @contextlib.contextmanager
@@ -48,6 +41,8 @@ class CommandWorlds:
         """Ctrl-C and SIGTERM in the block end every world after its run, soon at the latest."""
         with (
             signals_call(self.control.halt_or_raise),
-            ended_in_time(self.control, lambda: [p for w in self._started for p in w.pids]),
+            ended_in_time(
+                self.control, lambda: [pid for each in self._started for pid in each.pids]
+            ),
         ):
             yield
