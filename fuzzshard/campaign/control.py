@@ -177,7 +177,9 @@ class ControlledWorld:
 
     @contextlib.contextmanager
     def _while_wanted(self) -> Iterator[None]:
-        """Raises :class:`Stopped` at the begin, and after an end that came of killed ranks."""
+        """Raises :class:`Stopped` before a run that may not start, and in place of any result once
+        the ranks were killed.
+        """
         if not self._control.running():
             raise Stopped
         try:

@@ -289,9 +289,7 @@ def _verify_causes(
     *,
     as_json: bool,
 ) -> int:
-    from fuzzshard.campaign.judge import Stopped
     from fuzzshard.commands.worlds import CommandWorlds
-    from fuzzshard.corpus.side_by_side import in_worlds
     from fuzzshard.corpus.verify_causes import verify_cause
     from fuzzshard.report.busy import busy
     from fuzzshard.report.stages import counted
@@ -312,35 +310,23 @@ def _verify_causes(
         line.now(f"verifying the cause of {path.name}")
         return verify_cause(world, path, entry, kind, num_ranks, mends, torch)
 
-    results = in_worlds(
-        entries,
-        here.start,
-        verify_one,
-        device=kind,
-        num_ranks=num_ranks,
-        halt=here.control.halt,
-    )
-    with (
-        busy("verifying causes", len(entries)) as line,
-        contextlib.suppress(Stopped, KeyboardInterrupt),
-        here.ending_with_signals(),
-        contextlib.closing(results),
-    ):
-        for _, verified in line.each(results):
+    results = here.results(entries, verify_one)
+    with busy("verifying causes", len(entries)) as line, contextlib.closing(results):
+        for verified in line.each(results):
             seen[verified.condition] += 1
             if verified.condition is Condition.OK:
                 shown.add(verified.cause)
             print(_cause_line(verified, as_json=as_json), flush=True)
     left = len(entries) - seen.total()
     if not as_json:
-        counts = ", ".join(f"{count} {condition}" for condition, count in seen.items())
+        counts = ", ".join(f"{seen[each]} {each}" for each in Condition if each in seen)
         said = f"{counts or 'no findings'}; {counted(len(shown), 'cause')}"
         if left:
             said += f"; interrupted, {left} not verified"
         print(f"verified {seen.total()}: {said}")
+    code = complain(broken)
     if left:
         return EXIT_INTERRUPTED
-    code = complain(broken)
     return code or (EXIT_INCONCLUSIVE if seen[Condition.UNSHOWN] else EXIT_CLEAN)
 
 

@@ -106,9 +106,7 @@ def explain(
         Print one JSON object for each case.
     """
     from fuzzshard.campaign.explain import Origin
-    from fuzzshard.campaign.judge import Stopped
     from fuzzshard.commands.worlds import CommandWorlds
-    from fuzzshard.corpus.side_by_side import in_worlds
     from fuzzshard.report.busy import busy
     from fuzzshard.world import resolve_device
 
@@ -123,7 +121,12 @@ def explain(
         )
     largest = most_ranks(kind, num_devices, ranks_per_device) if world_size is None else world_size
     config = world_config(
-        kind, num_devices, preload, asked=largest, default=1, ranks_per_device=ranks_per_device
+        kind,
+        num_devices,
+        preload,
+        asked=world_size,
+        default=largest,
+        ranks_per_device=ranks_per_device,
     )
     here = CommandWorlds(config, worlds, num_devices)
 
@@ -133,23 +136,10 @@ def explain(
         line.now(f"explaining {path.name}")
         return _explained(world, path, entry.case, mends)
 
-    results = in_worlds(
-        entries,
-        here.start,
-        explain_one,
-        device=kind,
-        num_ranks=largest,
-        one_size=world_size is not None,
-        halt=here.control.halt,
-    )
     all_told: list[_Told] = []
-    with (
-        busy("explaining", len(entries)) as line,
-        contextlib.suppress(Stopped, KeyboardInterrupt),
-        here.ending_with_signals(),
-        contextlib.closing(results),
-    ):
-        for _, told in line.each(results):
+    results = here.results(entries, explain_one, one_size=world_size is not None)
+    with busy("explaining", len(entries)) as line, contextlib.closing(results):
+        for told in line.each(results):
             all_told.append(told)
             _tell(told, as_json=as_json)
     left = len(entries) - len(all_told)
@@ -184,7 +174,8 @@ def _explained(world: ReplayWorld, path: Path, case: Case, mends: tuple[str, ...
 def _summary(all_told: Sequence[_Told], left: int) -> str:
     """Return the counts of cases and of causes, and the median of the seconds for a finding."""
     origins = Counter(told.origin for told in all_told)
-    parts = [f"{count} {origin}" for origin, count in origins.most_common()]
+    in_order = sorted(origins.items(), key=lambda each: (-each[1], each[0]))
+    parts = [f"{count} {origin}" for origin, count in in_order]
     known = [told for told in all_told if told.origin == "KNOWN"]
     for num, count in sorted(Counter(len(told.causes) for told in known).items()):
         parts.append(f"{count} by {num} cause{'' if num == 1 else 's'}")

@@ -182,7 +182,7 @@ def replay(
             with here.ending_with_signals(), contextlib.closing(results):
                 for result in line.each(results):
                     show(result)
-            if here.control.interrupted:
+            if here.control.interrupted and subjects:
                 raise Stopped
             for result in line.each(own):
                 show(result)

@@ -5,16 +5,24 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from pathlib import Path
+from typing import TypeVar
 
 from fuzzshard import world
 from fuzzshard.campaign.control import Control, ControlledWorld, ended_in_time
+from fuzzshard.campaign.judge import Stopped
 from fuzzshard.campaign.signals import signals_call
+from fuzzshard.corpus.entry import CorpusEntry
+from fuzzshard.corpus.outcome import ReplayWorld
+from fuzzshard.corpus.side_by_side import in_worlds
 from fuzzshard.world.placement import Worlds, placed
+
+T = TypeVar("T")
 
 
 class CommandWorlds:
-    """Worlds that run side by side until they are halted, by Ctrl-C for one."""
+    """Worlds that run side by side until somebody halts them, for example with Ctrl-C."""
 
     def __init__(self, config: world.WorldConfig, worlds: Worlds, num_devices: int) -> None:
         self.control = Control(None)
@@ -38,7 +46,7 @@ class CommandWorlds:
 
     @contextlib.contextmanager
     def ending_with_signals(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM in the block end every world after its run, soon at the latest."""
+        """Ctrl-C and SIGTERM end every world after its run, and kill ranks that take too long."""
         with (
             signals_call(self.control.halt_or_raise),
             ended_in_time(
@@ -46,3 +54,27 @@ class CommandWorlds:
             ),
         ):
             yield
+
+    def results(
+        self,
+        entries: Iterable[tuple[Path, CorpusEntry]],
+        run: Callable[[ReplayWorld, Path, CorpusEntry], T],
+        *,
+        one_size: bool = False,
+    ) -> Generator[T, None, None]:
+        """Yields what :func:`fuzzshard.corpus.side_by_side.in_worlds` does, until Ctrl-C."""
+        results = in_worlds(
+            entries,
+            self.start,
+            run,
+            device="cuda" if self._config.device == "cuda" else "cpu",
+            num_ranks=self._config.size,
+            one_size=one_size,
+            halt=self.control.halt,
+        )
+        with (
+            contextlib.suppress(Stopped, KeyboardInterrupt),
+            self.ending_with_signals(),
+            contextlib.closing(results),
+        ):
+            yield from results

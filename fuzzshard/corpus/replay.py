@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Literal
@@ -66,8 +65,7 @@ def replay(
 
     What cannot run comes first, then the rest as :func:`in_worlds` runs it. ``deadline`` is that
     of :func:`replay_entry`. What ``explain`` knows is ``KNOWN`` where nothing is expected. Raises
-    :class:`fuzzshard.errors.InfraError` when the ranks of a world cannot start, at first or for
-    several entries in a row.
+    :class:`fuzzshard.errors.InfraError` when a world can judge no entry several times in a row.
     """
     runnable: dict[Path, CorpusEntry] = {}
     for file in files:
@@ -77,7 +75,11 @@ def replay(
         else:
             runnable[file] = entry
 
+    infra_in_a_row: dict[ReplayWorld, tuple[int, str]] = {}
+
     def run(world: ReplayWorld, file: Path, entry: CorpusEntry) -> ReplayResult:
+        count, why = infra_in_a_row.get(world, (0, ""))
+        check_infra_in_a_row(count, why)
         start = time.monotonic()
         replayed = unless_known(
             world, replay_entry(world, entry, device, deadline), entry, explain
@@ -91,7 +93,6 @@ def replay(
             replayed.verdict,
         )
 
-    infra_in_a_row: Counter[int] = Counter()
     results = in_worlds(
         runnable.items(),
         start_worlds,
@@ -102,13 +103,7 @@ def replay(
         halt=halt,
     )
     with contextlib.closing(results):
-        for world, result in results:
-            yield result
-            if result.outcome is Outcome.INFRA:
-                infra_in_a_row[id(world)] += 1
-                check_infra_in_a_row(infra_in_a_row[id(world)], result.message)
-            else:
-                del infra_in_a_row[id(world)]
+        yield from results
 
 
 def unless_known(

@@ -34,13 +34,13 @@ def in_worlds(
     num_ranks: int,
     one_size: bool = False,
     halt: Callable[[str], None] = nothing_is_halted,
-) -> Generator[tuple[ReplayWorld, T], None, None]:
-    """Yields what ``run`` returns for each entry, and in which world, as soon as it does.
+) -> Generator[T, None, None]:
+    """Yields what ``run`` returns for each entry as soon as it does.
 
     ``start_worlds`` is called with the number of ranks that meshes need, the smallest first, or
     with ``num_ranks`` alone for ``one_size``. Whatever ends this early calls ``halt`` with the
     reason, upon which worlds are to raise in place of further runs. Where ``run`` raises, what
-    other worlds have begun is yielded before that is raised here.
+    other worlds have begun and still finish is yielded before that is raised here.
     """
     groups = by_size(entries, device, num_ranks)
     if one_size:
@@ -58,15 +58,15 @@ def _side_by_side(
     entries: Sequence[tuple[Path, CorpusEntry]],
     run: Callable[[ReplayWorld, Path, CorpusEntry], T],
     halt: Callable[[str], None],
-) -> Generator[tuple[ReplayWorld, T], None, None]:
+) -> Generator[T, None, None]:
     free: queue.LifoQueue[ReplayWorld] = queue.LifoQueue()  # ranks of the last one live already
     for world in worlds:
         free.put(world)
 
-    def take(stored: tuple[Path, CorpusEntry]) -> tuple[ReplayWorld, T]:
+    def take(stored: tuple[Path, CorpusEntry]) -> T:
         world = free.get()
         try:
-            return world, run(world, *stored)
+            return run(world, *stored)
         finally:
             free.put(world)
 

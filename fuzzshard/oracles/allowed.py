@@ -90,6 +90,8 @@ def _begins_at_the_rate_of_a_save(case: Case, difference: Difference) -> bool:
         expected is not None
         and observed is not None
         and expected.shape == observed.shape
+        and (expected.dtype == observed.dtype or difference.key.rule.is_state)
+        and bool(observed.isfinite().all() or not expected.isfinite().all())
         and difference.key.op >= _first_step_at_the_rate_of_a_save(case)
     )
 
@@ -104,20 +106,26 @@ def _first_step_at_the_rate_of_a_save(case: Case) -> int:
         return len(case.schedule)
     ever, waiting, stepped = set[str](), set[str](), set[str]()
     saved = changed = False
+    kept = frozenset[str](), False, False
     for index, op in enumerate(case.schedule):
         ever |= arrived.get(index, frozenset())
         waiting |= arrived.get(index, frozenset())
-        if op.zeroes_gradients:
+        if op.zeroes_gradients and op.set_to_none:
             waiting.clear()
+        if op.casts_to or op.rebuilds:  # the optimizer and its scheduler are made anew
+            waiting.clear()
+            stepped.clear()
+            saved = changed = False
         if op.updates:
             if changed and ever - stepped:
                 return index
-            if not optimizer.does("scales"):
-                stepped |= waiting
+            stepped |= waiting
             changed |= saved
         saved |= op.via == "dcp" and not stepped
-        if op.loads and saved:
-            stepped.clear()
+        if op.via:
+            kept = frozenset(stepped), saved, changed
+        if op.loads:
+            stepped, saved, changed = set(kept[0]), kept[1], kept[2]
     return len(case.schedule)
 
 

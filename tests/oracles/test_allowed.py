@@ -10,7 +10,7 @@ from fuzzshard.case.graph import Block
 from fuzzshard.oracles.allowed import is_allowed
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.linear import Linear
-from fuzzshard.parts.ops import Forward, LoadState, SaveState
+from fuzzshard.parts.ops import Cast, CorruptState, Forward, LoadState, SaveState, ZeroGrad
 from fuzzshard.training.trace import Key
 
 KEY = gradient(1)
@@ -73,9 +73,27 @@ def test_a_first_step_may_have_the_size_that_a_save_has_made_before_a_scheduler_
         (*trained, SaveState(), STEP, *trained),
         (SaveState(), *trained, *trained),
         (SaveState(via="state_dict"), STEP, *trained),
+        (SaveState(), *trained, *trained, LoadState(), *trained),
+        (SaveState(), *trained, SaveState(), LoadState(), STEP, *trained),
     ):
         otherwise = msgspec.structs.replace(early, schedule=schedule)
-        assert not is_allowed("ddp", otherwise, differs)
+        late = difference(
+            Key(len(schedule) - 1, "parameter", "a.weight"), floats(1.0), floats(2.0)
+        )
+        assert not is_allowed("ddp", otherwise, late)
+    cast = difference(Key(4, "parameter", "a.weight"), floats(1.0), floats(2.0).bfloat16())
+    assert not is_allowed("ddp", early, cast)
+    anew = (SaveState(), STEP, *trained)
+    for schedule in (
+        (*trained, Cast(dtype="float64"), *anew),
+        (*trained, SaveState(via="state_dict"), CorruptState(how="rebuild"), *anew),
+        (SaveState(via="state_dict"), *trained, ZeroGrad(), LoadState(), *anew),
+    ):
+        otherwise = msgspec.structs.replace(early, schedule=schedule)
+        late = difference(
+            Key(len(schedule) - 1, "parameter", "a.weight"), floats(1.0), floats(2.0)
+        )
+        assert is_allowed("ddp", otherwise, late)
 
 
 def test_statistics_that_a_graph_recomputes_are_allowed_in_buffers_and_in_kept_state_dicts() -> (

@@ -131,7 +131,7 @@ def not_applicable(case: Case, *, built_by_forward: bool = False) -> Exclusion |
         return FILLED
     if any(op.aborts for op in case.schedule):
         return ABORTED
-    unsynced, hooked = False, set[str]()
+    unsynced, hooked, waiting = False, set[str](), frozenset[str]()
     retained: set[int] = set()
     for at in follow(case):
         op, call, switch, toggle = at.op, at.op.call, at.op.switch, at.op.toggle
@@ -151,9 +151,10 @@ def not_applicable(case: Case, *, built_by_forward: bool = False) -> Exclusion |
                 return SWITCHED
             if len(at.pending) > 1 and op.takes != "all" and at.synced:
                 return ONE_BY_ONE
-            waited, unsynced = unsynced, not at.synced
-            if (hooked and unsynced) or (waited and hooked - arrivals(case)[at.index]):
+            unsynced, arrived = not at.synced, arrivals(case)[at.index]
+            if (hooked and unsynced) or (hooked & waiting) - arrived:
                 return HOOKED_UNSYNCED
+            waiting = waiting | arrived if unsynced else frozenset()
             places = {each.place for each in at.taken}
             if at.synced and not places.isdisjoint(retained):
                 return RETAINED
