@@ -84,6 +84,8 @@ def replay(
         replayed = unless_known(
             world, replay_entry(world, entry, device, deadline), entry, explain
         )
+        is_infra = replayed.outcome is Outcome.INFRA
+        infra_in_a_row[world] = (count + 1, replayed.message) if is_infra else (0, "")
         return ReplayResult(
             shown_path(file),
             replayed.outcome,

@@ -359,7 +359,7 @@ def test_one_broken_world_of_two_ends_a_replay(tmp_path: Path) -> None:
             return super().run(case, **how)
 
     worlds = InTurns(PASS), InTurns(InfraError("lost a rank"))
-    results = side_by_side(tmp_path, "abcdefghij", *worlds, halt=lambda _: turns.abort())
+    results = side_by_side(tmp_path, "abcdefghijkl", *worlds, halt=lambda _: turns.abort())
     with pytest.raises(InfraError, match="5 cases in a row could not be judged"):
         list(results)
 
