@@ -91,7 +91,6 @@ def _begins_at_the_rate_of_a_save(case: Case, difference: Difference) -> bool:
         and observed is not None
         and expected.shape == observed.shape
         and (expected.dtype == observed.dtype or difference.key.rule.is_state)
-        and bool(observed.isfinite().all() or not expected.isfinite().all())
         and difference.key.op >= _first_step_at_the_rate_of_a_save(case)
     )
 
@@ -102,7 +101,7 @@ def _first_step_at_the_rate_of_a_save(case: Case) -> int:
     changed the learning rate since; else the end.
     """
     optimizer, arrived = case.optimizer, arrivals(case)
-    if not optimizer.lr_scheduler or None not in map(optimizer.initially, optimizer.states):
+    if not optimizer.scheduler or None not in map(optimizer.initially, optimizer.states):
         return len(case.schedule)
     ever, waiting, stepped = set[str](), set[str](), set[str]()
     saved = changed = False
