@@ -119,19 +119,18 @@ def explain(
         raise UsageError(
             "no cases found", "give an entry of a corpus, a case file or a folder of them"
         )
-    largest = most_ranks(kind, num_devices, ranks_per_device) if world_size is None else world_size
     config = world_config(
         kind,
         num_devices,
         preload,
         asked=world_size,
-        default=largest,
+        default=most_ranks(kind, num_devices, ranks_per_device),
         ranks_per_device=ranks_per_device,
     )
     here = CommandWorlds(config, worlds, num_devices)
 
     def explain_one(world: ReplayWorld, path: Path, entry: CorpusEntry) -> _Told:
-        if reason := obstacle(entry, kind, largest):
+        if reason := obstacle(entry, kind, config.size):
             return _Told("SKIPPED", path, message=reason)
         line.now(f"explaining {path.name}")
         return _explained(world, path, entry.case, mends)

@@ -63,18 +63,13 @@ class CommandWorlds:
         one_size: bool = False,
     ) -> Generator[T, None, None]:
         """Yields what :func:`fuzzshard.corpus.side_by_side.in_worlds` does, until Ctrl-C."""
-        results = in_worlds(
-            entries,
-            self.start,
-            run,
-            device="cuda" if self._config.device == "cuda" else "cpu",
-            num_ranks=self._config.size,
-            one_size=one_size,
-            halt=self.control.halt,
-        )
-        with (
-            contextlib.suppress(Stopped, KeyboardInterrupt),
-            self.ending_with_signals(),
-            contextlib.closing(results),
-        ):
-            yield from results
+        with contextlib.suppress(Stopped, KeyboardInterrupt), self.ending_with_signals():
+            yield from in_worlds(
+                entries,
+                self.start,
+                run,
+                device="cuda" if self._config.device == "cuda" else "cpu",
+                num_ranks=self._config.size,
+                one_size=one_size,
+                halt=self.control.halt,
+            )

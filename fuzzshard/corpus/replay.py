@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -95,7 +94,7 @@ def replay(
             replayed.verdict,
         )
 
-    results = in_worlds(
+    yield from in_worlds(
         runnable.items(),
         start_worlds,
         run,
@@ -104,8 +103,6 @@ def replay(
         one_size=one_size,
         halt=halt,
     )
-    with contextlib.closing(results):
-        yield from results
 
 
 def unless_known(

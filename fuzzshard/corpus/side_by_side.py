@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import queue
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
@@ -46,11 +45,8 @@ def in_worlds(
     if one_size:
         groups = [(num_ranks, [each for _, of_size in groups for each in of_size])]
     for size, of_size in groups:
-        with (
-            start_worlds(size) as worlds,
-            contextlib.closing(_side_by_side(worlds, of_size, run, halt)) as results,
-        ):
-            yield from results
+        with start_worlds(size) as worlds:
+            yield from _side_by_side(worlds, of_size, run, halt)
 
 
 def _side_by_side(

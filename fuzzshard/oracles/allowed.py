@@ -100,9 +100,10 @@ def _first_step_at_the_rate_of_a_save(case: Case) -> int:
     """The first step of a parameter whose state a save may have made, where a scheduler may have
     changed the learning rate since; else the end.
     """
-    optimizer, arrived = case.optimizer, arrivals(case)
+    optimizer = case.optimizer
     if not optimizer.scheduler or None not in map(optimizer.initially, optimizer.states):
         return len(case.schedule)
+    arrived = arrivals(case)
     ever, waiting, stepped = set[str](), set[str](), set[str]()
     saved = changed = False
     kept = frozenset[str](), False, False

@@ -151,10 +151,10 @@ def not_applicable(case: Case, *, built_by_forward: bool = False) -> Exclusion |
                 return SWITCHED
             if len(at.pending) > 1 and op.takes != "all" and at.synced:
                 return ONE_BY_ONE
-            unsynced, arrived = not at.synced, arrivals(case)[at.index]
-            if (hooked and unsynced) or (hooked & waiting) - arrived:
+            unsynced, left = not at.synced, hooked & waiting
+            if (hooked and unsynced) or (left and left - arrivals(case)[at.index]):
                 return HOOKED_UNSYNCED
-            waiting = waiting | arrived if unsynced else frozenset()
+            waiting = waiting | arrivals(case)[at.index] if unsynced else frozenset()
             places = {each.place for each in at.taken}
             if at.synced and not places.isdisjoint(retained):
                 return RETAINED
