@@ -3,8 +3,9 @@
 ``split_with_sizes_copy_out_cuda_contiguous_no_cast``
 (``aten/src/ATen/native/cuda/TensorShape.cu``) counts the blocks that its outputs take and divides
 by their number, which is 0 where none has an element. ``foreach_all_gather_copy_out``
-(``torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py``) calls it for a group of which tensor
-parallelism leaves a rank nothing. There is nothing to copy.
+(``torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py``; from 2.15 on
+``_copy_all_gather_outputs``) calls it for a group of which tensor parallelism leaves a rank
+nothing. There is nothing to copy.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -22,7 +23,7 @@ SETUP = (
     " a group of its own."
 )
 WORKAROUND = "Leave the layer out of the tensor-parallel plan, or wrap it together with others."
-TORCH = Releases(since="2.11", until="2.12")
+TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
         "https://github.com/pytorch/pytorch/pull/117203",
@@ -33,14 +34,23 @@ PUBLIC = (
         "2026-11-22",
     ),
 )
-EDITS = (
-    Edit(
-        "torch.distributed.fsdp._fully_shard._fsdp_collectives:foreach_all_gather_copy_out",
-        "all_gather_output = all_gather_output.view(world_size, -1)",
-        """
+_NOTHING_TO_COPY = """
 if all_gather_output.numel() == 0:
     return
 all_gather_output = all_gather_output.view(world_size, -1)
-        """,
+"""
+_COLLECTIVES = "torch.distributed.fsdp._fully_shard._fsdp_collectives"
+EDITS = (
+    Edit(
+        f"{_COLLECTIVES}:foreach_all_gather_copy_out",
+        "all_gather_output = all_gather_output.view(world_size, -1)",
+        _NOTHING_TO_COPY,
+        Releases(until="2.15"),
+    ),
+    Edit(
+        f"{_COLLECTIVES}:_copy_all_gather_outputs",
+        "all_gather_output = all_gather_output.view(world_size, -1)",
+        _NOTHING_TO_COPY,
+        Releases(since="2.15"),
     ),
 )
