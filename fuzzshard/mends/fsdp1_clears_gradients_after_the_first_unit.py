@@ -10,9 +10,7 @@ as no parameter is resharded in between. Each unit must look before it puts its 
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = (
-    "FSDP1: zero_grad() between forward and backward leaves the last unit its old gradient"
-)
+TITLE = "FSDP1: zero_grad() between forward and backward leaves the last unit its old gradient"
 COMPONENT = "FSDP1"
 CONTRACT = Promise(
     "Reset the gradients of all optimized :class:`torch.Tensor` s.",

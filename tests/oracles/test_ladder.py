@@ -39,7 +39,7 @@ class FakeLadder(Ladder):
             RankMesh, SimpleNamespace(device=torch.device("cpu"), rank=0, size=4, global_rank=0)
         )
         self.key, self.errors, self.trained = key, errors, list[str]()
-        self.moved = 1e-15
+        self.moved = {1: 1e-15, -1: 1e-15}
         super().__init__(case, mesh, {"reference": self._ones(case)}, self.off)
 
     def _ones(self, case: Case) -> Trace:
@@ -48,8 +48,9 @@ class FakeLadder(Ladder):
     def _trace(self, case: Case) -> Trace:
         return self._ones(case)
 
-    def _shaken(self, case: Case) -> Trace:
-        return trace({self.key: self._ones(case).tensors[self.key].tensor + self.moved})
+    def _shaken(self, case: Case, by: int) -> Trace:
+        moved = self.moved[1 if by > 0 else -1]
+        return trace({self.key: self._ones(case).tensors[self.key].tensor + moved})
 
     def off(self, case: Case, engine: str) -> Trace:
         self.trained.append(case.dtype)
@@ -70,12 +71,13 @@ class FakeLadder(Ladder):
         return here
 
 
+@pytest.mark.parametrize("way", [1, -1])
 @pytest.mark.parametrize(("moved", "found"), [(1e-9, True), (1e-7, False)])
 def test_where_last_bits_take_the_reference_as_far_float64_has_no_digits(
-    moved: float, found: bool
+    way: int, moved: float, found: bool
 ) -> None:
     ladder = FakeLadder(make_case(), gradient(AFTER), {"float32": 1e-2, "float64": 1e-2})
-    ladder.moved = moved
+    ladder.moved[way] = moved
     assert bool(ladder.findings()) is found
 
 
