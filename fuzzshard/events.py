@@ -69,6 +69,7 @@ class CampaignStarted(Event, frozen=True, kw_only=True, tag="campaign_started"):
     version: str
     seed: int
     corpus: str
+    exchange: str = ""
     world_size: int
     worlds: int
     device: str
@@ -243,6 +244,17 @@ class CorpusLoaded(Event, frozen=True, kw_only=True, tag="corpus_loaded"):
 
     known: int
     explained: int = 0
+
+
+class Exchanged(Event, frozen=True, kw_only=True, tag="exchanged"):
+    """What ``run --exchange`` heard: so many ``nodes`` run, this one included; they found what is
+    in the folders ``learned`` of this corpus now. ``problem`` is why the exchange cannot be used,
+    or an entry there not be read; findings wait for it.
+    """
+
+    nodes: int
+    learned: tuple[str, ...] = ()
+    problem: str = ""
 
 
 class SaveFailed(Event, frozen=True, kw_only=True, tag="save_failed"):

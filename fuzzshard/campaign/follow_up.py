@@ -63,6 +63,10 @@ class FollowUp:
             self._emit(finding_found(first))
         self._resolve_all(first)
 
+    def resume(self, parked: Found) -> None:
+        """Says what a finding is that had been told already, and waited."""
+        self._resolve_all(parked)
+
     def finish(self, found: Found) -> None:
         """Goes on with a finding where the session that found it was cut off."""
         path, shared = found.path, self._shared

@@ -71,6 +71,10 @@ class Keeper:
         _remove_unless_confirmed(folder)
         return known
 
+    def learn(self, folder: Path, entry: CorpusEntry) -> None:
+        """Another node has found ``entry``, which is in ``folder`` now."""
+        self._saved[finding_key(entry.signature, entry.case)] = folder
+
     def save_smaller(
         self, folder: Path, case: Case, verdict: Verdict, info: Mapping[str, str]
     ) -> None:

@@ -7,6 +7,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 from fuzzshard.case.case import ALL_ENGINES, Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.features import features
@@ -98,6 +99,16 @@ class Known:
         return shows(verdict, self.signature, self.elsewhere)
 
 
+class Claims(Protocol):
+    """Which signatures campaigns on other nodes work on (:mod:`fuzzshard.campaign.exchange`)."""
+
+    def take(self, signature: str) -> bool:
+        """Whether this campaign may work on ``signature`` now."""
+
+    def give(self, signature: str) -> None:
+        """It does so no longer."""
+
+
 class Registry:
     """Decides what a finding is; may be used from any thread.
 
@@ -121,6 +132,8 @@ class Registry:
         self._causes: dict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)
         self._claimed: dict[str, Found] = {}
         self._busy: dict[str, list[Found]] = {}
+        self.claims: Claims | None = None
+        self._elsewhere: set[str] = set()
         self._lock = threading.Lock()
 
     def count_causes(self, signature: str, causes: Sequence[str]) -> None:
@@ -176,15 +189,20 @@ class Registry:
             return len(self._busy.get(signature, ())) >= MAX_PARKED
 
     def claim(self, found: Found) -> bool:
-        """Whether the caller may work on ``found``; if not, another world does and ``found`` is
-        parked.
+        """Whether the caller may work on ``found``; if not, another world or node does and
+        ``found`` is parked.
         """
+        signature = found.verdict.signature
         with self._lock:
-            if (parked := self._busy.get(found.verdict.signature)) is not None:
+            if (parked := self._busy.get(signature)) is not None:
                 parked.append(found)
                 return False
-            self._busy[found.verdict.signature] = []
-            self._claimed[found.verdict.signature] = found
+            if self.claims is not None and not self.claims.take(signature):
+                self._busy[signature] = [found]
+                self._elsewhere.add(signature)
+                return False
+            self._busy[signature] = []
+            self._claimed[signature] = found
             return True
 
     def settle(self, found: Found, known: Known | None) -> list[Found]:
@@ -194,8 +212,27 @@ class Registry:
         with self._lock:
             if known is not None:
                 self._add(known)
+            if self.claims is not None:
+                self.claims.give(found.verdict.signature)
             del self._claimed[found.verdict.signature]
             return self._busy.pop(found.verdict.signature)
+
+    @property
+    def elsewhere(self) -> tuple[str, ...]:
+        """The signatures that cases are parked of because another node works on them."""
+        with self._lock:
+            return tuple(self._elsewhere)
+
+    def return_from_elsewhere(self, signature: str) -> list[Found]:
+        """The cases that were parked until another node had done its work on ``signature``."""
+        with self._lock:
+            self._elsewhere.discard(signature)
+            return self._busy.pop(signature, [])
+
+    def learn(self, known: Known) -> None:
+        """Another node has found ``known``."""
+        with self._lock:
+            self._add(known)
 
     def _add(self, known: Known) -> None:
         for other in self.known:

@@ -16,6 +16,7 @@ import msgspec
 
 from fuzzshard.campaign.control import ControlledCheck
 from fuzzshard.campaign.cpu_ranks import cpu_ranks
+from fuzzshard.campaign.exchange import Exchange
 from fuzzshard.campaign.heap import CASES_BETWEEN_TRIMS, limit_arenas, trim_heap
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.options import CampaignOptions, world_configs
@@ -128,6 +129,7 @@ class _Coordinator:
         cases = self.session.draw(tools.cases)
         on_cpu = cpu_ranks(self.session.config, self._world, self.control)
         shared = self.session.shared(cases, keeper, on_cpu)
+        exchange = self._exchange(keeper)
         try:
             with signals_call(self._on_signal):
                 for number, config in enumerate(self.session.configs):
@@ -145,8 +147,28 @@ class _Coordinator:
         finally:
             self._abandon(cases)
             self.spares.close()
+        if exchange is not None:
+            exchange.close("interrupted" if self.interrupted else self.control.reason)
+            self._deliver_the_rest()
         self.session.leave_unfinished()
         return self._deliver_finished()
+
+    def _exchange(self, keeper: Keeper) -> Exchange | None:
+        """What talks with campaigns on other nodes, and has begun to."""
+        session = self.session
+        if session.options.exchange is None:
+            return None
+        exchange = Exchange(
+            session.options.exchange,
+            registry=session.registry,
+            keeper=keeper,
+            control=self.control,
+            returned=session.returned,
+            render=self.tools.render,
+            emit=self.queue.put,
+        )
+        exchange.start()
+        return exchange
 
     @contextlib.contextmanager
     def _world(self, config: WorldConfig) -> Iterator[WorldHandle]:
@@ -187,6 +209,10 @@ class _Coordinator:
                     return
             else:
                 self._handle(item)
+
+    def _deliver_the_rest(self) -> None:
+        while not self.queue.empty():
+            self._handle(self.queue.get())
 
     def _say_what_still_runs(self) -> None:
         """Once, when the time is up or somebody interrupts."""

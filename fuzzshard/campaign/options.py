@@ -7,6 +7,7 @@ import secrets
 from pathlib import Path
 from typing import Literal
 
+from fuzzshard.campaign.exchange import check_exchange
 from fuzzshard.campaign.judge import CONFIRM_RUNS
 from fuzzshard.case.steering import ANYTHING, Steering
 from fuzzshard.corpus.store import CASE_FILE, FINDINGS_FOLDER
@@ -33,7 +34,8 @@ class CampaignOptions:
     ranks run cases at the same time, ``"auto"`` as many as this node takes; at most
     ``ranks_per_device`` ranks of a world share a CUDA device. ``preload`` are Python files that
     every rank imports before torch is used. ``guidance`` says what cases are chosen by, and
-    ``steering`` which ones there are to choose from.
+    ``steering`` which ones there are to choose from. Through the folder ``exchange`` campaigns on
+    several nodes tell each other what they find.
     """
 
     corpus: Path
@@ -54,6 +56,7 @@ class CampaignOptions:
     mends: MendsMode = "both"
     extra_mends: tuple[Path, ...] = ()
     guidance: Guidance = "none"
+    exchange: Path | None = None
 
     def __post_init__(self) -> None:
         limits = ("max_cases", "max_time", "max_findings", "stop_after_no_new")
@@ -72,6 +75,8 @@ class CampaignOptions:
                 "--extra-mends does nothing with --mends off", "leave one of the two out"
             )
         mends_for(extra=self.extra_mends)
+        if self.exchange is not None:
+            check_exchange(self.exchange, self.corpus)
         if any(self.corpus.glob(f"*/{CASE_FILE}")):
             raise UsageError(
                 f"{self.corpus} holds entries, and a campaign looks for them in a folder of it",

@@ -43,26 +43,24 @@ def load_known(
             registry.examples[entry.cause].append((size, file.parent))
             continue
         elsewhere = preload is not None and not set(entry.preload) <= set(preload)
-        if (
-            not entry.status.is_finding
-            or elsewhere
-            or ((entry.confirmed is None or entry.unshrunk) and not unfinished)
-        ):
-            continue
-        confirmed = entry.confirmed or Confirmation()
-        registry.known.append(
-            Known(
-                entry.signature,
-                file.parent,
-                saved_cause(file, entry),
-                hits=0,
-                confirmed=confirmed,
-                saved_before=True,
-                internal=entry.internal,
-                elsewhere=seen_elsewhere(entry, torch),
-            )
-        )
+        is_finished = entry.confirmed is not None and not entry.unshrunk
+        if entry.status.is_finding and not elsewhere and (is_finished or unfinished):
+            registry.known.append(known_of(file, entry))
     return registry
+
+
+def known_of(file: Path, entry: CorpusEntry) -> Known:
+    """The finding of ``entry``, which ``file`` holds, as one that nobody has met again so far."""
+    return Known(
+        entry.signature,
+        file.parent,
+        saved_cause(file, entry),
+        hits=0,
+        confirmed=entry.confirmed or Confirmation(),
+        saved_before=True,
+        internal=entry.internal,
+        elsewhere=seen_elsewhere(entry, importlib.metadata.version("torch")),
+    )
 
 
 def saved_cause(file: Path, entry: CorpusEntry) -> frozenset[str]:

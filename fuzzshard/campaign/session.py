@@ -75,6 +75,7 @@ class Session:
         self._reached = Reached()
         self._cases_before = 0
         self._unfinished: deque[Found] = deque()
+        self.returned: deque[Found] = deque()
         self._guiding_before: list[Indices] = []
 
     def restore(self, history: History) -> None:
@@ -147,6 +148,7 @@ class Session:
             confirm=self.options.confirm,
             reached=self._reached,
             unfinished=self._unfinished,
+            returned=self.returned,
             shrinking=self.options.shrink,
             max_findings=self.options.max_findings,
             on_cpu=on_cpu,
@@ -160,6 +162,7 @@ class Session:
             version=__version__,
             seed=self.plan.seed,
             corpus=str(options.corpus),
+            exchange="" if options.exchange is None else str(options.exchange),
             world_size=self.config.size,
             worlds=len(self.configs),
             device=self.config.device,
@@ -194,8 +197,9 @@ class Session:
 
     def leave_unfinished(self) -> None:
         """What no world went on with stays as it was found."""
-        for found in self._unfinished:
-            self.registry.leave_unresolved(found)
+        for found in (*self._unfinished, *self.returned):
+            if found.path is not None:
+                self.registry.leave_unresolved(found)
 
     def finished(self, reason: str, exit_code: int, *, complete: bool) -> CampaignFinished:
         """The summary."""

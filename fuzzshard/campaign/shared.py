@@ -35,8 +35,8 @@ class WorldHandle(MendableWorld, Protocol):
 class Shared:
     """What the worlds of a campaign have in common; every part may be used from any thread.
 
-    ``unfinished`` is what earlier sessions found and did not get done. Torch has ``mends``, with
-    ``stock_too`` in three cases of four.
+    ``unfinished`` is what earlier sessions found and did not get done, ``returned`` what waited
+    for another node. Torch has ``mends``, with ``stock_too`` in three cases of four.
     """
 
     cases: Prefetch
@@ -46,6 +46,7 @@ class Shared:
     keeper: Keeper
     reached: Reached
     unfinished: deque[Found] = dataclasses.field(default_factory=deque)
+    returned: deque[Found] = dataclasses.field(default_factory=deque)
     mends: tuple[str, ...] = ()
     stock_too: bool = True
     confirm: int = CONFIRM_RUNS

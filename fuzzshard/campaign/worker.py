@@ -75,10 +75,18 @@ class Worker:
             with contextlib.suppress(IndexError):  # another world was faster
                 self._follow_up.finish(unfinished.popleft())
 
+    def _look_again(self) -> None:
+        """Goes on with what another node had claimed, and has done by now."""
+        returned = self._shared.returned
+        while returned:
+            with contextlib.suppress(IndexError):  # another world was faster
+                self._follow_up.resume(returned.popleft())
+
     def _take_cases(self) -> None:
         self._emit(PhaseChanged(phase="running"))
         shared = self._shared
         while shared.control.accepting() and (taken := shared.cases.take()):
+            self._look_again()
             index, drawn = taken
             found, known = self._judge(index, drawn)
             verdict = found.verdict

@@ -57,6 +57,7 @@ def run(
     mends: Literal["both", "on", "off"] = "both",
     extra_mends: ExtraMends = (),
     guidance: Guidance = "none",
+    exchange: Path | None = None,
     as_json: Json = False,
 ) -> int:
     """Fuzz: draw random training runs and judge each one, until a limit or Ctrl-C.
@@ -76,6 +77,7 @@ def run(
       fuzzshard run --like "hsdp bf16 checkpoint" --max-time 10m
       fuzzshard run --focus corpus/findings/NAME --max-time 10m
       fuzzshard run --worlds auto --world-size 2 --max-time 8h
+      fuzzshard run --worlds auto --corpus /local/fuzz --exchange /nfs/fuzz
 
     Parameters
     ----------
@@ -142,6 +144,9 @@ def run(
     guidance
         How to choose among drawn cases. none: take each. features: prefer rare combinations of
         features. coverage: also prefer cases that reach new lines of torch's Python code.
+    exchange
+        A folder that several nodes can reach. Campaigns with the same one tell each other what
+        they find and work on, so that each finding is shrunk once. Each keeps its own --corpus.
     as_json
         Print one JSON object for each event instead of the panel.
     """
@@ -173,6 +178,7 @@ def run(
         mends=mends,
         extra_mends=extra_mends,
         guidance=guidance,
+        exchange=exchange,
     )
     with make_sink(json=as_json) as sink:
         return run_campaign(options, tee(stats_writer(corpus), report_writer(corpus), sink))

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from fuzzshard.commands.options import Json, OutputFile, campaign_directories
 from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.errors import EXIT_CLEAN
+from fuzzshard.errors import EXIT_CLEAN, UsageError
 
 SECONDS_BETWEEN = 5.0
 CLEAR = "\x1b[H\x1b[J"
@@ -32,11 +32,13 @@ def status(
       fuzzshard status /data/node1 /data/node2 --json
       fuzzshard status corpus --junit results.xml
       fuzzshard status corpus --watch
+      fuzzshard status /nfs/fuzz
 
     Parameters
     ----------
     directories
-        What was given to run as --corpus, or a corpus without a campaign.
+        What was given to run as --corpus, or a corpus without a campaign. Or one folder that was
+        given as --exchange.
     as_json
         Print one JSON object with the sum, each folder and each finding.
     junit
@@ -54,12 +56,22 @@ def status(
 
 def _say(directories: tuple[Path, ...], *, as_json: bool, junit: Path | None, clear: bool) -> bool:
     """Say it once; return whether a campaign still runs."""
+    from fuzzshard.report.exchange import exchange_lines, is_exchange, read_exchange
     from fuzzshard.report.junit import junit_xml
     from fuzzshard.report.node import read_node
     from fuzzshard.report.seen_findings import seen_findings
     from fuzzshard.report.stats import stats_of
     from fuzzshard.report.status import status_json, status_lines
 
+    above = CLEAR if clear and sys.stdout.isatty() else ""
+    if any(map(is_exchange, directories)):
+        (exchange,) = _only_exchange(directories, junit)
+        told, seen = read_exchange(exchange)
+        if as_json:
+            print(msgspec.json.encode(told).decode())
+        else:
+            print(above + "\n".join(exchange_lines(exchange, told, seen)), flush=True)
+        return any(campaign.condition == "running" for campaign in told.campaigns)
     nodes = [read_node(directory) for directory in campaign_directories(directories, "status")]
     findings = seen_findings(nodes)
     stats = stats_of(nodes, findings)
@@ -68,6 +80,15 @@ def _say(directories: tuple[Path, ...], *, as_json: bool, junit: Path | None, cl
     if as_json:
         print(msgspec.json.encode(status_json(nodes, stats, findings)).decode())
     else:
-        above = CLEAR if clear and sys.stdout.isatty() else ""
         print(above + "\n".join(status_lines(nodes, stats, findings)), flush=True)
     return stats.state == "running"
+
+
+def _only_exchange(directories: tuple[Path, ...], junit: Path | None) -> tuple[Path, ...]:
+    """``directories``, which is one exchange; raises :class:`UsageError` for more than that."""
+    if len(directories) > 1 or junit is not None:
+        raise UsageError(
+            "status of an exchange takes that folder alone, and no --junit",
+            "make a corpus of it: fuzzshard merge EXCHANGE --into corpus",
+        )
+    return directories

@@ -25,8 +25,10 @@ SCRIPT_FILE = "repro.py"
 UNSHRUNK_FILE = "unshrunk.json"
 REPORT_FILE = "report.md"
 STATS_FILE = "stats.json"
-"""The figures of the campaign that writes to the corpus; the only JSON file there that is no
-entry.
+"""The figures of the campaign that writes to the corpus."""
+NODE_FILE = "node.json"
+"""By which a campaign tells others that it runs (:mod:`fuzzshard.campaign.exchange`). Neither this
+nor the figures are an entry.
 """
 PAGE_FILE = "report.html"
 """The page that a campaign keeps in its corpus."""
@@ -103,7 +105,7 @@ def _files_below(folder: Path) -> list[Path]:
 
 def _is_other(path: Path) -> bool:
     is_hidden = any(part.startswith(".") for part in path.parts)
-    return is_hidden or path.name in (STATS_FILE, SUBJECT_FILE)
+    return is_hidden or path.name in (STATS_FILE, NODE_FILE, SUBJECT_FILE)
 
 
 def saved_script(file: Path) -> str | None:

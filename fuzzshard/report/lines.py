@@ -16,6 +16,7 @@ from fuzzshard.events import (
     Continued,
     CorpusLoaded,
     Event,
+    Exchanged,
     FindingFlaky,
     FindingFound,
     FindingSaved,
@@ -93,6 +94,9 @@ def event_lines(event: Event, width: int = WIDTH) -> Iterator[str]:
             yield from _saved(event)
         case CorpusLoaded():
             yield f"the corpus has findings already: {corpus_text(event)}"
+        case Exchanged():
+            yield f"[{clock(event.elapsed)}] {exchange_text(event)}"
+            yield from (f"    {path}" for path in event.learned)
         case SaveFailed():
             yield f"[{clock(event.elapsed)}] NOT SAVED {event.signature}: {event.problem}"
             yield f"    the case: {bytes(event.case).decode()}"
@@ -143,6 +147,16 @@ def folded(text: str, width: int) -> str:
         return text
     indent = " " * (len(text) - len(text.lstrip()) + 2)
     return textwrap.fill(text, width, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def exchange_text(event: Exchanged) -> str:
+    """Return what other nodes have said."""
+    nodes = f"{counted(event.nodes, 'campaign')} of this exchange"
+    if event.problem:
+        return f"exchange: {event.problem}; this campaign goes on, and tries again"
+    learned = len(event.learned)
+    found = f"; others found {learned}, counted from now on:" if learned else ""
+    return f"{nodes} run{'s' * (event.nodes == 1)}{found}"
 
 
 def corpus_text(loaded: CorpusLoaded) -> str:

@@ -97,7 +97,7 @@ def read_node(directory: Path) -> Node:
             node = node_of(directory, history)
         if node.sessions:
             return node
-    node = _node_without_campaign(directory)
+    node = node_without_campaign(directory)
     if not node.sightings:
         raise UsageError(
             f"{directory} has neither a campaign nor a finding",
@@ -106,7 +106,7 @@ def read_node(directory: Path) -> Node:
     return node
 
 
-def _node_without_campaign(directory: Path) -> Node:
+def node_without_campaign(directory: Path) -> Node:
     """A corpus that was merged or committed: its entries, which no case of a journal showed."""
     stored, _ = load([directory])
     return Node(

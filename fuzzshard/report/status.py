@@ -54,20 +54,25 @@ def status_json(nodes: Sequence[Node], stats: Stats, findings: Sequence[SeenFind
             DirectoryStatus(path=str(node.path), stats=stats_of([node], seen_findings([node])))
             for node in nodes
         ),
-        findings=tuple(
-            FindingStatus(
-                signature=finding.signature,
-                status=finding.status,
-                new=finding.new,
-                internal=finding.internal,
-                reproduced=finding.rate.reproduced if finding.rate else None,
-                runs=finding.rate.runs if finding.rate else None,
-                hits=finding.hits,
-                first_seen=finding.at,
-                folders=tuple(str(sighting.folder) for sighting in finding.sightings),
-            )
-            for finding in findings
-        ),
+        findings=finding_states(findings),
+    )
+
+
+def finding_states(findings: Sequence[SeenFinding]) -> tuple[FindingStatus, ...]:
+    """What JSON says of each."""
+    return tuple(
+        FindingStatus(
+            signature=finding.signature,
+            status=finding.status,
+            new=finding.new,
+            internal=finding.internal,
+            reproduced=finding.rate.reproduced if finding.rate else None,
+            runs=finding.rate.runs if finding.rate else None,
+            hits=finding.hits,
+            first_seen=finding.at,
+            folders=tuple(str(sighting.folder) for sighting in finding.sightings),
+        )
+        for finding in findings
     )
 
 
@@ -86,6 +91,11 @@ def status_lines(
     if stats.causes:
         yield f"known     {len(stats.causes)} bugs of torch in {sum(stats.causes.values())} cases"
         yield from (f"  {cases:>5} x {cause}" for cause, cases in stats.causes.items())
+    yield from finding_lines(findings)
+
+
+def finding_lines(findings: Sequence[SeenFinding]) -> Iterator[str]:
+    """One line for each."""
     width = max((len(finding.status) for finding in findings), default=0)
     for finding in findings:
         yield f"  {finding.status:<{width}}  {finding.signature}{_seen(finding)}: {finding.folder}"

@@ -1,0 +1,338 @@
+"""What campaigns on other nodes find and work on, told through a folder that all of them reach.
+
+Each campaign writes to a folder of its own there, and reads those of the others. So no two
+processes ever write to one file, and any file system that several machines can mount will do.
+
+::
+
+    EXCHANGE/NODE/node.json       that it lives, and the signatures that it works on
+    EXCHANGE/NODE/stats.json      its figures
+    EXCHANGE/NODE/findings/       a copy of what it has found
+    EXCHANGE/stop                 a file that ends every campaign
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shutil
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from fuzzshard.campaign.control import Control
+from fuzzshard.campaign.keep import Keeper
+from fuzzshard.campaign.known import Found, Registry
+from fuzzshard.campaign.saved import known_of
+from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.codec import read_entry
+from fuzzshard.corpus.distinct import Stored
+from fuzzshard.corpus.entry import CorpusEntry
+from fuzzshard.corpus.gather import add
+from fuzzshard.corpus.scripts import ScriptRender
+from fuzzshard.corpus.store import CASE_FILE, FINDINGS_FOLDER, NODE_FILE, STATS_FILE
+from fuzzshard.errors import FuzzshardError, InvalidEntry, UsageError
+from fuzzshard.events import Event, Exchanged
+
+STOP_FILE = "stop"
+SECONDS_BETWEEN = 10.0
+"""How often a campaign looks what the others have."""
+SILENT_SECONDS = 120.0
+"""A campaign that has not written its file for as long is lost, and what it worked on is free."""
+
+
+class NodeState(msgspec.Struct, frozen=True, kw_only=True):
+    """One campaign, as it tells the others. ``claims`` has the signatures that it works on, and
+    since when (seconds since 1970); ``ended`` is why it ended.
+    """
+
+    host: str
+    pid: int
+    corpus: str
+    claims: dict[str, float] = {}
+    ended: str = ""
+
+
+def node_name(corpus: Path) -> str:
+    """The name of the campaign in ``corpus`` on this machine, the same when it is continued."""
+    host = re.sub(r"[^\w.-]", "_", socket.gethostname())
+    return f"{host}-{sha256(str(corpus.resolve()).encode()).hexdigest()[:8]}"
+
+
+def check_exchange(exchange: Path, corpus: Path) -> None:
+    """Raises :class:`UsageError` for an ``exchange`` that cannot be one."""
+    if not exchange.is_dir():
+        raise UsageError(
+            f"{exchange}, the exchange, is not a folder",
+            "create it where all nodes can reach it",
+        )
+    ours, theirs = corpus.resolve(), exchange.resolve()
+    if ours == theirs or theirs in ours.parents or ours in theirs.parents:
+        raise UsageError(
+            f"the exchange {exchange} and the corpus {corpus} lie in one another",
+            "give every node a corpus of its own, on its own disk",
+        )
+
+
+Condition = Literal["running", "ended", "lost"]
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeSeen:
+    """One campaign as its file tells it, ``silent`` seconds ago."""
+
+    folder: Path
+    state: NodeState
+    silent: float
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return self.folder.name
+
+    @property
+    def condition(self) -> Condition:
+        """Lost: it said nothing of an end, and has been silent for too long."""
+        if self.state.ended:
+            return "ended"
+        return "running" if self.silent < SILENT_SECONDS else "lost"
+
+
+def read_nodes(exchange: Path) -> list[NodeSeen]:
+    """All campaigns that took part, by name; without those whose files cannot be read.
+
+    The time is that of the file system, which a file written there tells: clocks of nodes differ.
+    """
+    files = sorted(exchange.glob(f"*/{NODE_FILE}"))
+    now = max((file.stat().st_mtime for file in files), default=0.0)
+    nodes = []
+    for file in files:
+        try:
+            state = msgspec.json.decode(file.read_bytes(), type=NodeState)
+            nodes.append(NodeSeen(file.parent, state, now - file.stat().st_mtime))
+        except (OSError, msgspec.MsgspecError):
+            continue
+    return nodes
+
+
+class Exchange:
+    """The part of one campaign that talks with the others, in a thread of its own; any thread may
+    use it.
+
+    An ``exchange`` that is not there, full or read-only ends nothing: it is said once, and what is
+    found goes there when it is back. ``returned`` gets the findings that waited for another
+    campaign.
+    """
+
+    def __init__(
+        self,
+        exchange: Path,
+        *,
+        registry: Registry,
+        keeper: Keeper,
+        control: Control,
+        returned: deque[Found],
+        render: ScriptRender,
+        emit: Callable[[Event], None],
+    ) -> None:
+        self._exchange = exchange
+        self._corpus = keeper.corpus
+        self._ours = exchange / node_name(keeper.corpus)
+        self._registry, self._keeper, self._control = registry, keeper, control
+        self._returned, self._render, self._emit = returned, render, emit
+        self._claims: dict[str, float] = {}
+        self._given: set[str] = set()
+        self._worth_telling: dict[str, tuple[int, bool]] = {}
+        self._seen: set[Path] = set()
+        self._said = (0, False)
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="fuzzshard-exchange", daemon=True)
+
+    def start(self) -> None:
+        """Takes what the others have, and goes on with that."""
+        self._registry.claims = self
+        self._look()
+        self._thread.start()
+
+    def take(self, signature: str) -> bool:
+        """Whether this campaign may work on ``signature``; not while another one does.
+
+        Of two that begin at the same moment the first goes on.
+        """
+        with self._lock:
+            self._given.discard(signature)
+            try:
+                if signature in self._claimed_by_others():
+                    return False
+                mine = self._claims[signature] = time.time()
+                self._write_state()
+                other = self._claimed_by_others().get(signature)
+            except (OSError, FuzzshardError):
+                return True
+            if other is not None and other < (mine, self._ours.name):
+                del self._claims[signature]
+                return False
+            return True
+
+    def give(self, signature: str) -> None:
+        """The work on ``signature`` is over. The others hear that once they have what came of
+        it.
+        """
+        with self._lock:
+            self._given.add(signature)
+
+    def close(self, reason: str) -> None:
+        """Tells what is left to tell, and that this campaign has ended."""
+        self._ended.set()
+        self._thread.join()
+        with self._lock:
+            self._given.update(self._claims)
+        self._look(ended=reason or "ended")
+        self._return(self._registry.elsewhere)
+
+    def _run(self) -> None:
+        while not self._ended.wait(SECONDS_BETWEEN):
+            self._look()
+
+    def _look(self, *, ended: str = "") -> None:
+        """One round: tells, takes, and hears who works on what."""
+        nodes, learned, problem = self._said[0], list[str](), ""
+        with self._lock:
+            given = set(self._given)
+        try:
+            self._tell()
+            self._release(given, ended)
+            learned, problem = self._learn()
+            self._return(set(self._registry.elsewhere) - set(self._claimed_by_others()))
+            nodes = 1 + len(self._living())
+            if (stop := self._exchange / STOP_FILE).exists():
+                self._control.halt(f"{stop} is there")
+        except (OSError, FuzzshardError) as error:
+            problem = str(error)
+        if learned or (nodes, bool(problem)) != self._said:
+            self._said = (nodes, bool(problem))
+            elapsed = self._control.elapsed()
+            self._emit(
+                Exchanged(nodes=nodes, learned=tuple(learned), problem=problem, elapsed=elapsed)
+            )
+
+    def _tell(self) -> None:
+        """Makes the folder of this campaign a copy of what it has found and others have not."""
+        told = {file.parent.name for file in self._others()}
+        here = set()
+        for file in sorted((self._corpus / FINDINGS_FOLDER).glob(f"*/{CASE_FILE}")):
+            name, changed = file.parent.name, file.stat().st_mtime_ns
+            here.add(name)
+            if name in told:
+                continue
+            copied, worth = self._worth_telling.get(name, (0, False))
+            if copied != changed:
+                worth = _is_worth_telling(file)
+            target = self._ours / FINDINGS_FOLDER / name
+            if worth and (copied != changed or not target.exists()):
+                _copy(file.parent, target)
+            self._worth_telling[name] = (changed, worth)
+        for folder in (self._ours / FINDINGS_FOLDER).glob("*"):
+            if folder.name not in here:
+                shutil.rmtree(folder)
+        if (stats := self._corpus / STATS_FILE).exists():
+            write_atomic(self._ours / STATS_FILE, stats.read_bytes())
+
+    def _release(self, given: set[str], ended: str) -> None:
+        """Gives up the claims whose end the others may hear, and says that this campaign
+        lives.
+        """
+        with self._lock:
+            for signature in given & self._given:
+                self._claims.pop(signature, None)
+                self._given.remove(signature)
+            self._write_state(ended)
+
+    def _write_state(self, ended: str = "") -> None:
+        state = NodeState(
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            corpus=str(self._corpus.resolve()),
+            claims=self._claims,
+            ended=ended,
+        )
+        write_atomic(self._ours / NODE_FILE, msgspec.json.encode(state) + b"\n")
+
+    def _learn(self) -> tuple[list[str], str]:
+        """Takes over what others have finished since the last look: where it is now, and what is
+        wrong with an entry that cannot be read.
+        """
+        learned, problem = [], ""
+        for file in self._others():
+            if file in self._seen or (self._corpus / FINDINGS_FOLDER / file.parent.name).exists():
+                continue
+            try:
+                entry = read_entry(file)
+            except InvalidEntry as error:
+                problem = problem or str(error)
+                continue
+            if not _is_done(entry):
+                continue
+            self._seen.add(file)
+            if set(entry.preload) <= set(map(str, self._keeper.preload)):
+                folder = add(Stored(file, file.parent, entry), self._corpus, self._render)
+                self._keeper.learn(folder, entry)
+                self._registry.learn(known_of(folder / CASE_FILE, entry))
+                learned.append(str(folder))
+        return learned, problem
+
+    def _others(self) -> list[Path]:
+        """The cases of all findings that others have told."""
+        files = self._exchange.glob(f"*/{FINDINGS_FOLDER}/*/{CASE_FILE}")
+        return sorted(file for file in files if self._ours not in file.parents)
+
+    def _return(self, signatures: Collection[str]) -> None:
+        """What waited for the work of others on ``signatures`` is looked at again."""
+        for signature in signatures:
+            self._returned.extend(self._registry.return_from_elsewhere(signature))
+
+    def _living(self) -> list[tuple[str, NodeState]]:
+        """The other campaigns that run, by what the clock of the file system says."""
+        return [
+            (node.name, node.state)
+            for node in read_nodes(self._exchange)
+            if node.name != self._ours.name and node.condition == "running"
+        ]
+
+    def _claimed_by_others(self) -> dict[str, tuple[float, str]]:
+        """The signatures that others work on: since when, and who; the first where several do."""
+        claims: dict[str, tuple[float, str]] = {}
+        for name, state in self._living():
+            for signature, since in state.claims.items():
+                claims[signature] = min((since, name), claims.get(signature, (since, name)))
+        return claims
+
+
+def _is_worth_telling(file: Path) -> bool:
+    """Whether the entry of ``file`` is a finding of which no known bug of torch is the cause."""
+    try:
+        entry = read_entry(file)
+    except InvalidEntry:
+        return False
+    return entry.status.is_finding and not entry.cause
+
+
+def _is_done(entry: CorpusEntry) -> bool:
+    """Whether nobody works on ``entry`` any more: it is confirmed, and shrunk."""
+    return entry.status.is_finding and entry.confirmed is not None and not entry.unshrunk
+
+
+def _copy(folder: Path, target: Path) -> None:
+    """Copies an entry, its case last: without that it is no entry yet."""
+    for file in sorted(folder.iterdir(), key=lambda file: file.name == CASE_FILE):
+        if file.is_file() and not file.name.startswith("."):
+            write_atomic(target / file.name, file.read_bytes())

@@ -1,0 +1,290 @@
+"""Campaigns that tell each other what they find, as if on several nodes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from fake_campaign import PASS, Ran, campaign, divergence, make_case, numbered
+
+from fuzzshard.campaign.exchange import (
+    SILENT_SECONDS,
+    NodeState,
+    node_name,
+    read_nodes,
+)
+from fuzzshard.case.case import Case
+from fuzzshard.corpus.codec import read_entry
+from fuzzshard.corpus.store import CASE_FILE
+from fuzzshard.errors import UsageError
+from fuzzshard.events import Event, Exchanged, FindingHit, FindingSaved
+from fuzzshard.report.exchange import exchange_lines, read_exchange
+from fuzzshard.verdict import Verdict
+
+SIGNATURE = "divergence/fully_shard/gradient"
+ENDLESS = 10_000
+
+
+@pytest.fixture(autouse=True)
+def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fuzzshard.campaign.exchange.SECONDS_BETWEEN", 0.02)
+
+
+@pytest.fixture
+def exchange(tmp_path: Path) -> Path:
+    folder = tmp_path / "exchange"
+    folder.mkdir()
+    return folder
+
+
+def fails_at(seed: int) -> Callable[[Case], Verdict]:
+    return lambda case: divergence() if case.seed == seed else PASS
+
+
+def told(exchange: Path) -> list[Path]:
+    return sorted(exchange.glob(f"*/findings/*/{CASE_FILE}"))
+
+
+def until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def slowly(case: Case) -> Verdict:
+    time.sleep(0.005)
+    return PASS
+
+
+def other_node(exchange: Path, *, silent: float = 0.0, **state: object) -> Path:
+    """The folder of a campaign on another machine, which tells what ``state`` says."""
+    folder = exchange / "other-12345678"
+    folder.mkdir(exist_ok=True)
+    file = folder / "node.json"
+    told = {"host": "other", "pid": 1, "corpus": "/local", **state}
+    file.write_bytes(msgspec.json.encode(msgspec.convert(told, NodeState)))
+    then = time.time() - silent
+    os.utime(file, (then, then))
+    return folder
+
+
+class InBackground(threading.Thread):
+    """A campaign of its own, in a thread."""
+
+    def __init__(self, corpus: Path, verdict_of: Callable[[Case], Verdict], **options: object):
+        super().__init__(daemon=True)
+        self.result: Ran | None = None
+        self.heard: list[Event] = []
+        self.call = lambda: campaign(corpus, verdict_of, sink=self.heard.append, **options)
+
+    def run(self) -> None:
+        self.result = self.call()
+
+    def ran(self) -> Ran:
+        self.join(30)
+        assert self.result is not None
+        return self.result
+
+
+def test_what_one_campaign_has_found_is_counted_by_the_next(tmp_path, exchange):
+    first = campaign(tmp_path / "a", fails_at(2), max_cases=5, exchange=exchange)
+    second = campaign(tmp_path / "b", fails_at(2), max_cases=5, exchange=exchange)
+    assert (first.code, second.code) == (1, 0)
+    (hit,) = second.of(FindingHit)
+    assert not second.of(FindingSaved)
+    assert read_entry(Path(hit.path) / CASE_FILE).signature == SIGNATURE
+    assert Path(hit.path).parent == tmp_path / "b" / "findings"
+    assert second.log.count("restart") == 1
+    assert len(told(exchange)) == 1
+
+
+def test_a_campaign_that_runs_hears_of_what_another_one_finds(tmp_path, exchange):
+    listening = InBackground(tmp_path / "a", slowly, max_cases=ENDLESS, exchange=exchange)
+    listening.start()
+    until(lambda: read_nodes(exchange))
+    campaign(tmp_path / "b", fails_at(2), max_cases=3, exchange=exchange)
+    until(lambda: list((tmp_path / "a" / "findings").glob("*/case.json")))
+    (exchange / "stop").touch()
+    ran = listening.ran()
+    assert ran.code == 0
+    assert ran.finished.reason == f"{exchange / 'stop'} is there"
+    learned = [path for event in ran.of(Exchanged) for path in event.learned]
+    assert len(learned) == 1
+    assert max(event.nodes for event in ran.of(Exchanged)) == 2
+
+
+def test_what_another_campaign_works_on_waits_for_it_and_is_shrunk_once(
+    tmp_path, exchange, monkeypatch
+):
+    shrinking, go_on = threading.Event(), threading.Event()
+
+    class Shrunk:
+        finished = True
+
+        def __init__(self, case: Case) -> None:
+            self.case = case
+
+    def shrink(case: Case, still_fails: object, **_: object) -> Shrunk:
+        shrinking.set()
+        assert go_on.wait(20)
+        return Shrunk(case)
+
+    monkeypatch.setattr("fuzzshard.campaign.reduce.shrink", shrink)
+    first = InBackground(tmp_path / "a", fails_at(0), max_cases=2, exchange=exchange)
+    first.start()
+    assert shrinking.wait(20)
+
+    def fails_once_slowly(case: Case) -> Verdict:
+        time.sleep(0.005)
+        return divergence() if case.seed == 3 else PASS
+
+    second = InBackground(tmp_path / "b", fails_once_slowly, max_cases=ENDLESS, exchange=exchange)
+    second.start()
+    until(lambda: list((tmp_path / "b" / "findings").glob("*/case.json")))
+    assert told(exchange), "what is not shrunk yet is safe as well"
+    go_on.set()
+    first_ran = first.ran()
+    until(lambda: any(isinstance(event, FindingHit) for event in second.heard))
+    (exchange / "stop").touch()
+    ran = second.ran()
+    assert len(first_ran.of(FindingSaved)) == 1
+    assert not ran.of(FindingSaved)
+    assert len(ran.of(FindingHit)) == 1
+    assert (first_ran.code, ran.code) == (1, 0)
+    assert len(told(exchange)) == 1
+
+
+@pytest.mark.parametrize(
+    "state", [{"silent": SILENT_SECONDS + 1}, {"ended": "time is up"}], ids=["lost", "ended"]
+)
+def test_what_a_campaign_that_is_gone_worked_on_is_free(tmp_path, exchange, state):
+    other_node(exchange, claims={SIGNATURE: 1.0}, **state)
+    ran = campaign(tmp_path / "a", fails_at(1), max_cases=3, exchange=exchange)
+    assert ran.code == 1
+    assert len(ran.of(FindingSaved)) == 1
+
+
+def test_what_another_campaign_works_on_to_the_end_is_left_unfinished(tmp_path, exchange):
+    other_node(exchange, claims={SIGNATURE: 1.0})
+    ran = campaign(tmp_path / "a", fails_at(1), max_cases=3, exchange=exchange)
+    assert not ran.of(FindingSaved)
+    assert ran.code == 1
+    assert len(ran.finished.unresolved) == 1
+    other_node(exchange, ended="time is up")
+    again = campaign(tmp_path / "a", fails_at(1), max_cases=4, exchange=exchange)
+    assert len(again.of(FindingSaved)) == 1
+
+
+def test_of_two_that_begin_at_the_same_moment_the_first_goes_on(tmp_path, exchange):
+    other = exchange / "other-12345678" / "node.json"
+
+    def verdict_of(case: Case) -> Verdict:
+        if case.seed == 1 and not other.exists():
+            # As if it had claimed the signature a moment before it could be read here.
+            other_node(exchange, claims={SIGNATURE: time.time() + 100})
+        return fails_at(1)(case)
+
+    ran = campaign(tmp_path / "a", verdict_of, max_cases=3, exchange=exchange)
+    assert not ran.of(FindingSaved)
+
+
+def test_an_exchange_that_goes_away_ends_nothing_and_hears_of_all_when_it_is_back(
+    tmp_path, exchange
+):
+    def verdict_of(case: Case) -> Verdict:
+        if case.seed == 1:
+            shutil.rmtree(exchange)
+            exchange.write_text("in the way")
+        if case.seed == 40:
+            exchange.unlink()
+            exchange.mkdir()
+        return divergence() if case.seed == 20 else slowly(case)
+
+    ran = campaign(tmp_path / "a", verdict_of, max_cases=60, exchange=exchange)
+    assert (ran.code, ran.finished.cases) == (1, 60)
+    problems = [event.problem for event in ran.of(Exchanged) if event.problem]
+    assert len(problems) == 1
+    assert str(exchange) in problems[0]
+    assert len(told(exchange)) == 1
+
+
+def test_a_damaged_entry_of_another_node_is_said_and_passed_over(tmp_path, exchange):
+    campaign(tmp_path / "a", fails_at(2), max_cases=5, exchange=exchange)
+    broken = other_node(exchange) / "findings" / "a-broken-one"
+    broken.mkdir(parents=True)
+    (broken / CASE_FILE).write_text("{")
+    ran = campaign(tmp_path / "b", fails_at(2), max_cases=5, exchange=exchange)
+    assert len(ran.of(FindingHit)) == 1
+    (problem,) = {event.problem for event in ran.of(Exchanged)}
+    assert str(broken / CASE_FILE) in problem
+
+
+def test_a_finding_that_does_not_come_back_leaves_the_exchange(tmp_path, exchange):
+    runs = iter([divergence()])
+    ran = campaign(
+        tmp_path / "a",
+        lambda case: next(runs, PASS) if case.seed == 1 else slowly(case),
+        max_cases=20,
+        exchange=exchange,
+    )
+    assert ran.finished.cases == 20
+    assert not told(exchange)
+
+
+def test_findings_of_known_causes_stay_at_home(tmp_path, exchange):
+    campaign(tmp_path / "a", fails_at(2), max_cases=5)
+    (file,) = (tmp_path / "a" / "findings").glob(f"*/{CASE_FILE}")
+    from fuzzshard.corpus.codec import encode_entry
+
+    entry = msgspec.structs.replace(read_entry(file), cause="divide_factor_divides_twice")
+    file.write_bytes(encode_entry(entry))
+    campaign(tmp_path / "a", lambda case: PASS, max_cases=2, exchange=exchange, fresh=True)
+    assert not told(exchange)
+
+
+def test_a_campaign_that_is_continued_keeps_its_name_and_two_corpora_have_two(tmp_path):
+    assert node_name(tmp_path / "a") == node_name(tmp_path / "b" / ".." / "a")
+    assert node_name(tmp_path / "a") != node_name(tmp_path / "b")
+
+
+@pytest.mark.parametrize("place", ["missing", "corpus", "corpus/inside", "."])
+def test_an_exchange_that_cannot_be_one_is_refused(tmp_path, place):
+    if place != "missing":
+        (tmp_path / place).mkdir(parents=True, exist_ok=True)
+    with pytest.raises(UsageError, match="exchange"):
+        campaign(tmp_path / "corpus", lambda case: PASS, max_cases=1, exchange=tmp_path / place)
+
+
+def test_the_status_of_an_exchange_adds_up(tmp_path, exchange):
+    for corpus in ("a", "b"):
+        campaign(
+            tmp_path / corpus,
+            fails_at(2),
+            max_cases=5,
+            exchange=exchange,
+            cases=numbered(make_case),
+        )
+        from fuzzshard.report.stats import write_stats
+
+        write_stats(tmp_path / corpus)
+        campaign(tmp_path / corpus, PASS_ALL, max_cases=1, exchange=exchange, fresh=True)
+    other_node(exchange, silent=SILENT_SECONDS + 1, claims={SIGNATURE: 1.0})
+    status, findings = read_exchange(exchange)
+    assert sorted(c.condition for c in status.campaigns) == ["ended", "ended", "lost"]
+    assert status.cases == 10
+    assert status.verdicts == {"PASS": 8, "DIVERGENCE": 2}
+    assert [finding.signature for finding in status.findings] == [SIGNATURE]
+    lines = list(exchange_lines(exchange, status, findings))
+    assert lines[0] == f"{exchange}: 3 campaigns, 2 ended, 1 lost"
+    assert any("works on divergence/fully_shard/gradient" in line for line in lines)
+
+
+def PASS_ALL(case: Case) -> Verdict:
+    return PASS
