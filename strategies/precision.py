@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.check_dtypes import check_dtypes
+from fuzzshard.case.dtypes import model_policy
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.layouts import check_layouts
 from fuzzshard.case.options import ParameterDtype, Precision
@@ -108,10 +109,13 @@ def in_one_dtype(case: Case) -> Case:
 def computes(case: Case, found: Facts, target: str = "", *, casts: bool = False) -> bool:
     """Whether dtypes and layouts meet in a forward, with ``casts`` in every dtype that there may
     be.
+
+    A policy for the whole model casts where the root begins, which is what is called first.
     """
     forward = ops.running(Call(target))
+    first = (ops.running(Call()),) if target and model_policy(case) is not None else ()
     again = (ops.casting_from(case.dtype), forward) if casts else ()
-    scheduled = replace(case, schedule=(forward, *again))
+    scheduled = replace(case, schedule=(*first, forward, *again))
     try:
         check_dtypes(scheduled, found)
         check_layouts(scheduled, found)

@@ -13,6 +13,7 @@ processes ever write to one file, and any file system that several machines can 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -29,16 +30,21 @@ from typing import Literal
 import msgspec
 
 from fuzzshard.campaign.control import Control
-from fuzzshard.campaign.keep import Keeper
+from fuzzshard.campaign.keep import NOT_RUN, Keeper
 from fuzzshard.campaign.known import Found, Registry
 from fuzzshard.campaign.saved import known_of
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import read_entry
-from fuzzshard.corpus.distinct import Stored
-from fuzzshard.corpus.entry import CorpusEntry
+from fuzzshard.corpus.distinct import FindingKey, Stored, finding_key
 from fuzzshard.corpus.gather import add
 from fuzzshard.corpus.scripts import ScriptRender
-from fuzzshard.corpus.store import CASE_FILE, FINDINGS_FOLDER, NODE_FILE, STATS_FILE
+from fuzzshard.corpus.store import (
+    CASE_FILE,
+    FINDINGS_FOLDER,
+    NODE_FILE,
+    SCRIPT_FILE,
+    STATS_FILE,
+)
 from fuzzshard.errors import FuzzshardError, InvalidEntry, UsageError
 from fuzzshard.events import Event, Exchanged
 
@@ -150,8 +156,8 @@ class Exchange:
         self._returned, self._render, self._emit = returned, render, emit
         self._claims: dict[str, float] = {}
         self._given: set[str] = set()
-        self._worth_telling: dict[str, tuple[int, bool]] = {}
-        self._seen: set[Path] = set()
+        self._ours_told: dict[str, _Told] = {}
+        self._heard: dict[Path, _Told] = {}
         self._said = (0, False)
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -209,9 +215,10 @@ class Exchange:
         with self._lock:
             given = set(self._given)
         try:
+            problem = self._hear()
             self._tell()
             self._release(given, ended)
-            learned, problem = self._learn()
+            learned = self._learn()
             self._return(set(self._registry.elsewhere) - set(self._claimed_by_others()))
             nodes = 1 + len(self._living())
             if (stop := self._exchange / STOP_FILE).exists():
@@ -225,24 +232,35 @@ class Exchange:
                 Exchanged(nodes=nodes, learned=tuple(learned), problem=problem, elapsed=elapsed)
             )
 
+    def _hear(self) -> str:
+        """Reads what others have told since the last round; returns what is wrong with an entry
+        that cannot be read.
+        """
+        problem, heard = "", {}
+        for file in self._exchange.glob(f"*/{FINDINGS_FOLDER}/*/{CASE_FILE}"):
+            if self._ours not in file.parents:
+                try:
+                    heard[file] = _read(file, self._heard.get(file))
+                except (OSError, InvalidEntry) as error:
+                    problem = problem or str(error)
+        self._heard = heard
+        return problem
+
     def _tell(self) -> None:
         """Makes the folder of this campaign a copy of what it has found and others have not."""
-        told = {file.parent.name for file in self._others()}
-        here = set()
-        for file in sorted((self._corpus / FINDINGS_FOLDER).glob(f"*/{CASE_FILE}")):
-            name, changed = file.parent.name, file.stat().st_mtime_ns
-            here.add(name)
-            if name in told:
-                continue
-            copied, worth = self._worth_telling.get(name, (0, False))
-            if copied != changed:
-                worth = _is_worth_telling(file)
-            target = self._ours / FINDINGS_FOLDER / name
-            if worth and (copied != changed or not target.exists()):
-                _copy(file.parent, target)
-            self._worth_telling[name] = (changed, worth)
+        theirs = {told.key for told in self._heard.values() if told.is_done}
+        ours = {}
+        for file in (self._corpus / FINDINGS_FOLDER).glob(f"*/{CASE_FILE}"):
+            name, before = file.parent.name, self._ours_told.get(file.parent.name)
+            with contextlib.suppress(FileNotFoundError, InvalidEntry):
+                told = ours[name] = _read(file, before)
+                target = self._ours / FINDINGS_FOLDER / name
+                is_new = told is not before or not target.exists()
+                if told.is_ours_to_tell and told.key not in theirs and is_new:
+                    _copy(file.parent, target)
+        self._ours_told = ours
         for folder in (self._ours / FINDINGS_FOLDER).glob("*"):
-            if folder.name not in here:
+            if folder.name not in ours:
                 shutil.rmtree(folder)
         if (stats := self._corpus / STATS_FILE).exists():
             write_atomic(self._ours / STATS_FILE, stats.read_bytes())
@@ -267,33 +285,21 @@ class Exchange:
         )
         write_atomic(self._ours / NODE_FILE, msgspec.json.encode(state) + b"\n")
 
-    def _learn(self) -> tuple[list[str], str]:
-        """Takes over what others have finished since the last look: where it is now, and what is
-        wrong with an entry that cannot be read.
+    def _learn(self) -> list[str]:
+        """Takes over what others have finished and this campaign has not; returns where it is
+        now.
         """
-        learned, problem = [], ""
-        for file in self._others():
-            if file in self._seen or (self._corpus / FINDINGS_FOLDER / file.parent.name).exists():
+        learned = []
+        for file, told in sorted(self._heard.items()):
+            if not told.is_done or self._keeper.has(told.key):
                 continue
-            try:
-                entry = read_entry(file)
-            except InvalidEntry as error:
-                problem = problem or str(error)
-                continue
-            if not _is_done(entry):
-                continue
-            self._seen.add(file)
+            entry = read_entry(file)
             if set(entry.preload) <= set(map(str, self._keeper.preload)):
                 folder = add(Stored(file, file.parent, entry), self._corpus, self._render)
                 self._keeper.learn(folder, entry)
                 self._registry.learn(known_of(folder / CASE_FILE, entry))
                 learned.append(str(folder))
-        return learned, problem
-
-    def _others(self) -> list[Path]:
-        """The cases of all findings that others have told."""
-        files = self._exchange.glob(f"*/{FINDINGS_FOLDER}/*/{CASE_FILE}")
-        return sorted(file for file in files if self._ours not in file.parents)
+        return learned
 
     def _return(self, signatures: Collection[str]) -> None:
         """What waited for the work of others on ``signatures`` is looked at again."""
@@ -317,18 +323,32 @@ class Exchange:
         return claims
 
 
-def _is_worth_telling(file: Path) -> bool:
-    """Whether the entry of ``file`` is a finding of which no known bug of torch is the cause."""
-    try:
-        entry = read_entry(file)
-    except InvalidEntry:
-        return False
-    return entry.status.is_finding and not entry.cause
+@dataclasses.dataclass(frozen=True)
+class _Told:
+    """An entry, when its file was ``changed`` last. ``is_done``: nobody works on it any more;
+    ``is_ours_to_tell``: it is a finding, and no known bug of torch is its cause.
+    """
+
+    changed: int
+    key: FindingKey
+    is_done: bool
+    is_ours_to_tell: bool
 
 
-def _is_done(entry: CorpusEntry) -> bool:
-    """Whether nobody works on ``entry`` any more: it is confirmed, and shrunk."""
-    return entry.status.is_finding and entry.confirmed is not None and not entry.unshrunk
+def _read(file: Path, before: _Told | None) -> _Told:
+    """What ``file`` says; ``before`` where it has not changed since."""
+    changed = file.stat().st_mtime_ns
+    if before is not None and before.changed == changed:
+        return before
+    entry = read_entry(file)
+    is_finding = entry.status.is_finding
+    has_run = entry.notes.get(SCRIPT_FILE) != NOT_RUN
+    return _Told(
+        changed=changed,
+        key=finding_key(entry.signature, entry.case),
+        is_done=is_finding and entry.confirmed is not None and not entry.unshrunk and has_run,
+        is_ours_to_tell=is_finding and not entry.cause,
+    )
 
 
 def _copy(folder: Path, target: Path) -> None:

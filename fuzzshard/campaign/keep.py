@@ -15,7 +15,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.corpus.absorb import replaced
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import read_entry
-from fuzzshard.corpus.distinct import finding_key
+from fuzzshard.corpus.distinct import FindingKey, finding_key
 from fuzzshard.corpus.entry import CorpusEntry, make_entry, slug
 from fuzzshard.corpus.scripts import ScriptCheck, ScriptRender, script_of, scripts_of, shown_by
 from fuzzshard.corpus.store import (
@@ -70,6 +70,10 @@ class Keeper:
             return None
         _remove_unless_confirmed(folder)
         return known
+
+    def has(self, key: FindingKey) -> bool:
+        """Whether the finding with this minimal case is saved."""
+        return key in self._saved
 
     def learn(self, folder: Path, entry: CorpusEntry) -> None:
         """Another node has found ``entry``, which is in ``folder`` now."""
@@ -194,11 +198,11 @@ def _with_what_is_written(folder: Path, new: CorpusEntry) -> CorpusEntry:
         return new
 
 
-def _minimal_cases(corpus: Path) -> dict[tuple[str, bytes], Path]:
+def _minimal_cases(corpus: Path) -> dict[FindingKey, Path]:
     """The confirmed findings that ``corpus`` has already; files that cannot be read are not ours
     to judge.
     """
-    saved: dict[tuple[str, bytes], Path] = {}
+    saved: dict[FindingKey, Path] = {}
     for file in entry_files([corpus]) if corpus.exists() else ():
         try:
             entry = read_entry(file)

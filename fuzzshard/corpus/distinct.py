@@ -22,6 +22,9 @@ from fuzzshard.verdict import Verdict
 _T = TypeVar("_T", bound="_HasEntry")
 
 
+FindingKey = tuple[str, bytes]
+
+
 @dataclasses.dataclass(frozen=True)
 class Stored:
     """An entry, the file that it was read from, and the folder or file in which that was looked
@@ -64,7 +67,7 @@ class _HasEntry(Protocol):
     def entry(self) -> CorpusEntry: ...
 
 
-def finding_key(signature: str, case: Case) -> tuple[str, bytes]:
+def finding_key(signature: str, case: Case) -> FindingKey:
     """Equal for findings that differ in nothing but the seed of their tensors."""
     return signature, codec.encode(replace(case, seed=0))
 

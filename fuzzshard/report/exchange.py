@@ -52,18 +52,21 @@ def is_exchange(directory: Path) -> bool:
 def read_exchange(exchange: Path) -> tuple[ExchangeStatus, list[SeenFinding]]:
     """What all campaigns of ``exchange`` have told so far."""
     nodes = read_nodes(exchange)
-    findings = list(seen_findings([node_without_campaign(node.folder) for node in nodes]))
+    told = [node_without_campaign(node.folder) for node in nodes]
+    for sighting in (sighting for node in told for sighting in node.sightings):
+        sighting.found = True
+    findings = list(seen_findings(told))
     campaigns = tuple(map(_campaign, nodes))
-    told = [campaign.stats for campaign in campaigns if campaign.stats is not None]
+    figures = [campaign.stats for campaign in campaigns if campaign.stats is not None]
     status = ExchangeStatus(
         campaigns=campaigns,
-        cases=sum(stats.cases for stats in told),
+        cases=sum(stats.cases for stats in figures),
         cases_per_second=sum(
             campaign.stats.cases_per_second
             for campaign in campaigns
             if campaign.stats is not None and campaign.condition == "running"
         ),
-        verdicts=dict(sum((Counter(stats.verdicts) for stats in told), Counter[str]())),
+        verdicts=dict(sum((Counter(stats.verdicts) for stats in figures), Counter[str]())),
         findings=finding_states(findings),
     )
     return status, findings

@@ -120,8 +120,9 @@ def test_a_campaign_that_runs_hears_of_what_another_one_finds(tmp_path, exchange
     assert max(event.nodes for event in ran.of(Exchanged)) == 2
 
 
+@pytest.mark.parametrize("seed", [0, 3], ids=["the same case", "another case"])
 def test_what_another_campaign_works_on_waits_for_it_and_is_shrunk_once(
-    tmp_path, exchange, monkeypatch
+    tmp_path, exchange, monkeypatch, seed
 ):
     shrinking, go_on = threading.Event(), threading.Event()
 
@@ -143,7 +144,7 @@ def test_what_another_campaign_works_on_waits_for_it_and_is_shrunk_once(
 
     def fails_once_slowly(case: Case) -> Verdict:
         time.sleep(0.005)
-        return divergence() if case.seed == 3 else PASS
+        return divergence() if case.seed == seed else PASS
 
     second = InBackground(tmp_path / "b", fails_once_slowly, max_cases=ENDLESS, exchange=exchange)
     second.start()
@@ -159,6 +160,7 @@ def test_what_another_campaign_works_on_waits_for_it_and_is_shrunk_once(
     assert len(ran.of(FindingHit)) == 1
     assert (first_ran.code, ran.code) == (1, 0)
     assert len(told(exchange)) == 1
+    assert len(list((tmp_path / "b" / "findings").iterdir())) == 1
 
 
 @pytest.mark.parametrize(

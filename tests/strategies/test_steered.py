@@ -57,6 +57,12 @@ def test_every_case_is_valid_as_asked_and_another_one(steering: Steering) -> Non
     assert len(set(cases)) == 40
 
 
+@pytest.mark.parametrize("engine", ALL_ENGINES)
+def test_every_case_of_one_engine_is_valid(engine: str) -> None:
+    for case in take(Steering(only=(f"engine:{engine}",)), 250):
+        validate(case, world_size=WORLD)
+
+
 def test_a_steered_stream_depends_on_its_seed_alone() -> None:
     assert reach(RARE, SEED, world_size=WORLD, cuda=False) == reached(RARE, SEED, WORLD)
     assert take(RARE, 15) == take(RARE, 15)
