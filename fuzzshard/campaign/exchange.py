@@ -51,6 +51,8 @@ from fuzzshard.events import Event, Exchanged
 STOP_FILE = "stop"
 SECONDS_BETWEEN = 10.0
 """How often a campaign looks what the others have."""
+CLOSING_SECONDS = 10.0
+"""How long the end of a campaign waits for the last round."""
 SILENT_SECONDS = 120.0
 """A campaign that has not written its file for as long is lost, and what it worked on is free."""
 
@@ -112,20 +114,17 @@ class NodeSeen:
         return "running" if self.silent < SILENT_SECONDS else "lost"
 
 
-def read_nodes(exchange: Path) -> list[NodeSeen]:
+def read_nodes(exchange: Path, now: float) -> list[NodeSeen]:
     """All campaigns that took part, by name; without those whose files cannot be read.
 
-    The time is that of the file system, which a file written there tells: clocks of nodes differ.
+    ``now`` is by the clock of the file system, which files written there tell: clocks of nodes
+    differ.
     """
-    files = sorted(exchange.glob(f"*/{NODE_FILE}"))
-    now = max((file.stat().st_mtime for file in files), default=0.0)
     nodes = []
-    for file in files:
-        try:
+    for file in sorted(exchange.glob(f"*/{NODE_FILE}")):
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
             state = msgspec.json.decode(file.read_bytes(), type=NodeState)
-            nodes.append(NodeSeen(file.parent, state, now - file.stat().st_mtime))
-        except (OSError, msgspec.MsgspecError):
-            continue
+            nodes.append(NodeSeen(file.parent, state, max(0.0, now - file.stat().st_mtime)))
     return nodes
 
 
@@ -159,6 +158,7 @@ class Exchange:
         self._ours_told: dict[str, _Told] = {}
         self._heard: dict[Path, _Told] = {}
         self._said = (0, False)
+        self._reason = ""
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fuzzshard-exchange", daemon=True)
@@ -177,6 +177,7 @@ class Exchange:
         with self._lock:
             self._given.discard(signature)
             try:
+                self._write_state()
                 if signature in self._claimed_by_others():
                     return False
                 mine = self._claims[signature] = time.time()
@@ -197,19 +198,22 @@ class Exchange:
             self._given.add(signature)
 
     def close(self, reason: str) -> None:
-        """Tells what is left to tell, and that this campaign has ended."""
+        """Tells what is left to tell, and that this campaign has ended; waits no longer for a file
+        system that hangs.
+        """
+        self._reason = reason or "ended"
         self._ended.set()
-        self._thread.join()
-        with self._lock:
-            self._given.update(self._claims)
-        self._look(ended=reason or "ended")
+        self._thread.join(CLOSING_SECONDS)
         self._return(self._registry.elsewhere)
 
     def _run(self) -> None:
         while not self._ended.wait(SECONDS_BETWEEN):
             self._look()
+        with self._lock:
+            self._given.update(self._claims)
+        self._look()
 
-    def _look(self, *, ended: str = "") -> None:
+    def _look(self) -> None:
         """One round: tells, takes, and hears who works on what."""
         nodes, learned, problem = self._said[0], list[str](), ""
         with self._lock:
@@ -217,14 +221,14 @@ class Exchange:
         try:
             problem = self._hear()
             self._tell()
-            self._release(given, ended)
+            self._release(given)
             learned = self._learn()
             self._return(set(self._registry.elsewhere) - set(self._claimed_by_others()))
             nodes = 1 + len(self._living())
             if (stop := self._exchange / STOP_FILE).exists():
                 self._control.halt(f"{stop} is there")
-        except (OSError, FuzzshardError) as error:
-            problem = str(error)
+        except Exception as error:  # a thread has nobody above it
+            problem = str(error) or repr(error)
         if learned or (nodes, bool(problem)) != self._said:
             self._said = (nodes, bool(problem))
             elapsed = self._control.elapsed()
@@ -265,7 +269,7 @@ class Exchange:
         if (stats := self._corpus / STATS_FILE).exists():
             write_atomic(self._ours / STATS_FILE, stats.read_bytes())
 
-    def _release(self, given: set[str], ended: str) -> None:
+    def _release(self, given: set[str]) -> None:
         """Gives up the claims whose end the others may hear, and says that this campaign
         lives.
         """
@@ -273,15 +277,15 @@ class Exchange:
             for signature in given & self._given:
                 self._claims.pop(signature, None)
                 self._given.remove(signature)
-            self._write_state(ended)
+            self._write_state()
 
-    def _write_state(self, ended: str = "") -> None:
+    def _write_state(self) -> None:
         state = NodeState(
             host=socket.gethostname(),
             pid=os.getpid(),
             corpus=str(self._corpus.resolve()),
             claims=self._claims,
-            ended=ended,
+            ended=self._reason,
         )
         write_atomic(self._ours / NODE_FILE, msgspec.json.encode(state) + b"\n")
 
@@ -308,9 +312,10 @@ class Exchange:
 
     def _living(self) -> list[tuple[str, NodeState]]:
         """The other campaigns that run, by what the clock of the file system says."""
+        now = (self._ours / NODE_FILE).stat().st_mtime
         return [
             (node.name, node.state)
-            for node in read_nodes(self._exchange)
+            for node in read_nodes(self._exchange, now)
             if node.name != self._ours.name and node.condition == "running"
         ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -51,7 +52,7 @@ def is_exchange(directory: Path) -> bool:
 
 def read_exchange(exchange: Path) -> tuple[ExchangeStatus, list[SeenFinding]]:
     """What all campaigns of ``exchange`` have told so far."""
-    nodes = read_nodes(exchange)
+    nodes = read_nodes(exchange, time.time())
     told = [node_without_campaign(node.folder) for node in nodes]
     for sighting in (sighting for node in told for sighting in node.sightings):
         sighting.found = True

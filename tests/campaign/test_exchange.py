@@ -15,6 +15,7 @@ from fake_campaign import PASS, Ran, campaign, divergence, make_case, numbered
 
 from fuzzshard.campaign.exchange import (
     SILENT_SECONDS,
+    Exchange,
     NodeState,
     node_name,
     read_nodes,
@@ -108,7 +109,7 @@ def test_what_one_campaign_has_found_is_counted_by_the_next(tmp_path, exchange):
 def test_a_campaign_that_runs_hears_of_what_another_one_finds(tmp_path, exchange):
     listening = InBackground(tmp_path / "a", slowly, max_cases=ENDLESS, exchange=exchange)
     listening.start()
-    until(lambda: read_nodes(exchange))
+    until(lambda: read_nodes(exchange, 0.0))
     campaign(tmp_path / "b", fails_at(2), max_cases=3, exchange=exchange)
     until(lambda: list((tmp_path / "a" / "findings").glob("*/case.json")))
     (exchange / "stop").touch()
@@ -215,6 +216,35 @@ def test_an_exchange_that_goes_away_ends_nothing_and_hears_of_all_when_it_is_bac
     assert len(problems) == 1
     assert str(exchange) in problems[0]
     assert len(told(exchange)) == 1
+
+
+def test_an_exchange_that_hangs_does_not_keep_a_campaign_from_ending(
+    tmp_path, exchange, monkeypatch
+):
+    hanging, never = threading.Event(), threading.Event()
+
+    def hang(self: Exchange) -> str:
+        if threading.current_thread().name == "fuzzshard-exchange":
+            hanging.set()
+            never.wait(60)
+        return ""
+
+    monkeypatch.setattr(Exchange, "_hear", hang)
+    monkeypatch.setattr("fuzzshard.campaign.exchange.CLOSING_SECONDS", 0.1)
+    ran = campaign(tmp_path / "a", slowly, max_cases=20, exchange=exchange)
+    never.set()
+    assert hanging.is_set()
+    assert (ran.code, ran.finished.cases) == (0, 20)
+
+
+def test_an_error_of_the_exchange_itself_is_said(tmp_path, exchange, monkeypatch):
+    def fail(self: Exchange) -> str:
+        raise KeyError("a mistake")
+
+    monkeypatch.setattr(Exchange, "_hear", fail)
+    ran = campaign(tmp_path / "a", slowly, max_cases=20, exchange=exchange)
+    assert ran.code == 0
+    assert [event.problem for event in ran.of(Exchanged)] == ["'a mistake'"]
 
 
 def test_a_damaged_entry_of_another_node_is_said_and_passed_over(tmp_path, exchange):
