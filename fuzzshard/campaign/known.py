@@ -193,11 +193,15 @@ class Registry:
         ``found`` is parked.
         """
         signature = found.verdict.signature
+        if self._parks(found):
+            return False
+        # Without the lock: this reads files of a file system that may be slow.
+        is_elsewhere = self.claims is not None and not self.claims.take(signature)
         with self._lock:
-            if (parked := self._busy.get(signature)) is not None:
+            if (parked := self._busy.get(signature)) is not None:  # another world was faster
                 parked.append(found)
                 return False
-            if self.claims is not None and not self.claims.take(signature):
+            if is_elsewhere:
                 self._busy[signature] = [found]
                 self._elsewhere.add(signature)
                 return False
@@ -205,17 +209,27 @@ class Registry:
             self._claimed[signature] = found
             return True
 
+    def _parks(self, found: Found) -> bool:
+        """Whether another world works on what ``found`` shows; then it is parked."""
+        with self._lock:
+            parked = self._busy.get(found.verdict.signature)
+            if parked is not None:
+                parked.append(found)
+            return parked is not None
+
     def settle(self, found: Found, known: Known | None) -> list[Found]:
         """Ends the work on ``found``, with what became of it; the parked cases to look at
         again.
         """
+        signature = found.verdict.signature
         with self._lock:
             if known is not None:
                 self._add(known)
-            if self.claims is not None:
-                self.claims.give(found.verdict.signature)
-            del self._claimed[found.verdict.signature]
-            return self._busy.pop(found.verdict.signature)
+            del self._claimed[signature]
+            parked = self._busy.pop(signature)
+        if self.claims is not None:
+            self.claims.give(signature)
+        return parked
 
     @property
     def elsewhere(self) -> tuple[str, ...]:
