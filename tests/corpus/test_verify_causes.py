@@ -121,6 +121,22 @@ def test_what_does_not_hold_is_said(world: FakeWorld, message: str) -> None:
     assert said.startswith(message)
 
 
+@pytest.mark.parametrize("lost", [0, 1], ids=["on stock torch", "with mends"])
+def test_a_run_whose_ranks_are_lost_is_tried_once_more(lost: int) -> None:
+    class LosingOnce(FakeWorld):
+        has_lost = False
+
+        def run(
+            self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()
+        ) -> Verdict:
+            if len(mends) == lost and not self.has_lost:
+                self.has_lost = True
+                return Verdict(status=Status.INFRA, message="fire")
+            return super().run(case, deadline=deadline, mends=mends)
+
+    assert verified(LosingOnce(SHOWN), entry()) == (Condition.OK, "")
+
+
 @pytest.mark.parametrize(
     ("cause", "message"), [("", "it names no cause"), ("nowhere", "there is no mend 'nowhere'")]
 )
