@@ -253,18 +253,18 @@ class Exchange:
     def _tell(self) -> None:
         """Makes the folder of this campaign a copy of what it has found and others have not."""
         theirs = {told.key for told in self._heard.values() if told.is_done}
-        ours = {}
+        here = set()
         for file in (self._corpus / FINDINGS_FOLDER).glob(f"*/{CASE_FILE}"):
-            name, before = file.parent.name, self._ours_told.get(file.parent.name)
+            here.add(name := file.parent.name)
+            before = self._ours_told.get(name)
             with contextlib.suppress(FileNotFoundError, InvalidEntry):
-                told = ours[name] = _read(file, before)
+                told = self._ours_told[name] = _read(file, before)
                 target = self._ours / FINDINGS_FOLDER / name
                 is_new = told is not before or not target.exists()
                 if told.is_ours_to_tell and told.key not in theirs and is_new:
                     _copy(file.parent, target)
-        self._ours_told = ours
         for folder in (self._ours / FINDINGS_FOLDER).glob("*"):
-            if folder.name not in ours:
+            if folder.name not in here:
                 shutil.rmtree(folder)
         if (stats := self._corpus / STATS_FILE).exists():
             write_atomic(self._ours / STATS_FILE, stats.read_bytes())

@@ -270,6 +270,14 @@ def test_a_finding_that_does_not_come_back_leaves_the_exchange(tmp_path, exchang
     assert not told(exchange)
 
 
+def test_an_entry_that_is_damaged_at_home_stays_whole_in_the_exchange(tmp_path, exchange):
+    campaign(tmp_path / "a", fails_at(2), max_cases=5, exchange=exchange)
+    (file,) = (tmp_path / "a" / "findings").glob(f"*/{CASE_FILE}")
+    file.write_text("{")
+    campaign(tmp_path / "a", PASS_ALL, max_cases=2, exchange=exchange, fresh=True)
+    assert read_entry(told(exchange)[0]).signature == SIGNATURE
+
+
 def test_findings_of_known_causes_stay_at_home(tmp_path, exchange):
     campaign(tmp_path / "a", fails_at(2), max_cases=5)
     (file,) = (tmp_path / "a" / "findings").glob(f"*/{CASE_FILE}")
