@@ -9,10 +9,12 @@ their making is all that a backward needs.
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.check_dtypes import CastHere, casts_made
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.flow import flow_of
 from fuzzshard.case.graph import Block, Call, Module, TensorOp, join, resolve
@@ -60,7 +62,7 @@ Value = Node | None
 
 
 class Watcher(Protocol):
-    """Told when a module is called, as a module's hooks are."""
+    """Told when a module is called, as a module's hooks are; policies cast before and after it."""
 
     def enter(self, path: str, args: list[Value], *, grad: bool) -> list[Value]:
         """A module is called with ``args``; it gets what this returns."""
@@ -90,6 +92,7 @@ class Tape:
         self.leaves = flow_of(case).parameters
         self.checkpoints = {c.module: c.implementation for c in case.checkpoints}
         self.regions: tuple[Region, ...] = ()
+        self.casts: Mapping[str, deque[CastHere]] = {}
         self.paths: Mapping[str, int] = {}
         self.frozen: Collection[str] = ()
         self.training = True
@@ -130,6 +133,9 @@ class Tape:
         backward.
         """
         if (call := at.op.call) is not None:
+            self.casts = casts_made(
+                self.case, self.found, call.target, cast=at.cast, paths=at.paths
+            )
             self.outputs[at.index] = self.forward(
                 call.target, grad=call.grad, paths=at.paths, frozen=at.frozen, training=at.training
             )
@@ -163,6 +169,9 @@ class Tape:
         region: Region | None = None,
     ) -> list[Value]:
         self._note(path, begins=True, grad=grad)
+        cast = self.casts[path].popleft() if path in self.casts else None
+        if cast is not None:
+            args = self._cast(args, cast.inputs, grad=grad)
         args = self.watcher.enter(path, args, grad=grad)
         outer = self.regions
         self.regions = outer if region is None else (*outer, region)
@@ -171,8 +180,19 @@ class Tape:
             results = [self._leaf(path, module, args, grad)]
         self.regions = outer
         results = self.watcher.leave(path, results, grad=grad)
+        if cast is not None:
+            results = self._cast(results, cast.outputs, grad=grad)
         self._note(path, begins=False, grad=grad)
         return results
+
+    def _cast(self, values: list[Value], casts: Iterable[bool], *, grad: bool) -> list[Value]:
+        """The values, those that are cast as what the cast makes of them."""
+        return [
+            (self.node((value,), saves=False) if grad else None)
+            if value is not None and is_cast
+            else value
+            for value, is_cast in zip(values, casts, strict=True)
+        ]
 
     def _note(self, path: str, *, begins: bool, grad: bool) -> None:
         for region in self.regions:

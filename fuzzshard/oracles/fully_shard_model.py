@@ -97,7 +97,7 @@ class FullyShardModel:
 
         Which parameters get a gradient follows from the graph without hooks.
         """
-        losses, plain = self.hooks.follow(self.at), self.plain.follow(self.at)
+        losses, plain = self.hooks.tape.follow(self.at), self.plain.follow(self.at)
         if losses:
             arriving = frozenset(fqn for node in reached(plain) for fqn in node.parameters)
             self.hooks.backward(reached(losses), arriving, self.at.frozen)

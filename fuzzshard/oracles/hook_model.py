@@ -5,16 +5,14 @@ How the hooks of modules work together is in torch/distributed/fsdp/_fully_shard
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Set
+from collections import Counter
+from collections.abc import Set
 
 from fuzzshard.case.autograd import Node, Region, Tape, Value
 from fuzzshard.case.case import Case
-from fuzzshard.case.check_dtypes import CastHere, casts_made
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import modules_below
 from fuzzshard.case.groups import groups_within
-from fuzzshard.case.schedule_state import ScheduleState
 from fuzzshard.oracles.group_model import Ahead, Group, Issued, Phase, Root, Shards
 
 
@@ -42,16 +40,7 @@ class HookModel:
         """
         self.certain = True
         self.gathers_certain = True
-        self.casts: Mapping[str, deque[CastHere]] = {}
         self.in_backward: Counter[int] = Counter()
-
-    def follow(self, at: ScheduleState) -> list[Node]:
-        """Runs a forward, or names what a backward is of, as :meth:`Tape.follow` does."""
-        if (call := at.op.call) is not None:
-            self.casts = casts_made(
-                self.case, self.found, call.target, cast=at.cast, paths=at.paths
-            )
-        return self.tape.follow(at)
 
     def enter(self, path: str, args: list[Value], *, grad: bool) -> list[Value]:
         """The pre-forward hooks of a module: its group gathers, and learns when its inputs have
@@ -60,8 +49,6 @@ class HookModel:
         group = self.of_module.get(path)
         if group is None:
             return args
-        if path in self.casts and not self.recomputing:
-            args = self._cast(args, self.casts[path][0].inputs, grad=grad)
         if not group.still_to_run:
             group.still_to_run = set(group.spec.modules)
         if group.called is Phase.PRE_BACKWARD:
@@ -79,15 +66,6 @@ class HookModel:
             self.of_module[name].unshard()
         return args
 
-    def _cast(self, values: list[Value], casts: Iterable[bool], *, grad: bool) -> list[Value]:
-        """The values, those that are cast as what the cast makes of them."""
-        return [
-            (self.tape.node((value,), saves=False) if grad else None)
-            if value is not None and is_cast
-            else value
-            for value, is_cast in zip(values, casts, strict=True)
-        ]
-
     def _pre_forward(self, group: Group, args: list[Value], *, grad: bool) -> list[Value]:
         entering = group.phase is not Phase.FORWARD
         group.phase = Phase.FORWARD
@@ -99,13 +77,10 @@ class HookModel:
         return [None if a is None else node for a in args]
 
     def leave(self, path: str, results: list[Value], *, grad: bool) -> list[Value]:
-        """The forward hooks of a module, which cast its outputs last."""
+        """The forward hooks of a module."""
         group = self.of_module.get(path)
-        if group is None:
-            return results
-        self._post_forward(group, path, results, grad=grad)
-        if path in self.casts and not self.recomputing:
-            results = self._cast(results, self.casts[path].popleft().outputs, grad=grad)
+        if group is not None:
+            self._post_forward(group, path, results, grad=grad)
         return results
 
     def _post_forward(self, group: Group, path: str, results: list[Value], *, grad: bool) -> None:

@@ -11,6 +11,8 @@ from fuzzshard.case.passed_roots import passed_roots
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import Forward
+from fuzzshard.parts.options.precision import Precision
+from fuzzshard.parts.options.wrap_group import WrapGroup
 
 
 def two_inputs(**inner: Linear | Activation) -> Case:
@@ -51,3 +53,28 @@ def test_a_backward_passes_the_outermost_group_of_what_ran() -> None:
     assert passed_roots(inner, 0) == {1: {0}, 3: {0, 1}}
     whole = make_case(model, (Forward(), BACKWARD), wrap=groups("a", ROOT))
     assert passed_roots(whole, 0) == {1: {1}}
+
+
+@pytest.mark.parametrize(
+    ("precision", "passed"), [(None, {1}), (Precision(param="float16"), set())]
+)
+def test_the_hook_of_an_input_that_is_returned_is_on_what_the_cast_made_of_it(
+    precision: Precision | None, passed: set[int]
+) -> None:
+    last = Block(
+        children=children(c=Linear(out=3)),
+        nodes=(call("h", "c", "x"),),
+        outputs=("h", "x"),
+        inputs=("x",),
+        returns="tuple",
+    )
+    model = Block(
+        children=children(a=Linear(out=3), last=last),
+        nodes=(call("h", "a", "x"), call("y", "last", "h")),
+        outputs=("y.0", "h"),
+        returns="tuple",
+    )
+    wrap = tuple(WrapGroup(modules=(m,), precision=precision) for m in ("last.c", "last"))
+    schedule = (Forward(outputs=(1,)), BACKWARD)
+    case = make_case(model, schedule, wrap=wrap, engines=("fully_shard",))
+    assert passed_roots(case, 0) == {1: passed}
