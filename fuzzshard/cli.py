@@ -18,6 +18,7 @@ from fuzzshard.commands.corpus_sets import merge
 from fuzzshard.commands.doctor import doctor
 from fuzzshard.commands.explain import explain
 from fuzzshard.commands.features import features
+from fuzzshard.commands.fleet import fleet_app
 from fuzzshard.commands.html import html
 from fuzzshard.commands.mistakes import in_words, whole_numbers
 from fuzzshard.commands.profiles import apply_profile
@@ -100,6 +101,7 @@ for _order, _command in enumerate(_COMMANDS):
         with_flowing_help(_command), help_epilogue=_epilogue, sort_key=_order, config=_config
     )
 app.command(corpus_app(sort_key=len(_COMMANDS)))
+app.command(fleet_app(sort_key=len(_COMMANDS) + 1))
 app.register_install_completion_command(
     help="Let bash, zsh or fish complete commands and options: adds a line to its start-up file."
 )

@@ -53,6 +53,10 @@ class InvalidJournal(FuzzshardError):
     exit_code = EXIT_USAGE
 
 
+class InvalidMessage(FuzzshardError):
+    """What another node of a fleet sent and may not send: a path outside of its own folder."""
+
+
 class UsageError(FuzzshardError):
     """An option or an argument that does not make sense on this machine."""
 

@@ -57,7 +57,7 @@ def end_children(but: Collection[int] = ()) -> None:
 def main() -> None:
     """Runs the command and ends as it does, or when nobody wants it any more."""
     adopt_orphans()
-    command = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
+    command = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, preexec_fn=die_with_parent)
     while (code := command.poll()) is None:
         if select.select([sys.stdin], [], [], _POLL_SECONDS)[0]:
             break

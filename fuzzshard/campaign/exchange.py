@@ -36,6 +36,7 @@ from fuzzshard.campaign.saved import known_of
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.distinct import FindingKey, Stored, finding_key
+from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.gather import add
 from fuzzshard.corpus.scripts import ScriptRender
 from fuzzshard.corpus.store import (
@@ -346,14 +347,23 @@ def _read(file: Path, before: _Told | None) -> _Told:
     if before is not None and before.changed == changed:
         return before
     entry = read_entry(file)
-    is_finding = entry.status.is_finding
-    has_run = entry.notes.get(SCRIPT_FILE) != NOT_RUN
     return _Told(
         changed=changed,
         key=finding_key(entry.signature, entry.case),
-        is_done=is_finding and entry.confirmed is not None and not entry.unshrunk and has_run,
-        is_ours_to_tell=is_finding and not entry.cause,
+        is_done=is_done(entry),
+        is_ours_to_tell=entry.status.is_finding and not entry.cause,
     )
+
+
+def is_done(entry: CorpusEntry) -> bool:
+    """Whether ``entry`` is a finding that nobody works on any more."""
+    has_run = entry.notes.get(SCRIPT_FILE) != NOT_RUN
+    return is_confirmed(entry) and not entry.unshrunk and has_run
+
+
+def is_confirmed(entry: CorpusEntry) -> bool:
+    """Whether ``entry`` is a finding that came back on fresh ranks, be it shrunk or not."""
+    return entry.status.is_finding and entry.confirmed is not None
 
 
 def _copy(folder: Path, target: Path) -> None:

@@ -36,6 +36,10 @@ RECORDING_FILE = "flight_recorder_{rank}.json"
 FINDINGS_FOLDER = "findings"
 UNJUDGED_FOLDER = "unjudged"
 INCONCLUSIVE_FOLDER = "inconclusive"
+FLEET_FOLDER = "fleet"
+"""What the nodes of a fleet have told, in the corpus that was made of it (:mod:`fuzzshard.fleet`).
+Nothing that reads the corpus looks in there.
+"""
 
 NO_SCRIPT = "# No reproducer could be generated"
 """How the file of a script begins that says why there is none."""
@@ -105,7 +109,8 @@ def _files_below(folder: Path) -> list[Path]:
 
 def _is_other(path: Path) -> bool:
     is_hidden = any(part.startswith(".") for part in path.parts)
-    return is_hidden or path.name in (STATS_FILE, NODE_FILE, SUBJECT_FILE)
+    is_told = (path.parts[:1], path.parts[2:3]) == ((FLEET_FOLDER,), (FINDINGS_FOLDER,))
+    return is_hidden or is_told or path.name in (STATS_FILE, NODE_FILE, SUBJECT_FILE)
 
 
 def saved_script(file: Path) -> str | None:

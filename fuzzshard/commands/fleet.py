@@ -1,0 +1,182 @@
+"""``fuzzshard fleet``: campaigns on the nodes of a Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import App, Parameter
+
+from fuzzshard.campaign.exchange import STOP_FILE
+from fuzzshard.commands.mistakes import whole_numbers
+from fuzzshard.commands.options import DEFAULT_CORPUS, Folder, Json
+from fuzzshard.commands.profiles import apply_profile
+from fuzzshard.commands.run import run as run_campaign
+from fuzzshard.commands.status import status as campaign_status
+from fuzzshard.commands.usage import with_flowing_help
+from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.store import FLEET_FOLDER
+from fuzzshard.errors import EXIT_CLEAN, UsageError
+
+HELP = """\
+Run campaigns on all nodes of a Ray cluster, without a shared folder.
+"""
+
+OptionsOfRun = Annotated[str, Parameter(allow_leading_hyphen=True, show_default=False)]
+Nodes = Annotated[
+    int | Literal["all"],
+    Parameter(metavar="INT|all"),
+]
+
+
+def run(
+    *options: OptionsOfRun,
+    corpus: Folder = DEFAULT_CORPUS,
+    address: str = "auto",
+    nodes: Nodes = "all",
+    local: Annotated[Path | None, Parameter(show_default=False)] = None,
+) -> int:
+    """Run a campaign on each node of a Ray cluster, and gather what they find in one corpus.
+
+    Takes all options of fuzzshard run but --exchange; limits and worlds are
+    those of each node. An agent on each node takes all its GPUs, or its CPUs
+    if it has none, and runs fuzzshard run on a local disk. Campaigns tell
+    each other what they find and work on, as with run --exchange. Nodes may
+    join, leave and return at any time. The same command goes on with a fleet
+    that was killed or interrupted. Needs pip install 'fuzzshard[fleet]' on
+    every node.
+
+    For example:
+      fuzzshard fleet run --corpus fuzz --worlds auto --max-time 8h
+      fuzzshard fleet run --corpus fuzz --address 10.0.0.1:6379 --nodes 4
+
+    Parameters
+    ----------
+    options
+        Options of fuzzshard run. Files that they name must be there on every node.
+    corpus
+        The folder on this machine for the findings of all nodes.
+    address
+        The address of the cluster, HOST:PORT. auto finds the one of this machine.
+    nodes
+        How many nodes may take part at the same time.
+    local
+        A folder on the local disk of every node, for its campaign. By default one in the folder
+        for temporary files.
+    """
+    words, seed = _words_of_run(options)
+    if nodes != "all" and nodes < 1:
+        raise UsageError(f"--nodes is {nodes}", "give more than 0, or leave it out")
+    try:
+        import ray  # noqa: F401
+    except ImportError:
+        raise UsageError(
+            "a fleet needs Ray, which is not installed", "pip install 'fuzzshard[fleet]'"
+        ) from None
+    from fuzzshard.fleet.head import FleetOptions, run_fleet
+
+    return run_fleet(
+        FleetOptions(
+            corpus=corpus,
+            options=words,
+            seed=seed,
+            address=address,
+            max_nodes=None if nodes == "all" else nodes,
+            local="" if local is None else str(local.absolute()),
+        )
+    )
+
+
+def status(
+    directory: Path,
+    *,
+    as_json: Json = False,
+    watch: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+) -> int:
+    """Show the progress and findings of a fleet: each campaign, the sum, every distinct finding.
+
+    For example:
+      fuzzshard fleet status fuzz
+      fuzzshard fleet status fuzz --watch
+
+    Parameters
+    ----------
+    directory
+        What was given to fleet run as --corpus.
+    as_json
+        Print one JSON object with the sum, each campaign and each finding.
+    watch
+        Print it again every five seconds, until the campaigns end.
+    """
+    from fuzzshard.report.exchange import is_exchange
+
+    fleet = _fleet_of(directory)
+    if not is_exchange(fleet):
+        raise UsageError(f"no node has told anything in {fleet} yet", "wait until one has joined")
+    return campaign_status(fleet, as_json=as_json, watch=watch)
+
+
+def stop(directory: Path) -> int:
+    """End all campaigns of a fleet in order, within a minute.
+
+    For example:
+      fuzzshard fleet stop fuzz
+
+    Parameters
+    ----------
+    directory
+        What was given to fleet run as --corpus.
+    """
+    write_atomic(_fleet_of(directory) / STOP_FILE, b"")
+    print("all campaigns end within a minute; the same fleet run goes on with them")
+    return EXIT_CLEAN
+
+
+def fleet_app(sort_key: int) -> App:
+    """The group of commands."""
+    app = App(
+        name="fleet",
+        sort_key=sort_key,
+        help=HELP,
+        help_epilogue="",
+        help_format="plaintext",
+        version_flags=(),
+    )
+    commands: tuple[Callable[..., int], ...] = (run, status, stop)
+    for order, command in enumerate(commands):
+        app.command(with_flowing_help(command), help_epilogue="", sort_key=order)
+    return app
+
+
+def _fleet_of(directory: Path) -> Path:
+    fleet = directory / FLEET_FOLDER
+    if not fleet.is_dir():
+        raise UsageError(f"{directory} has no fleet", "give the --corpus of a fuzzshard fleet run")
+    return fleet
+
+
+def _words_of_run(options: tuple[str, ...]) -> tuple[tuple[str, ...], int | None]:
+    """The options of ``fuzzshard run`` in ``options``, with those of their profile and with full
+    paths, and the seed by itself.
+    """
+    app = App(name="fuzzshard", print_error=False, exit_on_error=False)
+    app.command(run_campaign, name="run", config=(apply_profile, whole_numbers))
+    _, bound, _ = app.parse_args(("run", *options), print_error=False, exit_on_error=False)
+    asked: Mapping[str, Any] = bound.arguments
+    for name in ("corpus", "exchange"):
+        if name in asked:
+            raise UsageError(f"every node of a fleet has its own --{name}", "leave it out")
+    words: list[str] = []
+    for name, value in asked.items():
+        if name not in ("profile", "seed") and value is not None:
+            words += _words(f"--{name.removeprefix('as_').replace('_', '-')}", value)
+    return tuple(words), asked.get("seed")
+
+
+def _words(option: str, value: object) -> list[str]:
+    if isinstance(value, bool):
+        return [option] if value else [option.replace("--", "--no-", 1)]
+    if isinstance(value, tuple):
+        return [word for each in value for word in _words(option, each)]
+    return [option, str(value.absolute() if isinstance(value, Path) else value)]

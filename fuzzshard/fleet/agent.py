@@ -1,0 +1,256 @@
+"""What runs on each node of a fleet: an ordinary campaign, and the mirror of its exchange.
+
+::
+
+    LOCAL/CAMPAIGN/0/corpus      of the campaign, which goes on with it when it returns
+    LOCAL/CAMPAIGN/0/exchange    what this campaign and those of other nodes tell
+    LOCAL/CAMPAIGN/0/run.log     what ``fuzzshard run`` prints
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import hmac
+import importlib.metadata
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from hashlib import sha256
+from pathlib import Path
+from typing import IO
+
+from fuzzshard import __version__
+from fuzzshard.campaign.exchange import STOP_FILE, node_name
+from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.lifecycle import release
+from fuzzshard.errors import EXIT_INTERRUPTED, FuzzshardError, InfraError, InvalidMessage
+from fuzzshard.fleet.mirror import (
+    Changes,
+    Snapshot,
+    apply_changes,
+    changes_since,
+    check_node_name,
+    check_paths,
+)
+
+SLOT_SECONDS = 60.0
+"""How long an agent waits for a slot whose last owner is about to end."""
+RESTART_SECONDS = 10.0
+"""A campaign that was killed goes on after as long, counted from its last start."""
+TAIL_BYTES = 4000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Job:
+    """What an agent is to run: ``options`` of ``fuzzshard run`` without corpus, exchange and seed.
+
+    ``local`` is the folder of fleets on the node, "" for the usual one; ``campaign`` the name of
+    this fleet's folder in there. ``session`` names the head, and ``node`` the node within the
+    session.
+    """
+
+    options: tuple[str, ...]
+    seed: int | None
+    local: str
+    campaign: str
+    session: str
+    node: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Started:
+    """The name of the campaign's folder in exchanges, and whether its slot was empty before."""
+
+    name: str
+    slot: str
+    is_new: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report:
+    """What an agent answers: what has changed in its folder, and how its campaign is.
+
+    ``code`` is None while the campaign runs; ``log`` is the end of its log once it has ended;
+    ``restarts`` counts how often it was killed and started again. ``problem`` says why the agent
+    could not write what others have told.
+    """
+
+    changes: Changes
+    code: int | None
+    log: str
+    restarts: int
+    problem: str
+
+
+def versions() -> dict[str, str]:
+    """Return what must be equal on all nodes of a fleet."""
+    return {
+        "Python": ".".join(platform.python_version_tuple()[:2]),
+        "torch": release(importlib.metadata.version("torch")),
+        "fuzzshard": __version__,
+    }
+
+
+class Agent:
+    """The actor of a node. Every call has to bring the ``secret`` of the head that made it.
+
+    The campaign runs for as long as this process lives and no longer (:mod:`fuzzshard.guard`).
+    """
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
+        self._others: dict[str, Changes] = {}
+        self._told: Snapshot = {}
+        self._restarts = 0
+        self._is_stopped = False
+
+    def greet(self, secret: str) -> tuple[str, dict[str, str]]:
+        """Return the name of the host and its :func:`versions`."""
+        self._check(secret)
+        return socket.gethostname(), versions()
+
+    def start(self, secret: str, job: Job, others: dict[str, Changes]) -> Started:
+        """Take a slot and start the campaign there, which knows at once what ``others`` told."""
+        self._check(secret)
+        self._job = job
+        self._slot, self._lock = _take_slot(job)
+        self._corpus, self._exchange = self._slot / "corpus", self._slot / "exchange"
+        self._ours = self._exchange / node_name(self._corpus)
+        is_new = not self._ours.exists()
+        self._exchange.mkdir(exist_ok=True)
+        for folder in self._exchange.iterdir():
+            if folder.name == STOP_FILE:
+                folder.unlink()
+            elif folder != self._ours:
+                shutil.rmtree(folder)
+        self._take_over(others)
+        self._start_campaign()
+        return Started(name=self._ours.name, slot=str(self._slot), is_new=is_new)
+
+    def sync(self, secret: str, others: dict[str, Changes], stop: bool) -> Report:
+        """Write what ``others`` have told; return what this node has told since the last call.
+
+        With ``stop`` the campaign ends as soon as it can. What is told once it has ended is
+        everything.
+        """
+        self._check(secret)
+        problem = self._take_over(others)
+        if stop and not self._is_stopped:
+            write_atomic(self._exchange / STOP_FILE, b"")
+            self._is_stopped = True
+        code = self._code()
+        if code is not None and _was_killed(code) and not self._is_stopped:
+            code = None
+            if time.monotonic() - self._began >= RESTART_SECONDS:
+                self._restarts += 1
+                self._start_campaign()
+        changes, self._told = changes_since(self._ours, self._told)
+        return Report(
+            changes=changes,
+            code=code,
+            log="" if code is None else self._log_tail(),
+            restarts=self._restarts,
+            problem=problem,
+        )
+
+    def _check(self, secret: str) -> None:
+        if not hmac.compare_digest(secret.encode(), self._secret.encode()):
+            raise InvalidMessage("a call had another secret than that of the fleet")
+
+    def _take_over(self, others: dict[str, Changes]) -> str:
+        """Writes what others have told; returns why not, and tries again in the next call."""
+        for name, changes in others.items():
+            check_node_name(name)
+            check_paths(changes)
+            if name in (self._ours.name, STOP_FILE):
+                raise InvalidMessage(f"{name!r} is not the folder of another node")
+            self._others.setdefault(name, {}).update(changes)
+        try:
+            for name in list(self._others):
+                apply_changes(self._exchange / name, self._others[name])
+                del self._others[name]
+        except (FuzzshardError, OSError) as error:
+            return str(error)
+        return ""
+
+    def _start_campaign(self) -> None:
+        options = list(self._job.options)
+        if self._job.seed is not None:
+            options += ["--seed", str(seed_of(self._job.seed, self._ours.name))]
+        options += ["--corpus", str(self._corpus), "--exchange", str(self._exchange)]
+        if self._restarts:
+            options = [option for option in options if option != "--fresh"]
+        run = [sys.executable, "-m", "fuzzshard", "run", *options]
+        self._began = time.monotonic()
+        with (self._slot / "run.log").open("ab") as log:
+            self._campaign = subprocess.Popen(
+                [sys.executable, "-m", "fuzzshard.guard", *run],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self._slot,
+                pass_fds=(self._lock.fileno(),),  # so the slot is taken until all has ended
+                start_new_session=True,
+            )
+
+    def _code(self) -> int | None:
+        code = self._campaign.poll()
+        return code if code is None or code >= 0 else 128 - code
+
+    def _log_tail(self) -> str:
+        with (self._slot / "run.log").open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+            return file.read().decode(errors="replace").strip()
+
+
+def seed_of(seed: int, name: str) -> int:
+    """Return the seed of the node ``name`` in a fleet with this ``seed``."""
+    return int.from_bytes(sha256(f"{seed}/{name}".encode()).digest()[:4], "big")
+
+
+def _was_killed(code: int) -> bool:
+    return code > 128 and code != EXIT_INTERRUPTED
+
+
+def _take_slot(job: Job) -> tuple[Path, IO[str]]:
+    """The first slot that no other node of this session has, and its lock.
+
+    One that an earlier head, or an earlier agent of this node, still holds is about to be free.
+    """
+    usual = Path(tempfile.gettempdir()) / f"fuzzshard-fleet-{os.getuid()}"
+    root = (Path(job.local) if job.local else usual) / job.campaign
+    end = time.monotonic() + SLOT_SECONDS
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if root.stat().st_uid != os.getuid():
+            raise InfraError(f"{root} belongs to somebody else", "give another --local")
+        number = 0
+        while True:
+            slot = root / str(number)
+            slot.mkdir(exist_ok=True)
+            lock = (slot / "lock").open("a+")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                lock.seek(0)
+                session, _, node = lock.read().partition(" ")
+                lock.close()
+                if (session == job.session and node != job.node) or time.monotonic() >= end:
+                    number += 1
+                else:
+                    time.sleep(0.2)
+            else:
+                lock.truncate(0)
+                lock.write(f"{job.session} {job.node}")
+                lock.flush()
+                return slot, lock
+    except OSError as error:
+        raise InfraError(
+            f"cannot write in {root}: {error.strerror}", "give another --local"
+        ) from None

@@ -1,0 +1,427 @@
+"""The head of a fleet: the one process that talks with the agents of all nodes, through Ray.
+
+Actors die with the process that made them, and campaigns with their agent. So nothing is left to
+clean up when the head is killed, and the same command goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import math
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import ray
+from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from fuzzshard import reproducer
+from fuzzshard.campaign.exchange import STOP_FILE
+from fuzzshard.campaign.signals import signals_call
+from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.store import FLEET_FOLDER
+from fuzzshard.errors import (
+    EXIT_CLEAN,
+    EXIT_FINDING,
+    EXIT_INCONCLUSIVE,
+    EXIT_INFRA,
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    FuzzshardError,
+    UsageError,
+)
+from fuzzshard.fleet.agent import Agent, Job, Report, Started, versions
+from fuzzshard.fleet.gathered import Gathered, campaign_of
+from fuzzshard.fleet.mirror import check_node_name
+from fuzzshard.journal.lock import locked
+from fuzzshard.report.exchange import exchange_lines, read_exchange
+from fuzzshard.report.stages import clock
+
+SECONDS_BETWEEN = 5.0
+"""Between the answer of an agent and the next call."""
+LOOK_SECONDS = 2.0
+"""How often the head looks which nodes the cluster has."""
+STOP_SECONDS = 90.0
+"""How long campaigns may take to end before they are killed."""
+BUSY_SECONDS = 60.0
+"""How long an agent may wait for the GPUs or CPUs of its node before that is said."""
+CONNECT_SECONDS = 5.0
+MAX_ATTEMPTS = 3
+"""As many agents that die in a row before they answer say that the node cannot run any."""
+
+_nodes_of_ray: Callable[[], list[dict[str, Any]]] = ray.nodes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FleetOptions:
+    """``options``, without a seed, are those of ``fuzzshard run`` on each node; ``max_nodes``
+    nodes at most take part at once.
+    """
+
+    corpus: Path
+    options: tuple[str, ...]
+    seed: int | None = None
+    address: str = "auto"
+    max_nodes: int | None = None
+    local: str = ""
+
+
+def run_fleet(options: FleetOptions) -> int:
+    """Run a campaign on every node of the cluster, and return the exit code.
+
+    It is that of ``fuzzshard run``: 1 where a finding came that the corpus did not have, 130 after
+    Ctrl-C or SIGTERM, and otherwise the worst of the nodes. Raises :class:`UsageError` where there
+    is no cluster, or none of its nodes can take part.
+    """
+    fleet, began = options.corpus / FLEET_FOLDER, time.monotonic()
+
+    def say(line: str) -> None:
+        print(f"{clock(time.monotonic() - began)}  {line}", flush=True)
+
+    with _connected(options.address), locked(fleet):
+        (fleet / STOP_FILE).unlink(missing_ok=True)
+        campaign = campaign_of(options.corpus)
+        gathered = Gathered(options.corpus, reproducer.scripts, say)
+        code = _Head(options, campaign, gathered, say).run()
+    print(*exchange_lines(fleet, *read_exchange(fleet)), sep="\n", flush=True)
+    return code
+
+
+@contextlib.contextmanager
+def _connected(address: str) -> Iterator[None]:
+    """A driver of the cluster at ``address``; raises :class:`UsageError` where there is none."""
+    place = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
+    remedy = "start one (ray start --head), or give the --address of one"
+    host, _, port = place.rpartition(":")
+    if place != "auto" and not (host and port.isdigit()):
+        raise UsageError(f"the address {place} is not HOST:PORT", remedy)
+    try:
+        if place != "auto":  # Ray itself looks for it for more than five minutes
+            socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+        ray.init(address=place, log_to_driver=False, logging_level=logging.CRITICAL)
+    except (OSError, RuntimeError) as error:
+        why = f": {_first_line(error)}" if not isinstance(error, OSError) else ""
+        where = "on this machine" if place == "auto" else f"at {place}"
+        raise UsageError(f"there is no Ray cluster {where}{why}", remedy) from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@dataclasses.dataclass
+class _Member:
+    """A node of the cluster and its agent. ``call`` is the one in flight; the next one comes at
+    ``due``. ``position`` is what its agent was given of what others told.
+    """
+
+    id: str
+    label: str
+    resources: Mapping[str, float]
+    agent: Any = None
+    call: Any = None
+    doing: Literal["greet", "start", "sync"] = "greet"
+    state: Literal["starting", "running", "ended", "lost", "left out"] = "starting"
+    name: str = ""
+    due: float = 0.0
+    began: float = 0.0
+    attempts: int = 0
+    position: int = 0
+    restarts: int = 0
+    code: int = EXIT_CLEAN
+    is_first: bool = True
+    is_new: bool = False
+    problem: str = ""
+
+
+class _Head:
+    """The loop over all agents. None of them can hold up the others: calls are only waited for
+    together.
+    """
+
+    def __init__(
+        self,
+        options: FleetOptions,
+        campaign: str,
+        gathered: Gathered,
+        say: Callable[[str], None],
+    ) -> None:
+        self._options, self._campaign = options, campaign
+        self._gathered, self._say = gathered, say
+        self._secret, self._session = secrets.token_hex(32), secrets.token_hex(8)
+        self._stop_file = options.corpus / FLEET_FOLDER / STOP_FILE
+        self._members: dict[str, _Member] = {}
+        self._names: set[str] = set()
+        self._next_look = 0.0
+        self._stop_by = math.inf
+        self._interrupted = False
+        self._waits = False
+
+    def run(self) -> int:
+        with signals_call(self._on_signal):
+            while not self._is_over():
+                self._look_whether_to_stop()
+                self._look_for_nodes()
+                for member in self._in("starting", "running"):
+                    self._call(member)
+                self._hear()
+                self._gathered.save()
+        for member in self._in("starting", "running"):
+            self._say(f"{member.name or member.label} did not end in time and is killed")
+        self._gathered.finish()
+        return self._exit_code()
+
+    def _on_signal(self) -> None:
+        if self._interrupted:
+            raise KeyboardInterrupt
+        self._interrupted = True
+
+    @property
+    def _is_stopping(self) -> bool:
+        return self._stop_by < math.inf
+
+    def _look_whether_to_stop(self) -> None:
+        """Ends all campaigns after an interrupt or where there is a stop file."""
+        if self._is_stopping or not (self._interrupted or self._stop_file.exists()):
+            return
+        self._stop_by = time.monotonic() + STOP_SECONDS
+        with contextlib.suppress(FuzzshardError):
+            write_atomic(self._stop_file, b"")
+        why = "interrupted" if self._interrupted else f"{self._stop_file} is there"
+        self._say(f"{why}: {len(self._in('running'))} campaigns are ending")
+        for member in self._in("starting", "running"):
+            member.due = 0.0
+            if member.state == "starting" and member.doing == "greet":
+                self._leave(member, "left out")
+
+    def _look_for_nodes(self) -> None:
+        if self._is_stopping or time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + LOOK_SECONDS
+        nodes = {node["NodeID"]: node for node in _nodes_of_ray() if node["Alive"]}
+        for member in self._in("starting", "running"):
+            if member.id not in nodes:
+                self._lose(member, "its node is gone")
+                member.state = "lost"
+        for id, node in nodes.items():
+            resources = node["Resources"]
+            has_room = resources.get("GPU", 0) >= 1 or resources.get("CPU", 0) >= 1
+            taking_part = len(self._in("starting", "running", "ended"))
+            limit = self._options.max_nodes or math.inf
+            if has_room and id not in self._members and taking_part < limit:
+                label = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
+                self._members[id] = _Member(id, label, resources)
+        if not self._members:
+            raise UsageError("no node of the cluster has a CPU or a GPU", "add one")
+        waits = not self._in("starting", "running", "ended") and bool(self._in("lost"))
+        if waits and not self._waits:
+            self._say("no node is left; the fleet waits for one")
+        self._waits = waits
+
+    def _call(self, member: _Member) -> None:
+        """Calls the agent if it is time, and makes it if there is none."""
+        now = time.monotonic()
+        if member.call is not None:
+            if member.doing == "greet" and member.began and now > member.began + BUSY_SECONDS:
+                member.began = 0.0
+                self._say(f"{member.label}: waits until its GPUs or CPUs are free")
+            return
+        if now < member.due:
+            return
+        if member.agent is None:
+            member.agent, member.doing, member.began = (
+                _make_agent(member, self._secret),
+                "greet",
+                now,
+            )
+        if member.doing == "greet":
+            member.call = member.agent.greet.remote(self._secret)
+            return
+        told, member.position = self._gathered.since(member.position, member.name)
+        if member.doing == "start":
+            job = Job(
+                options=self._options_of(member),
+                seed=self._options.seed,
+                local=self._options.local,
+                campaign=self._campaign,
+                session=self._session,
+                node=member.id,
+            )
+            member.call = member.agent.start.remote(self._secret, job, told)
+        else:
+            member.call = member.agent.sync.remote(self._secret, told, self._is_stopping)
+
+    def _options_of(self, member: _Member) -> tuple[str, ...]:
+        """Those of the campaign; one that returns goes on with what it began."""
+        returns = bool(member.name)
+        return tuple(o for o in self._options.options if not (returns and o == "--fresh"))
+
+    def _hear(self) -> None:
+        """Takes the answers that have come within a second."""
+        waiting = {
+            member.call: member for member in self._in("starting", "running") if member.call
+        }
+        if not waiting:
+            time.sleep(0.1)
+            return
+        ready, _ = ray.wait(list(waiting), num_returns=1, timeout=1.0)
+        if ready:
+            ready, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=0)
+        for call in ready:
+            member = waiting[call]
+            member.call, member.due = None, time.monotonic() + SECONDS_BETWEEN
+            try:
+                self._take(member, ray.get(call))
+            except RayTaskError as error:
+                self._fail(member, error)
+            except (RayActorError, RayError) as error:
+                self._lose_agent(member, error)
+
+    def _take(self, member: _Member, answer: Any) -> None:
+        if member.doing == "greet":
+            self._take_greeting(member, *answer)
+        elif member.doing == "start":
+            self._take_start(member, answer)
+        else:
+            self._take_report(member, answer)
+
+    def _take_greeting(self, member: _Member, host: str, theirs: dict[str, str]) -> None:
+        if different := differences(versions(), theirs):
+            self._say(f"{host} is left out: {different}")
+            self._leave(member, "left out")
+            return
+        member.doing, member.due = "start", 0.0
+
+    def _take_start(self, member: _Member, started: Started) -> None:
+        check_node_name(started.name)
+        if any(other.name == started.name for other in self._in("running", "ended")):
+            self._say(f"{member.label} is left out: another node is named {started.name}, too")
+            self._leave(member, "left out")
+            return
+        returns = started.name in self._names
+        self._names.add(started.name)
+        member.name, member.state, member.doing = started.name, "running", "sync"
+        member.due, member.attempts, member.restarts = 0.0, 0, 0
+        member.is_first = True
+        if started.is_new:
+            self._gathered.begin(started.name)
+        verb = "returned" if returns else "joined"
+        self._say(f"{started.name} {verb}: {_power(member.resources)}, {started.slot}")
+
+    def _take_report(self, member: _Member, report: Report) -> None:
+        self._gathered.take(member.name, report.changes, is_all=member.is_first)
+        member.is_first = False
+        if report.restarts > member.restarts:
+            self._say(f"{member.name}: its campaign was killed and goes on")
+        member.restarts = report.restarts
+        if report.problem and not member.problem:
+            self._say(f"{member.name}: {report.problem}; it goes on")
+        member.problem = report.problem
+        if report.code is not None:
+            member.code = report.code
+            lines = [line for line in report.log.splitlines() if line.startswith("fuzzshard:")]
+            why = f": {lines[-1].removeprefix('fuzzshard:').strip()}" if lines else ""
+            self._say(f"{member.name} ended with exit code {report.code}{why}")
+            self._leave(member, "ended")
+
+    def _fail(self, member: _Member, error: RayTaskError) -> None:
+        """Leaves out a node whose agent cannot do what it was asked to; one that runs goes on."""
+        why = _first_line(error.cause if isinstance(error.cause, FuzzshardError) else error)
+        if member.doing == "sync":
+            if member.problem != why:
+                self._say(f"{member.name}: {why}; it goes on")
+            member.problem = why
+            return
+        self._say(f"{member.label} is left out: {why}")
+        self._leave(member, "left out")
+
+    def _lose_agent(self, member: _Member, error: RayError) -> None:
+        """Makes another agent for a node whose agent is gone, unless that never works."""
+        if "No module named 'fuzzshard" in str(error):
+            self._say(f"{member.label} is left out: it has no fuzzshard; install it there")
+            self._leave(member, "left out")
+            return
+        member.attempts += 1
+        if member.attempts >= MAX_ATTEMPTS:
+            self._say(f"{member.label} is left out: {_first_line(error)}")
+            self._leave(member, "left out")
+            return
+        self._lose(member, "its agent is gone")
+        member.state, member.position = "starting", 0
+        if self._is_stopping:
+            member.state = "lost"
+
+    def _lose(self, member: _Member, why: str) -> None:
+        if member.state == "running":
+            self._say(f"{member.name} is lost: {why}")
+        member.agent = member.call = None
+
+    def _leave(self, member: _Member, state: Literal["ended", "left out"]) -> None:
+        """Ends the agent, which gives its GPUs and CPUs back."""
+        member.state, member.call = state, None
+        ray.kill(member.agent)
+        member.agent = None
+
+    def _in(self, *states: str) -> list[_Member]:
+        return [member for member in self._members.values() if member.state in states]
+
+    def _is_over(self) -> bool:
+        if self._is_stopping:
+            return not self._in("starting", "running") or time.monotonic() > self._stop_by
+        is_idle = bool(self._members) and not self._in("starting", "running")
+        return is_idle and (bool(self._in("ended")) or not self._in("lost"))
+
+    def _exit_code(self) -> int:
+        codes = {member.code for member in self._in("ended")}
+        if not codes and self._in("left out") and not self._is_stopping:
+            raise UsageError("no node is left to run on", "see above why")
+        return exit_code(codes, interrupted=self._interrupted, is_new=self._gathered.is_new)
+
+
+def exit_code(codes: Collection[int], *, interrupted: bool, is_new: bool) -> int:
+    """Return the exit code of a fleet whose campaigns ended with ``codes``."""
+    if interrupted:
+        return EXIT_INTERRUPTED
+    if is_new or EXIT_FINDING in codes:
+        return EXIT_FINDING
+    harmless = (EXIT_USAGE, EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_CLEAN)
+    if set(codes) - set(harmless):
+        return EXIT_INFRA
+    return next((code for code in harmless if code in codes), EXIT_INCONCLUSIVE)
+
+
+def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
+    """Return in words which versions of a node are not those of the head; "" where all are."""
+    return ", ".join(
+        f"it has {name} {theirs.get(name)}, and the head {version}"
+        for name, version in ours.items()
+        if theirs.get(name) != version
+    )
+
+
+def _make_agent(member: _Member, secret: str) -> Any:
+    gpus = int(member.resources.get("GPU", 0))
+    cpus = 0 if gpus else int(member.resources.get("CPU", 0))
+    here = NodeAffinitySchedulingStrategy(member.id, soft=False)
+    made = ray.remote(Agent).options(
+        num_cpus=cpus, num_gpus=gpus, max_restarts=0, scheduling_strategy=here
+    )
+    return made.remote(secret)
+
+
+def _power(resources: Mapping[str, float]) -> str:
+    gpus = int(resources.get("GPU", 0))
+    count, kind = (gpus, "GPU") if gpus else (int(resources.get("CPU", 0)), "CPU")
+    return f"{count} {kind}{'' if count == 1 else 's'}"
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else repr(error)
