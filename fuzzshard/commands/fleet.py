@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -68,6 +69,8 @@ def run(
     words, seed = _words_of_run(options)
     if nodes != "all" and nodes < 1:
         raise UsageError(f"--nodes is {nodes}", "give more than 0, or leave it out")
+    # Read when Ray is imported: the head says itself which agents died.
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
     try:
         import ray  # noqa: F401
     except ImportError:

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import IO
@@ -64,7 +65,7 @@ class Job:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Started:
+class Joined:
     """The name of the campaign's folder in exchanges, and whether its slot was empty before."""
 
     name: str
@@ -97,6 +98,15 @@ def versions() -> dict[str, str]:
     }
 
 
+def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
+    """Return in words which versions of a node are not those of the head; "" where all are."""
+    return ", ".join(
+        f"it has {name} {theirs.get(name)}, and the head {version}"
+        for name, version in ours.items()
+        if theirs.get(name) != version
+    )
+
+
 class Agent:
     """The actor of a node. Every call has to bring the ``secret`` of the head that made it.
 
@@ -107,6 +117,7 @@ class Agent:
         self._secret = secret
         self._others: dict[str, Changes] = {}
         self._told: Snapshot = {}
+        self._campaign: subprocess.Popen[bytes] | None = None
         self._restarts = 0
         self._is_stopped = False
 
@@ -115,8 +126,8 @@ class Agent:
         self._check(secret)
         return socket.gethostname(), versions()
 
-    def start(self, secret: str, job: Job, others: dict[str, Changes]) -> Started:
-        """Take a slot and start the campaign there, which knows at once what ``others`` told."""
+    def join(self, secret: str, job: Job) -> Joined:
+        """Take a slot, in which the campaign begins with the first :meth:`sync`."""
         self._check(secret)
         self._job = job
         self._slot, self._lock = _take_slot(job)
@@ -124,19 +135,18 @@ class Agent:
         self._ours = self._exchange / node_name(self._corpus)
         is_new = not self._ours.exists()
         self._exchange.mkdir(exist_ok=True)
-        for folder in self._exchange.iterdir():
-            if folder.name == STOP_FILE:
-                folder.unlink()
-            elif folder != self._ours:
-                shutil.rmtree(folder)
-        self._take_over(others)
-        self._start_campaign()
-        return Started(name=self._ours.name, slot=str(self._slot), is_new=is_new)
+        for path in self._exchange.iterdir():
+            if path.name == STOP_FILE:
+                path.unlink()
+            elif path != self._ours:
+                shutil.rmtree(path)
+        return Joined(name=self._ours.name, slot=str(self._slot), is_new=is_new)
 
     def sync(self, secret: str, others: dict[str, Changes], stop: bool) -> Report:
         """Write what ``others`` have told; return what this node has told since the last call.
 
-        With ``stop`` the campaign ends as soon as it can. What is told once it has ended is
+        The first call tells everything, and starts the campaign once it knows what others have
+        told. With ``stop`` the campaign ends as soon as it can. What is told once it has ended is
         everything.
         """
         self._check(secret)
@@ -145,12 +155,14 @@ class Agent:
             write_atomic(self._exchange / STOP_FILE, b"")
             self._is_stopped = True
         code = self._code()
-        if code is not None and _was_killed(code) and not self._is_stopped:
+        changes, self._told = changes_since(self._ours, self._told)
+        if self._campaign is None:
+            self._start_campaign()
+        elif code is not None and _was_killed(code) and not self._is_stopped:
             code = None
             if time.monotonic() - self._began >= RESTART_SECONDS:
                 self._restarts += 1
                 self._start_campaign()
-        changes, self._told = changes_since(self._ours, self._told)
         return Report(
             changes=changes,
             code=code,
@@ -180,17 +192,11 @@ class Agent:
         return ""
 
     def _start_campaign(self) -> None:
-        options = list(self._job.options)
-        if self._job.seed is not None:
-            options += ["--seed", str(seed_of(self._job.seed, self._ours.name))]
-        options += ["--corpus", str(self._corpus), "--exchange", str(self._exchange)]
-        if self._restarts:
-            options = [option for option in options if option != "--fresh"]
-        run = [sys.executable, "-m", "fuzzshard", "run", *options]
+        guarded = [sys.executable, "-m", "fuzzshard.guard", *self._command()]
         self._began = time.monotonic()
         with (self._slot / "run.log").open("ab") as log:
             self._campaign = subprocess.Popen(
-                [sys.executable, "-m", "fuzzshard.guard", *run],
+                guarded,
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -199,8 +205,16 @@ class Agent:
                 start_new_session=True,
             )
 
+    def _command(self) -> list[str]:
+        """What runs the campaign. One that goes on is not a fresh one, whatever was asked for."""
+        words = [word for word in self._job.options if not (self._restarts and word == "--fresh")]
+        if self._job.seed is not None:
+            words += ["--seed", str(seed_of(self._job.seed, self._ours.name))]
+        words += ["--corpus", str(self._corpus), "--exchange", str(self._exchange)]
+        return [sys.executable, "-m", "fuzzshard", "run", *words]
+
     def _code(self) -> int | None:
-        code = self._campaign.poll()
+        code = None if self._campaign is None else self._campaign.poll()
         return code if code is None or code >= 0 else 128 - code
 
     def _log_tail(self) -> str:

@@ -37,7 +37,7 @@ from fuzzshard.errors import (
     FuzzshardError,
     UsageError,
 )
-from fuzzshard.fleet.agent import Agent, Job, Report, Started, versions
+from fuzzshard.fleet.agent import Agent, Job, Joined, Report, differences, versions
 from fuzzshard.fleet.gathered import Gathered, campaign_of
 from fuzzshard.fleet.mirror import check_node_name
 from fuzzshard.journal.lock import locked
@@ -53,7 +53,7 @@ STOP_SECONDS = 90.0
 BUSY_SECONDS = 60.0
 """How long an agent may wait for the GPUs or CPUs of its node before that is said."""
 CONNECT_SECONDS = 5.0
-MAX_ATTEMPTS = 3
+MAX_ATTEMPTS = 5
 """As many agents that die in a row before they answer say that the node cannot run any."""
 
 _nodes_of_ray: Callable[[], list[dict[str, Any]]] = ray.nodes
@@ -127,7 +127,7 @@ class _Member:
     resources: Mapping[str, float]
     agent: Any = None
     call: Any = None
-    doing: Literal["greet", "start", "sync"] = "greet"
+    doing: Literal["greet", "join", "sync"] = "greet"
     state: Literal["starting", "running", "ended", "lost", "left out"] = "starting"
     name: str = ""
     due: float = 0.0
@@ -137,7 +137,6 @@ class _Member:
     restarts: int = 0
     code: int = EXIT_CLEAN
     is_first: bool = True
-    is_new: bool = False
     problem: str = ""
 
 
@@ -244,8 +243,7 @@ class _Head:
         if member.doing == "greet":
             member.call = member.agent.greet.remote(self._secret)
             return
-        told, member.position = self._gathered.since(member.position, member.name)
-        if member.doing == "start":
+        if member.doing == "join":
             job = Job(
                 options=self._options_of(member),
                 seed=self._options.seed,
@@ -254,9 +252,10 @@ class _Head:
                 session=self._session,
                 node=member.id,
             )
-            member.call = member.agent.start.remote(self._secret, job, told)
-        else:
-            member.call = member.agent.sync.remote(self._secret, told, self._is_stopping)
+            member.call = member.agent.join.remote(self._secret, job)
+            return
+        told, member.position = self._gathered.since(member.position, member.name)
+        member.call = member.agent.sync.remote(self._secret, told, self._is_stopping)
 
     def _options_of(self, member: _Member) -> tuple[str, ...]:
         """Those of the campaign; one that returns goes on with what it began."""
@@ -287,8 +286,8 @@ class _Head:
     def _take(self, member: _Member, answer: Any) -> None:
         if member.doing == "greet":
             self._take_greeting(member, *answer)
-        elif member.doing == "start":
-            self._take_start(member, answer)
+        elif member.doing == "join":
+            self._take_place(member, answer)
         else:
             self._take_report(member, answer)
 
@@ -297,23 +296,23 @@ class _Head:
             self._say(f"{host} is left out: {different}")
             self._leave(member, "left out")
             return
-        member.doing, member.due = "start", 0.0
+        member.doing, member.due = "join", 0.0
 
-    def _take_start(self, member: _Member, started: Started) -> None:
-        check_node_name(started.name)
-        if any(other.name == started.name for other in self._in("running", "ended")):
-            self._say(f"{member.label} is left out: another node is named {started.name}, too")
+    def _take_place(self, member: _Member, joined: Joined) -> None:
+        check_node_name(joined.name)
+        if any(other.name == joined.name for other in self._in("running", "ended")):
+            self._say(f"{member.label} is left out: another node is named {joined.name}, too")
             self._leave(member, "left out")
             return
-        returns = started.name in self._names
-        self._names.add(started.name)
-        member.name, member.state, member.doing = started.name, "running", "sync"
+        returns = joined.name in self._names
+        self._names.add(joined.name)
+        member.name, member.state, member.doing = joined.name, "running", "sync"
         member.due, member.attempts, member.restarts = 0.0, 0, 0
         member.is_first = True
-        if started.is_new:
-            self._gathered.begin(started.name)
+        if joined.is_new:
+            self._gathered.begin(joined.name)
         verb = "returned" if returns else "joined"
-        self._say(f"{started.name} {verb}: {_power(member.resources)}, {started.slot}")
+        self._say(f"{joined.name} {verb}: {_power(member.resources)}, {joined.slot}")
 
     def _take_report(self, member: _Member, report: Report) -> None:
         self._gathered.take(member.name, report.changes, is_all=member.is_first)
@@ -355,6 +354,7 @@ class _Head:
             return
         self._lose(member, "its agent is gone")
         member.state, member.position = "starting", 0
+        member.due = time.monotonic() + member.attempts * SECONDS_BETWEEN
         if self._is_stopping:
             member.state = "lost"
 
@@ -395,15 +395,6 @@ def exit_code(codes: Collection[int], *, interrupted: bool, is_new: bool) -> int
     if set(codes) - set(harmless):
         return EXIT_INFRA
     return next((code for code in harmless if code in codes), EXIT_INCONCLUSIVE)
-
-
-def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
-    """Return in words which versions of a node are not those of the head; "" where all are."""
-    return ", ".join(
-        f"it has {name} {theirs.get(name)}, and the head {version}"
-        for name, version in ours.items()
-        if theirs.get(name) != version
-    )
 
 
 def _make_agent(member: _Member, secret: str) -> Any:

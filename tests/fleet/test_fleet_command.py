@@ -1,0 +1,128 @@
+"""The commands of a fleet where there is none, or no Ray."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from command_line import ran
+
+from fuzzshard.campaign.exchange import NodeState
+from fuzzshard.commands import fleet
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    node = tmp_path / "fleet" / "host-12345678"
+    node.mkdir(parents=True)
+    state = NodeState(host="host", pid=1, corpus="/local", ended="time is up")
+    (node / "node.json").write_bytes(msgspec.json.encode(state))
+    return tmp_path
+
+
+def one_line(*arguments: object) -> str:
+    """What the command cannot do."""
+    code, out, error = ran("fleet", *arguments)
+    assert (code, out) == (2, "")
+    (line,) = error.splitlines()
+    return line
+
+
+def test_without_ray_one_line_says_how_to_get_it(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert "pip install 'fuzzshard[fleet]'" in one_line("run", "--corpus", tmp_path / "corpus")
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_of_ray_is_imported_by_other_commands(corpus):
+    program = (
+        "import sys; from fuzzshard import cli\n"
+        f"try: cli.main(['fleet', 'status', {str(corpus)!r}])\n"
+        "except SystemExit as ended: assert not ended.code\n"
+        "assert not [name for name in sys.modules if name.partition('.')[0] == 'ray']"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--max-tmie", "10m"], "Did you mean --max-time?"),
+        (["--max-time", "soon"], "is not a duration"),
+        (["--max-cases", "1.5"], "whole number"),
+        (["--exchange", "there"], "every node of a fleet has its own --exchange"),
+        (["--nodes", "0"], "--nodes is 0"),
+        (["--profile", "mine"], "there is no profile 'mine'"),
+    ],
+)
+def test_an_option_that_cannot_be_used_is_one_line(options, said):
+    assert said in one_line("run", *options)
+
+
+def test_options_of_run_are_passed_on_with_their_profile_and_full_paths(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    words, seed = fleet._words_of_run(
+        (
+            *("--profile", "ci", "--no-shrink", "--preload", "a.py", "--preload=b.py", "--fresh"),
+            *("--require", "mesh:hsdp", "compile:*", "--max-time", "90s", "--json"),
+        )
+    )
+    assert seed == 1
+    pairs = dict(zip(words, [*words[1:], ""], strict=True))
+    assert pairs["--max-time"] == "90.0"
+    assert pairs["--max-findings"] == "1"
+    assert {"--no-shrink", "--fresh", "--json"} < set(words)
+    assert [words[i + 1] for i, word in enumerate(words) if word == "--preload"] == [
+        str(tmp_path / "a.py"),
+        str(tmp_path / "b.py"),
+    ]
+    assert words.count("--require") == 2
+    assert not {"--profile", "--seed"} & set(words)
+
+
+@pytest.mark.parametrize("command", ["status", "stop"])
+def test_a_folder_without_a_fleet_is_refused(tmp_path, command):
+    assert one_line(command, tmp_path) == (
+        f"fuzzshard: {tmp_path} has no fleet; give the --corpus of a fuzzshard fleet run"
+    )
+
+
+def test_a_fleet_of_which_no_node_has_told_anything_is_one_line(tmp_path):
+    (tmp_path / "fleet").mkdir()
+    assert "no node has told anything" in one_line("status", tmp_path)
+
+
+def test_the_status_is_that_of_an_exchange(corpus):
+    code, out, _ = ran("fleet", "status", corpus)
+    assert code == 0
+    assert out == ran("status", corpus / "fleet").out
+    assert "host-12345678: ended: time is up" in out
+    (campaign,) = json.loads(ran("fleet", "status", corpus, "--json").out)["campaigns"]
+    assert campaign["condition"] == "ended"
+
+
+def test_stop_leaves_the_file_that_ends_all_campaigns(corpus):
+    assert ran("fleet", "stop", corpus).code == 0
+    assert (corpus / "fleet" / "stop").exists()
+
+
+def test_what_nodes_told_is_no_part_of_the_corpus(corpus):
+    entry = corpus / "fleet" / "host-12345678" / "findings" / "x-1"
+    entry.mkdir(parents=True)
+    (entry / "case.json").write_text("{")
+    assert ran("corpus", "verify", corpus).out == "verified 0: no cases found\n"
+    assert ran("corpus", "verify", corpus / "fleet").code == 2
+
+
+def test_no_cluster_is_one_line(tmp_path):
+    pytest.importorskip("ray")
+    began = time.monotonic()
+    for address in ("127.0.0.1:9", "host"):
+        assert address in one_line("run", "--address", address, "--corpus", tmp_path / "corpus")
+    assert time.monotonic() - began < 60
+    assert not list(tmp_path.iterdir())

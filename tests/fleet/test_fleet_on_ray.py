@@ -1,0 +1,150 @@
+"""Fleets on a Ray cluster of two nodes on this machine, with real ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+from command_line import ran
+
+from fuzzshard.campaign.exchange import NodeState
+from fuzzshard.corpus.codec import read_entry
+from fuzzshard.corpus.store import CASE_FILE, NODE_FILE
+from fuzzshard.journal.history import History
+from fuzzshard.journal.schema import JOURNAL_FILE
+
+cluster_utils = pytest.importorskip("ray.cluster_utils")
+
+WRONG_GRADIENT = Path(__file__).parents[1] / "planted" / "faults" / "wrong_gradient.py"
+NODE = {"num_cpus": 1, "object_store_memory": 80_000_000}
+SECONDS = 150.0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A cluster of one node; tests add the second one."""
+    made = cluster_utils.Cluster(
+        initialize_head=True, head_node_args={**NODE, "include_dashboard": False}
+    )
+    yield made
+    made.shutdown()
+
+
+class Fleet:
+    """A running ``fuzzshard fleet run``, and what is on its disks."""
+
+    def __init__(self, folder: Path, address: str, *options: object) -> None:
+        self.corpus, self.local = folder / "corpus", folder / "local"
+        self.log = folder / "head.log"
+        words = ["fleet", "run", "--corpus", self.corpus, "--local", self.local]
+        words += ["--address", address, "--device", "cpu", "--world-size", 2, *options]
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "fuzzshard", *map(str, words)], stdout=log, stderr=log
+            )
+
+    def said(self, words: str) -> list[str]:
+        return [line for line in self.log.read_text().splitlines() if words in line]
+
+    def until(self, condition: Callable[[], object]) -> None:
+        end = time.monotonic() + SECONDS
+        while not condition():
+            assert self.process.poll() is None, self.log.read_text()
+            assert time.monotonic() < end, self.log.read_text()
+            time.sleep(0.1)
+
+    def states(self) -> dict[str, NodeState]:
+        files = self.corpus.glob(f"fleet/*/{NODE_FILE}")
+        return {
+            file.parent.name: msgspec.json.decode(file.read_bytes(), type=NodeState)
+            for file in files
+        }
+
+    def slot(self, number: int) -> Path:
+        (slot,) = self.local.glob(f"*/{number}")
+        return slot
+
+    def campaigns(self) -> list[psutil.Process]:
+        """Every process of this fleet on its nodes."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if str(self.local) in " ".join(process.cmdline()) or (
+                    process.cwd().startswith(str(self.local))
+                ):
+                    found.append(process)
+        return found
+
+    def ended(self) -> int:
+        code = self.process.wait(SECONDS)
+        end = time.monotonic() + 30
+        while left := self.campaigns():
+            assert time.monotonic() < end, left
+            time.sleep(0.1)
+        return code
+
+
+def findings(corpus: Path) -> list[Path]:
+    return sorted(corpus.glob(f"findings/*/{CASE_FILE}"))
+
+
+def done(corpus: Path) -> list[Path]:
+    return [file for file in findings(corpus) if read_entry(file).confirmed is not None]
+
+
+def test_a_finding_is_shrunk_once_is_in_the_corpus_and_known_to_the_other_node(tmp_path, cluster):
+    options = ("--engine", "fully_shard", "--preload", WRONG_GRADIENT)
+    fleet = Fleet(tmp_path, cluster.address, *options)
+    fleet.until(lambda: any(state.claims for state in fleet.states().values()))
+    second = cluster.add_node(**NODE)
+    fleet.until(lambda: len(fleet.said("joined")) == 2)
+    fleet.until(lambda: done(fleet.corpus) and done(fleet.slot(1) / "corpus"))
+    assert ran("fleet", "stop", fleet.corpus).code == 0
+    assert fleet.ended() == 1
+    (file,) = findings(fleet.corpus)
+    entry = read_entry(file)
+    assert (entry.signature, entry.unshrunk) == ("divergence/fully_shard/gradient", False)
+    assert len(fleet.said("new finding")) == 1
+    saved = []
+    for number in range(2):
+        with History(fleet.slot(number) / "corpus" / JOURNAL_FILE) as history:
+            saved += list(history.events(1, "finding_saved"))
+    assert len(saved) == 1
+    assert fleet.said("findings  ")
+    assert all(state.ended for state in fleet.states().values())
+    cluster.remove_node(second)
+
+
+def test_agents_and_heads_that_are_killed_go_on_where_they_were(tmp_path, cluster):
+    fleet = Fleet(tmp_path, cluster.address, "--seed", 0, "--no-shrink")
+    fleet.until(fleet.states)
+    (guard,) = [p for p in fleet.campaigns() if "fuzzshard.guard" in p.cmdline()]
+    agent = guard.parent()
+    assert agent is not None
+    agent.kill()
+    fleet.until(lambda: fleet.said("returned"))
+    assert len(fleet.said("is lost")) == 1
+    (name,) = fleet.states()
+    fleet.process.kill()
+    fleet.ended()
+
+    again = Fleet(tmp_path, cluster.address, "--seed", 0, "--no-shrink")
+    again.until(lambda: len(again.said("joined")) == 2)
+    again.until(lambda: "continues" in (again.slot(0) / "run.log").read_text())
+    again.process.send_signal(signal.SIGTERM)
+    assert again.ended() == 130
+    assert list(again.states()) == [name]
+    assert "is there" in again.states()[name].ended
+    with History(again.slot(0) / "corpus" / JOURNAL_FILE) as history:
+        sessions = history.sessions()
+    assert {session.campaign for session in sessions} == {1}
+    assert len(sessions) == 3
