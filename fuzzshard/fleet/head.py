@@ -44,7 +44,7 @@ from fuzzshard.journal.lock import locked
 from fuzzshard.report.exchange import exchange_lines, read_exchange
 from fuzzshard.report.stages import clock
 
-SECONDS_BETWEEN = 5.0
+SECONDS_BETWEEN = 3.0
 """Between the answer of an agent and the next call."""
 LOOK_SECONDS = 2.0
 """How often the head looks which nodes the cluster has."""
@@ -354,7 +354,7 @@ class _Head:
             return
         self._lose(member, "its agent is gone")
         member.state, member.position = "starting", 0
-        member.due = time.monotonic() + member.attempts * SECONDS_BETWEEN
+        member.due = time.monotonic() + SECONDS_BETWEEN * (member.attempts - 1) ** 2
         if self._is_stopping:
             member.state = "lost"
 

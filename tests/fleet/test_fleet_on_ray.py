@@ -73,6 +73,9 @@ class Fleet:
         (slot,) = self.local.glob(f"*/{number}")
         return slot
 
+    def times_continued(self) -> int:
+        return (self.slot(0) / "run.log").read_text().count("goes on after")
+
     def campaigns(self) -> list[psutil.Process]:
         """Every process of this fleet on its nodes."""
         found = []
@@ -131,7 +134,7 @@ def test_agents_and_heads_that_are_killed_go_on_where_they_were(tmp_path, cluste
     agent = guard.parent()
     assert agent is not None
     agent.kill()
-    fleet.until(lambda: fleet.said("returned"))
+    fleet.until(lambda: fleet.said("returned") and fleet.times_continued() == 1)
     assert len(fleet.said("is lost")) == 1
     (name,) = fleet.states()
     fleet.process.kill()
@@ -139,7 +142,7 @@ def test_agents_and_heads_that_are_killed_go_on_where_they_were(tmp_path, cluste
 
     again = Fleet(tmp_path, cluster.address, "--seed", 0, "--no-shrink")
     again.until(lambda: len(again.said("joined")) == 2)
-    again.until(lambda: "continues" in (again.slot(0) / "run.log").read_text())
+    again.until(lambda: again.times_continued() == 2)
     again.process.send_signal(signal.SIGTERM)
     assert again.ended() == 130
     assert list(again.states()) == [name]
