@@ -20,6 +20,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
 from hashlib import sha256
@@ -44,6 +45,10 @@ SLOT_SECONDS = 60.0
 """How long an agent waits for a slot whose last owner is about to end."""
 RESTART_SECONDS = 10.0
 """A campaign that was killed goes on after as long, counted from its last start."""
+LEASE_SECONDS = 300.0
+"""An agent that nobody has called for as long ends, and its campaign with it: the head cannot reach
+it, and has given it up.
+"""
 TAIL_BYTES = 4000
 
 
@@ -131,6 +136,7 @@ class Agent:
         self._check(secret)
         self._job = job
         self._slot, self._lock = _take_slot(job)
+        threading.Thread(target=self._end_alone, daemon=True).start()
         self._corpus, self._exchange = self._slot / "corpus", self._slot / "exchange"
         self._ours = self._exchange / node_name(self._corpus)
         is_new = not self._ours.exists()
@@ -174,6 +180,12 @@ class Agent:
     def _check(self, secret: str) -> None:
         if not hmac.compare_digest(secret.encode(), self._secret.encode()):
             raise InvalidMessage("a call had another secret than that of the fleet")
+        self._called = time.monotonic()
+
+    def _end_alone(self) -> None:
+        while (left := self._called + LEASE_SECONDS - time.monotonic()) > 0:
+            time.sleep(left)
+        os._exit(1)
 
     def _take_over(self, others: dict[str, Changes]) -> str:
         """Writes what others have told; returns why not, and tries again in the next call."""

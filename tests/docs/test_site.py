@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from cyclopts import App
 from cyclopts.exceptions import MissingArgumentError
 
 from fuzzshard import cli
@@ -20,6 +21,7 @@ from fuzzshard.parts.oracles import ORACLES
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+GROUPS = ("corpus", "fleet")
 PAGES = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
 
 
@@ -63,16 +65,16 @@ def test_every_option_of_every_command_is_on_the_page_of_commands(generate: Modu
     page = generate.commands()
     options = {
         name
-        for command in [*cli.app, *cli.app["corpus"]]
-        if not command.startswith("-") and command != "corpus"
-        for name in _options(command)
+        for app in (cli.app, *map(cli.app.__getitem__, GROUPS))
+        for command in app
+        if not command.startswith("-") and command not in GROUPS
+        for name in _options(app[command])
     }
-    assert {"--max-time", "--known", "--dry-run"} <= options
+    assert {"--max-time", "--known", "--dry-run", "--nodes"} <= options
     assert all(name in page for name in options)
 
 
-def _options(command: str) -> Iterator[str]:
-    app = cli.app[command] if command in cli.app else cli.app["corpus"][command]
+def _options(app: App) -> Iterator[str]:
     for argument in app.assemble_argument_collection():
         yield from (name for name in argument.names if name.startswith("--"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 import time
@@ -27,6 +28,9 @@ class OnNode(Agent):
     def _command(self) -> list[str]:
         self.commands.append(super()._command())
         return [sys.executable, "-c", self.program]
+
+    def _end_alone(self) -> None:
+        """It is in the process of the test."""
 
     def end(self) -> None:
         """As if its process had been killed."""
@@ -179,6 +183,22 @@ def test_a_local_folder_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InfraError, match="give another --local"):
         OnNode().join(SECRET, job(tmp_path / "file"))
+
+
+def test_an_agent_that_nobody_calls_any_more_ends(tmp_path):
+    program = (
+        "import sys, time, pathlib\n"
+        "from fuzzshard.fleet import agent\n"
+        "agent.LEASE_SECONDS = 0.5\n"
+        "alone = agent.Agent('')\n"
+        "job = agent.Job(options=(), seed=None, local=sys.argv[1], campaign='c', session='1', "
+        "node='a')\n"
+        "alone.join('', job)\n"
+        "time.sleep(90)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program, str(tmp_path)], timeout=60)
+    assert ended.returncode == 1
+    assert (tmp_path / "c" / "0" / "lock").exists()
 
 
 def test_versions_that_differ_are_named():
