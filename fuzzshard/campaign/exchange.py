@@ -22,7 +22,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal
@@ -46,34 +46,41 @@ from fuzzshard.corpus.store import (
     SCRIPT_FILE,
     STATS_FILE,
 )
-from fuzzshard.errors import FuzzshardError, InvalidEntry, UsageError
+from fuzzshard.errors import InvalidEntry, UsageError
 from fuzzshard.events import Event, Exchanged
 
 STOP_FILE = "stop"
 SECONDS_BETWEEN = 10.0
 """How often a campaign looks what the others have."""
+STARTING_SECONDS = 60.0
+ASKING_SECONDS = 5.0
 CLOSING_SECONDS = 10.0
-"""How long the end of a campaign waits for the last round."""
+"""How long a campaign waits for the exchange when it begins, before it works on a finding, and at
+the end.
+"""
 SILENT_SECONDS = 120.0
 """A campaign that has not written its file for as long is lost, and what it worked on is free."""
 
 
 class NodeState(msgspec.Struct, frozen=True, kw_only=True):
-    """One campaign, as it tells the others. ``claims`` has the signatures that it works on, and
-    since when (seconds since 1970); ``ended`` is why it ended.
+    """One campaign, as it tells the others. ``claims`` are the signatures that it works on;
+    ``ended`` is why it ended.
     """
 
     host: str
     pid: int
     corpus: str
-    claims: dict[str, float] = {}
+    claims: tuple[str, ...] = ()
     ended: str = ""
 
 
 def node_name(corpus: Path) -> str:
     """The name of the campaign in ``corpus`` on this machine, the same when it is continued."""
     host = re.sub(r"[^\w.-]", "_", socket.gethostname())
-    return f"{host}-{sha256(str(corpus.resolve()).encode()).hexdigest()[:8]}"
+    machine = b""  # two machines may have one host name
+    with contextlib.suppress(OSError):
+        machine = Path("/etc/machine-id").read_bytes()
+    return f"{host}-{sha256(machine + bytes(corpus.resolve())).hexdigest()[:8]}"
 
 
 def check_exchange(exchange: Path, corpus: Path) -> None:
@@ -123,19 +130,31 @@ def read_nodes(exchange: Path, now: float) -> list[NodeSeen]:
     """
     nodes = []
     for file in sorted(exchange.glob(f"*/{NODE_FILE}")):
-        with contextlib.suppress(OSError, msgspec.MsgspecError):
+        with contextlib.suppress(OSError, ValueError):
             state = msgspec.json.decode(file.read_bytes(), type=NodeState)
             nodes.append(NodeSeen(file.parent, state, max(0.0, now - file.stat().st_mtime)))
     return nodes
 
 
-class Exchange:
-    """The part of one campaign that talks with the others, in a thread of its own; any thread may
-    use it.
+@dataclasses.dataclass
+class _Question:
+    """Whether this campaign may work on ``signature``. ``too_late``: nobody waits for the answer
+    any more.
+    """
 
-    An ``exchange`` that is not there, full or read-only ends nothing: it is said once, and what is
-    found goes there when it is back. ``returned`` gets the findings that waited for another
-    campaign.
+    signature: str
+    may: bool = True
+    too_late: bool = False
+    answered: threading.Event = dataclasses.field(default_factory=threading.Event)
+
+
+class Exchange:
+    """The part of one campaign that talks with the others; any thread may use it.
+
+    Only a thread of its own reads and writes files, so a file system that hangs delays nobody for
+    long. An ``exchange`` that is not there, full or read-only ends nothing: it is said once, and
+    what is found goes there when it is back. ``returned`` gets the findings that waited for
+    another campaign.
     """
 
     def __init__(
@@ -154,179 +173,264 @@ class Exchange:
         self._ours = exchange / node_name(keeper.corpus)
         self._registry, self._keeper, self._control = registry, keeper, control
         self._returned, self._render, self._emit = returned, render, emit
-        self._claims: dict[str, float] = {}
+        self._changed = threading.Condition()
+        """Guards what follows, up to the reason."""
+        self._claims: set[str] = set()
         self._given: set[str] = set()
-        self._ours_told: dict[str, _Told] = {}
-        self._heard: dict[Path, _Told] = {}
-        self._said = (0, False)
+        """Those of the claims whose work is over, and whose end is not told yet."""
+        self._questions: list[_Question] = []
         self._reason = ""
-        self._lock = threading.Lock()
-        self._ended = threading.Event()
+        self._at_home: dict[Path, _Told] = {}
+        self._heard: dict[Path, _Told] = {}
+        self._place = (0, 0)
+        self._copied: set[str] = set()
+        """The names of what this session has put into the folder of this campaign."""
+        self._others: Collection[NodeState] = ()
+        """The other campaigns that run, as far as is known."""
+        self._seen = time.monotonic()
+        """When that was looked up last."""
+        self._problems: list[str] = []
+        self._said = (0, False)
+        self._first = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fuzzshard-exchange", daemon=True)
 
     def start(self) -> None:
-        """Takes what the others have, and goes on with that."""
+        """Takes what the others have, and goes on with that; without it where it takes too
+        long.
+        """
         self._registry.claims = self
-        self._look()
         self._thread.start()
+        self._first.wait(STARTING_SECONDS)
 
     def take(self, signature: str) -> bool:
-        """Whether this campaign may work on ``signature``; not while another one does.
+        """Whether this campaign may work on ``signature``: not while another one does, as far as
+        that can be found out.
 
-        Of two that begin at the same moment the first goes on.
+        Of two that ask at the same moment neither may, and both ask again later.
         """
-        with self._lock:
+        with self._changed:
             self._given.discard(signature)
-            try:
-                self._write_state()
-                if signature in self._claimed_by_others():
-                    return False
-                mine = self._claims[signature] = time.time()
-                self._write_state()
-                other = self._claimed_by_others().get(signature)
-            except (OSError, FuzzshardError):
+            if signature in self._claims:
                 return True
-            if other is not None and other < (mine, self._ours.name):
-                del self._claims[signature]
-                return False
-            return True
+            self._claims.add(signature)
+            self._questions.append(question := _Question(signature))
+            self._changed.notify()
+        question.answered.wait(ASKING_SECONDS)
+        with self._changed:
+            question.too_late = True
+            return question.may
 
     def give(self, signature: str) -> None:
         """The work on ``signature`` is over. The others hear that once they have what came of
         it.
         """
-        with self._lock:
+        with self._changed:
             self._given.add(signature)
 
     def close(self, reason: str) -> None:
         """Tells what is left to tell, and that this campaign has ended; waits no longer for a file
         system that hangs.
         """
-        self._reason = reason or "ended"
-        self._ended.set()
-        self._thread.join(CLOSING_SECONDS)
+        with self._changed:
+            self._reason = reason or "ended"
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join(CLOSING_SECONDS)
         self._return(self._registry.elsewhere)
 
     def _run(self) -> None:
-        while not self._ended.wait(SECONDS_BETWEEN):
-            self._look()
-        with self._lock:
-            self._given.update(self._claims)
         self._look()
+        self._first.set()
+        looked = time.monotonic()
+        while not self._reason:
+            with self._changed:
+                left = looked + SECONDS_BETWEEN - time.monotonic()
+                self._changed.wait_for(lambda: self._questions or self._reason, max(0.0, left))
+                questions, self._questions = self._questions, []
+            for question in questions:
+                self._answer(question)
+            if not self._reason and looked + SECONDS_BETWEEN <= time.monotonic():
+                self._look()
+                looked = time.monotonic()
+        self._problems.clear()
+        with self._trying():
+            self._be_there()
+            self._tell()
+            self._write_state()
+        if self._problems:
+            self._say([])
+
+    def _answer(self, question: _Question) -> None:
+        """Says that this campaign works on it, looks whether another one has said so, and steps
+        back then.
+        """
+        self._problems.clear()
+        others: Collection[NodeState] = ()
+        with self._trying():
+            self._be_there()
+            self._write_state()
+            others = self._look_around()
+        with self._changed:
+            is_free = not any(question.signature in state.claims for state in others)
+            if not (is_free or question.too_late):
+                question.may = False
+                self._claims.discard(question.signature)
+        question.answered.set()
+        if not question.may:
+            with self._trying():
+                self._write_state()
 
     def _look(self) -> None:
-        """One round: tells, takes, and hears who works on what."""
-        nodes, learned, problem = self._said[0], list[str](), ""
-        with self._lock:
-            given = set(self._given)
-        try:
-            problem = self._hear()
-            self._tell()
-            self._release(given)
-            learned = self._learn()
-            self._return(set(self._registry.elsewhere) - set(self._claimed_by_others()))
-            nodes = 1 + len(self._living())
+        """One round: hears who works on what, tells, and takes. Where one thing cannot be done the
+        others are.
+        """
+        self._problems.clear()
+        learned: list[str] = []
+        with self._changed:
+            given = frozenset(self._given)
+        with self._trying():
             if (stop := self._exchange / STOP_FILE).exists():
                 self._control.halt(f"{stop} is there")
+        waiting = set(self._registry.elsewhere)
+        is_there = False
+        with self._trying():
+            self._be_there()
+            is_there = True
+            self._write_state()
+            self._others = self._look_around()
+            self._seen = time.monotonic()
+        if time.monotonic() - self._seen > SILENT_SECONDS:
+            self._others = ()
+        # Who has given a claim up by now has told what came of it, which is heard next.
+        waiting -= {signature for state in self._others for signature in state.claims}
+        if is_there:
+            with self._trying():
+                self._hear()
+            with self._trying():
+                if self._tell():
+                    self._release(given)
+            self._learn(learned)
+        self._return(waiting)
+        self._say(learned)
+
+    def _be_there(self) -> None:
+        """Makes the folder of this campaign; where it is another one than before, as after a
+        mount, nothing is told there yet.
+        """
+        self._ours.mkdir(exist_ok=True)
+        folder = self._ours.stat()
+        if self._place != (folder.st_dev, folder.st_ino):
+            self._place = (folder.st_dev, folder.st_ino)
+            self._copied.clear()
+
+    @contextlib.contextmanager
+    def _trying(self) -> Iterator[None]:
+        """Keeps what goes wrong within, to be said, and goes on."""
+        try:
+            yield
         except Exception as error:  # a thread has nobody above it
-            problem = str(error) or repr(error)
-        if learned or (nodes, bool(problem)) != self._said:
-            self._said = (nodes, bool(problem))
-            elapsed = self._control.elapsed()
-            self._emit(
-                Exchanged(nodes=nodes, learned=tuple(learned), problem=problem, elapsed=elapsed)
+            self._problems.append(str(error) or repr(error))
+
+    def _say(self, learned: Collection[str]) -> None:
+        said = (1 + len(self._others), bool(self._problems))
+        if not learned and said == self._said:
+            return
+        self._said = said
+        self._emit(
+            Exchanged(
+                nodes=said[0],
+                learned=tuple(learned),
+                problem=next(iter(self._problems), ""),
+                elapsed=self._control.elapsed(),
             )
+        )
 
-    def _hear(self) -> str:
-        """Reads what others have told since the last round; returns what is wrong with an entry
-        that cannot be read.
+    def _hear(self) -> None:
+        """Reads what others have told since the last round, and what this campaign told before it
+        lost its corpus.
         """
-        problem, heard = "", {}
+        heard = {}
         for file in self._exchange.glob(f"*/{FINDINGS_FOLDER}/*/{CASE_FILE}"):
-            if self._ours not in file.parents:
-                try:
+            at_home = self._corpus / FINDINGS_FOLDER / file.parent.name / CASE_FILE
+            if self._ours not in file.parents or not at_home.exists():
+                with self._trying():
                     heard[file] = _read(file, self._heard.get(file))
-                except (OSError, InvalidEntry) as error:
-                    problem = problem or str(error)
         self._heard = heard
-        return problem
 
-    def _tell(self) -> None:
-        """Makes the folder of this campaign a copy of what it has found and others have not."""
-        theirs = {told.key for told in self._heard.values() if told.is_done}
-        here = set()
-        for file in (self._corpus / FINDINGS_FOLDER).glob(f"*/{CASE_FILE}"):
-            here.add(name := file.parent.name)
-            before = self._ours_told.get(name)
-            with contextlib.suppress(FileNotFoundError, InvalidEntry):
-                told = self._ours_told[name] = _read(file, before)
-                target = self._ours / FINDINGS_FOLDER / name
-                is_new = told is not before or not target.exists()
-                if told.is_ours_to_tell and told.key not in theirs and is_new:
-                    _copy(file.parent, target)
-        for folder in (self._ours / FINDINGS_FOLDER).glob("*"):
-            if folder.name not in here:
-                shutil.rmtree(folder)
-        if (stats := self._corpus / STATS_FILE).exists():
-            write_atomic(self._ours / STATS_FILE, stats.read_bytes())
-
-    def _release(self, given: set[str]) -> None:
-        """Gives up the claims whose end the others may hear, and says that this campaign
-        lives.
+    def _tell(self) -> bool:
+        """Makes the folder of this campaign a copy of what it has found and others have not;
+        whether all of that went well.
         """
-        with self._lock:
-            for signature in given & self._given:
-                self._claims.pop(signature, None)
-                self._given.remove(signature)
+        theirs = {told.key for told in self._heard.values() if told.is_done}
+        before, self._at_home = self._at_home, {}
+        problems, names = len(self._problems), set()
+        for file in (self._corpus / FINDINGS_FOLDER).glob(f"*/{CASE_FILE}"):
+            names.add(name := file.parent.name)
+            with self._trying(), contextlib.suppress(FileNotFoundError, InvalidEntry):
+                told = _read(file, before.get(file))
+                is_known = told.key in theirs and name not in self._copied
+                is_new = told is not before.get(file) or name not in self._copied
+                if told.is_ours_to_tell and not is_known and is_new:
+                    _copy(file.parent, self._ours / FINDINGS_FOLDER / name)
+                    self._copied.add(name)
+                self._at_home[file] = told
+        for name in self._copied - names:
+            shutil.rmtree(self._ours / FINDINGS_FOLDER / name, ignore_errors=True)
+            self._copied.remove(name)
+        if (stats := self._corpus / STATS_FILE).exists():
+            with self._trying():
+                write_atomic(self._ours / STATS_FILE, stats.read_bytes())
+        return len(self._problems) == problems
+
+    def _release(self, given: Collection[str]) -> None:
+        """Gives up the claims whose end the others may hear."""
+        with self._changed:
+            over = self._given.intersection(given)
+            self._claims -= over
+            self._given -= over
+        if over:
             self._write_state()
 
     def _write_state(self) -> None:
+        """Says that this campaign lives, and what it works on."""
+        with self._changed:
+            claims, reason = tuple(sorted(self._claims)), self._reason
         state = NodeState(
             host=socket.gethostname(),
             pid=os.getpid(),
             corpus=str(self._corpus.resolve()),
-            claims=self._claims,
-            ended=self._reason,
+            claims=() if reason else claims,
+            ended=reason,
         )
         write_atomic(self._ours / NODE_FILE, msgspec.json.encode(state) + b"\n")
 
-    def _learn(self) -> list[str]:
-        """Takes over what others have finished and this campaign has not; returns where it is
-        now.
+    def _learn(self, learned: list[str]) -> None:
+        """Takes over what others have finished and this campaign has not; ``learned`` gets where
+        it is now.
         """
-        learned = []
         for file, told in sorted(self._heard.items()):
-            if not told.is_done or self._keeper.has(told.key):
-                continue
-            entry = read_entry(file)
-            if set(entry.preload) <= set(map(str, self._keeper.preload)):
-                folder = add(Stored(file, file.parent, entry), self._corpus, self._render)
-                self._keeper.learn(folder, entry)
-                self._registry.learn(known_of(folder / CASE_FILE, entry))
-                learned.append(str(folder))
-        return learned
+            usable = told.is_done and told.preload <= set(map(str, self._keeper.preload))
+            if usable and not self._keeper.has(told.key):
+                with self._trying():
+                    entry = read_entry(file)
+                    folder = add(Stored(file, file.parent, entry), self._corpus, self._render)
+                    self._keeper.learn(folder, entry)
+                    self._registry.learn(known_of(folder / CASE_FILE, entry))
+                    learned.append(str(folder))
 
     def _return(self, signatures: Collection[str]) -> None:
         """What waited for the work of others on ``signatures`` is looked at again."""
         for signature in signatures:
             self._returned.extend(self._registry.return_from_elsewhere(signature))
 
-    def _living(self) -> list[tuple[str, NodeState]]:
+    def _look_around(self) -> list[NodeState]:
         """The other campaigns that run, by what the clock of the file system says."""
         now = (self._ours / NODE_FILE).stat().st_mtime
         return [
-            (node.name, node.state)
+            node.state
             for node in read_nodes(self._exchange, now)
             if node.name != self._ours.name and node.condition == "running"
         ]
-
-    def _claimed_by_others(self) -> dict[str, tuple[float, str]]:
-        """The signatures that others work on: since when, and who; the first where several do."""
-        claims: dict[str, tuple[float, str]] = {}
-        for name, state in self._living():
-            for signature, since in state.claims.items():
-                claims[signature] = min((since, name), claims.get(signature, (since, name)))
-        return claims
 
 
 @dataclasses.dataclass(frozen=True)
@@ -337,6 +441,7 @@ class _Told:
 
     changed: int
     key: FindingKey
+    preload: frozenset[str]
     is_done: bool
     is_ours_to_tell: bool
 
@@ -350,6 +455,7 @@ def _read(file: Path, before: _Told | None) -> _Told:
     return _Told(
         changed=changed,
         key=finding_key(entry.signature, entry.case),
+        preload=frozenset(entry.preload),
         is_done=is_done(entry),
         is_ours_to_tell=entry.status.is_finding and not entry.cause,
     )

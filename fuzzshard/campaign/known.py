@@ -125,6 +125,7 @@ class Registry:
 
     def __init__(self) -> None:
         self.known: list[Known] = []
+        self._known_at: dict[Path, Known] = {}
         self._unresolved: list[Path] = []
         self.suspects: list[Path] = []
         self.num_flaky = 0
@@ -193,29 +194,20 @@ class Registry:
         ``found`` is parked.
         """
         signature = found.verdict.signature
-        if self._parks(found):
-            return False
-        # Without the lock: this reads files of a file system that may be slow.
-        is_elsewhere = self.claims is not None and not self.claims.take(signature)
         with self._lock:
-            if (parked := self._busy.get(signature)) is not None:  # another world was faster
+            if (parked := self._busy.get(signature)) is not None:
                 parked.append(found)
-                return False
-            if is_elsewhere:
-                self._busy[signature] = [found]
-                self._elsewhere.add(signature)
                 return False
             self._busy[signature] = []
             self._claimed[signature] = found
+        # Without the lock: this waits for a file system that may be slow.
+        if self.claims is None or self.claims.take(signature):
             return True
-
-    def _parks(self, found: Found) -> bool:
-        """Whether another world works on what ``found`` shows; then it is parked."""
         with self._lock:
-            parked = self._busy.get(found.verdict.signature)
-            if parked is not None:
-                parked.append(found)
-            return parked is not None
+            del self._claimed[signature]
+            self._busy[signature].insert(0, found)
+            self._elsewhere.add(signature)
+        return False
 
     def settle(self, found: Found, known: Known | None) -> list[Found]:
         """Ends the work on ``found``, with what became of it; the parked cases to look at
@@ -225,11 +217,10 @@ class Registry:
         with self._lock:
             if known is not None:
                 self._add(known)
+            if self.claims is not None:
+                self.claims.give(signature)
             del self._claimed[signature]
-            parked = self._busy.pop(signature)
-        if self.claims is not None:
-            self.claims.give(signature)
-        return parked
+            return self._busy.pop(signature)
 
     @property
     def elsewhere(self) -> tuple[str, ...]:
@@ -244,17 +235,17 @@ class Registry:
             return self._busy.pop(signature, [])
 
     def learn(self, known: Known) -> None:
-        """Another node has found ``known``."""
+        """``known`` was found before this campaign, or by another node."""
         with self._lock:
             self._add(known)
 
     def _add(self, known: Known) -> None:
-        for other in self.known:
-            if other.path == known.path:
-                other.cause &= known.cause
-                other.hits += known.hits
-                return
-        self.known.append(known)
+        other = self._known_at.setdefault(known.path, known)
+        if other is known:
+            self.known.append(known)
+        else:
+            other.cause &= known.cause
+            other.hits += known.hits
 
     def leave_unresolved(self, found: Found) -> None:
         """The campaign ended before the work on ``found`` was done; it stays saved as far as it
@@ -282,10 +273,10 @@ class Registry:
         already.
         """
         with self._lock:
-            for known in self.known:
-                if known.path == found.path:
-                    known.hits += 1
-                    known.saved_before = False
+            known = self._known_at.get(found.path) if found.path else None
+            if known is not None:
+                known.hits += 1
+                known.saved_before = False
 
     def all(self) -> tuple[Known, ...]:
         """Every distinct finding, in the order in which they were settled."""

@@ -132,6 +132,8 @@ class _Coordinator:
         exchange = self._exchange(keeper)
         try:
             with signals_call(self._on_signal):
+                if exchange is not None:
+                    exchange.start()
                 for number, config in enumerate(self.session.configs):
                     self.num_running += 1
                     thread = threading.Thread(
@@ -147,18 +149,20 @@ class _Coordinator:
         finally:
             self._abandon(cases)
             self.spares.close()
+            if exchange is not None:
+                with signals_call(lambda: None):  # it waits for some seconds only
+                    exchange.close("interrupted" if self.interrupted else self.control.reason)
         if exchange is not None:
-            exchange.close("interrupted" if self.interrupted else self.control.reason)
             self._deliver_the_rest()
         self.session.leave_unfinished()
         return self._deliver_finished()
 
     def _exchange(self, keeper: Keeper) -> Exchange | None:
-        """What talks with campaigns on other nodes, and has begun to."""
+        """What talks with campaigns on other nodes."""
         session = self.session
         if session.options.exchange is None:
             return None
-        exchange = Exchange(
+        return Exchange(
             session.options.exchange,
             registry=session.registry,
             keeper=keeper,
@@ -167,8 +171,6 @@ class _Coordinator:
             render=self.tools.render,
             emit=self.queue.put,
         )
-        exchange.start()
-        return exchange
 
     @contextlib.contextmanager
     def _world(self, config: WorldConfig) -> Iterator[WorldHandle]:

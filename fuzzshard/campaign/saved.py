@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 from collections.abc import Collection
 from pathlib import Path
@@ -13,6 +14,12 @@ from fuzzshard.corpus.entry import Confirmation, CorpusEntry
 from fuzzshard.corpus.expectation import Expected, expected, seen_elsewhere
 from fuzzshard.corpus.store import CASE_FILE, UNSHRUNK_FILE, entry_files
 from fuzzshard.errors import InvalidEntry
+
+
+@functools.cache
+def _torch() -> str:
+    """The release that is installed."""
+    return importlib.metadata.version("torch")
 
 
 def load_known(
@@ -30,7 +37,7 @@ def load_known(
     wrong with them.
     """
     registry = Registry()
-    torch = importlib.metadata.version("torch")
+    torch = _torch()
     for file in entry_files(corpus for corpus in corpora if corpus.exists()):
         try:
             entry = read_entry(file)
@@ -45,7 +52,7 @@ def load_known(
         elsewhere = preload is not None and not set(entry.preload) <= set(preload)
         is_finished = entry.confirmed is not None and not entry.unshrunk
         if entry.status.is_finding and not elsewhere and (is_finished or unfinished):
-            registry.known.append(known_of(file, entry))
+            registry.learn(known_of(file, entry))
     return registry
 
 
@@ -59,7 +66,7 @@ def known_of(file: Path, entry: CorpusEntry) -> Known:
         confirmed=entry.confirmed or Confirmation(),
         saved_before=True,
         internal=entry.internal,
-        elsewhere=seen_elsewhere(entry, importlib.metadata.version("torch")),
+        elsewhere=seen_elsewhere(entry, _torch()),
     )
 
 

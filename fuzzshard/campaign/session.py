@@ -88,7 +88,8 @@ class Session:
             unfinished=False,
             mends=self.mends,
         )
-        self.registry.known.extend(saved.known)
+        for known in saved.known:
+            self.registry.learn(known)
         self.registry.examples.update(saved.examples)
         if (campaign := self.plan.campaign) is not None:
             self._cases_before = restore_counts(history, campaign, self.tally, self._reached)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from pathlib import Path
 
 from fuzzshard.errors import InfraError
@@ -15,7 +16,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 
     Raises :class:`InfraError` for a full disk or a folder that cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:

@@ -46,8 +46,8 @@ SLOT_SECONDS = 60.0
 RESTART_SECONDS = 10.0
 """A campaign that was killed goes on after as long, counted from its last start."""
 LEASE_SECONDS = 300.0
-"""An agent that nobody has called for as long ends, and its campaign with it: the head cannot reach
-it, and has given it up.
+"""An agent that nobody has called for as long ends, and its campaign with it: the head has given
+it up.
 """
 TAIL_BYTES = 4000
 

@@ -144,9 +144,8 @@ def _unsharded(held: GroupState) -> Iterator[Left]:
 
 def _lost(held: GroupState) -> Iterator[Left]:
     """ "Keeping the storage preserves its data pointers" (``set_keep_unsharded_storage``)."""
-    for fqn, elements in held.unsharded.items():
-        if not elements:
-            yield Left("memory", f"unsharded {fqn}", "no memory", "kept")
+    for fqn in held.freed:
+        yield Left("memory", f"unsharded {fqn}", "no memory", "kept")
 
 
 def _communication(held: GroupState, group: Group, flags: Set[str]) -> Iterator[Left]:

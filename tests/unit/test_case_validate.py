@@ -202,6 +202,16 @@ def test_what_recomputation_depends_on_stays_until_the_backward(op):
         validate(broken, 4)
 
 
+def test_where_engines_train_something_else_only_losses_are_comparable():
+    frozen = replace(VALID, freezes=(Freeze(target="inner"),))
+    thaw = SetRequiresGrad(target="inner.a", value=True, engines_only=True)
+    case = replace(frozen, schedule=(thaw, *VALID.schedule))
+    with pytest.raises(InvalidCase, match="do not train the same parameters at 'inner.a'"):
+        validate(case, 4)
+    assert validate(replace(case, observe="losses"), 4)
+    assert validate(replace(case, freezes=()), 4)
+
+
 def test_batch_norm_needs_two_values_per_channel():
     norm = Child(name="norm", module=BatchNorm())
     root = Block(

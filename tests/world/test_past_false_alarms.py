@@ -319,6 +319,7 @@ PAST: dict[str, Case] = {
         inputs=Inputs(batch=2, seq=2, tensors=(TensorSpec(size=2),)),
         wrap=(),
         values="gaussian",
+        observe="losses",
     ),
     "a hook of the user finds no gradient of a parameter that was frozen since": make_case(
         chain(a=LINEAR),

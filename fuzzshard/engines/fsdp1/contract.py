@@ -30,6 +30,10 @@ _FREEZING = (
     "all frozen or "
     "all non-frozen.'"
 )
+_VIEWS = (
+    f"{_CLASS}: 'FSDP replaces managed modules' parameters with torch.Tensor views during forward "
+    "and backward computation'"
+)
 _NO_SYNC = (
     "fully_sharded_data_parallel.py, no_sync: 'gradients will be accumulated in module variables, "
     "which will "
@@ -143,9 +147,7 @@ def _model(case: Case) -> Iterator[Exclusion]:
             yield Exclusion(
                 f"{path!r} is called by another method than forward, which alone gathers its "
                 "parameters",
-                f"{_CLASS}: 'FSDP replaces managed modules' parameters with torch.Tensor views "
-                "during "
-                "forward and backward computation'",
+                _VIEWS,
             )
     if not case.fsdp1.does("has_originals"):
         for freeze in case.freezes:
@@ -187,6 +189,11 @@ def _of_schedule(case: Case, skipped: Collection[int]) -> Iterator[Exclusion]:
                 f"{_CLASS}: 'You should avoid modifying the parameters between forward and "
                 "backward'",
             )
+        elif op.adds and forwarded and case.fsdp1.does("has_originals"):
+            yield Exclusion(
+                "the optimizer gets parameters between forward and backward, when they are views",
+                _VIEWS,
+            )
         if op.toggle:
             yield from _of_toggle(at, op.toggle, holds_gradients=holds_gradients)
         if op.call:
@@ -215,8 +222,7 @@ def _of_op(op: Op) -> Iterator[Exclusion]:
     if op.hooked:
         yield Exclusion(
             "a hook on a parameter: backwards come to views of its flat parameter",
-            f"{_CLASS}: 'FSDP replaces managed modules' parameters with torch.Tensor views during "
-            "forward and backward computation'",
+            _VIEWS,
         )
     if op.factor is not None:
         yield Exclusion(
@@ -254,8 +260,7 @@ def _of_toggle(at: ScheduleState, toggle: Toggle, *, holds_gradients: bool) -> I
     if at.pending:
         yield Exclusion(
             "requires_grad changes between forward and backward, when parameters are views",
-            f"{_CLASS}: 'FSDP replaces managed modules' parameters with torch.Tensor views during "
-            "forward and backward computation'",
+            _VIEWS,
         )
     elif not toggle.value and holds_gradients and not ranks_differ(at.case):
         yield Exclusion(

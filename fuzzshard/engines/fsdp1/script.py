@@ -138,13 +138,17 @@ def _policy(case: Case, units: tuple[str, ...]) -> str:
     """
     wrapped = {c.module for c in case.checkpoints if c.implementation == "wrapper"}
 
-    def of(path: str) -> str:
-        module = facts(case).modules[path]
-        kind = constructor(module, 1, class_name(path)).partition("(")[0]
-        return "CheckpointWrapper" if path in wrapped else kind
-
     modules = facts(case).modules
+    kinds = {
+        path: constructor(module, 1, class_name(path)).partition("(")[0]
+        for path, module in modules.items()
+    }
+
+    def of(path: str) -> str:
+        return "CheckpointWrapper" if path in wrapped else kinds[path]
+
     others = [of(path) for path in modules if path and path not in units]
+    others += [kinds[path] for path in wrapped]
     inner = [part for leaf in facts(case).leaves.values() for part in leaf.apart(1).values()]
     others += [part.constructor(1).partition("(")[0] for part in inner]
     if {of(path) for path in units}.isdisjoint(others):

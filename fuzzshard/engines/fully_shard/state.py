@@ -73,7 +73,8 @@ def unsharded_elements(fsdp_param: Any) -> int:
 class GroupState(NamedTuple):
     """What one ``FSDPParamGroup`` holds between two ops.
 
-    ``unsharded`` has the elements of memory that its unsharded parameters take, by FQN.
+    ``unsharded`` has the elements of memory that its unsharded parameters take, by FQN, and
+    ``freed`` those of them that have elements and no memory.
     ``gathers`` says that an all-gather was issued and is not used yet, ``keeps_buffer`` that the
     output of one is kept although it was copied out; ``reduces`` that inputs or events of
     reductions are kept, ``partial`` that a sum over shards waits for its all-reduce, ``idle`` that
@@ -82,6 +83,7 @@ class GroupState(NamedTuple):
     """
 
     unsharded: dict[str, int]
+    freed: tuple[str, ...] = ()
     keeps_buffer: bool = False
     gathers: bool = False
     reduces: bool = False
@@ -94,10 +96,11 @@ def group_state(group: Any, names: Mapping[int, str]) -> GroupState:
     state = GroupState({names[id(part)]: 0 for part in group.fsdp_params})
     if works(UNSHARDED_MEMORY):
         with reading(UNSHARDED_MEMORY):
+            unsharded = {names[id(part)]: unsharded_elements(part) for part in group.fsdp_params}
+            holding = [names[id(part)] for part in group.fsdp_params if part._orig_size.numel()]
             state = state._replace(
-                unsharded={
-                    names[id(part)]: unsharded_elements(part) for part in group.fsdp_params
-                },
+                unsharded=unsharded,
+                freed=tuple(fqn for fqn in holding if not unsharded[fqn]),
                 keeps_buffer=_has_run(group) and group.comm_ctx.all_gather_state is not None,
             )
     if works(GROUP_STATES):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 from typing_extensions import override
 
+from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import op
 
 
@@ -36,6 +37,13 @@ class SetRequiresGrad(op.Op, tag="set_requires_grad", frozen=True, kw_only=True)
     def check(self, at: op.Checked) -> None:
         at.check_requires_grad()
         at.check_has_parameters(self.target, self.tag)
+        named = at.parameters_at(self.target)
+        changed = named & at.frozen if self.value else named - at.frozen
+        if self.engines_only and changed and at.case.observe != "losses":
+            raise InvalidCase(
+                f"engines and the reference do not train the same parameters at {self.target!r}",
+                'observe="losses", which are all that is comparable then',
+            )
 
     @override
     def features(self, at: op.ScheduleState) -> op.Features:

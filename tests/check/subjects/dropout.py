@@ -17,7 +17,7 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         branch = self.dropout(torch.tanh(self.linear(x)))
         if self.training:
-            branch = branch * torch.bernoulli(torch.full((len(x), 1), 0.8)) / 0.8
+            branch = branch * torch.bernoulli(torch.full((len(x), 1), 0.8, device=x.device)) / 0.8
         return x + branch
 
 

@@ -34,10 +34,11 @@ def loss_weight(tokens: Tensor) -> float:
 def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, batches: list[Any]) -> Tensor:
     """Count tokens over all ranks. Ranks' gradients are averaged, so each is worth the world."""
     ranks = dist.get_world_size() if dist.is_initialized() else 1
-    count = torch.tensor(sum(loss_weight(tokens) for tokens in batches))
+    device = batches[0].device
+    count = torch.tensor(sum(loss_weight(tokens) for tokens in batches), device=device)
     if ranks > 1:
         dist.all_reduce(count)
-    total = torch.zeros(())
+    total = torch.zeros((), device=device)
     for tokens in batches:
         error = loss(model(tokens), tokens) * loss_weight(tokens) / count
         (error * ranks).backward()
