@@ -206,7 +206,7 @@ def test_where_engines_train_something_else_only_losses_are_comparable():
     frozen = replace(VALID, freezes=(Freeze(target="inner"),))
     thaw = SetRequiresGrad(target="inner.a", value=True, engines_only=True)
     case = replace(frozen, schedule=(thaw, *VALID.schedule))
-    with pytest.raises(InvalidCase, match="do not train the same parameters at 'inner.a'"):
+    with pytest.raises(InvalidCase, match="do not train the same parameters at 'inner"):
         validate(case, 4)
     assert validate(replace(case, observe="losses"), 4)
     assert validate(replace(case, freezes=()), 4)
