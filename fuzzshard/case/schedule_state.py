@@ -56,6 +56,8 @@ class ScheduleState:
         """The parameters that do not require a gradient."""
         self.optimized = self._made_of()
         """The parameters that the optimizer has, frozen ones included."""
+        self.stepped: set[str] = set()
+        """The parameters that are changed within backwards that bring them a gradient."""
         self.paths: dict[str, int] = {}
         """The path of every block with alternatives; 0 where it is not named."""
         self.cast: Dtype | None = None
@@ -200,6 +202,8 @@ class ScheduleState:
         if op.grad_enabled is not None:
             self.grad_enabled = op.grad_enabled
         self.loaded |= op.loads
+        if op.hooked and op.hooked.steps:
+            self.stepped.add(op.hooked.parameter)
         if op.adds is not None:
             self.optimized |= self.parameters_at(op.adds)
         if op.casts_to or op.rebuilds:

@@ -219,10 +219,36 @@ class Checked(ScheduleState):
             self._unfinished = frozenset()
         if self.case.finalize is not None:
             self._check_finalize(op)
+        if (op.takes or op.aborts) and self.stepped:
+            self._check_steps_in_backward(op)
         if op.updates and self._unfinished:
             raise InvalidCase(
                 "a step follows a backward with is_last_backward=False",
                 "it is for backwards that another one follows before the step",
+            )
+
+    def _check_steps_in_backward(self, op: Op) -> None:
+        """A step is for sharded parameters that no graph needs any more, as any other is."""
+        if op.aborts:
+            raise InvalidCase(
+                "parameters change within backwards, and one ends with an exception",
+                "nothing says which of them it has reached: leave one of the two out",
+            )
+        if self.pending or op.retains:
+            raise InvalidCase(
+                "parameters change within a backward, and another one needs them",
+                "autograd refuses parameters that were changed in place: run it first",
+            )
+        if self.off["reshard_after_backward"] or self._unfinished:
+            raise InvalidCase(
+                "parameters change within a backward that leaves them unsharded, or its reduction "
+                "unfinished",
+                "let backwards reshard and finish",
+            )
+        if self.case.optimizer.does("scales"):
+            raise InvalidCase(
+                "a GradScaler, and steps within backwards that take scaled gradients",
+                "leave one of the two out",
             )
 
     @property

@@ -46,6 +46,11 @@ class Known:
         self.sure |= names.sure
         self.maybe = (self.maybe | names.maybe) - self.sure
 
+    def remove(self, names: set[str], *, sure: bool) -> None:
+        """Removes ``names``, or what may be gone, unless ``sure``."""
+        self.maybe = (self.maybe - names) if sure else self.maybe | (self.sure & names)
+        self.sure -= names
+
     def within(self, names: set[str]) -> Known:
         """Those of ``names``."""
         return Known(self.sure & names, self.maybe & names)
@@ -130,7 +135,9 @@ class _Walk:
         for owner, held in self.unreduced.items():
             if self.at.flags.synced(owner):
                 sure = owner is UNMANAGED or bool(held & came)
-                self.grads.add(Known(set(held)) if sure else Known(maybe=set(held)))
+                new = held - self.at.stepped
+                self.grads.add(Known(new) if sure else Known(maybe=new))
+                self.grads.remove(held & self.at.stepped, sure=sure)
                 if sure:
                     held.clear()
         for fqn, owner in self.found.owners.items():

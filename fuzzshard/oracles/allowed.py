@@ -74,8 +74,9 @@ def _first_save_without_state(case: Case, fqn: str) -> int:
     It was frozen or not used until then, or a ``GradScaler`` may have skipped its steps.
     """
     arrived, has_gradient = arrivals(case), False
-    for index, op in enumerate(case.schedule):
-        has_gradient |= fqn in arrived.get(index, ())
+    for at in follow(case):
+        index, op = at.index, at.op
+        has_gradient |= fqn in arrived.get(index, frozenset()) - at.stepped
         if op.updates and has_gradient and not case.optimizer.does("scales"):
             break
         if op.via == "dcp":
@@ -107,9 +108,11 @@ def _first_step_at_the_rate_of_a_save(case: Case) -> int:
     ever, waiting, stepped = set[str](), set[str](), set[str]()
     saved = changed = False
     kept = frozenset[str](), False, False
-    for index, op in enumerate(case.schedule):
-        ever |= arrived.get(index, frozenset())
-        waiting |= arrived.get(index, frozenset())
+    for at in follow(case):
+        index, op = at.index, at.op
+        came = arrived.get(index, frozenset()) - at.stepped
+        ever |= came
+        waiting |= came
         if op.zeroes_gradients and op.set_to_none:
             waiting.clear()
         if op.casts_to or op.rebuilds:  # the optimizer and its scheduler are made anew

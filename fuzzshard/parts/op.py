@@ -107,11 +107,12 @@ class Toggle(NamedTuple):
 
 class Hooked(NamedTuple):
     """A parameter whose gradients go through a hook of the user: those that come, or all that has
-    ``accumulated``.
+    ``accumulated``. One that ``steps`` changes the parameter and has no gradient afterwards.
     """
 
     parameter: str
     accumulated: bool
+    steps: bool = False
 
 
 class Choice(NamedTuple):

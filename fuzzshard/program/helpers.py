@@ -90,6 +90,16 @@ def scaling_grad(scale):  # a hook of the user on a parameter
     return hook
 """
 
+_STEPPING = """
+def stepping(rate):  # a hook of the user on a parameter: an optimizer that steps within backward
+    def hook(p):
+        if p.grad is not None:  # frozen since forward
+            with torch.no_grad():
+                p.sub_(p.grad, alpha=rate)
+            p.grad = None
+    return hook
+"""
+
 _SCALING_GRADIENTS = """
 def scaling_gradients(scale):  # a hook of the user on an optimizer
     def hook(optimizer, args, kwargs):
@@ -140,6 +150,7 @@ SOURCES = {
     "scaling": _SCALING,
     "hooking": _HOOKING,
     "scaling_grad": _SCALING_GRAD,
+    "stepping": _STEPPING,
     "scaling_gradients": _SCALING_GRADIENTS,
     "scaling_parameters": _SCALING_PARAMETERS,
     "fill_state": _FILL_STATE,

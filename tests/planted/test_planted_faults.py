@@ -107,6 +107,7 @@ DIVERGED = "divergence/fully_shard"
 
 ADAM = Optimizer(kind="adam")
 HOOKED = RegisterParameterHook(hook="post_accumulate_grad_hook", target="a.bias")
+STEPPING = RegisterParameterHook(hook="step_in_backward", scale=0.125, target="a.bias")
 HALVED = Optimizer(lr_scheduler="step_lr")
 AGAIN_AT = TWO_STEPS.index(AGAIN)
 LOAD_AT = 6
@@ -182,6 +183,12 @@ DIVERGENCES = {
     ),
     "drops_hooks_of_parameters": Planted(
         make_case(schedule=(HOOKED, *ONE_STEP)), f"{DIVERGED}/gradient", BACKWARD_AT + 1, "a.bias"
+    ),
+    "restores_cleared_gradients": Planted(
+        make_case(schedule=(STEPPING, *ONE_STEP)),
+        f"{DIVERGED}/gradient/unexpected",
+        BACKWARD_AT + 1,
+        "a.bias",
     ),
     "drops_hooks_of_optimizers": Planted(
         make_case(

@@ -61,6 +61,7 @@ RETAINED = (
     "not applicable: a second backward of a forward, of which DDP synchronises the first "
     "(https://github.com/pytorch/pytorch/issues/47260)"
 )
+STEPPED = "not applicable: a step within the backward, before DDP has averaged what it takes"
 UNSYNCED = "not applicable: a step on gradients that were not synchronised"
 
 _NO_SYNC = flag("requires_gradient_sync", False), flag("requires_gradient_sync", True)
@@ -121,6 +122,17 @@ SCHEDULES = {
             RegisterParameterHook(hook="post_accumulate_grad_hook", target="a.weight"),
             *(FORWARD, BACKWARD, AGAIN, BACKWARD, STEP),
         ),
+    ),
+    "steps within backwards": bounded(
+        None,
+        (
+            *(
+                RegisterParameterHook(hook="step_in_backward", scale=0.125, target=target)
+                for target in ("a.weight", "a.bias", "b.weight", "b.bias")
+            ),
+            *(FORWARD, BACKWARD, AGAIN, BACKWARD, STEP),
+        ),
+        ddp=STEPPED,
     ),
     "users' hooks on optimizers": bounded(
         None, (*(RegisterStepHook(hook=hook) for hook in get_args(OfSteps)), *TWO_STEPS)

@@ -12,8 +12,10 @@ from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import (
+    Abort,
     Backward,
     Forward,
+    RegisterParameterHook,
     Reshard,
     SetFlag,
     SetMode,
@@ -200,6 +202,31 @@ def test_what_recomputation_depends_on_stays_until_the_backward(op):
     )
     with pytest.raises(InvalidCase, match="between a checkpointed forward and its backward"):
         validate(broken, 4)
+
+
+STEPPING = RegisterParameterHook(hook="step_in_backward", target="head.weight")
+
+
+@pytest.mark.parametrize(
+    ("schedule", "problem"),
+    [
+        ((STEPPING, Forward(), Forward(), Backward(which="oldest")), "another one needs"),
+        ((STEPPING, Forward(), Backward(retain_graph=True)), "another one needs"),
+        ((STEPPING, off("reshard_after_backward"), Forward(), Backward()), "them unsharded"),
+        ((STEPPING, Abort(target="head", during="backward")), "one ends with an exception"),
+    ],
+)
+def test_a_step_within_a_backward_is_for_what_nothing_needs_any_more(schedule, problem):
+    case = replace(VALID, schedule=(*schedule, Forward(), Backward()))
+    with pytest.raises(InvalidCase, match=problem):
+        validate(case, 4)
+
+
+def test_a_scaler_and_steps_within_backwards_exclude_each_other():
+    case = replace(VALID, schedule=(STEPPING, *VALID.schedule))
+    assert validate(case, 4)
+    with pytest.raises(InvalidCase, match="a GradScaler"):
+        validate(replace(case, optimizer=Optimizer(grad_scaler="finite")), 4)
 
 
 def test_where_engines_train_something_else_only_losses_are_comparable():

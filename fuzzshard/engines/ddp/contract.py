@@ -88,6 +88,12 @@ HOOKED_UNSYNCED = Exclusion(
     "for a tensor have been accumulated', which DDP's are on each rank by then; engines that keep "
     "unsynchronised gradients elsewhere call it when they are reduced",
 )
+STEPPED = Exclusion(
+    "a step within the backward, before DDP has averaged what it takes",
+    "docs/source/notes/ddp.rst: 'When all buckets are ready, the Reducer will block waiting for "
+    "all allreduce operations to finish. When this is done, averaged gradients are written to the "
+    "param.grad field of all parameters.'",
+)
 RETAINED = Exclusion(
     "a second backward of a forward, of which DDP synchronises the first "
     "(https://github.com/pytorch/pytorch/issues/47260)",
@@ -131,6 +137,8 @@ def not_applicable(case: Case, *, built_by_forward: bool = False) -> Exclusion |
         return FILLED
     if any(op.aborts for op in case.schedule):
         return ABORTED
+    if any(op.hooked and op.hooked.steps for op in case.schedule):
+        return STEPPED
     unsynced, hooked, waiting = False, set[str](), frozenset[str]()
     retained: set[int] = set()
     for at in follow(case):

@@ -11,10 +11,11 @@ from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import op
 from fuzzshard.parts.moments import Moment
 
-Hook = Literal["tensor_hook", "post_accumulate_grad_hook"]
-_CALLS: dict[Hook, str] = {
-    "tensor_hook": "register_hook(lambda gradient: gradient * {})",
-    "post_accumulate_grad_hook": "register_post_accumulate_grad_hook(scaling_grad({}))",
+Hook = Literal["tensor_hook", "post_accumulate_grad_hook", "step_in_backward"]
+_HOOKS: dict[Hook, str] = {
+    "tensor_hook": "lambda gradient: gradient * {}",
+    "post_accumulate_grad_hook": "scaling_grad({})",
+    "step_in_backward": "stepping({})",
 }
 
 
@@ -22,6 +23,9 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
     """A hook on the parameter ``target`` that multiplies its gradient by ``scale``: what a
     backward brings (``register_hook``), or all that has accumulated
     (``register_post_accumulate_grad_hook``). A power of two rounds nothing.
+
+    ``step_in_backward``: once the gradient has accumulated, a step of SGD with the learning rate
+    ``scale`` takes it, so that no more than one gradient is held at a time.
     """
 
     hook: Hook
@@ -33,8 +37,21 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
         "parameter",
         "user_hook:post_accumulate_grad_hook": "a hook of the user that changes the accumulated "
         "gradient of a parameter",
+        "user_hook:step_in_backward": "a step of an optimizer within the backward, as soon as a "
+        "parameter has its gradient",
     }
-    choices = (op.Choice("parameter_hooks", 8, 104),)
+    choices = (
+        op.Choice("parameter_hooks", 8, 104),
+        op.Choice(
+            "step_in_backward",
+            4,
+            109,
+            excludes=(
+                *("two_forwards", "retain_graph", "not_last_backward", "no_reshard", "unshard"),
+                *("set_reshard", "non_root_forward", "grad_scaler", "compile", "abort"),
+            ),
+        ),
+    )
 
     @property
     @override
@@ -45,7 +62,17 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
     @property
     @override
     def hooked(self) -> op.Hooked:
-        return op.Hooked(self.target, accumulated=self.hook == "post_accumulate_grad_hook")
+        steps = self.hook == "step_in_backward"
+        return op.Hooked(self.target, accumulated=self.hook != "tensor_hook", steps=steps)
+
+    @property
+    def _call(self) -> str:
+        kind = "post_accumulate_grad_hook" if self.hooked.accumulated else "hook"
+        return f"register_{kind}({self._function})"
+
+    @property
+    def _function(self) -> str:
+        return _HOOKS[self.hook].format(self.scale)
 
     @override
     def check(self, at: op.Checked) -> None:
@@ -66,11 +93,11 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
 
     @override
     def statement(self, index: int, *losses: int) -> str:
-        return f"{op.expression(self.target)}.{_CALLS[self.hook].format(self.scale)}"
+        return f"{op.expression(self.target)}.{self._call}"
 
     @override
     def settings(self, scope: op.Scope) -> list[str]:
-        return [f"{scope.at(self.target)}.{_CALLS[self.hook].format(self.scale)}"]
+        return [f"{scope.at(self.target)}.{self._call}"]
 
     @override
     def lines(self, program: op.Program, index: int) -> list[str]:
@@ -83,7 +110,7 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
         registered = self.settings(scope)
         if not (self.hooked.accumulated and program.keeps_hooks):
             return registered
-        kept = f"hooks.append(({scope.at(self.target)}, scaling_grad({self.scale})))"
+        kept = f"hooks.append(({scope.at(self.target)}, {self._function}))"
         return scope.either([kept], registered)
 
     @classmethod
@@ -92,6 +119,11 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
         moments = ("step_begins", "before_second_forward", "before_backward", "between_rounds")
         if moment in moments and run.allows("parameter_hooks", 30):
             run.ops += cls._drawn(run)
+        if moment == "step_begins" and not run.pending and run.allows("step_in_backward", 60):
+            rate = run.tape.pick((0.125, 0.5))
+            hooked = {each.hooked for each in run.ops if each.hooked and each.hooked.steps}
+            targets = sorted(run.trainable - {each.parameter for each in hooked})
+            run.ops += [cls(hook="step_in_backward", scale=rate, target=t) for t in targets]
 
     @classmethod
     @override
@@ -101,11 +133,11 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
     @classmethod
     def _drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
         """Of the hooks that few engines run, fewer."""
-        hook: Hook = "tensor_hook" if run.tape.chance(30) else "post_accumulate_grad_hook"
-        scale = run.tape.pick((2.0, 0.5))
         trainable = sorted(run.trainable)
         if not trainable:
             return ()
+        hook: Hook = "tensor_hook" if run.tape.chance(30) else "post_accumulate_grad_hook"
+        scale = run.tape.pick((2.0, 0.5))
         return (cls(hook=hook, scale=scale, target=run.tape.pick(trainable)),)
 
     @classmethod
