@@ -156,7 +156,7 @@ def main() -> int:
     steering = Steering(require=tuple(args.require))
     if steering.require:
         steered = reach(steering, args.seed, **drawn)
-        stream = steered_stream(args.seed, world_size=config.size, steered=steered)
+        stream = steered_stream(args.seed, steered=steered, **drawn)
     else:
         stream = case_stream(args.seed, **drawn)
     learner = guided(
