@@ -127,7 +127,7 @@ class _Member:
     resources: Mapping[str, float]
     agent: Any = None
     call: Any = None
-    doing: Literal["greet", "join", "sync"] = "greet"
+    doing: Literal["greet", "place", "sync"] = "greet"
     state: Literal["starting", "running", "ended", "lost", "left out"] = "starting"
     name: str = ""
     due: float = 0.0
@@ -243,7 +243,7 @@ class _Head:
         if member.doing == "greet":
             member.call = member.agent.greet.remote(self._secret)
             return
-        if member.doing == "join":
+        if member.doing == "place":
             job = Job(
                 options=self._options_of(member),
                 seed=self._options.seed,
@@ -286,7 +286,7 @@ class _Head:
     def _take(self, member: _Member, answer: Any) -> None:
         if member.doing == "greet":
             self._take_greeting(member, *answer)
-        elif member.doing == "join":
+        elif member.doing == "place":
             self._take_place(member, answer)
         else:
             self._take_report(member, answer)
@@ -296,7 +296,7 @@ class _Head:
             self._say(f"{host} is left out: {different}")
             self._leave(member, "left out")
             return
-        member.doing, member.due = "join", 0.0
+        member.doing, member.due = "place", 0.0
 
     def _take_place(self, member: _Member, joined: Joined) -> None:
         check_node_name(joined.name)

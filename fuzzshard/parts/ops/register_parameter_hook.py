@@ -19,6 +19,16 @@ _HOOKS: dict[Hook, str] = {
 }
 
 
+_NOT_WITH_STEPS = (
+    "retain_graph",
+    "not_last_backward",
+    "no_reshard",
+    "set_reshard",
+    "any_moment",
+)
+"""Choices of swarms that steps within backwards do not go together with."""
+
+
 class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, kw_only=True):
     """A hook on the parameter ``target`` that multiplies its gradient by ``scale``: what a
     backward brings (``register_hook``), or all that has accumulated
@@ -40,18 +50,7 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
         "user_hook:step_in_backward": "a step of an optimizer within the backward, as soon as a "
         "parameter has its gradient",
     }
-    choices = (
-        op.Choice("parameter_hooks", 8, 104),
-        op.Choice(
-            "step_in_backward",
-            4,
-            109,
-            excludes=(
-                *("two_forwards", "retain_graph", "not_last_backward", "no_reshard", "unshard"),
-                *("set_reshard", "non_root_forward", "grad_scaler", "compile", "abort"),
-            ),
-        ),
-    )
+    choices = (op.Choice("parameter_hooks", 8, 104),)
 
     @property
     @override
@@ -67,8 +66,8 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
 
     @property
     def _call(self) -> str:
-        kind = "post_accumulate_grad_hook" if self.hooked.accumulated else "hook"
-        return f"register_{kind}({self._function})"
+        when = "post_accumulate_grad_" if self.hooked.accumulated else ""
+        return f"register_{when}hook({self._function})"
 
     @property
     def _function(self) -> str:
@@ -117,13 +116,27 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
         moments = ("step_begins", "before_second_forward", "before_backward", "between_rounds")
-        if moment in moments and run.allows("parameter_hooks", 30):
+        if moment == "step_begins" and cls._may_step(run) and run.allows("parameter_hooks", 70):
+            run.ops += cls._stepping(run)
+        elif moment in moments and run.allows("parameter_hooks", 30):
             run.ops += cls._drawn(run)
-        if moment == "step_begins" and not run.pending and run.allows("step_in_backward", 60):
-            rate = run.tape.pick((0.125, 0.5))
-            hooked = {each.hooked for each in run.ops if each.hooked and each.hooked.steps}
-            targets = sorted(run.trainable - {each.parameter for each in hooked})
-            run.ops += [cls(hook="step_in_backward", scale=rate, target=t) for t in targets]
+
+    @classmethod
+    def _may_step(cls, run: op.Run) -> bool:
+        """Whether no backward may need what an earlier one has changed, or leave parameters
+        unsharded.
+        """
+        bound = run.case.compile is not None or run.case.optimizer.does("scales")
+        bound |= any(choice in run.swarm for choice in _NOT_WITH_STEPS)
+        return not (run.pending or run.paired or bound)
+
+    @classmethod
+    def _stepping(cls, run: op.Run) -> tuple[op.Op, ...]:
+        """Who steps within backward does so for all parameters."""
+        rate = run.tape.pick((0.125, 0.5))
+        hooked = {each.hooked.parameter for each in run.ops if each.hooked and each.hooked.steps}
+        targets = sorted(run.trainable - hooked)
+        return tuple(cls(hook="step_in_backward", scale=rate, target=t) for t in targets)
 
     @classmethod
     @override
