@@ -202,8 +202,8 @@ class ScheduleState:
         if op.grad_enabled is not None:
             self.grad_enabled = op.grad_enabled
         self.loaded |= op.loads
-        if op.hooked and op.hooked.steps:
-            self.stepped.add(op.hooked.parameter)
+        if op.stepped:
+            self.stepped.add(op.stepped)
         if op.adds is not None:
             self.optimized |= self.parameters_at(op.adds)
         if op.casts_to or op.rebuilds:

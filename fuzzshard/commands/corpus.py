@@ -9,7 +9,7 @@ import importlib.metadata
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,7 +27,7 @@ from fuzzshard.commands.options import (
     WorldsHere,
     world_config,
 )
-from fuzzshard.commands.usage import with_flowing_help
+from fuzzshard.commands.usage import group_app
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.causes import (
     FINDINGS_PAGE,
@@ -340,19 +340,8 @@ def _cause_line(verified: CauseVerified, *, as_json: bool) -> str:
 
 def corpus_app(sort_key: int) -> App:
     """The group of commands."""
-    app = App(
-        name="corpus",
-        sort_key=sort_key,
-        help=HELP,
-        help_epilogue="",
-        help_format="plaintext",
-        version_flags=(),
-    )
-    commands: tuple[Callable[..., int], ...] = (list_, causes, add, prune, verify, merge, mark)
-    for order, command in enumerate(commands):
-        name = command.__name__.rstrip("_")
-        app.command(with_flowing_help(command), name=name, help_epilogue="", sort_key=order)
-    return app
+    commands = (list_, causes, add, prune, verify, merge, mark)
+    return group_app("corpus", sort_key, HELP, commands)
 
 
 def _as_line(verified: Verified) -> str:

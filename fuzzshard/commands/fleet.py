@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,7 +15,7 @@ from fuzzshard.commands.options import DEFAULT_CORPUS, Folder, Json
 from fuzzshard.commands.profiles import apply_profile
 from fuzzshard.commands.run import run as run_campaign
 from fuzzshard.commands.status import status as campaign_status
-from fuzzshard.commands.usage import with_flowing_help
+from fuzzshard.commands.usage import group_app
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.store import FLEET_FOLDER
 from fuzzshard.errors import EXIT_CLEAN, UsageError
@@ -138,18 +138,7 @@ def stop(directory: Path) -> int:
 
 def fleet_app(sort_key: int) -> App:
     """The group of commands."""
-    app = App(
-        name="fleet",
-        sort_key=sort_key,
-        help=HELP,
-        help_epilogue="",
-        help_format="plaintext",
-        version_flags=(),
-    )
-    commands: tuple[Callable[..., int], ...] = (run, status, stop)
-    for order, command in enumerate(commands):
-        app.command(with_flowing_help(command), help_epilogue="", sort_key=order)
-    return app
+    return group_app("fleet", sort_key, HELP, (run, status, stop))
 
 
 def _fleet_of(directory: Path) -> Path:

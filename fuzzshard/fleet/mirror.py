@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from fuzzshard.corpus.atomic import write_atomic
@@ -85,11 +85,6 @@ def apply_changes(folder: Path, changes: Changes) -> None:
         else:
             file.unlink(missing_ok=True)
         del changes[name]
-
-
-def without_others(folder: Path, names: Mapping[str, object]) -> Changes:
-    """Return the changes that remove from ``folder`` every file that is not in ``names``."""
-    return {name: None for name in snapshot(folder) if name not in names}
 
 
 def _is_told(name: str) -> bool:

@@ -23,7 +23,7 @@ def first_step(case: Case) -> int:
     """The first step of the optimizer, else the number of ops; from there on rounding feeds on
     itself.
     """
-    return first(case, lambda op: op.updates or (op.hooked and op.hooked.steps))
+    return first(case, lambda op: op.updates or op.stepped)
 
 
 def before_rounding_feeds_back(found: Iterable[Difference], step: int) -> list[Difference]:

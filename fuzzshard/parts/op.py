@@ -296,6 +296,11 @@ class Op(Part, frozen=True, kw_only=True):
         return None
 
     @property
+    def stepped(self) -> str | None:
+        """The parameter that backwards change from now on, as soon as they bring it a gradient."""
+        return self.hooked.parameter if self.hooked and self.hooked.steps else None
+
+    @property
     def casts_to(self) -> Literal["float32", "float64"] | None:
         """The dtype of everything from now on."""
         return None

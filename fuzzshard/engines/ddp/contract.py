@@ -137,7 +137,7 @@ def not_applicable(case: Case, *, built_by_forward: bool = False) -> Exclusion |
         return FILLED
     if any(op.aborts for op in case.schedule):
         return ABORTED
-    if any(op.hooked and op.hooked.steps for op in case.schedule):
+    if any(op.stepped for op in case.schedule):
         return STEPPED
     unsynced, hooked, waiting = False, set[str](), frozenset[str]()
     retained: set[int] = set()

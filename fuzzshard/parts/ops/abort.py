@@ -93,7 +93,7 @@ class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
             return
         if not case.root_is_wrapped or not run.allows("abort", 50):
             return
-        if any(each.hooked and each.hooked.steps for each in run.ops):
+        if any(each.stepped for each in run.ops):
             return
         run.ops.append(cls._drawn(run))
         run.started = True

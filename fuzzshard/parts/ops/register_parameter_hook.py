@@ -17,8 +17,6 @@ _HOOKS: dict[Hook, str] = {
     "post_accumulate_grad_hook": "scaling_grad({})",
     "step_in_backward": "stepping({})",
 }
-
-
 _NOT_WITH_STEPS = (
     "retain_graph",
     "not_last_backward",
@@ -134,8 +132,7 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
     def _stepping(cls, run: op.Run) -> tuple[op.Op, ...]:
         """Who steps within backward does so for all parameters."""
         rate = run.tape.pick((0.125, 0.5))
-        hooked = {each.hooked.parameter for each in run.ops if each.hooked and each.hooked.steps}
-        targets = sorted(run.trainable - hooked)
+        targets = sorted(run.trainable - {each.stepped for each in run.ops})
         return tuple(cls(hook="step_in_backward", scale=rate, target=t) for t in targets)
 
     @classmethod
