@@ -23,13 +23,13 @@ class Drawn(NamedTuple):
 
 
 class Streams:
-    """The first 100 cases of each of 60 streams for eight ranks, which every combination of mesh
-    axes fits. Every fourth stream has cases that may need CUDA.
+    """The first 100 cases of each of 52 streams for eight ranks, which every combination of mesh
+    axes fits. Every eighth stream has cases that may need CUDA.
 
     ``folder`` is for all processes of a test run.
     """
 
-    SEED, COUNT, WORLD_SIZE = 20261, 60, 8
+    SEED, COUNT, WORLD_SIZE = 20261, 52, 8
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -70,4 +70,4 @@ class Streams:
 
     @staticmethod
     def _on_cuda(number: int) -> bool:
-        return number % 4 == 1
+        return number % 8 == 1

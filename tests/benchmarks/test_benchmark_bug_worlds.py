@@ -21,6 +21,8 @@ from fuzzshard.shrink import Budget
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig
 
+pytestmark = pytest.mark.slow
+
 BUG = Path(__file__).parent / "faults" / "ddp_raises_otherwise.py"
 NOW_AND_THEN = BUG.with_name("ddp_raises_in_its_third_life.py")
 OF_STOCK = Path(__file__).parents[1] / "planted" / "faults" / "ddp_raises.py"

@@ -9,6 +9,8 @@ import pytest
 import screen
 from cases import ROOT, groups, make_case
 
+pytestmark = pytest.mark.slow
+
 FAULTS = Path(__file__).parents[1] / "planted" / "faults"
 BUGS = {"not_resharded": "registration", "slightly_wrong_gradient": "grad", "no_such": "crash"}
 

@@ -6,6 +6,8 @@ from trigger_size import ScriptSize, size_of_script
 
 from fuzzshard.errors import UsageError
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 import torch.distributed as dist
 import torch.multiprocessing as mp

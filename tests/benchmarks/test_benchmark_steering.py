@@ -6,6 +6,8 @@ import sys
 import pytest
 import steering
 
+pytestmark = pytest.mark.slow
+
 
 def test_at_least_half_of_the_steered_cases_are_as_wanted(monkeypatch, capsys):
     monkeypatch.setattr(steering, "WANTED", steering.WANTED[1:4])

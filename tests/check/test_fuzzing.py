@@ -74,6 +74,7 @@ def test_within_a_module_that_is_cut_out_all_others_are_tried_smallest_first() -
     ]
 
 
+@pytest.mark.slow
 def test_its_script_fails_where_the_bug_is(found: TrainingReport, tmp_path: Path) -> None:
     path = tmp_path / "repro.py"
     path.write_text(script(SUBJECT, found, (FAULT,)))
@@ -94,6 +95,7 @@ def found_with_freezes(subject: Subject) -> TrainingReport:
         return next(fuzzer.findings())
 
 
+@pytest.mark.slow
 def test_a_module_is_cut_out_of_a_model_with_a_loop_and_weights_of_the_users(
     run_script: ForkedRanks,
 ) -> None:
@@ -109,6 +111,7 @@ def test_a_module_is_cut_out_of_a_model_with_a_loop_and_weights_of_the_users(
     assert "gradient of " in result.output
 
 
+@pytest.mark.slow
 def test_with_a_parallelize_the_smallest_model_of_the_users_is_in_the_finding(
     run_script: ForkedRanks,
 ) -> None:
@@ -123,6 +126,7 @@ def test_with_a_parallelize_the_smallest_model_of_the_users_is_in_the_finding(
     assert "gradient of " in result.output
 
 
+@pytest.mark.slow
 def test_a_script_finds_modules_of_the_folder_it_was_written_in(
     run_script: ForkedRanks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,6 +180,7 @@ def test_what_is_saved_is_read_again(found: TrainingReport, tmp_path: Path) -> N
         load(folder)
 
 
+@pytest.mark.slow
 def test_findings_of_one_kind_are_told_once(found: TrainingReport) -> None:
     with Checker(SUBJECT, WorldConfig(size=2, preload=(FAULT,)), 120) as checker:
         baseline = checker.run(BASES[0])

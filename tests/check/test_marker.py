@@ -51,6 +51,7 @@ def test_without_a_duration():
 """
 
 
+@pytest.mark.slow
 def test_fuzz_finds_what_a_check_does_not(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(model_that_is_wrong_if_frozen=MODEL, test_mine=TESTS)
     pytester.syspathinsert()

@@ -38,6 +38,7 @@ def test_microbatches_are_further_batches(checked: Checked):
     checked(model("tokens"), microbatches=2, engines=("fully_shard",)).require("rounding")
 
 
+@pytest.mark.slow
 def test_replicas_of_shards_train_a_model_alike(checked: Checked):
     report = checked(model("llama"), "dp_replicate=2,dp_shard=2", engines=("fully_shard",))
     report.require("rounding")

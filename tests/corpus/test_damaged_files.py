@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from fuzzshard.case import codec
 from fuzzshard.corpus.codec import decode_entry, encode_entry, read_entry
 from fuzzshard.corpus.entry import CorpusEntry
@@ -133,8 +131,3 @@ def damage(count: int) -> None:
 
 def test_damaged_files_are_refused_in_one_line_or_load_equal() -> None:
     damage(600)
-
-
-@pytest.mark.slow
-def test_ten_thousand_damaged_files_are_refused_in_one_line_or_load_equal() -> None:
-    damage(5_000)

@@ -139,6 +139,7 @@ SMALL = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_a_small_cell_holds_on_real_ranks(four_ranks: World, name: str) -> None:
     (result,) = _replay(four_ranks, name)

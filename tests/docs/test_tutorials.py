@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 FIRST = DOCS / "tutorials" / "first-finding.md"
@@ -48,6 +50,7 @@ def follow(page: Path, folder: Path) -> list[tuple[int, str]]:
     return [run(block, folder) for block in blocks(page, "sh")]
 
 
+@pytest.mark.slow
 def test_the_first_finding_is_found_shrunk_shown_and_explained(tmp_path: Path) -> None:
     ran = follow(FIRST, tmp_path)
     printed = "\n".join(output for _, output in ran)
@@ -77,6 +80,7 @@ def test_the_finding_that_is_read_is_what_the_commands_print(tmp_path: Path) -> 
             assert line in lines
 
 
+@pytest.mark.slow
 def test_a_model_is_checked_fuzzed_and_tested_as_the_page_says(tmp_path: Path) -> None:
     model, step, test = blocks(OWN_MODEL, "python")
     (tmp_path / "train.py").write_text(f"{model}\n\n{step}")

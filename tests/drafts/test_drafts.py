@@ -506,6 +506,7 @@ def test_an_example_is_short_and_says_on_how_many_ranks_it_runs(slug: str) -> No
     compile(mend.example, slug, "exec")
 
 
+@pytest.mark.slow
 def test_the_example_of_the_optimizer_fails_and_passes_with_its_mend(
     tmp_path: Path, run_script: ForkedRanks
 ) -> None:

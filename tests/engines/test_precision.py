@@ -159,6 +159,7 @@ def test_mixed_precision_meets_other_options(
     assert_passes(two_ranks.run(case), "bitwise", "precision")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mesh", [Mesh(shard=3), Mesh(shard=4), Mesh(replicate=2, shard=2)], ids=str
 )

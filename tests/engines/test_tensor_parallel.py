@@ -220,7 +220,7 @@ def test_a_tensor_parallel_case_holds(four_ranks: World, case: Case) -> None:
     assert not verdict.notes
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_rounding_raises_no_alarm(four_ranks: World, seed: int) -> None:
     case = replace(transformer(sequence=seed % 2 == 0, schedule=TWO_STEPS * 3), seed=seed)
     assert four_ranks.run(case).status is Status.PASS

@@ -112,6 +112,7 @@ def test_what_its_documentation_does_not_cover_is_excluded(case: Case, why: Excl
     assert not_applicable(case, "ddp") is not why
 
 
+@pytest.mark.slow
 def test_its_script_runs_on_two_ranks(run_script: ForkedRanks) -> None:
     case = make_case(schedule=TWO_STEPS, optimizer=ADAM, engines=(ENGINE,))
     text = script(case, signature=f"divergence/{ENGINE}/parameter", torch_version="2.15.0")

@@ -67,6 +67,7 @@ def test_a_mesh_of_any_size_can_be_shown_and_printed(tmp_path: Path, command: st
     assert ran(command, write(tmp_path, "large", LARGE)).code == 0
 
 
+@pytest.mark.slow
 def test_broken_entries_do_not_keep_the_others_from_being_replayed(tmp_path: Path) -> None:
     for name, (data, _) in BROKEN.items():
         write(tmp_path, name, data)

@@ -48,6 +48,7 @@ def apply():
 """
 
 
+@pytest.mark.slow
 def test_a_rank_killed_in_mid_case_costs_that_case_only(tmp_path: Path) -> None:
     preload = tmp_path / "blocks_twice.py"
     preload.write_text(BLOCKS_TWICE)
@@ -91,6 +92,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return corpus
 
 
+@pytest.mark.slow
 def test_an_interrupted_finding_is_kept_leaves_no_process_and_comes_to_the_same_entry(
     tmp_path: Path, corpus: Path
 ) -> None:
@@ -130,6 +132,7 @@ def test_a_campaign_saves_a_minimal_case_of_a_planted_fault(corpus: Path) -> Non
     assert {c.outcome for c in entry.culprits} == {"PASS"}
 
 
+@pytest.mark.slow
 def test_a_saved_finding_is_the_same_under_its_fault_and_fixed_without(corpus: Path) -> None:
     assert replayed(corpus, "--preload", WRONG_GRADIENT) == (1, "SAME")
     assert replayed(corpus) == (0, "FIXED")
@@ -160,6 +163,7 @@ def apply():
 """
 
 
+@pytest.mark.slow
 def test_a_finding_of_every_second_world_is_flaky_with_its_rate(tmp_path: Path) -> None:
     preload = tmp_path / "flaky.py"
     preload.write_text(FLAKY)

@@ -17,6 +17,7 @@ from fuzzshard.journal.schema import FORMAT, JOURNAL_FILE, connect
 WRONG_GRADIENT = Path(__file__).parents[1] / "planted" / "faults" / "wrong_gradient.py"
 
 
+@pytest.mark.slow
 def test_a_campaign_killed_with_all_its_ranks_goes_on_and_saves_its_finding_once(
     tmp_path: Path,
 ) -> None:

@@ -34,6 +34,7 @@ def near(case: Case, count: int, **asked: tuple[str, ...]) -> tuple[Steered, lis
     return steered, list(itertools.islice(cases, count))
 
 
+@pytest.mark.slow
 def test_half_of_the_cases_are_mutants_and_the_others_share_the_rarest_features() -> None:
     case = in_focus()
     steered, cases = near(case, 60)
@@ -49,6 +50,7 @@ def test_half_of_the_cases_are_mutants_and_the_others_share_the_rarest_features(
     assert sum(c.model == case.model or c.schedule == case.schedule for c in mutants) >= 10
 
 
+@pytest.mark.slow
 def test_what_is_asked_holds_for_cases_around_the_one_in_focus() -> None:
     case = in_focus()
     _, cases = near(case, 40, exclude=("mesh:hsdp",))

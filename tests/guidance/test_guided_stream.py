@@ -2,6 +2,8 @@ import itertools
 import subprocess
 import sys
 
+import pytest
+
 from fuzzshard.case.features import ALL_FEATURES, features
 from fuzzshard.guidance import Feedback, guided
 from fuzzshard.guidance.novelty import guiding_features
@@ -82,6 +84,7 @@ def test_no_case_is_given_twice():
     assert len(set(cases)) == len(cases)
 
 
+@pytest.mark.slow
 def test_guidance_runs_more_of_what_is_seldom_drawn():
     plain = [features(case) for case in draw_cases(SEED + 1, 300, world_size=WORLD)]
     seldom = {
@@ -122,6 +125,7 @@ def test_what_is_told_about_an_unknown_case_is_ignored():
     assert sum(stream.scheduler.shares().values()) > 0.99
 
 
+@pytest.mark.slow
 def test_a_share_of_the_cases_is_run_as_the_strategies_draw_it():
     """Of these, plain draws and winners among drawn candidates; at least a quarter, in
     expectation.

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.world import World, WorldConfig
+
+pytestmark = pytest.mark.slow
 
 ENTRY = (
     Path(__file__).parents[2]

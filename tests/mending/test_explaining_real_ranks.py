@@ -25,6 +25,8 @@ from fuzzshard.parts.ops import Backward, Forward, SetRequiresGrad
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig
 
+pytestmark = pytest.mark.slow
+
 FAULTS = Path(__file__).parents[1] / "planted" / "faults"
 LIST_GROUPS = Path(__file__).parents[2] / "benchmarks" / "faults" / "list_groups" / "mutants"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from cases import (
     AGAIN,
     BACKWARD,
@@ -35,6 +36,8 @@ from fuzzshard.parts.ops import (
 )
 from fuzzshard.verdict import Status
 from fuzzshard.world import World
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_list_group_reduces_once_in_a_backward_without_all_reduce(two_ranks: World) -> None:

@@ -15,6 +15,8 @@ from fuzzshard.training import memory
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 COUNTER, LEAK = HERE / "counts_kept_copies.py", HERE / "faults" / "keeps_unsharded_copies.py"
 CASE = make_case(observe="memory")

@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
+import pytest
 from cases import FORWARD
 
 from fuzzshard.case.batches import rows_of_batch
@@ -16,6 +17,8 @@ from fuzzshard.shrink import Budget, shrink
 from fuzzshard.strategies import case_stream
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig
+
+pytestmark = pytest.mark.slow
 
 FAULT = Path(__file__).parent / "faults" / "weights_by_rows.py"
 SIGNATURE = "divergence/fully_shard/gradient"

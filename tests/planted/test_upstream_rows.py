@@ -191,6 +191,7 @@ def run(
         return world.run(replace(case, schedule=case.schedule[:ops]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: f"{broken.row}-{broken.fault}")
 def test_a_fault_in_what_a_row_asserts_turns_it_red(broken: Broken) -> None:
     verdict = run(f"{broken.row}/{broken.cell}", broken.fault, ops=broken.ops)

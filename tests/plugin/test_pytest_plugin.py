@@ -509,6 +509,7 @@ def test_stock_torch_is_green(real_corpus: Path) -> None:
     assert result.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_planted_fault_turns_what_passed_red(real_corpus: Path) -> None:
     (real_corpus / "fault.py").write_text(PLANTED_FAULT)
     result = outside(

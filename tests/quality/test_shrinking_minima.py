@@ -138,6 +138,7 @@ def test_the_largest_drawn_case_shrinks_to_the_minimum(
         assert (with_ddp(result.case) if luck else result.case) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "predicate", [uneven_before_another, unsynced_then_synced, two_forwards_of_checkpoint]
 )

@@ -26,6 +26,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_script_passes_on_stock_torch(path: Path) -> None:
     result = check(path, 2)
     assert not result.fails, result.output

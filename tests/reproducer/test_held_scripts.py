@@ -19,6 +19,8 @@ from fuzzshard.reproducer import scripts
 from fuzzshard.verdict import Finding, Verdict
 from fuzzshard.world import World, WorldConfig
 
+pytestmark = pytest.mark.slow
+
 FAULTS = Path(__file__).parents[1] / "planted" / "faults"
 OWN_FAULTS = Path(__file__).parent / "faults"
 ONE_STEP = make_case(schedule=(FORWARD, BACKWARD, STEP))

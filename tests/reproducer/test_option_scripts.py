@@ -36,6 +36,7 @@ def finding(case: Case, oracle: str = "exception", **more: object) -> Finding:
     return Finding(oracle=oracle, engine=case.engines[-1], **values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ALL.values(), ids=ALL.keys())
 def test_a_script_of_a_crash_runs_the_whole_schedule_and_passes_on_stock_torch(
     run_script, case: Case
@@ -71,6 +72,7 @@ EXPECTED_ERROR = finding(EXPECTED, "expectation", op=6)
 CLIPPED = finding(FSDP1_CASE, op=6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "found", "fault"),
     [

@@ -14,6 +14,8 @@ from fuzzshard.reproducer import script
 from fuzzshard.reproducer.aim import Values
 from fuzzshard.verdict import Finding
 
+pytestmark = pytest.mark.slow
+
 FAULT = Path(__file__).parents[1] / "planted" / "faults" / "weights_by_rows.py"
 CASE = replace(SMALL, inputs=replace(SMALL.inputs, rank_batches=(RankBatch(rank=1, rows=1),)))
 FOUND = Finding(

@@ -58,6 +58,7 @@ def test_a_script_imports_torch_and_the_standard_library_only() -> None:
             assert {n.partition(".")[0] for n in names} <= {"torch", *sys.stdlib_module_names}
 
 
+@pytest.mark.slow
 def test_every_drawn_case_gives_a_script_whatever_the_finding() -> None:
     for case in draw_cases(4, 100, world_size=4):
         last = len(case.schedule) - 1

@@ -40,6 +40,7 @@ class Cycle:
         self.itself = self
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [False, True])
 def test_another_thread_that_collects_is_waited_for(late: bool) -> None:
     begun, go_on = threading.Event(), threading.Event()

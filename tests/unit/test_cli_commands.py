@@ -570,6 +570,7 @@ def test_shrink_saves_a_finding_that_no_script_can_show(
     assert "a script cannot" in read_entry(folder / "case.json").notes["repro.py"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("scripted")
 @pytest.mark.parametrize("ctrl_c", [1, 2])
 def test_ctrl_c_leaves_the_smallest_case_so_far_on_disk_and_shrinking_goes_on_from_there(

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 AFFECTED = (
@@ -55,11 +57,11 @@ def test_each_instrument_that_it_blinds_is_announced_as_off_and_a_fault_is_found
 
 
 @pytest.mark.slow
-def test_300_cases_raise_no_false_alarm(tmp_path: Path) -> None:
+def test_cases_raise_no_false_alarm(tmp_path: Path) -> None:
     """A known bug whose mend does not fit is unexplained there, and explained on the torch that it
     is.
     """
-    options = ("--cases", "300", "--seed", "31", "--device", "cpu", "--world-size", "2")
+    options = ("--cases", "60", "--seed", "31", "--device", "cpu", "--world-size", "2")
     done = on_next_torch(
         "benchmarks/false_alarms.py", *options, "--keep", str(tmp_path), timeout=1800
     )

@@ -96,6 +96,7 @@ def test_what_ranks_have_started_ends_with_them(tmp_path: Path, preload: Path) -
         assert zombies() == []
 
 
+@pytest.mark.slow
 def test_a_fork_server_that_is_killed_leaves_nothing(
     tmp_path: Path, preload: Path, own_server: None
 ) -> None:

@@ -151,6 +151,7 @@ def test_a_spare_set_that_does_not_start_now_and_then_is_ordered_again(tmp_path:
         assert len(waiting(spares)) == 1
 
 
+@pytest.mark.slow
 def test_ranks_that_come_and_go_cost_the_coordinator_no_descriptor_and_no_thread(
     tmp_path: Path,
 ) -> None:

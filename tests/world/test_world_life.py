@@ -130,6 +130,7 @@ def test_a_rank_killed_between_cases_is_not_torchs_fault(rank: int) -> None:
         assert world.run(make_case()).status is Status.PASS
 
 
+@pytest.mark.slow
 def test_worlds_survive_the_death_of_their_fork_server(monkeypatch: pytest.MonkeyPatch) -> None:
     with contextlib.closing(ForkServer()) as server:
         monkeypatch.setattr(processes, "_server", server)
