@@ -98,7 +98,7 @@ _LATER = 100
 """The place of the first choice that was added later, so that swarms stay as they were."""
 
 EXTENSIONS: dict[str, int] = {
-    **{choice.name: choice.percent for choice in _OF_ENGINES},
+    **{choice.name: choice.percent for choice in _OF_ENGINES if choice.place < _LATER},
     # what a block is
     "structured_passing": 32,
     "structured_returns": 28,
@@ -133,6 +133,7 @@ EXTENSIONS: dict[str, int] = {
     "any_moment": 40,
     "ddp_options": 30,
     **{choice.name: choice.percent for choice in _OF_OPTIMIZERS if choice.place >= _LATER},
+    **{choice.name: choice.percent for choice in _OF_ENGINES if choice.place >= _LATER},
 }
 """Percent of the cases that have any."""
 _CALLED = 2

@@ -11,6 +11,7 @@ from fuzzshard.case.options import (
     Delay,
     Expect,
     ParameterDtype,
+    Pipelining,
     Relation,
     TensorParallel,
 )
@@ -87,7 +88,8 @@ class Mesh(Part, frozen=True, kw_only=True):
     must be.
 
     ``replicate`` makes it the HSDP mesh. ``tensor`` is the tensor-parallel axis; its ranks get
-    equal data. The slices along ``pipeline`` train side by side on equal data and never meet.
+    equal data. The slices along ``pipeline`` have equal data: there the engine ``pipelining`` has
+    the stages of one model, and under every other engine they train side by side and never meet.
     """
 
     shard: int
@@ -176,6 +178,7 @@ class Case(Part, frozen=True, kw_only=True):
     compile: Literal["eager", "aot_eager", "inductor"] | None = None
     fsdp1: FSDP1 = FSDP1()
     ddp: DDP = DDP()
+    pipelining: Pipelining = Pipelining()
     delays: tuple[Delay, ...] = ()
     relation: Relation | None = None
     expect: tuple[Expect, ...] = ()

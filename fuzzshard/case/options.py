@@ -10,6 +10,7 @@ from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.op import Ranks
 from fuzzshard.parts.options.ddp import DDP as DDP
 from fuzzshard.parts.options.fsdp1 import FSDP1 as FSDP1
+from fuzzshard.parts.options.pipelining import Pipelining as Pipelining
 from fuzzshard.parts.options.precision import Precision as Precision
 from fuzzshard.parts.part import Part
 

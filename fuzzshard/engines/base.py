@@ -168,6 +168,16 @@ class Engine(abc.ABC):
     def finish(self) -> None:  # noqa: B027
         """Called after the last op."""
 
+    def iterate(
+        self,
+        inputs: Sequence[torch.Tensor],
+        terms: Sequence[Callable[[torch.Tensor], torch.Tensor]],
+    ) -> None:
+        """Runs the forwards of ``inputs`` and the backward of the sum of their losses, each of
+        which is a term of an output; only if its spec says ``in_stages``.
+        """
+        raise NotImplementedError
+
     def finalize_lines(self) -> list[str]:
         """What the user has to do after every ``backward``, before :meth:`after_backward`."""
         return self.scope.script.finalize_lines(self.case, self.scope.called)

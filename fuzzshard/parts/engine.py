@@ -63,6 +63,10 @@ class EngineSpec:
     """
     has_all_states: ClassVar[bool] = True
     """Whether every rank has what it trains of the optimizer's states."""
+    in_stages: ClassVar[bool] = False
+    """Whether a rank has some stages of the model, as ``mesh.pipeline`` cuts it, and runs all
+    forwards of a backward with that backward.
+    """
     ignores_modules: ClassVar[bool] = False
     """Whether it is told which of the ignored modules it leaves to the user."""
     differs_in: ClassVar[tuple[str, ...]] = ()

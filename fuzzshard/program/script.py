@@ -74,6 +74,18 @@ class Script:
         """Return what a case does after every step."""
         return []
 
+    def schedule_lines(self, case: Case, count: int) -> list[str]:
+        """Assign to ``schedule`` what runs ``count`` microbatches at once, each with the loss
+        ``loss_fn(output, place)``; ``stages`` are those of this rank.
+
+        Only engines whose spec says ``in_stages`` have this and :meth:`iteration_lines`.
+        """
+        raise NotImplementedError
+
+    def iteration_lines(self, case: Case, batches: Sequence[str]) -> list[str]:
+        """Run forwards and backwards of all ``batches`` with that schedule."""
+        raise NotImplementedError
+
     def gathered_lines(self, case: Case, called: str, value: str, *, gradient: bool) -> list[str]:
         """Return the whole of a parameter of which a rank has a part, or of its gradient."""
         raise NotImplementedError

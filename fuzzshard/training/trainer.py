@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -53,6 +54,7 @@ class Trainer:
             _undelayed(case), engine.mesh.device, engine.mesh.rank
         )
         self.rank = engine.mesh.global_rank
+        self.in_stages = engine.scope.engine.in_stages
         self.at = ScheduleState(case, self.rank)
         self.first_dtype = engine.dtype
         self.states = States(engine)
@@ -83,7 +85,7 @@ class Trainer:
                 self.recorder.op = index
                 skipped = op.runs_on(self.rank) and op.run(self, index) is False
                 self.at.advance(skipped=skipped)
-                if self.observer is not None:
+                if self.observer is not None and not (self.in_stages and op.begins):
                     self.observer.observe(index, op)
             self.engine.finish()
             if self.observer is not None:
@@ -127,7 +129,9 @@ class Trainer:
         return self.made.optimizer, self.made.scheduler
 
     def forward(self, index: int, op: Call) -> None:
-        """Runs a forward, and keeps its loss."""
+        """Runs a forward, and keeps its loss; or leaves it to its backward."""
+        if self.in_stages:
+            return
         outputs, loss = self._called(index, op, delayed=True)
         if self.observer is not None:
             self.observer.computed(index, op.target, outputs, loss)
@@ -188,8 +192,33 @@ class Trainer:
         total: torch.Tensor = self.engine.execute(loss_lines("total", terms), **known)["total"]
         return total
 
+    def _iterate(self) -> None:
+        """Runs all pending forwards and their backward at once.
+
+        What they compute is seen by the rank that computes their losses.
+        """
+        forwards = self.at.taken
+        seen: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+        def term(place: int, output: torch.Tensor) -> torch.Tensor:
+            loss = self._loss(forwards[place].call, [output])
+            seen[place] = output, loss
+            return loss
+
+        inputs = [self.feed.inputs(each.call)[0] for each in forwards]
+        device = self.engine.mesh.device
+        terms = [functools.partial(term, place) for place in range(len(forwards))]
+        self.engine.iterate([tensor.to(device) for tensor in inputs], terms)
+        for place, (output, loss) in seen.items() if self.observer is not None else ():
+            self.observer.computed(forwards[place].place, "", [output], loss)
+        if self.observer is not None:
+            self.observer.look(forwards[-1].place, "buffers")
+
     def backward(self, index: int, op: Op) -> bool:
         """Runs the backward of pending losses; False where none of them requires a gradient."""
+        if self.in_stages:
+            self._iterate()
+            return True
         places = TAKEN[op.takes]
         taken = self.pending[places]
         if op.loss_of is not None:

@@ -11,6 +11,7 @@ from fuzzshard.parts.engine import EngineSpec as EngineSpec
 from fuzzshard.parts.engines.ddp import DistributedDataParallel
 from fuzzshard.parts.engines.fsdp1 import FullyShardedDataParallel
 from fuzzshard.parts.engines.fully_shard import FullyShard
+from fuzzshard.parts.engines.pipelining import PipelineParallel
 from fuzzshard.parts.engines.reference import Reference
 from fuzzshard.parts.engines.replicate import Replicate
 from fuzzshard.parts.engines.zero_redundancy import ZeroRedundancy
@@ -20,6 +21,7 @@ ENGINES: dict[str, EngineSpec] = {
     for spec in (
         *(DistributedDataParallel(), Replicate(), FullyShard(), FullyShardedDataParallel()),
         ZeroRedundancy(),
+        PipelineParallel(),
     )
 }
 """Those that are judged, in the order in which they train."""

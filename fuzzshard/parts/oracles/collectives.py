@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing_extensions import override
 
 from fuzzshard.parts import oracle
+from fuzzshard.parts.engines import spec_of
 
 _RECORD = """
 # functions of torch.distributed are replaced by ones that also note the call
@@ -50,9 +51,12 @@ class Collectives(oracle.AcrossRanks):
         self, case: oracle.Case, rank: int, report: oracle.RankReport, engine: str
     ) -> tuple[str, str]:
         """Not between tensor-parallel ranks, whose uneven shards of one parameter have different
-        sizes, and which never meet in a data-parallel collective.
+        sizes, nor between those of different stages: they never meet in a data-parallel
+        collective.
         """
-        return str(rank % (case.mesh.tensor or 1)), report.collectives.get(engine, "")
+        mesh, tensor = case.mesh, case.mesh.tensor or 1
+        stage = rank // (mesh.data_size * tensor) if spec_of(engine).in_stages else 0
+        return f"{stage}:{rank % tensor}", report.collectives.get(engine, "")
 
     @override
     def before(self, scope: oracle.Scope) -> list[str]:

@@ -1,0 +1,1 @@
+"""``torch.distributed.pipelining``: stages of one model. This file imports no torch."""

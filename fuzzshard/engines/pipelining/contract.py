@@ -1,0 +1,138 @@
+"""Which cases ``torch.distributed.pipelining`` is not documented for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fuzzshard.case.batches import rows_of_batch
+from fuzzshard.case.case import Case
+from fuzzshard.case.facts import facts
+from fuzzshard.case.schedule_state import follow
+from fuzzshard.case.stages import num_stages, shared_by_stages, stages
+from fuzzshard.engines.exclusion import Exclusion
+from fuzzshard.engines.fully_shard import contract
+from fuzzshard.parts.engines import BY_GROUPS
+from fuzzshard.parts.op import Op
+
+_DOCS = "docs/source/distributed.pipelining.md"
+_STAGE = "torch/distributed/pipelining/stage.py"
+_SCHEDULES = "torch/distributed/pipelining/schedules.py"
+
+
+def not_applicable(case: Case) -> Exclusion | None:
+    """Return why the documentation does not cover a case, or None; what ``fully_shard``'s does
+    not cover, or announces an error for, is not in a stage either.
+    """
+    within = contract.not_applicable(case)
+    announced = (due for refusal in contract.REFUSALS for due in refusal.due(case, BY_GROUPS.name))
+    if within is None and next(announced, None) is not None:
+        within = Exclusion("fully_shard announces an error", "the contract of fully_shard")
+    return within or next(_of_model(case), None) or next(_of_schedule(case), None)
+
+
+def _of_model(case: Case) -> Iterator[Exclusion]:
+    if not stages(case):
+        yield Exclusion(
+            f"the root is no chain of {num_stages(case)} modules or more, each called once with "
+            "the one tensor that the one before returns",
+            f"{_DOCS}, Option 1: 'a single nn.Module instance that owns the relevant "
+            "nn.Parameters and nn.Buffers, and defines a forward() method that executes the "
+            "operations relevant for that stage'",
+        )
+        return
+    for shared in shared_by_stages(case):
+        yield Exclusion(
+            f"{shared} belongs to several stages",
+            f"{_DOCS}, Option 1: a stage 'owns the relevant nn.Parameters'",
+        )
+    if case.tensor_parallel or case.compile or case.init == "meta" or case.finalize:
+        yield Exclusion(
+            "tensor parallelism, compilation, the meta device, or a backward that is finalized by "
+            "hand within a stage",
+            f"fuzzshard: not tried; {_STAGE}, forward_one_chunk, finalizes backwards itself",
+        )
+    if case.dtypes or any(group.policy is not None for group in case.wrap):
+        yield Exclusion(
+            "mixed precision: every stage is a root of fully_shard, which casts its inputs and "
+            "its output",
+            f"{_DOCS}, Step 1: 'When composing with other parallelisms or applying mixed "
+            "precision, these techniques must be taken into account'",
+        )
+    if not case.root_is_wrapped or None in facts(case).owners.values():
+        yield Exclusion(
+            "a parameter that fully_shard does not manage in every stage: nothing averages it",
+            f"{_STAGE}, scale_grads: 'PP scales only for its own contribution (microbatches), but "
+            "relies on DP to scale further for DP degree'",
+        )
+    if any(tensor.requires_grad for tensor in case.inputs.tensors):
+        yield Exclusion(
+            "an input requires a gradient",
+            f"{_STAGE}, _create_grad_send_info: \"Root args don't have a source stage to send "
+            'gradients to"',
+        )
+    if any(leaf.drops for leaf in facts(case).leaves.values()):
+        yield Exclusion(
+            "dropout: stages draw in another order than one forward after another",
+            f"{_SCHEDULES}: the order of microbatches is that of the schedule",
+        )
+    resharded = any(
+        not after.whole and not (after.whole_as_root and group.modules == ("",))
+        for group in case.wrap
+        for after in (group.after_forward(case.mesh.shard),)
+    )
+    if case.pipelining.does("zero_bubble") and resharded:
+        yield Exclusion(
+            "a zero bubble schedule with parameters that are resharded after forward: it looks "
+            "for the parameters of a backward among those that are registered then",
+            "test/distributed/test_composability.py, test_pp_fsdp: reshard_after_forward=False",
+        )
+
+
+def _of_schedule(case: Case) -> Iterator[Exclusion]:
+    zeroed, counts, shapes = True, set[int](), set[tuple[int, ...]]()
+    for at in follow(case):
+        op = at.op
+        if not _is_of_training(op):
+            yield Exclusion(
+                f"{op.noun()}: a schedule runs forwards and backwards of all microbatches at once",
+                f"{_SCHEDULES}, step: 'Run one iteration of the pipeline schedule with "
+                "*whole-batch* input'",
+            )
+        if op.begins:
+            shapes.add(rows_of_batch(case, op.begins.batch))
+        if op.takes:
+            counts.add(len(at.taken))
+            if not zeroed and case.pipelining.does("scales"):
+                yield Exclusion(
+                    "gradients of several iterations add up, and each divides all of them",
+                    f"{_STAGE}, scale_grads: 'Should only be called once per pipeline schedule "
+                    "step, after all backwards passes have completed'",
+                )
+            zeroed = False
+        zeroed |= op.zeroes_gradients
+    waiting = len([op for op in case.schedule if op.begins]) != sum(
+        len(at.taken) for at in follow(case) if at.op.takes
+    )
+    if len(counts) != 1 or waiting or len(shapes) > 1 or 0 in next(iter(shapes), (0,)):
+        yield Exclusion(
+            "iterations of different numbers of microbatches, or of different sizes",
+            f"{_DOCS}, Step 1: 'The shapes must be static, e.g. at runtime the shapes can not "
+            "change from step to step'",
+        )
+    if case.optimizer.does("scales"):
+        yield Exclusion(
+            "a GradScaler: the loss of a schedule is not scaled, and not all ranks have all "
+            "gradients",
+            f"{_SCHEDULES}, _PipelineSchedule: loss_fn is given once",
+        )
+
+
+def _is_of_training(op: Op) -> bool:
+    """Whether it is a forward of the root, the backward of all pending ones, a step, or zeroes
+    gradients.
+    """
+    if (call := op.begins) is not None:
+        return op.call == call and call.grad and not call.target and call.outputs is None
+    if op.takes:
+        return op.takes == "all" and not op.retains and op.loss_of is None
+    return op.updates or op.zeroes_gradients

@@ -1,0 +1,70 @@
+"""``torch.distributed.pipelining``: ranks along the pipeline axis have stages of one model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from typing_extensions import override
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.stages import loss_scale, stages
+from fuzzshard.engines.base import Engine
+from fuzzshard.engines.exclusion import Exclusion
+from fuzzshard.engines.pipelining import contract
+
+
+class Pipelining(Engine):
+    """Each stage is a root of ``fully_shard``, and one schedule runs all of them.
+
+    What other stages have stays on this rank as it was made, and is neither trained nor looked at.
+    """
+
+    name: ClassVar[str] = "pipelining"
+    reregisters: ClassVar[bool] = True
+    registers: ClassVar[bool] = False
+
+    @override
+    @classmethod
+    def not_applicable(cls, case: Case) -> Exclusion | None:
+        return contract.not_applicable(case)
+
+    @override
+    def parallelize(self, model: nn.Module) -> nn.Module:
+        lines = self.scope.script.wrap_lines(self.case, "model", self.scope.names, seeds=False)
+        self._stages = self.execute(lines)["stages"]
+        self._schedule: Any = None
+        return model
+
+    @override
+    def take_parameters(self) -> None:
+        mine = {stage.stage_index for stage in self._stages}
+        names = {n for stage in stages(self.case) if stage.index in mine for n in stage.names}
+        self.trained = {
+            fqn: self.parameter(fqn)
+            for fqn in self.facts.parameters
+            if fqn.partition(".")[0] in names
+        }
+
+    @override
+    def iterate(
+        self,
+        inputs: Sequence[torch.Tensor],
+        terms: Sequence[Callable[[torch.Tensor], torch.Tensor]],
+    ) -> None:
+        script, count = self.scope.script, len(inputs)
+        self._terms = terms
+        variables = {f"x{i}": tensor for i, tensor in enumerate(inputs)}
+        lines = script.schedule_lines(self.case, count) if self._schedule is None else []
+        lines += script.iteration_lines(self.case, [*variables])
+        variables |= {"stages": self._stages, "schedule": self._schedule}
+        made = self.execute(lines, **variables, loss_fn=self._loss)
+        self._schedule = made["schedule"]
+
+    def _loss(self, output: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        return loss_scale(self.case, len(self._terms)) * self._terms[int(place)](output)
+
+
+ENGINE = Pipelining

@@ -1,0 +1,71 @@
+"""What scripts of ``torch.distributed.pipelining`` say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from typing_extensions import override
+
+from fuzzshard.case.stages import Stage, stages
+from fuzzshard.engines.fully_shard.script import FullyShardScript
+from fuzzshard.model.statements import call_lines, indented
+from fuzzshard.parts.options.pipelining.schedule_class import ScheduleClass
+from fuzzshard.program.script import Script
+
+if TYPE_CHECKING:
+    from fuzzshard.case.case import Case
+    from fuzzshard.program.mesh import MeshNames
+
+
+class PipeliningScript(Script):
+    """Puts children of the root into stages, each under ``fully_shard``."""
+
+    imports: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "torch.distributed.pipelining": ("PipelineStage", *ScheduleClass.texts.values())
+    }
+
+    def __init__(self) -> None:
+        self.within = FullyShardScript()
+
+    @override
+    def takes_mesh(self, case: Case) -> bool:
+        return True
+
+    @override
+    def wrap_lines(self, case: Case, model: str, names: MeshNames, *, seeds: bool) -> list[str]:
+        lines = ['pp = world_mesh["pp"].get_group()', "stages = []"]
+        for stage in stages(case):
+            made = self._stage_lines(stage, len(stages(case)), model, names)
+            if case.mesh.pipeline == 1:
+                lines += made
+            else:
+                lines += [f"if pp.rank() == {stage.rank}:", *indented(made)]
+        return lines
+
+    def _stage_lines(self, stage: Stage, count: int, model: str, names: MeshNames) -> list[str]:
+        children = ", ".join(f"{name}={model}.{name}" for name in stage.names)
+        place = f"part, {stage.index}, {count}, torch.device(device), group=pp"
+        return [
+            *call_lines("part = nn.Sequential", [f"collections.OrderedDict({children})"]),
+            *self.within.wrap_lines(stage.case, "part", names, seeds=False),
+            f"stages.append(PipelineStage({place}))",
+        ]
+
+    @override
+    def schedule_lines(self, case: Case, count: int) -> list[str]:
+        several = case.pipelining.does("several_stages")
+        made, *options = case.pipelining.arguments()
+        given = ["stages" if several else "stages[0]", str(count), "loss_fn=loss_fn", *options]
+        return call_lines(f"schedule = {made}", given)
+
+    @override
+    def iteration_lines(self, case: Case, batches: Sequence[str]) -> list[str]:
+        batch = f"torch.cat([{', '.join(batches)}])"
+        return [
+            f"batch = [{batch}] if stages[0].is_first else []",
+            f"schedule.step(*batch, target=torch.arange({len(batches)}))",
+        ]
+
+
+SCRIPT = PipeliningScript()

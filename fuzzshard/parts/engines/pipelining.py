@@ -1,0 +1,60 @@
+"""``torch.distributed.pipelining``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from fuzzshard.errors import InvalidCase
+from fuzzshard.parts.engine import EngineSpec
+from fuzzshard.parts.op import Choice
+from fuzzshard.parts.ops import OPS
+from fuzzshard.parts.option import meanings_of
+from fuzzshard.parts.options.pipelining import PIPELINING_OPTIONS
+
+if TYPE_CHECKING:
+    from fuzzshard.case.case import Case
+    from fuzzshard.case.facts import Facts
+
+
+class PipelineParallel(EngineSpec):
+    """Ranks along the pipeline axis have stages of the model, each under ``fully_shard``."""
+
+    name = "pipelining"
+    title = "`torch.distributed.pipelining`"
+    tag = "pipelining"
+    nicknames = ("pp", "pipeline")
+    meaning = "a pipeline schedule runs, with fully_shard in its stages"
+    options = "pipelining"
+    meanings = meanings_of(PIPELINING_OPTIONS)
+    choice = Choice(
+        "pipelining",
+        5,
+        place=100,
+        # what a chain of stages has no place for, or runs at once in place of op by op
+        excludes=(
+            *("several_inputs", "input_grad", "several_outputs", "list_group", "root_not_wrapped"),
+            *("structured_passing", "structured_returns", "method", "alternatives", "conv2d"),
+            *("alias", "tie", "dropout", "tensor", "precision", "other_dtypes", "ignored"),
+            *("meta", "compile", "relation", "rank_batches", "finalize", "toggle"),
+            *("microbatches", "two_forwards", "partial_loss", "backward_order"),
+            *("no_grad_forward", "eval_forward", "non_root_forward", "any_moment"),
+            *(choice.name for op in OPS for choice in op.choices),
+        ),
+    )
+    in_stages = True
+
+    @override
+    def features(self, case: Case, found: Facts) -> Iterator[str]:
+        for option, value in case.pipelining.told():
+            yield from option.named(value)
+
+    @override
+    def check(self, case: Case, found: Facts) -> None:
+        if self.name in case.engines and case.mesh.pipeline is None:
+            raise InvalidCase(
+                "a pipeline schedule runs along the pipeline axis of a mesh",
+                "set mesh.pipeline, or leave out this engine",
+            )

@@ -1,0 +1,42 @@
+"""The options of the engine ``pipelining``, one file each; their fields are listed here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from fuzzshard.parts.option import Option, Tape, WithOptions, options_of
+
+Trait = Literal["several_stages", "v_shaped", "zero_bubble", "scales"]
+"""What values do that somebody else has to know: a rank has two stages, the second of which lies
+in the opposite order; gradients of weights are computed apart from those of inputs; gradients are
+divided by the number of microbatches.
+"""
+
+
+class Pipelining(WithOptions["PipeliningOption", Trait], frozen=True, kw_only=True):
+    """Options of the engine ``pipelining``."""
+
+    schedule_class: Literal[
+        "gpipe",
+        "1f1b",
+        "interleaved_1f1b",
+        "looped_bfs",
+        "interleaved_zero_bubble",
+        "zbv_zero_bubble",
+    ] = "gpipe"
+    scale_grads: bool = True
+
+
+class PipeliningOption(Option):
+    """One of them."""
+
+    traits: ClassVar[Mapping[Any, tuple[Trait, ...]]] = {}
+
+    def draw(self, tape: Tape) -> Any:
+        """Return a value."""
+        return self.default
+
+
+PIPELINING_OPTIONS = options_of(Pipelining, __name__, __path__, PipeliningOption)
+"""In the order of their fields."""
