@@ -25,7 +25,7 @@ from fuzzshard.strategies.inputs import fitting, inputs, widths, with_rank_batch
 from fuzzshard.strategies.meshes import mesh
 from fuzzshard.strategies.optimizers import optimizer, optimizer_options
 from fuzzshard.strategies.options import engines as draw_engines
-from fuzzshard.strategies.options import ignored, options, related
+from fuzzshard.strategies.options import ignored, options, pipelining, related
 from fuzzshard.strategies.precision import in_one_dtype, parameter_dtypes, precision
 from fuzzshard.strategies.reuse import ties
 from fuzzshard.strategies.schedules import schedule
@@ -189,4 +189,4 @@ def with_options(tape: Tape, swarm: Swarm, case: Case, *, cuda: bool) -> Case:
     )
     if cuda and case.observe == "everything" and tape.chance(_MEMORY):
         case = replace(case, observe="memory")
-    return options(tape, swarm, case, cuda=cuda)
+    return pipelining(tape, options(tape, swarm, case, cuda=cuda))

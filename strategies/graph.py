@@ -11,7 +11,7 @@ from fuzzshard.case.case import Inputs, Mesh
 from fuzzshard.case.graph import Block
 from fuzzshard.strategies.builder import Growth
 from fuzzshard.strategies.leaves import Leaves
-from fuzzshard.strategies.swarm import IMAGES, Swarm
+from fuzzshard.strategies.swarm import IMAGES, Swarm, is_cut
 from fuzzshard.strategies.tape import Tape
 from fuzzshard.strategies.tasks import BlockGrower
 
@@ -33,6 +33,8 @@ _EDGE_TASKS = (
 )
 _EXTENSION_TASKS = ("iadd", "attend", "alternatives")
 """Tasks of extensions: where the swarm has one, nearly every case does it."""
+_CHAIN_TASKS = frozenset(("nested", "second_nested", "unused_module"))
+"""What leaves a root a chain of modules."""
 _INEXACT_TASKS = frozenset(("mul", "tanh", "attend"))
 _NUM_LEAVES = ((1, 3), (2, 4), (3, 3), (4, 2), (5, 1))
 _NUM_LEAVES_EXACT = ((1, 4), (2, 4), (3, 1))
@@ -70,6 +72,8 @@ def _tasks(tape: Tape, swarm: Swarm, inputs: Inputs, mesh: Mesh, *, exact: bool)
     """What extends the graph, in order."""
     count = tape.weighted(_NUM_LEAVES_EXACT if exact else _NUM_LEAVES)
     edges = _edge_tasks(tape, swarm, inputs, mesh, exact=exact)
+    if is_cut(swarm):
+        count, edges = 1 + count, [task for task in edges if task in _CHAIN_TASKS]
     return tape.shuffled([*["leaf"] * count, *edges])
 
 

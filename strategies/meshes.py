@@ -7,7 +7,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Mesh
-from fuzzshard.strategies.swarm import Swarm
+from fuzzshard.strategies.swarm import Swarm, is_cut
 from fuzzshard.strategies.tape import Tape
 
 _WEIGHTS = {2: 40, 1: 7, 3: 10, 4: 30}
@@ -19,6 +19,8 @@ def mesh(tape: Tape, swarm: Swarm, world_size: int, *, exact: bool) -> Mesh:
     exact.
     """
     pipeline = 2 if "pipeline" in swarm and world_size >= 4 else None
+    if is_cut(swarm):
+        pipeline = 2 if world_size >= 2 and tape.chance(50) else 1
     left = world_size // (pipeline or 1)
     tensor = _tensor_axis(tape, swarm, left)
     ranks = _data_axes(tape, swarm, left // (tensor or 1), exact=exact)

@@ -8,10 +8,12 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import ALL_ENGINES, ENGINES, Case, EngineName
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.options import Delay, DelaySite, Relation
+from fuzzshard.case.options import Delay, DelaySite, Pipelining, Relation
 from fuzzshard.case.relations import variant
+from fuzzshard.case.stages import stages
 from fuzzshard.parts.engines import ENGINES as SPECS
 from fuzzshard.parts.engines import specs
+from fuzzshard.parts.options.pipelining import PIPELINING_OPTIONS
 from fuzzshard.strategies.freezing import below, pick_target
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
@@ -45,6 +47,24 @@ def engines(tape: Tape, swarm: Swarm, allowed: tuple[EngineName, ...]) -> tuple[
         if other != spec.name and other in chosen and tape.chance(40):
             chosen.remove(other)
     return tuple(e for e in ALL_ENGINES if e in (chosen or allowed))
+
+
+def pipelining(tape: Tape, case: Case) -> Case:
+    """The case with options of an engine that runs stages, or without it where the model has too
+    few modules for any.
+    """
+    in_stages = [spec.name for spec in specs(case.engines) if spec.in_stages]
+    if not in_stages:
+        return case
+    drawn = {option.name: option.draw(tape) for option in PIPELINING_OPTIONS}
+    for chosen in (Pipelining(**drawn), Pipelining()):
+        if stages(cut := replace(case, pipelining=chosen)):
+            if not chosen.does("zero_bubble"):
+                return cut
+            whole = tuple(group.resharding(after_forward=False) for group in case.wrap)
+            return replace(cut, wrap=whole)
+    kept = tuple(name for name in case.engines if name not in in_stages)
+    return replace(case, engines=kept) if kept else case
 
 
 def ignored(tape: Tape, swarm: Swarm, found: Facts) -> tuple[str, ...]:

@@ -81,6 +81,10 @@ class Run:
         after the last step for another order of forwards than the first iteration's, and warn.
         """
         scales = self.case.optimizer.does("scales")
+        self.microbatches = 0
+        """How many forwards every backward takes, where that has to be one number."""
+        if any(spec.in_stages for spec in specs(subject.case.engines)):
+            self.microbatches = tape.weighted(((2, 5), (3, 2), (4, 3), (1, 1)))
         self.must_sync = "save_load" in swarm or self.in_order or scales
         """Whether no step may follow a backward that did not synchronise."""
         self.dtypes = subject.case.dtypes
@@ -154,6 +158,8 @@ class Run:
         """
         if self.pending and self.tape.chance(50):
             return
+        for _ in range(self.microbatches - 1):
+            self.forward()
         self.forward()
         if self.paired and self.tape.chance(60):
             self.draw("before_second_forward")
@@ -310,7 +316,7 @@ class Run:
             frozen = [f.target for f in case.freezes]
             target = self.tape.pick(frozen) if frozen else ""
             self.ops.insert(last, ops.toggling(Toggle(target, value=True, engines_only=True)))
-        elif self.tape.chance(FINAL_FORWARD) and not self.in_order:
+        elif self.tape.chance(FINAL_FORWARD) and not (self.in_order or self.microbatches):
             self.ops.append(ops.running(Call(batch=self.batch + 1, grad=False)))
         drawn = with_reshards(replace(case, schedule=tuple(self.ops))).schedule
         return with_calls(self, drawn) if "any_moment" in self.swarm else drawn

@@ -156,6 +156,12 @@ def may_cast(choices: Swarm) -> bool:
     return any(choice.name in choices for op in OPS if op.casts for choice in op.choices)
 
 
+def is_cut(choices: Swarm) -> bool:
+    """Whether an engine cuts the model into stages."""
+    cutting = (spec.choice for spec in ENGINES.values() if spec.in_stages)
+    return any(choice.name in choices for choice in cutting if choice)
+
+
 def wants_even(choices: Swarm) -> bool:
     """Whether a group may need parameters that the shard axis divides."""
     return any(o.extension.name in choices for o in GROUP_OPTIONS if o.wants_even and o.extension)

@@ -93,7 +93,8 @@ class Alone(Writer):
                 f'text = f"{who}: {expected}"',
                 f"assert state is {'not ' * missing}None, text",
             ]
-        if spec_of(self.aim.engine).has_units:
+        spec = spec_of(self.aim.engine)
+        if spec.has_units or (spec.in_stages and missing):
             return [
                 f"here = torch.tensor(0.0 if {one} is None else 1.0, device=device)",
                 "dist.all_reduce(here)",

@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fuzzshard.case.schedule_state import Pending
+from fuzzshard.case.stages import loss_scale
 from fuzzshard.model.statements import assignment, indented
-from fuzzshard.parts.op import Op
+from fuzzshard.parts.op import Call, Op
 from fuzzshard.program.forward import backward_line, sum_text
 from fuzzshard.reproducer.forward_lines import ForwardLines
 from fuzzshard.reproducer.helpers import averaging_lines
@@ -51,7 +52,7 @@ class BackwardLines:
         self.losses, self.watch = forwards.losses, forwards.watch
         self._averages = [i for i, names in sync.unsynced.items() if not names]
         self._looks = ("inputs", "gradients", "unreduced")
-        self._unsynced = False
+        self._unsynced = self._has_schedule = False
         self._leaves_waiting = any(
             op.switch and op.switch.flag == "is_last_backward" for op in ops
         )
@@ -77,9 +78,12 @@ class BackwardLines:
             if len(taken) > 1 and self.scope.aim.seeded:
                 loss = f"({' + '.join(taken)})"
             call = backward_line(self.scope.scaled(loss), retains=self._ops[index].retains)
-            if stops:
+            in_stages = self.scope.engine.in_stages
+            if stops and not in_stages:
                 return [*made, call, *self._finalize()]
             lines = [*made, *self._differentiate(index, loss, call)]
+            if in_stages:
+                lines = self.scope.either(lines, self._iteration([f.call for f in forwards]))
             lines += self.scope.wait("after_backward")
             self._unsynced = not (self.scope.engine.applies_groups or self.flags.synced)
         if self._leaves_waiting and self.scope.aim.has("reduced", index):
@@ -88,6 +92,24 @@ class BackwardLines:
                 "    torch.cuda.synchronize()  # only the last backward waits",
             ]
         return lines + self.watch.lines(index, self._looks, local=self._unsynced)
+
+    def _iteration(self, calls: Sequence[Call]) -> list[str]:
+        """All forwards and their backward, by a schedule that the first iteration makes."""
+        script, count = self.scope.script, len(calls)
+        scale = f"{times} * " if (times := loss_scale(self.case, count)) > 1 else ""
+        lines = []
+        terms = self.forwards.terms(op.begins for op in self._ops if op.begins)
+        if len(terms) > 1:
+            own = (term for call in calls for term in self.forwards.terms([call]))
+            lines += ["terms = [", *(f"    lambda out: {term}," for term in own), "]"]
+        if not self._has_schedule:
+            self._has_schedule = True
+            term = terms[0] if len(terms) == 1 else "terms[place](out)"
+            lines += ["def loss_fn(out, place):", f"    return {scale}{term}"]
+            lines += script.schedule_lines(self.case, count)
+        inputs = self.forwards.inputs
+        batches = (inputs.arguments(call, moves=False, shared=True) for call in calls)
+        return [*lines, *script.iteration_lines(self.case, [batch for (batch,) in batches])]
 
     def _finalize(self) -> list[str]:
         """What the user has to call after a backward that synchronises something."""
@@ -108,7 +130,7 @@ class BackwardLines:
             else:
                 lines = [f"average({parameters})"]
             lines += self._hooks
-            if self.reference:
+            if self.reference and not self.scope.engine.in_stages:
                 lines = [
                     "if model is reference:  # the engine does this by itself",
                     *indented(lines),

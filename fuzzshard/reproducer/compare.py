@@ -11,6 +11,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import has_precision
 from fuzzshard.case.relations import variant
 from fuzzshard.errors import UsageError
+from fuzzshard.model.statements import indented
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.setup import checkpoint_lines
@@ -48,6 +49,11 @@ class Compare(Writer):
             raise UsageError(f"op {aim.op} has nothing of this kind to look at", "replay the case")
         self._delays = self.delays()
 
+    @property
+    def in_stages(self) -> bool:
+        """Whether a rank trains some stages of the engine's model only."""
+        return spec_of(self.aim.engine).in_stages
+
     @override
     def functions(self) -> list[str]:
         """The function that trains."""
@@ -72,10 +78,17 @@ class Compare(Writer):
             *self._delays,
             *(model[1:] if made else model),
             *around,
+            *(self._here() if self.in_stages else []),
             *self.unmanaged_lines(),
             f"observed = {self._train('model', self.by_hand('model'))}",
             *self.verdict(),
         ]
+
+    def _here(self) -> list[str]:
+        """Name the parameters of this rank's stages."""
+        wrapped = any(c.implementation == "wrapper" for c in self.case.checkpoints)
+        name = 'name.replace("_checkpoint_wrapped_module.", "")' if wrapped else "name"
+        return [f"here = {{{name} for s in stages for name, _ in s.submod.named_parameters()}}"]
 
     def truth(self, copied: list[str]) -> list[str]:
         """Trains what the engine is compared with: the reference averages all gradients by hand.
@@ -117,6 +130,8 @@ class Compare(Writer):
         elif self.aim.bound:
             comment = ["# atol is what rounding explains."]
         only = [f"    if name != {self.aim.name!r}:", "        continue"] if self.aim.name else []
+        if self.in_stages:
+            only += ["    if name.split()[-1] not in here:", "        continue"]
         offloads = any(group.does("offloads") for group in self.case.wrap)
         full = "got.to(device).full_tensor()" if offloads else "got.full_tensor()"
         whole = []
@@ -159,15 +174,16 @@ class Compare(Writer):
             for variable in ["expected"] * (self.aim.kind == "relation") + ["observed"]:
                 full = f"{variable}{'.to(device)' if offloads else ''}.full_tensor()"
                 lines += [f"if isinstance({variable}, DTensor):", f"    {variable} = {full}"]
-        return [
-            *lines,
+        lines += [
             f'both = f"rank {{rank}}, {self.aim.name}: '
             f'expected\\n{{expected}}\\nobserved\\n{{observed}}\\n"',
             *comment,
             f"torch.testing.assert_close(observed, expected, {tolerances}, msg=lambda m: both + "
             "m)",
-            *helpers.END,
         ]
+        if self.in_stages:
+            lines = [f'if "{self.aim.name.split()[-1]}" in here:', *indented(lines)]
+        return [*lines, *helpers.END]
 
 
 class Relate(Compare):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from fuzzshard.case.dtypes import has_precision
 from fuzzshard.case.facts import facts, has_batch_norm
@@ -58,6 +58,8 @@ class ForwardLines:
         lines = [*self._before(index, op), *self._broadcast()]
         self._to_broadcast = self._broadcasts and op.grad and synced
         body = self._body(index, op, self._call(op))
+        if self.scope.engine.in_stages:  # which run it with its backward
+            body = self.scope.either(body, [])
         if op.mode:
             body = [f"with torch.{op.mode}():", *(f"    {line}" for line in body)]
         return [
@@ -150,6 +152,10 @@ class ForwardLines:
     def of_outputs(self, loss: str, op: Call) -> list[str]:
         """The loss of some outputs of a forward that was the last one."""
         return self._sum(loss, self._terms(op))
+
+    def terms(self, calls: Iterable[Call]) -> list[str]:
+        """The losses of the one output ``out`` of each call, in order, without repetitions."""
+        return [*dict.fromkeys(term for call in calls for term in self._terms(call))]
 
     def _terms(self, op: Call) -> list[str]:
         outputs = output_texts(self.case, op.target)

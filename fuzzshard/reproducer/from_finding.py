@@ -48,6 +48,12 @@ def aim_of(case: Case, signature: str, finding: Finding | None, values: Values =
 
 def _from_finding(case: Case, finding: Finding) -> Aim:
     engine, op, rule = finding.engine, finding.op, finding.rule
+    of_stage = isinstance(rule, TensorOracle) and rule.in_flat
+    if spec_of(engine).in_stages and not of_stage and (rule.of_values or rule.across_ranks):
+        raise UsageError(
+            "no script compares forwards, states, or ranks that have different stages",
+            "replay the case",
+        )
     own = rule.aim(case, finding, Aim("alone", engine, rule=rule))
     if own is not None:
         return own
@@ -126,4 +132,5 @@ def _judged_everywhere(engine: str) -> tuple[TensorOracle, ...]:
         if not spec.may_differ(oracle)
         and (oracle.gathered or not spec.has_units)
         and (spec.has_all_states or not oracle.is_state)
+        and (oracle.in_flat or not spec.in_stages)
     )

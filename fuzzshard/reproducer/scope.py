@@ -83,7 +83,9 @@ class Scope(scope.Scope):
         if self.aim.kind != "compare":
             return wrapped
         condition = f"if {self.called} is reference:"
-        return [condition, *indented(plain), "else:", *indented(wrapped)]
+        lines = [condition, *indented(plain)] if plain else []
+        others = ["else:" if plain else f"if {self.called} is not reference:", *indented(wrapped)]
+        return [*lines, *(others if wrapped else [])]
 
     @override
     def unshard_lines(self, op: Op) -> list[str]:

@@ -30,7 +30,8 @@ class Writer:
     def __init__(self, case: Case, aim: Aim, program: Program) -> None:
         self.case, self.aim, self.program = case, aim, program
         self.mesh = MeshNames(case)
-        self.shards = spec_of(aim.engine).applies_groups
+        spec = spec_of(aim.engine)
+        self.shards = spec.applies_groups or spec.in_stages
 
     def text(self) -> str:
         """Write the script without its imports: the model, the functions it calls, what runs."""

@@ -31,7 +31,7 @@ class PipelineParallel(EngineSpec):
     meanings = meanings_of(PIPELINING_OPTIONS)
     choice = Choice(
         "pipelining",
-        5,
+        7,
         place=100,
         # what a chain of stages has no place for, or runs at once in place of op by op
         excludes=(
@@ -40,7 +40,8 @@ class PipelineParallel(EngineSpec):
             *("alias", "tie", "dropout", "tensor", "precision", "other_dtypes", "ignored"),
             *("meta", "compile", "relation", "rank_batches", "finalize", "toggle"),
             *("microbatches", "two_forwards", "partial_loss", "backward_order"),
-            *("no_grad_forward", "eval_forward", "non_root_forward", "any_moment"),
+            *("no_sync", "partial_sync", "no_all_reduce", "not_last_backward", "no_reshard"),
+            *("grad_scaler", "losses_only", "no_grad_forward", "eval_forward", "non_root_forward", "any_moment"),
             *(choice.name for op in OPS for choice in op.choices),
         ),
     )
