@@ -17,6 +17,7 @@ HANDLES: Mapping[str, str] = {
     "ddp": "DDP",
     "fsdp1": "FSDP1",
     "optimizer": "Optimizer",
+    "pipelining": "Pipelining",
     "precision": "Precision",
     "wrap": "WrapGroup",
 }

@@ -28,7 +28,7 @@ from common import make_console, print_json, run_main
 from rich.table import Table
 
 from fuzzshard.case.case import Optimizer, WrapGroup
-from fuzzshard.case.options import DDP, FSDP1, Precision
+from fuzzshard.case.options import DDP, FSDP1, Pipelining, Precision
 from fuzzshard.parts.engines import ENGINES
 from fuzzshard.parts.leaves import LEAVES
 from fuzzshard.parts.losses import LOSSES
@@ -38,7 +38,7 @@ from fuzzshard.parts.oracles import ORACLES
 
 ROOT = Path(__file__).parent.parent
 DATA = ("fuzzshard/upstream/", "fuzzshard/mends/")
-OPTIONS = (WrapGroup, Precision, FSDP1, DDP, Optimizer)
+OPTIONS = (WrapGroup, Precision, FSDP1, DDP, Optimizer, Pipelining)
 """The parts of a case whose fields with a default are options of an engine."""
 WIDEST = 100
 OTHERWISE = frozenset(("shard", "tensor", "pp", "sequence", "DTensor"))

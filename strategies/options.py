@@ -10,7 +10,7 @@ from fuzzshard.case.case import ALL_ENGINES, ENGINES, Case, EngineName
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.options import Delay, DelaySite, Pipelining, Relation
 from fuzzshard.case.relations import variant
-from fuzzshard.case.stages import stages
+from fuzzshard.case.stages import shared_by_stages, stages
 from fuzzshard.parts.engines import ENGINES as SPECS
 from fuzzshard.parts.engines import specs
 from fuzzshard.parts.options.pipelining import PIPELINING_OPTIONS
@@ -59,10 +59,12 @@ def pipelining(tape: Tape, case: Case) -> Case:
     drawn = {option.name: option.draw(tape) for option in PIPELINING_OPTIONS}
     for chosen in (Pipelining(**drawn), Pipelining()):
         if stages(cut := replace(case, pipelining=chosen)):
-            if not chosen.does("zero_bubble"):
-                return cut
-            whole = tuple(group.resharding(after_forward=False) for group in case.wrap)
-            return replace(cut, wrap=whole)
+            groups = case.wrap
+            if chosen.does("zero_bubble"):
+                groups = tuple(group.resharding(after_forward=False) for group in groups)
+            if any(shared_by_stages(cut)):
+                groups = tuple(group.prefetching({}) for group in groups)
+            return replace(cut, wrap=groups)
     kept = tuple(name for name in case.engines if name not in in_stages)
     return replace(case, engines=kept) if kept else case
 

@@ -91,6 +91,7 @@ _OF_OPS = sorted((choice for op in OPS for choice in op.choices), key=lambda cho
 _OF_ENGINES = sorted(
     (spec.choice for spec in ENGINES.values() if spec.choice), key=lambda choice: choice.place
 )
+_CUTTING = [spec.choice.name for spec in ENGINES.values() if spec.choice and spec.in_stages]
 _OF_OPTIMIZERS = [option.extension for option in OPTIMIZER_OPTIONS if option.extension]
 _MEETING = (*_OF_GROUPS, *_OF_OPS)
 _ORDERED = sorted((*_OF_GROUPS, Choice("other_dtypes", 10, place=1)), key=lambda c: c.place)
@@ -158,8 +159,7 @@ def may_cast(choices: Swarm) -> bool:
 
 def is_cut(choices: Swarm) -> bool:
     """Whether an engine cuts the model into stages."""
-    cutting = (spec.choice for spec in ENGINES.values() if spec.in_stages)
-    return any(choice.name in choices for choice in cutting if choice)
+    return any(name in choices for name in _CUTTING)
 
 
 def wants_even(choices: Swarm) -> bool:
@@ -238,6 +238,8 @@ _NEEDS: tuple[tuple[str, set[str]], ...] = (
 
 _EXCLUDES: tuple[tuple[str, set[str]], ...] = (
     *((choice.name, {*choice.excludes}) for choice in _OF_ENGINES),
+    # stages draw in another order than one forward after another; each casts its inputs
+    *((name, {IMAGES, PRECISION, *_kinds(lambda leaf: leaf.is_dropout)}) for name in _CUTTING),
     # an image has no sequence axis; patches and plain values do not join
     (
         IMAGES,

@@ -170,6 +170,7 @@ DIMENSIONS: dict[str, str] = {
     "engine": "what trains the model, beside the reference",
     "ddp": "arguments and methods of DistributedDataParallel and replicate",
     "fsdp1": "arguments and methods of FullyShardedDataParallel",
+    "pipelining": "schedules of torch.distributed.pipelining",
     "option": "other settings of a case",
     "compile": "torch.compile",
     "delay": "ranks that wait at some point",

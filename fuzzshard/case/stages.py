@@ -20,7 +20,7 @@ class Stage(NamedTuple):
     place on the pipeline axis of the ranks that have it.
     """
 
-    index: int
+    number: int
     rank: int
     names: tuple[str, ...]
     case: Case
@@ -51,8 +51,8 @@ def _is_plain(case: Case, call: Call, module: Module | None) -> bool:
     if not call.grad or call.alternatives or facts(case).output_values[call.module][0].patches:
         return False
     if isinstance(module, Block):
-        forms = (module.passing, module.returns, module.method)
-        return forms == ("positional", "tensor", "forward") and len(module.inputs) == 1
+        forms = (module.passing, module.returns, module.has_method)
+        return forms == ("positional", "tensor", False) and len(module.inputs) == 1
     return isinstance(module, Leaf) and not module.features_second(case.inputs.seq)
 
 
@@ -89,8 +89,8 @@ def stages(case: Case) -> tuple[Stage, ...]:
 def _part(case: Case, calls: tuple[Call, ...], names: tuple[str, ...]) -> Case:
     """Return a case whose model is one stage."""
     takes = facts(case).input_values[names[0]][0]
-    kind = "ids" if takes.ids else "float"
-    inputs = replace(case.inputs, tensors=(TensorSpec(kind=kind, size=takes.size),))
+    tensor = TensorSpec(kind="ids" if takes.ids else "float", size=takes.size)
+    inputs = replace(case.inputs, tensors=(tensor,))
     first, *rest = calls
     model = replace(
         case.model,
@@ -109,7 +109,7 @@ def _top(path: str) -> str:
 
 def shared_by_stages(case: Case) -> Iterator[str]:
     """Yield what belongs to several of the stages and not to the root alone, in words."""
-    of = {name: stage.index for stage in stages(case) for name in stage.names}
+    of = {name: stage.number for stage in stages(case) for name in stage.names}
     for path, module in walk(case.model):
         if isinstance(module, Alias) and of.get(_top(path)) != of.get(_top(module.target)):
             yield "a module that is registered twice"

@@ -209,10 +209,11 @@ class Trainer:
         device = self.engine.mesh.device
         terms = [functools.partial(term, place) for place in range(len(forwards))]
         self.engine.iterate([tensor.to(device) for tensor in inputs], terms)
-        for place, (output, loss) in seen.items() if self.observer is not None else ():
-            self.observer.computed(forwards[place].place, "", [output], loss)
         if self.observer is not None:
-            self.observer.look(forwards[-1].place, "buffers")
+            for place, (output, loss) in seen.items():
+                self.observer.computed(forwards[place].place, "", [output], loss)
+            last = forwards[-1].place
+            self.observer.observe(last, self.case.schedule[last])
 
     def backward(self, index: int, op: Op) -> bool:
         """Runs the backward of pending losses; False where none of them requires a gradient."""

@@ -109,7 +109,7 @@ def _of_schedule(case: Case) -> Iterator[Exclusion]:
                     "step, after all backwards passes have completed'",
                 )
             zeroed = False
-        zeroed |= op.zeroes_gradients
+        zeroed |= op.zeroes_gradients and not case.optimizer.left_out
     waiting = len([op for op in case.schedule if op.begins]) != sum(
         len(at.taken) for at in follow(case) if at.op.takes
     )

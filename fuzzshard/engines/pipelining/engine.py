@@ -41,7 +41,7 @@ class Pipelining(Engine):
     @override
     def take_parameters(self) -> None:
         mine = {stage.stage_index for stage in self._stages}
-        names = {n for stage in stages(self.case) if stage.index in mine for n in stage.names}
+        names = {n for stage in stages(self.case) if stage.number in mine for n in stage.names}
         self.trained = {
             fqn: self.parameter(fqn)
             for fqn in self.facts.parameters

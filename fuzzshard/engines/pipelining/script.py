@@ -45,7 +45,7 @@ class PipeliningScript(Script):
 
     def _stage_lines(self, stage: Stage, count: int, model: str, names: MeshNames) -> list[str]:
         children = ", ".join(f"{name}={model}.{name}" for name in stage.names)
-        place = f"part, {stage.index}, {count}, torch.device(device), group=pp"
+        place = f"part, {stage.number}, {count}, torch.device(device), group=pp"
         return [
             *call_lines("part = nn.Sequential", [f"collections.OrderedDict({children})"]),
             *self.within.wrap_lines(stage.case, "part", names, seeds=False),

@@ -36,12 +36,19 @@ class PipelineParallel(EngineSpec):
         # what a chain of stages has no place for, or runs at once in place of op by op
         excludes=(
             *("several_inputs", "input_grad", "several_outputs", "list_group", "root_not_wrapped"),
-            *("structured_passing", "structured_returns", "method", "alternatives", "conv2d"),
-            *("alias", "tie", "dropout", "tensor", "precision", "other_dtypes", "ignored"),
+            *("structured_passing", "structured_returns", "method", "alternatives"),
+            *("alias", "tie", "tensor", "other_dtypes", "ignored"),
             *("meta", "compile", "relation", "rank_batches", "finalize", "toggle"),
             *("microbatches", "two_forwards", "partial_loss", "backward_order"),
             *("no_sync", "partial_sync", "no_all_reduce", "not_last_backward", "no_reshard"),
-            *("grad_scaler", "losses_only", "no_grad_forward", "eval_forward", "non_root_forward", "any_moment"),
+            *(
+                "grad_scaler",
+                "losses_only",
+                "no_grad_forward",
+                "eval_forward",
+                "non_root_forward",
+                "any_moment",
+            ),
             *(choice.name for op in OPS for choice in op.choices),
         ),
     )

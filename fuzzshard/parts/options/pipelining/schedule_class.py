@@ -38,4 +38,5 @@ class ScheduleClass(PipeliningOption):
 
     @override
     def draw(self, tape: Tape) -> str:
-        return tape.pick((*self.texts,))
+        drawn: str = tape.pick((*self.texts,))
+        return drawn
