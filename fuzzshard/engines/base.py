@@ -7,7 +7,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
@@ -209,6 +209,10 @@ class Engine(abc.ABC):
         it.
         """
         return dict(self.trained)
+
+    def buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The buffers that this rank computes with, by name."""
+        return self.model.named_buffers()
 
     def flat_range(self, fqn: str) -> tuple[int, int] | None:
         """The elements (start, stop) of the flattened parameter that this rank holds, and

@@ -124,5 +124,5 @@ class Observer:
 
     def buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The buffers of the model, by the names that the plain one gives them."""
-        for name, buffer in self.engine.model.named_buffers():
+        for name, buffer in self.engine.buffers():
             yield plain_name(name), buffer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -40,13 +40,19 @@ class Pipelining(Engine):
 
     @override
     def take_parameters(self) -> None:
-        mine = {stage.stage_index for stage in self._stages}
-        names = {n for stage in stages(self.case) if stage.number in mine for n in stage.names}
         self.trained = {
-            fqn: self.parameter(fqn)
-            for fqn in self.facts.parameters
-            if fqn.partition(".")[0] in names
+            fqn: self.parameter(fqn) for fqn in self.facts.parameters if self._is_mine(fqn)
         }
+
+    def _is_mine(self, name: str) -> bool:
+        """Whether a parameter or buffer belongs to a stage of this rank."""
+        mine = {stage.stage_index for stage in self._stages}
+        parts = (stage for stage in stages(self.case) if stage.number in mine)
+        return any(name.partition(".")[0] in stage.names for stage in parts)
+
+    @override
+    def buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return ((name, b) for name, b in super().buffers() if self._is_mine(name))
 
     @override
     def iterate(
