@@ -1,0 +1,141 @@
+"""Pipeline schedules train as plain accumulation does; what they are not run with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from cases import BACKWARD, ROOT, STEP, ZERO, chain, groups, make_case
+from msgspec.structs import replace
+
+from fuzzshard.case.case import Case, Inputs, Mesh, Optimizer, TensorSpec, Tie, WrapGroup
+from fuzzshard.case.options import Pipelining
+from fuzzshard.case.stages import stages
+from fuzzshard.case.validate import validate
+from fuzzshard.engines.registry import not_applicable
+from fuzzshard.errors import InvalidCase
+from fuzzshard.parts.leaves.activation import Activation
+from fuzzshard.parts.leaves.batch_norm import BatchNorm
+from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.op import Op
+from fuzzshard.parts.ops import Forward, SetFlag
+from fuzzshard.verdict import Status
+from fuzzshard.world import World
+
+ENGINE = "pipelining"
+MODEL = chain(a=Linear(out=4), r=Activation(), b=Linear(out=3), c=Linear(out=5))
+PLAIN = Inputs(batch=2, tensors=(TensorSpec(size=5),))
+
+
+def iterations(microbatches: int, count: int = 2) -> tuple[Op, ...]:
+    """So many steps, each with a backward of all its forwards."""
+    ops: list[Op] = []
+    for first in range(0, count * microbatches, microbatches):
+        ops += [Forward(batch=first + i) for i in range(microbatches)]
+        ops += [BACKWARD, STEP, ZERO]
+    return tuple(ops)
+
+
+def pipelined(microbatches: int = 2, **fields: Any) -> Case:
+    given: dict[str, Any] = {
+        "model": MODEL,
+        "mesh": Mesh(pipeline=2, shard=1),
+        "schedule": iterations(microbatches),
+        "inputs": PLAIN,
+        "wrap": groups("a", "b", ROOT, reshard=False),
+        "engines": (ENGINE,),
+    }
+    return make_case(**given | fields)
+
+
+PASSES = {
+    "GPipe": pipelined(),
+    "1F1B, of Adam": pipelined(
+        3, pipelining=Pipelining(schedule_class="1f1b"), optimizer=Optimizer(kind="adam")
+    ),
+    "interleaved stages that add up": pipelined(
+        pipelining=Pipelining(schedule_class="interleaved_1f1b", scale_grads=False)
+    ),
+    "looped stages on one rank of the axis": pipelined(
+        mesh=Mesh(pipeline=1, shard=2), pipelining=Pipelining(schedule_class="looped_bfs")
+    ),
+    "zero bubble": pipelined(pipelining=Pipelining(schedule_class="interleaved_zero_bubble")),
+    "stages that lie as a V": pipelined(
+        4,
+        mesh=Mesh(pipeline=1, shard=2),
+        pipelining=Pipelining(schedule_class="zbv_zero_bubble"),
+    ),
+    "statistics of every stage": pipelined(
+        model=chain(a=Linear(out=4), m=BatchNorm(), b=Linear(out=3), n=BatchNorm()),
+        wrap=groups(ROOT),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PASSES.values(), ids=PASSES.keys())
+def test_a_schedule_trains_as_plain_accumulation_does(two_ranks: World, case: Case) -> None:
+    validate(case, world_size=2)
+    verdict = two_ranks.run(case)
+    assert verdict.status is Status.PASS, (verdict.findings[:3], verdict.message)
+    assert not verdict.notes
+
+
+def test_stages_are_cut_evenly_and_lie_as_the_schedule_says() -> None:
+    looped = pipelined(pipelining=Pipelining(schedule_class="looped_bfs"))
+    assert [(stage.rank, stage.names) for stage in stages(looped)] == [
+        (0, ("a",)),
+        (1, ("r",)),
+        (0, ("b",)),
+        (1, ("c",)),
+    ]
+    bent = replace(looped, pipelining=Pipelining(schedule_class="zbv_zero_bubble"))
+    assert [stage.rank for stage in stages(bent)] == [0, 1, 1, 0]
+
+
+RESHARDED = groups("a", ROOT, reshard=True)
+EXCLUDED = {
+    "no chain of 4 modules": pipelined(
+        model=chain(a=Linear(out=4), b=Linear(out=5)),
+        wrap=groups(ROOT),
+        pipelining=Pipelining(schedule_class="looped_bfs"),
+    ),
+    "a tied parameter belongs to several": pipelined(
+        model=chain(a=Linear(out=5), b=Linear(out=5)),
+        ties=(Tie(parameter="b.bias", source="a.bias"),),
+        wrap=groups(ROOT),
+    ),
+    "a wrap group belongs to several": pipelined(wrap=groups(("a", "c"), ROOT)),
+    "gathers another one ahead": pipelined(
+        wrap=(WrapGroup(modules=("a",), forward_prefetch=("c",)), *groups("c", ROOT))
+    ),
+    "does not manage": pipelined(wrap=groups("a", "b")),
+    "an input requires a gradient": pipelined(
+        inputs=Inputs(batch=2, tensors=(TensorSpec(size=5, requires_grad=True),))
+    ),
+    "resharded after forward": pipelined(
+        wrap=RESHARDED, pipelining=Pipelining(schedule_class="interleaved_zero_bubble")
+    ),
+    "different numbers of microbatches": pipelined(
+        schedule=(*iterations(2, 1), *iterations(1, 1))
+    ),
+    "and each divides all of them": pipelined(
+        schedule=tuple(op for op in iterations(2) if op != ZERO)
+    ),
+    "set_requires_gradient_sync": pipelined(
+        schedule=(SetFlag(flag="requires_gradient_sync", value=False), *iterations(2))
+    ),
+}
+
+
+@pytest.mark.parametrize("why", EXCLUDED)
+def test_what_the_documentation_does_not_cover_is_not_run(why: str) -> None:
+    validate(EXCLUDED[why], world_size=2)
+    excluded = not_applicable(EXCLUDED[why], ENGINE)
+    assert excluded is not None
+    assert why in excluded.reason
+    assert excluded.source
+
+
+def test_stages_need_an_axis_to_lie_along() -> None:
+    with pytest.raises(InvalidCase, match="along the pipeline axis"):
+        validate(pipelined(mesh=Mesh(shard=2)), world_size=2)
