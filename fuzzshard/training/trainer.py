@@ -213,7 +213,8 @@ class Trainer:
             for place, (output, loss) in seen.items():
                 self.observer.computed(forwards[place].place, "", [output], loss)
             last = forwards[-1].place
-            self.observer.observe(last, self.case.schedule[last])
+            if not self.case.checkpoints:  # recomputation has changed buffers again by now
+                self.observer.observe(last, self.case.schedule[last])
 
     def backward(self, index: int, op: Op) -> bool:
         """Runs the backward of pending losses; False where none of them requires a gradient."""

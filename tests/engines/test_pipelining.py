@@ -118,6 +118,7 @@ EXCLUDED = {
     "different numbers of microbatches": pipelined(
         schedule=(*iterations(2, 1), *iterations(1, 1))
     ),
+    "fewer microbatches than stages": pipelined(1, pipelining=Pipelining(schedule_class="1f1b")),
     "and each divides all of them": pipelined(
         schedule=tuple(op for op in iterations(2) if op != ZERO)
     ),

@@ -31,7 +31,17 @@ from cases import (
     rowwise,
 )
 
-from fuzzshard.case.case import Case, EngineName, Freeze, Mesh, Optimizer, RankBatch, WrapGroup
+from fuzzshard.case.case import (
+    Case,
+    EngineName,
+    Freeze,
+    Inputs,
+    Mesh,
+    Optimizer,
+    RankBatch,
+    TensorSpec,
+    WrapGroup,
+)
 from fuzzshard.case.graph import Block
 from fuzzshard.case.options import DDP, FSDP1, Precision, TensorParallel
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
@@ -88,6 +98,7 @@ FROZEN = (Freeze(target="a"),)
 SHORT_ON_ONE_RANK = msgspec.structs.replace(
     float_inputs(), rank_batches=(RankBatch(rank=1, rows=1),)
 )
+PLAIN = Inputs(batch=2, tensors=(TensorSpec(size=5),))
 EXACT = make_case(
     chain(a=Linear(out=4), b=Linear(out=2)),
     (FORWARD, BACKWARD, STEP),
@@ -643,6 +654,18 @@ DIVERGENCES = {
     ),
     "replicate_never_syncs": Planted(
         make_case(engines=("replicate",)), "divergence/replicate/gradient", BACKWARD_AT, "a.bias"
+    ),
+    "divides_no_sum_of_microbatches": Planted(
+        make_case(
+            schedule=(FORWARD, AGAIN, BACKWARD, STEP),
+            mesh=Mesh(pipeline=2, shard=1),
+            inputs=PLAIN,
+            wrap=groups(ROOT),
+            engines=("pipelining",),
+        ),
+        "divergence/pipelining/gradient",
+        2,
+        "a.bias",
     ),
     "fsdp1_wrong_gradient": Planted(BY_FSDP1, "divergence/fsdp1/gradient", BACKWARD_AT, "a.bias"),
     "fsdp1_missing_gradient": Planted(

@@ -26,6 +26,7 @@ EXTENSIONS = frozenset(
             "user_hook",
         ),
         *("all_gather", "offload", "shard", "prefetch", "expect", "communication", "ddp"),
+        "pipelining",
     )
 )
 """Dimensions of which most cases have nothing."""
@@ -37,6 +38,7 @@ EXTENSION_FEATURES = frozenset(
             "engine:replicate",
             "engine:fsdp1",
             "engine:zero_redundancy",
+            "engine:pipelining",
             "mesh:tensor",
             "mesh:hsdp_tensor",
             "mesh:pipeline",
@@ -111,6 +113,8 @@ SELDOM = {
     **dict.fromkeys(("fsdp1:hybrid_shard", "fsdp1:hybrid_shard_zero2"), 0.004),
     **dict.fromkeys(("compile:eager", "compile:aot_eager", "option:losses_only"), 0.004),
     "leaf:conv1d_of_one": 0.006,
+    "engine:pipelining": 0.01,
+    **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("pipelining:")), 0.001),
     **dict.fromkeys(("expect:error", "expect:warning", "op:set_path_on_some_ranks"), 0.001),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("delay:")), 0.004),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("user_hook:")), 0.01),

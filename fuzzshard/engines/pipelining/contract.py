@@ -119,6 +119,12 @@ def _of_schedule(case: Case) -> Iterator[Exclusion]:
             f"{_DOCS}, Step 1: 'The shapes must be static, e.g. at runtime the shapes can not "
             "change from step to step'",
         )
+    if case.pipelining.does("fills_pipeline") and max(counts, default=0) < num_stages(case):
+        yield Exclusion(
+            "fewer microbatches than stages",
+            f"{_SCHEDULES}, Schedule1F1B: 'ValueError: Number of microbatches ... must be greater "
+            "than or equal to the number of stages'",
+        )
     if case.optimizer.does("scales"):
         yield Exclusion(
             "a GradScaler: the loss of a schedule is not scaled, and not all ranks have all "

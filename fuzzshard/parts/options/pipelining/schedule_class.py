@@ -21,6 +21,7 @@ class ScheduleClass(PipeliningOption):
         "zbv_zero_bubble": "ScheduleZBVZeroBubble",
     }
     traits = {
+        "1f1b": ("fills_pipeline",),
         "interleaved_1f1b": ("several_stages",),
         "looped_bfs": ("several_stages",),
         "interleaved_zero_bubble": ("several_stages", "zero_bubble"),
