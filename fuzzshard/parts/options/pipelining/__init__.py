@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Literal
 from fuzzshard.parts.option import Option, Tape, WithOptions, options_of
 
 Trait = Literal["fills_pipeline", "several_stages", "v_shaped", "zero_bubble", "scales"]
-"""What values do that somebody else has to know: no stage is without a microbatch; a rank has two stages, the second of which lies
-in the opposite order; gradients of weights are computed apart from those of inputs; gradients are
-divided by the number of microbatches.
+"""What values do that somebody else has to know: no stage may be without a microbatch; a rank has
+two stages, the second of which lies in the opposite order; gradients of weights are computed apart
+from those of inputs; gradients are divided by the number of microbatches.
 """
 
 
