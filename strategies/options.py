@@ -64,9 +64,10 @@ def pipelining(tape: Tape, case: Case) -> Case:
                 groups = tuple(group.resharding(after_forward=False) for group in groups)
             if any(shared_by_stages(cut)):
                 groups = tuple(group.prefetching({}) for group in groups)
-            return replace(cut, wrap=groups)
-    kept = tuple(name for name in case.engines if name not in in_stages)
-    return replace(case, engines=kept) if kept else case
+            kept = tuple(c for c in case.checkpoints if c.module)
+            return replace(cut, wrap=groups, checkpoints=kept)
+    others = tuple(name for name in case.engines if name not in in_stages)
+    return replace(case, engines=others) if others else case
 
 
 def ignored(tape: Tape, swarm: Swarm, found: Facts) -> tuple[str, ...]:

@@ -108,11 +108,13 @@ def _top(path: str) -> str:
 
 
 def shared_by_stages(case: Case) -> Iterator[str]:
-    """Yield what belongs to several of the stages and not to the root alone, in words."""
+    """Yield what is meant for several of the stages together, in words."""
     of = {name: stage.number for stage in stages(case) for name in stage.names}
     for path, module in walk(case.model):
         if isinstance(module, Alias) and of.get(_top(path)) != of.get(_top(module.target)):
             yield "a module that is registered twice"
+    if any(not checkpoint.module for checkpoint in case.checkpoints):
+        yield "a checkpoint"
     for tie in case.ties:
         if of.get(_top(tie.parameter)) != of.get(_top(tie.source)):
             yield "a tied parameter"

@@ -8,7 +8,16 @@ import pytest
 from cases import BACKWARD, ROOT, STEP, ZERO, chain, groups, make_case
 from msgspec.structs import replace
 
-from fuzzshard.case.case import Case, Inputs, Mesh, Optimizer, TensorSpec, Tie, WrapGroup
+from fuzzshard.case.case import (
+    Case,
+    Checkpoint,
+    Inputs,
+    Mesh,
+    Optimizer,
+    TensorSpec,
+    Tie,
+    WrapGroup,
+)
 from fuzzshard.case.options import Pipelining
 from fuzzshard.case.stages import stages
 from fuzzshard.case.validate import validate
@@ -108,6 +117,7 @@ EXCLUDED = {
     "gathers another one ahead": pipelined(
         wrap=(WrapGroup(modules=("a",), forward_prefetch=("c",)), *groups("c", ROOT))
     ),
+    "a checkpoint belongs to several": pipelined(checkpoints=(Checkpoint(module=""),)),
     "does not manage": pipelined(wrap=groups("a", "b")),
     "an input requires a gradient": pipelined(
         inputs=Inputs(batch=2, tensors=(TensorSpec(size=5, requires_grad=True),))
