@@ -44,8 +44,8 @@ from fuzzshard.journal.schema import JOURNAL_FILE, connect
 from fuzzshard.journal.writer import JournalWriter
 from fuzzshard.world import resolve_device
 from fuzzshard.world.config import WorldConfig
-from fuzzshard.world.processes import kill_ranks
 from fuzzshard.world.spare import Spares
+from fuzzshard.world.start import kill_ranks
 
 E = TypeVar("E", bound=Event)
 

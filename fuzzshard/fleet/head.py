@@ -37,12 +37,13 @@ from fuzzshard.errors import (
     FuzzshardError,
     UsageError,
 )
-from fuzzshard.fleet.agent import Agent, Job, Joined, Report, differences, versions
+from fuzzshard.fleet.agent import Agent, Job, Joined, Report
 from fuzzshard.fleet.gathered import Gathered, campaign_of
 from fuzzshard.fleet.mirror import check_node_name
 from fuzzshard.journal.lock import locked
 from fuzzshard.report.exchange import exchange_lines, read_exchange
 from fuzzshard.report.stages import clock
+from fuzzshard.versions import differences, versions
 
 SECONDS_BETWEEN = 3.0
 """Between the answer of an agent and the next call."""
@@ -292,7 +293,7 @@ class _Head:
             self._take_report(member, answer)
 
     def _take_greeting(self, member: _Member, host: str, theirs: dict[str, str]) -> None:
-        if different := differences(versions(), theirs):
+        if different := differences(versions(), theirs, "the head"):
             self._say(f"{host} is left out: {different}")
             self._leave(member, "left out")
             return
