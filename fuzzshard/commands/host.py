@@ -28,7 +28,7 @@ def host(*, listen: str, secret_file: Path) -> int:
         A file with the secret.
     """
     from fuzzshard.campaign.signals import signals_call
-    from fuzzshard.world.host import Host, listening
+    from fuzzshard.world.host import Host, listening, name_of
     from fuzzshard.world.link import read_secret
 
     def say(line: str) -> None:
@@ -38,6 +38,6 @@ def host(*, listen: str, secret_file: Path) -> int:
     with listening(listen) as server:
         lending = Host(server, secret, say)
         with signals_call(lending.close):
-            say(f"listening at {listen}")
+            say(f"listening at {name_of(server)}")
             lending.serve()
     return EXIT_CLEAN

@@ -187,6 +187,12 @@ class _Session:
         return Done()
 
 
+def name_of(listening: socket.socket) -> str:
+    """``ADDRESS:PORT`` of a socket; the kernel has chosen a port where 0 was asked for."""
+    address, port, *_ = listening.getsockname()
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
 @contextlib.contextmanager
 def listening(text: str) -> Iterator[socket.socket]:
     """A socket that listens at ``ADDRESS:PORT``, and nowhere else; raises :class:`UsageError`

@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 
 from fuzzshard.errors import InfraError, UsageError
 from fuzzshard.versions import differences, versions
@@ -182,7 +182,10 @@ class RemoteNode(Node):
                     f"{self.name} cannot be used: {problem}",
                     "give both nodes a copy of the same file with --secret-file",
                 )
-        except BaseException:
+        except OSError as error:
+            channel.close()
+            raise InfraError(f"{self.name} does not answer: {reason(error)}", REMEDY) from None
+        except UsageError:
             channel.close()
             raise
         return channel
@@ -201,6 +204,10 @@ class _Known:
         self.lost_at: float | None = None
 
 
+Tell = Callable[[str, bool], None]
+"""Is told that the node of this name is lost, or (False) back."""
+
+_tell: Tell = lambda name, is_lost: None  # noqa: E731
 _known: dict[str, _Known] = {}
 _known_lock = threading.Lock()
 _ends = 0
@@ -234,8 +241,10 @@ def _reach(
     name: str, config: WorldConfig, known: _Known, is_ended: Callable[[], bool]
 ) -> RemoteNode:
     secret, until = read_secret(config.secret_file), time.monotonic()
-    if known.node is not None:
-        known.lost_at = known.lost_at or until
+    if known.node is not None and known.lost_at is None:
+        known.lost_at = until
+        _tell(name, True)
+    if known.lost_at is not None:
         until = known.lost_at + RETURN_SECONDS
     while True:
         try:
@@ -250,8 +259,21 @@ def _reach(
                 f"{name} is lost and has not come back in {RETURN_SECONDS / 60:g} minutes",
                 error.remedy,
             ) from None
-        known.lost_at = None
+        if known.lost_at is not None:
+            known.lost_at = None
+            _tell(name, False)
         return node
+
+
+@contextlib.contextmanager
+def telling(tell: Tell) -> Iterator[None]:
+    """Within it ``tell`` hears of nodes that are lost, and back, from whatever thread."""
+    global _tell
+    before, _tell = _tell, tell
+    try:
+        yield
+    finally:
+        _tell = before
 
 
 def end_hosts() -> None:

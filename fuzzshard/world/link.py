@@ -215,8 +215,12 @@ def welcome(channel: socket.socket, secret: bytes) -> bool:
 
 
 def greet(channel: socket.socket, secret: bytes) -> str:
-    """The connecting side of the handshake: why it fails, or nothing."""
+    """The connecting side of the handshake: why it fails, or nothing. Raises OSError where the
+    other one says nothing.
+    """
     greeting = read(channel, len(GREETING))
+    if greeting is None:
+        raise ConnectionResetError("it says nothing")
     theirs = read(channel, NUM_BYTES) if greeting == GREETING else None
     if theirs is None:
         return "what listens there is no fuzzshard host of this version"
