@@ -74,7 +74,7 @@ class AskStacks(_Request, frozen=True, kw_only=True, tag="stacks"):
     pid: int
 
 
-class ExitCode(_Request, frozen=True, kw_only=True, tag="exit"):
+class ExitCode(_Request, frozen=True, kw_only=True, tag="exit code"):
     """Asks for the end of a rank. The answer is :class:`Ended`."""
 
     pid: int
