@@ -157,7 +157,10 @@ class _Coordinator:
         if exchange is not None:
             self._deliver_the_rest()
         self.session.leave_unfinished()
-        return self._deliver_finished()
+        code = self._deliver_finished()
+        if exchange is not None:
+            exchange.tell_last_figures()
+        return code
 
     def _exchange(self, keeper: Keeper) -> Exchange | None:
         """What talks with campaigns on other nodes."""

@@ -72,6 +72,11 @@ class WorldConfig:
         """How many ranks each node has."""
         return self.size // (len(self.hosts) + 1)
 
+    def with_ranks(self, size: int) -> WorldConfig:
+        """The same for a world of ``size`` ranks, or of some more that nodes share equally."""
+        num_nodes = len(self.hosts) + 1
+        return dataclasses.replace(self, size=-(-size // num_nodes) * num_nodes)
+
     def node_of(self, rank: int) -> int:
         """The node of a rank; 0 is this one."""
         return rank // self.ranks_per_node if self.hosts else 0
