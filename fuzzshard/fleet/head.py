@@ -218,9 +218,10 @@ class _Head:
             if has_room and id not in self._members and taking_part < limit:
                 label = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
                 self._members[id] = _Member(id, label, resources)
-        if not self._members:
+        if not (self._members or self._gathered.has_nodes):
             raise UsageError("no node of the cluster has a CPU or a GPU", "add one")
-        waits = not self._in("starting", "running", "ended") and bool(self._in("lost"))
+        is_left_alone = bool(self._in("lost")) or not self._members
+        waits = is_left_alone and not self._in("starting", "running", "ended")
         if waits and not self._waits:
             self._say("no node is left; the fleet waits for one")
         self._waits = waits
