@@ -17,8 +17,20 @@ times as long.
 """
 
 
+def split_address(text: str) -> tuple[str, int]:
+    """The address and the port of ``ADDRESS:PORT``; raises :class:`UsageError` for another
+    text.
+    """
+    address, _, port = text.rpartition(":")
+    if not address or not port.isdecimal() or not 0 <= int(port) < 1 << 16:
+        raise UsageError(f"{text} is not ADDRESS:PORT", "write it like 10.0.0.2:29400")
+    return address.removeprefix("[").removesuffix("]"), int(port)
+
+
 def check_hosts(hosts: Sequence[str], secret_file: Path | None) -> None:
     """Raise :class:`UsageError` for other nodes of a world that cannot be."""
+    for host in hosts:
+        split_address(host)
     if len(set(hosts)) < len(hosts):
         raise UsageError("--hosts names a node twice", "name each node once")
     if hosts and secret_file is None:

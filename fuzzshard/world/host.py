@@ -18,6 +18,7 @@ import msgspec
 
 from fuzzshard.errors import FuzzshardError, InfraError, UsageError
 from fuzzshard.versions import versions
+from fuzzshard.world.config import split_address
 from fuzzshard.world.device import cuda_devices
 from fuzzshard.world.link import (
     HANDSHAKE_SECONDS,
@@ -43,7 +44,6 @@ from fuzzshard.world.link import (
     notice_silence,
     reason,
     request_decoder,
-    split_address,
     welcome,
 )
 from fuzzshard.world.messages import receive_bytes, send

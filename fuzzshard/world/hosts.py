@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from fuzzshard.errors import InfraError, UsageError
 from fuzzshard.versions import differences, versions
 from fuzzshard.world.activity import Threads
-from fuzzshard.world.config import WorldConfig
+from fuzzshard.world.config import WorldConfig, split_address
 from fuzzshard.world.link import (
     HANDSHAKE_SECONDS,
     Answer,
@@ -39,7 +39,6 @@ from fuzzshard.world.link import (
     read_secret,
     reason,
     receive_answer,
-    split_address,
 )
 from fuzzshard.world.messages import send
 from fuzzshard.world.processes import Node, RankProcess

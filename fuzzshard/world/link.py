@@ -180,16 +180,6 @@ def read_secret(path: str) -> bytes:
     return secret
 
 
-def split_address(text: str) -> tuple[str, int]:
-    """The address and the port of ``ADDRESS:PORT``; raises :class:`UsageError` for another
-    text.
-    """
-    address, _, port = text.rpartition(":")
-    if not address or not port.isdecimal() or not 0 <= int(port) < 1 << 16:
-        raise UsageError(f"{text} is not ADDRESS:PORT", "write it like 10.0.0.2:29400")
-    return address.removeprefix("[").removesuffix("]"), int(port)
-
-
 def reason(error: OSError) -> str:
     """What has gone wrong with a connection, in words."""
     return os.strerror(error.errno) if error.errno else str(error)

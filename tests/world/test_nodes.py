@@ -267,3 +267,5 @@ def test_nodes_share_a_world_equally_and_a_secret_is_needed(tmp_path: Path) -> N
     assert [config.device_of(rank) for rank in range(8)] == [0, 1, 2, 3] * 2
     with pytest.raises(UsageError, match="--secret-file"):
         CampaignOptions(corpus=tmp_path, hosts=("10.0.0.2:1",))
+    with pytest.raises(UsageError, match="node2 is not ADDRESS:PORT"):
+        CampaignOptions(corpus=tmp_path, hosts=("node2",))
