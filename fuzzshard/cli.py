@@ -19,6 +19,7 @@ from fuzzshard.commands.doctor import doctor
 from fuzzshard.commands.explain import explain
 from fuzzshard.commands.features import features
 from fuzzshard.commands.fleet import fleet_app
+from fuzzshard.commands.host import host
 from fuzzshard.commands.html import html
 from fuzzshard.commands.mistakes import in_words, whole_numbers
 from fuzzshard.commands.profiles import apply_profile
@@ -93,6 +94,7 @@ _COMMANDS: tuple[Callable[..., int], ...] = (
     bisect,
     features,
     doctor,
+    host,
 )
 for _order, _command in enumerate(_COMMANDS):
     _config = (apply_profile, whole_numbers) if _command is run else (whole_numbers,)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -32,26 +31,10 @@ from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.device import cuda_devices
 from fuzzshard.world.placement import available_cores, place_on_cpu, place_on_devices
 
-PLANTED_FAULT = '''\
-"""Doubles every gradient that fully_shard reduces, in the processes that load this file."""
+PLANTED_FAULT = Path(__file__).parent / "world" / "doubled_gradients.py"
+"""What a campaign must find."""
 
-import sys
-
-from torch.distributed.fsdp import fully_shard
-
-
-def doubled(module, *, mesh, **options):
-    wrapped = fully_shard(module, mesh=mesh, **options)
-    for each in module if isinstance(module, list) else [module]:
-        each.set_force_sum_reduction_for_comms(True)
-        each.set_gradient_divide_factor(mesh.size() / 2)
-    return wrapped
-
-
-doubled.__module__ = fully_shard.__module__
-sys.modules[fully_shard.__module__].fully_shard = doubled
-'''
-"""By public methods alone, so that every torch has it."""
+_PRELOADED_FAULT = "fuzzshard.world.doubled_gradients"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,13 +78,13 @@ def examine(
     yield Check(
         "machine", f"{os.cpu_count()} CPUs, of which {cores} may be used, {memory:.0f} GiB memory"
     )
-    yield Check("ranks", f"{config.size} on {config.device}")
+    nodes = f", on this node and {', '.join(config.hosts)}" if config.hosts else ""
+    yield Check("ranks", f"{config.size} on {config.device}{nodes}")
     if config.device == "cpu":
-        worlds = place_on_cpu("auto", config.size, cores)
+        worlds = place_on_cpu("auto", config.ranks_per_node, cores)
     else:
-        worlds = len(
-            place_on_devices("auto", config.size, cuda_devices(), cores, config.ranks_per_device)
-        )
+        size, shared = config.ranks_per_node, config.ranks_per_device
+        worlds = len(place_on_devices("auto", size, cuda_devices(), cores, shared))
     yield Check("worlds", f"--worlds auto starts {worlds}, of this many ranks each")
     case = clean_case(config.size)
     try:
@@ -165,11 +148,8 @@ def _examine_fault(
     config: WorldConfig,
     case: Case,
 ) -> Check:
-    with tempfile.TemporaryDirectory(prefix="fuzzshard-doctor-") as folder:
-        preload = Path(folder) / "doubled_gradients.py"
-        preload.write_text(PLANTED_FAULT)
-        with start_world(dataclasses.replace(config, preload=(str(preload),))) as world:
-            verdict = world.run(case)
+    with start_world(dataclasses.replace(config, preload=(_PRELOADED_FAULT,))) as world:
+        verdict = world.run(case)
     found = verdict.status.is_finding and verdict.findings[0].engine == BY_GROUPS.name
     what = "fully_shard made to double its gradients"
     if found:

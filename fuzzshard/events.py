@@ -257,6 +257,13 @@ class Exchanged(Event, frozen=True, kw_only=True, tag="exchanged"):
     problem: str = ""
 
 
+class NodeChanged(Event, frozen=True, kw_only=True, tag="node_changed"):
+    """Another node of the worlds, ``host``, is lost, and they wait for it; or it is back."""
+
+    host: str
+    is_lost: bool
+
+
 class SaveFailed(Event, frozen=True, kw_only=True, tag="save_failed"):
     """A finding that could not be written to disk, whole, so that it is not lost."""
 

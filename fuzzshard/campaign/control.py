@@ -16,7 +16,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.corpus.scripts import ScriptOutcome
 from fuzzshard.errors import FuzzshardError, check_infra_in_a_row
 from fuzzshard.verdict import Verdict
-from fuzzshard.world.processes import kill_ranks
+from fuzzshard.world.start import kill_ranks
 
 OVERTIME_SECONDS = 2.0
 """After ``max_time``, for how long runs may still start, to confirm and to save what was found.

@@ -238,6 +238,15 @@ class Exchange:
             self._thread.join(CLOSING_SECONDS)
         self._return(self._registry.elsewhere)
 
+    def tell_last_figures(self) -> None:
+        """Tells the figures of a campaign whose last event is over, which comes after
+        :meth:`close`.
+        """
+        if not self._thread.is_alive():  # else the file system hangs
+            telling = threading.Thread(target=self._tell_figures, daemon=True)
+            telling.start()
+            telling.join(CLOSING_SECONDS)
+
     def _run(self) -> None:
         self._look()
         self._first.set()
@@ -377,10 +386,13 @@ class Exchange:
         for name in self._copied - names:
             shutil.rmtree(self._ours / FINDINGS_FOLDER / name, ignore_errors=True)
             self._copied.remove(name)
+        self._tell_figures()
+        return len(self._problems) == problems
+
+    def _tell_figures(self) -> None:
         if (stats := self._corpus / STATS_FILE).exists():
             with self._trying():
                 write_atomic(self._ours / STATS_FILE, stats.read_bytes())
-        return len(self._problems) == problems
 
     def _release(self, given: Collection[str]) -> None:
         """Gives up the claims whose end the others may hear."""

@@ -35,6 +35,7 @@ from fuzzshard.events import (
     CaseJudged,
     Event,
     Finishing,
+    NodeChanged,
     PhaseChanged,
 )
 from fuzzshard.guidance.focus import reach_near
@@ -44,8 +45,9 @@ from fuzzshard.journal.schema import JOURNAL_FILE, connect
 from fuzzshard.journal.writer import JournalWriter
 from fuzzshard.world import resolve_device
 from fuzzshard.world.config import WorldConfig
-from fuzzshard.world.processes import kill_ranks
+from fuzzshard.world.hosts import telling
 from fuzzshard.world.spare import Spares
+from fuzzshard.world.start import kill_ranks
 
 E = TypeVar("E", bound=Event)
 
@@ -131,7 +133,7 @@ class _Coordinator:
         shared = self.session.shared(cases, keeper, on_cpu)
         exchange = self._exchange(keeper)
         try:
-            with signals_call(self._on_signal):
+            with signals_call(self._on_signal), telling(self._on_node):
                 if exchange is not None:
                     exchange.start()
                 for number, config in enumerate(self.session.configs):
@@ -155,7 +157,10 @@ class _Coordinator:
         if exchange is not None:
             self._deliver_the_rest()
         self.session.leave_unfinished()
-        return self._deliver_finished()
+        code = self._deliver_finished()
+        if exchange is not None:
+            exchange.tell_last_figures()
+        return code
 
     def _exchange(self, keeper: Keeper) -> Exchange | None:
         """What talks with campaigns on other nodes."""
@@ -261,6 +266,10 @@ class _Coordinator:
         if self.interrupted:
             raise KeyboardInterrupt
         self._interrupt()
+
+    def _on_node(self, host: str, is_lost: bool) -> None:
+        elapsed = self.control.elapsed()
+        self.queue.put(NodeChanged(host=host, is_lost=is_lost, elapsed=elapsed))
 
     def _interrupt(self) -> None:
         self.interrupted = True

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from fuzzshard.commands.options import Device, Json, RanksPerDevice, world_config
+from fuzzshard.commands.options import (
+    Device,
+    Hosts,
+    Json,
+    RanksPerDevice,
+    SecretFile,
+    world_config,
+)
 from fuzzshard.errors import EXIT_CLEAN, EXIT_INFRA
 
 
@@ -13,6 +20,8 @@ def doctor(
     device: Device = "auto",
     world_size: int | None = None,
     ranks_per_device: RanksPerDevice = 1,
+    hosts: Hosts = (),
+    secret_file: SecretFile = None,
     as_json: Json = False,
 ) -> int:
     """Check that this machine can fuzz: a clean case must pass, a planted bug be found.
@@ -22,15 +31,22 @@ def doctor(
     For example:
       fuzzshard doctor
       fuzzshard doctor --device cpu --world-size 2
+      fuzzshard doctor --hosts 10.0.0.2:29400 --secret-file secret
 
     Parameters
     ----------
     device
         auto uses CUDA with NCCL if there is a GPU, else the CPU with gloo.
     world_size
-        Number of ranks to start. By default one for each CUDA device, or 4 on CPU.
+        Number of ranks to start. By default one for each CUDA device, or 4 on CPU; as many on
+        each of --hosts.
     ranks_per_device
         How many ranks may share a CUDA device, for meshes larger than the node. Much slower.
+    hosts
+        Where fuzzshard host listens on another node, ADDRESS:PORT: the ranks lie on both. Repeat
+        for several.
+    secret_file
+        The file with the secret of --hosts.
     as_json
         Print one JSON object for each line: name, text, ok.
     """
@@ -41,7 +57,14 @@ def doctor(
     kind, num_devices = resolve_device(device)
     default = num_devices * ranks_per_device if kind == "cuda" else num_devices
     config = world_config(
-        kind, num_devices, (), asked=world_size, default=default, ranks_per_device=ranks_per_device
+        kind,
+        num_devices,
+        (),
+        asked=world_size,
+        default=default,
+        ranks_per_device=ranks_per_device,
+        hosts=hosts,
+        secret_file=secret_file,
     )
     healthy = True
     with busy("running a clean case, and one under a planted fault"):

@@ -159,6 +159,8 @@ def _words_of_run(options: tuple[str, ...]) -> tuple[tuple[str, ...], int | None
     for name in ("corpus", "exchange"):
         if name in asked:
             raise UsageError(f"every node of a fleet has its own --{name}", "leave it out")
+    if "hosts" in asked:
+        raise UsageError("each world of a fleet lies on one node", "leave out --hosts")
     words: list[str] = []
     for name, value in asked.items():
         if name not in ("profile", "seed") and value is not None:

@@ -17,9 +17,11 @@ from fuzzshard.commands.options import (
     Device,
     Duration,
     ExtraMends,
+    Hosts,
     Json,
     Preload,
     RanksPerDevice,
+    SecretFile,
     WorldsHere,
     world_config,
 )
@@ -48,6 +50,8 @@ def replay(
     summary: bool = False,
     update: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     allow_user_code: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    hosts: Hosts = (),
+    secret_file: SecretFile = None,
 ) -> int:
     """Run saved cases again and print one line for each.
 
@@ -108,6 +112,11 @@ def replay(
     allow_user_code
         Run findings of fuzzshard check --fuzz, too: they import and run the functions that they
         name. Entries that you were given may name any code.
+    hosts
+        Where fuzzshard host listens on another node, ADDRESS:PORT: each world has as many ranks
+        there as here. Repeat for several.
+    secret_file
+        The file with the secret of --hosts.
     """
     from fuzzshard import reproducer
     from fuzzshard.campaign.explain import OnMends, known_causes
@@ -147,6 +156,8 @@ def replay(
         asked=world_size,
         default=largest,
         ranks_per_device=ranks_per_device,
+        hosts=hosts,
+        secret_file=secret_file,
     )
     mends = mends_for(extra=extra_mends)
     here = CommandWorlds(config, worlds, num_devices)

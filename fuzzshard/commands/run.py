@@ -21,9 +21,11 @@ from fuzzshard.commands.options import (
     Folder,
     Globs,
     Guidance,
+    Hosts,
     Json,
     Preload,
     RanksPerDevice,
+    SecretFile,
     WorldsHere,
 )
 from fuzzshard.corpus.codec import read_entry
@@ -58,6 +60,8 @@ def run(
     extra_mends: ExtraMends = (),
     guidance: Guidance = "none",
     exchange: Path | None = None,
+    hosts: Hosts = (),
+    secret_file: SecretFile = None,
     as_json: Json = False,
 ) -> int:
     """Fuzz: draw random training runs and judge each one, until a limit or Ctrl-C.
@@ -78,6 +82,7 @@ def run(
       fuzzshard run --focus corpus/findings/NAME --max-time 10m
       fuzzshard run --worlds auto --world-size 2 --max-time 8h
       fuzzshard run --worlds auto --corpus /local/fuzz --exchange /nfs/fuzz
+      fuzzshard run --hosts 10.0.0.2:29400 --secret-file secret --max-time 8h
 
     Parameters
     ----------
@@ -104,7 +109,7 @@ def run(
         auto uses CUDA with NCCL if there is a GPU, else the CPU with gloo.
     world_size
         Number of ranks that run a case together: the largest mesh. By default one for each CUDA
-        device, or 4 on CPU.
+        device, or 4 on CPU; as many on each of --hosts.
     worlds
         How many worlds (sets of ranks) run cases at the same time. auto fills the node: one core
         for each rank on CPU; on CUDA one set of devices for each world, which worlds share if
@@ -147,6 +152,11 @@ def run(
     exchange
         A folder that several nodes can reach. Campaigns with the same one tell each other what
         they find and work on, so that each finding is shrunk once. Each keeps its own --corpus.
+    hosts
+        Where fuzzshard host listens on another node, ADDRESS:PORT. Each world has as many ranks
+        there as on this node. Repeat for several.
+    secret_file
+        The file with the secret of --hosts.
     as_json
         Print one JSON object for each event instead of the panel.
     """
@@ -179,6 +189,8 @@ def run(
         extra_mends=extra_mends,
         guidance=guidance,
         exchange=exchange,
+        hosts=hosts,
+        secret_file=secret_file,
     )
     with make_sink(json=as_json) as sink:
         return run_campaign(options, tee(stats_writer(corpus), report_writer(corpus), sink))

@@ -20,8 +20,10 @@ from fuzzshard.commands.options import (
     Duration,
     ExtraMends,
     Folder,
+    Hosts,
     Preload,
     RanksPerDevice,
+    SecretFile,
     world_config,
 )
 from fuzzshard.corpus.codec import read_entry
@@ -50,6 +52,8 @@ def shrink(
     preload: Preload = (),
     confirm: Confirm = 3,
     worlds: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 1,
+    hosts: Hosts = (),
+    secret_file: SecretFile = None,
 ) -> int:
     """Shrink a case with a finding to a minimal one with the same finding.
 
@@ -91,6 +95,11 @@ def shrink(
         How often to run the finding again on fresh ranks, before and after.
     worlds
         How many cases run at the same time, each on its own ranks. Faster, with the same result.
+    hosts
+        Where fuzzshard host listens on another node, ADDRESS:PORT: each world has as many ranks
+        there as here. Repeat for several.
+    secret_file
+        The file with the secret of --hosts.
     """
     from fuzzshard import reproducer
     from fuzzshard.campaign.control import (
@@ -125,8 +134,10 @@ def shrink(
         num_devices,
         preload,
         asked=world_size,
-        default=default,
+        default=math.ceil(default / (len(hosts) + 1)),
         ranks_per_device=ranks_per_device,
+        hosts=hosts,
+        secret_file=secret_file,
     )
     validate(known.case, config.size)
     budget = SHRINK_BUDGET if max_time is None else Budget(sys.maxsize, math.inf)

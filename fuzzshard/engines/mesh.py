@@ -27,6 +27,7 @@ _groups: dict[tuple[int, ...], Any] = {}
 _scatter_groups: dict[tuple[int, ...], Any] = {}
 _meshes: dict[Mesh, DeviceMesh] = {}
 _from_the_end = False
+_address = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +76,14 @@ def one_gloo_device() -> Iterator[None]:
 
 @functools.cache
 def _gloo_device() -> Any:
-    return distributed_c10d.ProcessGroupGloo.create_default_device()
+    kind: Any = distributed_c10d.ProcessGroupGloo
+    return kind.create_device(hostname=_address) if _address else kind.create_default_device()
+
+
+def talk_from(address: str) -> None:
+    """Makes gloo groups listen at this address of the machine; before the first one is made."""
+    global _address
+    _address = address
 
 
 def _cached_new_group(make: Callable[..., Any]) -> Callable[..., Any]:

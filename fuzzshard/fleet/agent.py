@@ -12,9 +12,7 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import hmac
-import importlib.metadata
 import os
-import platform
 import shutil
 import socket
 import subprocess
@@ -22,15 +20,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import IO
 
-from fuzzshard import __version__
 from fuzzshard.campaign.exchange import STOP_FILE, node_name
 from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.corpus.lifecycle import release
 from fuzzshard.errors import EXIT_INTERRUPTED, FuzzshardError, InfraError, InvalidMessage
 from fuzzshard.fleet.mirror import (
     Changes,
@@ -40,6 +35,7 @@ from fuzzshard.fleet.mirror import (
     check_node_name,
     check_paths,
 )
+from fuzzshard.versions import versions
 
 SLOT_SECONDS = 60.0
 """How long an agent waits for a slot whose last owner is about to end."""
@@ -92,24 +88,6 @@ class Report:
     log: str
     restarts: int
     problem: str
-
-
-def versions() -> dict[str, str]:
-    """Return what must be equal on all nodes of a fleet."""
-    return {
-        "Python": ".".join(platform.python_version_tuple()[:2]),
-        "torch": release(importlib.metadata.version("torch")),
-        "fuzzshard": __version__,
-    }
-
-
-def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
-    """Return in words which versions of a node are not those of the head; "" where all are."""
-    return ", ".join(
-        f"it has {name} {theirs.get(name)}, and the head {version}"
-        for name, version in ours.items()
-        if theirs.get(name) != version
-    )
 
 
 class Agent:

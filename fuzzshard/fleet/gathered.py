@@ -72,6 +72,11 @@ class Gathered:
         for path, change in findings.items():
             self._put(CORPUS_NAME, path, change)
 
+    @property
+    def has_nodes(self) -> bool:
+        """Whether any node has told anything, to this head or to an earlier one."""
+        return any(name != CORPUS_NAME for name, _ in self._log)
+
     def take(self, name: str, changes: Changes, *, is_all: bool) -> None:
         """Take what the node ``name`` has told; with ``is_all``, it has nothing else any more.
 

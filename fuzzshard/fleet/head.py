@@ -37,12 +37,13 @@ from fuzzshard.errors import (
     FuzzshardError,
     UsageError,
 )
-from fuzzshard.fleet.agent import Agent, Job, Joined, Report, differences, versions
+from fuzzshard.fleet.agent import Agent, Job, Joined, Report
 from fuzzshard.fleet.gathered import Gathered, campaign_of
 from fuzzshard.fleet.mirror import check_node_name
 from fuzzshard.journal.lock import locked
 from fuzzshard.report.exchange import exchange_lines, read_exchange
 from fuzzshard.report.stages import clock
+from fuzzshard.versions import differences, versions
 
 SECONDS_BETWEEN = 3.0
 """Between the answer of an agent and the next call."""
@@ -217,9 +218,10 @@ class _Head:
             if has_room and id not in self._members and taking_part < limit:
                 label = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
                 self._members[id] = _Member(id, label, resources)
-        if not self._members:
+        if not (self._members or self._gathered.has_nodes):
             raise UsageError("no node of the cluster has a CPU or a GPU", "add one")
-        waits = not self._in("starting", "running", "ended") and bool(self._in("lost"))
+        is_left_alone = bool(self._in("lost")) or not self._members
+        waits = is_left_alone and not self._in("starting", "running", "ended")
         if waits and not self._waits:
             self._say("no node is left; the fleet waits for one")
         self._waits = waits
@@ -292,7 +294,7 @@ class _Head:
             self._take_report(member, answer)
 
     def _take_greeting(self, member: _Member, host: str, theirs: dict[str, str]) -> None:
-        if different := differences(versions(), theirs):
+        if different := differences(versions(), theirs, "the head"):
             self._say(f"{host} is left out: {different}")
             self._leave(member, "left out")
             return

@@ -23,6 +23,7 @@ from fuzzshard.events import (
     Finishing,
     InfraTrouble,
     KnownFinding,
+    NodeChanged,
     SaveFailed,
     WorldStarted,
 )
@@ -97,6 +98,9 @@ def event_lines(event: Event, width: int = WIDTH) -> Iterator[str]:
         case Exchanged():
             yield f"[{clock(event.elapsed)}] {exchange_text(event)}"
             yield from (f"    {path}" for path in event.learned)
+        case NodeChanged():
+            what = "is lost; its worlds wait for it" if event.is_lost else "is back"
+            yield f"[{clock(event.elapsed)}] the node at {event.host} {what}"
         case SaveFailed():
             yield f"[{clock(event.elapsed)}] NOT SAVED {event.signature}: {event.problem}"
             yield f"    the case: {bytes(event.case).decode()}"

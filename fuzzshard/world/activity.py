@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+import psutil
 
 _TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
 
@@ -45,6 +47,15 @@ def state_of(pid: int, threads: Threads) -> str:
     zombie.
     """
     return threads[pid].state if pid in threads else "X"
+
+
+def descendants(pids: Collection[int]) -> frozenset[int]:
+    """All processes that these have started: a scan of all processes of the machine."""
+    found: set[int] = set()
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.update(child.pid for child in psutil.Process(pid).children(recursive=True))
+    return frozenset(found)
 
 
 def _threads(tasks: Path) -> Iterator[tuple[int, ThreadActivity]]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Literal
 
 from fuzzshard.errors import UsageError
@@ -13,6 +15,28 @@ SAMPLED_COVERAGE = 1 if sys.version_info >= (3, 12) else 20
 """A ``coverage`` that costs a campaign little; without ``sys.monitoring`` a traced case takes 2.5
 times as long.
 """
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """The address and the port of ``ADDRESS:PORT``; raises :class:`UsageError` for another
+    text.
+    """
+    address, _, port = text.rpartition(":")
+    if not address or not port.isdecimal() or not 0 <= int(port) < 1 << 16:
+        raise UsageError(f"{text} is not ADDRESS:PORT", "write it like 10.0.0.2:29400")
+    return address.removeprefix("[").removesuffix("]"), int(port)
+
+
+def check_hosts(hosts: Sequence[str], secret_file: Path | None) -> None:
+    """Raise :class:`UsageError` for other nodes of a world that cannot be."""
+    for host in hosts:
+        split_address(host)
+    if len(set(hosts)) < len(hosts):
+        raise UsageError("--hosts names a node twice", "name each node once")
+    if hosts and secret_file is None:
+        raise UsageError(
+            "--hosts needs the secret of fuzzshard host", "give its file with --secret-file"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +53,12 @@ class WorldConfig:
     ``size`` ranks, and no peers: its process groups are torch's ``fake`` ones
     (:mod:`fuzzshard.world.screen`).
 
+    A world lies on this node and on those of ``hosts``, the addresses of
+    :mod:`fuzzshard.world.host` there, which know the secret in ``secret_file``; each has as many
+    ranks, in order. ``addresses`` are those at which the nodes reach each other, in the same
+    order; they are known once there is a connection. Raises :class:`UsageError` for a number of
+    ranks that nodes cannot share equally.
+
     ``instruments_off`` says which instruments earlier ranks have switched off (the text of
     :func:`fuzzshard.instruments.off_text`); None: ranks prove them when they start.
     """
@@ -40,26 +70,55 @@ class WorldConfig:
     devices: tuple[int, ...] = ()
     screens: Literal["", "first", "last"] = ""
     instruments_off: str | None = None
+    hosts: tuple[str, ...] = ()
+    secret_file: str = ""
+    addresses: tuple[str, ...] = ()
 
     @property
     def live_ranks(self) -> int:
         """How many ranks are processes."""
         return 1 if self.screens else self.size
 
+    @property
+    def ranks_per_node(self) -> int:
+        """How many ranks each node has."""
+        return self.size // (len(self.hosts) + 1)
+
+    def with_ranks(self, size: int) -> WorldConfig:
+        """The same for a world of ``size`` ranks, or of some more that nodes share equally."""
+        num_nodes = len(self.hosts) + 1
+        return dataclasses.replace(self, size=-(-size // num_nodes) * num_nodes)
+
+    def node_of(self, rank: int) -> int:
+        """The node of a rank; 0 is this one."""
+        return rank // self.ranks_per_node if self.hosts else 0
+
+    def local_rank(self, rank: int) -> int:
+        """The place of a rank among those of its node."""
+        return rank % self.ranks_per_node
+
     def device_of(self, rank: int) -> int:
-        """The CUDA device of a rank."""
-        return self.devices[rank % len(self.devices)] if self.devices else rank
+        """The CUDA device of a rank on its node."""
+        local = self.local_rank(rank)
+        return self.devices[local % len(self.devices)] if self.devices else local
 
     def host_of(self, rank: int) -> int:
-        """The host that NCCL takes a rank to run on: ranks of one host have a device each."""
-        return rank // len(self.devices) if self.devices else 0
+        """Which host of its node NCCL takes a rank to run on: ranks of one host have a device
+        each.
+        """
+        return self.local_rank(rank) // len(self.devices) if self.devices else 0
 
     @property
     def ranks_per_device(self) -> int:
         """The most ranks that share a CUDA device."""
-        return self.host_of(self.size - 1) + 1
+        return self.host_of(self.ranks_per_node - 1) + 1
 
     def __post_init__(self) -> None:
+        if self.size % (len(self.hosts) + 1):
+            raise UsageError(
+                f"{len(self.hosts) + 1} nodes cannot share a world of {self.size} ranks equally",
+                f"use a --world-size that is a multiple of {len(self.hosts) + 1}",
+            )
         if len(set(self.devices)) < len(self.devices):
             raise UsageError(
                 f"{self.devices} has a CUDA device twice",

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
-import psutil
-
-from fuzzshard.world.activity import DEAD, RUNNABLE, STOPPED, Threads, activity, state_of
+from fuzzshard.world.activity import (
+    DEAD,
+    RUNNABLE,
+    STOPPED,
+    Threads,
+    activity,
+    descendants,
+    state_of,
+)
 
 FIRST_SECONDS = 5.0
 """While no case has ended yet: a first CUDA context and communicators keep a processor busy
@@ -95,6 +100,10 @@ class _Look(NamedTuple):
     stopped: frozenset[int]
 
 
+def _activities(pids: Collection[int]) -> dict[int, Threads]:
+    return {pid: activity(pid) for pid in pids}
+
+
 class IdleWatch:
     """Whether ranks do nothing at all, or are merely slow on a busy machine. ``ranks`` has their
     pids.
@@ -105,8 +114,16 @@ class IdleWatch:
     for it.
     """
 
-    def __init__(self, ranks: Mapping[int, int]) -> None:
+    def __init__(
+        self,
+        ranks: Mapping[int, int],
+        activities: Callable[[Collection[int]], dict[int, Threads]] = _activities,
+        descendants: Callable[[Collection[int]], frozenset[int]] = descendants,
+    ) -> None:
+        """By default the ranks are those of this node."""
         self._ranks = dict(ranks)
+        self._activities = activities
+        self._descendants_of = descendants
         self._family = self._descendants()
         self._before: dict[int, Threads] = {}
         self._looks: deque[_Look] = deque()
@@ -119,7 +136,7 @@ class IdleWatch:
         last = self._looks[-1].time if self._looks else now
         if now - last > GAP_SECONDS:
             self._looks.clear()
-        threads = {pid: activity(pid) for pid in (*self._ranks.values(), *self._family)}
+        threads = self._activities((*self._ranks.values(), *self._family))
         states = {rank: state_of(pid, threads[pid]) for rank, pid in self._ranks.items()}
         used = [
             _used(each, self._before.get(pid, {}), now - last) for pid, each in threads.items()
@@ -159,12 +176,8 @@ class IdleWatch:
         return bool(self._looks) and self._looks[-1].time - self._looks[0].time >= IDLE_SECONDS
 
     def _descendants(self) -> frozenset[int]:
-        """A scan of all processes of the machine: not for every look."""
-        found: set[int] = set()
-        for pid in self._ranks.values():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                found.update(child.pid for child in psutil.Process(pid).children(recursive=True))
-        return frozenset(found)
+        """Takes long: not for every look."""
+        return self._descendants_of(self._ranks.values())
 
 
 def _used(threads: Threads, before: Threads, since: float) -> tuple[float, float]:

@@ -24,7 +24,7 @@ from fuzzshard.world.messages import (
     Tripped,
     send,
 )
-from fuzzshard.world.processes import RankProcess
+from fuzzshard.world.processes import Node, RankProcess
 
 GRACE_SECONDS = 1.0
 """After the first rank failed or died, how long the others may still say what happened to them."""
@@ -50,14 +50,14 @@ def exchange(
     oom_kills_before = oom_kills()
     with selectors.DefaultSelector() as selector:
         _send_to_all(ranks, request, selector, outcome)
-        watch: IdleWatch | None = None
+        watches: list[IdleWatch] = []
         while outcome.waiting():
             now = time.monotonic()
             if outcome.lost and now >= outcome.first_loss + GRACE_SECONDS:
                 break
             if now >= suspect - WATCH_SECONDS and not outcome.lost:
-                watch = watch or IdleWatch({rank: ranks[rank].pid for rank in outcome.waiting()})
-                if _is_over(watch, outcome, now - suspect, patience):
+                watches = watches or _watches([ranks[rank] for rank in outcome.waiting()])
+                if _is_over(watches, outcome, now - suspect, patience):
                     break
             for key, _ in selector.select(POLL_SECONDS):
                 rank, inbox = key.data
@@ -83,15 +83,30 @@ def _send_to_all(
             selector.register(process.channel, selectors.EVENT_READ, (process.rank, inbox))
 
 
-def _is_over(watch: IdleWatch, outcome: Outcome, overdue: float, patience: float) -> bool:
+def _watches(ranks: Sequence[RankProcess]) -> list[IdleWatch]:
+    """One on each node that has some of these ranks."""
+    nodes: dict[Node, dict[int, int]] = {}
+    for process in ranks:
+        nodes.setdefault(process.node, {})[process.rank] = process.pid
+    return [IdleWatch(pids, node.activity, node.descendants) for node, pids in nodes.items()]
+
+
+def _is_over(
+    watches: Sequence[IdleWatch], outcome: Outcome, overdue: float, patience: float
+) -> bool:
     """Whether to wait no longer, ``overdue`` seconds after the deadline."""
-    watch.look()
-    for rank in watch.dead & outcome.waiting():  # what it has started may hold its channel open
-        outcome.die(rank)
-    outcome.stopped = watch.stopped()
+    stopped: set[int] = set()
+    for watch in watches:
+        watch.look()
+        for rank in watch.dead & outcome.waiting():  # its children may hold its channel open
+            outcome.die(rank)
+        stopped |= watch.stopped()
+    outcome.stopped = frozenset(stopped)
     if overdue < 0 or outcome.lost:
         return False
-    return overdue >= patience or bool(outcome.stopped & outcome.waiting()) or watch.is_idle()
+    if overdue >= patience or outcome.stopped & outcome.waiting():
+        return True
+    return all(watch.is_idle() for watch in watches)
 
 
 def _heard(rank: int, message: Message | None, outcome: Outcome) -> bool:

@@ -28,7 +28,7 @@ class Inbox:
             chunk = self._channel.recv(_CHUNK, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return []
-        except ConnectionResetError:
+        except OSError:  # reset, or no answer from its node
             chunk = b""
         if not chunk:
             return [None]

@@ -16,6 +16,8 @@ import types
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from fuzzshard.contracts import FAKE_COLLECTIVES_HAVE_RESULTS
 from fuzzshard.instruments import OFF, off_readings, off_text, switch_off
 from fuzzshard.world.config import WorldConfig
@@ -35,7 +37,8 @@ def join(channel: socket.socket, rank: int, config: WorldConfig) -> torch.device
     from fuzzshard.training import collectives, hooks, torch_coverage
 
     if config.device == "cpu":
-        os.sched_setaffinity(0, cores_of(rank, config.size, os.sched_getaffinity(0)))
+        cores = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, cores_of(config.local_rank(rank), config.ranks_per_node, cores))
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     device = _device(rank, config)
@@ -79,8 +82,8 @@ def _device(rank: int, config: WorldConfig) -> torch.device:
 
     if config.device == "cpu":
         return torch.device("cpu")
-    if config.ranks_per_device > 1:
-        _pose_as_host(config.host_of(rank))
+    if config.ranks_per_device > 1 or config.hosts:
+        _pose_as_host(config.node_of(rank), config.host_of(rank))
     device = torch.device("cuda", config.device_of(rank))
     # NCCL of torch 2.15 takes the device that this names, whatever device is set (_nccl2_device in
     # torch/distributed/distributed_c10d.py)
@@ -90,27 +93,32 @@ def _device(rank: int, config: WorldConfig) -> torch.device:
     return device
 
 
-def _pose_as_host(host: int) -> None:
-    """Makes NCCL take this rank for one of another host than the others on its device.
+def _pose_as_host(node: int, host: int) -> None:
+    """Makes NCCL take this rank for one of another host than the others on its device, and than
+    those of other nodes, which may be on one machine.
 
     It refuses two ranks of one host on a device ("Duplicate GPU detected", ``src/init.cc``) and
     tells hosts by ``NCCL_HOSTID`` where that is set (``src/misc/utils.cc``); between hosts data
     goes through sockets.
     """
-    os.environ["NCCL_HOSTID"] = f"fuzzshard-{host}"
+    os.environ["NCCL_HOSTID"] = f"fuzzshard-{node}-{host}"
 
 
 def _init_process_group(channel: socket.socket, rank: int, config: WorldConfig) -> None:
     import torch.distributed as dist
 
-    from fuzzshard.engines.mesh import one_gloo_device
+    from fuzzshard.engines.mesh import one_gloo_device, talk_from
 
+    if config.addresses:
+        address = config.addresses[config.node_of(rank)]
+        talk_from(address)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={_interface_of(address)}")
     # what torch takes where none is named; an offloaded tensor is reduced on the CPU
     backend = "cpu:gloo,cuda:nccl" if config.device == "cuda" else "gloo"
     with one_gloo_device():
         dist.init_process_group(
             backend,
-            store=_store(channel, rank, config.size),
+            store=_store(channel, rank, config),
             rank=rank,
             world_size=config.size,
             timeout=datetime.timedelta(minutes=30),
@@ -176,21 +184,47 @@ def _info(device: torch.device) -> dict[str, str]:
     }
 
 
-def _store(channel: socket.socket, rank: int, size: int) -> Any:
-    """The rendezvous store; rank 0 listens on a free port and the coordinator passes it on."""
+def _store(channel: socket.socket, rank: int, config: WorldConfig) -> Any:
+    """The rendezvous store; rank 0 listens on a free port and the coordinator passes it on.
+
+    The store would listen on all interfaces of the machine by itself.
+    """
     from torch._C._distributed_c10d import TCPStore
 
+    address = config.addresses[0] if config.addresses else "127.0.0.1"
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     if rank == 0:
-        store = TCPStore("127.0.0.1", 0, size, is_master=True, wait_for_workers=False)
+        listening = socket.create_server((address, 0), family=family, backlog=config.size)
+        store = TCPStore(
+            address,
+            listening.getsockname()[1],
+            config.size,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=listening.detach(),
+        )
         send(channel, Port(port=store.port))
         return store
     message = receive(channel)
     assert isinstance(message, Port)
-    return TCPStore("127.0.0.1", message.port, size, is_master=False, wait_for_workers=False)
+    return TCPStore(address, message.port, config.size, is_master=False, wait_for_workers=False)
+
+
+def _interface_of(address: str) -> str:
+    """The name of the network interface that has this address of the machine."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(each.address.partition("%")[0] == address for each in addresses):
+            return str(name)
+    return "lo"  # which has all of 127.0.0.0/8
 
 
 def _preload(path: str, number: int) -> None:
-    """Imports a file and calls its ``apply()`` if it has one."""
+    """Imports a file and calls its ``apply()`` if it has one. A module of fuzzshard, which may be
+    in another folder on each node, is given by its name.
+    """
+    if path.startswith("fuzzshard."):
+        found = importlib.util.find_spec(path)
+        path = "" if found is None else str(found.origin)
     spec = importlib.util.spec_from_file_location(f"fuzzshard_preload_{number}", path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")

@@ -24,9 +24,10 @@ MOST_FINDINGS = 24
 class Outcome:
     """Everything heard of the ranks of a world in one case, or in a check of a user's model.
 
-    ``tripped`` are causes that tripwires told of, ``stopped`` ranks that a signal or a debugger
-    holds, ``positions`` are of ranks that wait, and ``out_of_memory`` says that the kernel has
-    killed processes for want of memory meanwhile.
+    ``lost_nodes`` has the nodes of ranks that are lost with them. ``tripped`` are causes that
+    tripwires told of, ``stopped`` ranks that a signal or a debugger holds, ``positions`` are of
+    ranks that wait, and ``out_of_memory`` says that the kernel has killed processes for want of
+    memory meanwhile.
     """
 
     size: int
@@ -38,6 +39,7 @@ class Outcome:
     engines: dict[int, str] = dataclasses.field(default_factory=dict)
     stacks: dict[int, str] = dataclasses.field(default_factory=dict)
     positions: dict[int, Position] = dataclasses.field(default_factory=dict)
+    lost_nodes: dict[int, str] = dataclasses.field(default_factory=dict)
     tripped: set[str] = dataclasses.field(default_factory=set)
     stopped: frozenset[int] = frozenset()
     out_of_memory: bool = False
@@ -146,6 +148,8 @@ def _machine_trouble(outcome: Outcome) -> str:
     """
     for rank in sorted(outcome.stopped & outcome.waiting()):
         return f"rank {rank} is stopped by a signal: by a person, or by a debugger"
+    for rank, node in sorted(outcome.lost_nodes.items()):
+        return f"rank {rank} is lost with its node: nobody answers at {node}"
     for rank, failure in sorted(outcome.failures.items()):
         if failure.machine:
             return f"rank {rank} lacks what it needs of the machine: {failure.machine}"

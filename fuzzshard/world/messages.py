@@ -178,7 +178,7 @@ _decoder = msgspec.json.Decoder(Message)
 _encoder = msgspec.json.Encoder()
 
 
-def send(channel: socket.socket, message: Message) -> None:
+def send(channel: socket.socket, message: msgspec.Struct) -> None:
     """Writes one message; raises OSError when the peer is gone."""
     data = _encoder.encode(message)
     channel.sendall(_LENGTH.pack(len(data)) + data)
@@ -186,11 +186,14 @@ def send(channel: socket.socket, message: Message) -> None:
 
 def receive(channel: socket.socket) -> Message | None:
     """Reads one message; None when the peer closed its end."""
-    header = _read(channel, _LENGTH.size)
-    if header is None:
-        return None
-    data = _read(channel, _LENGTH.unpack(header)[0])
+    data = receive_bytes(channel)
     return None if data is None else _decoder.decode(data)
+
+
+def receive_bytes(channel: socket.socket) -> bytes | None:
+    """Reads one message as it was written; None when the peer closed its end."""
+    header = read(channel, _LENGTH.size)
+    return None if header is None else read(channel, _LENGTH.unpack(header)[0])
 
 
 def decoded(data: bytearray) -> Iterator[Message]:
@@ -202,12 +205,13 @@ def decoded(data: bytearray) -> Iterator[Message]:
         del data[:end]
 
 
-def _read(channel: socket.socket, size: int) -> bytes | None:
+def read(channel: socket.socket, size: int) -> bytes | None:
+    """Reads ``size`` bytes; None when the peer closed its end, or cannot be reached any more."""
     chunks = bytearray()
     while len(chunks) < size:
         try:
             chunk = channel.recv(size - len(chunks))
-        except ConnectionResetError:
+        except OSError:
             return None
         if not chunk:
             return None

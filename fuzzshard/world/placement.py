@@ -128,7 +128,7 @@ def placed(
     """
     cores = available_cores()
     if config.device == "cpu":
-        check_cores(config.size, cores)
-        return (config,) * place_on_cpu(worlds, config.size, cores)
-    sets = place_on_devices(worlds, config.size, num_devices, cores, ranks_per_device)
+        check_cores(config.ranks_per_node, cores)
+        return (config,) * place_on_cpu(worlds, config.ranks_per_node, cores)
+    sets = place_on_devices(worlds, config.ranks_per_node, num_devices, cores, ranks_per_device)
     return tuple(dataclasses.replace(config, devices=devices) for devices in sets)

@@ -15,12 +15,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
 
 from fuzzshard.errors import InfraError
+from fuzzshard.world.activity import DEAD, STOPPED, Threads, activity, descendants, state_of
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.zygote import Fork, Reap, Reply
 
@@ -42,7 +44,7 @@ REAP_SECONDS = 0.005
 
 @dataclasses.dataclass
 class RankProcess:
-    """One live rank: its pid, the channel to it, and the file that its output and stacks go to.
+    """One live rank: its pid on its ``node``, and the channel to it.
 
     The ``side`` channel leads to a thread of the rank that answers while its main thread waits for
     ever.
@@ -51,18 +53,73 @@ class RankProcess:
     rank: int
     pid: int
     channel: socket.socket
-    log: Path
     side: socket.socket
+    node: Node
 
-    def log_tail(self, limit: int = 4000) -> str:
-        """The end of what the rank printed."""
-        return self.log.read_text(errors="replace")[-limit:] if self.log.exists() else ""
+    def is_alive(self) -> bool:
+        """Whether it can go on: it has not died, and nobody has stopped it. Its channel would say
+        so later: a rank is dead before the last of its threads has closed that.
+        """
+        threads = self.node.activity([self.pid]).get(self.pid, {})
+        return state_of(self.pid, threads) not in DEAD + STOPPED
 
 
-class ForkServer:
-    """One zygote process, shared by all worlds of this process; safe to use from several
-    threads.
+class Node(ABC):
+    """A machine that runs ranks; safe to use from several threads.
+
+    Once a node is lost its ranks count as dead, and nothing but :meth:`start_rank` raises.
     """
+
+    name = ""
+    """Where :mod:`fuzzshard.world.host` listens there; "" for this machine."""
+
+    is_lost = False
+
+    @abstractmethod
+    def start_rank(self, rank: int, config: WorldConfig) -> RankProcess:
+        """Forks one rank of a world. Raises InfraError where that cannot be done."""
+
+    def end_rank(self, process: RankProcess, *, kill: bool) -> int:
+        """Waits for a rank to end, killing it first if asked; its exit code, negative for a
+        signal.
+
+        What it has started dies with it: a rank leads a process group.
+        """
+        if kill:
+            self.kill_group(process.pid)
+        process.channel.close()
+        process.side.close()
+        while (code := self.exit_code(process.pid)) is None:
+            time.sleep(REAP_SECONDS)
+        return code
+
+    @abstractmethod
+    def kill_group(self, pid: int) -> None:
+        """Kills a rank, and what it has started in its process group."""
+
+    @abstractmethod
+    def exit_code(self, pid: int) -> int | None:
+        """How a rank ended, whose output is forgotten then; None if it still runs."""
+
+    @abstractmethod
+    def ask_stacks(self, pid: int) -> None:
+        """Makes a rank print the stacks of all its threads."""
+
+    @abstractmethod
+    def printed(self, pid: int, start: int = 0) -> bytes:
+        """What a rank has printed, its stacks included, from the byte ``start`` on."""
+
+    @abstractmethod
+    def activity(self, pids: Collection[int]) -> dict[int, Threads]:
+        """What processes do (:mod:`fuzzshard.world.activity`)."""
+
+    @abstractmethod
+    def descendants(self, pids: Collection[int]) -> frozenset[int]:
+        """What these processes have started."""
+
+
+class ForkServer(Node):
+    """One zygote process, shared by all worlds of this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -71,6 +128,7 @@ class ForkServer:
         self._logs = tempfile.TemporaryDirectory(prefix="fuzzshard-", ignore_cleanup_errors=True)
         self._count = 0
         self._leaders: set[int] = set()
+        self._printed: dict[int, Path] = {}
         atexit.register(self.close)
 
     @property
@@ -84,34 +142,66 @@ class ForkServer:
         """
         ours, theirs = socket.socketpair()
         side, their_side = socket.socketpair()
-        with self._lock, theirs, their_side:
+        with theirs, their_side:
+            pid = self.fork(rank, config, theirs, their_side)
+        return RankProcess(rank, pid, ours, side, self)
+
+    def fork(
+        self, rank: int, config: WorldConfig, channel: socket.socket, side: socket.socket
+    ) -> int:
+        """Forks a rank that has these channels, which the caller closes; its pid."""
+        with self._lock:
             self._count += 1
             path = Path(self._logs.name) / f"{self._count}-rank{rank}.log"
             log = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o600)
             try:
-                fds = [theirs.fileno(), log, their_side.fileno()]
+                fds = [channel.fileno(), log, side.fileno()]
                 pid = self._ask(Fork(rank, config), fds).value
             finally:
                 os.close(log)
             self._leaders.add(pid)
-        return RankProcess(rank, pid, ours, path, side)
+            self._printed[pid] = path
+        return pid
 
-    def end_rank(self, process: RankProcess, *, kill: bool) -> int:
-        """Waits for a rank to end, killing it first if asked; its exit code, negative for a
-        signal.
+    def kill_group(self, pid: int) -> None:
+        """As :meth:`Node.kill_group`."""
+        _kill_group(pid)
 
-        What it has started dies with it: a rank leads a process group.
-        """
-        if kill:
-            _kill_group(process.pid)
-        process.channel.close()
-        process.side.close()
+    def exit_code(self, pid: int) -> int | None:
+        """As :meth:`Node.exit_code`."""
         with self._lock:
-            self._leaders.discard(process.pid)
-        while (ended := self._reap(process.pid)).running:
-            time.sleep(REAP_SECONDS)
-        process.log.unlink(missing_ok=True)
-        return ended.value
+            self._leaders.discard(pid)
+            ended = self._ask(Reap(pid), [])
+            if ended.running:
+                return None
+            if (path := self._printed.pop(pid, None)) is not None:
+                path.unlink(missing_ok=True)
+            return ended.value
+
+    def ask_stacks(self, pid: int) -> None:
+        """As :meth:`Node.ask_stacks`."""
+        os.kill(pid, signal.SIGUSR1)
+
+    def printed(self, pid: int, start: int = 0) -> bytes:
+        """As :meth:`Node.printed`."""
+        path = self._printed.get(pid)
+        return b"" if path is None or not path.exists() else path.read_bytes()[start:]
+
+    def activity(self, pids: Collection[int]) -> dict[int, Threads]:
+        """As :meth:`Node.activity`."""
+        return {pid: activity(pid) for pid in pids}
+
+    def descendants(self, pids: Collection[int]) -> frozenset[int]:
+        """As :meth:`Node.descendants`."""
+        return descendants(pids)
+
+    def import_torch(self) -> None:
+        """Starts the zygote, which takes seconds, before a rank is wanted; raises InfraError where
+        it cannot start.
+        """
+        with self._lock:
+            if self._control is None:
+                self._start()
 
     def close(self) -> None:
         """Ends the zygote and with it every rank."""
@@ -131,10 +221,6 @@ class ForkServer:
         """
         if self._control is None and (process := self._process) is not None:
             process.kill()
-
-    def _reap(self, pid: int) -> Reply:
-        with self._lock:
-            return self._ask(Reap(pid), [])
 
     def _ask(self, request: Fork | Reap, fds: list[int]) -> Reply:
         if self._control is None:
@@ -188,17 +274,6 @@ class ForkServer:
 def _kill_group(leader: int) -> None:
     with contextlib.suppress(ProcessLookupError):  # nothing of it is left
         os.killpg(leader, signal.SIGKILL)
-
-
-def kill_ranks(pids: Callable[[], Iterable[int]]) -> None:
-    """Kills ranks, of which some may have ended by now, and a fork server that still imports.
-
-    They are asked for after the server, which may just have begun to start them.
-    """
-    fork_server().stop_importing()
-    for pid in pids():
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
 
 
 _server: ForkServer | None = None

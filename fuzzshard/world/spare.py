@@ -11,8 +11,7 @@ from types import TracebackType
 
 from fuzzshard.errors import FuzzshardError
 from fuzzshard.world.config import WorldConfig
-from fuzzshard.world.processes import kill_ranks
-from fuzzshard.world.start import Ranks, end_ranks, start_ranks
+from fuzzshard.world.start import Ranks, end_ranks, kill_ranks, start_ranks
 
 CLOSE_SECONDS = 10.0
 """How long :meth:`Spares.close` kills ranks that are just starting and waits for their end."""
@@ -74,7 +73,7 @@ class Spares:
     def starting(self) -> list[int]:
         """The processes of ranks that start, for whoever takes them and as spare ones."""
         with self._lock:
-            return [process.pid for ranks in self._starting for process in ranks.processes]
+            return [pid for ranks in self._starting for pid in ranks.pids]
 
     def close(self) -> None:
         """Ends what nobody has taken; later on :meth:`take` starts ranks and keeps none."""

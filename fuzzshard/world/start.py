@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import selectors
+import signal
 import time
-from collections.abc import Iterable
-
-import psutil
+from collections.abc import Callable, Iterable
 
 from fuzzshard.errors import InfraError
 from fuzzshard.instruments import OFF
 from fuzzshard.world.config import WorldConfig
+from fuzzshard.world.hosts import end_hosts, host_at
 from fuzzshard.world.inbox import Inbox
 from fuzzshard.world.messages import Failure, Message, Port, Ready, send
-from fuzzshard.world.processes import RankProcess, fork_server
+from fuzzshard.world.processes import Node, RankProcess, fork_server
 
 START_SECONDS = 120.0
 """How long ranks may take to join: a first CUDA context and communicator on a loaded machine."""
@@ -28,9 +29,14 @@ class Ranks:
     processes: list[RankProcess] = dataclasses.field(default_factory=list)
     info: dict[str, str] = dataclasses.field(default_factory=dict)
 
+    @property
+    def pids(self) -> list[int]:
+        """Those on this node."""
+        return [process.pid for process in self.processes if not process.node.name]
+
     def alive(self) -> bool:
         """Whether every rank can go on: none has died, and nobody has stopped one."""
-        return all(_is_alive(process.pid) for process in self.processes)
+        return all(process.is_alive() for process in self.processes)
 
 
 PROVING_RANKS = 2
@@ -47,14 +53,16 @@ def start_ranks(config: WorldConfig, ranks: Ranks | None = None) -> Ranks:
     a rank can prove none, and others do so first. ``ranks`` is where they are put as they start.
     """
     ranks = Ranks() if ranks is None else ranks
-    server = fork_server()
     kind = (config.device, PROVING_RANKS if config.screens else config.size)
     if config.screens and kind not in _proved:
         end_ranks(start_ranks(WorldConfig(PROVING_RANKS, config.device)).processes)
-    config = dataclasses.replace(config, instruments_off=_proved.get(kind))
+    hosts = [host_at(address, config) for address in config.hosts]
+    nodes: list[Node] = [fork_server(), *hosts]
+    addresses = (*(host.our_address for host in hosts[:1]), *(host.address for host in hosts))
+    config = dataclasses.replace(config, instruments_off=_proved.get(kind), addresses=addresses)
     try:
         for rank in range(config.live_ranks):
-            ranks.processes.append(server.start_rank(rank, config))
+            ranks.processes.append(nodes[config.node_of(rank)].start_rank(rank, config))
         _introduce(ranks)
         _proved.setdefault(kind, ranks.info.get(OFF, ""))
     except BaseException:
@@ -66,18 +74,20 @@ def start_ranks(config: WorldConfig, ranks: Ranks | None = None) -> Ranks:
 def end_ranks(processes: Iterable[RankProcess]) -> None:
     """Kills ranks and waits for their end."""
     for process in processes:
-        fork_server().end_rank(process, kill=True)
+        process.node.end_rank(process, kill=True)
 
 
-def _is_alive(pid: int) -> bool:
-    """Its channel would say so later: a rank is dead before the last of its threads has closed
-    that.
+def kill_ranks(pids: Callable[[], Iterable[int]]) -> None:
+    """Kills ranks on this node, of which some may have ended by now, all on other nodes, and a
+    fork server that still imports.
+
+    They are asked for after the server, which may just have begun to start them.
     """
-    try:
-        status = psutil.Process(pid).status()
-    except psutil.NoSuchProcess:
-        return False
-    return status not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD, psutil.STATUS_STOPPED)
+    end_hosts()
+    fork_server().stop_importing()
+    for pid in pids():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _introduce(ranks: Ranks) -> None:
@@ -113,6 +123,10 @@ def _introduced(
             del pending[process.rank]
             ranks.info = message.info
         case Failure():
-            raise InfraError(f"rank {process.rank} cannot start: {message.message}", "run doctor")
+            where = process.node.name and f" at {process.node.name}"
+            raise InfraError(
+                f"rank {process.rank}{where} cannot start: {message.message}", "run doctor"
+            )
         case _:
-            raise InfraError(f"rank {process.rank} died while it started", process.log_tail(300))
+            printed = process.node.printed(process.pid).decode(errors="replace")
+            raise InfraError(f"rank {process.rank} died while it started", printed[-300:])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import threading
 import time
@@ -20,7 +18,7 @@ from fuzzshard.world.deadline import CUDA_CASES, CUDA_SECONDS, Deadline
 from fuzzshard.world.exchange import ask_positions, exchange
 from fuzzshard.world.merge import Outcome, merge
 from fuzzshard.world.messages import CheckSubject, Point, Points, RunCase
-from fuzzshard.world.processes import RankProcess, fork_server
+from fuzzshard.world.processes import RankProcess
 from fuzzshard.world.spare import Spares
 from fuzzshard.world.start import Ranks, end_ranks, start_ranks
 
@@ -80,8 +78,10 @@ class World:
 
     @property
     def pids(self) -> list[int]:
-        """The processes of the ranks that live or start, in rank order; not of spare ones."""
-        return [process.pid for process in self._ranks or self._starting.processes]
+        """The processes on this node of the ranks that live or start, in rank order; not of spare
+        ones.
+        """
+        return self._starting.pids if not self._ranks else Ranks(self._ranks).pids
 
     def start(self) -> None:
         """Starts the ranks unless they live."""
@@ -207,22 +207,24 @@ class World:
     def _bury(self, outcome: Outcome) -> None:
         """Takes the stacks of the living, then replaces the world."""
         stuck = [p for p in self._ranks if p.rank in outcome.waiting()]
-        sizes = {p.rank: p.log.stat().st_size for p in stuck}
+        sizes = {p.rank: len(p.node.printed(p.pid)) for p in stuck}
         for process in stuck:
-            os.kill(process.pid, signal.SIGUSR1)
+            process.node.ask_stacks(process.pid)
         if stuck:
             until = time.monotonic() + STACK_SECONDS
             outcome.positions = ask_positions(stuck, until)
             time.sleep(max(0.0, until - time.monotonic()))
             _await_stacks(stuck, sizes)
         for process in self._ranks:
-            text = process.log.read_bytes()[sizes.get(process.rank, 0) :].decode(errors="replace")
             if process.rank in sizes or process.rank in outcome.dead:
-                outcome.stacks[process.rank] = text[-6000:]
+                text = process.node.printed(process.pid, sizes.get(process.rank, 0))
+                outcome.stacks[process.rank] = text.decode(errors="replace")[-6000:]
         ranks, self._ranks = self._ranks, []
         for process in ranks:
             if process.rank in outcome.dead:
-                outcome.exits[process.rank] = fork_server().end_rank(process, kill=True)
+                outcome.exits[process.rank] = process.node.end_rank(process, kill=True)
+                if process.node.is_lost:
+                    outcome.lost_nodes[process.rank] = process.node.name
         self._end([process for process in ranks if process.rank not in outcome.dead])
 
 
@@ -231,7 +233,7 @@ def _await_stacks(stuck: list[RankProcess], before: dict[int, int]) -> None:
     until = time.monotonic() + SLOW_STACK_SECONDS
     seen: dict[int, int] = {}
     while time.monotonic() < until:
-        sizes = {process.rank: process.log.stat().st_size for process in stuck}
+        sizes = {process.rank: len(process.node.printed(process.pid)) for process in stuck}
         if sizes == seen and all(sizes[rank] > before[rank] for rank in sizes):
             return
         seen = sizes

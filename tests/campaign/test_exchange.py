@@ -27,6 +27,7 @@ from fuzzshard.corpus.store import CASE_FILE, SCRIPT_FILE
 from fuzzshard.errors import InfraError, UsageError
 from fuzzshard.events import Event, Exchanged, FindingHit, FindingSaved
 from fuzzshard.report.exchange import exchange_lines, read_exchange
+from fuzzshard.report.stats import stats_writer
 from fuzzshard.verdict import Verdict
 
 SIGNATURE = "divergence/fully_shard/gradient"
@@ -105,6 +106,19 @@ def test_what_one_campaign_has_found_is_counted_by_the_next(tmp_path, exchange):
     assert Path(hit.path).parent == tmp_path / "b" / "findings"
     assert second.log.count("restart") == 1
     assert len(told(exchange)) == 1
+
+
+def test_the_last_figures_of_a_campaign_are_told_when_it_has_ended(tmp_path, exchange):
+    campaign(
+        tmp_path / "a",
+        slowly,
+        max_cases=30,
+        exchange=exchange,
+        sink=stats_writer(tmp_path / "a"),
+    )
+    (told,) = read_exchange(exchange)[0].campaigns
+    assert told.stats is not None
+    assert (told.stats.state, told.stats.cases) == ("ended", 30)
 
 
 def test_a_campaign_that_runs_hears_of_what_another_one_finds(tmp_path, exchange):

@@ -12,7 +12,8 @@ import pytest
 
 from fuzzshard.campaign.exchange import STOP_FILE
 from fuzzshard.errors import InfraError, InvalidMessage
-from fuzzshard.fleet.agent import Agent, Job, Report, differences, seed_of, versions
+from fuzzshard.fleet.agent import Agent, Job, Report, seed_of
+from fuzzshard.versions import differences, versions
 
 SECRET = "the secret of the head"
 
@@ -203,7 +204,7 @@ def test_an_agent_that_nobody_calls_any_more_ends(tmp_path):
 
 def test_versions_that_differ_are_named():
     ours = {"Python": "3.11", "torch": "2.15.0"}
-    assert differences(ours, ours) == ""
-    assert differences(ours, {**ours, "torch": "2.14.0"}) == (
+    assert differences(ours, ours, "the head") == ""
+    assert differences(ours, {**ours, "torch": "2.14.0"}, "the head") == (
         "it has torch 2.14.0, and the head 2.15.0"
     )

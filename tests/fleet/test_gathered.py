@@ -12,7 +12,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import Confirmation, CorpusEntry, make_entry
 from fuzzshard.corpus.gather import load
-from fuzzshard.corpus.store import CASE_FILE
+from fuzzshard.corpus.store import CASE_FILE, save_unshrunk
 from fuzzshard.errors import InfraError, InvalidMessage
 from fuzzshard.fleet.gathered import CORPUS_NAME, Gathered, campaign_of
 from fuzzshard.fleet.mirror import Changes
@@ -114,6 +114,7 @@ def test_an_unfinished_finding_that_the_corpus_has_is_not_added_again(head):
 def test_a_head_that_comes_back_knows_what_was_told(head):
     head.take("a-1", told(entry()))
     again = Head(head.corpus)
+    assert again.gathered.has_nodes
     heard, _ = again.gathered.since(0, "b-2")
     assert set(heard) == {"a-1", CORPUS_NAME}
     again.gathered.save()
@@ -126,6 +127,12 @@ def test_nodes_hear_what_the_corpus_had(tmp_path):
     (case,) = (tmp_path / "findings").glob(f"*/{CASE_FILE}")
     heard, _ = Head(tmp_path).gathered.since(0, "a-1")
     assert case.relative_to(tmp_path).as_posix() in heard[CORPUS_NAME]
+
+
+def test_what_the_corpus_had_is_no_node(head):
+    save_unshrunk(head.corpus, entry(), "")
+    (head.corpus / "fleet").mkdir(exist_ok=True)
+    assert not Head(head.corpus).gathered.has_nodes
 
 
 def test_what_a_node_no_longer_has_when_it_returns_goes_away(head):

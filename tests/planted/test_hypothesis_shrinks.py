@@ -23,9 +23,10 @@ WITH_FROZEN = """\
 def test_a_fault_with_frozen_parameters_shrinks_within_300_runs(tmp_path: Path) -> None:
     number = 1
     wraps = "    wrapped = fully_shard(module, mesh=mesh, **options)\n"
-    assert wraps in PLANTED_FAULT
+    planted = PLANTED_FAULT.read_text()
+    assert wraps in planted
     preload = tmp_path / "fault.py"
-    preload.write_text(PLANTED_FAULT.replace(wraps, wraps + WITH_FROZEN))
+    preload.write_text(planted.replace(wraps, wraps + WITH_FROZEN))
     failed: list[Case] = []
     tried: list[float] = []
 

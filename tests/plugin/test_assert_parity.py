@@ -88,7 +88,7 @@ def test_a_drawn_case_fails_if_and_only_if_a_world_finds_something(
 
 def test_a_fault_raises_with_the_values_the_drawing_and_the_case(tmp_path: Path) -> None:
     fault = tmp_path / "fault.py"
-    fault.write_text(PLANTED_FAULT)
+    fault.write_text(PLANTED_FAULT.read_text())
     with pytest.raises(AssertionError) as caught:
         assert_parity(clean_case(2), device="cpu", preload=[fault])
     first, *_, last = str(caught.value).splitlines()

@@ -511,7 +511,7 @@ def test_stock_torch_is_green(real_corpus: Path) -> None:
 
 @pytest.mark.slow
 def test_a_planted_fault_turns_what_passed_red(real_corpus: Path) -> None:
-    (real_corpus / "fault.py").write_text(PLANTED_FAULT)
+    (real_corpus / "fault.py").write_text(PLANTED_FAULT.read_text())
     result = outside(
         real_corpus, "--fuzzshard-corpus", "corpus", "--fuzzshard-preload", "fault.py"
     )

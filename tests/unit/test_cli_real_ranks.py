@@ -22,7 +22,7 @@ def test_a_finding_replays_as_the_same_under_its_fault_and_as_fixed_without(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fault = tmp_path / "fault.py"
-    fault.write_text(PLANTED_FAULT)
+    fault.write_text(PLANTED_FAULT.read_text())
     with World(WorldConfig(size=2, preload=(str(fault),))) as world:
         verdict = world.run(clean_case(2))
         entry = make_entry(clean_case(2), verdict, world.info, preload=(str(fault),))

@@ -27,6 +27,7 @@ RANK_MODULES = (
     "subject/run.py",
     "subject/training.py",
     "subject/vary.py",
+    "world/doubled_gradients.py",
     "world/experiment.py",
     "world/flight_recorder.py",
     "world/join.py",

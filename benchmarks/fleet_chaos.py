@@ -1,0 +1,310 @@
+"""Runs a fleet with a planted fault on Ray nodes of this machine, while processes are killed with
+-9 and nodes come and go.
+
+Ranks, campaigns, agents, raylets and the head are killed at random; nodes are added and removed.
+At the end the fleet is left alone until the planted fault is in its corpus, and is stopped. Then
+the head's figures are held against the journals of all nodes, those against what the campaigns
+said, the corpus against the findings of all nodes, and no process may be left. Exit code 1 if
+anything is wrong. Needs Ray.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+from common import make_console, make_parser, print_json, run_main
+from fleet_cluster import Fleet, Nodes, journal, said
+from rich.console import Console
+from rich.table import Table
+
+from fuzzshard.commands.options import parse_duration
+from fuzzshard.corpus.codec import read_entry
+from fuzzshard.corpus.distinct import finding_key
+from fuzzshard.corpus.entry import CorpusEntry
+from fuzzshard.corpus.store import CASE_FILE, FINDINGS_FOLDER
+from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, InfraError
+
+FAULT = Path(__file__).parent / "faults" / "set_divide_factor_raises.py"
+SIGNATURE = "crash/fully_shard/KeyError in set_gradient_divide_factor"
+LAST_SECONDS = 900.0
+"""How long the fleet may take to get done when it is left alone."""
+END_SECONDS = 150.0
+"""How long it may take to end when it is asked to."""
+
+
+class Chaos:
+    """A fleet, its nodes, and what happens to them."""
+
+    def __init__(self, folder: Path, nodes: Nodes, options: list[object], args: Any) -> None:
+        self._folder, self._nodes, self._options = folder, nodes, options
+        self._most_nodes = args.nodes + 1
+        self._rng = random.Random(args.seed)
+        self.happened: Counter[str] = Counter()
+        self.fleet = self._begin()
+
+    def _begin(self) -> Fleet:
+        self.happened["heads started"] += 1
+        return Fleet(self._folder, self._nodes.address, self._options)
+
+    def disturb(self) -> str:
+        """Something happens; what it was, or nothing where there was nothing to happen to."""
+        if not self.fleet.running():
+            self.fleet = self._begin()
+            return "the head is started again"
+        name, misfortune = self._rng.choice(
+            [
+                ("rank killed", lambda: self._kill(self._ranks())),
+                ("campaign killed", lambda: self._kill(self._with("fuzzshard", "run"))),
+                ("agent killed", lambda: self._kill(self._agents())),
+                ("head killed", lambda: self._kill([psutil.Process(self.fleet.process.pid)])),
+                ("raylet killed", lambda: self._take_away(self._nodes.kill)),
+                ("node removed", lambda: self._take_away(self._nodes.remove)),
+                ("node added", self._add),
+            ]
+        )
+        happened = False
+        with contextlib.suppress(psutil.NoSuchProcess):
+            happened = misfortune()
+        self.happened[name] += happened
+        return name if happened else ""
+
+    def get_done(self) -> int:
+        """Leaves the fleet alone until it has the planted fault, and stops it; its exit code.
+
+        Raises :class:`InfraError` where that takes too long.
+        """
+        while len(self._nodes.running) < 2:
+            self._nodes.add()
+        if not self.fleet.running():
+            self.fleet = self._begin()
+        entries = lambda: entries_in(self.fleet.corpus)  # noqa: E731
+        self.fleet.wait_until(
+            lambda: any(e.signature == SIGNATURE and e.confirmed for e in entries()),
+            LAST_SECONDS,
+            "the planted fault being found, shrunk and gathered",
+        )
+        self.fleet.wait_until(
+            lambda: (
+                not any(
+                    campaign.works_on
+                    for campaign in self.fleet.status().campaigns
+                    if campaign.condition == "running"
+                )
+            ),
+            LAST_SECONDS,
+            "the end of all work on findings",
+        )
+        self.fleet.stop()
+        return self.fleet.process.wait(END_SECONDS)
+
+    def _kill(self, processes: list[psutil.Process]) -> bool:
+        if processes:
+            self._rng.choice(processes).kill()
+        self.fleet.process.poll()
+        return bool(processes)
+
+    def _take_away(self, how: Callable[[Any], None]) -> bool:
+        if self._nodes.running:
+            how(self._rng.choice(self._nodes.running))
+            return True
+        return False
+
+    def _add(self) -> bool:
+        if len(self._nodes.running) < self._most_nodes:
+            self._nodes.add()
+            return True
+        return False
+
+    def _with(self, *words: str) -> list[psutil.Process]:
+        """Campaigns' processes that Python runs with these words after ``-m``."""
+        found = []
+        for process in self.fleet.processes():
+            with contextlib.suppress(psutil.Error):
+                line = process.cmdline()
+                if "-m" in line and tuple(line[line.index("-m") + 1 :][: len(words)]) == words:
+                    found.append(process)
+        return found
+
+    def _agents(self) -> list[psutil.Process]:
+        return [agent for p in self._with("fuzzshard.guard") if (agent := p.parent()) is not None]
+
+    def _ranks(self) -> list[psutil.Process]:
+        servers = self._with("fuzzshard.world.zygote")
+        pids = {server.pid for server in servers}
+        return [
+            rank for server in servers if server.ppid() not in pids for rank in server.children()
+        ]
+
+
+def entries_in(corpus: Path) -> list[CorpusEntry]:
+    """The findings of a corpus that can be read now; others may be written meanwhile."""
+    found = []
+    for file in sorted(corpus.glob(f"{FINDINGS_FOLDER}/*/{CASE_FILE}")):
+        with contextlib.suppress(OSError):
+            found.append(read_entry(file))
+    return found
+
+
+def check_slot(slot: Path) -> list[str]:
+    """The journal of a node against itself, and against what its campaign said.
+
+    A verdict is written before it is said, so a kill leaves at most one that was written only.
+    """
+    wrong = []
+    with journal(slot) as history:
+        wrong += [str(row) for row in history.rows("PRAGMA integrity_check") if row != ("ok",)]
+        sessions = history.sessions()
+        if {session.campaign for session in sessions} != {1}:
+            wrong.append("its sessions are not all of one campaign")
+        judged = [run for run in history.case_runs(1) if run.status is not None]
+        runs = Counter((run.session, run.number) for run in judged)
+        wrong += [f"case {n} was judged twice" for (_, n), times in runs.items() if times > 1]
+        saved = Counter(
+            event.event.path
+            for event in history.events(1, "finding_saved")
+            if not event.event.duplicate
+        )
+        wrong += [f"{path} was saved {times} times" for path, times in saved.items() if times > 1]
+    written = Counter(run.number for run in judged)
+    told = Counter(event["index"] for event in said(slot) if event["event"] == "case_judged")
+    if missing := told - written:
+        wrong.append(f"{missing.total()} verdicts were said and not written")
+    if (unsaid := (written - told).total()) > len(sessions):
+        wrong.append(f"{unsaid} verdicts were written and not said, in {len(sessions)} sessions")
+    return [f"{slot.name}: {problem}" for problem in wrong]
+
+
+def check_totals(fleet: Fleet) -> list[str]:
+    """What the head counts against the journals of all nodes.
+
+    A campaign tells its figures every ten seconds. Of one whose node was lost and has not come
+    back, the head knows those of the last time.
+    """
+    campaigns = {campaign.corpus: campaign for campaign in fleet.status().campaigns}
+    wrong, total = [], 0
+    for slot in fleet.slots():
+        with journal(slot) as history:
+            counts = history.counts(1)
+        campaign = campaigns.get(str(slot / "corpus"))
+        told = Counter(campaign.stats.verdicts if campaign and campaign.stats else {})
+        total += told.total()
+        has_ended = campaign is not None and bool(campaign.ended)
+        if told != counts if has_ended else told - counts:
+            wrong.append(f"{slot.name}: the head knows of {told}, and its journal has {counts}")
+    if total != fleet.status().cases:
+        wrong.append(f"the head counts {fleet.status().cases} in all, and nodes told of {total}")
+    return wrong
+
+
+def check_findings(fleet: Fleet) -> list[str]:
+    """The corpus of the head against the findings of all nodes."""
+    had = entries_in(fleet.corpus)
+    signatures = {entry.signature for entry in had}
+    wrong = [
+        f"{slot.name}: {entry.signature} is confirmed and not in the corpus of the head"
+        for slot in fleet.slots()
+        for entry in entries_in(slot / "corpus")
+        if entry.confirmed is not None and entry.signature not in signatures
+    ]
+    keys = Counter(finding_key(entry.signature, entry.case) for entry in had)
+    wrong += [f"{name} is there twice" for (name, _), times in keys.items() if times > 1]
+    if (planted := sum(entry.signature == SIGNATURE for entry in had)) != 1:
+        wrong.append(f"the planted fault is {planted} times in the corpus of the head")
+    return wrong
+
+
+def summary(chaos: Chaos) -> dict[str, Any]:
+    """What happened, in figures."""
+    slots = chaos.fleet.slots()
+    sessions = shrunk = 0
+    for slot in slots:
+        with journal(slot) as history:
+            sessions += len(history.sessions())
+            shrunk += sum(
+                told.event.signature == SIGNATURE and not told.event.duplicate
+                for told in history.events(1, "finding_saved")
+            )
+    return {
+        **chaos.happened,
+        "nodes with a campaign": len(slots),
+        "sessions": sessions,
+        "cases": chaos.fleet.status().cases,
+        "findings in the corpus": len(entries_in(chaos.fleet.corpus)),
+        "times that the planted fault was shrunk": shrunk,
+    }
+
+
+def make_table(result: dict[str, Any]) -> Table:
+    """A row for each figure."""
+    table = Table(title="Chaos in a fleet", title_justify="left", show_header=False)
+    for name, count in result.items():
+        table.add_row(name, str(count))
+    return table
+
+
+def torment(chaos: Chaos, args: Any, console: Console) -> list[str]:
+    """Disturbs until the time is over, and leaves it alone then; what was wrong with its end."""
+    began, rng = time.monotonic(), random.Random(args.seed)
+    while (left := args.time - (time.monotonic() - began)) > 0:
+        time.sleep(min(left, rng.uniform(0.5, 1.5) * args.disturb_every))
+        if what := chaos.disturb():
+            console.print(f"{time.monotonic() - began:5.0f} s: {what}")
+    try:
+        code = chaos.get_done()
+    except InfraError as error:
+        return [str(error)]
+    wrong = [] if code in (EXIT_CLEAN, EXIT_FINDING) else [f"the fleet ended with {code}"]
+    if "Traceback" in (log := chaos.fleet.log()):
+        wrong.append(f"a head printed a traceback: {log[log.index('Traceback') :][:2000]}")
+    return wrong
+
+
+def main() -> int:
+    """Makes chaos, checks, and prints a table."""
+    parser = make_parser(__doc__, world_size=2)
+    parser.add_argument("--time", type=parse_duration, default="20m", help="how long: 10m, 1h")
+    parser.add_argument(
+        "--disturb-every", type=parse_duration, default="10s", help="mean time between two kills"
+    )
+    parser.add_argument("--engine", default="", help="test this engine only, which is faster")
+    parser.add_argument("--nodes", type=int, default=2, help="nodes at the beginning")
+    parser.add_argument("--folder", type=Path, help="where to leave it; by default thrown away")
+    args = parser.parse_args()
+    console = make_console(args)
+    with tempfile.TemporaryDirectory(prefix="fuzzshard-chaos-") as temporary, Nodes() as nodes:
+        for _ in range(args.nodes):
+            nodes.add()
+        options = ["--seed", args.seed, "--device", args.device, "--world-size", args.world_size]
+        folder = (args.folder or Path(temporary)).absolute()
+        folder.mkdir(exist_ok=True)
+        options += ["--preload", FAULT, *(("--engine", args.engine) if args.engine else ())]
+        chaos = Chaos(folder, nodes, options, args)
+        try:
+            wrong = torment(chaos, args, console)
+        finally:
+            if chaos.fleet.running():
+                chaos.fleet.process.kill()
+        wrong += [f"process {p.pid} is left: {p.cmdline()}" for p in chaos.fleet.left()]
+        for slot in chaos.fleet.slots():
+            wrong += check_slot(slot)
+        wrong += check_totals(chaos.fleet) + check_findings(chaos.fleet)
+        result = summary(chaos)
+    console.print(make_table(result))
+    for problem in wrong:
+        console.print(f"WRONG: {problem}")
+    console.print(f"{len(wrong)} things are wrong, seed {args.seed}")
+    if args.json:
+        print_json({**result, "wrong": wrong, "seed": args.seed})
+    return EXIT_FINDING if wrong else EXIT_CLEAN
+
+
+if __name__ == "__main__":
+    run_main(main)
