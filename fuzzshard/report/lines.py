@@ -128,7 +128,7 @@ def progress_line(progress: Progress) -> str:
 def _on_findings(progress: Progress) -> Iterator[str]:
     stages = progress.stages
     for world, text in stages.texts().items():
-        if stages.of_world[world].of_finding:
+        if stages.of_world[world].phase.signature:
             yield f"; {text}"
 
 
