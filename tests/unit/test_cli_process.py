@@ -72,15 +72,15 @@ def test_the_version_is_printed() -> None:
     assert fuzzshard("--version").stdout == f"fuzzshard {__version__}\n"
 
 
-INTERRUPT_AT_IMPORT = """
+INTERRUPT_AT_IMPORT_OF = """
 import os, signal, sys
 from fuzzshard.__main__ import main
 
 
 class Finder:
     def find_spec(self, name, *_):
-        if name == "cyclopts":
-            os.kill(os.getpid(), signal.SIGINT)
+        if name == "%s":
+            os.kill(os.getpid(), signal.%s)
 
 
 sys.meta_path.insert(0, Finder())
@@ -88,9 +88,17 @@ main()
 """
 
 
-def test_an_interrupt_while_modules_are_imported_is_one_line() -> None:
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("module", ["cyclopts", "fuzzshard.report.text"])
+def test_an_interrupt_is_one_line_even_while_modules_are_imported(
+    number: str, module: str
+) -> None:
+    script = INTERRUPT_AT_IMPORT_OF % (module, number)
     result = subprocess.run(
-        [sys.executable, "-c", INTERRUPT_AT_IMPORT], capture_output=True, text=True, check=False
+        [sys.executable, "-c", script, "show", "list_group_unshards_late"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert result.stderr == "fuzzshard: interrupted\n"
     assert result.returncode == EXIT_INTERRUPTED
