@@ -211,6 +211,11 @@ def test_a_summary_begins_with_findings_and_what_to_do_next_and_ends_with_why_it
     ]
 
 
+def test_a_campaign_without_a_case_says_that_nothing_was_tested() -> None:
+    lines = list(event_lines(finished(cases=0, counts={}, exit_code=3, elapsed=62.0)))
+    assert lines[:2] == ["", "nothing was tested: no case came to its end in 1:02"]
+
+
 def test_a_campaign_without_findings_says_how_to_see_one() -> None:
     hint = "fuzzshard run --mends off --max-findings 1"
     assert hint in "\n".join(event_lines(finished()))
