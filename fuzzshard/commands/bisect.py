@@ -95,7 +95,7 @@ def bisect(
         The Python of the environments: a path or, with uv, a version. By default this one.
     """
     from fuzzshard.bisect.bisect import Bisection, Result, Tried
-    from fuzzshard.bisect.environment import Source, default_cache, environment
+    from fuzzshard.bisect.environment import Source, cache_folder, environment
     from fuzzshard.bisect.index import versions_of_torch
     from fuzzshard.bisect.search import between, boundaries, search
     from fuzzshard.bisect.versions import parse_versions
@@ -118,7 +118,7 @@ def bisect(
         versions = parse_versions(torch)
     else:
         versions = between(wheels()[0] or versions_of_torch(source, cpu=cpu), good, bad)
-    folder = (cache or default_cache()).absolute()
+    folder = (cache or cache_folder("bisect")).absolute()
     print(f"{entry.signature}: environments in {folder}", flush=True)
 
     def install(version: str) -> Path:

@@ -121,6 +121,18 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path, arguments: str) -> 
     assert result.returncode in (0, 141)
 
 
+def test_a_command_that_draws_cases_leaves_nothing_where_it_runs(tmp_path: Path) -> None:
+    subprocess.run(
+        [*FUZZSHARD, "features", "mesh:hsdp", "--shares", "2"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": ":".join(sys.path), "XDG_CACHE_HOME": str(tmp_path / "c")},
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
 def test_characters_that_the_terminal_lacks_are_replaced(tmp_path: Path) -> None:
     case = tmp_path / "case.json"
     write_atomic(case, codec.encode(clean_case(2)))
