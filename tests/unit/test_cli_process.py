@@ -15,6 +15,7 @@ from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.doctor import clean_case
 from fuzzshard.errors import EXIT_INTERRUPTED
 
+TREE = Path(__file__).parents[2]
 FUZZSHARD = [sys.executable, "-m", "fuzzshard"]
 COMMANDS = ["run", "replay", "show", "shrink", "repro", "doctor"]
 
@@ -125,7 +126,7 @@ def test_a_command_that_draws_cases_leaves_nothing_where_it_runs(tmp_path: Path)
     subprocess.run(
         [*FUZZSHARD, "features", "mesh:hsdp", "--shares", "2"],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": ":".join(sys.path), "XDG_CACHE_HOME": str(tmp_path / "c")},
+        env=os.environ | {"PYTHONPATH": str(TREE), "XDG_CACHE_HOME": str(tmp_path / "c")},
         capture_output=True,
         timeout=60,
         check=True,
