@@ -33,7 +33,7 @@ from matrix_steps import REPOSITORY, Cell, Step, make_steps, matrix_table, read_
 from packaging.requirements import Requirement
 from rich.console import Console
 
-from fuzzshard.bisect.environment import CannotInstall, Source, default_cache, environment
+from fuzzshard.bisect.environment import CannotInstall, Source, cache_folder, environment
 from fuzzshard.bisect.versions import parse_versions
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.errors import (
@@ -61,7 +61,7 @@ def python_of(version: str, envs: Path | None, device: str) -> Path:
     """
     if envs is not None and (python := envs.resolve() / version / "bin" / "python").exists():
         return python
-    cache = (envs or default_cache().with_name("matrix")).resolve()
+    cache = (envs or cache_folder("matrix")).resolve()
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     others = [text for text in project["dependencies"] if Requirement(text).name != "torch"]
     if device == "cpu" and "+" not in version:

@@ -9,18 +9,18 @@ from fuzzshard.errors import EXIT_INTERRUPTED
 
 
 def main() -> None:
-    """Run the command line.
+    """Run the command line. SIGTERM, by which CI cancels a job, is an interrupt as Ctrl-C is.
 
     An interrupt while it is still being imported, which takes half a second, ends the process in
     the handler: classes that are being created turn ``KeyboardInterrupt`` into other exceptions.
     """
-    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if usual:  # where it is ignored, it stays so
-        signal.signal(signal.SIGINT, _leave)
+    heard = [s for s in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(s) != signal.SIG_IGN]
+    for number in heard:
+        signal.signal(number, _leave)
     from fuzzshard import cli
 
-    if usual:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in heard:
+        signal.signal(number, signal.default_int_handler)
     cli.main()
 
 

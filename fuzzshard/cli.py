@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from cyclopts import App, CycloptsError
 
 from fuzzshard import __version__
+from fuzzshard.bisect.environment import cache_folder
 from fuzzshard.commands.bisect import bisect
 from fuzzshard.commands.check import check
 from fuzzshard.commands.corpus import corpus_app
@@ -64,7 +65,7 @@ Exit codes:
     2  bad input: an option, a path or a file cannot be used
     3  inconclusive: nothing could be judged, or a finding did not repeat
     4  the machine or fuzzshard failed: ranks do not start, the disk is full
-  130  interrupted
+  130  interrupted, by Ctrl-C or SIGTERM
 """
 
 
@@ -111,6 +112,8 @@ app.register_install_completion_command(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point; always ends in ``SystemExit``."""
+    # by default Hypothesis would leave a folder .hypothesis where the user is
+    os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(cache_folder("hypothesis")))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

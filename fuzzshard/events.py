@@ -18,10 +18,13 @@ SCHEMA = 1
 something else, makes it larger.
 """
 
-Phase = Literal["starting", "running", "confirming", "shrinking", "verifying", "stopped"]
+Phase = Literal[
+    "starting", "running", "explaining", "confirming", "shrinking", "verifying", "stopped"
+]
 _DOING: dict[Phase, str] = {
     "starting": "starting ranks",
     "running": "running cases",
+    "explaining": "explaining",
     "confirming": "confirming",
     "shrinking": "shrinking",
     "verifying": "checking the script of",
@@ -96,8 +99,9 @@ class WorldStarted(Event, frozen=True, kw_only=True, tag="world_started"):
 class PhaseChanged(Event, frozen=True, kw_only=True, tag="phase_changed"):
     """What a world is busy with from now on, or has gone on with.
 
-    While it confirms, shrinks or verifies, it is the finding with this ``signature``. A finding
-    is confirmed by ``of`` runs, of which ``done`` are over.
+    While it explains, confirms, shrinks or verifies, it is the finding with this ``signature``. A
+    finding is confirmed by ``of`` runs, of which ``done`` are over; how many runs it takes to
+    explain one, nobody knows before, so ``of`` is 0.
     """
 
     phase: Phase

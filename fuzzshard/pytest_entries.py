@@ -25,7 +25,7 @@ from fuzzshard.corpus.expectation import Expected, expected
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.outcome import Outcome, Replayed, most_ranks, obstacle, replay_entry
 from fuzzshard.corpus.replay import Explain, shown_path, unless_known
-from fuzzshard.corpus.store import is_entry_below, is_subject_file
+from fuzzshard.corpus.store import entry_files, is_entry_below, is_subject_file, subject_files
 from fuzzshard.errors import FuzzshardError, InvalidEntry, UsageError
 from fuzzshard.mending.mend import mends_for, own_mends
 from fuzzshard.verdict import Verdict
@@ -63,6 +63,9 @@ class CorpusRun:
                 raise UsageError(
                     f"{root} does not exist", "give a corpus, an entry or a case file"
                 )
+            if not (entry_files((root,)) or subject_files((root,))):
+                empty = f"fuzzshard: {root} has no case, so nothing of it is tested"
+                config.issue_config_time_warning(pytest.PytestConfigWarning(empty), stacklevel=2)
         self.roots = [Path(os.path.abspath(root)) for root in roots]
         self.device, num_devices = resolve_device(config.getoption("--fuzzshard-device"))
         shared = config.getoption("--fuzzshard-ranks-per-device")
@@ -196,6 +199,8 @@ class EntryItem(pytest.Item):
             return "\n".join(
                 (str(error), *(self._drawing(verdict) if verdict is not None else ()))
             )
+        if isinstance(error, InvalidEntry):  # the id of the test has the path
+            return f"{Outcome.INVALID}: {str(error).removeprefix(f'{self.path}: ')}"
         if isinstance(error, RecordedFinding | FuzzshardError):
             return str(error)
         return super().repr_failure(excinfo, style)

@@ -57,10 +57,10 @@ class Source:
         return hashlib.sha256("\0".join([python, *self.arguments()]).encode()).hexdigest()[:8]
 
 
-def default_cache() -> Path:
-    """Below the XDG cache folder."""
+def cache_folder(name: str) -> Path:
+    """Where fuzzshard keeps what it can make again, below the XDG cache folder."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "fuzzshard" / "bisect"
+    return Path(root) / "fuzzshard" / name
 
 
 def environment(version: str, cache: Path, source: Source, *, others: Sequence[str] = ()) -> Path:

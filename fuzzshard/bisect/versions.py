@@ -19,9 +19,13 @@ def parse_versions(text: str) -> list[str]:
 
 
 def _version(word: str) -> str:
+    """One version with the three numbers that torch's have, so that an entry names it once."""
     try:
-        return str(Version(word))
+        version = Version(word)
     except InvalidVersion:
         raise UsageError(
             f'"{word}" is no version of torch', "write versions as in --torch 2.12.1,2.13.0"
         ) from None
+    whole = f"{version.major}.{version.minor}.{version.micro}"
+    short = ".".join(map(str, version.release))
+    return str(version) if len(version.release) > 2 else str(version).replace(short, whole, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Protocol
@@ -103,6 +104,23 @@ class OnMends:
     def restart(self) -> None:
         """As :meth:`Runner.restart`."""
         self._world.restart()
+
+
+class Counting(OnMends):
+    """A world that says before each run how many there were before."""
+
+    def __init__(self, world: MendableWorld, tell: Callable[[int], None]) -> None:
+        super().__init__(world, ())
+        self._tell = tell
+        self._done = 0
+
+    def run(
+        self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()
+    ) -> Verdict:
+        """As :meth:`MendableWorld.run`."""
+        self._tell(self._done)
+        self._done += 1
+        return super().run(case, deadline=deadline, mends=mends)
 
 
 class OnBoth(OnMends):
@@ -291,18 +309,21 @@ def judge_explained(
     on_mended: bool,
     likely: Callable[[str], Sequence[tuple[str, ...]]] = lambda signature: (),
     cut_off: Callable[[Case, Verdict], None] = lambda case, verdict: None,
+    explaining: Callable[[str, int], None] = lambda signature, done: None,
 ) -> tuple[Case, Explanation]:
     """The case, or the one that shows its finding more clearly, and where that finding comes from.
 
     The first run is on torch with ``mends``, or as it is. ``likely`` gives sets of causes for a
     signature. ``cut_off`` gets a case that fails and for which no more runs are wanted.
+    ``explaining`` gets the signature of one that fails and the number of runs so far, before each
+    run that explains it.
     """
     case, verdict = judge_clearly(OnMends(world, mends) if on_mended else world, case)
     if not verdict.status.is_finding:
         return case, Explanation(Origin.NONE, verdict)
     try:
         explained = explain(
-            world,
+            Counting(world, functools.partial(explaining, verdict.signature)),
             case,
             mends,
             stock=None if on_mended else verdict,

@@ -149,7 +149,12 @@ class Worker:
             on_mended=not (shared.stock_too and index % STOCK_ONE_IN == 0),
             likely=shared.registry.likely,
             cut_off=self._follow_up.suspect,
+            explaining=lambda signature, done: self._emit(
+                PhaseChanged(phase="explaining", signature=signature, done=done)
+            ),
         )
+        if explained.stock.status.is_finding or explained.mended is not None:
+            self._emit(PhaseChanged(phase="running"))
         if explained.known:
             shared.registry.count_causes(explained.verdict.signature, explained.known)
         return case, explained.verdict, explained.known

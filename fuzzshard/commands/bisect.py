@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -94,7 +95,8 @@ def bisect(
         The Python of the environments: a path or, with uv, a version. By default this one.
     """
     from fuzzshard.bisect.bisect import Bisection, Result, Tried
-    from fuzzshard.bisect.environment import Source, default_cache, environment
+    from fuzzshard.bisect.environment import Source, cache_folder, environment
+    from fuzzshard.bisect.index import versions_of_torch
     from fuzzshard.bisect.search import between, boundaries, search
     from fuzzshard.bisect.versions import parse_versions
     from fuzzshard.report.busy import busy
@@ -110,16 +112,20 @@ def bisect(
         raise UsageError(f"{runs} runs show nothing", "use --runs 1 or more")
     source = Source(index_url, extra_index_url, find_links, constraint, python)
     good, bad = _one(good), _one(bad)
+    cpu = entry.device == "cpu"
+    wheels = functools.cache(lambda: _cpu_wheels(source) if cpu else ([], source))
     if torch:
         versions = parse_versions(torch)
     else:
-        listed, source = _releases(source, cpu=entry.device == "cpu")
-        versions = between(listed, good, bad)
-    folder = (cache or default_cache()).absolute()
+        versions = between(wheels()[0] or versions_of_torch(source, cpu=cpu), good, bad)
+    folder = (cache or cache_folder("bisect")).absolute()
     print(f"{entry.signature}: environments in {folder}", flush=True)
-    bisection = Bisection(
-        file.parent, entry, lambda v: environment(v, folder, source), runs, again
-    )
+
+    def install(version: str) -> Path:
+        listed, where = wheels()
+        return environment(version, folder, where if _among(version, listed) else source)
+
+    bisection = Bisection(file.parent, entry, install, runs, again)
     if torch:
         tries: Iterator[Tried] = map(bisection.tried, versions)
     else:
@@ -159,17 +165,25 @@ def _one(text: str) -> str:
     return release(first)
 
 
-def _releases(source: Source, *, cpu: bool) -> tuple[list[str], Source]:
-    """The versions that there are, and where they come from."""
+def _among(version: str, listed: list[str]) -> bool:
+    """Whether an index that has the versions ``listed`` has this one."""
+    return version in listed or version in map(release, listed)
+
+
+def _cpu_wheels(source: Source) -> tuple[list[str], Source]:
+    """The versions that the index of wheels for the CPU has, and that index; none where the user
+    names another one or it does not answer.
+    """
     from fuzzshard.bisect.index import CPU_INDEX, versions_of_torch
 
-    if cpu and not (source.index_url or source.find_links):
-        smaller = dataclasses.replace(source, index_url=CPU_INDEX)
-        try:
-            return versions_of_torch(smaller, cpu=True), smaller
-        except UsageError as error:
-            print(f"{CPU_INDEX}: {error.problem}; going on with the usual index", flush=True)
-    return versions_of_torch(source, cpu=cpu), source
+    if source.index_url or source.find_links:
+        return [], source
+    smaller = dataclasses.replace(source, index_url=CPU_INDEX)
+    try:
+        return versions_of_torch(smaller, cpu=True), smaller
+    except UsageError as error:
+        print(f"{CPU_INDEX}: {error.problem}; going on with the usual index", flush=True)
+        return [], source
 
 
 def _check(file: Path, entry: CorpusEntry) -> None:

@@ -25,8 +25,9 @@ def add(*files: Path, corpus: Folder = DEFAULT_CORPUS) -> int:
     """Copy entries and case files into a corpus, unless they are there already.
 
     A finding becomes findings/NAME/ with its script; a case that must pass
-    becomes regressions/NAME.json. An equal case is refused. A different case
-    with the same finding is added; corpus prune removes such cases.
+    becomes regressions/NAME.json. An equal case is left out, and adding it
+    again is no error. A different case with the same finding is added;
+    corpus prune removes such cases.
 
     For example:
       fuzzshard corpus add case.json
@@ -43,16 +44,14 @@ def add(*files: Path, corpus: Folder = DEFAULT_CORPUS) -> int:
 
     stored, broken = load(given(files, "add", "an entry or a case file"))
     known = {_key(item): item.file for item in load([corpus])[0]} if corpus.exists() else {}
-    refused = bool(broken)
     for item in stored:
         if there := known.get(_key(item)):
-            refused = True
-            print(f"refused   {shown_path(item.file)}: it is {shown_path(there)}")
+            print(f"there     {shown_path(item.file)}: it is {shown_path(there)}")
             continue
         added = add_entry(item, corpus, reproducer.scripts)
         known[_key(item)] = added
         print(f"added     {added}")
-    return complain(broken) or (EXIT_USAGE if refused else EXIT_CLEAN)
+    return complain(broken)
 
 
 def prune(*paths: Path, dry_run: Flag = False) -> int:

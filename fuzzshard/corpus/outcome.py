@@ -157,8 +157,8 @@ def replay_entry(
 
 
 def exit_code(outcomes: Iterable[Outcome]) -> int:
-    """The worst of ``outcomes``: a finding, then INFRA, INVALID, INCONCLUSIVE. All skipped judges
-    nothing.
+    """The worst of ``outcomes``: a finding, then INFRA, INVALID, INCONCLUSIVE. None at all and
+    all skipped judge nothing.
     """
     seen = set(outcomes)
     if seen & {Outcome.SAME, Outcome.CHANGED}:
@@ -167,7 +167,7 @@ def exit_code(outcomes: Iterable[Outcome]) -> int:
         return EXIT_INFRA
     if Outcome.INVALID in seen:
         return EXIT_USAGE
-    if Outcome.INCONCLUSIVE in seen or seen == {Outcome.SKIPPED}:
+    if Outcome.INCONCLUSIVE in seen or seen <= {Outcome.SKIPPED}:
         return EXIT_INCONCLUSIVE
     return EXIT_CLEAN
 

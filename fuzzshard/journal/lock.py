@@ -25,7 +25,7 @@ def locked(folder: Path) -> Iterator[None]:
     path = folder / LOCK_FILE
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+")
+        file = path.open("a+b", buffering=0)  # what a full disk refuses does not wait for close
     except OSError as error:
         raise InfraError(
             f"cannot write in {folder}: {error.strerror}",
@@ -38,7 +38,7 @@ def locked(folder: Path) -> Iterator[None]:
             file.seek(0)
             raise UsageError(
                 f"another campaign runs in {folder}: "
-                f"{file.read().strip() or 'its process is starting'}",
+                f"{file.read().decode().strip() or 'its process is starting'}",
                 "wait for it, stop it, or use another --corpus",
             ) from None
         except OSError as error:
@@ -49,6 +49,5 @@ def locked(folder: Path) -> Iterator[None]:
             OSError
         ):  # who has it is a courtesy, and takes a block of a full disk
             file.truncate(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-            file.flush()
+            file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         yield

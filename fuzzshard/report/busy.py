@@ -106,8 +106,8 @@ def _logged(line: Busy) -> Iterator[None]:
     def log() -> None:
         while not over.wait(LOG_SECONDS):
             done = f", {line.done} of {line.total} done" if line.total is not None else ""
-            seconds = time.monotonic() - began
-            print(f"fuzzshard: {line.said}{done}, {seconds:.0f} s", file=sys.stderr, flush=True)
+            so_far = f"{time.monotonic() - began:.0f} s so far"
+            print(f"fuzzshard: {line.said}{done}, {so_far}", file=sys.stderr, flush=True)
 
     thread = threading.Thread(target=log, daemon=True)
     thread.start()

@@ -132,7 +132,7 @@ def progress_line(progress: Progress) -> str:
 def _on_findings(progress: Progress) -> Iterator[str]:
     stages = progress.stages
     for world, text in stages.texts().items():
-        if stages.of_world[world].of_finding:
+        if stages.of_world[world].phase.signature:
             yield f"; {text}"
 
 
@@ -233,7 +233,9 @@ def _summary(event: CampaignFinished) -> Iterator[str]:
     for path in event.suspects:
         yield f"failed, and was not explained before the end: {path}"
         yield "    the next run in this corpus says whether a known bug is why"
-    if not event.findings and not event.unresolved:
+    if not event.cases:
+        yield f"nothing was tested: no case came to its end in {clock(event.elapsed)}"
+    elif not event.findings and not event.unresolved:
         yield f"no findings in {counted(event.cases, 'case')}"
     yield from _next_steps(event)
     yield from _known_bugs(event)

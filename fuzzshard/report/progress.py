@@ -92,3 +92,5 @@ class Progress:
                 self.num_flaky += 1
             case Finishing():
                 self.finishing = event
+        # a campaign begins before it says so: the corpus is read first
+        self._begin = min(self._begin, time.monotonic() - event.elapsed)

@@ -31,7 +31,7 @@ class Stage:
 
     def text(self, now: float) -> str:
         """Return what is done, how far it is, and how much longer it takes; not of what."""
-        if not self.of_finding:
+        if not self.phase.signature:
             return self.phase.text
         doing = self.phase.text.removesuffix(f" {self.phase.signature}").removesuffix(" of")
         parts = [f"{doing} {clock(now - self.began)}", *self._how_far(now - self.began)]
@@ -42,6 +42,8 @@ class Stage:
         if phase.phase == "confirming":
             left = seconds / phase.done * (phase.of - phase.done) if phase.done else None
             return [f"run {phase.done + 1} of {phase.of}", *_about(left)]
+        if phase.phase == "explaining":
+            return [f"run {phase.done + 1}"]
         if shrunk is None:
             return _about(self.usual and self.usual - seconds)
         leaves = counted(shrunk.leaves, "leaf module")

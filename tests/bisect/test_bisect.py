@@ -155,7 +155,8 @@ def test_builds_of_one_release_are_one_version(entry: Path, install) -> None:
 
 
 def test_versions_are_sorted_and_each_is_tried_once() -> None:
-    assert parse_versions("2.10.0, 2.9.1,2.10.0") == ["2.9.1", "2.10.0"]
+    assert parse_versions("2.10.0, 2.9.1,2.10") == ["2.9.1", "2.10.0"]
+    assert parse_versions("2.16.dev20261120,2.11+cpu") == ["2.11.0+cpu", "2.16.0.dev20261120"]
 
 
 @pytest.mark.parametrize("text", ["", ",", "latest", "2.x"])
@@ -343,10 +344,17 @@ def test_why_a_version_cannot_be_installed_is_one_line(
 def test_the_command_prints_a_line_for_each_version_and_a_summary(
     entry: Path, install, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(
-        environments, "environment", lambda version, cache, source: install(version)
-    )
-    assert fuzzshard("bisect", entry, "--torch", "2.11.0,2.10.0,9.0") == 1
+    wheels: dict[str, str] = {}
+
+    def made(version: str, cache: Path, source: Source) -> Path:
+        wheels[version] = source.index_url
+        return install(version)
+
+    monkeypatch.setattr(environments, "environment", made)
+    monkeypatch.setattr(index, "versions_of_torch", lambda *_, **__: ["2.10.0+cpu", "2.11.0+cpu"])
+    assert fuzzshard("bisect", entry, "--torch", "2.11,2.10.0,9.0") == 1
+    cpu = index.CPU_INDEX
+    assert wheels == {"2.10.0": cpu, "2.11.0": cpu, "9.0.0": ""}
     _, bad, good, missing, boundary, last = capsys.readouterr().out.splitlines()
     assert bad.split()[:3] == ["torch", "2.10.0", "bad"]
     assert good.split()[:3] == ["torch", "2.11.0", "good"]

@@ -427,7 +427,7 @@ def test_a_flaky_finding_that_stays_away_is_not_called_fixed(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("seen", "code"),
     [
-        ([], 0),
+        ([], 3),
         ([Outcome.PASS, Outcome.FIXED, Outcome.SKIPPED], 0),
         ([Outcome.SAME, Outcome.INFRA, Outcome.INVALID], 1),
         ([Outcome.CHANGED], 1),

@@ -301,7 +301,18 @@ def test_a_file_that_cannot_be_read_fails_in_one_line_and_the_rest_runs(
     write_atomic(corpus / "regressions" / "broken.json", b'{"format": 99}')
     result = run_corpus(pytester, "-k", "regressions")
     result.assert_outcomes(passed=2, failed=1)
-    result.stdout.fnmatch_lines(["*broken.json: format 99 is not known*upgrade fuzzshard"])
+    result.stdout.fnmatch_lines(
+        ["FAILED corpus/regressions/broken.json::replay - INVALID: format 99*"]
+    )
+
+
+@pytest.mark.usefixtures("world")
+def test_a_corpus_without_a_case_is_said_beside_tests_that_pass(pytester: pytest.Pytester) -> None:
+    pytester.mkdir("corpus")
+    pytester.makepyfile("def test_it(): pass")
+    result = run_corpus(pytester, "-q", ".")
+    result.assert_outcomes(passed=1, warnings=1)
+    result.stdout.fnmatch_lines(["*fuzzshard: */corpus has no case, so nothing of it is tested"])
 
 
 @pytest.mark.usefixtures("corpus")

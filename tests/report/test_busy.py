@@ -42,5 +42,5 @@ def test_a_log_gets_a_line_now_and_then(
         line.now("stopping")
         time.sleep(0.2)
     said = capsys.readouterr().err.splitlines()
-    assert said[0] == "fuzzshard: replaying, 1 of 5 done, 0 s"
-    assert said[-1] == "fuzzshard: stopping, 1 of 5 done, 0 s"
+    assert said[0] == "fuzzshard: replaying, 1 of 5 done, 0 s so far"
+    assert said[-1] == "fuzzshard: stopping, 1 of 5 done, 0 s so far"

@@ -149,6 +149,8 @@ def test_stages_say_how_far_they_are_and_how_long_they_may_take() -> None:
         stages.update(event)
         texts.append(stages.texts()[0])
 
+    after(5, PhaseChanged(phase="explaining", signature=SIGNATURE))
+    after(8, PhaseChanged(phase="explaining", signature=SIGNATURE, done=1))
     after(10, CONFIRMING)
     after(14, PhaseChanged(phase="confirming", signature=SIGNATURE, done=2, of=3))
     after(20, SHRINKING)
@@ -160,6 +162,8 @@ def test_stages_say_how_far_they_are_and_how_long_they_may_take() -> None:
     after(45, PhaseChanged(phase="running"))
     after(60, VERIFYING)
     assert texts == [
+        "explaining 0:00, run 1",
+        "explaining 0:03, run 2",
         "confirming 0:00, run 1 of 3",
         "confirming 0:04, run 3 of 3, about 0:02 more",
         "shrinking 0:00",
@@ -205,6 +209,11 @@ def test_a_summary_begins_with_findings_and_what_to_do_next_and_ends_with_why_it
         "page: corpus/report.html",
         "time is up; exit code 1, seed 7; the same command goes on with it",
     ]
+
+
+def test_a_campaign_without_a_case_says_that_nothing_was_tested() -> None:
+    lines = list(event_lines(finished(cases=0, counts={}, exit_code=3, elapsed=62.0)))
+    assert lines[:2] == ["", "nothing was tested: no case came to its end in 1:02"]
 
 
 def test_a_campaign_without_findings_says_how_to_see_one() -> None:

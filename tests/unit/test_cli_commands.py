@@ -27,7 +27,7 @@ from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.store import save_unshrunk
 from fuzzshard.corpus.verify import Condition, Verified
 from fuzzshard.doctor import clean_case
-from fuzzshard.errors import InfraError, UsageError
+from fuzzshard.errors import EXIT_INCONCLUSIVE, InfraError, UsageError
 from fuzzshard.mending.mend import own_mends
 from fuzzshard.verdict import Finding, Status, Verdict
 from fuzzshard.world.config import WorldConfig
@@ -217,10 +217,10 @@ def test_replay_as_json_prints_nothing_else(
     assert json.loads(line)["torch"] == INFO["torch"]
 
 
-def test_replay_of_an_empty_corpus_is_clean(
+def test_replay_of_an_empty_corpus_judges_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert fuzzshard("replay", tmp_path, "--device", "cpu") == 0
+    assert fuzzshard("replay", tmp_path, "--device", "cpu") == EXIT_INCONCLUSIVE
     assert capsys.readouterr().out == "replayed 0: no cases found\n"
 
 

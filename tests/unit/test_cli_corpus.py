@@ -139,18 +139,18 @@ def test_add_names_a_finding_after_its_signature_and_writes_its_script(
     assert capsys.readouterr().out == f"added     {folder}\n"
 
 
-def test_add_refuses_what_is_there_already(
+def test_add_leaves_out_what_is_there_already(
     corpus: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other_seed = replace(clean_case(1), seed=7)
     write_atomic(corpus.parent / "new.json", codec.encode(other_seed))
     assert (
-        fuzzshard("add", corpus.parent / "new.json", finding_in(corpus), "--corpus", corpus) == 2
+        fuzzshard("add", corpus.parent / "new.json", finding_in(corpus), "--corpus", corpus) == 0
     )
     lines = capsys.readouterr().out.splitlines()
     assert lines == [
-        f"refused   {corpus.parent / 'new.json'}: it is {corpus / 'regressions' / 'clean.json'}",
-        f"refused   {finding_in(corpus)}: it is {finding_in(corpus)}",
+        f"there     {corpus.parent / 'new.json'}: it is {corpus / 'regressions' / 'clean.json'}",
+        f"there     {finding_in(corpus)}: it is {finding_in(corpus)}",
     ]
 
 

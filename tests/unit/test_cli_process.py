@@ -15,6 +15,7 @@ from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.doctor import clean_case
 from fuzzshard.errors import EXIT_INTERRUPTED
 
+TREE = Path(__file__).parents[2]
 FUZZSHARD = [sys.executable, "-m", "fuzzshard"]
 COMMANDS = ["run", "replay", "show", "shrink", "repro", "doctor"]
 
@@ -72,15 +73,15 @@ def test_the_version_is_printed() -> None:
     assert fuzzshard("--version").stdout == f"fuzzshard {__version__}\n"
 
 
-INTERRUPT_AT_IMPORT = """
+INTERRUPT_AT_IMPORT_OF = """
 import os, signal, sys
 from fuzzshard.__main__ import main
 
 
 class Finder:
     def find_spec(self, name, *_):
-        if name == "cyclopts":
-            os.kill(os.getpid(), signal.SIGINT)
+        if name == "%s":
+            os.kill(os.getpid(), signal.%s)
 
 
 sys.meta_path.insert(0, Finder())
@@ -88,9 +89,17 @@ main()
 """
 
 
-def test_an_interrupt_while_modules_are_imported_is_one_line() -> None:
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("module", ["cyclopts", "fuzzshard.report.text"])
+def test_an_interrupt_is_one_line_even_while_modules_are_imported(
+    number: str, module: str
+) -> None:
+    script = INTERRUPT_AT_IMPORT_OF % (module, number)
     result = subprocess.run(
-        [sys.executable, "-c", INTERRUPT_AT_IMPORT], capture_output=True, text=True, check=False
+        [sys.executable, "-c", script, "show", "list_group_unshards_late"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert result.stderr == "fuzzshard: interrupted\n"
     assert result.returncode == EXIT_INTERRUPTED
@@ -111,6 +120,18 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path, arguments: str) -> 
     )
     assert result.stderr == ""
     assert result.returncode in (0, 141)
+
+
+def test_a_command_that_draws_cases_leaves_nothing_where_it_runs(tmp_path: Path) -> None:
+    subprocess.run(
+        [*FUZZSHARD, "features", "mesh:hsdp", "--shares", "2"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(TREE), "XDG_CACHE_HOME": str(tmp_path / "c")},
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
 def test_characters_that_the_terminal_lacks_are_replaced(tmp_path: Path) -> None:
