@@ -253,7 +253,7 @@ _EXCLUDES: tuple[tuple[str, set[str]], ...] = (
     *((choice.name, {*choice.excludes}) for choice in (*_OF_OPS, *_OF_OPTIMIZERS)),
     *(
         (name, {choice.name})
-        for c in (_OF_GROUPS, _OF_OPS)
+        for c in (_OF_GROUPS, _OF_OPS, _OF_OPTIMIZERS)
         for choice in c
         for name in choice.excluded_by
     ),

@@ -25,6 +25,7 @@ def check_options(case: Case, found: Facts) -> None:
     check_layouts(case, found)
     _check_groups(case, found)
     _check_names(case, found)
+    _check_matrices(case, found)
     _check_expectations(case)
     check_dtypes(case, found)
     policies = [group.policy for group in case.wrap]
@@ -84,6 +85,23 @@ def _check_names(case: Case, found: Facts) -> None:
             "batch norm under mixed precision has buffers of another dtype",
             "remove one of the two",
         )
+
+
+def _check_matrices(case: Case, found: Facts) -> None:
+    """An optimizer of matrices gets nothing else, and has not all options."""
+    optimizer, added = case.optimizer, [op.adds for op in case.schedule if op.adds is not None]
+    if not optimizer.does("steps_matrices"):
+        return
+    for fqn, shape in found.parameters.items():
+        gets = not is_within_any(fqn, optimizer.left_out) or is_within_any(fqn, added)
+        if gets and len(shape) != 2:
+            raise InvalidCase(
+                f"{optimizer.title} gets {fqn!r} of {len(shape)} dims: it is for matrices",
+                f"name {fqn!r} in optimizer.exclude",
+            )
+    for option, value in optimizer.told():
+        if not option.for_matrices and value != option.default:
+            raise InvalidCase(f"{optimizer.title} has no {option.name}", "remove it")
 
 
 def _check_expectations(case: Case) -> None:

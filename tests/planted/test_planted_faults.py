@@ -108,6 +108,7 @@ DIVERGED = "divergence/fully_shard"
 ADAM = Optimizer(kind="adam")
 HOOKED = RegisterParameterHook(hook="post_accumulate_grad_hook", target="a.bias")
 STEPPING = RegisterParameterHook(hook="step_in_backward", scale=0.125, target="a.bias")
+MUON = Optimizer(kind="muon", exclude=("a.bias", "b.bias"))
 HALVED = Optimizer(lr_scheduler="step_lr")
 AGAIN_AT = TWO_STEPS.index(AGAIN)
 LOAD_AT = 6
@@ -407,6 +408,9 @@ DIVERGENCES = {
         f"{DIVERGED}/parameter",
         STEP_AT,
         "a.bias",
+    ),
+    "orthogonalizes_shards": Planted(
+        make_case(optimizer=MUON), f"{DIVERGED}/parameter", STEP_AT, "a.weight"
     ),
     "steps_with_the_first_rate": Planted(
         make_case(schedule=TWO_STEPS, optimizer=HALVED),
@@ -777,7 +781,7 @@ def test_a_fault_of_one_moment_shows_where_a_call_comes_at_that_moment_only() ->
 @pytest.mark.parametrize(
     "fault",
     [
-        *("minimizes_shards", "rmsprop_goes_too_far"),
+        *("minimizes_shards", "rmsprop_goes_too_far", "orthogonalizes_shards"),
         *("steps_with_the_first_rate", "rate_not_loaded"),
         *("shards_stay_scaled", "infinite_shards_are_stepped"),
     ],

@@ -99,6 +99,13 @@ def _options(case: Case) -> Iterator[Exclusion]:
         yield OTHER_GRAPH_ON_ONE_RANK
     if case.mesh.tensor is not None:
         yield Exclusion("a tensor-parallel axis, which is fully_shard's", _OURS)
+    if case.optimizer.does("steps_matrices"):
+        yield Exclusion(
+            "an optimizer of matrices: parameters of FSDP1 are flat",
+            "torch/optim/_muon.py: 'Muon only supports 2D parameters'; _flat_param.py: "
+            "'original parameters, which are flattened and concatenated to construct the flat "
+            "parameter'",
+        )
     if case.optimizer.does("scales"):
         yield Exclusion(
             "a GradScaler: FSDP1 has one of its own",
