@@ -91,7 +91,10 @@ _OF_OPS = sorted((choice for op in OPS for choice in op.choices), key=lambda cho
 _OF_ENGINES = sorted(
     (spec.choice for spec in ENGINES.values() if spec.choice), key=lambda choice: choice.place
 )
-_OF_OPTIMIZERS = [option.extension for option in OPTIMIZER_OPTIONS if option.extension]
+_OF_OPTIMIZERS = sorted(
+    (option.extension for option in OPTIMIZER_OPTIONS if option.extension),
+    key=lambda choice: choice.place,
+)
 _MEETING = (*_OF_GROUPS, *_OF_OPS)
 _ORDERED = sorted((*_OF_GROUPS, Choice("other_dtypes", 10, place=1)), key=lambda c: c.place)
 _LATER = 100

@@ -94,7 +94,7 @@ def _check_matrices(case: Case, found: Facts) -> None:
         return
     for fqn, shape in found.parameters.items():
         gets = not is_within_any(fqn, optimizer.left_out) or is_within_any(fqn, added)
-        if gets and len(shape) != 2:
+        if gets and not optimizer.takes(shape):
             raise InvalidCase(
                 f"{optimizer.title} gets {fqn!r} of {len(shape)} dims: it is for matrices",
                 f"name {fqn!r} in optimizer.exclude",

@@ -102,7 +102,11 @@ class Optimizer(WithOptions["OptimizerOption", Trait], frozen=True, kw_only=True
         """
         lacking = (option for option in OPTIMIZER_OPTIONS if not option.for_matrices)
         spec = replace(self, **{option.name: option.default for option in lacking})
-        return spec.leaving_out(fqn for fqn, shape in shapes.items() if len(shape) != 2)
+        return spec.leaving_out(fqn for fqn, shape in shapes.items() if not self.takes(shape))
+
+    def takes(self, shape: Sequence[int]) -> bool:
+        """Whether it steps parameters of such a shape."""
+        return len(shape) == 2 or not self.does("steps_matrices")
 
     def unrounded(self) -> Optimizer:
         """Return it with steps that round to no coarser dtype than that of the parameters."""
