@@ -16,6 +16,7 @@ from collections.abc import Callable, Container, Iterable
 from fuzzshard.parts.engines import ENGINES
 from fuzzshard.parts.leaf import Leaf
 from fuzzshard.parts.leaves import KINDS
+from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Choice
 from fuzzshard.parts.ops import OPS
 from fuzzshard.parts.options.optimizer import OPTIMIZER_OPTIONS
@@ -95,6 +96,7 @@ _OF_OPTIMIZERS = sorted(
     (option.extension for option in OPTIMIZER_OPTIONS if option.extension),
     key=lambda choice: choice.place,
 )
+_OF_LOSSES = [loss.extension for loss in LOSSES.values() if loss.extension]
 _MEETING = (*_OF_GROUPS, *_OF_OPS)
 _ORDERED = sorted((*_OF_GROUPS, Choice("other_dtypes", 10, place=1)), key=lambda c: c.place)
 _LATER = 100
@@ -136,6 +138,7 @@ EXTENSIONS: dict[str, int] = {
     "any_moment": 40,
     "ddp_options": 30,
     **{choice.name: choice.percent for choice in _OF_OPTIMIZERS if choice.place >= _LATER},
+    **{choice.name: choice.percent for choice in _OF_LOSSES},
 }
 """Percent of the cases that have any."""
 _CALLED = 2
@@ -222,7 +225,7 @@ _NEEDS: tuple[tuple[str, set[str]], ...] = (
     ("method", {"nested"}),
     ("structured_passing", {"nested", "many_groups"}),
     ("other_dtypes", {"freeze_parameter"}),
-    *((choice.name, {*choice.needs}) for choice in (*_OF_OPS, *_OF_OPTIMIZERS)),
+    *((choice.name, {*choice.needs}) for choice in (*_OF_OPS, *_OF_OPTIMIZERS, *_OF_LOSSES)),
     *(
         (name, {choice.name})
         for c in (_OF_OPS, _OF_GROUPS)

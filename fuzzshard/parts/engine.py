@@ -63,6 +63,8 @@ class EngineSpec:
     """
     has_all_states: ClassVar[bool] = True
     """Whether every rank has what it trains of the optimizer's states."""
+    differentiates_twice: ClassVar[bool] = False
+    """Whether a backward may go through a backward."""
     ignores_modules: ClassVar[bool] = False
     """Whether it is told which of the ignored modules it leaves to the user."""
     differs_in: ClassVar[tuple[str, ...]] = ()

@@ -425,6 +425,9 @@ DIVERGENCES = {
         "a.bias",
     ),
     "ddp_wrong_gradient": Planted(make_case(), "divergence/ddp/gradient", BACKWARD_AT, "a.bias"),
+    "ddp_detaches_input_gradients": Planted(
+        make_case(loss="gradient_penalty"), "divergence/ddp/gradient", BACKWARD_AT, "a.weight"
+    ),
     "ddp_no_sync_syncs": Planted(
         make_case(schedule=(NO_SYNC, FORWARD, BACKWARD, SYNC, AGAIN, BACKWARD, STEP)),
         "divergence/ddp/local_gradient",
@@ -795,9 +798,10 @@ def test_a_fault_of_an_optimizer_option_shows_where_a_case_has_that_option_only(
         assert world.run(plain).status is Status.PASS
 
 
-def test_a_fault_of_a_loss_shows_where_a_case_has_that_loss_only() -> None:
-    case = DIVERGENCES["weights_by_own_tokens"].case
-    with faulty_world("weights_by_own_tokens", case) as world:
+@pytest.mark.parametrize("fault", ["weights_by_own_tokens", "ddp_detaches_input_gradients"])
+def test_a_fault_of_a_loss_shows_where_a_case_has_that_loss_only(fault: str) -> None:
+    case = DIVERGENCES[fault].case
+    with faulty_world(fault, case) as world:
         for loss in ("sum", "dot", "mean_square"):
             other = msgspec.structs.replace(case, loss=loss)
             assert world.run(other).status is Status.PASS
