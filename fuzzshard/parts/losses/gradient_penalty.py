@@ -10,7 +10,7 @@ from fuzzshard.parts.op import Choice
 _PENALIZED = """
 def penalized(output, *inputs):  # the gradients of inputs are to be small
     loss = output.square().mean()
-    if not output.requires_grad:
+    if not (inputs and loss.requires_grad):
         return loss
     grads = torch.autograd.grad(output.sum(), inputs, create_graph=True, allow_unused=True)
     return sum((grad.square().sum() for grad in grads if grad is not None), loss)
