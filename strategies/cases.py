@@ -163,10 +163,20 @@ def _with_late_loss(case: Case, swarm: Swarm) -> Case:
         runs = any(
             s.differentiates_twice or not loss.differentiates_twice for s in specs(case.engines)
         )
-        if loss.extension and loss.extension.name in swarm and runs and case.values != "dyadic":
+        if loss.extension and loss.extension.name in swarm and runs:
             changed = replace(case, loss=loss.name)
+            if loss.differentiates_twice:
+                changed = replace(changed, inputs=_differentiable(case.inputs))
             case = changed if is_valid(changed) else case
     return case
+
+
+def _differentiable(inputs: Inputs) -> Inputs:
+    """``inputs`` of which some require gradients, if they can."""
+    if any(tensor.requires_grad for tensor in inputs.tensors):
+        return inputs
+    tensors = (replace(t, requires_grad=t.kind == "float") for t in inputs.tensors)
+    return replace(inputs, tensors=tuple(tensors))
 
 
 def planned(tape: Tape, swarm: Swarm, case: Case, given: Given = NOTHING) -> Case:

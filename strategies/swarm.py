@@ -225,7 +225,7 @@ _NEEDS: tuple[tuple[str, set[str]], ...] = (
     ("method", {"nested"}),
     ("structured_passing", {"nested", "many_groups"}),
     ("other_dtypes", {"freeze_parameter"}),
-    *((choice.name, {*choice.needs}) for choice in (*_OF_OPS, *_OF_OPTIMIZERS, *_OF_LOSSES)),
+    *((choice.name, {*choice.needs}) for choice in (*_OF_OPS, *_OF_OPTIMIZERS)),
     *(
         (name, {choice.name})
         for c in (_OF_OPS, _OF_GROUPS)
@@ -256,7 +256,7 @@ _EXCLUDES: tuple[tuple[str, set[str]], ...] = (
     ("meta", {"tie"}),
     # no forward is pending after a backward, the root is wrapped, and all axes are reduced
     ("finalize", {"backward_order", "retain_graph", "root_not_wrapped", "no_all_reduce"}),
-    *((choice.name, {*choice.excludes}) for choice in (*_OF_OPS, *_OF_OPTIMIZERS)),
+    *((choice.name, {*choice.excludes}) for choice in (*_OF_OPS, *_OF_OPTIMIZERS, *_OF_LOSSES)),
     *(
         (name, {choice.name})
         for c in (_OF_GROUPS, _OF_OPS, _OF_OPTIMIZERS)

@@ -6,6 +6,7 @@ from typing_extensions import override
 
 from fuzzshard.parts.loss import Loss, Term
 from fuzzshard.parts.op import Choice
+from fuzzshard.parts.ops import OPS
 
 _PENALIZED = """
 def penalized(output, *inputs):  # the gradients of inputs are to be small
@@ -31,7 +32,17 @@ class GradientPenalty(Loss):
     meaning = "the mean square of the outputs, and a penalty on the gradients of inputs"
     place = 4
     least_rows, why = 1, "the mean of nothing is NaN"
-    extension = Choice("gradient_penalty", 10, 105, needs=("input_grad",))
+    extension = Choice(
+        "gradient_penalty",
+        3,
+        105,
+        # what DDP has nothing for, or nothing promises: no engine would be judged with it
+        excludes=(
+            *("precision", "tensor", "checkpoint", "compile", "other_dtypes", "toggle"),
+            *("non_root_forward", "partial_sync", "backward_order", "retain_graph"),
+            *(choice.name for op in OPS for choice in op.choices if choice.new),
+        ),
+    )
     differentiates_twice = True
     sources = {"penalized": _PENALIZED}
 
