@@ -14,10 +14,14 @@ class Through(torch.autograd.Function):
         return gradient.detach()
 
 
+def through(value):
+    return Through.apply(value) if isinstance(value, torch.Tensor) else value
+
+
 def apply() -> None:
     forward = DistributedDataParallel.forward
 
     def wrong(self, *inputs, **kwargs):
-        return forward(self, *(Through.apply(x) for x in inputs), **kwargs)
+        return forward(self, *map(through, inputs), **kwargs)
 
     DistributedDataParallel.forward = wrong
