@@ -35,8 +35,17 @@ class Optimizer(WithOptions["OptimizerOption", Trait], frozen=True, kw_only=True
     named_by: ClassVar[str] = "kind"
 
     kind: Literal[
-        *("sgd", "adam", "adamw", "rmsprop", "adadelta", "adamax", "nadam", "radam", "asgd"),
-        *("muon", "muon_unrounded"),
+        "sgd",
+        "adam",
+        "adamw",
+        "rmsprop",
+        "adadelta",
+        "adamax",
+        "nadam",
+        "radam",
+        "asgd",
+        "muon",
+        "muon_unrounded",
     ] = "sgd"
     lr: float = 0.125
     momentum: float = 0.0
