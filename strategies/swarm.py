@@ -256,7 +256,9 @@ _EXCLUDES: tuple[tuple[str, set[str]], ...] = (
     ("meta", {"tie"}),
     # no forward is pending after a backward, the root is wrapped, and all axes are reduced
     ("finalize", {"backward_order", "retain_graph", "root_not_wrapped", "no_all_reduce"}),
-    *((choice.name, {*choice.excludes}) for choice in (*_OF_OPS, *_OF_OPTIMIZERS, *_OF_LOSSES)),
+    *((choice.name, {*choice.excludes}) for choice in (*_OF_OPS, *_OF_OPTIMIZERS)),
+    # DDP knows no policies of groups, and no other engine is judged with such a loss
+    *((choice.name, {*choice.excludes, PRECISION}) for choice in _OF_LOSSES),
     *(
         (name, {choice.name})
         for c in (_OF_GROUPS, _OF_OPS, _OF_OPTIMIZERS)

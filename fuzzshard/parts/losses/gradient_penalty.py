@@ -38,7 +38,7 @@ class GradientPenalty(Loss):
         105,
         # what DDP has nothing for, or nothing promises: no engine would be judged with it
         excludes=(
-            *("precision", "tensor", "checkpoint", "compile", "other_dtypes", "toggle"),
+            *("tensor", "checkpoint", "compile", "other_dtypes", "toggle"),
             *("non_root_forward", "partial_sync", "backward_order", "retain_graph"),
             *(choice.name for op in OPS for choice in op.choices if choice.new),
         ),
