@@ -111,7 +111,7 @@ def draw_case(
     case = for_settings.within(with_rank_batches, for_settings, allowed, case, subject.found)
     if cuda and needs_cpu(case):
         case = in_one_dtype(case)
-    case = for_settings.within(related, for_settings, allowed, case)
+    case = for_settings.within(related, for_settings, allowed, _with_late_loss(case, allowed))
     return for_settings.within(ddp, for_settings, allowed, case)
 
 
@@ -151,9 +151,32 @@ def _experiment(
 
 def _loss(tape: Tape, *, exact: bool) -> str:
     """``exact``: one that rounds nothing."""
-    *losses, last = (loss for loss in LOSSES.values() if loss.is_exact or not exact)
+    losses = [loss for loss in LOSSES.values() if not loss.extension]
+    *losses, last = (loss for loss in losses if loss.is_exact or not exact)
     chosen = (loss for loss in losses if tape.chance(loss.percent, simpler=loss.is_simpler))
     return next(chosen, last).name
+
+
+def _with_late_loss(case: Case, swarm: Swarm) -> Case:
+    """``case`` with a loss that few cases can have, if the swarm wants that and it is one."""
+    for loss in LOSSES.values():
+        runs = any(
+            s.differentiates_twice or not loss.differentiates_twice for s in specs(case.engines)
+        )
+        if loss.extension and loss.extension.name in swarm and runs:
+            changed = replace(case, loss=loss.name)
+            if loss.differentiates_twice:
+                changed = replace(changed, inputs=_differentiable(case.inputs))
+            case = changed if is_valid(changed) else case
+    return case
+
+
+def _differentiable(inputs: Inputs) -> Inputs:
+    """``inputs`` of which some require gradients, if they can."""
+    if any(tensor.requires_grad for tensor in inputs.tensors):
+        return inputs
+    tensors = (replace(t, requires_grad=t.kind == "float") for t in inputs.tensors)
+    return replace(inputs, tensors=tuple(tensors))
 
 
 def planned(tape: Tape, swarm: Swarm, case: Case, given: Given = NOTHING) -> Case:

@@ -47,4 +47,5 @@ def optimizer_options(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Opt
     """The case's optimizer with what does not depend on its kind."""
     drawing = Drawing(tape, swarm, case, found)
     late = (option for option in OPTIMIZER_OPTIONS if option.extension)
-    return replace(case.optimizer, **{option.name: option.value(drawing) for option in late})
+    spec = replace(case.optimizer, **{option.name: option.value(drawing) for option in late})
+    return spec.for_matrices(found.parameters) if spec.does("steps_matrices") else spec

@@ -96,6 +96,16 @@ class Run:
         """Whether to do now what the swarm allows."""
         return choice in self.swarm and self.tape.chance(percent)
 
+    @property
+    def left_out(self) -> list[str]:
+        """What the optimizer was made without and may get later."""
+        optimizer, shapes = self.case.optimizer, self.subject.found.parameters
+        return [
+            path
+            for path in optimizer.left_out
+            if all(optimizer.takes(s) for fqn, s in shapes.items() if is_within(fqn, path))
+        ]
+
     def step(self) -> None:
         """One optimizer step."""
         if self.zero_before:

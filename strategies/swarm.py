@@ -16,6 +16,7 @@ from collections.abc import Callable, Container, Iterable
 from fuzzshard.parts.engines import ENGINES
 from fuzzshard.parts.leaf import Leaf
 from fuzzshard.parts.leaves import KINDS
+from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Choice
 from fuzzshard.parts.ops import OPS
 from fuzzshard.parts.options.optimizer import OPTIMIZER_OPTIONS
@@ -92,7 +93,11 @@ _OF_ENGINES = sorted(
     (spec.choice for spec in ENGINES.values() if spec.choice), key=lambda choice: choice.place
 )
 _CUTTING = [spec.choice.name for spec in ENGINES.values() if spec.choice and spec.in_stages]
-_OF_OPTIMIZERS = [option.extension for option in OPTIMIZER_OPTIONS if option.extension]
+_OF_OPTIMIZERS = sorted(
+    (option.extension for option in OPTIMIZER_OPTIONS if option.extension),
+    key=lambda choice: choice.place,
+)
+_OF_LOSSES = [loss.extension for loss in LOSSES.values() if loss.extension]
 _MEETING = (*_OF_GROUPS, *_OF_OPS)
 _ORDERED = sorted((*_OF_GROUPS, Choice("other_dtypes", 10, place=1)), key=lambda c: c.place)
 _LATER = 100
@@ -135,6 +140,7 @@ EXTENSIONS: dict[str, int] = {
     "ddp_options": 30,
     **{choice.name: choice.percent for choice in _OF_OPTIMIZERS if choice.place >= _LATER},
     **{choice.name: choice.percent for choice in _OF_ENGINES if choice.place >= _LATER},
+    **{choice.name: choice.percent for choice in _OF_LOSSES},
 }
 """Percent of the cases that have any."""
 _CALLED = 2
@@ -260,9 +266,11 @@ _EXCLUDES: tuple[tuple[str, set[str]], ...] = (
     # no forward is pending after a backward, the root is wrapped, and all axes are reduced
     ("finalize", {"backward_order", "retain_graph", "root_not_wrapped", "no_all_reduce"}),
     *((choice.name, {*choice.excludes}) for choice in (*_OF_OPS, *_OF_OPTIMIZERS)),
+    # DDP knows no policies of groups, and no other engine is judged with such a loss
+    *((choice.name, {*choice.excludes, PRECISION}) for choice in _OF_LOSSES),
     *(
         (name, {choice.name})
-        for c in (_OF_GROUPS, _OF_OPS)
+        for c in (_OF_GROUPS, _OF_OPS, _OF_OPTIMIZERS)
         for choice in c
         for name in choice.excluded_by
     ),

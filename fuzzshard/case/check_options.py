@@ -13,6 +13,7 @@ from fuzzshard.case.paths import is_within, is_within_any
 from fuzzshard.case.tensor_parallel import check_plan
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.engines import ENGINES
+from fuzzshard.parts.losses import LOSSES
 
 LONGEST_DELAY = 1000.0
 """Milliseconds; a hand-edited case must not sleep for ever."""
@@ -25,6 +26,8 @@ def check_options(case: Case, found: Facts) -> None:
     check_layouts(case, found)
     _check_groups(case, found)
     _check_names(case, found)
+    _check_matrices(case, found)
+    _check_second_backward(case)
     _check_expectations(case)
     check_dtypes(case, found)
     policies = [group.policy for group in case.wrap]
@@ -83,6 +86,40 @@ def _check_names(case: Case, found: Facts) -> None:
         raise InvalidCase(
             "batch norm under mixed precision has buffers of another dtype",
             "remove one of the two",
+        )
+
+
+def _check_matrices(case: Case, found: Facts) -> None:
+    """An optimizer of matrices gets nothing else, and has not all options."""
+    optimizer, added = case.optimizer, [op.adds for op in case.schedule if op.adds is not None]
+    if not optimizer.does("steps_matrices"):
+        return
+    for fqn, shape in found.parameters.items():
+        gets = not is_within_any(fqn, optimizer.left_out) or is_within_any(fqn, added)
+        if gets and not optimizer.takes(shape):
+            raise InvalidCase(
+                f"{optimizer.title} gets {fqn!r} of {len(shape)} dims: it is for matrices",
+                f"name {fqn!r} in optimizer.exclude",
+            )
+    for option, value in optimizer.told():
+        if not option.for_matrices and value != option.default:
+            raise InvalidCase(f"{optimizer.title} has no {option.name}", "remove it")
+
+
+def _check_second_backward(case: Case) -> None:
+    """What a loss with gradients of inputs needs."""
+    if not LOSSES[case.loss].differentiates_twice:
+        return
+    if not any(tensor.requires_grad for tensor in case.inputs.tensors):
+        raise InvalidCase(
+            f"the loss {case.loss!r} is of gradients of inputs, and no input has one",
+            "let an input require gradients",
+        )
+    if case.checkpoints or case.compile is not None:
+        raise InvalidCase(
+            f"the loss {case.loss!r} needs a backward through a backward, which checkpoints and "
+            "compile() do not promise",
+            "remove either",
         )
 
 

@@ -146,6 +146,7 @@ def finer(case: Case) -> Case:
         dtypes=tuple(replace(entry, dtype=_FINER[entry.dtype]) for entry in case.dtypes),
         wrap=tuple(group.with_policy(policy(group.policy)) for group in case.wrap),
         fsdp1=case.fsdp1.with_policy(policy(case.fsdp1.policy)),
+        optimizer=case.optimizer.unrounded(),
     )
 
 
@@ -159,4 +160,5 @@ def uniform(case: Case, dtype: Literal["float32", "float64"]) -> Case:
         dtypes=(),
         wrap=tuple(group.with_policy(None) for group in case.wrap),
         fsdp1=case.fsdp1.with_policy(None),
+        optimizer=case.optimizer.unrounded(),
     )

@@ -78,8 +78,8 @@ EDITS = (
 
         def hand_in_the_others(_):
             self, task = ddp(), torch._C._current_graph_task_id()
-            if self is None or self._last_task == task:
-                return
+            if self is None or self._last_task == task or torch.is_grad_enabled():
+                return  # of what torch.autograd.grad(create_graph=True) differentiates
             self._last_task = task
             for index, node in self._awaited_nodes.items():
                 if not torch._C._will_engine_execute_node(node):

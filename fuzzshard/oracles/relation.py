@@ -24,9 +24,11 @@ def regroups_sums(case: Case) -> bool:
 
     Another plan groups sums otherwise. In a recomputation the inputs of a module may pass through
     no autograd function (``_pre_forward`` in torch/distributed/fsdp/_fully_shard/_fsdp_state.py),
-    which keep the strides that they have, and by these a convolution chooses its kernel.
+    which keep the strides that they have, and by these a convolution chooses its kernel. A step
+    that combines the elements of a matrix multiplies its shards as the mesh has them.
     """
-    return case.relation in ("plan", "checkpoint")
+    of_steps = case.relation == "mesh" and case.optimizer.does("steps_matrices")
+    return of_steps or case.relation in ("plan", "checkpoint")
 
 
 def relation_findings(

@@ -67,6 +67,8 @@ class EngineSpec:
     """Whether a rank has some stages of the model, as ``mesh.pipeline`` cuts it, and runs all
     forwards of a backward with that backward.
     """
+    differentiates_twice: ClassVar[bool] = False
+    """Whether a backward may go through a backward."""
     ignores_modules: ClassVar[bool] = False
     """Whether it is told which of the ignored modules it leaves to the user."""
     differs_in: ClassVar[tuple[str, ...]] = ()

@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, NamedTuple
 
+from fuzzshard.parts.op import Choice
+
 
 class Term(NamedTuple):
     """What one output adds to a loss.
 
     ``output`` is its expression, ``target`` that of a tensor of the same shape, or empty;
     ``tokens`` are the rows of its last axis on every data-parallel rank. ``rank`` is the
-    expression for the rank whose data it is: that is rank 0 where all have equal data.
+    expression for the rank whose data it is: that is rank 0 where all have equal data. ``inputs``
+    are the variables of inputs of the forward that require gradients.
     """
 
     output: str
     target: str
     tokens: tuple[int, ...]
     rank: str
+    inputs: tuple[str, ...] = ()
 
     @property
     def same_on_ranks(self) -> bool:
@@ -45,6 +49,10 @@ class Loss:
     """The fewest rows that a batch may have."""
     why: ClassVar[str] = ""
     """Why it needs these."""
+    extension: ClassVar[Choice | None] = None
+    """The choice of swarms that it is drawn for, where its case is drawn but for that."""
+    differentiates_twice: ClassVar[bool] = False
+    """Whether it is made of gradients of inputs, so that a backward goes through a backward."""
     sources: ClassVar[Mapping[str, str]] = {}
     """The functions that its terms call and torch does not have, by name."""
 

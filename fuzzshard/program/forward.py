@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from fuzzshard.case.batches import rows_of_batch
@@ -49,13 +51,19 @@ def whole_text(case: Case, output: str) -> str:
     return output if local else f"unsharded({output})"
 
 
-def term_text(case: Case, call: Call, index: int, output: str, target: str) -> str:
-    """Write what the output at ``index`` adds to the loss of ``call``."""
+def term_text(
+    case: Case, call: Call, index: int, output: str, target: str, inputs: Sequence[str] = ()
+) -> str:
+    """Write what the output at ``index`` adds to the loss of ``call``, whose ``inputs`` are
+    these.
+    """
     patches = facts(case).output_values[call.target][index].patches
     of_row = (case.inputs.seq or 1) * (patches or 1)
     tokens = tuple(rows * of_row for rows in rows_of_batch(case, call.batch))
     rank = "0" if case.inputs.same_on_ranks else "rank"
-    return LOSSES[case.loss].text(Term(output, target, tokens, rank))
+    specs = () if call.target else case.inputs.tensors
+    trained = tuple(x for x, spec in zip(inputs, specs, strict=False) if spec.requires_grad)
+    return LOSSES[case.loss].text(Term(output, target, tokens, rank, trained))
 
 
 def loss_lines(loss: str, terms: list[str]) -> list[str]:

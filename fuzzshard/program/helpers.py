@@ -8,6 +8,7 @@ import ast
 from collections.abc import Mapping
 
 from fuzzshard.parts.losses import LOSSES
+from fuzzshard.parts.options.optimizer import OPTIMIZER_OPTIONS
 
 _PARAMETER_GROUPS = """
 def parameter_groups(parameters):  # foreach refuses lists that mix meshes, dtypes or devices
@@ -156,6 +157,7 @@ SOURCES = {
     "fill_state": _FILL_STATE,
     "update_average": _UPDATE_AVERAGE,
     **{name: source for loss in LOSSES.values() for name, source in loss.sources.items()},
+    **{name: source for option in OPTIMIZER_OPTIONS for name, source in option.sources.items()},
 }
 """By name."""
 

@@ -179,7 +179,7 @@ class ForwardLines:
             where = output if has_precision(self.case) or self.case.dtypes else "device"
             name = self.inputs.name("target", op, index)
             target = f"values({self._shape(op, index)}, {name}).to({where})"
-        return term_text(self.case, op, index, output, target)
+        return term_text(self.case, op, index, output, target, self.inputs.variables(op))
 
     def _shape(self, op: Call, index: int) -> str:
         value = facts(self.case).output_values[op.target][index]

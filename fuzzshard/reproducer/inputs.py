@@ -46,7 +46,7 @@ class InputNames:
 
         The lines may be ``shared`` with the reference, which moves none.
         """
-        variables = self._variables((op.target, op.batch))
+        variables = self.variables(op)
         if not self.case.inputs.on_host or (moves and not shared):
             return variables
         moved = [f"{variable}.to(device)" for variable in variables]
@@ -55,6 +55,10 @@ class InputNames:
         return [
             f"({m} if model is reference else {v})" for m, v in zip(moved, variables, strict=True)
         ]
+
+    def variables(self, op: Call) -> list[str]:
+        """The input tensors of a forward."""
+        return self._variables((op.target, op.batch))
 
     def change_dtype(self, dtype: str) -> None:
         """From now on inputs are of another dtype, and made anew."""

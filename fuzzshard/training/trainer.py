@@ -180,15 +180,16 @@ class Trainer:
             parameter.grad = None
 
     def _loss(self, op: Call, outputs: list[torch.Tensor]) -> torch.Tensor:
+        inputs = {f"x{i}": tensor for i, tensor in enumerate(self.feed.inputs(op))}
         terms = [
-            term_text(self.case, op, i, f"outputs[{i}]", f"target({i})")
+            term_text(self.case, op, i, f"outputs[{i}]", f"target({i})", [*inputs])
             for i in op.used(len(outputs))
         ]
 
         def target(index: int) -> torch.Tensor:
             return self.feed.target(op, index, outputs[index])
 
-        known = {"outputs": outputs, "target": target}
+        known = {"outputs": outputs, "target": target, **inputs}
         total: torch.Tensor = self.engine.execute(loss_lines("total", terms), **known)["total"]
         return total
 

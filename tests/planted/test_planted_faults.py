@@ -119,6 +119,7 @@ DIVERGED = "divergence/fully_shard"
 ADAM = Optimizer(kind="adam")
 HOOKED = RegisterParameterHook(hook="post_accumulate_grad_hook", target="a.bias")
 STEPPING = RegisterParameterHook(hook="step_in_backward", scale=0.125, target="a.bias")
+MUON = Optimizer(kind="muon", exclude=("a.bias", "b.bias"))
 HALVED = Optimizer(lr_scheduler="step_lr")
 AGAIN_AT = TWO_STEPS.index(AGAIN)
 LOAD_AT = 6
@@ -419,6 +420,9 @@ DIVERGENCES = {
         STEP_AT,
         "a.bias",
     ),
+    "orthogonalizes_shards": Planted(
+        make_case(optimizer=MUON), f"{DIVERGED}/parameter", STEP_AT, "a.weight"
+    ),
     "steps_with_the_first_rate": Planted(
         make_case(schedule=TWO_STEPS, optimizer=HALVED),
         f"{DIVERGED}/parameter",
@@ -432,6 +436,9 @@ DIVERGENCES = {
         "a.bias",
     ),
     "ddp_wrong_gradient": Planted(make_case(), "divergence/ddp/gradient", BACKWARD_AT, "a.bias"),
+    "ddp_detaches_input_gradients": Planted(
+        make_case(loss="gradient_penalty"), "divergence/ddp/gradient", BACKWARD_AT, "a.weight"
+    ),
     "ddp_no_sync_syncs": Planted(
         make_case(schedule=(NO_SYNC, FORWARD, BACKWARD, SYNC, AGAIN, BACKWARD, STEP)),
         "divergence/ddp/local_gradient",
@@ -800,7 +807,7 @@ def test_a_fault_of_one_moment_shows_where_a_call_comes_at_that_moment_only() ->
 @pytest.mark.parametrize(
     "fault",
     [
-        *("minimizes_shards", "rmsprop_goes_too_far"),
+        *("minimizes_shards", "rmsprop_goes_too_far", "orthogonalizes_shards"),
         *("steps_with_the_first_rate", "rate_not_loaded"),
         *("shards_stay_scaled", "infinite_shards_are_stepped"),
     ],
@@ -814,9 +821,10 @@ def test_a_fault_of_an_optimizer_option_shows_where_a_case_has_that_option_only(
         assert world.run(plain).status is Status.PASS
 
 
-def test_a_fault_of_a_loss_shows_where_a_case_has_that_loss_only() -> None:
-    case = DIVERGENCES["weights_by_own_tokens"].case
-    with faulty_world("weights_by_own_tokens", case) as world:
+@pytest.mark.parametrize("fault", ["weights_by_own_tokens", "ddp_detaches_input_gradients"])
+def test_a_fault_of_a_loss_shows_where_a_case_has_that_loss_only(fault: str) -> None:
+    case = DIVERGENCES[fault].case
+    with faulty_world(fault, case) as world:
         for loss in ("sum", "dot", "mean_square"):
             other = msgspec.structs.replace(case, loss=loss)
             assert world.run(other).status is Status.PASS

@@ -235,6 +235,7 @@ OPTIONS = {
         kind: bitwise(optimizer=Optimizer(kind=kind, lr=0.01))
         for kind in ("rmsprop", "adadelta", "adamax", "nadam", "radam", "asgd")
     },
+    "muon": bounded(optimizer=Optimizer(kind="muon", exclude=("a.bias", "b.bias"))),
     "double precision": bitwise(dtype="float64"),
     "double precision on four ranks": bounded(mesh=4, dtype="float64"),
     "dyadic values": bitwise(values="dyadic"),
@@ -251,6 +252,13 @@ OPTIONS = {
     "loss over tokens of which a rank has none": bitwise(
         loss="token_mean",
         inputs=replace(float_inputs(), rank_batches=(RankBatch(rank=1, rows=1),)),
+    ),
+    "a penalty on gradients of inputs": bitwise(
+        loss="gradient_penalty",
+        notes={
+            "fully_shard": "not applicable: a backward through a backward, of which fully_shard "
+            "promises nothing"
+        },
     ),
     "a composable checkpoint": bitwise(checkpoints=(Checkpoint(module="a"),)),
     "a checkpoint wrapper": bitwise(

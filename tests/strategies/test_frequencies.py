@@ -55,8 +55,9 @@ EXTENSION_FEATURES = frozenset(
             "optimizer:step_lr",
             "optimizer:cosine_annealing_lr",
             "optimizer:one_cycle_lr",
-            *("optimizer:scaled", "optimizer:skipped"),
+            *("optimizer:scaled", "optimizer:skipped", "optimizer:muon"),
         ),
+        "loss:gradient_penalty",
         *("returns:list", "returns:namedtuple", "returns:dataclass"),
     )
 )
@@ -140,6 +141,7 @@ SELDOM = {
     **dict.fromkeys(("option:finalize_wait", "option:finalize_async"), 0.007),
     **dict.fromkeys(("input:rows_vary", "input:one_row", "input:no_rows"), 0.005),
     **dict.fromkeys(("optimizer:scaled", "optimizer:skipped"), 0.01),
+    **dict.fromkeys(("optimizer:muon", "loss:gradient_penalty"), 0.01),
     "op:load_assign": 0.004,
     "fsdp1:hybrid": 0.012,
     "ddp:broadcasts": 0.0004,
@@ -194,8 +196,8 @@ ONE_OF = [
     ("mesh:1", "mesh:2", "mesh:3", "mesh:4", "mesh:larger"),
     ("dtype:float32", "dtype:float64"),
     ("values:gaussian", "values:dyadic"),
-    ("loss:sum", "loss:dot", "loss:mean_square", "loss:token_mean"),
-    ("optimizer:sgd", "optimizer:adam", "optimizer:adamw", *RARER_OPTIMIZERS),
+    ("loss:sum", "loss:dot", "loss:mean_square", "loss:token_mean", "loss:gradient_penalty"),
+    ("optimizer:sgd", "optimizer:adam", "optimizer:adamw", "optimizer:muon", *RARER_OPTIMIZERS),
     ("wrap:root", "wrap:root_not_wrapped"),
     ("mesh:hsdp", "mesh:axis_of_one"),
 ]

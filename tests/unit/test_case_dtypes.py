@@ -20,7 +20,7 @@ from cases import (
 )
 from msgspec.structs import replace
 
-from fuzzshard.case.case import Case, Freeze, Inputs, Mesh, TensorSpec, WrapGroup
+from fuzzshard.case.case import Case, Freeze, Inputs, Mesh, Optimizer, TensorSpec, WrapGroup
 from fuzzshard.case.dtypes import Casts, casts, finer, is_low_precision, uniform
 from fuzzshard.case.graph import Block
 from fuzzshard.case.needs import needs_cpu
@@ -207,3 +207,24 @@ def test_a_finer_case_has_more_bits_everywhere_until_there_are_no_more() -> None
     plain = finer(make_case())
     assert plain == make_case(dtype="float64")
     assert finer(plain) == plain
+
+
+def test_muon_rounds_to_bfloat16_in_the_case_itself_alone() -> None:
+    case = make_case(optimizer=Optimizer(kind="muon", exclude=("a.bias", "b.bias")))
+    validate(case, 2)
+    assert case.optimizer.step_lines() == ["optimizer.step()"]
+    for precise in (finer(case), uniform(case, "float32")):
+        assert precise.optimizer.step_lines() == ["with KeepingDtypes():", "    optimizer.step()"]
+
+
+def test_muon_gets_no_vectors() -> None:
+    with pytest.raises(InvalidCase, match="it is for matrices"):
+        validate(make_case(optimizer=Optimizer(kind="muon", exclude=("a.bias",))), 2)
+
+
+def test_a_penalty_needs_an_input_with_gradients() -> None:
+    case = make_case(loss="gradient_penalty")
+    validate(case, 2)
+    calm = (TensorSpec(size=5),)
+    with pytest.raises(InvalidCase, match="of gradients of inputs"):
+        validate(replace(case, inputs=replace(case.inputs, tensors=calm)), 2)

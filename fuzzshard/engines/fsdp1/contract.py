@@ -21,6 +21,7 @@ from fuzzshard.case.units import (
 )
 from fuzzshard.engines.exclusion import OTHER_GRAPH_ON_ONE_RANK, Exclusion
 from fuzzshard.engines.refusals import Due, Refusal
+from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Op, Toggle
 from fuzzshard.parts.ops.set_flag import SYNC_FLAGS
 
@@ -99,6 +100,19 @@ def _options(case: Case) -> Iterator[Exclusion]:
         yield OTHER_GRAPH_ON_ONE_RANK
     if case.mesh.tensor is not None:
         yield Exclusion("a tensor-parallel axis, which is fully_shard's", _OURS)
+    if LOSSES[case.loss].differentiates_twice:
+        yield Exclusion(
+            "a backward through a backward",
+            f"{_CLASS}: 'FSDP does not work with double backwards due to the way it registers "
+            "backward hooks.'",
+        )
+    if case.optimizer.does("steps_matrices"):
+        yield Exclusion(
+            "an optimizer of matrices: parameters of FSDP1 are flat",
+            "torch/optim/_muon.py: 'Muon only supports 2D parameters'; _flat_param.py: "
+            "'original parameters, which are flattened and concatenated to construct the flat "
+            "parameter'",
+        )
     if case.optimizer.does("scales"):
         yield Exclusion(
             "a GradScaler: FSDP1 has one of its own",

@@ -21,6 +21,7 @@ from fuzzshard.engines.fully_shard import options
 from fuzzshard.engines.fully_shard.lazy_roots import Flaw, flaw, sharing
 from fuzzshard.engines.optimizer_state import NO_SAVED_STATE, Lack, lacking
 from fuzzshard.engines.refusals import Due, Refusal
+from fuzzshard.parts.losses import LOSSES
 
 FSDP1_POLICY = Exclusion(
     "the mixed precision of the case is that of FSDP1",
@@ -55,6 +56,12 @@ HOOKED = Exclusion(
     "unsharded gradients'",
 )
 
+TWICE = Exclusion(
+    "a backward through a backward, of which fully_shard promises nothing",
+    "https://github.com/pytorch/pytorch/issues/172543: the first backward frees parameters that "
+    "the second one needs, and no documentation says what users have to do",
+)
+
 
 def not_applicable(case: Case) -> Exclusion | None:
     """Why ``fully_shard``'s documented contract does not cover a case, or None.
@@ -64,6 +71,8 @@ def not_applicable(case: Case) -> Exclusion | None:
     """
     if model_policy(case) is not None:
         return FSDP1_POLICY
+    if LOSSES[case.loss].differentiates_twice:
+        return TWICE
     if (name := options.lacking(case)) is not None:
         return Exclusion(
             f"this version of torch has no {name}",

@@ -37,6 +37,7 @@ class DistributedDataParallel(EngineSpec):
     meanings = meanings_of(DDP_OPTIONS)
     wrapper = "DistributedDataParallel"
     differs_in = ("buffers",)
+    differentiates_twice = True
     wraps_models: ClassVar[WrapsModels] = "always"
 
     @override

@@ -89,7 +89,7 @@ class AddParamGroup(op.Op, tag="add_param_group", frozen=True, kw_only=True):
     @classmethod
     def _drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
         """Once."""
-        paths = run.case.optimizer.left_out
+        paths = run.left_out
         if not paths or any(each.adds is not None for each in run.ops):
             return ()
         return (cls(target=run.tape.pick(paths), rate=run.tape.pick((None, 0.25))),)

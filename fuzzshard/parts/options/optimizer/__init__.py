@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
 from msgspec.structs import replace
@@ -17,12 +17,14 @@ Trait = Literal[
     "has_state",
     "steps_lists",
     "may_step_lists",
+    "steps_matrices",
     "hands_over_event",
     "scales",
 ]
 """What values do that somebody else has to know: the class takes ``momentum``, or decays weights
 unless it is told otherwise; a gradient of zeros is not the same as none; a step leaves a state;
-parameters are stepped, or may be, in lists that must be alike; an event is recorded after a step;
+parameters are stepped, or may be, in lists that must be alike; parameters are matrices, whose
+elements a step combines, so that shards communicate; an event is recorded after a step;
 losses are scaled, and steps unscale gradients.
 """
 
@@ -33,7 +35,17 @@ class Optimizer(WithOptions["OptimizerOption", Trait], frozen=True, kw_only=True
     named_by: ClassVar[str] = "kind"
 
     kind: Literal[
-        "sgd", "adam", "adamw", "rmsprop", "adadelta", "adamax", "nadam", "radam", "asgd"
+        "sgd",
+        "adam",
+        "adamw",
+        "rmsprop",
+        "adadelta",
+        "adamax",
+        "nadam",
+        "radam",
+        "asgd",
+        "muon",
+        "muon_unrounded",
     ] = "sgd"
     lr: float = 0.125
     momentum: float = 0.0
@@ -68,10 +80,10 @@ class Optimizer(WithOptions["OptimizerOption", Trait], frozen=True, kw_only=True
     def step_lines(self) -> list[str]:
         """Return the statements of a step."""
         scaled = ["scaler.step(optimizer)", *self._updates()] if self.scaler else []
-        return [
-            *(scaled or ["optimizer.step()"]),
-            *(["scheduler.step()"] if self.scheduler else []),
-        ]
+        steps = scaled or ["optimizer.step()"]
+        for around in (around for o, value in self.told() if (around := o.around(value))):
+            steps = [f"with {around}:", *(f"    {line}" for line in steps)]
+        return [*steps, *(["scheduler.step()"] if self.scheduler else [])]
 
     def _updates(self) -> list[str]:
         return [line for option, value in self.told() if (line := option.update(value))]
@@ -93,6 +105,22 @@ class Optimizer(WithOptions["OptimizerOption", Trait], frozen=True, kw_only=True
         named = {option.name: tuple(paths) for option in OPTIMIZER_OPTIONS if option.leaves_out}
         return replace(self, **named)
 
+    def for_matrices(self, shapes: Mapping[str, Sequence[int]]) -> Optimizer:
+        """Return it without parameters that are no matrices, and without what optimizers of
+        matrices do not take.
+        """
+        lacking = (option for option in OPTIMIZER_OPTIONS if not option.for_matrices)
+        spec = replace(self, **{option.name: option.default for option in lacking})
+        return spec.leaving_out(fqn for fqn, shape in shapes.items() if not self.takes(shape))
+
+    def takes(self, shape: Sequence[int]) -> bool:
+        """Whether it steps parameters of such a shape."""
+        return len(shape) == 2 or not self.does("steps_matrices")
+
+    def unrounded(self) -> Optimizer:
+        """Return it with steps that round to no coarser dtype than that of the parameters."""
+        return replace(self, **{o.name: o.unrounded(value) for o, value in self.told()})
+
     def unscaled(self) -> Optimizer:
         """Return it without a scaler of losses."""
         scaling = (option.name for option, value in self.told() if option.scaler(value))
@@ -113,8 +141,8 @@ class Optimizer(WithOptions["OptimizerOption", Trait], frozen=True, kw_only=True
 
     def without_extensions(self) -> Optimizer:
         """Return it with what is drawn last at its default."""
-        late = (option.name for option in OPTIMIZER_OPTIONS if option.extension)
-        return replace(self, **{name: default_of(self, name) for name in late})
+        late = ((o, value) for o, value in self.told() if o.extension)
+        return replace(self, **{o.name: o.without_extension(value) for o, value in late})
 
     def text(self) -> str:
         """Return what drawings say of it."""
@@ -133,6 +161,10 @@ class OptimizerOption(Option):
     traits: ClassVar[Mapping[Any, tuple[Trait, ...]]] = {}
     leaves_out: ClassVar[bool] = False
     """Whether its value is what the optimizer does not get."""
+    for_matrices: ClassVar[bool] = True
+    """Whether optimizers of matrices take it."""
+    sources: ClassVar[Mapping[str, str]] = {}
+    """What its statements call and torch does not have, by name."""
 
     def states(self, value: Any) -> tuple[str, ...]:
         """Return the names of what the optimizer keeps, where it says which class that is."""
@@ -145,6 +177,18 @@ class OptimizerOption(Option):
     def given(self, value: Any, optimizer: Optimizer) -> tuple[str, ...]:
         """Return the arguments of the class that stand for it."""
         return self.arguments(value)
+
+    def around(self, value: Any) -> str:
+        """Return the expression of a context manager that steps are made in, or nothing."""
+        return ""
+
+    def unrounded(self, value: Any) -> Any:
+        """Return the value whose steps round to no coarser dtype than that of the parameters."""
+        return value
+
+    def without_extension(self, value: Any) -> Any:
+        """Return what it is without what is drawn last."""
+        return self.default
 
     def scheduler(self, value: Any) -> str:
         """Return the expression of a scheduler of the learning rate, where it says which."""

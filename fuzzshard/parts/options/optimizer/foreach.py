@@ -14,7 +14,7 @@ from fuzzshard.parts.options.optimizer import OptimizerOption
 class Foreach(OptimizerOption):
     """Whether the optimizer takes tensors in lists; DTensors on different meshes go in none."""
 
-    name, extension = "foreach", Choice("foreach", 12, 0)
+    name, extension, for_matrices = "foreach", Choice("foreach", 12, 0), False
     traits = {True: ("steps_lists", "may_step_lists"), None: ("may_step_lists",)}
     meanings = {"optimizer:foreach": "foreach=True", "optimizer:no_foreach": "foreach=False"}
 

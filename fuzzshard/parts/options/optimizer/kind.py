@@ -8,7 +8,8 @@ from typing import Any
 from msgspec.structs import replace
 from typing_extensions import override
 
-from fuzzshard.parts.option import Tape
+from fuzzshard.parts.op import Choice
+from fuzzshard.parts.option import Drawing, Tape
 from fuzzshard.parts.options.optimizer import Optimizer, OptimizerOption
 
 _CLASSES = {
@@ -21,6 +22,8 @@ _CLASSES = {
     "nadam": "NAdam",
     "radam": "RAdam",
     "asgd": "ASGD",
+    "muon": "Muon",
+    "muon_unrounded": "Muon",
 }
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 _STATES = {
@@ -33,21 +36,51 @@ _STATES = {
     "nadam": (*_MOMENTS, "mu_product"),
     "radam": _MOMENTS,
     "asgd": ("ax", "eta", "mu", "step"),
+    "muon": ("momentum_buffer",),
+    "muon_unrounded": ("momentum_buffer",),
 }
 _RARER = ("rmsprop", "adadelta", "adamax", "nadam", "radam", "asgd")
 """Like Adam they update each element by itself, which sharding must not change."""
+_MUON = ("muon", "muon_unrounded")
+_KEEPING_DTYPES = """
+class KeepingDtypes(torch.overrides.TorchFunctionMode):  # Muon computes in bfloat16 otherwise
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        is_cast = function is torch.Tensor.to and (kwargs or {}).get("dtype") is torch.bfloat16
+        if is_cast or function is torch.Tensor.bfloat16:
+            return args[0].clone()
+        return function(*args, **(kwargs or {}))
+"""
 
 
 class Kind(OptimizerOption):
-    """A class of ``torch.optim``."""
+    """A class of ``torch.optim``.
+
+    Muon "is an optimizer for 2D parameters" (torch/optim/_muon.py), so it gets the matrices of a
+    model and no other parameter. It orthogonalizes them in bfloat16, whose rounding would hide
+    what is wrong: as ``muon_unrounded`` it does so in the dtype of the gradients. Sharded
+    parameters are DTensors, which provide a "single-device like abstraction"
+    (torch/distributed/tensor/_api.py): the matrix is orthogonalized, and not its shards.
+    """
 
     name, place, choices = "kind", 2, ("adam",)
+    extension = Choice("muon", 7, 103, excluded_by=("offload",))
+    sources = {"KeepingDtypes": _KEEPING_DTYPES}
     traits = {
         **dict.fromkeys(("adam", *_RARER), ("moves_without_gradient", "has_state")),
         "sgd": ("takes_momentum",),
         "adamw": ("moves_without_gradient", "has_state", "decays_by_default"),
+        **dict.fromkeys(
+            _MUON,
+            (
+                *("moves_without_gradient", "has_state", "decays_by_default"),
+                *("takes_momentum", "steps_matrices"),
+            ),
+        ),
     }
-    meanings = {f"optimizer:{kind}": name for kind, name in _CLASSES.items()}
+    meanings = {
+        **{f"optimizer:{kind}": name for kind, name in _CLASSES.items() if kind not in _MUON},
+        "optimizer:muon": "Muon, which gets the matrices alone",
+    }
 
     @override
     def constructor(self, value: str) -> str:
@@ -58,8 +91,27 @@ class Kind(OptimizerOption):
         return _STATES[value]
 
     @override
+    def around(self, value: str) -> str:
+        return "KeepingDtypes()" if value == "muon_unrounded" else ""
+
+    @override
+    def unrounded(self, value: str) -> str:
+        return "muon_unrounded" if value in _MUON else value
+
+    @override
+    def without_extension(self, value: str) -> str:
+        return str(self.default) if value in _MUON else value
+
+    @override
     def features(self, value: str) -> Iterator[str]:
-        yield f"optimizer:{value}"
+        yield "optimizer:muon" if value in _MUON else f"optimizer:{value}"
+
+    @override
+    def value(self, drawing: Drawing) -> str:
+        shapes = drawing.found.parameters.values()
+        is_drawn = "muon" in drawing.swarm and any(len(shape) == 2 for shape in shapes)
+        exact = drawing.case.values == "dyadic"
+        return "muon" if is_drawn and not exact else drawing.case.optimizer.kind
 
     @override
     def draw(self, tape: Tape, swarm: Any, spec: Optimizer, *, exact: bool) -> Optimizer:
