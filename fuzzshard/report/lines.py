@@ -233,10 +233,10 @@ def _summary(event: CampaignFinished) -> Iterator[str]:
     for path in event.suspects:
         yield f"failed, and was not explained before the end: {path}"
         yield "    the next run in this corpus says whether a known bug is why"
-    if not event.cases:
-        yield f"nothing was tested: no case came to its end in {clock(event.elapsed)}"
-    elif not event.findings and not event.unresolved:
+    if event.cases and not (event.findings or event.unresolved):
         yield f"no findings in {counted(event.cases, 'case')}"
+    elif not (event.cases or event.unresolved or event.suspects):
+        yield f"nothing was tested: no case came to its end in {clock(event.elapsed)}"
     yield from _next_steps(event)
     yield from _known_bugs(event)
     yield (
