@@ -92,6 +92,11 @@ _OF_OPS = sorted((choice for op in OPS for choice in op.choices), key=lambda cho
 _OF_ENGINES = sorted(
     (spec.choice for spec in ENGINES.values() if spec.choice), key=lambda choice: choice.place
 )
+_SCALING = [
+    option.extension.name
+    for option in OPTIMIZER_OPTIONS
+    if option.extension and any("scales" in does for does in option.traits.values())
+]
 _CUTTING = [spec.choice.name for spec in ENGINES.values() if spec.choice and spec.in_stages]
 _OF_OPTIMIZERS = sorted(
     (option.extension for option in OPTIMIZER_OPTIONS if option.extension),
@@ -245,7 +250,10 @@ _NEEDS: tuple[tuple[str, set[str]], ...] = (
 _EXCLUDES: tuple[tuple[str, set[str]], ...] = (
     *((choice.name, {*choice.excludes}) for choice in _OF_ENGINES),
     # stages draw in another order than one forward after another; each casts its inputs
-    *((name, {IMAGES, PRECISION, *_kinds(lambda leaf: leaf.is_dropout)}) for name in _CUTTING),
+    *(
+        (name, {IMAGES, PRECISION, *_SCALING, *_kinds(lambda leaf: leaf.is_dropout)})
+        for name in _CUTTING
+    ),
     # an image has no sequence axis; patches and plain values do not join
     (
         IMAGES,

@@ -41,7 +41,7 @@ class PipelineParallel(EngineSpec):
             *("meta", "compile", "relation", "rank_batches", "finalize", "toggle"),
             *("microbatches", "two_forwards", "partial_loss", "backward_order"),
             *("no_sync", "partial_sync", "no_all_reduce", "not_last_backward", "no_reshard"),
-            *("no_zero_grad", "grad_scaler", "losses_only", "any_moment"),
+            *("no_zero_grad", "losses_only", "any_moment"),
             *("no_grad_forward", "eval_forward", "non_root_forward"),
             *(choice.name for op in OPS for choice in op.choices),
         ),

@@ -1,0 +1,53 @@
+"""Zero bubble schedules lose the gradients of a stage whose input requires none.
+
+They compute gradients of inputs first, which finds the parameters on the way from outputs to
+inputs (``stage_backward_input``), and those of weights later from what was found
+(``stage_backward_weight``). Where no input requires a gradient nothing is found, and all
+parameters of the stage are left without a gradient. ``backward_one_chunk`` and
+``backward_weight_one_chunk`` in ``torch/distributed/pipelining/stage.py`` know this of the first
+stage alone ("if inputs does not require gradient, then the parameter group will not be fully
+captured"), and run its whole backward later. Any stage needs that if all stages before it are
+frozen or have no parameters.
+"""
+
+from fuzzshard.mending import Edit, Promise, Public, Releases
+
+TITLE = "pipelining: zero bubble leaves a stage without gradients if those before it are frozen"
+COMPONENT = "other"
+CONTRACT = Promise(
+    "Is optional. If `dw_builder` is not provided, a runner is generated automatically via"
+    " autograd graph traversal.",
+    "torch/distributed/pipelining/stage.py, _PipelineStageBase: dw_builder",
+)
+SETUP = (
+    "The first layers of a model are frozen, and it is fine-tuned with"
+    " ``ScheduleInterleavedZeroBubble`` or ``ScheduleZBVZeroBubble``."
+)
+WORKAROUND = "Use another schedule, or let a parameter of the first stage require a gradient."
+TORCH = Releases(since="2.11")
+PUBLIC = (
+    Public(
+        "https://github.com/pytorch/pytorch/pull/140019",
+        "near: removed a check of whether inputs require gradients",
+        "pipelining zero bubble frozen first stage input does not require grad weight gradient"
+        " None stage_backward_input stage_index 0",
+        "2026-11-27",
+    ),
+)
+_BASE = "torch.distributed.pipelining.stage:_PipelineStageBase"
+EDITS = (
+    Edit(
+        f"{_BASE}.backward_one_chunk",
+        "if not self.is_first:",
+        """
+        if not self.is_first and not any(value.requires_grad for value in input_values):
+            grads_input = (None,) * len(input_values)
+        elif not self.is_first:
+        """,
+    ),
+    Edit(
+        f"{_BASE}.backward_weight_one_chunk",
+        "if self.stage_index != 0:",
+        "if self.stage_index != 0 and param_groups:",
+    ),
+)
