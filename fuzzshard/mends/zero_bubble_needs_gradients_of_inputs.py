@@ -15,9 +15,10 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 TITLE = "pipelining: zero bubble leaves a stage without gradients if those before it are frozen"
 COMPONENT = "other"
 CONTRACT = Promise(
-    "Is optional. If `dw_builder` is not provided, a runner is generated automatically via"
-    " autograd graph traversal.",
-    "torch/distributed/pipelining/stage.py, _PipelineStageBase: dw_builder",
+    "Will perform one forward and one backward on inputs for the microbatches in steady state and"
+    " supports multiple stages per rank. Uses the backward for weights to fill in the pipeline"
+    " bubble.",
+    "torch.distributed.pipelining.schedules.ScheduleInterleavedZeroBubble",
 )
 SETUP = (
     "The first layers of a model are frozen, and it is fine-tuned with"
