@@ -6,7 +6,7 @@ inputs (``stage_backward_input``), and those of weights later from what was foun
 parameters of the stage are left without a gradient. ``backward_one_chunk`` and
 ``backward_weight_one_chunk`` in ``torch/distributed/pipelining/stage.py`` know this of the first
 stage alone ("if inputs does not require gradient, then the parameter group will not be fully
-captured"), and run its whole backward later. Any stage needs that if all stages before it are
+captured"), and run its whole backward with the weights. Any stage needs that if all stages before it are
 frozen or have no parameters.
 """
 
@@ -35,20 +35,17 @@ PUBLIC = (
         "2026-11-27",
     ),
 )
-_BASE = "torch.distributed.pipelining.stage:_PipelineStageBase"
 EDITS = (
     Edit(
-        f"{_BASE}.backward_one_chunk",
+        "torch.distributed.pipelining.stage:_PipelineStageBase.backward_one_chunk",
         "if not self.is_first:",
         """
         if not self.is_first and not any(value.requires_grad for value in input_values):
-            grads_input = (None,) * len(input_values)
+            param_groups = []  # nothing is left for later
+            grads_input, _ = self.backward_maybe_with_nosync(
+                "full", bwd_kwargs, last_backward=last_backward
+            )
         elif not self.is_first:
         """,
-    ),
-    Edit(
-        f"{_BASE}.backward_weight_one_chunk",
-        "if self.stage_index != 0:",
-        "if self.stage_index != 0 and param_groups:",
     ),
 )
