@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import random
+import signal
+import subprocess
 import tempfile
 import time
 from collections import Counter
@@ -48,16 +50,23 @@ class Chaos:
         self._most_nodes = args.nodes + 1
         self._rng = random.Random(args.seed)
         self.happened: Counter[str] = Counter()
+        self.wrong: list[str] = []
         self.fleet = self._begin()
 
     def _begin(self) -> Fleet:
         self.happened["heads started"] += 1
         return Fleet(self._folder, self._nodes.address, self._options)
 
+    def _begin_again(self) -> None:
+        if (code := self.fleet.process.returncode) != -signal.SIGKILL:
+            said = self.fleet.log().splitlines()[-1:]
+            self.wrong.append(f"a head ended by itself with {code}: {said}")
+        self.fleet = self._begin()
+
     def disturb(self) -> str:
         """Something happens; what it was, or nothing where there was nothing to happen to."""
         if not self.fleet.running():
-            self.fleet = self._begin()
+            self._begin_again()
             return "the head is started again"
         name, misfortune = self._rng.choice(
             [
@@ -84,7 +93,7 @@ class Chaos:
         while len(self._nodes.running) < 2:
             self._nodes.add()
         if not self.fleet.running():
-            self.fleet = self._begin()
+            self._begin_again()
         entries = lambda: entries_in(self.fleet.corpus)  # noqa: E731
         self.fleet.wait_until(
             lambda: any(e.signature == SIGNATURE and e.confirmed for e in entries()),
@@ -259,9 +268,11 @@ def torment(chaos: Chaos, args: Any, console: Console) -> list[str]:
             console.print(f"{time.monotonic() - began:5.0f} s: {what}")
     try:
         code = chaos.get_done()
-    except InfraError as error:
-        return [str(error)]
-    wrong = [] if code in (EXIT_CLEAN, EXIT_FINDING) else [f"the fleet ended with {code}"]
+    except (InfraError, subprocess.TimeoutExpired) as error:
+        return [*chaos.wrong, str(error)]
+    wrong = list(chaos.wrong)
+    if code not in (EXIT_CLEAN, EXIT_FINDING):
+        wrong.append(f"the fleet ended with {code}")
     if "Traceback" in (log := chaos.fleet.log()):
         wrong.append(f"a head printed a traceback: {log[log.index('Traceback') :][:2000]}")
     return wrong
