@@ -21,7 +21,7 @@ from fuzzshard.strategies.freezing import freezes
 from fuzzshard.strategies.fsdp1 import fsdp1
 from fuzzshard.strategies.graph import model
 from fuzzshard.strategies.groups import group_options
-from fuzzshard.strategies.inputs import fitting, inputs, widths, with_rank_batches
+from fuzzshard.strategies.inputs import differentiable, fitting, inputs, widths, with_rank_batches
 from fuzzshard.strategies.meshes import mesh
 from fuzzshard.strategies.optimizers import optimizer, optimizer_options
 from fuzzshard.strategies.options import engines as draw_engines
@@ -166,17 +166,9 @@ def _with_late_loss(case: Case, swarm: Swarm) -> Case:
         if loss.extension and loss.extension.name in swarm and runs:
             changed = replace(case, loss=loss.name)
             if loss.differentiates_twice:
-                changed = replace(changed, inputs=_differentiable(case.inputs))
+                changed = replace(changed, inputs=differentiable(case.inputs))
             case = changed if is_valid(changed) else case
     return case
-
-
-def _differentiable(inputs: Inputs) -> Inputs:
-    """``inputs`` of which some require gradients, if they can."""
-    if any(tensor.requires_grad for tensor in inputs.tensors):
-        return inputs
-    tensors = (replace(t, requires_grad=t.kind == "float") for t in inputs.tensors)
-    return replace(inputs, tensors=tuple(tensors))
 
 
 def planned(tape: Tape, swarm: Swarm, case: Case, given: Given = NOTHING) -> Case:

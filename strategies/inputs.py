@@ -62,6 +62,14 @@ def inputs(tape: Tape, swarm: Swarm, pool: tuple[int, ...], *, cuda: bool) -> In
     )
 
 
+def differentiable(inputs: Inputs) -> Inputs:
+    """``inputs`` of which some require gradients, if they can."""
+    if any(tensor.requires_grad for tensor in inputs.tensors):
+        return inputs
+    tensors = (replace(t, requires_grad=t.kind == "float") for t in inputs.tensors)
+    return replace(inputs, tensors=tuple(tensors))
+
+
 def fitting(root: Block, drawn: Inputs) -> Inputs:
     """Inputs that a model can be called with: ``drawn`` as far as it takes them, or of one width.
 

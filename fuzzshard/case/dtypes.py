@@ -132,6 +132,11 @@ def _with_casts(case: Case, dtypes: Mapping[Dtype, Dtype]) -> Case:
     return replace(case, schedule=tuple(op.in_dtypes(dtypes) for op in case.schedule))
 
 
+def with_unrounded_steps(case: Case) -> Case:
+    """The case whose steps round to no coarser dtype than that of the parameters."""
+    return replace(case, optimizer=case.optimizer.unrounded())
+
+
 def finer(case: Case) -> Case:
     """The same case in the next higher precision throughout, mixed precision and casts
     included.

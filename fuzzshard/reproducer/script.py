@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.dtypes import with_unrounded_steps
 from fuzzshard.errors import UsageError
 from fuzzshard.program.imports import import_block
 from fuzzshard.reproducer.accumulation import Accumulate
@@ -110,7 +111,7 @@ def script(
     """
     aim = aim_of(case, signature, finding, values)
     if aim.trains_reference:  # what a coarser dtype rounds differs between any two models
-        case = replace(case, optimizer=case.optimizer.unrounded())
+        case = with_unrounded_steps(case)
     version = torch_version or importlib.metadata.version("torch")
     body = _writer(case, aim).text()
     header = story(aim, signature, finding, case.mesh.size, version)
