@@ -87,7 +87,7 @@ def test_a_release_that_no_entry_was_run_under_is_an_error(
 ) -> None:
     (known,) = read_entry(corpus / "first" / "case.json").bad_on
     assert fuzzshard("corpus", "causes", corpus, "--torch", "2.7") == 2
-    assert f"no entry was run under torch 2.7; choose of {known}" in capsys.readouterr().err
+    assert f"no entry was run under torch 2.7.0; choose of {known}" in capsys.readouterr().err
 
 
 def test_the_page_keeps_what_people_wrote_above_its_tables(

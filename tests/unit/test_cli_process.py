@@ -123,10 +123,12 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path, arguments: str) -> 
 
 
 def test_a_command_that_draws_cases_leaves_nothing_where_it_runs(tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(TREE), "XDG_CACHE_HOME": str(tmp_path / "c")}
+    environment.pop("HYPOTHESIS_STORAGE_DIRECTORY", None)  # commands of other tests set it
     subprocess.run(
         [*FUZZSHARD, "features", "mesh:hsdp", "--shares", "2"],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(TREE), "XDG_CACHE_HOME": str(tmp_path / "c")},
+        env=environment,
         capture_output=True,
         timeout=60,
         check=True,
