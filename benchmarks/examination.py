@@ -124,6 +124,7 @@ class Examination:
         self.budget = budget
         self.statuses: Counter[str] = Counter()
         self.notes: Counter[str] = Counter()
+        self.judged: Counter[str] = Counter()
         self.rungs: Counter[str] = Counter()
         self.explanations: Counter[str] = Counter()
         self.unexplained: list[Unexplained] = []
@@ -170,14 +171,17 @@ class Examination:
                 internal=verdict.internal,
             )
         with self._lock:
-            self._count(verdict, explanation)
+            self._count(case, verdict, explanation)
             if entry is not None:
                 self.unexplained.append(entry)
             self.on_case(entry)
         return verdict
 
-    def _count(self, verdict: Verdict, explanation: str) -> None:
+    def _count(self, case: Case, verdict: Verdict, explanation: str) -> None:
         self.statuses[verdict.status] += 1
+        if verdict.status is Status.PASS:
+            judged = [engine for engine in case.engines if engine not in verdict.notes]
+            self.judged.update(judged or ["no engine"])
         self.notes.update(f"{engine} {note_kind(note)}" for engine, note in verdict.notes.items())
         self.rungs[f"{verdict.status} {verdict.rung}".strip()] += 1
         self.explanations[explanation] += 1
@@ -203,6 +207,7 @@ class Examination:
             "statuses": dict(self.statuses.most_common()),
             "rungs": dict(self.rungs.most_common()),
             "explanations": dict(self.explanations.most_common()),
+            "judged": dict(self.judged.most_common()),
             "notes": dict(self.notes.most_common()),
             "known": dict(self.registry.causes.most_common()),
             "signatures": dict(sorted(names, key=lambda counted: counted[0].endswith(INTERNAL))),

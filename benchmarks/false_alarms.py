@@ -52,6 +52,7 @@ def make_tables(result: dict[str, Any]) -> list[Table]:
     titles = {
         "rungs": "Verdicts by status and rung",
         "explanations": "Explanations",
+        "judged": "Engines that passed",
         "notes": "Refused or not applicable",
         "known": "Known causes",
         "signatures": "Unexplained by signature",
