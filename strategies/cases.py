@@ -30,7 +30,7 @@ from fuzzshard.strategies.precision import in_one_dtype, parameter_dtypes, preci
 from fuzzshard.strategies.reuse import ties
 from fuzzshard.strategies.schedules import schedule
 from fuzzshard.strategies.subject import Subject
-from fuzzshard.strategies.swarm import NUM_BYTES, Swarm
+from fuzzshard.strategies.swarm import NUM_BYTES, Swarm, with_engines
 from fuzzshard.strategies.tape import Tape
 from fuzzshard.strategies.tensor_parallel import tensor_parallel
 from fuzzshard.strategies.wrapping import checkpoints, self_contained, wrap
@@ -85,8 +85,12 @@ def draw_case(
     of summation must give equal bits.
     """
     _, for_settings, for_model, for_plans, for_options, for_schedule = tapes
-    chosen = draw_engines(for_settings, allowed, engines)
     ranks = given.mesh() if given.mesh else None
+    if ranks and ranks.pipeline is None:
+        engines = tuple(spec.name for spec in specs(engines) if not spec.in_stages) or engines
+    chosen = draw_engines(for_settings, allowed, engines)
+    if isinstance(allowed, frozenset):
+        allowed = with_engines(allowed, chosen)
     if ranks:  # the family below is for meshes of one axis
         largest_mesh = ranks.shard if ranks == Mesh(shard=ranks.shard) else 1
     drawn = given.nothing_but_mesh and largest_mesh > 1
@@ -111,7 +115,8 @@ def draw_case(
     case = for_settings.within(with_rank_batches, for_settings, allowed, case, subject.found)
     if cuda and needs_cpu(case):
         case = in_one_dtype(case)
-    case = for_settings.within(related, for_settings, allowed, _with_late_loss(case, allowed))
+    case = _with_late_loss(case, allowed, given)
+    case = for_settings.within(related, for_settings, allowed, case)
     return for_settings.within(ddp, for_settings, allowed, case)
 
 
@@ -157,7 +162,7 @@ def _loss(tape: Tape, *, exact: bool) -> str:
     return next(chosen, last).name
 
 
-def _with_late_loss(case: Case, swarm: Swarm) -> Case:
+def _with_late_loss(case: Case, swarm: Swarm, given: Given) -> Case:
     """``case`` with a loss that few cases can have, if the swarm wants that and it is one."""
     for loss in LOSSES.values():
         runs = any(
@@ -165,7 +170,7 @@ def _with_late_loss(case: Case, swarm: Swarm) -> Case:
         )
         if loss.extension and loss.extension.name in swarm and runs:
             changed = replace(case, loss=loss.name)
-            if loss.differentiates_twice:
+            if loss.differentiates_twice and not given.inputs:
                 changed = replace(changed, inputs=differentiable(case.inputs))
             case = changed if is_valid(changed) else case
     return case

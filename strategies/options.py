@@ -56,6 +56,8 @@ def pipelining(tape: Tape, case: Case) -> Case:
     in_stages = [spec.name for spec in specs(case.engines) if spec.in_stages]
     if not in_stages:
         return case
+    if case.mesh.pipeline is None:  # of somebody who wants such an engine on a mesh of their own
+        case = replace(case, mesh=replace(case.mesh, pipeline=1))
     drawn = {option.name: option.draw(tape) for option in PIPELINING_OPTIONS}
     for chosen in (Pipelining(**drawn), Pipelining()):
         if stages(cut := replace(case, pipelining=chosen)):

@@ -11,9 +11,10 @@ What only some programs do (mixed precision, tensor parallelism, offloading, che
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 
-from fuzzshard.parts.engines import ENGINES
+from fuzzshard.case.case import EngineName
+from fuzzshard.parts.engines import ENGINES, specs
 from fuzzshard.parts.leaf import Leaf
 from fuzzshard.parts.leaves import KINDS
 from fuzzshard.parts.losses import LOSSES
@@ -226,6 +227,14 @@ def with_choice(choices: frozenset[str], choice: str) -> frozenset[str]:
     """``choices`` with one more, and without those that exclude it."""
     excluding = {other for other, excluded in _EXCLUDES if choice in excluded}
     return closed((choices - excluding) | {choice})
+
+
+def with_engines(choices: frozenset[str], engines: Sequence[EngineName]) -> frozenset[str]:
+    """``choices`` with those of ``engines`` that cut the model, which somebody may have named."""
+    for choice in (spec.choice for spec in specs(engines) if spec.in_stages):
+        if choice and choice.name not in choices:
+            choices = with_choice(choices, choice.name)
+    return choices
 
 
 def _kinds(which: Callable[[type[Leaf]], bool]) -> set[str]:

@@ -22,6 +22,7 @@ from fuzzshard.case.options import (
     Delay,
     Expect,
     ParameterDtype,
+    Pipelining,
     Precision,
     TensorParallel,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "Mesh",
     "Optimizer",
     "ParameterDtype",
+    "Pipelining",
     "Precision",
     "RankBatch",
     "TensorOp",

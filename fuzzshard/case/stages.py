@@ -48,7 +48,9 @@ def chain(case: Case) -> tuple[Call, ...]:
 
 def _is_plain(case: Case, call: Call, module: Module | None) -> bool:
     """Whether ``nn.Sequential`` calls a child as the root does."""
-    if not call.grad or call.alternatives or facts(case).output_values[call.module][0].patches:
+    if isinstance(module, Alias) or not call.grad or call.alternatives:
+        return False
+    if facts(case).output_values[call.module][0].patches:
         return False
     if isinstance(module, Block):
         forms = (module.passing, module.returns, module.has_method)

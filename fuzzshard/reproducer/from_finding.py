@@ -48,8 +48,8 @@ def aim_of(case: Case, signature: str, finding: Finding | None, values: Values =
 
 def _from_finding(case: Case, finding: Finding) -> Aim:
     engine, op, rule = finding.engine, finding.op, finding.rule
-    of_stage = isinstance(rule, TensorOracle) and rule.in_flat
-    if spec_of(engine).in_stages and not of_stage and (rule.of_values or rule.across_ranks):
+    of_whole = isinstance(rule, TensorOracle) and not rule.in_flat
+    if spec_of(engine).in_stages and (of_whole or rule.across_ranks):
         raise UsageError(
             "no script compares forwards, states, or ranks that have different stages",
             "replay the case",
