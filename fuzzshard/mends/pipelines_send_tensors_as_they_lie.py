@@ -1,9 +1,9 @@
 """Stages of a pipeline send, and receive into, tensors that are not contiguous.
 
 A buffer for what another stage sends is made with the strides of the activation or gradient that
-the first iteration saw (``_make_tensor_from_meta`` in ``torch/distributed/pipelining/_utils.py``), and what is sent goes
-as it is (``to_local_if_dtensor`` there). The gradient of an input
-that a stage transposes first is not contiguous, and gloo refuses it ("input tensor has to be
+the first iteration saw (``_make_tensor_from_meta`` in ``torch/distributed/pipelining/_utils.py``),
+and what is sent goes as it is (``to_local_if_dtensor`` there). The gradient of an input that a
+stage transposes first is not contiguous, and gloo refuses it ("input tensor has to be
 contiguous", ``ProcessGroupGloo.cpp``). That of an input that is only added to something, with a
 loss that is a sum, has strides of 0: its buffer has one element.
 """

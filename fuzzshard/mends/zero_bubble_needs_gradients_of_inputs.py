@@ -6,8 +6,8 @@ inputs (``stage_backward_input``), and those of weights later from what was foun
 parameters of the stage are left without a gradient. ``backward_one_chunk`` and
 ``backward_weight_one_chunk`` in ``torch/distributed/pipelining/stage.py`` know this of the first
 stage alone ("if inputs does not require gradient, then the parameter group will not be fully
-captured"), and run its whole backward with the weights. Any stage needs that if all stages before it are
-frozen or have no parameters.
+captured"), and run its whole backward with the weights. Any stage needs that if all stages before
+it are frozen or have no parameters.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
