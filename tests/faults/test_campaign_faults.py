@@ -122,6 +122,7 @@ def replayed(corpus: Path, *arguments: object) -> tuple[int, str]:
     return result.code, json.loads(result.out)["outcome"]
 
 
+@pytest.mark.slow
 def test_a_campaign_saves_a_minimal_case_of_a_planted_fault(corpus: Path) -> None:
     (file,) = entry_files([corpus])
     entry = read_entry(file)

@@ -74,6 +74,7 @@ def judged_by(monkeypatch: pytest.MonkeyPatch, *verdicts: Verdict | BaseExceptio
     return world
 
 
+@pytest.mark.slow
 @settings(max_examples=3, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(case=cases(mesh=meshes(max_ranks=2), engines=("fully_shard",)))
 def test_a_drawn_case_fails_if_and_only_if_a_world_finds_something(

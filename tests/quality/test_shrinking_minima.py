@@ -123,6 +123,7 @@ def with_ddp(case: Case) -> Case:
     return replace(case, engines=PLAIN.engines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("predicate", "expected"), MINIMA.items())
 def test_the_largest_drawn_case_shrinks_to_the_minimum(
     predicate: Callable[[Case], bool], expected: Case

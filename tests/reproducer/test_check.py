@@ -33,6 +33,7 @@ def test_a_script_passes_on_stock_torch(path: Path) -> None:
     assert result.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_script_fails_with_the_fault_preloaded(path: Path) -> None:
     result = check(path, 2, preload=[FAULT])
     assert result.fails

@@ -110,6 +110,7 @@ FAULTS: dict[str, Callable[[Case], bool]] = {
 FAST = ("a frozen module", "two groups", "two replicas and bfloat16")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAST)
 def test_a_faulty_case_shrinks_to_a_small_one_that_is_printed_as_code(fault: str) -> None:
     check_shrinking(fault, SEEDS[0])

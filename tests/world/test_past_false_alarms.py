@@ -418,6 +418,7 @@ def test_dynamo_does_not_see_garbage_of_an_earlier_run_go(tmp_path: Path) -> Non
 REGRESSIONS = sorted((Path(__file__).parents[2] / "corpus" / "regressions").glob("*.json"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", REGRESSIONS, ids=lambda path: path.stem)
 def test_a_drawn_case_that_was_a_false_alarm_passes(four_ranks: World, path: Path) -> None:
     assert judge(four_ranks, decode(path.read_bytes())).status is Status.PASS

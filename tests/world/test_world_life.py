@@ -300,6 +300,7 @@ def test_a_rank_that_dies_before_it_hears_of_the_others_is_an_error_that_says_so
         world.start()
 
 
+@pytest.mark.slow
 def test_a_world_may_end_while_another_notices_that_the_fork_server_is_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
