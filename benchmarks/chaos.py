@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos_campaign import ENDINGS, Session
-from common import make_console, make_parser, print_json, run_main
+from common import make_console, make_parser, run_main, tell_wrong
 from rich.console import Console
 from rich.table import Table
 
@@ -28,7 +28,7 @@ from fuzzshard.commands.options import parse_duration
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.distinct import finding_key
 from fuzzshard.corpus.store import CASE_FILE, FINDINGS_FOLDER
-from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, FuzzshardError
+from fuzzshard.errors import FuzzshardError
 from fuzzshard.events import FindingSaved
 from fuzzshard.journal.history import History
 from fuzzshard.journal.schema import JOURNAL_FILE
@@ -208,12 +208,7 @@ def main() -> int:
                 wrong.append(str(error))
             result = summary(history, sessions)
     console.print(make_table(result))
-    for problem in wrong:
-        console.print(f"WRONG: {problem}")
-    console.print(f"{len(wrong)} things are wrong, seed {args.seed}")
-    if args.json:
-        print_json({**result, "wrong": wrong, "seed": args.seed})
-    return EXIT_FINDING if wrong else EXIT_CLEAN
+    return tell_wrong(wrong, result, args, console)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from rich.table import Table
 
 from fuzzshard.campaign.options import CampaignOptions, world_configs
 from fuzzshard.campaign.reduce import SHRINK_BUDGET
-from fuzzshard.errors import EXIT_INTERRUPTED, FuzzshardError
+from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INTERRUPTED, FuzzshardError
 from fuzzshard.shrink import Budget
 from fuzzshard.world import WorldConfig, resolve_device
 
@@ -127,6 +127,20 @@ def figures_table(title: str, figures: Mapping[str, Any]) -> Table:
 def print_json(result: Mapping[str, Any]) -> None:
     """The one JSON object."""
     print(json.dumps(result), flush=True)
+
+
+def tell_wrong(
+    wrong: Sequence[str], result: Mapping[str, Any], args: argparse.Namespace, console: Console
+) -> int:
+    """Says what is wrong after chaos, with the ``result`` in JSON where that was asked for, and
+    returns the exit code.
+    """
+    for problem in wrong:
+        console.print(f"WRONG: {problem}")
+    console.print(f"{len(wrong)} things are wrong, seed {args.seed}")
+    if args.json:
+        print_json({**result, "wrong": [*wrong], "seed": args.seed})
+    return EXIT_FINDING if wrong else EXIT_CLEAN
 
 
 def run_main(main: Callable[[], int]) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from common import make_console, make_parser, print_json, run_main
+from common import make_console, make_parser, run_main, tell_wrong
 from fleet_cluster import Fleet, Nodes, journal, said
 from rich.console import Console
 from rich.table import Table
@@ -309,12 +309,7 @@ def main() -> int:
         wrong += check_totals(chaos.fleet) + check_findings(chaos.fleet)
         result = summary(chaos)
     console.print(make_table(result))
-    for problem in wrong:
-        console.print(f"WRONG: {problem}")
-    console.print(f"{len(wrong)} things are wrong, seed {args.seed}")
-    if args.json:
-        print_json({**result, "wrong": wrong, "seed": args.seed})
-    return EXIT_FINDING if wrong else EXIT_CLEAN
+    return tell_wrong(wrong, result, args, console)
 
 
 if __name__ == "__main__":
