@@ -77,7 +77,8 @@ class BackwardLines:
             loss = sum_text(taken)
             if len(taken) > 1 and self.scope.aim.seeded:
                 loss = f"({' + '.join(taken)})"
-            call = backward_line(self.scope.scaled(loss), retains=self._ops[index].retains)
+            loss = self.scope.scaled(loss)
+            call = backward_line(loss, retains=self._ops[index].retains)
             in_stages = self.scope.engine.in_stages
             if stops and not in_stages:
                 return [*made, call, *self._finalize()]

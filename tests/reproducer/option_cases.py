@@ -142,7 +142,16 @@ AVERAGED = replace(
     SMALL,
     model=chain("linear0", "linear1"),
     wrap=TWO,
-    schedule=(*STEP, RunningAverage(decay=0.5), *STEP, RunningAverage(copied=True)),
+    schedule=(
+        SetFlag(flag="requires_gradient_sync", value=False, target="linear0"),
+        Forward(),
+        Backward(),
+        SetFlag(flag="requires_gradient_sync", value=True, target="linear0"),
+        *STEP,
+        RunningAverage(decay=0.5),
+        *STEP,
+        RunningAverage(copied=True),
+    ),
     optimizer=Optimizer(grad_scaler="infinite"),
 )
 REBUILT = replace(
