@@ -66,5 +66,5 @@ def test_large_cases_shrink_in_fewer_than_150_evaluations_nearly_always() -> Non
         counts.append(minimal(lambda case, w=want: w <= features(case), cases[0]).evaluations)
     counts.sort()
     print(counts)
-    assert counts[len(counts) // 2] < 60
+    assert counts[len(counts) // 2] <= 65
     assert counts[int(0.95 * len(counts))] < 150

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from small_cases import SMALL
 
+from fuzzshard.case.arrivals import arrivals
 from fuzzshard.case.case import Case, EngineName
 from fuzzshard.case.facts import facts
 from fuzzshard.case.schedule_state import ranks_differ
@@ -37,10 +38,10 @@ GRADIENT = Finding(
 
 def claims(case: Case, engine: str) -> Iterator[Finding]:
     """Findings that one could have in a case, all of them false on stock torch."""
-    fqns = list(facts(case).parameters)
     for index, op in enumerate(case.schedule):
         oracle = {Forward: "output", Backward: "gradient", Step: "parameter"}.get(type(op))
-        if oracle is None:
+        fqns = sorted(arrivals(case)[index] if oracle == "gradient" else facts(case).parameters)
+        if oracle is None or not fqns:
             continue
         where = getattr(op, "target", "") or "the root"
         name = f"output 0 of {where}" if oracle == "output" else fqns[index % len(fqns)]
