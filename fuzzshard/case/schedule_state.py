@@ -68,6 +68,8 @@ class ScheduleState:
         """Whether nothing ran since a state was loaded."""
         self.saved: Via | None = None
         """How the state was saved last, if there is one to load."""
+        self.saving = False
+        """Whether that may still be being written."""
         self.flags = SyncFlags(case)
         self.modules = wrapped_modules(case) or frozenset(("",))
         self.off: dict[str, frozenset[str]] = defaultdict(frozenset)
@@ -211,6 +213,7 @@ class ScheduleState:
         if op.casts_to:
             self.cast, self.saved = op.casts_to, None
         self.saved = op.via or self.saved
+        self.saving = op.asynchronous or (self.saving and not op.waits_for_save)
         self.index += 1
         self.skipped = False
 

@@ -57,6 +57,8 @@ def check_schedule(case: Case, found: Facts) -> None:
         at.advance()
     if not at.has_run:
         raise InvalidCase("the schedule has no forward", "add one")
+    if at.saving:
+        raise InvalidCase("a save is never finished", "wait for it: wait_for_save")
 
 
 def is_valid(case: Case) -> bool:
@@ -307,6 +309,8 @@ class Checked(ScheduleState):
             )
         if self.saved is None and (op.corrupts or op.loads):
             raise InvalidCase("a state is loaded or corrupted before any was saved", "save first")
+        if self.saving and (op.via or op.loads):
+            raise InvalidCase("a save is not finished yet", "wait for it: wait_for_save")
 
     def check_recomputes(self, what: str) -> None:
         """``what`` cannot change now if a checkpointed forward is to be computed again."""

@@ -25,6 +25,7 @@ from fuzzshard.case.case import Case, Mesh
 _device_mesh: Any = importlib.import_module("torch.distributed.device_mesh")
 _groups: dict[tuple[int, ...], Any] = {}
 _scatter_groups: dict[tuple[int, ...], Any] = {}
+_saving_groups: dict[tuple[int, ...], Any] = {}
 _meshes: dict[Mesh, DeviceMesh] = {}
 _from_the_end = False
 _address = ""
@@ -36,7 +37,8 @@ class RankMesh:
 
     ``rank``, ``size`` and ``group`` are those of the data-parallel ranks of this slice,
     ``data_mesh`` is what ``fully_shard`` gets, ``whole`` the mesh of all axes. ``everyone`` is the
-    group of all ranks of the case, ``global_rank`` this rank's place in it.
+    group of all ranks of the case, ``global_rank`` this rank's place in it. ``saving`` is another
+    group of them, for asynchronous saves, if the case has some.
     """
 
     rank: int
@@ -47,6 +49,7 @@ class RankMesh:
     whole: DeviceMesh
     everyone: dist.ProcessGroup
     global_rank: int
+    saving: dist.ProcessGroup | None = None
 
 
 @contextlib.contextmanager
@@ -186,6 +189,10 @@ def prepare_groups(case: Case) -> None:
     factors = {1 if each.whole else each.ranks for each in after}
     for ranks in _rank_lists(case.mesh, factors):
         _device_mesh.new_group(ranks)
+    everyone = ranks_of(case.mesh).tolist()
+    if any(op.asynchronous for op in case.schedule) and tuple(everyone) not in _saving_groups:
+        with one_gloo_device():
+            _saving_groups[tuple(everyone)] = dist.new_group(everyone, backend="gloo")
     if any(group.does("own_group") for group in case.wrap):
         mesh = case.mesh
         slices = ranks_of(mesh).view(-1, mesh.shard, mesh.tensor or 1)
@@ -216,4 +223,5 @@ def rank_mesh(case: Case, device: torch.device) -> RankMesh:
         whole=whole,
         everyone=_groups[tuple(everyone)],
         global_rank=everyone.index(dist.get_rank()),
+        saving=_saving_groups.get(tuple(everyone)),
     )

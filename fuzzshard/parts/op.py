@@ -180,6 +180,8 @@ class Op(Part, frozen=True, kw_only=True):
     """Whether the modules :attr:`below` are resharded."""
     takes_state: ClassVar[bool] = False
     """Whether it takes or loads a state dict, for which parameters are registered sharded."""
+    waits_for_save: ClassVar[bool] = False
+    """Whether what is saved asynchronously is written after it."""
     loads: ClassVar[bool] = False
     of_optimizer: ClassVar[bool] = False
     """Whether it calls a method of the optimizer."""
@@ -232,6 +234,11 @@ class Op(Part, frozen=True, kw_only=True):
     def via(self) -> Via | None:
         """How it saves model and optimizer."""
         return None
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether it saves while what follows runs."""
+        return False
 
     @property
     def assign(self) -> bool:

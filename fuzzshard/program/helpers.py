@@ -51,6 +51,11 @@ def new_folder():  # one that all ranks share
     return folder[0]
 """
 
+_SAVING_GROUP = """
+def saving_group():  # of its own: another thread uses it
+    return dist.new_group(backend="gloo")
+"""
+
 _ZERO = """
 def zero(model, optimizer):
     with torch.no_grad():
@@ -146,6 +151,7 @@ SOURCES = {
     "states": _STATES,
     "copied": _COPIED,
     "new_folder": _NEW_FOLDER,
+    "saving_group": _SAVING_GROUP,
     "zero": _ZERO,
     "unsharded": _UNSHARDED,
     "scaling": _SCALING,

@@ -19,15 +19,19 @@ class States:
 
     scope: Scope
 
-    def save(self, via: Via) -> list[str]:
-        """Save model and optimizer."""
+    def save(self, via: Via, *, asynchronous: bool) -> list[str]:
+        """Save model and optimizer; to a file perhaps while what follows runs."""
         called = self.scope.called
         scheduler = ", scheduler.state_dict()" if self._is_scheduled else ""
         copies = [f"saved = copied([{called}.state_dict(), optimizer.state_dict(){scheduler}])"]
         if via == "state_dict":
             return copies
         states = self._with_scheduler(f"states({called}, optimizer)")
-        files = ["folder = new_folder()", f"dcp.save({states}, {self._where})"]
+        saves = f"dcp.save({states}, {self._where})"
+        if asynchronous:
+            where = "checkpoint_id=folder, process_group=saving_group()"
+            saves = f"saving = dcp.async_save({states}, {where})"
+        files = ["folder = new_folder()", saves]
         return self.scope.either(copies, files)
 
     @property

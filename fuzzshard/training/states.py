@@ -24,6 +24,7 @@ class States:
     def __init__(self, engine: Engine) -> None:
         mesh = engine.mesh
         self._group = mesh.group if engine.case.mesh.tensor is None else mesh.everyone
+        self._saving = mesh.saving
         self._folder = ""
         self.saved: dict[str, Any] = {"averaged": None}
         self.taken: dict[str, torch.Tensor] = {}
@@ -38,9 +39,14 @@ class States:
         dist.broadcast_object_list(name, group=self._group, group_src=0)
         return name[0]
 
+    def saving_group(self) -> dist.ProcessGroup:
+        """Return the process group of asynchronous saves."""
+        assert self._saving is not None
+        return self._saving
+
     def keep(self, variables: dict[str, Any]) -> None:
         """Keep what statements have assigned."""
-        kept = ("saved", "folder", "averaged")
+        kept = ("saved", "folder", "saving", "averaged")
         self.saved |= {name: variables[name] for name in kept if name in variables}
         if "taken" in variables:
             taken = variables["taken"].items()

@@ -118,9 +118,10 @@ class Trainer:
         """Run statements as a script has them, and keep what they save."""
         states = self.states
         variables = {**self.made._asdict(), **states.saved}
-        variables["renewed"] = self._renewed
+        variables |= {"renewed": self._renewed, "new_folder": states.new_folder}
+        variables["saving_group"] = states.saving_group
         with original_errors():
-            states.keep(self.engine.execute(lines, new_folder=states.new_folder, **variables))
+            states.keep(self.engine.execute(lines, **variables))
 
     def _renewed(self) -> tuple[torch.optim.Optimizer, LRScheduler | None]:
         """Make the optimizer of parameters that were replaced, and its scheduler."""

@@ -48,6 +48,8 @@ from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.group_norm import GroupNorm
 from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.lstm import LSTM
+from fuzzshard.parts.leaves.weight_norm import WeightNorm
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import (
     Abort,
@@ -69,6 +71,7 @@ from fuzzshard.parts.ops import (
     TakeStateDict,
     Unscale,
     Unshard,
+    WaitForSave,
 )
 from fuzzshard.upstream import exec_order
 from fuzzshard.verdict import Status, Verdict
@@ -158,6 +161,18 @@ DIVERGENCES = {
     "wrong_output": Planted(make_case(), f"{DIVERGED}/output", FORWARD_AT, "output 0 of the root"),
     "group_norm_ignores_groups": Planted(
         make_case(chain(a=Linear(out=4), n=GroupNorm(groups=2)), ONE_STEP, wrap=groups("n", ROOT)),
+        f"{DIVERGED}/output",
+        FORWARD_AT,
+        "output 0 of the root",
+    ),
+    "lstm_weights_are_copies": Planted(
+        make_case(chain(a=LSTM(out=4)), ONE_STEP, wrap=groups(ROOT), inputs=float_inputs(seq=3)),
+        f"{DIVERGED}/gradient/missing",
+        BACKWARD_AT,
+        "a.lstm.bias_hh_l0",
+    ),
+    "weight_norm_is_doubled": Planted(
+        make_case(chain(a=WeightNorm(out=4)), ONE_STEP, wrap=groups(ROOT)),
         f"{DIVERGED}/output",
         FORWARD_AT,
         "output 0 of the root",
@@ -377,6 +392,18 @@ DIVERGENCES = {
         f"{DIVERGED}/resume",
         LOAD_AT,
         "exp_avg of a.bias",
+    ),
+    "saves_later_than_it_says": Planted(
+        make_case(
+            schedule=(
+                *(FORWARD, BACKWARD, STEP, ZERO, SaveState(asynchronous=True)),
+                *(AGAIN, BACKWARD, STEP, WaitForSave(), LoadState(), FORWARD),
+            ),
+            engines=("fully_shard",),
+        ),
+        f"{DIVERGED}/parameter",
+        9,
+        "a.bias",
     ),
     "optimizer_state_lost": Planted(
         make_case(schedule=resuming("state_dict", "rebuild"), optimizer=ADAM),

@@ -30,9 +30,11 @@ from fuzzshard.parts.leaves.embedding import Embedding
 from fuzzshard.parts.leaves.group_norm import GroupNorm
 from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.lstm import LSTM
 from fuzzshard.parts.leaves.mlp import MLP
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
 from fuzzshard.parts.leaves.rms_norm import RMSNorm
+from fuzzshard.parts.leaves.weight_norm import WeightNorm
 from fuzzshard.parts.ops import Backward, Forward
 from stock_cases.stock import Stock, bitwise, bounded
 
@@ -83,6 +85,11 @@ LEAVES = {
     "mlp": leaf(MLP(hidden=6)),
     "mlp without biases": leaf(MLP(hidden=6, bias=False)),
     "attention": leaf(Attention(heads=2), seq=3),
+    "lstm": leaf(LSTM(out=6), seq=3),
+    "lstm without biases": leaf(LSTM(out=6, bias=False), seq=3),
+    "weight norm": bounded(
+        chain(leaf=WeightNorm(out=6), after=WeightNorm(out=3, bias=False)), wrap=groups(ROOT)
+    ),
     "dropout": leaf(Dropout()),
     "relu module": leaf(Activation()),
     "gelu module": leaf(Activation(fn="gelu")),

@@ -29,6 +29,7 @@ from fuzzshard.parts.ops import (
     SetRequiresGrad,
     TakeStateDict,
     Unscale,
+    WaitForSave,
 )
 from stock_cases.stock import bitwise, bounded
 
@@ -61,6 +62,15 @@ STATES = {
         optimizer=Optimizer(kind="nadam", lr=0.01),
         dtype="float64",
         engines=("fully_shard",),
+    ),
+    "a checkpoint that is written while training goes on": bitwise(
+        None,
+        (
+            *(*TRAIN, SaveState(asynchronous=True), *_NEXT, ZERO, WaitForSave()),
+            *(CorruptState(how="rebuild"), LoadState(), *_NEXT),
+        ),
+        optimizer=_ADAM,
+        engines=("fully_shard", "ddp"),
     ),
     "a learning rate that a checkpoint brings back to a new optimizer": bitwise(
         None,

@@ -32,7 +32,8 @@ def _wrap_lines(case: Case, model: str) -> list[str]:
         lines += helper.splitlines()
     owners = facts(case).owners.items()
     for index, group in enumerate(case.wrap):
-        lines += group.preparing([at(model, fqn) for fqn, owner in owners if owner == index])
+        mine = [at(model, fqn) for fqn, owner in owners if owner == index]
+        lines += group.preparing(model, mine)
         modules = ", ".join(at(model, path) for path in group.modules)
         listed = modules if len(group.modules) == 1 else f"[{modules}]"
         lines += call_lines("fully_shard", [listed, "mesh=mesh", *group.arguments(), *ignored])

@@ -33,13 +33,14 @@ from fuzzshard.parts.ops.step import Step as Step
 from fuzzshard.parts.ops.take_state_dict import TakeStateDict as TakeStateDict
 from fuzzshard.parts.ops.unscale import Unscale as Unscale
 from fuzzshard.parts.ops.unshard import Unshard as Unshard
+from fuzzshard.parts.ops.wait_for_save import WaitForSave as WaitForSave
 from fuzzshard.parts.ops.zero_grad import ZeroGrad as ZeroGrad
 
 OPS: tuple[type[Op], ...] = (
     *(Forward, Backward, SetMode, Step, ZeroGrad, SetRequiresGrad, SetPath, Abort),
     *(Unshard, Reshard, Unscale, ClipGradNorm, ClipGradValue, Cast, SetDivideFactor),
     *(SetFlag, TakeStateDict, SaveState, CorruptState, LoadState, SetGradEnabled, RegisterHook),
-    *(RegisterParameterHook, RegisterStepHook, AddParamGroup, RunningAverage),
+    *(RegisterParameterHook, RegisterStepHook, AddParamGroup, RunningAverage, WaitForSave),
 )
 """In the order in which a schedule that is drawn gets those of one place."""
 
@@ -116,6 +117,11 @@ def sharding() -> Op:
 def casting_from(dtype: str) -> Op:
     """Return the cast to the dtype that ``dtype`` is not."""
     return Cast.to_other(dtype)
+
+
+def waiting_for_save() -> Op:
+    """Return the op after which what is saved asynchronously is there."""
+    return WaitForSave()
 
 
 def restoring(lost: op.Lost | None, *, assign: bool = False) -> tuple[Op, ...]:

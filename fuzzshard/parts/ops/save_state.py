@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from typing_extensions import override
 
+from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import op, ops
 from fuzzshard.parts.moments import Moment
+
+if TYPE_CHECKING:
+    from fuzzshard.case.case import Case
 
 
 class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
     """Saves model and optimizer: through ``torch.distributed.checkpoint``, or as copied state
     dicts.
+
+    ``asynchronous`` is ``async_save``, which "first de-stages the state_dict on to the staging
+    storage", so that training may go on at once, "and then calls the `save` in a separate thread".
+    It gets a process group of its own: collectives of two threads in one group would mix.
     """
 
     via: op.Via = "dcp"
+    asynchronous: bool = False
 
-    says = "save_state(via={op.via!r})"
     lane = "state"
     takes_state = True
     looks = ("trained", "optimizer")
@@ -25,10 +35,24 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
     }
     choices = (op.Choice("save_load", 16, 1, needs=("several_steps",), new=True),)
 
+    @property
+    @override
+    def restored_by(self) -> op.Op | None:
+        return ops.waiting_for_save() if self.asynchronous else None
+
     @override
     def check(self, at: op.Checked) -> None:
         if self.via == "dcp":
             at.check_one_copy()
+        if self.asynchronous and (self.via != "dcp" or _in_slices(at.case)):
+            raise InvalidCase(
+                "only a checkpoint of all ranks is saved asynchronously", "save synchronously"
+            )
+
+    @override
+    def statement(self, index: int, *losses: int) -> str:
+        waits = ", asynchronous=True" if self.asynchronous else ""
+        return f"save_state(via={self.via!r}{waits})"
 
     @override
     def features(self, at: op.ScheduleState) -> op.Features:
@@ -36,7 +60,7 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:
-        return scope.states.save(self.via)
+        return scope.states.save(self.via, asynchronous=self.asynchronous)
 
     @classmethod
     @override
@@ -52,7 +76,9 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
         first = min(1 + tape.below(max(last, 1)), last) if tape.chance(80) else 0
         via: op.Via = "dcp" if tape.chance(60) and not run.has_own_statistics else "state_dict"
         then = run.between[first + tape.below(last - first + 1)]
-        run.between[first].append(cls(via=via))
+        asynchronous = via == "dcp" and not _in_slices(run.case) and tape.chance(40)
+        run.between[first].append(cls(via=via, asynchronous=asynchronous))
+        then += (ops.waiting_for_save(),) if asynchronous else ()
         assign = tape.chance(50) and not run.case.ties
         lost: op.Lost | None = None
         if tape.chance(75):
@@ -72,3 +98,8 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
     def additions(cls, offered: op.Offered) -> op.Additions:
         for saved in (cls(via="state_dict"), cls()):
             yield (saved, *ops.restoring(offered.rng.choice(("zero", "rebuild"))))
+
+
+def _in_slices(case: Case) -> bool:
+    """Whether slices along the pipeline save for themselves, each in a folder of its own."""
+    return case.mesh.pipeline is not None and case.mesh.tensor is None

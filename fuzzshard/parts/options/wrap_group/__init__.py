@@ -98,9 +98,9 @@ class WrapGroup(WithOptions["GroupOption", Trait], frozen=True, kw_only=True):
         """Yield the classes that its options need, as source."""
         return (text for option, value in self.told() if (text := option.helper(value)))
 
-    def preparing(self, parameters: Sequence[str]) -> list[str]:
+    def preparing(self, model: str, parameters: Sequence[str]) -> list[str]:
         """Return what is done with its parameters before the call."""
-        return [line for o, value in self.told() for line in o.prepares(value, parameters)]
+        return [line for o, value in self.told() for line in o.prepares(value, model, parameters)]
 
     def kind(self) -> tuple[object, ...]:
         """Return what must be equal where one group takes the place of several."""
@@ -131,7 +131,7 @@ class GroupOption(Option):
         """Return the class that it needs, as source."""
         return ""
 
-    def prepares(self, value: Any, parameters: Sequence[str]) -> list[str]:
+    def prepares(self, value: Any, model: str, parameters: Sequence[str]) -> list[str]:
         """Return what is done with parameters, given as expressions, before the call."""
         return []
 

@@ -51,15 +51,18 @@ class {name}(torch.Tensor):  # a parameter that holds a plain tensor
         self.plain = plain
 
     @classmethod
-    def extend(cls, param):
+    def extend(cls, model, param):
         if isinstance(param, DTensor):
             layout = dict(shape=param.shape, stride=param.stride(), run_check=False)
             local = cls(param._local_tensor.detach())
             data = DTensor.from_local(local, param.device_mesh, param.placements, **layout)
         else:
             data = cls(param.detach())
-        # in place, so that ties stay
-        torch.utils.swap_tensors(param, nn.Parameter(data, param.requires_grad))
+        extended = nn.Parameter(data, param.requires_grad)
+        for module in model.modules():
+            for name, p in [*module.named_parameters(recurse=False, remove_duplicate=False)]:
+                if p is param:  # ties stay
+                    setattr(module, name, extended)
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args, kwargs=None):
@@ -133,8 +136,10 @@ class AllGatherExtension(GroupOption):
         return _SOURCE.format(**_EXTENSIONS[value]._asdict()) if value else ""
 
     @override
-    def prepares(self, value: str | None, parameters: Sequence[str]) -> list[str]:
-        return [f"{_EXTENSIONS[value].name}.extend({p})" for p in parameters] if value else []
+    def prepares(self, value: str | None, model: str, parameters: Sequence[str]) -> list[str]:
+        if not value:
+            return []
+        return [f"{_EXTENSIONS[value].name}.extend({model}, {p})" for p in parameters]
 
     @override
     def misfits(self, value: str | None, told: Told) -> Reasons:

@@ -1,0 +1,80 @@
+"""``nn.LSTM``."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from msgspec.structs import replace
+from typing_extensions import override
+
+from fuzzshard.parts.leaf import Kind, Leaf, Value, draw_bias, no_bias
+from fuzzshard.parts.part import Shape
+
+_RECURRENT = """
+class Recurrent(nn.Module):
+    def __init__(self, dim, hidden, bias=True):
+        super().__init__()
+        self.lstm = nn.LSTM(dim, hidden, bias=bias, batch_first=True)
+
+    def forward(self, x):
+        return self.lstm(x)[0]
+"""
+
+
+class LSTM(Leaf, tag="lstm", frozen=True, kw_only=True):
+    """``nn.LSTM(width, out)`` of one layer along the sequence axis; needs ``Inputs.seq >= 1``.
+
+    An ``nn.LSTM`` keeps its parameters in a list of its own as well, which it updates when one of
+    them is set (``RNNBase.__setattr__``) or all of them are changed (``RNNBase._apply``).
+    """
+
+    out: int
+    bias: bool = True
+
+    complexity: ClassVar[int] = 20
+    noun: ClassVar[str] = "LSTM"
+    prefix: ClassVar[str] = "lstm"
+    sizes: ClassVar[tuple[str, ...]] = ("out",)
+    needs_sequence: ClassVar[bool] = True
+    helpers: ClassVar[tuple[str, ...]] = (_RECURRENT,)
+    kinds: ClassVar[tuple[Kind, ...]] = (
+        Kind(
+            "lstm",
+            "an nn.LSTM",
+            13,
+            lambda d: LSTM(out=d.out, bias=draw_bias(d)),
+            resizes=True,
+        ),
+    )
+
+    @property
+    @override
+    def rank(self) -> int:
+        return self.complexity + self.bias
+
+    @override
+    def constructor(self, width: int) -> str:
+        return f"Recurrent({width}, {self.out}{no_bias(self.bias)})"
+
+    @override
+    def text(self, width: int) -> str:
+        return f"LSTM({width} → {self.out}{no_bias(self.bias)})"
+
+    @override
+    def parameters(self, width: int) -> dict[str, Shape]:
+        gates = 4 * self.out
+        shapes: dict[str, Shape] = {
+            "lstm.weight_ih_l0": (gates, width),
+            "lstm.weight_hh_l0": (gates, self.out),
+        }
+        biases: dict[str, Shape] = {"lstm.bias_ih_l0": (gates,), "lstm.bias_hh_l0": (gates,)}
+        return shapes | biases if self.bias else shapes
+
+    @override
+    def result(self, value: Value) -> Value:
+        return dataclasses.replace(value, size=self.out)
+
+    @override
+    def simpler(self) -> LSTM:
+        return replace(self, bias=False)
