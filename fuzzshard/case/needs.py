@@ -26,7 +26,7 @@ def needs_cpu(case: Case) -> str | None:
     """Why ``case`` cannot run on CUDA ranks, in one line; None if it can."""
     if norms_half_precision_in_float32(case, facts(case)):
         return "CUDA's kernel of layer_norm takes no half precision beside parameters in float32"
-    if case.optimizer.does("steps_matrices") and any(g.does("offloads") for g in case.wrap):
+    if case.optimizer.does("combines_elements") and any(g.does("offloads") for g in case.wrap):
         return "steps of matrices communicate shards, which NCCL does not do on the host"
     return None
 

@@ -27,7 +27,7 @@ def regroups_sums(case: Case) -> bool:
     which keep the strides that they have, and by these a convolution chooses its kernel. A step
     that combines the elements of a matrix multiplies its shards as the mesh has them.
     """
-    of_steps = case.relation == "mesh" and case.optimizer.does("steps_matrices")
+    of_steps = case.relation == "mesh" and case.optimizer.does("combines_elements")
     return of_steps or case.relation in ("plan", "checkpoint")
 
 

@@ -92,7 +92,7 @@ def remains(trainer: Trainer, hooks: Mapping[str, int]) -> Remains:
     layouts = {}
     for fqn, parameter in engine.optimized().items():
         for kind, state in trainer.optimizer.state.get(parameter, {}).items():
-            if isinstance(state, torch.Tensor) and state.dim():
+            if isinstance(state, torch.Tensor) and _is_like(state, parameter):
                 layouts[f"{kind} of {fqn}"] = (layout(state), layout(parameter))
         if (
             groups
@@ -106,6 +106,12 @@ def remains(trainer: Trainer, hooks: Mapping[str, int]) -> Remains:
         groups=groups,
         pending=bool(trainer.pending),
     )
+
+
+def _is_like(state: torch.Tensor, parameter: torch.Tensor) -> bool:
+    """Whether a state is made like its parameter: not a number, nor of rows or columns only."""
+    differ = isinstance(state, DTensor) != isinstance(parameter, DTensor)
+    return bool(state.dim()) and (differ or state.shape == parameter.shape)
 
 
 def layout(tensor: torch.Tensor) -> Layout:

@@ -233,8 +233,9 @@ OPTIONS = {
     ),
     **{
         kind: bitwise(optimizer=Optimizer(kind=kind, lr=0.01))
-        for kind in ("rmsprop", "adadelta", "adamax", "nadam", "radam", "asgd")
+        for kind in ("rmsprop", "adadelta", "adamax", "nadam", "radam", "asgd", "adagrad")
     },
+    "adafactor": bitwise(optimizer=Optimizer(kind="adafactor", lr=0.01), engines=("ddp",)),
     "muon": bounded(optimizer=Optimizer(kind="muon", exclude=("a.bias", "b.bias"))),
     "double precision": bitwise(dtype="float64"),
     "double precision on four ranks": bounded(mesh=4, dtype="float64"),

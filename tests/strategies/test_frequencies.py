@@ -76,8 +76,9 @@ def is_extension(feature):
     return feature.partition(":")[0] in EXTENSIONS or feature in EXTENSION_FEATURES
 
 
-RARER_OPTIMIZERS = tuple(
-    f"optimizer:{kind}" for kind in ("rmsprop", "adadelta", "adamax", "nadam", "radam", "asgd")
+RARER_OPTIMIZERS = (
+    *("optimizer:rmsprop", "optimizer:adadelta", "optimizer:adamax", "optimizer:nadam"),
+    *("optimizer:radam", "optimizer:asgd", "optimizer:adagrad", "optimizer:adafactor"),
 )
 """Drawn in place of Adam: too rare to meet every other feature of plain training."""
 CORE = [

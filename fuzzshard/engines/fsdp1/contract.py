@@ -106,9 +106,9 @@ def _options(case: Case) -> Iterator[Exclusion]:
             f"{_CLASS}: 'FSDP does not work with double backwards due to the way it registers "
             "backward hooks.'",
         )
-    if case.optimizer.does("steps_matrices"):
+    if case.optimizer.does("combines_elements"):
         yield Exclusion(
-            "an optimizer of matrices: parameters of FSDP1 are flat",
+            "an optimizer that looks at rows and columns: parameters of FSDP1 are flat",
             "torch/optim/_muon.py: 'Muon only supports 2D parameters'; _flat_param.py: "
             "'original parameters, which are flattened and concatenated to construct the flat "
             "parameter'",

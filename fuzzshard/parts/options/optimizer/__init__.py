@@ -17,14 +17,15 @@ Trait = Literal[
     "has_state",
     "steps_lists",
     "may_step_lists",
+    "combines_elements",
     "steps_matrices",
     "hands_over_event",
     "scales",
 ]
 """What values do that somebody else has to know: the class takes ``momentum``, or decays weights
 unless it is told otherwise; a gradient of zeros is not the same as none; a step leaves a state;
-parameters are stepped, or may be, in lists that must be alike; parameters are matrices, whose
-elements a step combines, so that shards communicate; an event is recorded after a step;
+parameters are stepped, or may be, in lists that must be alike; a step combines the elements of a
+parameter, so that shards communicate; parameters are matrices; an event is recorded after a step;
 losses are scaled, and steps unscale gradients.
 """
 
@@ -44,6 +45,8 @@ class Optimizer(WithOptions["OptimizerOption", Trait], frozen=True, kw_only=True
         "nadam",
         "radam",
         "asgd",
+        "adagrad",
+        "adafactor",
         "muon",
         "muon_unrounded",
     ] = "sgd"

@@ -22,6 +22,8 @@ _CLASSES = {
     "nadam": "NAdam",
     "radam": "RAdam",
     "asgd": "ASGD",
+    "adagrad": "Adagrad",
+    "adafactor": "Adafactor",
     "muon": "Muon",
     "muon_unrounded": "Muon",
 }
@@ -36,11 +38,14 @@ _STATES = {
     "nadam": (*_MOMENTS, "mu_product"),
     "radam": _MOMENTS,
     "asgd": ("ax", "eta", "mu", "step"),
+    "adagrad": ("sum", "step"),
+    "adafactor": ("row_var", "col_var", "variance", "step"),
     "muon": ("momentum_buffer",),
     "muon_unrounded": ("momentum_buffer",),
 }
-_RARER = ("rmsprop", "adadelta", "adamax", "nadam", "radam", "asgd")
-"""Like Adam they update each element by itself, which sharding must not change."""
+_ELEMENTWISE = ("adam", "rmsprop", "adadelta", "adamax", "nadam", "radam", "asgd", "adagrad")
+"""They update each element by itself."""
+_RARER = (*_ELEMENTWISE[1:], "adafactor")
 _MUON = ("muon", "muon_unrounded")
 _KEEPING_DTYPES = """
 class KeepingDtypes(torch.overrides.TorchFunctionMode):  # Muon computes in bfloat16 otherwise
@@ -57,24 +62,27 @@ class Kind(OptimizerOption):
 
     Muon "is an optimizer for 2D parameters" (torch/optim/_muon.py), so it gets the matrices of a
     model and no other parameter. It orthogonalizes them in bfloat16, whose rounding would hide
-    what is wrong: as ``muon_unrounded`` it does so in the dtype of the gradients. Sharded
-    parameters are DTensors, which provide a "single-device like abstraction"
-    (torch/distributed/tensor/_api.py): the matrix is orthogonalized, and not its shards.
+    what is wrong: as ``muon_unrounded`` it does so in the dtype of the gradients. Adafactor keeps
+    means of rows and columns. Sharded parameters are DTensors, which provide a "single-device like
+    abstraction" (torch/distributed/tensor/_api.py): both see the matrix, and not its shards.
     """
 
     name, place, choices = "kind", 2, ("adam",)
     extension = Choice("muon", 7, 103, excluded_by=("offload",))
     sources = {"KeepingDtypes": _KEEPING_DTYPES}
     traits = {
-        **dict.fromkeys(("adam", *_RARER), ("moves_without_gradient", "has_state")),
+        **dict.fromkeys(_ELEMENTWISE, ("moves_without_gradient", "has_state")),
         "sgd": ("takes_momentum",),
         "adamw": ("moves_without_gradient", "has_state", "decays_by_default"),
         **dict.fromkeys(
             _MUON,
             (
                 *("moves_without_gradient", "has_state", "decays_by_default"),
-                *("takes_momentum", "steps_matrices"),
+                *("takes_momentum", "combines_elements", "steps_matrices"),
             ),
+        ),
+        "adafactor": (
+            *("moves_without_gradient", "has_state", "decays_by_default", "combines_elements"),
         ),
     }
     meanings = {
