@@ -23,7 +23,7 @@ from hunt_rows import (
 )
 
 from fuzzshard.campaign.control import Control, ControlledWorld
-from fuzzshard.campaign.judge import Runner, Stopped, judge
+from fuzzshard.campaign.judge import Stopped, judge
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Found
 from fuzzshard.campaign.prefetch import Prefetch
@@ -39,6 +39,7 @@ from fuzzshard.strategies import case_stream
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig
 from fuzzshard.world.config import SAMPLED_COVERAGE
+from fuzzshard.world.runner import Runner
 
 
 @dataclasses.dataclass

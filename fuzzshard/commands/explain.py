@@ -25,7 +25,7 @@ from fuzzshard.commands.options import (
 )
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry
-from fuzzshard.corpus.outcome import ReplayWorld, most_ranks, obstacle
+from fuzzshard.corpus.outcome import most_ranks, obstacle
 from fuzzshard.corpus.replay import shown_path
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.errors import (
@@ -37,6 +37,7 @@ from fuzzshard.errors import (
 )
 from fuzzshard.mending.mend import find_mend, mends_for
 from fuzzshard.verdict import Status
+from fuzzshard.world.runner import Runner
 
 
 class _Told(NamedTuple):
@@ -129,7 +130,7 @@ def explain(
     )
     here = CommandWorlds(config, worlds, num_devices)
 
-    def explain_one(world: ReplayWorld, path: Path, entry: CorpusEntry) -> _Told:
+    def explain_one(world: Runner, path: Path, entry: CorpusEntry) -> _Told:
         if reason := obstacle(entry, kind, config.size):
             return _Told("SKIPPED", path, message=reason)
         line.now(f"explaining {path.name}")
@@ -152,7 +153,7 @@ def explain(
     return EXIT_FINDING if Origin.NEW.upper() in seen else EXIT_CLEAN
 
 
-def _explained(world: ReplayWorld, path: Path, case: Case, mends: tuple[str, ...]) -> _Told:
+def _explained(world: Runner, path: Path, case: Case, mends: tuple[str, ...]) -> _Told:
     """Explain one case."""
     from fuzzshard.campaign.explain import explain as explain_case
 

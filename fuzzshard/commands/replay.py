@@ -25,7 +25,7 @@ from fuzzshard.commands.options import (
     WorldsHere,
     world_config,
 )
-from fuzzshard.corpus.outcome import Outcome, ReplayWorld, exit_code, most_ranks
+from fuzzshard.corpus.outcome import Outcome, exit_code, most_ranks
 from fuzzshard.corpus.replay import ReplayResult
 from fuzzshard.corpus.replay import replay as replay_files
 from fuzzshard.corpus.store import entry_files, subject_files
@@ -33,6 +33,7 @@ from fuzzshard.corpus.summary import summarise, summary_lines
 from fuzzshard.corpus.update import update as update_entry
 from fuzzshard.errors import EXIT_INTERRUPTED, UsageError
 from fuzzshard.mending.mend import mends_for
+from fuzzshard.world.runner import Runner
 
 
 def replay(
@@ -163,7 +164,7 @@ def replay(
     here = CommandWorlds(config, worlds, num_devices)
 
     @contextlib.contextmanager
-    def start_worlds(size: int) -> Iterator[Sequence[ReplayWorld]]:
+    def start_worlds(size: int) -> Iterator[Sequence[Runner]]:
         with here.start(size) as started:
             yield [OnMends(world, mends) if mended else world for world in started]
 

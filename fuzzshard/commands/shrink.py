@@ -7,7 +7,7 @@ import functools
 import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Parameter, validators
 
@@ -33,9 +33,7 @@ from fuzzshard.corpus.store import CASE_FILE, only_case
 from fuzzshard.errors import EXIT_CLEAN, EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, InfraError
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world.config import WorldConfig
-
-if TYPE_CHECKING:
-    from fuzzshard.campaign.judge import Runner
+from fuzzshard.world.runner import Runner
 
 
 def shrink(
