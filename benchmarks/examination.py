@@ -23,10 +23,10 @@ from fuzzshard.corpus.codec import encode_entry
 from fuzzshard.corpus.entry import make_entry
 from fuzzshard.corpus.store import CASE_FILE, UNSHRUNK_FILE
 from fuzzshard.guidance import Feedback
+from fuzzshard.runner import Runner
 from fuzzshard.shrink import Budget
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World
-from fuzzshard.world.runner import Runner
 
 INTERNAL = ", internal"
 PASSED, REFUSED, KNOWN, UNEXPLAINED = "pass", "documented refusal", "known cause", "UNEXPLAINED"

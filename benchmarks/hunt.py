@@ -34,12 +34,12 @@ from fuzzshard.errors import FuzzshardError, InfraError
 from fuzzshard.events import Event, FindingConfirmed, PhaseChanged
 from fuzzshard.guidance import Feedback, Guidance, guided
 from fuzzshard.reproducer import check, scripts
+from fuzzshard.runner import Runner
 from fuzzshard.shrink import Budget
 from fuzzshard.strategies import case_stream
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig
 from fuzzshard.world.config import SAMPLED_COVERAGE
-from fuzzshard.world.runner import Runner
 
 
 @dataclasses.dataclass

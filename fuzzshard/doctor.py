@@ -25,11 +25,11 @@ from fuzzshard.mending.source import unfit, unfit_lines
 from fuzzshard.parts.engines import BY_GROUPS
 from fuzzshard.parts.leaves import affine
 from fuzzshard.parts.ops import training
+from fuzzshard.runner import Runner
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.device import cuda_devices
 from fuzzshard.world.placement import available_cores, place_on_cpu, place_on_devices
-from fuzzshard.world.runner import Runner
 
 PLANTED_FAULT = Path(__file__).parent / "world" / "doubled_gradients.py"
 """What a campaign must find."""

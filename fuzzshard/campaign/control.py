@@ -14,8 +14,8 @@ from fuzzshard.case.case import Case
 from fuzzshard.corpus.scripts import ScriptCheck
 from fuzzshard.errors import FuzzshardError, check_infra_in_a_row
 from fuzzshard.reproducer.shown import Ran
+from fuzzshard.runner import Runner
 from fuzzshard.verdict import Verdict
-from fuzzshard.world.runner import Runner
 from fuzzshard.world.start import kill_ranks
 
 OVERTIME_SECONDS = 2.0

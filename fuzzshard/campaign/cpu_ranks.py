@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
 from fuzzshard.campaign.control import Control, ControlledWorld
+from fuzzshard.runner import Runner, StartWorlds
 from fuzzshard.world.config import WorldConfig
-from fuzzshard.world.runner import Runner, StartWorlds
 
 
 def cpu_ranks(

@@ -12,8 +12,8 @@ from fuzzshard.campaign.judge import Stopped, judge, judge_clearly, same_finding
 from fuzzshard.case.case import Case
 from fuzzshard.mending.mend import find_mend
 from fuzzshard.parts.oracle import NOT_REFUSED
+from fuzzshard.runner import Runner
 from fuzzshard.verdict import Status, Verdict
-from fuzzshard.world.runner import Runner
 
 
 class Origin(enum.StrEnum):

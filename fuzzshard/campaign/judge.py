@@ -15,8 +15,8 @@ from fuzzshard.case.schedule_state import engines_train_more_from
 from fuzzshard.corpus.entry import Confirmation
 from fuzzshard.errors import FuzzshardError
 from fuzzshard.identity import shows
+from fuzzshard.runner import Runner
 from fuzzshard.verdict import Status, Verdict
-from fuzzshard.world.runner import Runner
 
 CONFIRM_RUNS = 3
 """Runs on fresh ranks, of the case as found and of the final one; the rate is kept in the corpus

@@ -22,9 +22,9 @@ from fuzzshard.case.order import leaf_count
 from fuzzshard.corpus.entry import Confirmation, Culprit
 from fuzzshard.errors import FuzzshardError
 from fuzzshard.events import Event, FindingConfirmed, PhaseChanged, ShrinkProgress
+from fuzzshard.runner import Runner, StartWorlds
 from fuzzshard.shrink import Budget, shrink
 from fuzzshard.verdict import Verdict
-from fuzzshard.world.runner import Runner, StartWorlds
 
 CONFIRM_DEADLINE = 30.0
 """Seconds that the first confirming run may take, and at least twice the finding's own time: a

@@ -34,9 +34,9 @@ from fuzzshard.guidance.reached import Reached
 from fuzzshard.journal.history import History
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.mending.source import unfit
+from fuzzshard.runner import StartWorlds
 from fuzzshard.strategies.steered import Steered
 from fuzzshard.world.config import WorldConfig
-from fuzzshard.world.runner import StartWorlds
 
 REMEMBERED_CASES = 20_000
 """Of the cases of earlier sessions, the latest that guidance takes for known: restoring takes

@@ -13,7 +13,7 @@ from fuzzshard.campaign.known import Found, Registry
 from fuzzshard.campaign.prefetch import Prefetch
 from fuzzshard.campaign.tally import Tally
 from fuzzshard.guidance.reached import Point, Reached
-from fuzzshard.world.runner import Runner, StartWorlds
+from fuzzshard.runner import Runner, StartWorlds
 
 
 class WorldHandle(Runner, Protocol):

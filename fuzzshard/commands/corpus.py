@@ -55,8 +55,8 @@ from fuzzshard.errors import (
     UsageError,
 )
 from fuzzshard.mending.mend import mends_for
+from fuzzshard.runner import Runner
 from fuzzshard.world.placement import Worlds
-from fuzzshard.world.runner import Runner
 
 if TYPE_CHECKING:
     from fuzzshard.corpus.verify_causes import CauseVerified

@@ -36,8 +36,8 @@ from fuzzshard.errors import (
     UsageError,
 )
 from fuzzshard.mending.mend import find_mend, mends_for
+from fuzzshard.runner import Runner
 from fuzzshard.verdict import Status
-from fuzzshard.world.runner import Runner
 
 
 class _Told(NamedTuple):

@@ -33,7 +33,7 @@ from fuzzshard.corpus.summary import summarise, summary_lines
 from fuzzshard.corpus.update import update as update_entry
 from fuzzshard.errors import EXIT_INTERRUPTED, UsageError
 from fuzzshard.mending.mend import mends_for
-from fuzzshard.world.runner import Runner
+from fuzzshard.runner import Runner
 
 
 def replay(

@@ -31,9 +31,9 @@ from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.outcome import LARGEST_CPU_WORLD
 from fuzzshard.corpus.store import CASE_FILE, only_case
 from fuzzshard.errors import EXIT_CLEAN, EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, InfraError
+from fuzzshard.runner import Runner
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world.config import WorldConfig
-from fuzzshard.world.runner import Runner
 
 
 def shrink(

@@ -14,8 +14,8 @@ from fuzzshard.campaign.judge import Stopped
 from fuzzshard.campaign.signals import signals_call
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.side_by_side import in_worlds
+from fuzzshard.runner import Runner
 from fuzzshard.world.placement import Worlds, placed
-from fuzzshard.world.runner import Runner
 
 T = TypeVar("T")
 

@@ -23,8 +23,8 @@ from fuzzshard.errors import (
 )
 from fuzzshard.instruments import INSTRUMENTS, OFF, off_readings
 from fuzzshard.mending.mend import own_mends
+from fuzzshard.runner import Runner
 from fuzzshard.verdict import Status, Verdict, is_excluded
-from fuzzshard.world.runner import Runner
 
 LARGEST_CPU_WORLD = 8
 """A CPU rank is only a process; still, no file decides that this machine starts a thousand of

@@ -15,8 +15,8 @@ from fuzzshard.corpus.outcome import Outcome, Replayed, obstacle, replay_entry
 from fuzzshard.corpus.side_by_side import in_worlds, nothing_is_halted
 from fuzzshard.corpus.store import CASE_FILE
 from fuzzshard.errors import InvalidEntry, check_infra_in_a_row
+from fuzzshard.runner import Runner, StartWorlds
 from fuzzshard.verdict import Verdict
-from fuzzshard.world.runner import Runner, StartWorlds
 
 Explain = Callable[[Runner, Case, Verdict], Sequence[str]]
 """The known bugs of torch that cause a finding, by the names of their mends; none where it is not

@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.outcome import by_size
-from fuzzshard.world.runner import Runner, StartWorlds
+from fuzzshard.runner import Runner, StartWorlds
 
 SECONDS_BETWEEN_LOOKS = 0.2
 """How long to wait at a time: a signal that comes just before is handled at the end of a wait."""

@@ -15,8 +15,8 @@ from fuzzshard.corpus.outcome import obstacle
 from fuzzshard.corpus.verify import Condition
 from fuzzshard.mending.mend import own_mends
 from fuzzshard.mending.source import why_not
+from fuzzshard.runner import Runner
 from fuzzshard.verdict import Status, Verdict
-from fuzzshard.world.runner import Runner
 
 
 @dataclasses.dataclass(frozen=True)

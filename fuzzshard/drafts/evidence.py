@@ -28,8 +28,8 @@ from fuzzshard.errors import FuzzshardError
 from fuzzshard.mending.mend import Mend, own_mends
 from fuzzshard.reproducer.check import check
 from fuzzshard.reproducer.shown import Shown
+from fuzzshard.runner import Runner
 from fuzzshard.verdict import Finding, Status, Verdict
-from fuzzshard.world.runner import Runner
 
 ENVIRONMENT_SECONDS = 120.0
 

@@ -17,10 +17,10 @@ from fuzzshard.campaign.judge import Stopped
 from fuzzshard.campaign.reduce import confirm_and_shrink
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.parts.ops import Step
+from fuzzshard.runner import Runner, StartWorlds
 from fuzzshard.shrink import shrink
 from fuzzshard.verdict import Verdict
 from fuzzshard.world.config import WorldConfig
-from fuzzshard.world.runner import Runner, StartWorlds
 
 FOUND = make_case(5, norm=True, ranks=4)
 Judge = Callable[[Case], Verdict]
