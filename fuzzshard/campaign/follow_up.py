@@ -61,11 +61,7 @@ class FollowUp:
         """
         if first.path is not None:
             self._emit(finding_found(first))
-        self._resolve_all(first)
-
-    def resume(self, parked: Found) -> None:
-        """Says what a finding is that had been told already, and waited."""
-        self._resolve_all(parked)
+        self.resolve(first)
 
     def finish(self, found: Found) -> None:
         """Goes on with a finding where the session that found it was cut off."""
@@ -79,7 +75,7 @@ class FollowUp:
         if found.untold:
             self._emit(finding_found(found))
         if confirmation is None or entry.unshrunk:
-            self._resolve_all(found)
+            self.resolve(found)
             return
         judged = Judged(
             entry.case,
@@ -118,7 +114,10 @@ class FollowUp:
         mends = self._shared.mends
         return bool(known_causes(mends, self._world, case, stock))
 
-    def _resolve_all(self, first: Found) -> None:
+    def resolve(self, first: Found) -> None:
+        """Says what a finding is that had been told already, and what those are that were parked
+        meanwhile.
+        """
         todo = deque([first])
         try:
             while todo:
