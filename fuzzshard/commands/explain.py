@@ -15,12 +15,12 @@ import msgspec
 from fuzzshard.case.case import Case
 from fuzzshard.commands.options import (
     DEFAULT_CORPUS,
-    Device,
+    DeviceHere,
     ExtraMends,
     Json,
     Preload,
-    RanksPerDevice,
-    WorldsHere,
+    RanksShared,
+    WorldsAtOnce,
     world_config,
 )
 from fuzzshard.corpus.codec import read_entry
@@ -53,10 +53,10 @@ class _Told(NamedTuple):
 
 def explain(
     *paths: Path,
-    device: Device = "auto",
+    device: DeviceHere = "auto",
     world_size: int | None = None,
-    worlds: WorldsHere = "auto",
-    ranks_per_device: RanksPerDevice = 1,
+    worlds: WorldsAtOnce = "auto",
+    ranks_per_device: RanksShared = 1,
     extra_mends: ExtraMends = (),
     preload: Preload = (),
     as_json: Json = False,
@@ -89,20 +89,8 @@ def explain(
     ----------
     paths
         Entries, case files, or folders to search for them; by default ./corpus.
-    device
-        auto uses CUDA with NCCL if there is a GPU, else the CPU with gloo.
     world_size
         Number of ranks to start. By default what the mesh of each case needs.
-    worlds
-        How many worlds (sets of ranks) run cases at the same time. auto fills the node: one core
-        for each rank on CPU; on CUDA one set of devices for each world, which worlds share if
-        there are enough cores.
-    ranks_per_device
-        How many ranks may share a CUDA device, for meshes larger than the node. Much slower.
-    extra_mends
-        A folder of your own mends, one Python file each. Repeat for several.
-    preload
-        A Python file that every rank runs before anything else. Repeat for several.
     as_json
         Print one JSON object for each case.
     """
