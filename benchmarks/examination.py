@@ -11,13 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fuzzshard.campaign.control import Control, ControlledWorld
-from fuzzshard.campaign.explain import (
-    Explanation,
-    MendableWorld,
-    OnMends,
-    judge_explained,
-    unknown_only,
-)
+from fuzzshard.campaign.explain import Explanation, OnMends, judge_explained, unknown_only
 from fuzzshard.campaign.judge import Stopped, judge
 from fuzzshard.campaign.known import Found, Registry
 from fuzzshard.campaign.prefetch import Prefetch
@@ -29,6 +23,7 @@ from fuzzshard.corpus.codec import encode_entry
 from fuzzshard.corpus.entry import make_entry
 from fuzzshard.corpus.store import CASE_FILE, UNSHRUNK_FILE
 from fuzzshard.guidance import Feedback
+from fuzzshard.runner import Runner
 from fuzzshard.shrink import Budget
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World
@@ -140,9 +135,7 @@ class Examination:
         except Stopped:
             pass
 
-    def take(
-        self, runner: MendableWorld, info: Mapping[str, str], index: int, case: Case
-    ) -> Verdict:
+    def take(self, runner: Runner, info: Mapping[str, str], index: int, case: Case) -> Verdict:
         """Judges and counts one case."""
         case, explained = judge_explained(
             runner, case, self.mends, on_mended=self.on_mended, likely=self.registry.likely

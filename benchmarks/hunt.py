@@ -23,7 +23,7 @@ from hunt_rows import (
 )
 
 from fuzzshard.campaign.control import Control, ControlledWorld
-from fuzzshard.campaign.judge import Runner, Stopped, judge
+from fuzzshard.campaign.judge import Stopped, judge
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Found
 from fuzzshard.campaign.prefetch import Prefetch
@@ -34,6 +34,7 @@ from fuzzshard.errors import FuzzshardError, InfraError
 from fuzzshard.events import Event, FindingConfirmed, PhaseChanged
 from fuzzshard.guidance import Feedback, Guidance, guided
 from fuzzshard.reproducer import check, scripts
+from fuzzshard.runner import Runner
 from fuzzshard.shrink import Budget
 from fuzzshard.strategies import case_stream
 from fuzzshard.verdict import Status

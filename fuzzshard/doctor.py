@@ -18,7 +18,6 @@ import fuzzshard
 from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block, Call, Child
 from fuzzshard.contracts import newer_lines
-from fuzzshard.corpus.outcome import ReplayWorld
 from fuzzshard.errors import InfraError
 from fuzzshard.instruments import INSTRUMENTS, off_lines
 from fuzzshard.mending.mend import mends_for
@@ -26,6 +25,7 @@ from fuzzshard.mending.source import unfit, unfit_lines
 from fuzzshard.parts.engines import BY_GROUPS
 from fuzzshard.parts.leaves import affine
 from fuzzshard.parts.ops import training
+from fuzzshard.runner import Runner
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.device import cuda_devices
@@ -69,7 +69,7 @@ def clean_case(num_ranks: int) -> Case:
 
 
 def examine(
-    start_world: Callable[[WorldConfig], AbstractContextManager[ReplayWorld]], config: WorldConfig
+    start_world: Callable[[WorldConfig], AbstractContextManager[Runner]], config: WorldConfig
 ) -> Iterator[Check]:
     """Yields the report line by line, as it becomes known."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
@@ -95,7 +95,7 @@ def examine(
 
 
 def _examine_clean(
-    start_world: Callable[[WorldConfig], AbstractContextManager[ReplayWorld]],
+    start_world: Callable[[WorldConfig], AbstractContextManager[Runner]],
     config: WorldConfig,
     case: Case,
 ) -> Iterator[Check]:
@@ -126,7 +126,7 @@ def _examine_clean(
         yield Check("clean case", f"should pass and does not: {_said(verdict)}", ok=False)
 
 
-def _examine_mends(world: ReplayWorld, case: Case) -> Iterator[Check]:
+def _examine_mends(world: Runner, case: Case) -> Iterator[Check]:
     """Whether the known bugs of this torch can be mended, and a clean case passes with all
     mends.
     """
@@ -144,7 +144,7 @@ def _examine_mends(world: ReplayWorld, case: Case) -> Iterator[Check]:
 
 
 def _examine_fault(
-    start_world: Callable[[WorldConfig], AbstractContextManager[ReplayWorld]],
+    start_world: Callable[[WorldConfig], AbstractContextManager[Runner]],
     config: WorldConfig,
     case: Case,
 ) -> Check:

@@ -6,12 +6,27 @@ documents, and survive pickling.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 EXIT_CLEAN = 0
 EXIT_FINDING = 1
 EXIT_USAGE = 2
 EXIT_INCONCLUSIVE = 3
 EXIT_INFRA = 4
 EXIT_INTERRUPTED = 130
+
+_WORST_FIRST = (
+    *(EXIT_FINDING, EXIT_INFRA, EXIT_USAGE),
+    *(EXIT_INTERRUPTED, EXIT_INCONCLUSIVE, EXIT_CLEAN),
+)
+
+
+def worst_exit_code(codes: Iterable[int]) -> int:
+    """Return the worst of several exit codes: a finding, then what failed. What is none of ours is
+    a machine that failed; no code at all says that nothing was judged.
+    """
+    seen = {code if code in _WORST_FIRST else EXIT_INFRA for code in codes}
+    return next((code for code in _WORST_FIRST if code in seen), EXIT_INCONCLUSIVE)
 
 
 class FuzzshardError(Exception):

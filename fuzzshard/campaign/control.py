@@ -8,13 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
 
-from fuzzshard.campaign.explain import MendableWorld
 from fuzzshard.campaign.judge import Stopped
 from fuzzshard.case.case import Case
-from fuzzshard.corpus.scripts import ScriptOutcome
+from fuzzshard.corpus.scripts import ScriptCheck
 from fuzzshard.errors import FuzzshardError, check_infra_in_a_row
+from fuzzshard.reproducer.shown import Ran
+from fuzzshard.runner import Runner
 from fuzzshard.verdict import Verdict
 from fuzzshard.world.start import kill_ranks
 
@@ -154,7 +154,7 @@ def ended_in_time(control: Control, pids: Callable[[], Iterable[int]]) -> Iterat
 class ControlledWorld:
     """A world that raises :class:`Stopped` in place of runs that its campaign no longer wants."""
 
-    def __init__(self, world: MendableWorld, control: Control) -> None:
+    def __init__(self, world: Runner, control: Control) -> None:
         self._world = world
         self._control = control
 
@@ -166,7 +166,7 @@ class ControlledWorld:
     def run(
         self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()
     ) -> Verdict:
-        """As :meth:`MendableWorld.run`."""
+        """As :meth:`Runner.run`."""
         with self._while_wanted():
             return self._world.run(case, deadline=deadline, mends=mends)
 
@@ -191,8 +191,14 @@ class ControlledWorld:
             raise Stopped
 
 
-class EndableCheck(Protocol):
-    """A :class:`fuzzshard.corpus.scripts.ScriptCheck` that kills what is ``wanted`` no more."""
+class ControlledCheck:
+    """Runs scripts, and raises :class:`Stopped` in place of runs that the campaign no longer
+    wants.
+    """
+
+    def __init__(self, check: ScriptCheck, control: Control) -> None:
+        self._check = check
+        self._control = control
 
     def __call__(
         self,
@@ -200,33 +206,14 @@ class EndableCheck(Protocol):
         num_ranks: int,
         *,
         preload: tuple[Path, ...] = (),
-        timeout: float = 120,
-        wanted: Callable[[], bool],
-    ) -> ScriptOutcome:
-        """Raises nothing for a script that fails."""
-
-
-class ControlledCheck:
-    """Runs scripts, and raises :class:`Stopped` in place of runs that the campaign no longer
-    wants.
-    """
-
-    def __init__(self, check: EndableCheck, control: Control) -> None:
-        self._check = check
-        self._control = control
-
-    def __call__(
-        self, path: Path, num_ranks: int, *, preload: tuple[Path, ...] = (), timeout: float = 120
-    ) -> ScriptOutcome:
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> Ran:
         """As :class:`fuzzshard.corpus.scripts.ScriptCheck`."""
-        if not self._control.running():
+        control = self._control
+        if not control.running():
             raise Stopped
         outcome = self._check(
-            path,
-            num_ranks,
-            preload=preload,
-            timeout=timeout,
-            wanted=lambda: not self._control.abandoned,
+            path, num_ranks, preload=preload, wanted=lambda: wanted() and not control.abandoned
         )
         if self._control.abandoned:
             raise Stopped

@@ -8,30 +8,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
 from fuzzshard.campaign.control import Control, ControlledWorld
-from fuzzshard.campaign.explain import MendableWorld
-from fuzzshard.campaign.judge import Runner
+from fuzzshard.runner import Runner, StartWorlds
 from fuzzshard.world.config import WorldConfig
-
-StartCpu = Callable[[int], AbstractContextManager[Sequence[MendableWorld]]]
-"""Starts worlds of so many CPU ranks."""
-
-StartRunners = Callable[[int], AbstractContextManager[Sequence[Runner]]]
-"""The same, for what runs cases on them."""
 
 
 def cpu_ranks(
     config: WorldConfig,
-    make_world: Callable[[WorldConfig], AbstractContextManager[MendableWorld]],
+    make_world: Callable[[WorldConfig], AbstractContextManager[Runner]],
     control: Control,
     *,
     worlds: int = 1,
-) -> StartCpu | None:
+) -> StartWorlds | None:
     """Starts worlds like that of ``config``, but on the CPU; None where it is there already."""
     if config.device == "cpu":
         return None
 
     @contextlib.contextmanager
-    def start(size: int) -> Iterator[Sequence[MendableWorld]]:
+    def start(size: int) -> Iterator[Sequence[Runner]]:
         on_cpu = dataclasses.replace(config, device="cpu", size=size, devices=(), coverage=0)
         with contextlib.ExitStack() as stack:
             started = [stack.enter_context(make_world(on_cpu)) for _ in range(worlds)]
@@ -40,7 +33,7 @@ def cpu_ranks(
     return start
 
 
-def run_by(runner: Callable[[MendableWorld], Runner], start: StartCpu) -> StartRunners:
+def run_by(runner: Callable[[Runner], Runner], start: StartWorlds) -> StartWorlds:
     """Starts the worlds of ``start``, each run by its ``runner``."""
 
     @contextlib.contextmanager

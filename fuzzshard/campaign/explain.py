@@ -7,24 +7,13 @@ import enum
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Protocol
 
-from fuzzshard.campaign.judge import Runner, Stopped, judge, judge_clearly, same_finding
+from fuzzshard.campaign.judge import Stopped, judge, judge_clearly, same_finding
 from fuzzshard.case.case import Case
 from fuzzshard.mending.mend import find_mend
 from fuzzshard.parts.oracle import NOT_REFUSED
+from fuzzshard.runner import Runner
 from fuzzshard.verdict import Status, Verdict
-
-
-class MendableWorld(Runner, Protocol):
-    """What explaining needs of a :class:`fuzzshard.world.World`."""
-
-    def run(
-        self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()
-    ) -> Verdict:
-        """Runs ``case`` on live ranks, up to ``deadline`` seconds, with torch that has
-        ``mends``.
-        """
 
 
 class Origin(enum.StrEnum):
@@ -86,7 +75,7 @@ class Explanation:
 class OnMends:
     """A world whose torch has ``mends`` in every run."""
 
-    def __init__(self, world: MendableWorld, mends: tuple[str, ...]) -> None:
+    def __init__(self, world: Runner, mends: tuple[str, ...]) -> None:
         self._world = world
         self._mends = mends
 
@@ -98,7 +87,7 @@ class OnMends:
     def run(
         self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()
     ) -> Verdict:
-        """As :meth:`MendableWorld.run`, with ``mends`` besides."""
+        """As :meth:`Runner.run`, with ``mends`` besides."""
         return self._world.run(case, deadline=deadline, mends=(*self._mends, *mends))
 
     def restart(self) -> None:
@@ -109,7 +98,7 @@ class OnMends:
 class Counting(OnMends):
     """A world that says before each run how many there were before."""
 
-    def __init__(self, world: MendableWorld, tell: Callable[[int], None]) -> None:
+    def __init__(self, world: Runner, tell: Callable[[int], None]) -> None:
         super().__init__(world, ())
         self._tell = tell
         self._done = 0
@@ -117,7 +106,7 @@ class Counting(OnMends):
     def run(
         self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()
     ) -> Verdict:
-        """As :meth:`MendableWorld.run`."""
+        """As :meth:`Runner.run`."""
         self._tell(self._done)
         self._done += 1
         return super().run(case, deadline=deadline, mends=mends)
@@ -130,14 +119,14 @@ class OnBoth(OnMends):
     mended torch shows, whose verdict counts then.
     """
 
-    def __init__(self, world: MendableWorld, mends: tuple[str, ...], *, strict: bool) -> None:
+    def __init__(self, world: Runner, mends: tuple[str, ...], *, strict: bool) -> None:
         super().__init__(world, mends)
         self._strict = strict
 
     def run(
         self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()
     ) -> Verdict:
-        """As :meth:`MendableWorld.run`; what is known or only mended torch shows counts as
+        """As :meth:`Runner.run`; what is known or only mended torch shows counts as
         passed.
         """
         mended = super().run(case, deadline=deadline, mends=mends)
@@ -188,8 +177,8 @@ def able_to_cure(verdict: Verdict, mends: Sequence[str]) -> tuple[str, ...]:
 
 
 def unknown_only(
-    world: MendableWorld, case: Case, expected: Verdict, mends: tuple[str, ...]
-) -> Callable[[MendableWorld], Runner]:
+    world: Runner, case: Case, expected: Verdict, mends: tuple[str, ...]
+) -> Callable[[Runner], Runner]:
     """How to run what is made of ``case``, so that its finding ``expected`` never becomes a known
     bug.
 
@@ -204,8 +193,8 @@ def unknown_only(
 
 
 def unknown_part(
-    world: MendableWorld, case: Case, stock: Verdict, mends: tuple[str, ...]
-) -> tuple[Verdict, Callable[[MendableWorld], Runner]]:
+    world: Runner, case: Case, stock: Verdict, mends: tuple[str, ...]
+) -> tuple[Verdict, Callable[[Runner], Runner]]:
     """What to shrink of a ``case`` that shows ``stock`` on torch as it is, and how to run it.
 
     What fails with ``mends`` too is no known bug, and stays none (:func:`unknown_only`). What they
@@ -220,7 +209,7 @@ def unknown_part(
 
 
 def explain(
-    world: MendableWorld,
+    world: Runner,
     case: Case,
     mends: tuple[str, ...],
     *,
@@ -302,7 +291,7 @@ def _fewest(mends: tuple[str, ...], suffice: Callable[[tuple[str, ...]], bool]) 
 
 
 def judge_explained(
-    world: MendableWorld,
+    world: Runner,
     case: Case,
     mends: tuple[str, ...],
     *,
@@ -337,7 +326,7 @@ def judge_explained(
 
 
 def known_causes(
-    mends: tuple[str, ...], world: MendableWorld, case: Case, stock: Verdict
+    mends: tuple[str, ...], world: Runner, case: Case, stock: Verdict
 ) -> tuple[str, ...]:
     """The causes of what torch as it is showed, of those that ``mends`` know; empty where it is
     new.

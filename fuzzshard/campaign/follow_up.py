@@ -15,18 +15,26 @@ import msgspec
 from fuzzshard.campaign.control import ControlledWorld
 from fuzzshard.campaign.cpu_ranks import run_by
 from fuzzshard.campaign.explain import known_causes, unknown_only
-from fuzzshard.campaign.finding_events import finding_flaky, finding_found, finding_saved
 from fuzzshard.campaign.judge import Stopped, judge_clearly
 from fuzzshard.campaign.known import CUT_OFF, NO_VERDICT, Found, Known, cause_of
 from fuzzshard.campaign.reduce import Judged, confirm_and_shrink
 from fuzzshard.campaign.shared import Shared
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
+from fuzzshard.case.order import leaf_count
 from fuzzshard.corpus.entry import CorpusEntry
-from fuzzshard.corpus.store import replay_command
+from fuzzshard.corpus.store import SCRIPT_FILE, replay_command
 from fuzzshard.errors import InfraError
-from fuzzshard.events import Event, FindingHit, PhaseChanged, SaveFailed
-from fuzzshard.verdict import Status, Verdict
+from fuzzshard.events import (
+    Event,
+    FindingFlaky,
+    FindingFound,
+    FindingHit,
+    FindingSaved,
+    PhaseChanged,
+    SaveFailed,
+)
+from fuzzshard.verdict import Finding, Status, Verdict
 
 
 class FollowUp:
@@ -61,11 +69,7 @@ class FollowUp:
         """
         if first.path is not None:
             self._emit(finding_found(first))
-        self._resolve_all(first)
-
-    def resume(self, parked: Found) -> None:
-        """Says what a finding is that had been told already, and waited."""
-        self._resolve_all(parked)
+        self.resolve(first)
 
     def finish(self, found: Found) -> None:
         """Goes on with a finding where the session that found it was cut off."""
@@ -79,7 +83,7 @@ class FollowUp:
         if found.untold:
             self._emit(finding_found(found))
         if confirmation is None or entry.unshrunk:
-            self._resolve_all(found)
+            self.resolve(found)
             return
         judged = Judged(
             entry.case,
@@ -118,7 +122,10 @@ class FollowUp:
         mends = self._shared.mends
         return bool(known_causes(mends, self._world, case, stock))
 
-    def _resolve_all(self, first: Found) -> None:
+    def resolve(self, first: Found) -> None:
+        """Says what a finding is that had been told already, and what those are that were parked
+        meanwhile.
+        """
         todo = deque([first])
         try:
             while todo:
@@ -233,3 +240,62 @@ class FollowUp:
         script_fails = self._shared.keeper.verify(path, entry)
         self._shared.control.note_new()
         self._emit(finding_saved(found, judged, path, replay_command(path, entry), script_fails))
+
+
+def finding_found(found: Found) -> FindingFound:
+    """A finding is saved as it was found."""
+    return FindingFound(
+        index=found.index,
+        status=found.verdict.status,
+        signature=found.verdict.signature,
+        summary=_describe(found.verdict.findings[0]),
+        path=str(found.path),
+    )
+
+
+def finding_flaky(signature: str, judged: Judged, path: Path) -> FindingFlaky:
+    """A finding did not come back, and was set aside at ``path``."""
+    return FindingFlaky(
+        signature=signature,
+        runs=judged.confirmation.runs,
+        observed=tuple(judged.confirmation.others),
+        path=str(path),
+    )
+
+
+def finding_saved(
+    found: Found,
+    judged: Judged,
+    path: Path,
+    replay: str,
+    script_fails: bool | None,
+    *,
+    duplicate: bool = False,
+) -> FindingSaved:
+    """A finding is confirmed, and what it was shrunk to is saved at ``path``."""
+    return FindingSaved(
+        signature=judged.verdict.signature,
+        path=str(path),
+        replay_command=replay,
+        script=str(path / SCRIPT_FILE),
+        script_fails=script_fails,
+        leaves_before=leaf_count(found.case),
+        leaves_after=leaf_count(judged.case),
+        runs=judged.confirmation.runs,
+        reproduced=judged.confirmation.reproduced,
+        others=judged.confirmation.others,
+        shrink_evaluations=judged.evaluations,
+        shrink_finished=judged.finished,
+        duplicate=duplicate,
+        note=judged.note,
+    )
+
+
+def _describe(finding: Finding) -> str:
+    """One line: what was observed where, and what was expected."""
+    where = f" of {finding.name}" if finding.name else ""
+    when = f" at op {finding.op}" if finding.op >= 0 else ""
+    return (
+        f"{finding.engine}: {finding.oracle}{where}{when}: {finding.observed}, expected "
+        f"{finding.expected}"
+    )

@@ -4,8 +4,7 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable
 
 import msgspec
 
@@ -16,6 +15,7 @@ from fuzzshard.case.schedule_state import engines_train_more_from
 from fuzzshard.corpus.entry import Confirmation
 from fuzzshard.errors import FuzzshardError
 from fuzzshard.identity import shows
+from fuzzshard.runner import Runner
 from fuzzshard.verdict import Status, Verdict
 
 CONFIRM_RUNS = 3
@@ -34,20 +34,6 @@ STRICTNESS = {
     "invariant": 3,
 }
 """How much a rung demands; ``exact``, and ``bitwise`` of older entries, demand equal bits."""
-
-
-class Runner(Protocol):
-    """What judging needs of a :class:`fuzzshard.world.World`."""
-
-    @property
-    def info(self) -> Mapping[str, str]:
-        """Of the ranks started last: the keys torch, python, device, backend and platform."""
-
-    def run(self, case: Case, *, deadline: float | None = None) -> Verdict:
-        """Runs ``case`` on live ranks, up to ``deadline`` seconds."""
-
-    def restart(self) -> None:
-        """Replaces the ranks by fresh ones."""
 
 
 class Stopped(Exception):

@@ -14,7 +14,7 @@ from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.absorb import replaced
 from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.corpus.codec import read_entry
+from fuzzshard.corpus.codec import entry_or_none, read_entry
 from fuzzshard.corpus.distinct import FindingKey, finding_key
 from fuzzshard.corpus.entry import CorpusEntry, make_entry, slug
 from fuzzshard.corpus.scripts import ScriptCheck, ScriptRender, script_of, scripts_of, shown_by
@@ -31,7 +31,6 @@ from fuzzshard.corpus.store import (
     save_shrunk,
     save_unshrunk,
 )
-from fuzzshard.errors import InvalidEntry
 from fuzzshard.reproducer.shown import Shown
 from fuzzshard.verdict import Status, Verdict
 
@@ -68,7 +67,7 @@ class Keeper:
         known = self._saved.get(finding_key(judged.verdict.signature, judged.case))
         if known is None or known == folder:
             return None
-        _remove_unless_confirmed(folder)
+        self.discard(folder)
         return known
 
     def has(self, key: FindingKey) -> bool:
@@ -127,7 +126,7 @@ class Keeper:
             script_of(entry, self._render),
         )
         save_recordings(moved, found.verdict.recordings)
-        _remove_unless_confirmed(folder)
+        self.discard(folder)
         return moved
 
     def verify(self, folder: Path, entry: CorpusEntry) -> bool:
@@ -156,8 +155,11 @@ class Keeper:
         return read_entry(folder / CASE_FILE)
 
     def discard(self, folder: Path) -> None:
-        """Removes a finding as it was found that turned out to be a known one."""
-        _remove_unless_confirmed(folder)
+        """Removes the unshrunk entry of a campaign; an older, confirmed one of the same name
+        stays.
+        """
+        if self.entry(folder).confirmed is None:
+            shutil.rmtree(folder)
 
     def remove_half(self, folder: Path) -> None:
         """Removes what was saved of an entry, unless it is whole by now."""
@@ -192,10 +194,8 @@ def _with_what_is_written(folder: Path, new: CorpusEntry) -> CorpusEntry:
     """``new`` with what is known of the entry in ``folder``, where nobody has moved or broken that
     one.
     """
-    try:
-        return replaced(read_entry(folder / CASE_FILE), new)
-    except InvalidEntry:
-        return new
+    old = entry_or_none(folder / CASE_FILE)
+    return new if old is None else replaced(old, new)
 
 
 def _minimal_cases(corpus: Path) -> dict[FindingKey, Path]:
@@ -204,16 +204,7 @@ def _minimal_cases(corpus: Path) -> dict[FindingKey, Path]:
     """
     saved: dict[FindingKey, Path] = {}
     for file in entry_files([corpus]) if corpus.exists() else ():
-        try:
-            entry = read_entry(file)
-        except InvalidEntry:
-            continue
-        if entry.status.is_finding and entry.confirmed is not None:
+        entry = entry_or_none(file)
+        if entry is not None and entry.status.is_finding and entry.confirmed is not None:
             saved[finding_key(entry.signature, entry.case)] = file.parent
     return saved
-
-
-def _remove_unless_confirmed(folder: Path) -> None:
-    """Removes the unshrunk entry of a campaign; an older, confirmed one of the same name stays."""
-    if read_entry(folder / CASE_FILE).confirmed is None:
-        shutil.rmtree(folder)

@@ -13,9 +13,8 @@ import queue
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from fuzzshard.campaign.cpu_ranks import StartRunners
 from fuzzshard.campaign.culprits import find_culprits
-from fuzzshard.campaign.judge import CONFIRM_RUNS, Runner, Stopped, confirm, judge, same_finding
+from fuzzshard.campaign.judge import CONFIRM_RUNS, Stopped, confirm, judge, same_finding
 from fuzzshard.campaign.smallest import Smallest
 from fuzzshard.case.case import Case
 from fuzzshard.case.needs import needs_cuda
@@ -23,6 +22,7 @@ from fuzzshard.case.order import leaf_count
 from fuzzshard.corpus.entry import Confirmation, Culprit
 from fuzzshard.errors import FuzzshardError
 from fuzzshard.events import Event, FindingConfirmed, PhaseChanged, ShrinkProgress
+from fuzzshard.runner import Runner, StartWorlds
 from fuzzshard.shrink import Budget, shrink
 from fuzzshard.verdict import Verdict
 
@@ -75,7 +75,7 @@ def confirm_and_shrink(
     case: Case,
     expected: Verdict,
     *,
-    on_cpu: StartRunners | None = None,
+    on_cpu: StartWorlds | None = None,
     emit: Callable[[Event], None] = lambda event: None,
     keep: Keep = lambda case, verdict, info: None,
     runs: int = CONFIRM_RUNS,

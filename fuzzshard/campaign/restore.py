@@ -9,14 +9,10 @@ import importlib.metadata
 from collections import Counter
 from pathlib import Path
 
-import msgspec
-
 from fuzzshard.campaign.keep import NOT_RUN
 from fuzzshard.campaign.known import CUT_OFF, NO_VERDICT, Found, Registry
 from fuzzshard.campaign.tally import Tally
-from fuzzshard.case import codec
-from fuzzshard.case.case import Case
-from fuzzshard.corpus.codec import read_entry
+from fuzzshard.corpus.codec import entry_or_none
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.lifecycle import release
 from fuzzshard.corpus.store import (
@@ -26,7 +22,6 @@ from fuzzshard.corpus.store import (
     SCRIPT_FILE,
     UNSHRUNK_FILE,
 )
-from fuzzshard.errors import FuzzshardError
 from fuzzshard.events import (
     FindingFlaky,
     FindingFound,
@@ -105,7 +100,7 @@ def unfinished(
     left = []
     for name in dict.fromkeys((*found, *_not_done(corpus, config, shrinking))):
         for folder in (corpus / FINDINGS_FOLDER / name, corpus / INCONCLUSIVE_FOLDER / name):
-            if (entry := _entry(folder)) is not None:
+            if (entry := entry_or_none(folder / CASE_FILE)) is not None:
                 as_found = _as_found(folder, entry, found.get(name, CUT_OFF))
                 left.append(dataclasses.replace(as_found, untold=name not in found))
                 break
@@ -118,9 +113,9 @@ def _half_saved(corpus: Path) -> list[Found]:
     """
     files = sorted((corpus / FINDINGS_FOLDER).glob(f"*/{UNSHRUNK_FILE}"))
     return [
-        Found(CUT_OFF, case, NO_VERDICT, file.parent, untold=True)
+        Found(CUT_OFF, entry.case, NO_VERDICT, file.parent, untold=True)
         for file in files
-        if not file.with_name(CASE_FILE).exists() and (case := _case(file)) is not None
+        if not file.with_name(CASE_FILE).exists() and (entry := entry_or_none(file)) is not None
     ]
 
 
@@ -134,7 +129,7 @@ def _not_done(corpus: Path, config: WorldConfig, shrinking: bool) -> list[str]:
     """
     torch = release(importlib.metadata.version("torch"))
     files = sorted((corpus / FINDINGS_FOLDER).glob(f"*/{UNSHRUNK_FILE}"))
-    entries = {file.parent.name: _entry(file.parent) for file in files}
+    entries = {file.parent.name: entry_or_none(file.with_name(CASE_FILE)) for file in files}
     return [
         name
         for name, entry in entries.items()
@@ -148,16 +143,10 @@ def _not_done(corpus: Path, config: WorldConfig, shrinking: bool) -> list[str]:
     ]
 
 
-def _entry(folder: Path) -> CorpusEntry | None:
-    try:
-        return read_entry(folder / CASE_FILE)
-    except FuzzshardError:  # somebody moved it: there is nothing to go on with
-        return None
-
-
 def _as_found(folder: Path, entry: CorpusEntry, index: int) -> Found:
     """The case as it was found, with the smallest one that had the finding so far."""
-    case = _case(folder / UNSHRUNK_FILE) or entry.case
+    unshrunk = entry_or_none(folder / UNSHRUNK_FILE)
+    case = entry.case if unshrunk is None else unshrunk.case
     verdict = Verdict(
         status=entry.status,
         findings=entry.findings,
@@ -167,10 +156,3 @@ def _as_found(folder: Path, entry: CorpusEntry, index: int) -> Found:
     )
     smaller = entry.case if entry.case != case else None
     return Found(index, case, verdict, folder, smaller)
-
-
-def _case(file: Path) -> Case | None:
-    try:
-        return codec.decode(file.read_bytes())
-    except (OSError, FuzzshardError, msgspec.MsgspecError):
-        return None

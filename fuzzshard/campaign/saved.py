@@ -9,11 +9,10 @@ from pathlib import Path
 
 from fuzzshard.campaign.known import Known, Registry, cause_of
 from fuzzshard.case.order import leaf_count
-from fuzzshard.corpus.codec import read_entry
+from fuzzshard.corpus.codec import entry_or_none
 from fuzzshard.corpus.entry import Confirmation, CorpusEntry
 from fuzzshard.corpus.expectation import Expected, expected, seen_elsewhere
 from fuzzshard.corpus.store import CASE_FILE, UNSHRUNK_FILE, entry_files
-from fuzzshard.errors import InvalidEntry
 
 
 @functools.cache
@@ -39,11 +38,8 @@ def load_known(
     registry = Registry()
     torch = _torch()
     for file in entry_files(corpus for corpus in corpora if corpus.exists()):
-        try:
-            entry = read_entry(file)
-        except InvalidEntry:
-            continue
-        if expected(entry, torch, entry.device) is Expected.NOTHING:
+        entry = entry_or_none(file)
+        if entry is None or expected(entry, torch, entry.device) is Expected.NOTHING:
             continue
         if entry.cause in mends:
             size = leaf_count(entry.case) + len(entry.case.schedule)
@@ -75,13 +71,5 @@ def saved_cause(file: Path, entry: CorpusEntry) -> frozenset[str]:
 
     Where the case that it was found as cannot be read, they are those of the smallest case.
     """
-    unshrunk = file.with_name(UNSHRUNK_FILE)
-    try:
-        found = (
-            read_entry(unshrunk).case
-            if file.name == CASE_FILE and unshrunk.exists()
-            else entry.case
-        )
-    except InvalidEntry:
-        found = entry.case
-    return cause_of(entry.case, found)
+    found = entry_or_none(file.with_name(UNSHRUNK_FILE)) if file.name == CASE_FILE else None
+    return cause_of(entry.case, entry.case if found is None else found.case)

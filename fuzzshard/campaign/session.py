@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 from fuzzshard import __version__
 from fuzzshard.campaign.control import Control
-from fuzzshard.campaign.cpu_ranks import StartCpu
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Found, Registry
 from fuzzshard.campaign.options import CampaignOptions
@@ -35,6 +34,7 @@ from fuzzshard.guidance.reached import Reached
 from fuzzshard.journal.history import History
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.mending.source import unfit
+from fuzzshard.runner import StartWorlds
 from fuzzshard.strategies.steered import Steered
 from fuzzshard.world.config import WorldConfig
 
@@ -136,7 +136,7 @@ class Session:
         left = None if limit is None else max(0, limit - self._cases_before)
         return Prefetch(learner, ahead=2 * len(self.configs) + 2, limit=left)
 
-    def shared(self, cases: Prefetch, keeper: Keeper, on_cpu: StartCpu | None) -> Shared:
+    def shared(self, cases: Prefetch, keeper: Keeper, on_cpu: StartWorlds | None) -> Shared:
         """What its worlds have in common."""
         return Shared(
             cases=cases,

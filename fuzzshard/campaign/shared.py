@@ -7,17 +7,16 @@ from collections import deque
 from typing import Protocol
 
 from fuzzshard.campaign.control import Control
-from fuzzshard.campaign.cpu_ranks import StartCpu
-from fuzzshard.campaign.explain import MendableWorld
 from fuzzshard.campaign.judge import CONFIRM_RUNS
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Found, Registry
 from fuzzshard.campaign.prefetch import Prefetch
 from fuzzshard.campaign.tally import Tally
 from fuzzshard.guidance.reached import Point, Reached
+from fuzzshard.runner import Runner, StartWorlds
 
 
-class WorldHandle(MendableWorld, Protocol):
+class WorldHandle(Runner, Protocol):
     """What a campaign needs of a :class:`fuzzshard.world.World`."""
 
     @property
@@ -52,4 +51,4 @@ class Shared:
     confirm: int = CONFIRM_RUNS
     shrinking: bool = True
     max_findings: int | None = None
-    on_cpu: StartCpu | None = None
+    on_cpu: StartWorlds | None = None

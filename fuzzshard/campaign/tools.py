@@ -6,11 +6,10 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from fuzzshard.campaign.control import EndableCheck
 from fuzzshard.campaign.drawing import drawn_cases
 from fuzzshard.campaign.shared import WorldHandle
 from fuzzshard.case.case import Case
-from fuzzshard.corpus.scripts import ScriptRender
+from fuzzshard.corpus.scripts import ScriptCheck, ScriptRender
 from fuzzshard.reproducer import check, scripts
 from fuzzshard.strategies.steered import Steered
 from fuzzshard.world import World
@@ -34,7 +33,7 @@ class Tools:
     make_world: Callable[[WorldConfig, Spares], WorldHandle] = World
     cases: CaseStream = drawn_cases
     render: ScriptRender = scripts
-    check: EndableCheck = check
+    check: ScriptCheck = check
 
 
 TOOLS = Tools()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import deque
 from collections.abc import Callable
 
 from fuzzshard.campaign.control import ControlledWorld
@@ -51,7 +52,7 @@ class Worker:
             self._emit(PhaseChanged(phase="starting"))
             self._start()
             self._emit(WorldStarted(info=dict(self._handle.info)))
-            self._finish_earlier()
+            _each(self._shared.unfinished, self._follow_up.finish)
             self._take_cases()
         except Stopped:
             pass
@@ -68,25 +69,11 @@ class Worker:
                 if attempt == START_ATTEMPTS:
                     raise
 
-    def _finish_earlier(self) -> None:
-        """Goes on with what earlier sessions of the campaign found, and did not get done."""
-        unfinished = self._shared.unfinished
-        while unfinished:
-            with contextlib.suppress(IndexError):  # another world was faster
-                self._follow_up.finish(unfinished.popleft())
-
-    def _look_again(self) -> None:
-        """Goes on with what another node had claimed, and has done by now."""
-        returned = self._shared.returned
-        while returned:
-            with contextlib.suppress(IndexError):  # another world was faster
-                self._follow_up.resume(returned.popleft())
-
     def _take_cases(self) -> None:
         self._emit(PhaseChanged(phase="running"))
         shared = self._shared
         while shared.control.accepting() and (taken := shared.cases.take()):
-            self._look_again()
+            _each(shared.returned, self._follow_up.resolve)
             index, drawn = taken
             found, known = self._judge(index, drawn)
             verdict = found.verdict
@@ -158,3 +145,10 @@ class Worker:
         if explained.known:
             shared.registry.count_causes(explained.verdict.signature, explained.known)
         return case, explained.verdict, explained.known
+
+
+def _each(waiting: deque[Found], go_on: Callable[[Found], None]) -> None:
+    """Goes on with findings that wait for any world."""
+    while waiting:
+        with contextlib.suppress(IndexError):  # another world was faster
+            go_on(waiting.popleft())

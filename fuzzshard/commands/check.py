@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from fuzzshard.case.case import EngineName
 from fuzzshard.commands.options import (
     DEFAULT_CORPUS,
-    Device,
+    DeviceHere,
     Duration,
     Folder,
     Json,
@@ -59,7 +59,7 @@ def check(
     steps: int = 3,
     microbatches: int = 1,
     seed: int = 0,
-    device: Device = "auto",
+    device: DeviceHere = "auto",
     ranks_per_device: RanksPerDevice = 1,
     deadline: Duration = None,
     fuzz: Annotated[str, Parameter(show_default=False, metavar="WHAT")] = "",
@@ -128,8 +128,6 @@ def check(
         How many forwards and backwards each step has.
     seed
         The seed of the model's values, of dropout and of --fuzz.
-    device
-        auto uses CUDA with NCCL if there is a GPU, else the CPU with gloo.
     ranks_per_device
         How many ranks may share a CUDA device.
     deadline
@@ -146,8 +144,6 @@ def check(
         Where to save findings of --fuzz, each in a folder of its own.
     again
         Run a saved finding of --fuzz again. This imports and runs the functions that it names.
-    preload
-        A Python file that every rank runs before anything else. Repeat for several.
     as_json
         Print one JSON object for each training.
     """

@@ -41,7 +41,7 @@ from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.gather import load
 from fuzzshard.corpus.lifecycle import in_order
 from fuzzshard.corpus.listing import ANY, Asked, Sort, entry_lines, listed
-from fuzzshard.corpus.outcome import ReplayWorld, most_ranks
+from fuzzshard.corpus.outcome import most_ranks
 from fuzzshard.corpus.replay import shown_path
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.corpus.verify import Condition, Verified
@@ -55,6 +55,7 @@ from fuzzshard.errors import (
     UsageError,
 )
 from fuzzshard.mending.mend import mends_for
+from fuzzshard.runner import Runner
 from fuzzshard.world.placement import Worlds
 
 if TYPE_CHECKING:
@@ -306,7 +307,7 @@ def _verify_causes(
     seen, shown = Counter[Condition](), set[str]()
     here = CommandWorlds(config, worlds, num_devices)
 
-    def verify_one(world: ReplayWorld, path: Path, entry: CorpusEntry) -> CauseVerified:
+    def verify_one(world: Runner, path: Path, entry: CorpusEntry) -> CauseVerified:
         line.now(f"verifying the cause of {path.name}")
         return verify_cause(world, path, entry, kind, num_ranks, mends, torch)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from fuzzshard.commands.options import (
-    Device,
+    DeviceHere,
     Hosts,
     Json,
-    RanksPerDevice,
+    RanksShared,
     SecretFile,
     world_config,
 )
@@ -17,9 +17,9 @@ from fuzzshard.errors import EXIT_CLEAN, EXIT_INFRA
 
 def doctor(
     *,
-    device: Device = "auto",
+    device: DeviceHere = "auto",
     world_size: int | None = None,
-    ranks_per_device: RanksPerDevice = 1,
+    ranks_per_device: RanksShared = 1,
     hosts: Hosts = (),
     secret_file: SecretFile = None,
     as_json: Json = False,
@@ -35,18 +35,9 @@ def doctor(
 
     Parameters
     ----------
-    device
-        auto uses CUDA with NCCL if there is a GPU, else the CPU with gloo.
     world_size
         Number of ranks to start. By default one for each CUDA device, or 4 on CPU; as many on
         each of --hosts.
-    ranks_per_device
-        How many ranks may share a CUDA device, for meshes larger than the node. Much slower.
-    hosts
-        Where fuzzshard host listens on another node, ADDRESS:PORT: the ranks lie on both. Repeat
-        for several.
-    secret_file
-        The file with the secret of --hosts.
     as_json
         Print one JSON object for each line: name, text, ok.
     """

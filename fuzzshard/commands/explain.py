@@ -15,17 +15,17 @@ import msgspec
 from fuzzshard.case.case import Case
 from fuzzshard.commands.options import (
     DEFAULT_CORPUS,
-    Device,
+    DeviceHere,
     ExtraMends,
     Json,
     Preload,
-    RanksPerDevice,
-    WorldsHere,
+    RanksShared,
+    WorldsAtOnce,
     world_config,
 )
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry
-from fuzzshard.corpus.outcome import ReplayWorld, most_ranks, obstacle
+from fuzzshard.corpus.outcome import most_ranks, obstacle
 from fuzzshard.corpus.replay import shown_path
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.errors import (
@@ -36,6 +36,7 @@ from fuzzshard.errors import (
     UsageError,
 )
 from fuzzshard.mending.mend import find_mend, mends_for
+from fuzzshard.runner import Runner
 from fuzzshard.verdict import Status
 
 
@@ -52,10 +53,10 @@ class _Told(NamedTuple):
 
 def explain(
     *paths: Path,
-    device: Device = "auto",
+    device: DeviceHere = "auto",
     world_size: int | None = None,
-    worlds: WorldsHere = "auto",
-    ranks_per_device: RanksPerDevice = 1,
+    worlds: WorldsAtOnce = "auto",
+    ranks_per_device: RanksShared = 1,
     extra_mends: ExtraMends = (),
     preload: Preload = (),
     as_json: Json = False,
@@ -88,20 +89,8 @@ def explain(
     ----------
     paths
         Entries, case files, or folders to search for them; by default ./corpus.
-    device
-        auto uses CUDA with NCCL if there is a GPU, else the CPU with gloo.
     world_size
         Number of ranks to start. By default what the mesh of each case needs.
-    worlds
-        How many worlds (sets of ranks) run cases at the same time. auto fills the node: one core
-        for each rank on CPU; on CUDA one set of devices for each world, which worlds share if
-        there are enough cores.
-    ranks_per_device
-        How many ranks may share a CUDA device, for meshes larger than the node. Much slower.
-    extra_mends
-        A folder of your own mends, one Python file each. Repeat for several.
-    preload
-        A Python file that every rank runs before anything else. Repeat for several.
     as_json
         Print one JSON object for each case.
     """
@@ -129,7 +118,7 @@ def explain(
     )
     here = CommandWorlds(config, worlds, num_devices)
 
-    def explain_one(world: ReplayWorld, path: Path, entry: CorpusEntry) -> _Told:
+    def explain_one(world: Runner, path: Path, entry: CorpusEntry) -> _Told:
         if reason := obstacle(entry, kind, config.size):
             return _Told("SKIPPED", path, message=reason)
         line.now(f"explaining {path.name}")
@@ -152,7 +141,7 @@ def explain(
     return EXIT_FINDING if Origin.NEW.upper() in seen else EXIT_CLEAN
 
 
-def _explained(world: ReplayWorld, path: Path, case: Case, mends: tuple[str, ...]) -> _Told:
+def _explained(world: Runner, path: Path, case: Case, mends: tuple[str, ...]) -> _Told:
     """Explain one case."""
     from fuzzshard.campaign.explain import explain as explain_case
 

@@ -37,20 +37,55 @@ def _convert_duration(_hint: object, tokens: Sequence[Token]) -> float:
 
 Duration = Annotated[float | None, Parameter(converter=_convert_duration, metavar="TIME")]
 Device = Literal["auto", "cpu", "cuda"]
+DeviceHere = Annotated[
+    Device,
+    Parameter(help="auto uses CUDA with NCCL if there is a GPU, else the CPU with gloo."),
+]
 Guidance = Literal["none", "features", "coverage"]
 Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)]
 Confirm = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 RanksPerDevice = Annotated[int, Parameter(validator=validators.Number(gte=1))]
-Preload = Annotated[tuple[Path, ...], Parameter(negative=(), show_default=False)]
+RanksShared = Annotated[
+    RanksPerDevice,
+    Parameter(
+        help="How many ranks may share a CUDA device, for meshes larger than the node. Much "
+        "slower."
+    ),
+]
+Preload = Annotated[
+    tuple[Path, ...],
+    Parameter(
+        negative=(),
+        show_default=False,
+        help="A Python file that every rank runs before anything else. Repeat for several.",
+    ),
+]
 Globs = Annotated[
     tuple[str, ...],
     Parameter(negative=(), consume_multiple=True, show_default=False, metavar="GLOB..."),
 ]
 Hosts = Annotated[
-    tuple[str, ...], Parameter(negative=(), show_default=False, metavar="ADDRESS:PORT")
+    tuple[str, ...],
+    Parameter(
+        negative=(),
+        show_default=False,
+        metavar="ADDRESS:PORT",
+        help="Where fuzzshard host listens on another node: each world has as many ranks there as "
+        "on this one. Repeat for several.",
+    ),
 ]
-SecretFile = Annotated[Path | None, Parameter(show_default=False)]
-ExtraMends = Annotated[tuple[Path, ...], Parameter(negative=(), show_default=False)]
+SecretFile = Annotated[
+    Path | None, Parameter(show_default=False, help="The file with the secret of --hosts.")
+]
+ExtraMends = Annotated[
+    tuple[Path, ...],
+    Parameter(
+        negative=(),
+        show_default=False,
+        help="A folder of your own mends (fixes of known bugs), one Python file each. Repeat for "
+        "several.",
+    ),
+]
 
 
 def _check_worlds(_hint: object, worlds: Worlds) -> None:
@@ -59,6 +94,14 @@ def _check_worlds(_hint: object, worlds: Worlds) -> None:
 
 
 WorldsHere = Annotated[Worlds, Parameter(metavar="INT|auto", validator=_check_worlds)]
+WorldsAtOnce = Annotated[
+    WorldsHere,
+    Parameter(
+        help="How many worlds (sets of ranks) run cases at the same time. auto fills the node: "
+        "one core for each rank on CPU; on CUDA one set of devices for each world, which worlds "
+        "share if there are enough cores."
+    ),
+]
 
 
 def _check_folder(_hint: object, path: Path) -> None:

@@ -14,18 +14,18 @@ from cyclopts import Parameter
 
 from fuzzshard.commands.options import (
     DEFAULT_CORPUS,
-    Device,
+    DeviceHere,
     Duration,
     ExtraMends,
     Hosts,
     Json,
     Preload,
-    RanksPerDevice,
+    RanksShared,
     SecretFile,
-    WorldsHere,
+    WorldsAtOnce,
     world_config,
 )
-from fuzzshard.corpus.outcome import Outcome, ReplayWorld, exit_code, most_ranks
+from fuzzshard.corpus.outcome import Outcome, exit_code, most_ranks
 from fuzzshard.corpus.replay import ReplayResult
 from fuzzshard.corpus.replay import replay as replay_files
 from fuzzshard.corpus.store import entry_files, subject_files
@@ -33,14 +33,15 @@ from fuzzshard.corpus.summary import summarise, summary_lines
 from fuzzshard.corpus.update import update as update_entry
 from fuzzshard.errors import EXIT_INTERRUPTED, UsageError
 from fuzzshard.mending.mend import mends_for
+from fuzzshard.runner import Runner
 
 
 def replay(
     *paths: Path,
-    device: Device = "auto",
+    device: DeviceHere = "auto",
     world_size: int | None = None,
-    worlds: WorldsHere = "auto",
-    ranks_per_device: RanksPerDevice = 1,
+    worlds: WorldsAtOnce = "auto",
+    ranks_per_device: RanksShared = 1,
     deadline: Duration = None,
     known: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     mended: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
@@ -66,6 +67,8 @@ def replay(
     INVALID       the file holds no case that can be run
     INFRA         the ranks failed; says nothing about torch
 
+    Findings of fuzzshard check --fuzz run one after another.
+
     For example:
       fuzzshard replay
       fuzzshard replay corpus/findings/NAME
@@ -78,16 +81,8 @@ def replay(
     ----------
     paths
         Entries, case files, or folders to search for them; by default ./corpus.
-    device
-        auto uses CUDA with NCCL if there is a GPU, else the CPU with gloo.
     world_size
         Number of ranks in a world. By default what the mesh of each case needs.
-    worlds
-        How many worlds (sets of ranks) run cases at the same time. auto fills the node: one core
-        for each rank on CPU; on CUDA one set of devices for each world, which worlds share if
-        there are enough cores. Findings of fuzzshard check --fuzz run one after another.
-    ranks_per_device
-        How many ranks may share a CUDA device, for meshes larger than the node. Much slower.
     deadline
         How long a case may take before it counts as a hang: 30s, 2m. By default learned from
         earlier cases, and 5m for a case that must pass.
@@ -96,11 +91,6 @@ def replay(
         explain).
     mended
         Run cases with known bugs of torch fixed in memory. No finding should be left.
-    extra_mends
-        With --known or --mended: a folder of your own mends (fixes of known bugs), one Python
-        file each. Repeat for several.
-    preload
-        A Python file that every rank runs before anything else. Repeat for several.
     as_json
         Print one JSON object for each case.
     summary
@@ -112,11 +102,6 @@ def replay(
     allow_user_code
         Run findings of fuzzshard check --fuzz, too: they import and run the functions that they
         name. Entries that you were given may name any code.
-    hosts
-        Where fuzzshard host listens on another node, ADDRESS:PORT: each world has as many ranks
-        there as here. Repeat for several.
-    secret_file
-        The file with the secret of --hosts.
     """
     from fuzzshard import reproducer
     from fuzzshard.campaign.explain import OnMends, known_causes
@@ -163,7 +148,7 @@ def replay(
     here = CommandWorlds(config, worlds, num_devices)
 
     @contextlib.contextmanager
-    def start_worlds(size: int) -> Iterator[Sequence[ReplayWorld]]:
+    def start_worlds(size: int) -> Iterator[Sequence[Runner]]:
         with here.start(size) as started:
             yield [OnMends(world, mends) if mended else world for world in started]
 

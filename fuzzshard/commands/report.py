@@ -15,6 +15,7 @@ from fuzzshard.commands.corpus_sets import complain, print_json
 from fuzzshard.commands.options import (
     DEFAULT_CORPUS,
     Device,
+    DeviceHere,
     Json,
     OutputFile,
     Preload,
@@ -45,7 +46,7 @@ def report(
     runs: int = 3,
     run: Annotated[bool, Parameter(name="--run", negative="--no-run")] = True,
     top: Annotated[int | None, Parameter(validator=validators.Number(gte=1))] = None,
-    device: Device = "auto",
+    device: DeviceHere = "auto",
     preload: Preload = (),
     as_json: Json = False,
 ) -> int:
@@ -82,10 +83,6 @@ def report(
         --no-run runs nothing, and writes only what the entry knows.
     top
         How many bugs of a corpus to print, the first one to file first.
-    device
-        auto uses CUDA with NCCL if there is a GPU, else the CPU with gloo.
-    preload
-        A Python file that every rank runs before anything else. Repeat for several.
     as_json
         With --top: print one JSON object for each bug, then for those left out.
     """

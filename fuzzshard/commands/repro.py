@@ -48,8 +48,6 @@ def repro(
     anew
         Generate the script again instead of printing the one that is saved with the entry. With
         --check, the first variant that shows the finding.
-    preload
-        With --check: a Python file that every rank runs before anything else. Repeat for several.
     """
     file = only_case(path)
     entry = read_entry(file)

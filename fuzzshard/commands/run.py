@@ -15,7 +15,7 @@ from fuzzshard.case.steering import Steering
 from fuzzshard.commands.options import (
     DEFAULT_CORPUS,
     Confirm,
-    Device,
+    DeviceHere,
     Duration,
     ExtraMends,
     Folder,
@@ -24,9 +24,9 @@ from fuzzshard.commands.options import (
     Hosts,
     Json,
     Preload,
-    RanksPerDevice,
+    RanksShared,
     SecretFile,
-    WorldsHere,
+    WorldsAtOnce,
 )
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import digest
@@ -43,10 +43,10 @@ def run(
     fresh: Annotated[bool, Parameter(negative=())] = False,
     seed: int | None = None,
     corpus: Folder = DEFAULT_CORPUS,
-    device: Device = "auto",
+    device: DeviceHere = "auto",
     world_size: int | None = None,
-    worlds: WorldsHere = 1,
-    ranks_per_device: RanksPerDevice = 1,
+    worlds: WorldsAtOnce = 1,
+    ranks_per_device: RanksShared = 1,
     engine: Annotated[tuple[EngineName, ...], Parameter(negative=(), show_default=False)] = (),
     only: Globs = (),
     exclude: Globs = (),
@@ -105,17 +105,9 @@ def run(
     corpus
         The folder of the campaign, with its findings and its journal. Findings that it has
         already do not count as new.
-    device
-        auto uses CUDA with NCCL if there is a GPU, else the CPU with gloo.
     world_size
         Number of ranks that run a case together: the largest mesh. By default one for each CUDA
         device, or 4 on CPU; as many on each of --hosts.
-    worlds
-        How many worlds (sets of ranks) run cases at the same time. auto fills the node: one core
-        for each rank on CPU; on CUDA one set of devices for each world, which worlds share if
-        there are enough cores.
-    ranks_per_device
-        How many ranks may share a CUDA device, for meshes larger than the node. Much slower.
     engine
         Test only this engine. Repeat for several. By default all are tested. The same as --only
         engine:NAME.
@@ -133,8 +125,6 @@ def run(
     focus
         An entry or a case file. Half of the cases are mutants of it, the others share its rarest
         features.
-    preload
-        A Python file that every rank runs before anything else. Repeat for several.
     shrink
         Whether to shrink findings to minimal cases.
     confirm
@@ -144,19 +134,12 @@ def run(
         Whether known bugs of torch are fixed in memory, by "mends". on: yes, so that they hide no
         others; a case that fails counts if it also fails without the fixes. off: no, and known
         bugs count as new. both: on for three of four cases, off for the others.
-    extra_mends
-        A folder of your own mends (fixes of known bugs), one Python file each. Repeat for several.
     guidance
         How to choose among drawn cases. none: take each. features: prefer rare combinations of
         features. coverage: also prefer cases that reach new lines of torch's Python code.
     exchange
         A folder that several nodes can reach. Campaigns with the same one tell each other what
         they find and work on, so that each finding is shrunk once. Each keeps its own --corpus.
-    hosts
-        Where fuzzshard host listens on another node, ADDRESS:PORT. Each world has as many ranks
-        there as on this node. Repeat for several.
-    secret_file
-        The file with the secret of --hosts.
     as_json
         Print one JSON object for each event instead of the panel.
     """

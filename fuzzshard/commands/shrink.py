@@ -7,7 +7,7 @@ import functools
 import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Parameter, validators
 
@@ -16,13 +16,13 @@ from fuzzshard.case.validate import validate
 from fuzzshard.commands.options import (
     DEFAULT_CORPUS,
     Confirm,
-    Device,
+    DeviceHere,
     Duration,
     ExtraMends,
     Folder,
     Hosts,
     Preload,
-    RanksPerDevice,
+    RanksShared,
     SecretFile,
     world_config,
 )
@@ -31,11 +31,9 @@ from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.outcome import LARGEST_CPU_WORLD
 from fuzzshard.corpus.store import CASE_FILE, only_case
 from fuzzshard.errors import EXIT_CLEAN, EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, InfraError
+from fuzzshard.runner import Runner
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world.config import WorldConfig
-
-if TYPE_CHECKING:
-    from fuzzshard.campaign.judge import Runner
 
 
 def shrink(
@@ -44,9 +42,9 @@ def shrink(
     *,
     max_time: Annotated[Duration, Parameter(name=("--max-time", "--time"))] = None,
     corpus: Folder = DEFAULT_CORPUS,
-    device: Device = "auto",
+    device: DeviceHere = "auto",
     world_size: int | None = None,
-    ranks_per_device: RanksPerDevice = 1,
+    ranks_per_device: RanksShared = 1,
     mends: Literal["both", "off"] = "both",
     extra_mends: ExtraMends = (),
     preload: Preload = (),
@@ -78,28 +76,15 @@ def shrink(
         Stop after this long: 90s, 10m. By default it shrinks as long as a campaign would.
     corpus
         Where to save the finding of a bare case.
-    device
-        auto uses CUDA with NCCL if there is a GPU, else the CPU with gloo.
     world_size
         Number of ranks to start. By default what the mesh of the case needs.
-    ranks_per_device
-        How many ranks may share a CUDA device, for meshes larger than the node. Much slower.
     mends
         both: if the case also fails with known bugs of torch fixed in memory, the shrunk case must
         fail with and without the fixes. off: no fixes are applied.
-    extra_mends
-        A folder of your own mends, one Python file each. Repeat for several.
-    preload
-        A Python file that every rank runs before anything else. Repeat for several.
     confirm
         How often to run the finding again on fresh ranks, before and after.
     worlds
         How many cases run at the same time, each on its own ranks. Faster, with the same result.
-    hosts
-        Where fuzzshard host listens on another node, ADDRESS:PORT: each world has as many ranks
-        there as here. Repeat for several.
-    secret_file
-        The file with the secret of --hosts.
     """
     from fuzzshard import reproducer
     from fuzzshard.campaign.control import (

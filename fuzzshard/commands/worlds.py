@@ -13,8 +13,8 @@ from fuzzshard.campaign.control import Control, ControlledWorld, ended_in_time
 from fuzzshard.campaign.judge import Stopped
 from fuzzshard.campaign.signals import signals_call
 from fuzzshard.corpus.entry import CorpusEntry
-from fuzzshard.corpus.outcome import ReplayWorld
 from fuzzshard.corpus.side_by_side import in_worlds
+from fuzzshard.runner import Runner
 from fuzzshard.world.placement import Worlds, placed
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ class CommandWorlds:
     def results(
         self,
         entries: Iterable[tuple[Path, CorpusEntry]],
-        run: Callable[[ReplayWorld, Path, CorpusEntry], T],
+        run: Callable[[Runner, Path, CorpusEntry], T],
         *,
         one_size: bool = False,
     ) -> Generator[T, None, None]:

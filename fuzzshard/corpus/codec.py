@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
@@ -136,6 +137,13 @@ def read_entry(path: Path) -> CorpusEntry:
             f"cannot read {path}: {error.strerror}", "check the path and its permissions"
         ) from None
     return decode_entry(data, path)
+
+
+def entry_or_none(path: Path) -> CorpusEntry | None:
+    """The entry in the file ``path``; None where it was moved away, or cannot be read."""
+    with contextlib.suppress(InvalidEntry):
+        return read_entry(path)
+    return None
 
 
 def _one_line(error: Exception) -> str:

@@ -6,9 +6,8 @@ import dataclasses
 import enum
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
-from fuzzshard.case.case import Case
 from fuzzshard.case.needs import unfit_for
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import Expected, expected, is_there
@@ -20,9 +19,11 @@ from fuzzshard.errors import (
     EXIT_INFRA,
     EXIT_USAGE,
     FuzzshardError,
+    worst_exit_code,
 )
 from fuzzshard.instruments import INSTRUMENTS, OFF, off_readings
 from fuzzshard.mending.mend import own_mends
+from fuzzshard.runner import Runner
 from fuzzshard.verdict import Status, Verdict, is_excluded
 
 LARGEST_CPU_WORLD = 8
@@ -67,24 +68,6 @@ class Outcome(enum.StrEnum):
     INFRA = "INFRA"
 
 
-class ReplayWorld(Protocol):
-    """What replaying needs of a :class:`fuzzshard.world.World`."""
-
-    @property
-    def info(self) -> Mapping[str, str]:
-        """Versions and devices of the ranks."""
-
-    def run(
-        self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()
-    ) -> Verdict:
-        """Runs ``case`` on live ranks, up to ``deadline`` seconds, with torch that has
-        ``mends``.
-        """
-
-    def restart(self) -> None:
-        """Replaces the ranks by fresh ones."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Replayed:
     """What one entry came to: the outcome, a line of what was seen, the verdict of the last run,
@@ -127,7 +110,7 @@ def by_size(
 
 
 def replay_entry(
-    world: ReplayWorld, entry: CorpusEntry, device: str, deadline: float | None = None
+    world: Runner, entry: CorpusEntry, device: str, deadline: float | None = None
 ) -> Replayed:
     """Runs the case of ``entry``; a flaky finding gets as many runs as it had when it was found.
 
@@ -157,24 +140,22 @@ def replay_entry(
 
 
 def exit_code(outcomes: Iterable[Outcome]) -> int:
-    """The worst of ``outcomes``: a finding, then INFRA, INVALID, INCONCLUSIVE. None at all and
-    all skipped judge nothing.
-    """
-    seen = set(outcomes)
-    if seen & {Outcome.SAME, Outcome.CHANGED}:
-        return EXIT_FINDING
-    if Outcome.INFRA in seen:
-        return EXIT_INFRA
-    if Outcome.INVALID in seen:
-        return EXIT_USAGE
-    if Outcome.INCONCLUSIVE in seen or seen <= {Outcome.SKIPPED}:
-        return EXIT_INCONCLUSIVE
-    return EXIT_CLEAN
+    """The worst of ``outcomes``; what was skipped judges nothing."""
+    judged = (outcome for outcome in outcomes if outcome is not Outcome.SKIPPED)
+    return worst_exit_code(_EXIT_CODES.get(outcome, EXIT_CLEAN) for outcome in judged)
 
 
-def _judge(
-    world: ReplayWorld, entry: CorpusEntry, device: str, deadline: float | None
-) -> Replayed:
+_EXIT_CODES = {
+    Outcome.SAME: EXIT_FINDING,
+    Outcome.CHANGED: EXIT_FINDING,
+    Outcome.INFRA: EXIT_INFRA,
+    Outcome.INVALID: EXIT_USAGE,
+    Outcome.INCONCLUSIVE: EXIT_INCONCLUSIVE,
+}
+"""Those of outcomes that are not clean."""
+
+
+def _judge(world: Runner, entry: CorpusEntry, device: str, deadline: float | None) -> Replayed:
     try:
         verdict = world.run(entry.case, deadline=deadline)
     except FuzzshardError as error:

@@ -11,25 +11,20 @@ from typing import Literal
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry
-from fuzzshard.corpus.outcome import (
-    Outcome,
-    Replayed,
-    ReplayWorld,
-    obstacle,
-    replay_entry,
-)
-from fuzzshard.corpus.side_by_side import StartWorlds, in_worlds, nothing_is_halted
+from fuzzshard.corpus.outcome import Outcome, Replayed, obstacle, replay_entry
+from fuzzshard.corpus.side_by_side import in_worlds, nothing_is_halted
 from fuzzshard.corpus.store import CASE_FILE
 from fuzzshard.errors import InvalidEntry, check_infra_in_a_row
+from fuzzshard.runner import Runner, StartWorlds
 from fuzzshard.verdict import Verdict
 
-Explain = Callable[[ReplayWorld, Case, Verdict], Sequence[str]]
+Explain = Callable[[Runner, Case, Verdict], Sequence[str]]
 """The known bugs of torch that cause a finding, by the names of their mends; none where it is not
 known.
 """
 
 
-def _nothing_is_known(_world: ReplayWorld, _case: Case, _verdict: Verdict) -> tuple[()]:
+def _nothing_is_known(_world: Runner, _case: Case, _verdict: Verdict) -> tuple[()]:
     return ()
 
 
@@ -74,9 +69,9 @@ def replay(
         else:
             runnable[file] = entry
 
-    infra_in_a_row: dict[ReplayWorld, tuple[int, str]] = {}
+    infra_in_a_row: dict[Runner, tuple[int, str]] = {}
 
-    def run(world: ReplayWorld, file: Path, entry: CorpusEntry) -> ReplayResult:
+    def run(world: Runner, file: Path, entry: CorpusEntry) -> ReplayResult:
         count, why = infra_in_a_row.get(world, (0, ""))
         check_infra_in_a_row(count, why)
         start = time.monotonic()
@@ -106,7 +101,7 @@ def replay(
 
 
 def unless_known(
-    world: ReplayWorld, replayed: Replayed, entry: CorpusEntry, explain: Explain
+    world: Runner, replayed: Replayed, entry: CorpusEntry, explain: Explain
 ) -> Replayed:
     """``KNOWN`` where nothing is expected and ``explain`` names what causes the finding.
 

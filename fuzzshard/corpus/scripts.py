@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -10,7 +10,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.store import NO_SCRIPT
 from fuzzshard.errors import UsageError
-from fuzzshard.reproducer.shown import Shown, shown
+from fuzzshard.reproducer.shown import Ran, Shown, shown
 from fuzzshard.verdict import Finding
 
 
@@ -27,24 +27,19 @@ class ScriptRender(Protocol):
         """
 
 
-class ScriptOutcome(Protocol):
-    """What running a reproducer says."""
-
-    @property
-    def fails(self) -> bool:
-        """Whether the script ended with an error."""
-
-    @property
-    def output(self) -> str:
-        """What it printed, which tells the finding from another error."""
-
-
 class ScriptCheck(Protocol):
-    """Runs the reproducer at ``path`` on ``num_ranks`` ranks, as a user would."""
+    """Runs the reproducer at ``path`` on ``num_ranks`` ranks, as a user would, and kills it when
+    it is ``wanted`` no more.
+    """
 
     def __call__(
-        self, path: Path, num_ranks: int, *, preload: tuple[Path, ...] = (), timeout: float = 120
-    ) -> ScriptOutcome:
+        self,
+        path: Path,
+        num_ranks: int,
+        *,
+        preload: tuple[Path, ...] = (),
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> Ran:
         """Raises nothing for a script that fails: that is its purpose."""
 
 
@@ -67,6 +62,6 @@ def script_of(entry: CorpusEntry, render: ScriptRender) -> str:
         return f"{NO_SCRIPT}: {error!r}\n"
 
 
-def shown_by(outcome: ScriptOutcome, entry: CorpusEntry) -> Shown:
+def shown_by(outcome: Ran, entry: CorpusEntry) -> Shown:
     """Whether a script of ``entry`` that ran showed its finding, or failed for another reason."""
     return shown(outcome, entry.signature, entry.findings[0].observed if entry.findings else "")

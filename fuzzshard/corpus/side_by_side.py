@@ -5,19 +5,17 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from fuzzshard.corpus.entry import CorpusEntry
-from fuzzshard.corpus.outcome import ReplayWorld, by_size
+from fuzzshard.corpus.outcome import by_size
+from fuzzshard.runner import Runner, StartWorlds
 
 SECONDS_BETWEEN_LOOKS = 0.2
 """How long to wait at a time: a signal that comes just before is handled at the end of a wait."""
 
 T = TypeVar("T")
-StartWorlds = Callable[[int], AbstractContextManager[Sequence[ReplayWorld]]]
-"""Gives the worlds, each of so many ranks, that live until its context ends."""
 
 
 def nothing_is_halted(_reason: str) -> None:
@@ -27,7 +25,7 @@ def nothing_is_halted(_reason: str) -> None:
 def in_worlds(
     entries: Iterable[tuple[Path, CorpusEntry]],
     start_worlds: StartWorlds,
-    run: Callable[[ReplayWorld, Path, CorpusEntry], T],
+    run: Callable[[Runner, Path, CorpusEntry], T],
     *,
     device: Literal["cpu", "cuda"],
     num_ranks: int,
@@ -50,12 +48,12 @@ def in_worlds(
 
 
 def _side_by_side(
-    worlds: Sequence[ReplayWorld],
+    worlds: Sequence[Runner],
     entries: Sequence[tuple[Path, CorpusEntry]],
-    run: Callable[[ReplayWorld, Path, CorpusEntry], T],
+    run: Callable[[Runner, Path, CorpusEntry], T],
     halt: Callable[[str], None],
 ) -> Generator[T, None, None]:
-    free: queue.LifoQueue[ReplayWorld] = queue.LifoQueue()  # ranks of the last one live already
+    free: queue.LifoQueue[Runner] = queue.LifoQueue()  # ranks of the last one live already
     for world in worlds:
         free.put(world)
 

@@ -10,10 +10,10 @@ import msgspec
 
 from fuzzshard.case import codec
 from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.corpus.codec import encode_entry, read_entry
+from fuzzshard.corpus.codec import encode_entry, entry_or_none
 from fuzzshard.corpus.entry import CorpusEntry, slug
 from fuzzshard.corpus.portable import portable_folder
-from fuzzshard.errors import InvalidEntry, UsageError
+from fuzzshard.errors import UsageError
 from fuzzshard.mending.mend import own_mends
 
 CASE_FILE = "case.json"
@@ -128,28 +128,26 @@ def save_unshrunk(corpus: Path, entry: CorpusEntry, script: str) -> Path:
     The same case found again keeps the entry that is there, which may be shrunk already.
     """
     folder = corpus / FINDINGS_FOLDER / slug(entry.signature, entry.case)
-    if not _is_readable(folder / CASE_FILE):
+    if entry_or_none(folder / CASE_FILE) is None:
         write_atomic(folder / UNSHRUNK_FILE, codec.encode(entry.case) + b"\n")
-        _write(folder, entry, script)
+        save_shrunk(folder, entry, script)
     return folder
 
 
 def save_shrunk(folder: Path, entry: CorpusEntry, script: str) -> None:
-    """Replaces the entry in ``folder`` by its smaller form; ``unshrunk.json`` stays as it is."""
-    _write(folder, entry, script)
+    """Replaces the entry in ``folder`` by its smaller form; ``unshrunk.json`` stays as it is.
+
+    ``case.json`` comes last: an entry that is there is whole.
+    """
+    write_atomic(folder / SCRIPT_FILE, script.encode())
+    command = replay_command(portable_folder(folder), entry)
+    write_atomic(folder / CASE_FILE, encode_entry(msgspec.structs.replace(entry, replay=command)))
 
 
 def save_recordings(folder: Path, recordings: Mapping[str, str]) -> None:
     """Puts what the flight recorder said of each rank that hung beside the entry in ``folder``."""
     for rank, text in recordings.items():
         write_atomic(folder / RECORDING_FILE.format(rank=rank), text.encode())
-
-
-def _write(folder: Path, entry: CorpusEntry, script: str) -> None:
-    """``case.json`` comes last: an entry that is there is whole."""
-    write_atomic(folder / SCRIPT_FILE, script.encode())
-    command = replay_command(portable_folder(folder), entry)
-    write_atomic(folder / CASE_FILE, encode_entry(msgspec.structs.replace(entry, replay=command)))
 
 
 def replay_command(path: Path, entry: CorpusEntry) -> str:
@@ -160,11 +158,3 @@ def replay_command(path: Path, entry: CorpusEntry) -> str:
     for file in entry.preload:
         words += ["--preload", file]
     return shlex.join(words)
-
-
-def _is_readable(file: Path) -> bool:
-    try:
-        read_entry(file)
-    except InvalidEntry:
-        return False
-    return True

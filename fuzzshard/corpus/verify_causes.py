@@ -11,10 +11,11 @@ from pathlib import Path
 
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import Expected, expected, is_there, seen_elsewhere
-from fuzzshard.corpus.outcome import ReplayWorld, obstacle
+from fuzzshard.corpus.outcome import obstacle
 from fuzzshard.corpus.verify import Condition
 from fuzzshard.mending.mend import own_mends
 from fuzzshard.mending.source import why_not
+from fuzzshard.runner import Runner
 from fuzzshard.verdict import Status, Verdict
 
 
@@ -30,7 +31,7 @@ class CauseVerified:
 
 
 def verify_cause(
-    world: ReplayWorld,
+    world: Runner,
     path: Path,
     entry: CorpusEntry,
     device: str,
@@ -49,7 +50,7 @@ def verify_cause(
 
 
 def _verified(
-    world: ReplayWorld,
+    world: Runner,
     entry: CorpusEntry,
     device: str,
     num_ranks: int,
@@ -92,7 +93,7 @@ def _verified(
     return Condition.OK, ""
 
 
-def _run(world: ReplayWorld, entry: CorpusEntry, mends: tuple[str, ...] = ()) -> Verdict:
+def _run(world: Runner, entry: CorpusEntry, mends: tuple[str, ...] = ()) -> Verdict:
     """One run; where ranks were lost, a second one."""
     verdict = world.run(entry.case, mends=mends)
     return world.run(entry.case, mends=mends) if verdict.status is Status.INFRA else verdict

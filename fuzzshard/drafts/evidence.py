@@ -13,7 +13,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
 
 from msgspec.structs import replace
 from packaging.version import Version
@@ -29,6 +28,7 @@ from fuzzshard.errors import FuzzshardError
 from fuzzshard.mending.mend import Mend, own_mends
 from fuzzshard.reproducer.check import check
 from fuzzshard.reproducer.shown import Shown
+from fuzzshard.runner import Runner
 from fuzzshard.verdict import Finding, Status, Verdict
 
 ENVIRONMENT_SECONDS = 120.0
@@ -99,15 +99,6 @@ class Evidence:
         it.
         """
         return self.example.shown == self.example.runs
-
-
-class Judge(Protocol):
-    """What is needed of a :class:`fuzzshard.world.World`."""
-
-    def run(
-        self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()
-    ) -> Verdict:
-        """Runs ``case`` on live ranks, with torch that has ``mends``."""
 
 
 def run_script(
@@ -218,7 +209,7 @@ def right_changes(
     return tuple(right)
 
 
-def judged(world: Judge, num_ranks: int, entry: CorpusEntry) -> Evidence:
+def judged(world: Runner, num_ranks: int, entry: CorpusEntry) -> Evidence:
     """Runs the case and its neighbours; what the entry knows is not run again."""
     engine = entry.findings[0].engine if entry.findings else ""
 
@@ -241,7 +232,7 @@ def judged(world: Judge, num_ranks: int, entry: CorpusEntry) -> Evidence:
     )
 
 
-def _agreeing_peer(world: Judge, entry: CorpusEntry, engine: str) -> str:
+def _agreeing_peer(world: Runner, entry: CorpusEntry, engine: str) -> str:
     """Return another engine that agrees with the reference, of those that every case has."""
     peer = next(other for other in ENGINES if other != engine)
     if engine not in ALL_ENGINES or entry.case.tensor_parallel or entry.case.relation:
@@ -251,7 +242,7 @@ def _agreeing_peer(world: Judge, entry: CorpusEntry, engine: str) -> str:
     return peer if agrees else ""
 
 
-def _in_higher_precision(world: Judge, entry: CorpusEntry) -> Finding | None:
+def _in_higher_precision(world: Runner, entry: CorpusEntry) -> Finding | None:
     """The same finding in float64, where rounding is smaller by nine orders of magnitude."""
     first = entry.findings[0]
     if entry.case.dtype == "float64" or is_low_precision(entry.case) or first.error is None:
@@ -261,7 +252,7 @@ def _in_higher_precision(world: Judge, entry: CorpusEntry) -> Finding | None:
     return verdict.findings[0] if verdict is not None and same else None
 
 
-def _run(world: Judge, case: Case) -> Verdict | None:
+def _run(world: Runner, case: Case) -> Verdict | None:
     """None where this machine cannot run the case."""
     with contextlib.suppress(FuzzshardError):
         return world.run(case)

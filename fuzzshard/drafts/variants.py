@@ -7,13 +7,12 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from fuzzshard.campaign.saved import saved_cause
-from fuzzshard.corpus.codec import read_entry
+from fuzzshard.corpus.codec import entry_or_none
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.listing import severity_rank
 from fuzzshard.corpus.store import CASE_FILE, entry_files, saved_script
 from fuzzshard.drafts.words import brief
-from fuzzshard.errors import InvalidEntry
 
 LEAST_OVERLAP = 0.6
 """The part of two causes that they must share (Jaccard) where their signatures differ."""
@@ -89,9 +88,5 @@ def _beside(file: Path) -> Iterator[tuple[Path, CorpusEntry]]:
     for other_file in entry_files([file.parent.parent]):
         if other_file.name != CASE_FILE or other_file.parent == file.parent:
             continue
-        try:
-            other = read_entry(other_file)
-        except InvalidEntry:
-            continue
-        if other.findings:
+        if (other := entry_or_none(other_file)) is not None and other.findings:
             yield other_file, other

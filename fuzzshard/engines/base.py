@@ -50,9 +50,6 @@ class Engine(abc.ABC):
     """
 
     name: ClassVar[str]
-    is_judged: ClassVar[bool] = True
-    """Whether it is held against the reference, which is no engine of a case."""
-
     refusals: ClassVar[tuple[Refusal, ...]] = ()
     """The errors that its documentation announces."""
 

@@ -30,15 +30,3 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) ->
     if isinstance(value, tuple | list):
         return type(value)(map_tensors(function, part) for part in value)
     return value
-
-
-def tensors_in(value: Any) -> list[torch.Tensor]:
-    """All tensors of a structure, in order."""
-    found: list[torch.Tensor] = []
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        found.append(tensor)
-        return tensor
-
-    map_tensors(keep, value)
-    return found

@@ -15,14 +15,7 @@ import msgspec
 from fuzzshard.case.features import ALL_FEATURES
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.store import STATS_FILE
-from fuzzshard.errors import (
-    EXIT_CLEAN,
-    EXIT_FINDING,
-    EXIT_INCONCLUSIVE,
-    EXIT_INFRA,
-    EXIT_INTERRUPTED,
-    EXIT_USAGE,
-)
+from fuzzshard.errors import worst_exit_code
 from fuzzshard.journal.history import SessionRow
 from fuzzshard.report.node import Node, is_running, read_node
 from fuzzshard.report.periodic import PeriodicWriter
@@ -133,10 +126,10 @@ def _last(nodes: Sequence[Node]) -> list[SessionRow]:
 
 
 def exit_code_of(nodes: Sequence[Node]) -> int | None:
-    """The worst of the newest sessions: a finding, then what failed; None while one is open."""
-    codes = [session.exit_code for session in _last(nodes)] or [None]
-    order = (EXIT_FINDING, EXIT_INFRA, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_INCONCLUSIVE, EXIT_CLEAN)
-    return None if None in codes else next((code for code in order if code in codes), codes[0])
+    """The worst of the newest sessions; None while one is open, and without any."""
+    codes = [session.exit_code for session in _last(nodes)]
+    ended = [code for code in codes if code is not None]
+    return worst_exit_code(ended) if ended and len(ended) == len(codes) else None
 
 
 def stats_writer(

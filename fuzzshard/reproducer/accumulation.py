@@ -38,7 +38,6 @@ class Accumulate(Writer):
         aim = dataclasses.replace(aim, op=first + 1)
         super().__init__(one, aim, Program(one, aim, called="model", model="model"))
         self._left = self.program.scope.unreduced()
-        self._delays = self.delays()
 
     @override
     def functions(self) -> list[str]:
@@ -61,7 +60,7 @@ class Accumulate(Writer):
     def main(self) -> list[str]:
         every, who = f"range({self.count})", f"rank {{rank}}, {self.aim.name}"
         return [
-            *self._delays,
+            *self.delays,
             f"expected = sum(accumulated([batch]) for batch in {every})",
             f"observed = accumulated({every})",
             f'both = f"{who}: expected\\n{{expected}}\\nobserved\\n{{observed}}\\n"',

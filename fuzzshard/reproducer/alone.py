@@ -24,7 +24,6 @@ class Alone(Writer):
     def __init__(self, case: Case, aim: Aim) -> None:
         called = script_of(aim.engine).variable
         super().__init__(case, aim, Program(case, aim, called=called, model="model"))
-        self._delays = self.delays()
         self._verdict = self.verdict()
 
     @override
@@ -39,7 +38,7 @@ class Alone(Writer):
             run.append(f"by_hand = {self.by_hand('model')}")
         run += self.program.lines
         run = rule.within(scope, run)
-        return [*lines, *self._delays, *run, *self._verdict]
+        return [*lines, *self.delays, *run, *self._verdict]
 
     def _build_lines(self) -> list[str]:
         """Builds the engine's model, by a function if that happens more than once."""

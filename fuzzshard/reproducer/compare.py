@@ -47,7 +47,6 @@ class Compare(Writer):
             line.lstrip().startswith("return ") for line in self.program.lines
         ):
             raise UsageError(f"op {aim.op} has nothing of this kind to look at", "replay the case")
-        self._delays = self.delays()
 
     @property
     def in_stages(self) -> bool:
@@ -75,7 +74,7 @@ class Compare(Writer):
         model = engine_lines(self.case, self.aim.engine, "model", made=made)
         return [
             *self.truth(made or []),
-            *self._delays,
+            *self.delays,
             *(model[1:] if made else model),
             *around,
             *(self._here() if self.in_stages else []),

@@ -13,7 +13,7 @@ from fuzzshard.program.helpers import SOURCES, called
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.script import script_of
 from fuzzshard.program.setup import freeze_lines
-from fuzzshard.reproducer import held, helpers
+from fuzzshard.reproducer import helpers
 from fuzzshard.reproducer.aim import Aim
 from fuzzshard.reproducer.delays import delay_lines
 from fuzzshard.reproducer.program import Program
@@ -30,6 +30,7 @@ class Writer:
     def __init__(self, case: Case, aim: Aim, program: Program) -> None:
         self.case, self.aim, self.program = case, aim, program
         self.mesh = MeshNames(case)
+        self.delays = delay_lines(case)
         spec = spec_of(aim.engine)
         self.shards = spec.applies_groups or spec.in_stages
 
@@ -69,7 +70,7 @@ class Writer:
             "interrupt_backward": helpers.INTERRUPT_BACKWARD,
             "describe": helpers.DESCRIBE,
             "wait": helpers.WAIT,
-            **held.SOURCES,
+            **helpers.OF_PRIVATE_STATE,
             **SOURCES,
             "names": "",
             "buffer_names": "",
@@ -109,10 +110,6 @@ class Writer:
         if "buffer_names" in uses:
             lines.append("buffer_names = [name for name, _ in Model().named_buffers()]")
         return lines
-
-    def delays(self) -> list[str]:
-        """The delays of collectives."""
-        return delay_lines(self.case)
 
     def by_hand(self, model: str) -> str:
         """The gradients that the engine's model averages by hand: those that no group manages."""

@@ -12,14 +12,13 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.edit import (
     blocks,
     bypass,
-    edit_block,
     map_calls,
     map_values,
     with_item,
     without,
 )
 from fuzzshard.case.graph import Block, Call, Node, resolve, value_node
-from fuzzshard.shrink.passes import Edit
+from fuzzshard.shrink.passes import Edit, change_block, set_block
 
 
 def nodes(case: Case) -> Iterator[Edit]:
@@ -40,7 +39,7 @@ def _bypass(path: str, node: Node, position: int) -> Edit:
             return block
         return bypass(block, node.name, present.args[position])
 
-    return lambda case: replace(case, model=edit_block(case.model, path, change))
+    return change_block(path, change)
 
 
 def arguments(case: Case) -> Iterator[Edit]:
@@ -51,7 +50,7 @@ def arguments(case: Case) -> Iterator[Edit]:
                 for index in range(len(node.args)):
                     fewer = replace(node, args=without(node.args, index))
                     nodes = tuple(fewer if n.name == node.name else n for n in block.nodes)
-                    yield _set_nodes(path, nodes)
+                    yield set_block(path, nodes=nodes)
 
 
 def rewire(case: Case) -> Iterator[Edit]:
@@ -64,12 +63,11 @@ def rewire(case: Case) -> Iterator[Edit]:
                     for index, node in enumerate(block.nodes):
                         if old in node.args:
                             args = tuple(new if a == old else a for a in node.args)
-                            yield _set_nodes(
-                                path, with_item(block.nodes, index, replace(node, args=args))
-                            )
+                            changed = with_item(block.nodes, index, replace(node, args=args))
+                            yield set_block(path, nodes=changed)
                     if old in block.outputs:
                         outputs = tuple(new if o == old else o for o in block.outputs)
-                        yield _set_outputs(path, outputs)
+                        yield set_block(path, outputs=outputs)
 
 
 def exchange(case: Case) -> Iterator[Edit]:
@@ -81,19 +79,8 @@ def exchange(case: Case) -> Iterator[Edit]:
                     replace(second, name=first.name, args=first.args),
                     replace(first, name=second.name, args=second.args),
                 )
-                yield _set_nodes(path, (*block.nodes[:index], *swapped, *block.nodes[index + 2 :]))
-
-
-def _set_nodes(path: str, nodes: tuple[Node, ...]) -> Edit:
-    return lambda case: replace(
-        case, model=edit_block(case.model, path, lambda b: replace(b, nodes=nodes))
-    )
-
-
-def _set_outputs(path: str, outputs: tuple[str, ...]) -> Edit:
-    return lambda case: replace(
-        case, model=edit_block(case.model, path, lambda b: replace(b, outputs=outputs))
-    )
+                around = block.nodes[:index], block.nodes[index + 2 :]
+                yield set_block(path, nodes=(*around[0], *swapped, *around[1]))
 
 
 def outputs(case: Case) -> Iterator[Edit]:
@@ -131,10 +118,8 @@ def drop_output(path: str, index: int, *, unpack: bool = True) -> Edit:
             return case
         case = map_calls(case, path, lambda b, call: map_values(b, lambda v: shift(v, call.name)))
         schedule = tuple(op.without_output(path, index) for op in case.schedule)
-        model = edit_block(
-            case.model, path, lambda b: replace(b, outputs=without(b.outputs, index))
-        )
-        case = replace(case, model=model, schedule=schedule)
+        case = change_block(path, lambda b: replace(b, outputs=without(b.outputs, index)))(case)
+        case = replace(case, schedule=schedule)
         return _return_tensor(case, path) if unpack and len(found[1].outputs) == 2 else case
 
     return edit
@@ -146,9 +131,7 @@ def _return_tensor(case: Case, path: str) -> Case:
         path,
         lambda b, call: map_values(b, lambda v: call.name if value_node(v) == call.name else v),
     )
-    return replace(
-        case, model=edit_block(case.model, path, lambda b: replace(b, returns="tensor"))
-    )
+    return set_block(path, returns="tensor")(case)
 
 
 def inputs(case: Case) -> Iterator[Edit]:
@@ -183,6 +166,6 @@ def _drop_input(path: str, name: str) -> Edit:
         def narrow(block: Block) -> Block:
             return replace(map_values(block, lambda v: left[0] if v == name else v), inputs=left)
 
-        return replace(case, model=edit_block(case.model, path, narrow))
+        return change_block(path, narrow)(case)
 
     return edit

@@ -27,7 +27,7 @@ from fuzzshard.case.graph import Block, Call, Child, Module, Node, join, resolve
 from fuzzshard.case.order import canonical_children, canonical_values
 from fuzzshard.parts.leaf import Leaf
 from fuzzshard.parts.leaves import SIMPLEST, SIMPLEST_TRAINED, affine
-from fuzzshard.shrink.passes import Edit, put_module
+from fuzzshard.shrink.passes import Edit, change_block, put_module, set_block
 
 Simplify = Callable[[Leaf, int, int], Leaf]
 """A leaf, called with one width and returning another, as a simpler one."""
@@ -157,11 +157,11 @@ def simpler_nodes(case: Case) -> Iterator[Edit]:
             if simpler != node:
                 yield _change_node(path, simpler)
         if isinstance(module, Block) and module.returns not in ("tensor", "tuple"):
-            yield _change_block(path, returns="tuple")
+            yield set_block(path, returns="tuple")
         if isinstance(module, Block) and module.passing != "positional":
-            yield _change_block(path, passing="positional")
+            yield set_block(path, passing="positional")
         if isinstance(module, Block) and module.has_method:
-            yield _change_block(path, method="forward")
+            yield set_block(path, method="forward")
 
 
 _SIMPLER_OPS: Mapping[str, Any] = {
@@ -174,15 +174,7 @@ _SIMPLER_OPS: Mapping[str, Any] = {
 
 
 def _change_node(path: str, node: Node) -> Edit:
-    return lambda case: replace(
-        case, model=edit_block(case.model, path, lambda b: put_node(b, node))
-    )
-
-
-def _change_block(path: str, **fields: str) -> Edit:
-    return lambda case: replace(
-        case, model=edit_block(case.model, path, lambda b: replace(b, **fields))
-    )
+    return change_block(path, lambda block: put_node(block, node))
 
 
 def names(case: Case) -> Iterator[Edit]:

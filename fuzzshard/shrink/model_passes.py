@@ -15,7 +15,6 @@ from fuzzshard.case.edit import (
     blocks,
     by_prefix,
     callers,
-    edit_block,
     map_nodes,
     map_values,
     rename_called,
@@ -28,7 +27,7 @@ from fuzzshard.case.graph import Alias, Block, Call, Child, Node, join, resolve,
 from fuzzshard.case.paths import is_within
 from fuzzshard.parts.leaf import Leaf
 from fuzzshard.parts.leaves import affine
-from fuzzshard.shrink.passes import Edit, put_module
+from fuzzshard.shrink.passes import Edit, change_block, put_module, set_block
 
 
 def hoist(case: Case) -> Iterator[Edit]:
@@ -123,9 +122,7 @@ def inlined(case: Case, path: str, *, heirs: Literal["none", "first", "all"] = "
     if heirs != "none" and block.children:
         children = tuple(join(path, c.name) for c in block.children)
         case = _spread(case, path, children if heirs == "all" else children[:1])
-    return rename_paths(
-        replace(case, model=edit_block(case.model, parent, change)), by_prefix(moves)
-    )
+    return rename_paths(change_block(parent, change)(case), by_prefix(moves))
 
 
 def _spread(case: Case, path: str, children: tuple[str, ...]) -> Case:
@@ -181,7 +178,7 @@ def _call_target(path: str, target: str) -> Edit:
         return map_nodes(block, lambda n: rename_called(n, lambda m: target if m == name else m))
 
     def edit(case: Case) -> Case:
-        return set_module(replace(case, model=edit_block(case.model, parent, change)), path, None)
+        return set_module(change_block(parent, change)(case), path, None)
 
     return edit
 
@@ -243,9 +240,10 @@ def child_order(case: Case) -> Iterator[Edit]:
             items = getattr(block, field)
             for i in range(len(items) - 1):
                 swapped = (*items[:i], items[i + 1], items[i], *items[i + 2 :])
-                yield _set_block(path, replace(block, **{field: swapped}))
+                yield set_block(path, **{field: swapped})
         for first, second in itertools.pairwise(block.children):
-            yield _set_block(path, _trade_places(block, first, second))
+            traded = _trade_places(block, first, second)
+            yield set_block(path, nodes=traded.nodes, children=traded.children)
 
 
 def _trade_places(block: Block, first: Child, second: Child) -> Block:
@@ -258,7 +256,3 @@ def _trade_places(block: Block, first: Child, second: Child) -> Block:
     return replace(
         map_nodes(block, call), children=tuple(children.get(c, c) for c in block.children)
     )
-
-
-def _set_block(path: str, block: Block) -> Edit:
-    return lambda case: replace(case, model=edit_block(case.model, path, lambda _: block))

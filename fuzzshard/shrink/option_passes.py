@@ -37,7 +37,7 @@ def options(case: Case) -> Iterator[Edit]:
                 yield functools.partial(_drop_item, index=index, name=option.name, item=item)
     for name in ("same_on_ranks", "on_host"):
         if getattr(case.inputs, name):
-            yield _plain_inputs(name)
+            yield _change_part("inputs", **{name: False})
     for index, item in enumerate(case.inputs.rank_batches):
         yield functools.partial(_put_rank_batch, index=index, item=None)
         if item.batch is not None:
@@ -46,7 +46,7 @@ def options(case: Case) -> Iterator[Edit]:
         if tensor.requires_grad:
             yield _calm_input(index)
     if case.inputs.seq:
-        yield lambda c: replace(c, inputs=replace(c.inputs, seq=0))
+        yield _change_part("inputs", seq=0)
 
 
 def public(case: Case) -> Iterator[Edit]:
@@ -59,7 +59,7 @@ def public(case: Case) -> Iterator[Edit]:
 def optimizer(case: Case) -> Iterator[Edit]:
     """The optimizer's options one by one, for where not all of them can go."""
     for name in off_default(case.optimizer):
-        yield put(optimizer=replace(case.optimizer, **{name: default_of(case.optimizer, name)}))
+        yield _change_part("optimizer", **{name: default_of(case.optimizer, name)})
 
 
 def choices(case: Case) -> Iterator[Edit]:
@@ -75,7 +75,7 @@ def choices(case: Case) -> Iterator[Edit]:
                 yield put(**{name: value})
     for name in off_default(case.optimizer):
         for value in _others(case.optimizer, name):
-            yield put(optimizer=replace(case.optimizer, **{name: value}))
+            yield _change_part("optimizer", **{name: value})
     for part, change in _parts(case):
         for name in off_default(part):
             for value in _others(part, name):
@@ -107,7 +107,7 @@ def _named_values(annotation: Any) -> Iterator[object]:
 def _parts(case: Case) -> Iterator[tuple[Part, Callable[..., Edit]]]:
     """Everything that has options, but for the optimizer, and what changes some of them."""
     for field in OPTIONS:
-        yield getattr(case, field), functools.partial(_change_engine, field)
+        yield getattr(case, field), functools.partial(_change_part, field)
     for field in OPTIONS:
         if (policy := getattr(case, field).policy) is not None:
             yield policy, functools.partial(_change_model_policy, field)
@@ -119,7 +119,7 @@ def _parts(case: Case) -> Iterator[tuple[Part, Callable[..., Edit]]]:
             yield group.policy, functools.partial(change_policy, index)
 
 
-def _change_engine(name: str, **fields: object) -> Edit:
+def _change_part(name: str, **fields: object) -> Edit:
     return lambda case: replace(case, **{name: replace(getattr(case, name), **fields)})
 
 
@@ -139,10 +139,6 @@ def change_policy(index: int, **fields: object) -> Edit:
 
 def _with_policy(part: P, fields: Mapping[str, object]) -> P:
     return part.with_policy(part.policy and replace(part.policy, **fields))
-
-
-def _plain_inputs(name: str) -> Edit:
-    return lambda case: replace(case, inputs=replace(case.inputs, **{name: False}))
 
 
 def _drop_item(case: Case, index: int, name: str, item: object) -> Case:

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.edit import set_module, with_item, without
-from fuzzshard.case.graph import Module
+from fuzzshard.case.edit import edit_block, set_module, with_item, without
+from fuzzshard.case.graph import Block, Module
 
 Edit = Callable[[Case], Case]
 
@@ -52,6 +52,16 @@ def put(**fields: object) -> Edit:
 def put_module(path: str, module: Module | None) -> Edit:
     """Sets the module at ``path``, or drops it."""
     return lambda case: set_module(case, path, module)
+
+
+def change_block(path: str, change: Callable[[Block], Block]) -> Edit:
+    """Changes the block at ``path``."""
+    return lambda case: replace(case, model=edit_block(case.model, path, change))
+
+
+def set_block(path: str, **fields: object) -> Edit:
+    """Sets fields of the block at ``path``."""
+    return change_block(path, lambda block: replace(block, **fields))
 
 
 def drop_item(field: str, index: int) -> Edit:

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.edit import blocks, bypass, edit_block, map_nodes, map_values, sort_nodes
+from fuzzshard.case.edit import blocks, bypass, map_nodes, map_values, sort_nodes
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Alias, Block, Call, Node, join, resolve, value_node
 from fuzzshard.case.tidy import unread
 from fuzzshard.shrink.dag_passes import drop_output
-from fuzzshard.shrink.passes import Edit
+from fuzzshard.shrink.passes import Edit, change_block
 
 
 def children_in_sequence(case: Case) -> Iterator[Edit]:
@@ -52,7 +52,7 @@ def _chain(case: Case, found: Facts, path: str, block: Block, calls: list[Call])
     def change(block: Block) -> Block:
         return replace(block, nodes=tuple(nodes), outputs=(value,) * len(block.outputs))
 
-    return lambda case: replace(case, model=edit_block(case.model, path, change))
+    return change_block(path, change)
 
 
 def call_unused(case: Case) -> Iterator[Edit]:
@@ -60,29 +60,20 @@ def call_unused(case: Case) -> Iterator[Edit]:
     found = facts(case)
     for path, block in blocks(case.model):
         for call in _missing_calls(case, found, path, block):
-            yield functools.partial(
-                _call_last, path=path, call=call, value=_result(case, path, call)
-            )
-            yield functools.partial(
-                _call_first, path=path, call=call, value=_result(case, path, call)
-            )
+            value = _result(case, path, call)
+            for calling in (_called_last, _called_first):
+                yield change_block(path, functools.partial(calling, call=call, value=value))
 
 
-def _call_last(case: Case, path: str, call: Call, value: str) -> Case:
-    def change(block: Block) -> Block:
-        nodes = (*block.nodes, _reading(call, block.outputs[0]))
-        return replace(block, nodes=nodes, outputs=(value, *block.outputs[1:]))
-
-    return replace(case, model=edit_block(case.model, path, change))
+def _called_last(block: Block, call: Call, value: str) -> Block:
+    nodes = (*block.nodes, _reading(call, block.outputs[0]))
+    return replace(block, nodes=nodes, outputs=(value, *block.outputs[1:]))
 
 
-def _call_first(case: Case, path: str, call: Call, value: str) -> Case:
-    def change(block: Block) -> Block:
-        (first, *_) = call.args
-        changed = map_values(block, lambda v: value if v == first else v)
-        return replace(changed, nodes=(call, *changed.nodes))
-
-    return replace(case, model=edit_block(case.model, path, change))
+def _called_first(block: Block, call: Call, value: str) -> Block:
+    (first, *_) = call.args
+    changed = map_values(block, lambda v: value if v == first else v)
+    return replace(changed, nodes=(call, *changed.nodes))
 
 
 def _missing_calls(case: Case, found: Facts, path: str, block: Block) -> Iterator[Call]:
@@ -167,7 +158,7 @@ def _in_sequence(path: str, first: str, second: str, bypassed: str = "") -> Edit
             )
         )
 
-    return lambda case: replace(case, model=edit_block(case.model, path, change))
+    return change_block(path, change)
 
 
 def _reading(call: Call, value: str) -> Call:

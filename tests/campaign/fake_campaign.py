@@ -14,13 +14,13 @@ from typing import TypeVar
 
 import msgspec
 
-from fuzzshard.campaign.control import EndableCheck
 from fuzzshard.campaign.loop import run_campaign
 from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.campaign.tools import Tools
 from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block, Call, Child
 from fuzzshard.case.order import size_order
+from fuzzshard.corpus.scripts import ScriptCheck
 from fuzzshard.errors import InfraError
 from fuzzshard.events import CampaignFinished, Event
 from fuzzshard.parts.leaves.layer_norm import LayerNorm
@@ -192,7 +192,7 @@ def campaign(
     cases: Callable[..., Iterator[Case]] | None = None,
     sink: Callable[[Event], None] = lambda event: None,
     script_fails: bool = True,
-    check: EndableCheck | None = None,
+    check: ScriptCheck | None = None,
     failing_starts: int = 0,
     mends: str = "off",
     with_mends: WithMends | None = None,

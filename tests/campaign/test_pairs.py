@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from random import Random
 
-from fuzzshard.campaign.pairs import Pairs
+from fuzzshard.campaign.tally import Pairs
 
 
 def test_it_says_of_every_pair_once_that_it_is_new() -> None:

@@ -12,11 +12,12 @@ import pytest
 from fake_campaign import PASS, FakeWorld, divergence, make_case
 
 from fuzzshard.campaign.control import Control
-from fuzzshard.campaign.cpu_ranks import StartRunners, cpu_ranks
-from fuzzshard.campaign.judge import Runner, Stopped
+from fuzzshard.campaign.cpu_ranks import cpu_ranks
+from fuzzshard.campaign.judge import Stopped
 from fuzzshard.campaign.reduce import confirm_and_shrink
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.parts.ops import Step
+from fuzzshard.runner import Runner, StartWorlds
 from fuzzshard.shrink import shrink
 from fuzzshard.verdict import Verdict
 from fuzzshard.world.config import WorldConfig
@@ -49,7 +50,7 @@ def world(judge: Judge, backend: str = "nccl") -> FakeWorld:
     return fake
 
 
-def cpu(judge: Judge, sizes: list[int]) -> StartRunners:
+def cpu(judge: Judge, sizes: list[int]) -> StartWorlds:
     @contextlib.contextmanager
     def start(size: int) -> Iterator[Sequence[Runner]]:
         sizes.append(size)

@@ -179,7 +179,7 @@ def killed_while_saving(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The case as found is on disk, and its entry is not."""
     with monkeypatch.context() as patched:
         patched.setattr(
-            "fuzzshard.corpus.store._write", lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+            "fuzzshard.corpus.store.save_shrunk", lambda *_: os.kill(os.getpid(), signal.SIGKILL)
         )
         killed(corpus)
     (folder,) = (corpus / "findings").iterdir()

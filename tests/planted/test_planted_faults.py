@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,6 +30,7 @@ from cases import (
     make_case,
     rowwise,
 )
+from mend_files import planting_file
 
 from fuzzshard.case.case import (
     Case,
@@ -744,6 +745,25 @@ CRASHES = {
 }
 
 
+IN_RANKS_OF_THEIR_OWN = ("compiled_wrong_output",)
+"""Faults that cannot be taken back."""
+
+Faulty = Callable[[str, Case], Verdict]
+
+
+@pytest.fixture
+def faulty(four_ranks: World, tmp_path: Path) -> Faulty:
+    """Runs a case on ranks that have a fault while it runs."""
+
+    def run(fault: str, case: Case) -> Verdict:
+        if fault in IN_RANKS_OF_THEIR_OWN:
+            with faulty_world(fault, case) as world:
+                return world.run(case)
+        return four_ranks.run(case, mends=(str(planting_file(tmp_path, FAULTS / f"{fault}.py")),))
+
+    return run
+
+
 @contextlib.contextmanager
 def faulty_world(fault: str, case: Case) -> Iterator[World]:
     config = WorldConfig(size=case.mesh.size, preload=(str(FAULTS / f"{fault}.py"),))
@@ -767,11 +787,12 @@ def assert_found(verdict: Verdict, planted: Planted) -> None:
 
 
 @pytest.mark.parametrize(("fault", "planted"), DIVERGENCES.items(), ids=DIVERGENCES.keys())
-def test_a_planted_divergence_is_found(four_ranks: World, fault: str, planted: Planted) -> None:
-    with faulty_world(fault, planted.case) as world:
-        verdict = world.run(planted.case)
-        assert_found(verdict, planted)
-        assert verdict.findings[0].rung == planted.rung
+def test_a_planted_divergence_is_found(
+    four_ranks: World, faulty: Faulty, fault: str, planted: Planted
+) -> None:
+    verdict = faulty(fault, planted.case)
+    assert_found(verdict, planted)
+    assert verdict.findings[0].rung == planted.rung
     assert four_ranks.run(planted.case).status is Status.PASS
 
 
@@ -792,43 +813,47 @@ def test_a_planted_crash_is_found_and_the_world_works_again(
 @pytest.mark.parametrize(
     "fault", ["ddp_one_bucket_reduced", "ddp_keeps_initial_values", "ddp_keeps_buffers"]
 )
-def test_a_fault_of_an_option_shows_where_a_case_has_that_option_only(fault: str) -> None:
+def test_a_fault_of_an_option_shows_where_a_case_has_that_option_only(
+    faulty: Faulty, fault: str
+) -> None:
     case = DIVERGENCES[fault].case
-    with faulty_world(fault, case) as world:
-        assert world.run(msgspec.structs.replace(case, ddp=DDP())).status is Status.PASS
+    assert faulty(fault, msgspec.structs.replace(case, ddp=DDP())).status is Status.PASS
 
 
-def test_a_fault_of_the_infinity_norm_shows_where_a_case_clips_by_it_only() -> None:
+def test_a_fault_of_the_infinity_norm_shows_where_a_case_clips_by_it_only(faulty: Faulty) -> None:
     fault = "clips_by_the_largest_element_of_a_shard"
     case = DIVERGENCES[fault].case
-    with faulty_world(fault, case) as world:
-        usual = (FORWARD, BACKWARD, ClipGradNorm(max_norm=0.1), STEP)
-        assert world.run(msgspec.structs.replace(case, schedule=usual)).status is Status.PASS
+    usual = (FORWARD, BACKWARD, ClipGradNorm(max_norm=0.1), STEP)
+    assert faulty(fault, msgspec.structs.replace(case, schedule=usual)).status is Status.PASS
 
 
-def test_a_fault_of_inference_mode_shows_where_a_state_dict_is_taken_in_it_only() -> None:
+def test_a_fault_of_inference_mode_shows_where_a_state_dict_is_taken_in_it_only(
+    faulty: Faulty,
+) -> None:
     """fully_shard is left out, as DTensor has a bug there."""
     usual = make_case(schedule=(TakeStateDict(), *TWO_STEPS), engines=("ddp",))
     schedule = (TakeStateDict(inference=True), *TWO_STEPS)
     case = msgspec.structs.replace(usual, schedule=schedule)
-    with faulty_world("state_dict_copies_in_inference", case) as world:
-        planted = Planted(case, "divergence/ddp/state_dict", STEP_AT + 1, "a.bias")
-        assert_found(world.run(case), planted)
-        assert world.run(usual).status is Status.PASS
+    planted = Planted(case, "divergence/ddp/state_dict", STEP_AT + 1, "a.bias")
+    assert_found(faulty("state_dict_copies_in_inference", case), planted)
+    assert faulty("state_dict_copies_in_inference", usual).status is Status.PASS
 
 
-def test_a_fault_of_extensions_shows_where_a_case_has_them_only() -> None:
+def test_a_fault_of_extensions_shows_where_a_case_has_them_only(faulty: Faulty) -> None:
     case = DIVERGENCES["extensions_get_the_first_gather"].case
-    with faulty_world("extensions_get_the_first_gather", case) as world:
-        plain = msgspec.structs.replace(case, wrap=groups(ROOT))
-        assert world.run(plain).status is Status.PASS
+    plain = msgspec.structs.replace(case, wrap=groups(ROOT))
+    assert faulty("extensions_get_the_first_gather", plain).status is Status.PASS
 
 
-def test_a_fault_of_one_moment_shows_where_a_call_comes_at_that_moment_only() -> None:
+def test_a_fault_of_one_moment_shows_where_a_call_comes_at_that_moment_only(
+    faulty: Faulty,
+) -> None:
     case = DIVERGENCES["restores_zeroed_gradients"].case
-    with faulty_world("restores_zeroed_gradients", case) as world:
-        usual = (FORWARD, BACKWARD, STEP, ZERO, AGAIN, BACKWARD, STEP)
-        assert world.run(msgspec.structs.replace(case, schedule=usual)).status is Status.PASS
+    usual = (FORWARD, BACKWARD, STEP, ZERO, AGAIN, BACKWARD, STEP)
+    assert (
+        faulty("restores_zeroed_gradients", msgspec.structs.replace(case, schedule=usual)).status
+        is Status.PASS
+    )
 
 
 @pytest.mark.parametrize(
@@ -840,21 +865,22 @@ def test_a_fault_of_one_moment_shows_where_a_call_comes_at_that_moment_only() ->
     ],
 )
 def test_a_fault_of_an_optimizer_option_shows_where_a_case_has_that_option_only(
+    faulty: Faulty,
     fault: str,
 ) -> None:
     case = DIVERGENCES[fault].case
-    with faulty_world(fault, case) as world:
-        plain = msgspec.structs.replace(case, optimizer=Optimizer())
-        assert world.run(plain).status is Status.PASS
+    plain = msgspec.structs.replace(case, optimizer=Optimizer())
+    assert faulty(fault, plain).status is Status.PASS
 
 
 @pytest.mark.parametrize("fault", ["weights_by_own_tokens", "ddp_detaches_input_gradients"])
-def test_a_fault_of_a_loss_shows_where_a_case_has_that_loss_only(fault: str) -> None:
+def test_a_fault_of_a_loss_shows_where_a_case_has_that_loss_only(
+    faulty: Faulty, fault: str
+) -> None:
     case = DIVERGENCES[fault].case
-    with faulty_world(fault, case) as world:
-        for loss in ("sum", "dot", "mean_square"):
-            other = msgspec.structs.replace(case, loss=loss)
-            assert world.run(other).status is Status.PASS
+    for loss in ("sum", "dot", "mean_square"):
+        other = msgspec.structs.replace(case, loss=loss)
+        assert faulty(fault, other).status is Status.PASS
 
 
 @pytest.mark.parametrize(
@@ -864,10 +890,9 @@ def test_a_fault_of_a_loss_shows_where_a_case_has_that_loss_only(fault: str) -> 
         "average_of_shards_stays",
     ],
 )
-def test_a_fault_of_an_op_shows_where_a_case_has_it_only(fault: str) -> None:
+def test_a_fault_of_an_op_shows_where_a_case_has_it_only(faulty: Faulty, fault: str) -> None:
     case = DIVERGENCES[fault].case
-    with faulty_world(fault, case) as world:
-        assert world.run(msgspec.structs.replace(case, schedule=ONE_STEP)).status is Status.PASS
+    assert faulty(fault, msgspec.structs.replace(case, schedule=ONE_STEP)).status is Status.PASS
 
 
 def test_a_rank_that_raises_is_named_and_its_peer_shows_where_it_waits() -> None:
@@ -904,42 +929,43 @@ def test_a_hang_is_recognised_at_its_deadline_with_the_stack_of_every_rank(
     assert four_ranks.run(case).status is Status.PASS
 
 
-def test_a_doubled_gradient_is_found_in_half_precision_too(four_ranks: World) -> None:
+def test_a_doubled_gradient_is_found_in_half_precision_too(
+    faulty: Faulty, four_ranks: World
+) -> None:
     case = in_precision(Precision(param="bfloat16"), schedule=(FORWARD, BACKWARD), mesh=3)
-    with faulty_world("wrong_gradient", case) as world:
-        verdict = world.run(case)
+    verdict = faulty("wrong_gradient", case)
     assert_found(verdict, Planted(case, f"{DIVERGED}/gradient", BACKWARD_AT, "a.bias"))
     assert verdict.rung == "precision"
     assert four_ranks.run(case).status is Status.PASS
 
 
-def test_an_error_of_a_few_units_that_stays_in_float64_is_found() -> None:
+def test_an_error_of_a_few_units_that_stays_in_float64_is_found(faulty: Faulty) -> None:
     case = make_case(schedule=(FORWARD, BACKWARD), mesh=4)
-    with faulty_world("slightly_wrong_gradient", case) as world:
-        verdict = world.run(case)
+    verdict = faulty("slightly_wrong_gradient", case)
     assert_found(verdict, Planted(case, f"{DIVERGED}/gradient", BACKWARD_AT, "a.bias"))
 
 
-def test_what_an_order_of_summation_explains_is_no_finding_where_orders_differ() -> None:
+def test_what_an_order_of_summation_explains_is_no_finding_where_orders_differ(
+    faulty: Faulty,
+) -> None:
     case = make_case(mesh=4)
-    with faulty_world("one_unit_wrong_gradient", case) as world:
-        verdict = world.run(case)
-        assert (verdict.status, verdict.rung) == (Status.PASS, "bounded")
+    verdict = faulty("one_unit_wrong_gradient", case)
+    assert (verdict.status, verdict.rung) == (Status.PASS, "bounded")
 
 
-def test_a_rounding_unit_is_a_finding_before_the_first_op_that_rounds(four_ranks: World) -> None:
+def test_a_rounding_unit_is_a_finding_before_the_first_op_that_rounds(
+    faulty: Faulty, four_ranks: World
+) -> None:
     """The step does, by a learning rate that is no power of two; what comes before it is exact."""
     case = msgspec.structs.replace(EXACT, optimizer=Optimizer(lr=0.1))
-    with faulty_world("one_unit_wrong_gradient", case) as world:
-        verdict = world.run(case)
+    verdict = faulty("one_unit_wrong_gradient", case)
     assert_found(verdict, Planted(case, f"{DIVERGED}/gradient", BACKWARD_AT, "a.bias", "exact"))
     assert four_ranks.run(case).status is Status.PASS
 
 
-def test_two_engines_that_agree_against_the_reference_accuse_the_reference() -> None:
+def test_two_engines_that_agree_against_the_reference_accuse_the_reference(faulty: Faulty) -> None:
     case = make_case()
-    with faulty_world("reference_wrong_gradient", case) as world:
-        verdict = world.run(case)
+    verdict = faulty("reference_wrong_gradient", case)
     assert verdict.status is Status.INFRA
     assert {finding.engine for finding in verdict.findings} == {"reference"}
 
@@ -954,25 +980,23 @@ def test_a_state_that_was_never_lost_accuses_the_harness() -> None:
     ]
 
 
-def test_a_fault_that_a_refusal_of_another_engine_hides_is_found() -> None:
+def test_a_fault_that_a_refusal_of_another_engine_hides_is_found(faulty: Faulty) -> None:
     case = make_case(freezes=(Freeze(target=ROOT),), schedule=(FORWARD, BACKWARD, STEP, ZERO))
-    with faulty_world("wrong_output", case) as world:
-        verdict = world.run(case)
+    verdict = faulty("wrong_output", case)
     assert verdict.signature == f"{DIVERGED}/output"
     assert verdict.notes["ddp"].startswith("refused: ")
 
 
-def test_an_order_that_fsdp1_does_not_check_breaks_what_a_case_expects() -> None:
+def test_an_order_that_fsdp1_does_not_check_breaks_what_a_case_expects(faulty: Faulty) -> None:
     cases = [row.cells[0].case for row in exec_order.ROWS if row.id in ("E1", "E2")]
-    with faulty_world("fsdp1_checks_no_order", cases[0]) as world:
-        for case in cases:
-            verdict = world.run(case)
-            assert (verdict.status, verdict.signature) == (
-                Status.DIVERGENCE,
-                "divergence/fsdp1/expectation",
-            )
-            assert verdict.findings[0].op == case.expect[0].op
-            assert verdict.findings[0].observed in ("no error", "no warning")
+    for case in cases:
+        verdict = faulty("fsdp1_checks_no_order", case)
+        assert (verdict.status, verdict.signature) == (
+            Status.DIVERGENCE,
+            "divergence/fsdp1/expectation",
+        )
+        assert verdict.findings[0].op == case.expect[0].op
+        assert verdict.findings[0].observed in ("no error", "no warning")
 
 
 def test_every_fault_is_planted_somewhere() -> None:

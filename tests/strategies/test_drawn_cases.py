@@ -54,7 +54,7 @@ def test_no_case_is_drawn_twice(sample, streams):
     drawn = [case for case, _ in streams.each(cuda=False)]
     minimal = drawn[0]
     others = [case for case in drawn if case != minimal]
-    assert drawn.count(minimal) == len(drawn) / 100  # each stream begins with it
+    assert drawn.count(minimal) == len(drawn) / streams.LENGTH  # each begins with it
     assert len(set(others)) == len(others)
 
 

@@ -35,7 +35,6 @@ class Reference(Engine):
     """Not DDP: DDP is an engine under test, and its reducer is fixed at construction."""
 
     name: ClassVar[str] = "reference"
-    is_judged: ClassVar[bool] = False
 
     def __init__(self, case: Case, mesh: RankMesh, dtype: torch.dtype) -> None:
         super().__init__(case, mesh, dtype)

@@ -8,12 +8,12 @@ def apply() -> None:
 
     def wrong(self, *args, **kwargs):
         init(self, *args, **kwargs)
-        self.register_comm_hook(None, summed)
+        self.register_comm_hook(self.process_group, summed)
 
-    def summed(state, bucket):
+    def summed(group, bucket):
         import torch.distributed as dist
 
-        future = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+        future = dist.all_reduce(bucket.buffer(), group=group, async_op=True).get_future()
         return future.then(lambda f: f.value()[0])
 
     DistributedDataParallel.__init__ = wrong
