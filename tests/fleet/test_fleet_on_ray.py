@@ -151,3 +151,27 @@ def test_agents_and_heads_that_are_killed_go_on_where_they_were(tmp_path, cluste
         sessions = history.sessions()
     assert {session.campaign for session in sessions} == {1}
     assert len(sessions) == 3
+
+
+def test_worlds_over_two_nodes_find_a_bug_and_get_another_node_for_one_that_is_lost(
+    tmp_path, cluster
+):
+    options = ("--engine", "fully_shard", "--preload", WRONG_GRADIENT, "--no-shrink")
+    fleet = Fleet(tmp_path, cluster.address, *options, "--world-nodes", 2)
+    fleet.until(lambda: fleet.said("worlds need 2 nodes, and 1 can be had"))
+    lending = cluster.add_node(**NODE)
+    fleet.until(lambda: any(state.claims for state in fleet.states().values()))
+    cluster.remove_node(lending)
+    fleet.until(lambda: fleet.said("waits for another node"))
+    cluster.add_node(**NODE)
+    fleet.until(lambda: done(fleet.corpus))
+    assert ran("fleet", "stop", fleet.corpus).code == 0
+    assert fleet.ended() == 1
+    (file,) = findings(fleet.corpus)
+    entry = read_entry(file)
+    assert entry.signature == "divergence/fully_shard/gradient"
+    assert len(fleet.said("lends its ranks")) == 2
+    assert len(fleet.states()) == 1
+    with History(fleet.slot(0) / "corpus" / JOURNAL_FILE) as history:
+        assert {session.campaign for session in history.sessions()} == {1}
+        assert len(history.sessions()) == 2
