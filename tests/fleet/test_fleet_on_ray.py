@@ -26,7 +26,7 @@ cluster_utils = pytest.importorskip("ray.cluster_utils")
 
 WRONG_GRADIENT = Path(__file__).parents[1] / "planted" / "faults" / "wrong_gradient.py"
 NODE = {"num_cpus": 1, "object_store_memory": 80_000_000}
-SECONDS = 150.0
+SECONDS = 300.0
 
 
 @pytest.fixture(scope="module")
