@@ -11,6 +11,7 @@ import dataclasses
 import logging
 import math
 import os
+import re
 import secrets
 import socket
 import time
@@ -101,6 +102,7 @@ def run_fleet(options: FleetOptions) -> int:
 def _connected(address: str) -> Iterator[None]:
     """A driver of the cluster at ``address``; raises :class:`UsageError` where there is none."""
     place = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
+    where = "on this machine" if place == "auto" else f"at {place}"
     remedy = "start one (ray start --head), or give the --address of one"
     host, _, port = place.rpartition(":")
     if place != "auto" and not (host and port.isdigit()):
@@ -109,10 +111,13 @@ def _connected(address: str) -> Iterator[None]:
         if place != "auto":  # Ray itself looks for it for more than five minutes
             socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
         ray.init(address=place, log_to_driver=False, logging_level=logging.CRITICAL)
-    except (OSError, RuntimeError) as error:
-        why = f": {_first_line(error)}" if not isinstance(error, OSError) else ""
-        where = "on this machine" if place == "auto" else f"at {place}"
-        raise UsageError(f"there is no Ray cluster {where}{why}", remedy) from None
+    except OSError:
+        raise UsageError(f"there is no Ray cluster {where}", remedy) from None
+    except RuntimeError as error:
+        raise UsageError(
+            f"the Ray cluster {where} cannot be used: {' '.join(str(error).split())}",
+            "use the same Python and the same Ray as its nodes",
+        ) from None
     try:
         yield
     finally:
@@ -204,7 +209,7 @@ class _Head:
         with contextlib.suppress(FuzzshardError):
             write_atomic(self._stop_file, b"")
         why = "interrupted" if self._interrupted else f"{self._stop_file} is there"
-        self._say(f"{why}: {len(self._in('running'))} campaigns are ending")
+        self._say(f"{why}: {len(self._running())} campaigns are ending")
         for member in self._in("starting", "running"):
             member.due = 0.0
             if member.state == "starting" and member.doing in ("greet", "wait"):
@@ -292,7 +297,7 @@ class _Head:
         if member.agent is not None:
             ray.kill(member.agent)
         member.agent = member.call = None
-        member.state, member.position, member.due = "starting", 0, 0.0
+        member.state, member.doing, member.position, member.due = "starting", "greet", 0, 0.0
         if self._is_stopping:
             member.state = "lost"
 
@@ -429,8 +434,8 @@ class _Head:
 
     def _lose_agent(self, member: _Member, error: RayError) -> None:
         """Makes another agent for a node whose agent is gone, unless that never works."""
-        if "No module named 'fuzzshard" in str(error):
-            self._say(f"{member.label} is left out: it has no fuzzshard; install it there")
+        if lacks := re.search(r"No module named '([^'.]+)", str(error)):
+            self._say(f"{member.label} is left out: it has no {lacks[1]}; install fuzzshard there")
             self._leave(member, "left out")
             return
         member.attempts += 1
@@ -464,6 +469,10 @@ class _Head:
     def _waiting(self) -> list[_Member]:
         """The nodes that lack others for a campaign."""
         return [member for member in self._in("starting") if member.doing == "wait"]
+
+    def _running(self) -> list[_Member]:
+        """The nodes that run a campaign."""
+        return [member for member in self._in("running") if member.leader is member]
 
     def _busy(self) -> list[_Member]:
         waiting = self._waiting()

@@ -104,6 +104,21 @@ def done(corpus: Path) -> list[Path]:
     return [file for file in findings(corpus) if read_entry(file).confirmed is not None]
 
 
+def test_a_cluster_of_another_python_is_refused_in_one_line(tmp_path, cluster):
+    words = ["fleet", "run", "--address", cluster.address, "--corpus", str(tmp_path / "corpus")]
+    program = (
+        "import ray._private.utils as utils; from fuzzshard import cli\n"
+        "utils.compute_version_info = lambda: ('2.0.0', '3.10.0')\n"
+        f"cli.main({words})"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.returncode == 2
+    (line,) = ended.stderr.splitlines()
+    assert "Version mismatch" in line
+    assert "Python: 3.10.0" in line
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_finding_is_shrunk_once_is_in_the_corpus_and_known_to_the_other_node(tmp_path, cluster):
     options = ("--engine", "fully_shard", "--preload", WRONG_GRADIENT)
     fleet = Fleet(tmp_path, cluster.address, *options)
