@@ -55,6 +55,7 @@ LEASE_SECONDS = 300.0
 """An agent that nobody has called for as long ends, and its campaign with it: the head has given
 it up.
 """
+LOG_FILE = "run.log"
 TAIL_BYTES = 4000
 
 
@@ -244,7 +245,7 @@ class Agent:
 
     def _start_host(self, listen: str) -> str:
         """The address at which this node lends its ranks from now on; nothing if it cannot."""
-        before = self._log.stat().st_size if self._log.exists() else 0
+        before = self._log.stat().st_size
         words = ["host", "--listen", listen, "--secret-file", self._secret_file()]
         self._host = self._guarded([sys.executable, "-m", "fuzzshard", *words])
         while self._host.poll() is None:
@@ -289,7 +290,7 @@ class Agent:
 
     @property
     def _log(self) -> Path:
-        return self._slot / "run.log"
+        return self._slot / LOG_FILE
 
     def _code(self) -> int | None:
         code = None if self._campaign is None else self._campaign.poll()
@@ -341,6 +342,7 @@ def _take_slot(job: Job, prefix: str) -> tuple[Path, IO[str]]:
                 lock.truncate(0)
                 lock.write(f"{job.session} {job.node}")
                 lock.flush()
+                (slot / LOG_FILE).touch()
                 return slot, lock
     except OSError as error:
         raise InfraError(
