@@ -82,6 +82,8 @@ def test_every_call_needs_the_secret(tmp_path):
         agent.join("another", job(tmp_path))
     with pytest.raises(InvalidMessage):
         agent.sync("", {}, False)
+    with pytest.raises(InvalidMessage):
+        agent.lend("another", job(tmp_path), "127.0.0.1:0")
     assert not list(tmp_path.iterdir())
     assert agent.greet(SECRET)[1] == versions()
 
