@@ -6,6 +6,9 @@ At the end the fleet is left alone until the planted fault is in its corpus, and
 the head's figures are held against the journals of all nodes, those against what the campaigns
 said, the corpus against the findings of all nodes, and no process may be left. Exit code 1 if
 anything is wrong. Needs Ray.
+
+For example, as a test of a release, on 32 cores:
+  python benchmarks/fleet_chaos.py --time 20m --nodes 4
 """
 
 from __future__ import annotations
@@ -47,9 +50,18 @@ class Chaos:
 
     def __init__(self, folder: Path, nodes: Nodes, options: list[object], args: Any) -> None:
         self._folder, self._nodes, self._options = folder, nodes, options
-        self._most_nodes = args.nodes + 1
+        self._fewest_nodes, self._most_nodes = max(2, args.world_nodes), args.nodes + 1
         self._rng = random.Random(args.seed)
-        self.happened: Counter[str] = Counter()
+        self._misfortunes = {
+            "ranks killed": lambda: self._kill(self._ranks()),
+            "campaigns killed": lambda: self._kill(self._with("fuzzshard", "run")),
+            "agents killed": lambda: self._kill(self._agents()),
+            "heads killed": lambda: self._kill([psutil.Process(self.fleet.process.pid)]),
+            "raylets killed": lambda: self._take_away(self._nodes.kill),
+            "nodes removed": lambda: self._take_away(self._nodes.remove),
+            "nodes added": self._add,
+        }
+        self.happened = Counter(dict.fromkeys(self._misfortunes, 0))
         self.wrong: list[str] = []
         self.fleet = self._begin()
 
@@ -68,17 +80,7 @@ class Chaos:
         if not self.fleet.running():
             self._begin_again()
             return "the head is started again"
-        name, misfortune = self._rng.choice(
-            [
-                ("rank killed", lambda: self._kill(self._ranks())),
-                ("campaign killed", lambda: self._kill(self._with("fuzzshard", "run"))),
-                ("agent killed", lambda: self._kill(self._agents())),
-                ("head killed", lambda: self._kill([psutil.Process(self.fleet.process.pid)])),
-                ("raylet killed", lambda: self._take_away(self._nodes.kill)),
-                ("node removed", lambda: self._take_away(self._nodes.remove)),
-                ("node added", self._add),
-            ]
-        )
+        name, misfortune = self._rng.choice(list(self._misfortunes.items()))
         happened = False
         with contextlib.suppress(psutil.NoSuchProcess):
             happened = misfortune()
@@ -90,7 +92,7 @@ class Chaos:
 
         Raises :class:`InfraError` where that takes too long.
         """
-        while len(self._nodes.running) < 2:
+        while len(self._nodes.running) < self._fewest_nodes:
             self._nodes.add()
         if not self.fleet.running():
             self._begin_again()
@@ -213,29 +215,36 @@ def check_totals(fleet: Fleet) -> list[str]:
     return wrong
 
 
-def check_findings(fleet: Fleet) -> list[str]:
-    """The corpus of the head against the findings of all nodes."""
-    had = entries_in(fleet.corpus)
-    signatures = {entry.signature for entry in had}
-    wrong = [
+def lost_findings(fleet: Fleet) -> list[str]:
+    """What any node has confirmed, and the corpus of the head lacks."""
+    had = {entry.signature for entry in entries_in(fleet.corpus)}
+    return [
         f"{slot.name}: {entry.signature} is confirmed and not in the corpus of the head"
         for slot in fleet.slots()
         for entry in entries_in(slot / "corpus")
-        if entry.confirmed is not None and entry.signature not in signatures
+        if entry.confirmed is not None and entry.signature not in had
     ]
+
+
+def doubled_findings(fleet: Fleet) -> list[str]:
+    """What the corpus of the head has twice; the planted fault counts by its signature."""
+    had = entries_in(fleet.corpus)
     keys = Counter(finding_key(entry.signature, entry.case) for entry in had)
-    wrong += [f"{name} is there twice" for (name, _), times in keys.items() if times > 1]
-    if (planted := sum(entry.signature == SIGNATURE for entry in had)) != 1:
-        wrong.append(f"the planted fault is {planted} times in the corpus of the head")
-    return wrong
+    doubled = [f"{name} is there twice" for (name, _), times in keys.items() if times > 1]
+    if (planted := sum(entry.signature == SIGNATURE for entry in had)) > 1:
+        doubled.append(f"the planted fault is {planted} times in the corpus of the head")
+    return doubled
 
 
 def summary(chaos: Chaos) -> dict[str, Any]:
     """What happened, in figures."""
-    slots = chaos.fleet.slots()
-    sessions = shrunk = 0
+    fleet = chaos.fleet
+    slots = fleet.slots()
+    sessions = shrunk = written = told = 0
     for slot in slots:
+        told += sum(event["event"] == "case_judged" for event in said(slot))
         with journal(slot) as history:
+            written += history.counts(1).total()
             sessions += len(history.sessions())
             shrunk += sum(
                 told.event.signature == SIGNATURE and not told.event.duplicate
@@ -245,10 +254,19 @@ def summary(chaos: Chaos) -> dict[str, Any]:
         **chaos.happened,
         "nodes with a campaign": len(slots),
         "sessions": sessions,
-        "cases": chaos.fleet.status().cases,
-        "findings in the corpus": len(entries_in(chaos.fleet.corpus)),
+        "cases judged, by all journals": written,
+        "cases judged, as campaigns said": told,
+        "cases judged, as the head counts": fleet.status().cases,
+        "findings in the corpus": len(entries_in(fleet.corpus)),
         "times that the planted fault was shrunk": shrunk,
     }
+
+
+def words(process: psutil.Process) -> list[str]:
+    """What was called; nothing of a process that has just ended."""
+    with contextlib.suppress(psutil.Error):
+        return process.cmdline()
+    return []
 
 
 def make_table(result: dict[str, Any]) -> Table:
@@ -287,6 +305,7 @@ def main() -> int:
     )
     parser.add_argument("--engine", default="", help="test this engine only, which is faster")
     parser.add_argument("--nodes", type=int, default=2, help="nodes at the beginning")
+    parser.add_argument("--world-nodes", type=int, default=1, help="nodes that share each world")
     parser.add_argument("--folder", type=Path, help="where to leave it; by default thrown away")
     args = parser.parse_args()
     console = make_console(args)
@@ -296,18 +315,32 @@ def main() -> int:
         options = ["--seed", args.seed, "--device", args.device, "--world-size", args.world_size]
         folder = (args.folder or Path(temporary)).absolute()
         folder.mkdir(exist_ok=True)
-        options += ["--preload", FAULT, *(("--engine", args.engine) if args.engine else ())]
+        options += [
+            "--world-nodes",
+            args.world_nodes,
+            "--preload",
+            FAULT,
+            *(("--engine", args.engine) if args.engine else ()),
+        ]
         chaos = Chaos(folder, nodes, options, args)
         try:
             wrong = torment(chaos, args, console)
         finally:
             if chaos.fleet.running():
                 chaos.fleet.process.kill()
-        wrong += [f"process {p.pid} is left: {p.cmdline()}" for p in chaos.fleet.left()]
-        for slot in chaos.fleet.slots():
-            wrong += check_slot(slot)
-        wrong += check_totals(chaos.fleet) + check_findings(chaos.fleet)
-        result = summary(chaos)
+        fleet = chaos.fleet
+        left = [f"process {process.pid} is left: {words(process)}" for process in fleet.left()]
+        totals = [problem for slot in fleet.slots() for problem in check_slot(slot)]
+        totals += check_totals(fleet)
+        lost, doubled = lost_findings(fleet), doubled_findings(fleet)
+        result = {
+            **summary(chaos),
+            "totals that differ": len(totals),
+            "confirmed findings lost": len(lost),
+            "findings doubled": len(doubled),
+            "processes left": len(left),
+        }
+        wrong += totals + lost + doubled + left
     console.print(make_table(result))
     return tell_wrong(wrong, result, args, console)
 

@@ -43,9 +43,12 @@ class Nodes:
     def __exit__(self, *raised: object) -> None:
         self._cluster.shutdown()
 
-    def add(self) -> None:
-        """One more node."""
-        self.running.append(self._cluster.add_node(num_cpus=1, **_MEMORY))
+    def add(self, gpus: Sequence[int] = ()) -> None:
+        """One more node, which has these CUDA devices of the machine."""
+        visible = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus))} if gpus else None
+        self.running.append(
+            self._cluster.add_node(num_cpus=1, num_gpus=len(gpus), env_vars=visible, **_MEMORY)
+        )
 
     def remove(self, node: Any) -> None:
         """Ends a node in order."""

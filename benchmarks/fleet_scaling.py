@@ -1,10 +1,17 @@
 """Measures how the cases per second of a fleet grow with its nodes, and what its head costs.
 
-Each node is a Ray node on this machine, with a campaign of one world on the CPU. Cases are drawn
-as in any fleet, so every node has others. Counted is what is judged between the first verdict of
-the last node to begin and ``--seconds`` later. The processor time of the head is that of ``fleet
-run``, all its threads included, and not that of Ray's own processes. Needs Ray, and a core for
-each rank and each campaign: other nodes must not take what a node needs.
+Each node is a Ray node on this machine, with a campaign of one world. On the CPU, nodes bring a
+core for each rank with them. With ``--device cuda`` they share the ``--gpus`` of the machine
+equally, so each fleet has all of these, and ranks share a GPU where a node has fewer GPUs than a
+world has ranks.
+
+Cases are drawn as in any fleet, so every node has others. Counted is what is judged between the
+first verdict of the last node to begin and ``--seconds`` later. The processor time of the head is
+that of ``fleet run``, all its threads included, and not that of Ray's own processes. Needs Ray,
+and a core for each rank and each campaign: other nodes must not take what a node needs.
+
+For example, one node with both GPUs of a machine, and two with one each:
+  python benchmarks/fleet_scaling.py --device cuda --nodes 1,2
 """
 
 from __future__ import annotations
@@ -19,16 +26,21 @@ from common import make_console, make_parser, print_json, run_main
 from fleet_cluster import Fleet, Nodes, journal
 from rich.table import Table
 
-from fuzzshard.errors import EXIT_CLEAN, InfraError
+from fuzzshard.errors import EXIT_CLEAN, InfraError, UsageError
+from fuzzshard.world.device import cuda_devices
 
 JOIN_SECONDS = 180.0
 END_SECONDS = 150.0
 
 
 class Row(NamedTuple):
-    """One fleet; ``head_ms`` is the processor time of its head in milliseconds per case."""
+    """One fleet, each of whose nodes has ``gpus``; ``head_ms`` is the processor time of its head
+    in milliseconds per case. ``efficiency`` is the rate against that of the first fleet with as
+    many GPUs, or on the CPU with as many nodes.
+    """
 
     nodes: int
+    gpus: int
     cases: int
     per_second: float
     per_node: float
@@ -49,11 +61,14 @@ def judged(fleet: Fleet) -> list[int]:
 
 def measure(num_nodes: int, args: Any) -> Row:
     """A fleet of so many nodes; its efficiency is not known yet."""
+    each = args.gpus // num_nodes if args.device == "cuda" else 0
     with tempfile.TemporaryDirectory(prefix="fuzzshard-scaling-") as folder, Nodes() as nodes:
-        for _ in range(num_nodes):
-            nodes.add()
-        options = ["--seed", args.seed, "--device", "cpu", "--world-size", args.world_size]
+        for number in range(num_nodes):
+            nodes.add(range(number * each, (number + 1) * each))
+        options = ["--seed", args.seed, "--device", args.device, "--world-size", args.world_size]
         options += ["--mends", "on", "--no-shrink"]
+        if each:
+            options += ["--ranks-per-device", -(-args.world_size // each)]
         fleet = Fleet(Path(folder), nodes.address, options)
         try:
             fleet.wait_until(
@@ -76,6 +91,7 @@ def measure(num_nodes: int, args: Any) -> Row:
     cases = after - before
     return Row(
         nodes=num_nodes,
+        gpus=each,
         cases=cases,
         per_second=cases / seconds,
         per_node=cases / seconds / num_nodes,
@@ -94,11 +110,21 @@ def seconds_of(process: psutil.Process) -> float:
 def make_table(rows: list[Row]) -> Table:
     """The rows for people."""
     table = Table(title="Cases per second of a fleet", title_justify="left")
-    for name in ("nodes", "cases", "cases/s", "per node", "efficiency", "head ms/case", "head"):
+    for name in (
+        "nodes",
+        "GPUs each",
+        "cases",
+        "cases/s",
+        "per node",
+        "efficiency",
+        "head ms/case",
+        "head",
+    ):
         table.add_column(name, justify="right")
     for row in rows:
         table.add_row(
             str(row.nodes),
+            str(row.gpus),
             str(row.cases),
             f"{row.per_second:.2f}",
             f"{row.per_node:.2f}",
@@ -114,12 +140,21 @@ def main() -> int:
     parser = make_parser(__doc__, world_size=2)
     parser.add_argument("--nodes", default="1,2,4", help="sizes of fleets")
     parser.add_argument("--seconds", type=float, default=120.0, help="how long each is counted")
+    parser.add_argument("--gpus", type=int, default=cuda_devices(), help="GPUs of all nodes")
+    parser.set_defaults(device="cpu")
     args = parser.parse_args()
+    sizes = [int(size) for size in args.nodes.split(",")]
+    if args.device == "cuda" and (not args.gpus or any(args.gpus % size for size in sizes)):
+        raise UsageError(
+            f"{args.nodes} nodes cannot share {args.gpus} GPUs equally", "give other --nodes"
+        )
     console = make_console(args)
     rows: list[Row] = []
-    for number in map(int, args.nodes.split(",")):
+    for number in sizes:
         row = measure(number, args)
-        rows.append(row._replace(efficiency=row.per_node / (rows or [row])[0].per_node))
+        first = (rows or [row])[0]
+        grown = 1.0 if row.gpus else row.nodes / first.nodes
+        rows.append(row._replace(efficiency=row.per_second / first.per_second / grown))
         console.print(f"{number} nodes: {rows[-1].per_second:.2f} cases per second")
     console.print(make_table(rows))
     if args.json:

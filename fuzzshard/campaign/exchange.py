@@ -17,6 +17,7 @@ import contextlib
 import dataclasses
 import os
 import re
+import secrets
 import shutil
 import socket
 import threading
@@ -52,12 +53,16 @@ from fuzzshard.events import Event, Exchanged
 STOP_FILE = "stop"
 SECONDS_BETWEEN = 10.0
 """How often a campaign looks what the others have."""
+GLANCE_SECONDS = 3.0
+"""How often it looks what they work on."""
 STARTING_SECONDS = 60.0
 ASKING_SECONDS = 5.0
 CLOSING_SECONDS = 10.0
 """How long a campaign waits for the exchange when it begins, before it works on a finding, and at
 the end.
 """
+HEARING_SECONDS = 30.0
+"""How long it waits until all others have heard what it wants to work on."""
 SILENT_SECONDS = 120.0
 """A campaign that has not written its file for as long is lost, and what it worked on is free."""
 
@@ -65,12 +70,17 @@ SILENT_SECONDS = 120.0
 class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     """One campaign, as it tells the others. ``claims`` are the signatures that it works on;
     ``ended`` is why it ended.
+
+    ``asks`` has those of the claims on which it does not work before all others have heard of
+    them, with a token for each, and ``heard`` the tokens of the others that it has read.
     """
 
     host: str
     pid: int
     corpus: str
     claims: tuple[str, ...] = ()
+    asks: dict[str, str] = {}
+    heard: tuple[str, ...] = ()
     ended: str = ""
 
 
@@ -138,13 +148,15 @@ def read_nodes(exchange: Path, now: float) -> list[NodeSeen]:
 
 @dataclasses.dataclass
 class _Question:
-    """Whether this campaign may work on ``signature``. ``too_late``: nobody waits for the answer
-    any more.
+    """Whether this campaign may work on ``signature``. ``asked`` is set once others can hear of
+    it, and ``too_late`` when nobody waits for the answer any more.
     """
 
     signature: str
+    token: str = dataclasses.field(default_factory=lambda: secrets.token_hex(4))
     may: bool = True
     too_late: bool = False
+    asked: threading.Event = dataclasses.field(default_factory=threading.Event)
     answered: threading.Event = dataclasses.field(default_factory=threading.Event)
 
 
@@ -179,13 +191,16 @@ class Exchange:
         self._given: set[str] = set()
         """Those of the claims whose work is over, and whose end is not told yet."""
         self._questions: list[_Question] = []
+        self._open: list[_Question] = []
+        """Questions that others have not all heard of."""
         self._reason = ""
         self._at_home: dict[Path, _Told] = {}
         self._heard: dict[Path, _Told] = {}
         self._place = (0, 0)
         self._copied: set[str] = set()
         """The names of what this session has put into the folder of this campaign."""
-        self._others: Collection[NodeState] = ()
+        self._heard_tokens: tuple[str, ...] = ()
+        self._others: Collection[NodeSeen] = ()
         """The other campaigns that run, as far as is known."""
         self._seen = time.monotonic()
         """When that was looked up last."""
@@ -206,7 +221,8 @@ class Exchange:
         """Whether this campaign may work on ``signature``: not while another one does, as far as
         that can be found out.
 
-        Of two that ask at the same moment neither may, and both ask again later.
+        Returns at once where no other campaign runs, and else when all of them have heard of it.
+        Of several that ask at the same moment, that whose folder comes first by name may.
         """
         with self._changed:
             self._given.discard(signature)
@@ -215,7 +231,8 @@ class Exchange:
             self._claims.add(signature)
             self._questions.append(question := _Question(signature))
             self._changed.notify()
-        question.answered.wait(ASKING_SECONDS)
+        if question.asked.wait(ASKING_SECONDS):
+            question.answered.wait(HEARING_SECONDS)
         with self._changed:
             question.too_late = True
             return question.may
@@ -252,15 +269,21 @@ class Exchange:
         self._first.set()
         looked = time.monotonic()
         while not self._reason:
+            pause = max(0.0, looked + SECONDS_BETWEEN - time.monotonic())
+            if self._others or self._open:
+                pause = min(pause, GLANCE_SECONDS)
             with self._changed:
-                left = looked + SECONDS_BETWEEN - time.monotonic()
-                self._changed.wait_for(lambda: self._questions or self._reason, max(0.0, left))
+                self._changed.wait_for(lambda: self._questions or self._reason, pause)
                 questions, self._questions = self._questions, []
-            for question in questions:
-                self._answer(question)
-            if not self._reason and looked + SECONDS_BETWEEN <= time.monotonic():
+            if questions:
+                self._ask(questions)
+            elif not self._reason and looked + SECONDS_BETWEEN <= time.monotonic():
                 self._look()
                 looked = time.monotonic()
+            elif not self._reason:
+                self._glance()
+        for question in self._open:
+            question.answered.set()
         self._problems.clear()
         with self._trying():
             self._be_there()
@@ -269,23 +292,46 @@ class Exchange:
         if self._problems:
             self._say([])
 
-    def _answer(self, question: _Question) -> None:
-        """Says that this campaign works on it, looks whether another one has said so, and steps
-        back then.
-        """
+    def _ask(self, questions: Collection[_Question]) -> None:
+        """Says on what this campaign wants to work."""
+        self._open += questions
         self._problems.clear()
-        others: Collection[NodeState] = ()
         with self._trying():
             self._be_there()
             self._write_state()
-            others = self._look_around()
-        with self._changed:
-            is_free = not any(question.signature in state.claims for state in others)
-            if not (is_free or question.too_late):
-                question.may = False
-                self._claims.discard(question.signature)
-        question.answered.set()
-        if not question.may:
+            self._look_around()
+        self._answer(() if self._problems else self._others)
+        for question in questions:
+            question.asked.set()
+
+    def _glance(self) -> None:
+        """Hears who works on what."""
+        with self._trying():
+            self._look_around()
+            self._answer(self._others)
+
+    def _answer(self, others: Collection[NodeSeen]) -> None:
+        """Steps back from what others work on, and from what one of them asks for that comes
+        first by name. What all have heard of is free otherwise.
+        """
+        before = len(self._open)
+        for question in list(self._open):
+            signature = question.signature
+            theirs = [node for node in others if signature in node.state.claims]
+            is_heard = all(question.token in node.state.heard for node in others)
+            with self._changed:
+                is_theirs = any(
+                    signature not in node.state.asks or node.name < self._ours.name
+                    for node in theirs
+                )
+                if not (is_theirs or is_heard or question.too_late) and self._control.running():
+                    continue
+                if not question.too_late and (is_theirs or not is_heard):
+                    question.may = False
+                    self._claims.discard(signature)
+            self._open.remove(question)
+            question.answered.set()
+        if len(self._open) < before:
             with self._trying():
                 self._write_state()
 
@@ -306,12 +352,12 @@ class Exchange:
             self._be_there()
             is_there = True
             self._write_state()
-            self._others = self._look_around()
-            self._seen = time.monotonic()
+            self._look_around()
         if time.monotonic() - self._seen > SILENT_SECONDS:
             self._others = ()
         # Who has given a claim up by now has told what came of it, which is heard next.
-        waiting -= {signature for state in self._others for signature in state.claims}
+        waiting -= {signature for node in self._others for signature in node.state.claims}
+        self._answer(self._others)
         if is_there:
             with self._trying():
                 self._hear()
@@ -407,11 +453,14 @@ class Exchange:
         """Says that this campaign lives, and what it works on."""
         with self._changed:
             claims, reason = tuple(sorted(self._claims)), self._reason
+            asks = {question.signature: question.token for question in self._open}
         state = NodeState(
             host=socket.gethostname(),
             pid=os.getpid(),
             corpus=str(self._corpus.resolve()),
             claims=() if reason else claims,
+            asks={} if reason else asks,
+            heard=self._heard_tokens,
             ended=reason,
         )
         write_atomic(self._ours / NODE_FILE, msgspec.json.encode(state) + b"\n")
@@ -435,14 +484,21 @@ class Exchange:
         for signature in signatures:
             self._returned.extend(self._registry.return_from_elsewhere(signature))
 
-    def _look_around(self) -> list[NodeState]:
-        """The other campaigns that run, by what the clock of the file system says."""
+    def _look_around(self) -> None:
+        """Reads which other campaigns run, by what the clock of the file system says, and tells
+        them what it has heard.
+        """
         now = (self._ours / NODE_FILE).stat().st_mtime
-        return [
-            node.state
+        self._others = [
+            node
             for node in read_nodes(self._exchange, now)
             if node.name != self._ours.name and node.condition == "running"
         ]
+        self._seen = time.monotonic()
+        heard = tuple(sorted(t for node in self._others for t in node.state.asks.values()))
+        if heard != self._heard_tokens:
+            self._heard_tokens = heard
+            self._write_state()
 
 
 @dataclasses.dataclass(frozen=True)

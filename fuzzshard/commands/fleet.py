@@ -36,6 +36,7 @@ def run(
     corpus: Folder = DEFAULT_CORPUS,
     address: str = "auto",
     nodes: Nodes = "all",
+    world_nodes: int = 1,
     local: Annotated[Path | None, Parameter(show_default=False)] = None,
 ) -> int:
     """Run a campaign on each node of a Ray cluster, and gather what they find in one corpus.
@@ -51,6 +52,7 @@ def run(
     For example:
       fuzzshard fleet run --corpus fuzz --worlds auto --max-time 8h
       fuzzshard fleet run --corpus fuzz --address 10.0.0.1:6379 --nodes 4
+      fuzzshard fleet run --corpus fuzz --world-nodes 2 --require mesh:hsdp
 
     Parameters
     ----------
@@ -62,6 +64,9 @@ def run(
         The address of the cluster, HOST:PORT. auto finds the one of this machine.
     nodes
         How many nodes may take part at the same time.
+    world_nodes
+        How many nodes share each world. One of them runs the campaign, and
+        the ranks of each world lie on all of them in equal shares.
     local
         A folder on the local disk of every node, for its campaign. By default one in the folder
         for temporary files.
@@ -69,6 +74,10 @@ def run(
     words, seed = _words_of_run(options)
     if nodes != "all" and nodes < 1:
         raise UsageError(f"--nodes is {nodes}", "give more than 0, or leave it out")
+    if world_nodes < 1 or (nodes != "all" and nodes < world_nodes):
+        raise UsageError(
+            f"--world-nodes is {world_nodes}", "give at least 1, and not more than --nodes"
+        )
     # Read when Ray is imported: the head says itself which agents died.
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
     try:
@@ -86,6 +95,7 @@ def run(
             seed=seed,
             address=address,
             max_nodes=None if nodes == "all" else nodes,
+            world_nodes=world_nodes,
             local="" if local is None else str(local.absolute()),
         )
     )
@@ -159,8 +169,12 @@ def _words_of_run(options: tuple[str, ...]) -> tuple[tuple[str, ...], int | None
     for name in ("corpus", "exchange"):
         if name in asked:
             raise UsageError(f"every node of a fleet has its own --{name}", "leave it out")
-    if "hosts" in asked:
-        raise UsageError("each world of a fleet lies on one node", "leave out --hosts")
+    for name in ("hosts", "secret_file"):
+        if name in asked:
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(
+                f"a fleet makes its own {option}", "for worlds over nodes give --world-nodes"
+            )
     words: list[str] = []
     for name, value in asked.items():
         if name not in ("profile", "seed") and value is not None:

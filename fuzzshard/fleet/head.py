@@ -11,6 +11,7 @@ import dataclasses
 import logging
 import math
 import os
+import re
 import secrets
 import socket
 import time
@@ -63,7 +64,8 @@ _nodes_of_ray: Callable[[], list[dict[str, Any]]] = ray.nodes
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FleetOptions:
     """``options``, without a seed, are those of ``fuzzshard run`` on each node; ``max_nodes``
-    nodes at most take part at once.
+    nodes at most take part at once. ``world_nodes`` of them run one campaign, whose worlds lie on
+    all of these.
     """
 
     corpus: Path
@@ -71,6 +73,7 @@ class FleetOptions:
     seed: int | None = None
     address: str = "auto"
     max_nodes: int | None = None
+    world_nodes: int = 1
     local: str = ""
 
 
@@ -99,6 +102,7 @@ def run_fleet(options: FleetOptions) -> int:
 def _connected(address: str) -> Iterator[None]:
     """A driver of the cluster at ``address``; raises :class:`UsageError` where there is none."""
     place = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
+    where = "on this machine" if place == "auto" else f"at {place}"
     remedy = "start one (ray start --head), or give the --address of one"
     host, _, port = place.rpartition(":")
     if place != "auto" and not (host and port.isdigit()):
@@ -107,30 +111,39 @@ def _connected(address: str) -> Iterator[None]:
         if place != "auto":  # Ray itself looks for it for more than five minutes
             socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
         ray.init(address=place, log_to_driver=False, logging_level=logging.CRITICAL)
-    except (OSError, RuntimeError) as error:
-        why = f": {_first_line(error)}" if not isinstance(error, OSError) else ""
-        where = "on this machine" if place == "auto" else f"at {place}"
-        raise UsageError(f"there is no Ray cluster {where}{why}", remedy) from None
+    except OSError:
+        raise UsageError(f"there is no Ray cluster {where}", remedy) from None
+    except RuntimeError as error:
+        raise UsageError(
+            f"the Ray cluster {where} cannot be used: {' '.join(str(error).split())}",
+            "use the same Python and the same Ray as its nodes",
+        ) from None
     try:
         yield
     finally:
         ray.shutdown()
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class _Member:
     """A node of the cluster and its agent. ``call`` is the one in flight; the next one comes at
     ``due``. ``position`` is what its agent was given of what others told.
+
+    ``leader`` is the node whose campaign uses this one, at the address ``lends``; itself for one
+    that runs a campaign, and None for one that waits until there are enough for another campaign.
     """
 
     id: str
     label: str
+    address: str
     resources: Mapping[str, float]
     agent: Any = None
     call: Any = None
-    doing: Literal["greet", "place", "sync"] = "greet"
+    doing: Literal["greet", "wait", "lend", "place", "sync"] = "greet"
     state: Literal["starting", "running", "ended", "lost", "left out"] = "starting"
     name: str = ""
+    leader: _Member | None = None
+    lends: str = ""
     due: float = 0.0
     began: float = 0.0
     attempts: int = 0
@@ -172,6 +185,7 @@ class _Head:
                 for member in self._in("starting", "running"):
                     self._call(member)
                 self._hear()
+                self._form_groups()
                 self._gathered.save()
         for member in self._in("starting", "running"):
             self._say(f"{member.name or member.label} did not end in time and is killed")
@@ -195,10 +209,10 @@ class _Head:
         with contextlib.suppress(FuzzshardError):
             write_atomic(self._stop_file, b"")
         why = "interrupted" if self._interrupted else f"{self._stop_file} is there"
-        self._say(f"{why}: {len(self._in('running'))} campaigns are ending")
+        self._say(f"{why}: {len(self._running())} campaigns are ending")
         for member in self._in("starting", "running"):
             member.due = 0.0
-            if member.state == "starting" and member.doing == "greet":
+            if member.state == "starting" and member.doing in ("greet", "wait"):
                 self._leave(member, "left out")
 
     def _look_for_nodes(self) -> None:
@@ -210,6 +224,7 @@ class _Head:
             if member.id not in nodes:
                 self._lose(member, "its node is gone")
                 member.state = "lost"
+                self._dissolve(member)
         for id, node in nodes.items():
             resources = node["Resources"]
             has_room = resources.get("GPU", 0) >= 1 or resources.get("CPU", 0) >= 1
@@ -217,14 +232,74 @@ class _Head:
             limit = self._options.max_nodes or math.inf
             if has_room and id not in self._members and taking_part < limit:
                 label = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
-                self._members[id] = _Member(id, label, resources)
+                address = node["NodeManagerAddress"]
+                self._members[id] = _Member(id, label, address, resources)
         if not (self._members or self._gathered.has_nodes):
             raise UsageError("no node of the cluster has a CPU or a GPU", "add one")
-        is_left_alone = bool(self._in("lost")) or not self._members
-        waits = is_left_alone and not self._in("starting", "running", "ended")
+        there, number = self._waiting(), self._options.world_nodes
+        is_left_alone = bool(there or self._in("lost")) or not self._members
+        waits = is_left_alone and not (self._busy() or self._in("ended"))
         if waits and not self._waits:
-            self._say("no node is left; the fleet waits for one")
+            self._say(
+                f"worlds need {number} nodes, and {len(there)} can be had; the fleet waits"
+                if there
+                else "no node is left; the fleet waits for one"
+            )
         self._waits = waits
+
+    def _form_groups(self) -> None:
+        """Gives campaigns the nodes that they lack, and makes others of those that are left.
+
+        Where nobody is free, one of the campaigns that lack a node waits for another time.
+        """
+        missing = {m: self._missing(m) for m in self._in("starting", "running") if m.leader is m}
+        free = [member for member in self._waiting() if member.leader is None]
+        for leader, number in missing.items():
+            for member in free[:number]:
+                member.leader = leader
+            del free[:number]
+        while len(free) >= self._options.world_nodes:
+            for member in free[: self._options.world_nodes]:
+                member.leader = free[0]
+            del free[: self._options.world_nodes]
+        for member in self._waiting():
+            if member.leader is not None:
+                member.doing = "place" if member.leader is member else "lend"
+        lacking = [leader for leader in missing if self._missing(leader)]
+        if len(lacking) > 1 and not self._in("starting"):
+            self._begin_again(lacking[-1])
+
+    def _missing(self, leader: _Member) -> int:
+        """How many nodes its worlds lack."""
+        return self._options.world_nodes - 1 - len(self._lenders(leader))
+
+    def _lenders(self, leader: _Member) -> list[_Member]:
+        return [m for m in self._members.values() if m.leader is leader and m is not leader]
+
+    def _hosts(self, leader: _Member) -> tuple[str, ...] | None:
+        """Where its worlds lie beside its own node; None as long as a node is missing."""
+        hosts = tuple(member.lends for member in self._lenders(leader))
+        return None if self._missing(leader) or "" in hosts else hosts
+
+    def _dissolve(self, member: _Member) -> None:
+        """One that is gone, or taken for something else, has no group any more."""
+        leader, member.leader, member.lends = member.leader, None, ""
+        if leader is member:
+            for lender in self._lenders(member):
+                lender.leader = None
+                self._begin_again(lender)
+        elif leader is not None and not self._is_stopping:
+            self._say(f"{leader.name or leader.label} waits for another node")
+
+    def _begin_again(self, member: _Member) -> None:
+        """Ends what its agent does, and makes another one."""
+        self._dissolve(member)
+        if member.agent is not None:
+            ray.kill(member.agent)
+        member.agent = member.call = None
+        member.state, member.doing, member.position, member.due = "starting", "greet", 0, 0.0
+        if self._is_stopping:
+            member.state = "lost"
 
     def _call(self, member: _Member) -> None:
         """Calls the agent if it is time, and makes it if there is none."""
@@ -234,7 +309,7 @@ class _Head:
                 member.began = 0.0
                 self._say(f"{member.label}: waits until its GPUs or CPUs are free")
             return
-        if now < member.due:
+        if now < member.due or member.doing == "wait":
             return
         if member.agent is None:
             member.agent, member.doing, member.began = (
@@ -245,19 +320,23 @@ class _Head:
         if member.doing == "greet":
             member.call = member.agent.greet.remote(self._secret)
             return
+        job = Job(
+            options=self._options_of(member),
+            seed=self._options.seed,
+            local=self._options.local,
+            campaign=self._campaign,
+            session=self._session,
+            node=member.id,
+        )
         if member.doing == "place":
-            job = Job(
-                options=self._options_of(member),
-                seed=self._options.seed,
-                local=self._options.local,
-                campaign=self._campaign,
-                session=self._session,
-                node=member.id,
-            )
             member.call = member.agent.join.remote(self._secret, job)
-            return
-        told, member.position = self._gathered.since(member.position, member.name)
-        member.call = member.agent.sync.remote(self._secret, told, self._is_stopping)
+        elif member.doing == "lend":
+            listen = member.lends or _any_port(member.address)
+            member.call = member.agent.lend.remote(self._secret, job, listen)
+        else:
+            told, member.position = self._gathered.since(member.position, member.name)
+            hosts = self._hosts(member)
+            member.call = member.agent.sync.remote(self._secret, told, self._is_stopping, hosts)
 
     def _options_of(self, member: _Member) -> tuple[str, ...]:
         """Those of the campaign; one that returns goes on with what it began."""
@@ -290,6 +369,8 @@ class _Head:
             self._take_greeting(member, *answer)
         elif member.doing == "place":
             self._take_place(member, answer)
+        elif member.doing == "lend":
+            self._take_address(member, answer)
         else:
             self._take_report(member, answer)
 
@@ -298,7 +379,13 @@ class _Head:
             self._say(f"{host} is left out: {different}")
             self._leave(member, "left out")
             return
-        member.doing, member.due = "place", 0.0
+        member.doing, member.due = "wait", 0.0
+
+    def _take_address(self, member: _Member, address: str) -> None:
+        member.attempts = 0
+        if (member.state, member.lends) != ("running", address):
+            self._say(f"{member.label} lends its ranks at {address}: {_power(member.resources)}")
+        member.state, member.lends = "running", address
 
     def _take_place(self, member: _Member, joined: Joined) -> None:
         check_node_name(joined.name)
@@ -330,7 +417,9 @@ class _Head:
             lines = [line for line in report.log.splitlines() if line.startswith("fuzzshard:")]
             why = f": {lines[-1].removeprefix('fuzzshard:').strip()}" if lines else ""
             self._say(f"{member.name} ended with exit code {report.code}{why}")
-            self._leave(member, "ended")
+            for each in (*self._lenders(member), member):
+                each.leader, each.code = None, report.code
+                self._leave(each, "ended")
 
     def _fail(self, member: _Member, error: RayTaskError) -> None:
         """Leaves out a node whose agent cannot do what it was asked to; one that runs goes on."""
@@ -345,8 +434,8 @@ class _Head:
 
     def _lose_agent(self, member: _Member, error: RayError) -> None:
         """Makes another agent for a node whose agent is gone, unless that never works."""
-        if "No module named 'fuzzshard" in str(error):
-            self._say(f"{member.label} is left out: it has no fuzzshard; install it there")
+        if lacks := re.search(r"No module named '([^'.]+)", str(error)):
+            self._say(f"{member.label} is left out: it has no {lacks[1]}; install fuzzshard there")
             self._leave(member, "left out")
             return
         member.attempts += 1
@@ -359,26 +448,42 @@ class _Head:
         member.due = time.monotonic() + SECONDS_BETWEEN * (member.attempts - 1) ** 2
         if self._is_stopping:
             member.state = "lost"
+            self._dissolve(member)
 
     def _lose(self, member: _Member, why: str) -> None:
         if member.state == "running":
-            self._say(f"{member.name} is lost: {why}")
+            self._say(f"{member.name or member.label} is lost: {why}")
         member.agent = member.call = None
 
     def _leave(self, member: _Member, state: Literal["ended", "left out"]) -> None:
         """Ends the agent, which gives its GPUs and CPUs back."""
         member.state, member.call = state, None
-        ray.kill(member.agent)
+        if member.agent is not None:
+            ray.kill(member.agent)
         member.agent = None
+        self._dissolve(member)
 
     def _in(self, *states: str) -> list[_Member]:
         return [member for member in self._members.values() if member.state in states]
 
+    def _waiting(self) -> list[_Member]:
+        """The nodes that lack others for a campaign."""
+        return [member for member in self._in("starting") if member.doing == "wait"]
+
+    def _running(self) -> list[_Member]:
+        """The nodes that run a campaign."""
+        return [member for member in self._in("running") if member.leader is member]
+
+    def _busy(self) -> list[_Member]:
+        waiting = self._waiting()
+        return [m for m in self._in("starting", "running") if m not in waiting]
+
     def _is_over(self) -> bool:
         if self._is_stopping:
             return not self._in("starting", "running") or time.monotonic() > self._stop_by
-        is_idle = bool(self._members) and not self._in("starting", "running")
-        return is_idle and (bool(self._in("ended")) or not self._in("lost"))
+        if self._busy() or not self._members:
+            return False
+        return bool(self._in("ended")) or not (self._in("lost") or self._waiting())
 
     def _exit_code(self) -> int:
         codes = {member.code for member in self._in("ended")}
@@ -407,6 +512,10 @@ def _make_agent(member: _Member, secret: str) -> Any:
         num_cpus=cpus, num_gpus=gpus, max_restarts=0, scheduling_strategy=here
     )
     return made.remote(secret)
+
+
+def _any_port(address: str) -> str:
+    return f"[{address}]:0" if ":" in address else f"{address}:0"
 
 
 def _power(resources: Mapping[str, float]) -> str:

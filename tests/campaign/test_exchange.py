@@ -26,6 +26,7 @@ from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.store import CASE_FILE, SCRIPT_FILE
 from fuzzshard.errors import InfraError, UsageError
 from fuzzshard.events import Event, Exchanged, FindingHit, FindingSaved
+from fuzzshard.fleet.mirror import Snapshot, apply_changes, changes_since
 from fuzzshard.report.exchange import exchange_lines, read_exchange
 from fuzzshard.report.stats import stats_writer
 from fuzzshard.verdict import Verdict
@@ -36,7 +37,8 @@ ENDLESS = 10_000
 
 @pytest.fixture(autouse=True)
 def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fuzzshard.campaign.exchange.SECONDS_BETWEEN", 0.02)
+    for often in ("SECONDS_BETWEEN", "GLANCE_SECONDS"):
+        monkeypatch.setattr(f"fuzzshard.campaign.exchange.{often}", 0.02)
 
 
 @pytest.fixture
@@ -214,6 +216,46 @@ def test_of_two_that_ask_at_the_same_moment_none_goes_on_before_it_has_asked_aga
     assert not ran.of(FindingSaved)
 
 
+def test_of_two_that_find_the_same_before_they_can_hear_of_it_one_shrinks_it(tmp_path):
+    """Between their exchanges is a mirror that is late."""
+    exchanges = [tmp_path / name / "exchange" for name in "ab"]
+    names = [node_name(exchange.parent / "corpus") for exchange in exchanges]
+    found, met, over = threading.Barrier(2), threading.Event(), threading.Event()
+
+    def mirror() -> None:
+        told: list[Snapshot] = [{}, {}]
+        while not over.wait(0.3):
+            for i, (ours, theirs) in enumerate(((0, 1), (1, 0))):
+                changes, told[i] = changes_since(exchanges[ours] / names[ours], told[i])
+                apply_changes(exchanges[theirs] / names[ours], changes)
+
+    def verdict_of(case: Case) -> Verdict:
+        if case.seed == 1:
+            until(lambda: all(len(list(each.glob("*/node.json"))) == 2 for each in exchanges))
+            if not met.is_set():
+                found.wait(90)
+            met.set()
+            return divergence()
+        return slowly(case)
+
+    campaigns = []
+    for exchange in exchanges:
+        exchange.mkdir(parents=True)
+        corpus = exchange.parent / "corpus"
+        campaigns.append(InBackground(corpus, verdict_of, max_cases=ENDLESS, exchange=exchange))
+    for each in (*campaigns, mirroring := threading.Thread(target=mirror)):
+        each.start()
+    for each in campaigns:
+        until(lambda c=each: any(isinstance(e, FindingHit | FindingSaved) for e in c.heard))
+    for exchange in exchanges:
+        (exchange / "stop").touch()
+    ran = [each.ran() for each in campaigns]
+    over.set()
+    mirroring.join()
+    assert sorted(len(each.of(FindingSaved)) for each in ran) == [0, 1]
+    assert sorted(len(each.of(FindingHit)) for each in ran) == [0, 1]
+
+
 @pytest.mark.parametrize("is_empty", [True, False], ids=["an empty folder", "no folder"])
 def test_an_exchange_that_goes_away_ends_nothing_and_hears_of_all_when_it_is_back(
     tmp_path, is_empty
@@ -263,7 +305,7 @@ def test_an_exchange_that_hangs_does_not_keep_a_campaign_from_ending(
 
 def test_a_finding_is_worked_on_while_the_exchange_hangs(tmp_path, exchange, monkeypatch):
     never = threading.Event()
-    monkeypatch.setattr(Exchange, "_answer", lambda self, question: never.wait(60))
+    monkeypatch.setattr(Exchange, "_ask", lambda self, questions: never.wait(60))
     for waiting in ("ASKING_SECONDS", "CLOSING_SECONDS"):
         monkeypatch.setattr(f"fuzzshard.campaign.exchange.{waiting}", 0.1)
     ran = campaign(tmp_path / "a", fails_at(1), max_cases=3, exchange=exchange)

@@ -26,7 +26,7 @@ cluster_utils = pytest.importorskip("ray.cluster_utils")
 
 WRONG_GRADIENT = Path(__file__).parents[1] / "planted" / "faults" / "wrong_gradient.py"
 NODE = {"num_cpus": 1, "object_store_memory": 80_000_000}
-SECONDS = 150.0
+SECONDS = 300.0
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +104,21 @@ def done(corpus: Path) -> list[Path]:
     return [file for file in findings(corpus) if read_entry(file).confirmed is not None]
 
 
+def test_a_cluster_of_another_python_is_refused_in_one_line(tmp_path, cluster):
+    words = ["fleet", "run", "--address", cluster.address, "--corpus", str(tmp_path / "corpus")]
+    program = (
+        "import ray._private.utils as utils; from fuzzshard import cli\n"
+        "utils.compute_version_info = lambda: ('2.0.0', '3.10.0')\n"
+        f"cli.main({words})"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.returncode == 2
+    (line,) = ended.stderr.splitlines()
+    assert "Version mismatch" in line
+    assert "Python: 3.10.0" in line
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_finding_is_shrunk_once_is_in_the_corpus_and_known_to_the_other_node(tmp_path, cluster):
     options = ("--engine", "fully_shard", "--preload", WRONG_GRADIENT)
     fleet = Fleet(tmp_path, cluster.address, *options)
@@ -151,3 +166,27 @@ def test_agents_and_heads_that_are_killed_go_on_where_they_were(tmp_path, cluste
         sessions = history.sessions()
     assert {session.campaign for session in sessions} == {1}
     assert len(sessions) == 3
+
+
+def test_worlds_over_two_nodes_find_a_bug_and_get_another_node_for_one_that_is_lost(
+    tmp_path, cluster
+):
+    options = ("--engine", "fully_shard", "--preload", WRONG_GRADIENT, "--no-shrink")
+    fleet = Fleet(tmp_path, cluster.address, *options, "--world-nodes", 2)
+    fleet.until(lambda: fleet.said("worlds need 2 nodes, and 1 can be had"))
+    lending = cluster.add_node(**NODE)
+    fleet.until(lambda: any(state.claims for state in fleet.states().values()))
+    cluster.remove_node(lending)
+    fleet.until(lambda: fleet.said("waits for another node"))
+    cluster.add_node(**NODE)
+    fleet.until(lambda: done(fleet.corpus))
+    assert ran("fleet", "stop", fleet.corpus).code == 0
+    assert fleet.ended() == 1
+    (file,) = findings(fleet.corpus)
+    entry = read_entry(file)
+    assert entry.signature == "divergence/fully_shard/gradient"
+    assert len(fleet.said("lends its ranks")) == 2
+    assert len(fleet.states()) == 1
+    with History(fleet.slot(0) / "corpus" / JOURNAL_FILE) as history:
+        assert {session.campaign for session in history.sessions()} == {1}
+        assert len(history.sessions()) == 2
