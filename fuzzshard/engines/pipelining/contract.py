@@ -75,17 +75,6 @@ def _of_model(case: Case) -> Iterator[Exclusion]:
             "dropout: stages draw in another order than one forward after another",
             f"{_SCHEDULES}: the order of microbatches is that of the schedule",
         )
-    resharded = any(
-        not after.whole and not (after.whole_as_root and group.modules == ("",))
-        for group in case.wrap
-        for after in (group.after_forward(case.mesh.shard),)
-    )
-    if case.pipelining.does("zero_bubble") and resharded:
-        yield Exclusion(
-            "a zero bubble schedule with parameters that are resharded after forward: it looks "
-            "for the parameters of a backward among those that are registered then",
-            "test/distributed/test_composability.py, test_pp_fsdp: reshard_after_forward=False",
-        )
 
 
 def _of_schedule(case: Case) -> Iterator[Exclusion]:
