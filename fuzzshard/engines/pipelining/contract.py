@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from fuzzshard.case.batches import rows_of_batch
@@ -9,8 +10,9 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.schedule_state import follow
 from fuzzshard.case.stages import num_stages, shared_by_stages, stages
+from fuzzshard.engines.ddp import contract as ddp
 from fuzzshard.engines.exclusion import Exclusion
-from fuzzshard.engines.fully_shard import contract
+from fuzzshard.engines.fully_shard import contract as fully_shard
 from fuzzshard.parts.engines import BY_GROUPS
 from fuzzshard.parts.op import Op
 
@@ -20,14 +22,40 @@ _SCHEDULES = "torch/distributed/pipelining/schedules.py"
 
 
 def not_applicable(case: Case) -> Exclusion | None:
-    """Return why the documentation does not cover a case, or None; what ``fully_shard``'s does
-    not cover, or announces an error for, is not in a stage either.
+    """Return why the documentation does not cover a case, or None; what that of ``fully_shard`` or
+    DDP does not cover, or announces an error for, is not in a stage either.
     """
-    within = contract.not_applicable(case)
-    announced = (due for refusal in contract.REFUSALS for due in refusal.due(case, BY_GROUPS.name))
-    if within is None and next(announced, None) is not None:
-        within = Exclusion("fully_shard announces an error", "the contract of fully_shard")
-    return within or next(_of_model(case), None) or next(_of_schedule(case), None)
+    found = _of_replicas(case) if case.pipelining.does("replicates") else _of_shards(case)
+    return next(itertools.chain(found, _of_model(case), _of_schedule(case)), None)
+
+
+def _of_shards(case: Case) -> Iterator[Exclusion]:
+    if (within := fully_shard.not_applicable(case)) is not None:
+        yield within
+    if any(True for refusal in fully_shard.REFUSALS for _ in refusal.due(case, BY_GROUPS.name)):
+        yield Exclusion("fully_shard announces an error", "the contract of fully_shard")
+    if not case.root_is_wrapped or None in facts(case).owners.values():
+        yield Exclusion(
+            "a parameter that fully_shard does not manage in every stage: nothing averages it",
+            f"{_STAGE}, scale_grads: 'PP scales only for its own contribution (microbatches), but "
+            "relies on DP to scale further for DP degree'",
+        )
+
+
+def _of_replicas(case: Case) -> Iterator[Exclusion]:
+    if (within := ddp.not_applicable(case)) is not None:
+        yield within
+    if case.ddp.contexts("part") or case.ddp.does("finalized_by_user"):
+        yield Exclusion(
+            "DDP's join(), or backwards that are finalized by hand, within a schedule",
+            f"{_SCHEDULES}, step: 'Run one iteration of the pipeline schedule with "
+            "*whole-batch* input'",
+        )
+    if case.ddp.does("broadcasts_buffers") and facts(case).batch_norms:
+        yield Exclusion(
+            "buffers that DDP broadcasts: a schedule runs every forward within no_sync()",
+            f"{_STAGE}, forward_maybe_with_nosync",
+        )
 
 
 def _of_model(case: Case) -> Iterator[Exclusion]:
@@ -57,12 +85,6 @@ def _of_model(case: Case) -> Iterator[Exclusion]:
             "its output",
             f"{_DOCS}, Step 1: 'When composing with other parallelisms or applying mixed "
             "precision, these techniques must be taken into account'",
-        )
-    if not case.root_is_wrapped or None in facts(case).owners.values():
-        yield Exclusion(
-            "a parameter that fully_shard does not manage in every stage: nothing averages it",
-            f"{_STAGE}, scale_grads: 'PP scales only for its own contribution (microbatches), but "
-            "relies on DP to scale further for DP degree'",
         )
     if any(tensor.requires_grad for tensor in case.inputs.tensors):
         yield Exclusion(
