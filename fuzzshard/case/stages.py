@@ -112,6 +112,11 @@ def trains(case: Case) -> bool:
     return any(not is_within_any(name, targets) for name in facts(case).parameters)
 
 
+def passes_dtensors(case: Case) -> bool:
+    """Return whether modules may return DTensors."""
+    return not all(plan.local_output for plan in case.tensor_parallel)
+
+
 def _top(path: str) -> str:
     return path.partition(".")[0]
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Iterator
+
+from torch.distributed.pipelining import PipelineStage
 
 from fuzzshard.case.batches import rows_of_batch
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.schedule_state import follow
-from fuzzshard.case.stages import num_stages, shared_by_stages, stages
+from fuzzshard.case.stages import num_stages, passes_dtensors, shared_by_stages, stages
 from fuzzshard.engines.ddp import contract as ddp
 from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.fully_shard import contract as fully_shard
@@ -73,10 +76,9 @@ def _of_model(case: Case) -> Iterator[Exclusion]:
             f"{shared} belongs to several stages",
             f"{_DOCS}, Option 1: a stage 'owns the relevant nn.Parameters'",
         )
-    if case.tensor_parallel or case.compile or case.init == "meta" or case.finalize:
+    if case.compile or case.init == "meta" or case.finalize:
         yield Exclusion(
-            "tensor parallelism, compilation, the meta device, or a backward that is finalized by "
-            "hand within a stage",
+            "compilation, the meta device, or a backward that is finalized by hand within a stage",
             f"fuzzshard: not tried; {_STAGE}, forward_one_chunk, finalizes backwards itself",
         )
     if case.dtypes or any(group.policy is not None for group in case.wrap):
@@ -85,6 +87,10 @@ def _of_model(case: Case) -> Iterator[Exclusion]:
             "its output",
             f"{_DOCS}, Step 1: 'When composing with other parallelisms or applying mixed "
             "precision, these techniques must be taken into account'",
+        )
+    if passes_dtensors(case) and "get_mesh" not in inspect.signature(PipelineStage).parameters:
+        yield Exclusion(
+            "DTensors between stages", "fuzzshard: asked of PipelineStage of the torch at hand"
         )
     if any(tensor.requires_grad for tensor in case.inputs.tensors):
         yield Exclusion(
@@ -145,11 +151,11 @@ def _of_schedule(case: Case) -> Iterator[Exclusion]:
 
 
 def _is_of_training(op: Op) -> bool:
-    """Whether it is a forward of the root, the backward of all pending ones, a step, or zeroes
-    gradients.
+    """Whether it is a forward of the root, the backward of all pending ones, a step, or changes
+    gradients one by one.
     """
     if (call := op.begins) is not None:
         return op.call == call and call.grad and not call.target and call.outputs is None
     if op.takes:
         return op.takes == "all" and not op.retains and op.loss_of is None
-    return op.updates or op.zeroes_gradients
+    return op.updates or op.zeroes_gradients or (op.clips and not op.takes_norm)

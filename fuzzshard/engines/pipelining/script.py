@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
-from fuzzshard.case.stages import Stage, stages, trains
+from fuzzshard.case.stages import Stage, passes_dtensors, stages, trains
 from fuzzshard.engines.ddp.script import DDPScript
 from fuzzshard.engines.fully_shard.script import FullyShardScript
 from fuzzshard.model.statements import call_lines, indented
@@ -47,6 +47,8 @@ class PipeliningScript(Script):
     def _stage_lines(self, stage: Stage, count: int, model: str, names: MeshNames) -> list[str]:
         children = ", ".join(f"{name}={model}.{name}" for name in stage.names)
         place = f"part, {stage.number}, {count}, torch.device(device), group=pp"
+        if passes_dtensors(stage.case):
+            place += ', get_mesh=lambda *key, mesh=world_mesh["tp"]: mesh'
         lines = self.sharded.wrap_lines(stage.case, "part", names, seeds=False)
         if stage.case.pipelining.does("replicates"):
             lines = []
@@ -55,7 +57,7 @@ class PipeliningScript(Script):
         return [
             *call_lines("part = nn.Sequential", [f"collections.OrderedDict({children})"]),
             *lines,
-            f"stages.append(PipelineStage({place}))",
+            *call_lines("stages.append", [f"PipelineStage({place})"]),
         ]
 
     @override
