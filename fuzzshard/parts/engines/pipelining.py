@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 class PipelineParallel(EngineSpec):
-    """Ranks along the pipeline axis have stages of the model, each under ``fully_shard``."""
+    """Ranks along the pipeline axis have stages of the model, each under ``fully_shard`` or DDP."""
 
     name = "pipelining"
     title = "`torch.distributed.pipelining`"
     tag = "pipelining"
     nicknames = ("pp", "pipeline")
-    meaning = "a pipeline schedule runs, with fully_shard in its stages"
+    meaning = "a pipeline schedule runs, with fully_shard or DDP in its stages"
     options = "pipelining"
     meanings = meanings_of(PIPELINING_OPTIONS)
     choice = Choice(
