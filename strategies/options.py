@@ -62,8 +62,6 @@ def pipelining(tape: Tape, case: Case) -> Case:
     for chosen in (Pipelining(**drawn), Pipelining()):
         if stages(cut := replace(case, pipelining=chosen)):
             groups = case.wrap
-            if chosen.does("zero_bubble"):
-                groups = tuple(group.resharding(after_forward=False) for group in groups)
             if any(shared_by_stages(cut)):
                 groups = tuple(group.prefetching({}) for group in groups)
             kept = tuple(c for c in case.checkpoints if c.module)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from fuzzshard.case.case import Case, TensorSpec
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Alias, Block, Call, Module, walk
+from fuzzshard.case.paths import is_within_any
 from fuzzshard.parts.leaf import Leaf
 from fuzzshard.parts.options.wrap_group import When
 
@@ -103,6 +104,17 @@ def _part(case: Case, calls: tuple[Call, ...], names: tuple[str, ...]) -> Case:
     groups = tuple(g for g in case.wrap if all(not m or _top(m) in names for m in g.modules))
     ties = tuple(tie for tie in case.ties if _top(tie.source) in names)
     return replace(case, model=model, inputs=inputs, wrap=groups, ties=ties, schedule=())
+
+
+def trains(case: Case) -> bool:
+    """Return whether some parameter of a stage is not frozen before it is wrapped."""
+    targets = [freeze.target for freeze in case.freezes if not freeze.after_wrap]
+    return any(not is_within_any(name, targets) for name in facts(case).parameters)
+
+
+def passes_dtensors(case: Case) -> bool:
+    """Return whether modules may return DTensors."""
+    return not all(plan.local_output for plan in case.tensor_parallel)
 
 
 def _top(path: str) -> str:

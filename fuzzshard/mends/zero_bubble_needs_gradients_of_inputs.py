@@ -7,7 +7,7 @@ parameters of the stage are left without a gradient. ``backward_one_chunk`` and
 ``backward_weight_one_chunk`` in ``torch/distributed/pipelining/stage.py`` know this of the first
 stage alone ("if inputs does not require gradient, then the parameter group will not be fully
 captured"), and run its whole backward with the weights. Any stage needs that if all stages before
-it are frozen or have no parameters.
+it are frozen or have no parameters; torch 2.11 let every input of a stage require a gradient.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -25,7 +25,7 @@ SETUP = (
     " ``ScheduleInterleavedZeroBubble`` or ``ScheduleZBVZeroBubble``."
 )
 WORKAROUND = "Use another schedule, or let a parameter of the first stage require a gradient."
-TORCH = Releases(since="2.11")
+TORCH = Releases(since="2.13")
 PUBLIC = (
     Public(
         "https://github.com/pytorch/pytorch/pull/140019",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cases import BACKWARD, ROOT, STEP, ZERO, chain, groups, make_case
+from cases import BACKWARD, ROOT, STEP, ZERO, chain, colwise, groups, make_case, rowwise
 from msgspec.structs import replace
 
 from fuzzshard.case.case import (
@@ -18,7 +18,7 @@ from fuzzshard.case.case import (
     Tie,
     WrapGroup,
 )
-from fuzzshard.case.options import Pipelining
+from fuzzshard.case.options import DDP, Pipelining
 from fuzzshard.case.stages import stages
 from fuzzshard.case.validate import validate
 from fuzzshard.engines.registry import not_applicable
@@ -78,6 +78,34 @@ PASSES = {
         model=chain(a=Linear(out=4), m=BatchNorm(), b=Linear(out=3), n=BatchNorm()),
         wrap=groups(ROOT),
     ),
+    "tensor parallelism, a DTensor between stages": pipelined(
+        model=chain(a=Linear(out=4), b=Linear(out=3), c=Linear(out=5), d=Linear(out=4)),
+        mesh=Mesh(pipeline=1, shard=1, tensor=2),
+        wrap=groups(ROOT),
+        tensor_parallel=(colwise("a"), rowwise("b")),
+        pipelining=Pipelining(schedule_class="looped_bfs"),
+    ),
+    "statistics of stages under DDP": pipelined(
+        model=chain(a=Linear(out=4), m=BatchNorm(), b=Linear(out=3), n=BatchNorm()),
+        mesh=Mesh(pipeline=1, shard=2),
+        pipelining=Pipelining(schedule_class="looped_bfs", replicates=True),
+    ),
+}
+ZERO_BUBBLE = Pipelining(schedule_class="interleaved_zero_bubble")
+MENDED = {
+    "zero_bubble_looks_for_sharded_parameters": pipelined(
+        3, wrap=groups("a", "b", "c", ROOT, reshard=True), pipelining=ZERO_BUBBLE
+    ),
+    "zero_bubble_bypasses_ddp": pipelined(
+        model=chain(a=Linear(out=4), b=Linear(out=4), c=Linear(out=3), d=Linear(out=4)),
+        mesh=Mesh(pipeline=1, shard=2),
+        pipelining=replace(ZERO_BUBBLE, replicates=True),
+    ),
+    "metadata_inference_prepares_ddp": pipelined(
+        mesh=Mesh(pipeline=1, shard=2),
+        pipelining=Pipelining(replicates=True),
+        ddp=DDP(find_unused_parameters=False),
+    ),
 }
 
 
@@ -85,6 +113,14 @@ PASSES = {
 def test_a_schedule_trains_as_plain_accumulation_does(two_ranks: World, case: Case) -> None:
     validate(case, world_size=2)
     verdict = two_ranks.run(case)
+    assert verdict.status is Status.PASS, (verdict.findings[:3], verdict.message)
+    assert not verdict.notes
+
+
+@pytest.mark.parametrize("mend", MENDED)
+def test_a_schedule_does_so_once_a_known_bug_is_mended(two_ranks: World, mend: str) -> None:
+    validate(MENDED[mend], world_size=2)
+    verdict = two_ranks.run(MENDED[mend], mends=(mend,))
     assert verdict.status is Status.PASS, (verdict.findings[:3], verdict.message)
     assert not verdict.notes
 
@@ -101,7 +137,6 @@ def test_stages_are_cut_evenly_and_lie_as_the_schedule_says() -> None:
     assert [stage.rank for stage in stages(bent)] == [0, 1, 1, 0]
 
 
-RESHARDED = groups("a", ROOT, reshard=True)
 EXCLUDED = {
     "no chain of 4 modules": pipelined(
         model=chain(a=Linear(out=4), b=Linear(out=5)),
@@ -122,15 +157,15 @@ EXCLUDED = {
     "an input requires a gradient": pipelined(
         inputs=Inputs(batch=2, tensors=(TensorSpec(size=5, requires_grad=True),))
     ),
-    "resharded after forward": pipelined(
-        wrap=RESHARDED, pipelining=Pipelining(schedule_class="interleaved_zero_bubble")
-    ),
     "different numbers of microbatches": pipelined(
         schedule=(*iterations(2, 1), *iterations(1, 1))
     ),
     "fewer microbatches than stages": pipelined(1, pipelining=Pipelining(schedule_class="1f1b")),
     "and each divides all of them": pipelined(
         schedule=tuple(op for op in iterations(2) if op != ZERO)
+    ),
+    "DDP's join()": pipelined(
+        pipelining=Pipelining(replicates=True), ddp=DDP(join="initial"), wrap=()
     ),
     "set_requires_gradient_sync": pipelined(
         schedule=(SetFlag(flag="requires_gradient_sync", value=False), *iterations(2))

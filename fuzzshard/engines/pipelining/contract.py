@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
 from collections.abc import Iterator
+
+from torch.distributed.pipelining import PipelineStage
 
 from fuzzshard.case.batches import rows_of_batch
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.schedule_state import follow
-from fuzzshard.case.stages import num_stages, shared_by_stages, stages
+from fuzzshard.case.stages import num_stages, passes_dtensors, shared_by_stages, stages
+from fuzzshard.engines.ddp import contract as ddp
 from fuzzshard.engines.exclusion import Exclusion
-from fuzzshard.engines.fully_shard import contract
+from fuzzshard.engines.fully_shard import contract as fully_shard
 from fuzzshard.parts.engines import BY_GROUPS
 from fuzzshard.parts.op import Op
 
@@ -20,14 +25,40 @@ _SCHEDULES = "torch/distributed/pipelining/schedules.py"
 
 
 def not_applicable(case: Case) -> Exclusion | None:
-    """Return why the documentation does not cover a case, or None; what ``fully_shard``'s does
-    not cover, or announces an error for, is not in a stage either.
+    """Return why the documentation does not cover a case, or None; what that of ``fully_shard`` or
+    DDP does not cover, or announces an error for, is not in a stage either.
     """
-    within = contract.not_applicable(case)
-    announced = (due for refusal in contract.REFUSALS for due in refusal.due(case, BY_GROUPS.name))
-    if within is None and next(announced, None) is not None:
-        within = Exclusion("fully_shard announces an error", "the contract of fully_shard")
-    return within or next(_of_model(case), None) or next(_of_schedule(case), None)
+    found = _of_replicas(case) if case.pipelining.does("replicates") else _of_shards(case)
+    return next(itertools.chain(found, _of_model(case), _of_schedule(case)), None)
+
+
+def _of_shards(case: Case) -> Iterator[Exclusion]:
+    if (within := fully_shard.not_applicable(case)) is not None:
+        yield within
+    if any(True for refusal in fully_shard.REFUSALS for _ in refusal.due(case, BY_GROUPS.name)):
+        yield Exclusion("fully_shard announces an error", "the contract of fully_shard")
+    if not case.root_is_wrapped or None in facts(case).owners.values():
+        yield Exclusion(
+            "a parameter that fully_shard does not manage in every stage: nothing averages it",
+            f"{_STAGE}, scale_grads: 'PP scales only for its own contribution (microbatches), but "
+            "relies on DP to scale further for DP degree'",
+        )
+
+
+def _of_replicas(case: Case) -> Iterator[Exclusion]:
+    if (within := ddp.not_applicable(case)) is not None:
+        yield within
+    if case.ddp.contexts("part") or case.ddp.does("finalized_by_user"):
+        yield Exclusion(
+            "DDP's join(), or backwards that are finalized by hand, within a schedule",
+            f"{_SCHEDULES}, step: 'Run one iteration of the pipeline schedule with "
+            "*whole-batch* input'",
+        )
+    if case.ddp.does("broadcasts_buffers") and facts(case).batch_norms:
+        yield Exclusion(
+            "buffers that DDP broadcasts: a schedule runs every forward within no_sync()",
+            f"{_STAGE}, forward_maybe_with_nosync",
+        )
 
 
 def _of_model(case: Case) -> Iterator[Exclusion]:
@@ -45,10 +76,9 @@ def _of_model(case: Case) -> Iterator[Exclusion]:
             f"{shared} belongs to several stages",
             f"{_DOCS}, Option 1: a stage 'owns the relevant nn.Parameters'",
         )
-    if case.tensor_parallel or case.compile or case.init == "meta" or case.finalize:
+    if case.compile or case.init == "meta" or case.finalize:
         yield Exclusion(
-            "tensor parallelism, compilation, the meta device, or a backward that is finalized by "
-            "hand within a stage",
+            "compilation, the meta device, or a backward that is finalized by hand within a stage",
             f"fuzzshard: not tried; {_STAGE}, forward_one_chunk, finalizes backwards itself",
         )
     if case.dtypes or any(group.policy is not None for group in case.wrap):
@@ -58,11 +88,9 @@ def _of_model(case: Case) -> Iterator[Exclusion]:
             f"{_DOCS}, Step 1: 'When composing with other parallelisms or applying mixed "
             "precision, these techniques must be taken into account'",
         )
-    if not case.root_is_wrapped or None in facts(case).owners.values():
+    if passes_dtensors(case) and "get_mesh" not in inspect.signature(PipelineStage).parameters:
         yield Exclusion(
-            "a parameter that fully_shard does not manage in every stage: nothing averages it",
-            f"{_STAGE}, scale_grads: 'PP scales only for its own contribution (microbatches), but "
-            "relies on DP to scale further for DP degree'",
+            "DTensors between stages", "fuzzshard: asked of PipelineStage of the torch at hand"
         )
     if any(tensor.requires_grad for tensor in case.inputs.tensors):
         yield Exclusion(
@@ -74,17 +102,6 @@ def _of_model(case: Case) -> Iterator[Exclusion]:
         yield Exclusion(
             "dropout: stages draw in another order than one forward after another",
             f"{_SCHEDULES}: the order of microbatches is that of the schedule",
-        )
-    resharded = any(
-        not after.whole and not (after.whole_as_root and group.modules == ("",))
-        for group in case.wrap
-        for after in (group.after_forward(case.mesh.shard),)
-    )
-    if case.pipelining.does("zero_bubble") and resharded:
-        yield Exclusion(
-            "a zero bubble schedule with parameters that are resharded after forward: it looks "
-            "for the parameters of a backward among those that are registered then",
-            "test/distributed/test_composability.py, test_pp_fsdp: reshard_after_forward=False",
         )
 
 
@@ -134,11 +151,11 @@ def _of_schedule(case: Case) -> Iterator[Exclusion]:
 
 
 def _is_of_training(op: Op) -> bool:
-    """Whether it is a forward of the root, the backward of all pending ones, a step, or zeroes
-    gradients.
+    """Whether it is a forward of the root, the backward of all pending ones, a step, or changes
+    gradients one by one.
     """
     if (call := op.begins) is not None:
         return op.call == call and call.grad and not call.target and call.outputs is None
     if op.takes:
         return op.takes == "all" and not op.retains and op.loss_of is None
-    return op.updates or op.zeroes_gradients
+    return op.updates or op.zeroes_gradients or (op.clips and not op.takes_norm)

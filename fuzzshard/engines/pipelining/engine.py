@@ -17,7 +17,7 @@ from fuzzshard.engines.pipelining import contract
 
 
 class Pipelining(Engine):
-    """Each stage is a root of ``fully_shard``, and one schedule runs all of them.
+    """Each stage is a root of ``fully_shard`` or within DDP, and one schedule runs all of them.
 
     What other stages have stays on this rank as it was made, and is neither trained nor looked at.
     """

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
-from fuzzshard.case.stages import Stage, stages
+from fuzzshard.case.stages import Stage, passes_dtensors, stages, trains
+from fuzzshard.engines.ddp.script import DDPScript
 from fuzzshard.engines.fully_shard.script import FullyShardScript
 from fuzzshard.model.statements import call_lines, indented
 from fuzzshard.parts.options.pipelining.schedule_class import ScheduleClass
@@ -19,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class PipeliningScript(Script):
-    """Puts children of the root into stages, each under ``fully_shard``."""
+    """Puts children of the root into stages, each under ``fully_shard`` or DDP."""
 
     imports: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "torch.distributed.pipelining": ("PipelineStage", *ScheduleClass.texts.values())
     }
 
     def __init__(self) -> None:
-        self.within = FullyShardScript()
+        self.sharded, self.replicated = FullyShardScript(), DDPScript()
 
     @override
     def takes_mesh(self, case: Case) -> bool:
@@ -46,10 +47,17 @@ class PipeliningScript(Script):
     def _stage_lines(self, stage: Stage, count: int, model: str, names: MeshNames) -> list[str]:
         children = ", ".join(f"{name}={model}.{name}" for name in stage.names)
         place = f"part, {stage.number}, {count}, torch.device(device), group=pp"
+        if passes_dtensors(stage.case):
+            place += ', get_mesh=lambda *key, mesh=world_mesh["tp"]: mesh'
+        lines = self.sharded.wrap_lines(stage.case, "part", names, seeds=False)
+        if stage.case.pipelining.does("replicates"):
+            lines = []
+            if trains(stage.case):
+                lines = self.replicated.around_lines(stage.case, "part", "part", names)
         return [
             *call_lines("part = nn.Sequential", [f"collections.OrderedDict({children})"]),
-            *self.within.wrap_lines(stage.case, "part", names, seeds=False),
-            f"stages.append(PipelineStage({place}))",
+            *lines,
+            *call_lines("stages.append", [f"PipelineStage({place})"]),
         ]
 
     @override

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 class PipelineParallel(EngineSpec):
-    """Ranks along the pipeline axis have stages of the model, each under ``fully_shard``."""
+    """Ranks along the pipeline axis have stages of the model, each under ``fully_shard`` or DDP."""
 
     name = "pipelining"
     title = "`torch.distributed.pipelining`"
     tag = "pipelining"
     nicknames = ("pp", "pipeline")
-    meaning = "a pipeline schedule runs, with fully_shard in its stages"
+    meaning = "a pipeline schedule runs, with fully_shard or DDP in its stages"
     options = "pipelining"
     meanings = meanings_of(PIPELINING_OPTIONS)
     choice = Choice(
@@ -37,13 +37,13 @@ class PipelineParallel(EngineSpec):
         excludes=(
             *("several_inputs", "input_grad", "several_outputs", "list_group", "root_not_wrapped"),
             *("structured_passing", "structured_returns", "method", "alternatives"),
-            *("alias", "tie", "tensor", "other_dtypes", "ignored"),
+            *("alias", "tie", "other_dtypes", "ignored"),
             *("meta", "compile", "relation", "rank_batches", "finalize", "toggle"),
             *("microbatches", "two_forwards", "partial_loss", "backward_order"),
             *("no_sync", "partial_sync", "no_all_reduce", "not_last_backward", "no_reshard"),
             *("no_zero_grad", "losses_only", "any_moment"),
             *("no_grad_forward", "eval_forward", "non_root_forward"),
-            *(choice.name for op in OPS for choice in op.choices),
+            *(choice.name for op in OPS for choice in op.choices if not op.clips or op.takes_norm),
         ),
     )
     in_stages = True

@@ -7,10 +7,12 @@ from typing import Any, ClassVar, Literal
 
 from fuzzshard.parts.option import Option, Tape, WithOptions, options_of
 
-Trait = Literal["fills_pipeline", "several_stages", "v_shaped", "zero_bubble", "scales"]
+Trait = Literal[
+    "fills_pipeline", "several_stages", "v_shaped", "zero_bubble", "scales", "replicates"
+]
 """What values do that somebody else has to know: no stage may be without a microbatch; a rank has
 two stages, the second of which lies in the opposite order; gradients of weights are computed apart
-from those of inputs; gradients are divided by the number of microbatches.
+from those of inputs; gradients are divided by the number of microbatches; DDP is around stages.
 """
 
 
@@ -26,6 +28,7 @@ class Pipelining(WithOptions["PipeliningOption", Trait], frozen=True, kw_only=Tr
         "zbv_zero_bubble",
     ] = "gpipe"
     scale_grads: bool = True
+    replicates: bool = False
 
 
 class PipeliningOption(Option):
