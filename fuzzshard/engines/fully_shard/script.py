@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fuzzshard.subject.variation import Variation
 
 
-def _wrap_lines(case: Case, model: str) -> list[str]:
+def _wrap_lines(script: FullyShardScript, case: Case, model: str) -> list[str]:
     """The ``fully_shard`` calls, and the calls on what they make."""
     lines, ignored = [], []
     if case.ignored:
@@ -35,7 +35,8 @@ def _wrap_lines(case: Case, model: str) -> list[str]:
         lines += group.preparing([at(model, fqn) for fqn, owner in owners if owner == index])
         modules = ", ".join(at(model, path) for path in group.modules)
         listed = modules if len(group.modules) == 1 else f"[{modules}]"
-        lines += call_lines("fully_shard", [listed, "mesh=mesh", *group.arguments(), *ignored])
+        given = [listed, f"mesh={script.mesh_of(case, group)}", *group.arguments(), *ignored]
+        lines += call_lines("fully_shard", given)
     if any(group.does("uses_group_memory") for group in case.wrap):
         # "NCCL communicator has not been initialized before mem pool creation" where nothing is
         # gathered before gradients are reduced (``registerMemPool``, ProcessGroupNCCL.cpp)
@@ -50,6 +51,7 @@ def _wrap_lines(case: Case, model: str) -> list[str]:
     for group in case.wrap:
         lines += _prefetch_lines(group, model)
         module = at(model, group.modules[0])
+        lines += script.group_lines(case, group, module)
         for word in group.words():
             if word.of_several:
                 together.setdefault(word.call, []).append(module)
@@ -90,13 +92,21 @@ class FullyShardScript(Script):
     def group_call(self, listed: str, group: WrapGroup) -> str:
         return f"fully_shard({', '.join((listed, *group.arguments()))})"
 
+    def mesh_of(self, case: Case, group: WrapGroup) -> str:
+        """Return the mesh that a group is given."""
+        return "mesh"
+
+    def group_lines(self, case: Case, group: WrapGroup, module: str) -> list[str]:
+        """Return what else is called on the ``module`` of a group."""
+        return []
+
     @override
     def takes_mesh(self, case: Case) -> bool:
         return bool(case.wrap)
 
     @override
     def wrap_lines(self, case: Case, model: str, names: MeshNames, *, seeds: bool) -> list[str]:
-        lines = _wrap_lines(case, model)
+        lines = _wrap_lines(self, case, model)
         if case.init == "meta":
             lines.append(f"materialize({model}{', seed' if seeds else ''})")
         return lines + ([f'{model}.compile(backend="{case.compile}")'] if case.compile else [])

@@ -1,0 +1,57 @@
+"""Expert parallelism: experts are sharded over the ranks, and rows go to them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from typing_extensions import override
+
+from fuzzshard.errors import InvalidCase
+from fuzzshard.parts.engine import RunsAlone, WrapsModels
+from fuzzshard.parts.engines.fully_shard import FullyShard
+from fuzzshard.parts.op import Choice
+
+if TYPE_CHECKING:
+    from fuzzshard.case.case import Case
+    from fuzzshard.case.facts import Facts
+
+
+class ExpertParallel(FullyShard):
+    """The shard axis has the experts, and ``fully_shard`` shards them over the other axis alone.
+
+    So torchtitan trains mixtures (torchtitan/models/llama4/parallelize.py).
+    """
+
+    name = "expert_parallel"
+    title = "expert parallelism with `fully_shard`"
+    tag = "expert parallel"
+    nicknames = ("ep", "moe")
+    meaning = "experts are sharded over an axis of the mesh, and rows go to them"
+    choice = Choice(
+        "expert_parallel",
+        9,
+        place=101,
+        # what there is no mesh of one axis for, or what experts are not told
+        excludes=(
+            *("tensor", "meta", "compile", "relation", "no_all_reduce", "set_path_on_some_ranks"),
+            *("root_not_wrapped", "list_group", "alias", "tie"),
+        ),
+    )
+    shards_experts = True
+    runs_alone: ClassVar[RunsAlone] = "no"
+    wraps_models: ClassVar[WrapsModels] = "no"
+    wraps_blocks = False
+
+    @property
+    @override
+    def implementation(self) -> str:
+        """It calls ``fully_shard`` for every group."""
+        return FullyShard.name
+
+    @override
+    def check(self, case: Case, found: Facts) -> None:
+        if self.name in case.engines and case.mesh.replicate is None:
+            raise InvalidCase(
+                "experts are sharded over one axis of a mesh, and replicated along the other",
+                "set mesh.replicate, 1 for none, or leave out this engine",
+            )
