@@ -28,6 +28,11 @@ def not_applicable(case: Case) -> Exclusion | None:
 def _of_case(case: Case) -> Iterator[Exclusion]:
     if not mixtures(case):
         yield Exclusion("there are no experts", _DISPATCH)
+    if case.mesh.replicate is None:
+        yield Exclusion(
+            "a mesh without an axis that fully_shard may shard experts over, of one rank at least",
+            f"{_TITAN}: experts get the mesh of the data-parallel ranks that have the same ones",
+        )
     if not shares_evenly(case):
         yield Exclusion(
             f"{case.mesh.shard} ranks cannot have as many experts each",

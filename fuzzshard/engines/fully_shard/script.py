@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, get_args
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, get_args
 
 from typing_extensions import override
 
@@ -79,7 +80,7 @@ def _prefetch_lines(group: WrapGroup, model: str) -> list[str]:
 class FullyShardScript(Script):
     """Applies the wrap groups in order."""
 
-    imports = {
+    imports: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "torch.distributed.fsdp": (
             *("CPUOffloadPolicy", "FSDPModule", "MixedPrecisionPolicy"),
             *("fully_shard", "register_fsdp_forward_method", "share_comm_ctx"),

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from typing_extensions import override
 
-from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.engine import RunsAlone, WrapsModels
 from fuzzshard.parts.engines.fully_shard import FullyShard
 from fuzzshard.parts.op import Choice
-
-if TYPE_CHECKING:
-    from fuzzshard.case.case import Case
-    from fuzzshard.case.facts import Facts
 
 
 class ExpertParallel(FullyShard):
@@ -29,12 +24,12 @@ class ExpertParallel(FullyShard):
     meaning = "experts are sharded over an axis of the mesh, and rows go to them"
     choice = Choice(
         "expert_parallel",
-        9,
+        8,
         place=101,
         # what there is no mesh of one axis for, or what experts are not told
         excludes=(
-            *("tensor", "meta", "compile", "relation", "no_all_reduce", "set_path_on_some_ranks"),
-            *("root_not_wrapped", "list_group", "alias", "tie"),
+            *("tensor", "meta", "compile", "relation", "no_all_reduce", "foreach"),
+            *("alias", "tie", "reshard_int", "all_gather_extension"),
         ),
     )
     shards_experts = True
@@ -47,11 +42,3 @@ class ExpertParallel(FullyShard):
     def implementation(self) -> str:
         """It calls ``fully_shard`` for every group."""
         return FullyShard.name
-
-    @override
-    def check(self, case: Case, found: Facts) -> None:
-        if self.name in case.engines and case.mesh.replicate is None:
-            raise InvalidCase(
-                "experts are sharded over one axis of a mesh, and replicated along the other",
-                "set mesh.replicate, 1 for none, or leave out this engine",
-            )

@@ -65,7 +65,7 @@ class Experts(Leaf, tag="experts", frozen=True, kw_only=True):
     helpers: ClassVar[tuple[str, ...]] = (_EXPERTS,)
     more_features: ClassVar[Mapping[str, str]] = {"leaf:idle_expert": "an expert that gets no row"}
     kinds: ClassVar[tuple[Kind, ...]] = (
-        Kind("experts", "a mixture of experts", 14, _draw, exact=True, resizes=True),
+        Kind("experts", "a mixture of experts", draw=_draw, exact=True, resizes=True),
     )
 
     @property
