@@ -76,7 +76,7 @@ class ExpertParallelScript(FullyShardScript):
         if not of_experts(case, group):
             return []
         lines = [f"{module}.set_gradient_divide_factor({case.mesh.data_size})"]
-        if (case.mesh.replicate or 1) > 1 and case.mesh.shard > 1:
+        if (case.mesh.replicate or 1) > 1:
             lines.append('if device == "cpu":  # gloo cannot multiply while it adds')
             lines.append(f"    {module}.set_force_sum_reduction_for_comms(True)")
         return lines

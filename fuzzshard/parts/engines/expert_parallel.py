@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from typing_extensions import override
 
-from fuzzshard.parts.engine import RunsAlone, WrapsModels
 from fuzzshard.parts.engines.fully_shard import FullyShard
 from fuzzshard.parts.op import Choice
 
@@ -33,8 +30,8 @@ class ExpertParallel(FullyShard):
         ),
     )
     shards_experts = True
-    runs_alone: ClassVar[RunsAlone] = "no"
-    wraps_models: ClassVar[WrapsModels] = "no"
+    runs_alone = "no"
+    wraps_models = "no"
     wraps_blocks = False
 
     @property
