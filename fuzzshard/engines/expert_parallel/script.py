@@ -57,12 +57,12 @@ class ExpertParallelScript(FullyShardScript):
 
     @override
     def wrap_lines(self, case: Case, model: str, names: MeshNames, *, seeds: bool) -> list[str]:
-        lines = _STYLE.strip().splitlines()
+        lines = ["", "", *_STYLE.strip().splitlines(), "", ""]
         lines += [
             f'parallelize_module({at(model, path)}, mesh["shard"], ExpertParallel())'
             for path in mixtures(case).values()
         ]
-        return ["", *lines, *super().wrap_lines(case, model, names, seeds=seeds)]
+        return [*lines, *super().wrap_lines(case, model, names, seeds=seeds)]
 
     @override
     def mesh_of(self, case: Case, group: WrapGroup) -> str:

@@ -26,7 +26,7 @@ class ExpertParallel(FullyShard):
         # what there is no mesh of one axis for, or what experts are not told
         excludes=(
             *("tensor", "meta", "compile", "relation", "no_all_reduce", "foreach"),
-            *("alias", "tie", "reshard_int", "all_gather_extension"),
+            *("alias", "tie", "reshard_int"),
         ),
     )
     shards_experts = True

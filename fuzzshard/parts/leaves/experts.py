@@ -36,7 +36,7 @@ class Experts(nn.Module):
         order = (torch.arange(len(rows), device=x.device) % self.used).argsort(stable=True)
         counts = [len(range(e, len(rows), self.used)) for e in range(self.used)]
         out = self.grouped(rows[order], counts + [0] * (self.num - self.used))
-        return out[order.argsort()].unflatten(0, x.shape[:-1])
+        return out[order.argsort().view(x.shape[:-1])]  # which is no view
 """
 
 
