@@ -95,11 +95,14 @@ _OF_OPS = sorted((choice for op in OPS for choice in op.choices), key=lambda cho
 _OF_ENGINES = sorted(
     (spec.choice for spec in ENGINES.values() if spec.choice), key=lambda choice: choice.place
 )
-_SCALING = [
-    option.extension.name
-    for option in OPTIMIZER_OPTIONS
-    if option.extension and any("scales" in does for does in option.traits.values())
-]
+_SCALING, _LISTING = (
+    [
+        option.extension.name
+        for option in OPTIMIZER_OPTIONS
+        if option.extension and any(trait in does for does in option.traits.values())
+    ]
+    for trait in ("scales", "steps_lists")
+)
 _CUTTING = [spec.choice.name for spec in ENGINES.values() if spec.choice and spec.in_stages]
 _SHARING = [spec.choice.name for spec in ENGINES.values() if spec.choice and spec.shards_experts]
 _OF_OPTIMIZERS = sorted(
@@ -275,7 +278,8 @@ _EXCLUDES: tuple[tuple[str, set[str]], ...] = (
         (name, {IMAGES, PRECISION, *_SCALING, *_kinds(lambda leaf: leaf.is_dropout)})
         for name in _CUTTING
     ),
-    *((name, {*_SCALING}) for name in _SHARING),
+    # several meshes have gradients and parameters
+    *((name, {*_SCALING, *_LISTING}) for name in _SHARING),
     # an image has no sequence axis; patches and plain values do not join
     (
         IMAGES,
