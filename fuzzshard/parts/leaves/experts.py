@@ -63,7 +63,7 @@ class Experts(Leaf, tag="experts", frozen=True, kw_only=True):
     sizes: ClassVar[tuple[str, ...]] = ("out", "experts")
     experts_at: ClassVar[str] = "grouped"
     helpers: ClassVar[tuple[str, ...]] = (_EXPERTS,)
-    more_features: ClassVar[Mapping[str, str]] = {"leaf:idle_expert": "an expert that gets no row"}
+    more_features: ClassVar[Mapping[str, str]] = {"idle_expert": "an expert that gets no row"}
     kinds: ClassVar[tuple[Kind, ...]] = (
         Kind("experts", "a mixture of experts", draw=_draw, exact=True, resizes=True),
     )
