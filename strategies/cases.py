@@ -30,10 +30,10 @@ from fuzzshard.strategies.precision import in_one_dtype, parameter_dtypes, preci
 from fuzzshard.strategies.reuse import ties
 from fuzzshard.strategies.schedules import schedule
 from fuzzshard.strategies.subject import Subject
-from fuzzshard.strategies.swarm import NUM_BYTES, Swarm, with_engines
+from fuzzshard.strategies.swarm import NUM_BYTES, Swarm, shards_experts, with_engines
 from fuzzshard.strategies.tape import Tape
 from fuzzshard.strategies.tensor_parallel import tensor_parallel
-from fuzzshard.strategies.wrapping import checkpoints, self_contained, wrap
+from fuzzshard.strategies.wrapping import checkpoints, experts_apart, self_contained, wrap
 
 SIZES = (max(60, NUM_BYTES), 40, 160, 80, 80, 160)
 """Decisions for the swarm, settings, the model, plans, options and the schedule; few cases need
@@ -181,6 +181,8 @@ def planned(tape: Tape, swarm: Swarm, case: Case, given: Given = NOTHING) -> Cas
     root = case.model
     groups = given.wrap(case) if given.wrap else wrap(tape, swarm, root, facts(case), case.mesh)
     case = replace(case, wrap=groups)
+    if shards_experts(swarm) and not given.wrap:
+        case = experts_apart(case)
     if has_alias(root) and not given.wrap:
         case = self_contained(case)
     case = replace(case, ties=given.ties(case) if given.ties else ties(tape, swarm, case))

@@ -11,7 +11,7 @@ from fuzzshard.case.case import Inputs, Mesh
 from fuzzshard.case.graph import Block
 from fuzzshard.strategies.builder import Growth
 from fuzzshard.strategies.leaves import Leaves
-from fuzzshard.strategies.swarm import IMAGES, Swarm, is_cut
+from fuzzshard.strategies.swarm import IMAGES, MIXTURE, Swarm, is_cut, shards_experts
 from fuzzshard.strategies.tape import Tape
 from fuzzshard.strategies.tasks import BlockGrower
 
@@ -46,7 +46,8 @@ def model(
     """A root block for ``inputs``; ``exact`` keeps to operations without rounding and to few of
     them.
     """
-    leaves = Leaves(tape, swarm, pool, sequence=inputs.seq > 0, exact=exact)
+    sharing = mesh.shard if shards_experts(swarm) else 1
+    leaves = Leaves(tape, swarm, pool, sequence=inputs.seq > 0, exact=exact, sharing=sharing)
     growth = Growth(tape, swarm, leaves)
     tasks = tape.outline(_tasks, swarm, inputs, mesh, exact=exact)
     names = (
@@ -88,4 +89,6 @@ def _edge_tasks(tape: Tape, swarm: Swarm, inputs: Inputs, mesh: Mesh, *, exact: 
     if mesh.tensor is not None:
         tasks += ["parallel_pair"] * tape.chance(80)
         tasks += ["parallel_norm"] * (inputs.seq > 0 and not exact and tape.chance(90))
+    if MIXTURE in swarm:
+        tasks += ["mixture"] * (1 + tape.chance(30))
     return tasks

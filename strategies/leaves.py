@@ -15,6 +15,7 @@ _PLAIN = _DRAWN[0]
 """What takes the place of kinds that a case may not use."""
 _NORMS = tuple(kind for kind in _DRAWN if KINDS[kind].is_norm)
 (_OF_IDS,) = (kind for kind, leaf in KINDS.items() if leaf.takes_ids)
+(_OF_EXPERTS,) = (kind for kind, leaf in KINDS.items() if leaf.experts_at)
 (_OF_IMAGES,) = (kind for kind, leaf in KINDS.items() if leaf.takes_images)
 
 
@@ -22,9 +23,18 @@ class Leaves:
     """Draws leaves of the kinds that a case may use."""
 
     def __init__(
-        self, tape: Tape, swarm: Swarm, pool: tuple[int, ...], *, sequence: bool, exact: bool
+        self,
+        tape: Tape,
+        swarm: Swarm,
+        pool: tuple[int, ...],
+        *,
+        sequence: bool,
+        exact: bool,
+        sharing: int = 1,
     ) -> None:
+        """``sharing`` ranks are to have as many experts each."""
         self.tape, self.swarm, self.pool, self.exact = tape, swarm, pool, exact
+        self.sharing = sharing
         self.keeping = [
             kind
             for kind in _DRAWN
@@ -61,6 +71,10 @@ class Leaves:
             self.tape.pick([kind for kind in _NORMS if kind.name in self.swarm] or _NORMS), 0, 0
         )
 
+    def mixture(self, width: int) -> Leaf:
+        """A mixture of experts."""
+        return self._make(_OF_EXPERTS, width, self.tape.pick(self.pool))
+
     def to_width_with_parameters(self, width: int, out: int) -> Leaf:
         """As :meth:`to_width`, and it has parameters."""
         return self._make(
@@ -75,4 +89,5 @@ class Leaves:
 
     def _make(self, kind: Kind, width: int, out: int) -> Leaf:
         assert kind.draw is not None
-        return kind.draw(Drawing(self.tape, width, out, self.pool, self.exact))
+        drawing = Drawing(self.tape, width, out, self.pool, self.exact)
+        return kind.draw(drawing).shared_by(self.sharing)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Mesh
-from fuzzshard.strategies.swarm import Swarm, is_cut
+from fuzzshard.strategies.swarm import Swarm, is_cut, shards_experts
 from fuzzshard.strategies.tape import Tape
 
 _WEIGHTS = {2: 40, 1: 7, 3: 10, 4: 30}
@@ -45,6 +45,9 @@ def _data_axes(tape: Tape, swarm: Swarm, world_size: int, *, exact: bool) -> Mes
         sizes = [(size, weight) for size, weight in sizes if size & (size - 1) == 0]
     if "divide_factor" in swarm and tape.chance(25):
         sizes = [(1, 1)]
+    if shards_experts(swarm):
+        shapes = _two_dimensional(tape.weighted(sizes))
+        return tape.weighted([(shape, 8 if shape.shard > 1 else w) for shape, w in shapes])
     if "hsdp" in swarm and tape.chance(65):
         sizes = [(size, weight if size < 4 else 3 * weight) for size, weight in sizes]
         if "divide_factor" in swarm and world_size > 1 and tape.chance(25):

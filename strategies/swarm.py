@@ -26,6 +26,8 @@ from fuzzshard.strategies.tape import Tape
 
 (IMAGES,) = (kind.name for kind, leaf in KINDS.items() if leaf.takes_images)
 """The choice of inputs that are images, and of the leaf that reads them."""
+(MIXTURE,) = (kind.name for kind, leaf in KINDS.items() if leaf.experts_at)
+"""The choice of mixtures of experts."""
 _OF_GROUPS = [option.extension for option in GROUP_OPTIONS if option.extension]
 (PRECISION,) = (o.extension.name for o in GROUP_OPTIONS if o.is_policy and o.extension)
 """The choice of mixed precision."""
@@ -93,12 +95,16 @@ _OF_OPS = sorted((choice for op in OPS for choice in op.choices), key=lambda cho
 _OF_ENGINES = sorted(
     (spec.choice for spec in ENGINES.values() if spec.choice), key=lambda choice: choice.place
 )
-_SCALING = [
-    option.extension.name
-    for option in OPTIMIZER_OPTIONS
-    if option.extension and any("scales" in does for does in option.traits.values())
-]
+_SCALING, _LISTING = (
+    [
+        option.extension.name
+        for option in OPTIMIZER_OPTIONS
+        if option.extension and any(trait in does for does in option.traits.values())
+    ]
+    for trait in ("scales", "steps_lists")
+)
 _CUTTING = [spec.choice.name for spec in ENGINES.values() if spec.choice and spec.in_stages]
+_SHARING = [spec.choice.name for spec in ENGINES.values() if spec.choice and spec.shards_experts]
 _OF_OPTIMIZERS = sorted(
     (option.extension for option in OPTIMIZER_OPTIONS if option.extension),
     key=lambda choice: choice.place,
@@ -147,6 +153,7 @@ EXTENSIONS: dict[str, int] = {
     **{choice.name: choice.percent for choice in _OF_OPTIMIZERS if choice.place >= _LATER},
     **{choice.name: choice.percent for choice in _OF_ENGINES if choice.place >= _LATER},
     **{choice.name: choice.percent for choice in _OF_LOSSES},
+    MIXTURE: 12,
 }
 """Percent of the cases that have any."""
 _CALLED = 2
@@ -172,6 +179,11 @@ def may_cast(choices: Swarm) -> bool:
 def is_cut(choices: Swarm) -> bool:
     """Whether an engine cuts the model into stages."""
     return any(name in choices for name in _CUTTING)
+
+
+def shards_experts(choices: Swarm) -> bool:
+    """Whether an engine shards experts over an axis of the mesh."""
+    return any(name in choices for name in _SHARING)
 
 
 def wants_even(choices: Swarm) -> bool:
@@ -230,8 +242,10 @@ def with_choice(choices: frozenset[str], choice: str) -> frozenset[str]:
 
 
 def with_engines(choices: frozenset[str], engines: Sequence[EngineName]) -> frozenset[str]:
-    """``choices`` with those of ``engines`` that cut the model, which somebody may have named."""
-    for choice in (spec.choice for spec in specs(engines) if spec.in_stages):
+    """``choices`` with those of ``engines`` that need a model of their own, which somebody may
+    have named.
+    """
+    for choice in (s.choice for s in specs(engines) if s.in_stages or s.shards_experts):
         if choice and choice.name not in choices:
             choices = with_choice(choices, choice.name)
     return choices
@@ -246,6 +260,7 @@ _NEEDS: tuple[tuple[str, set[str]], ...] = (
     ("method", {"nested"}),
     ("structured_passing", {"nested", "many_groups"}),
     ("other_dtypes", {"freeze_parameter"}),
+    *((name, {MIXTURE}) for name in _SHARING),
     *((choice.name, {*choice.needs}) for choice in (*_OF_OPS, *_OF_OPTIMIZERS)),
     *(
         (name, {choice.name})
@@ -263,6 +278,8 @@ _EXCLUDES: tuple[tuple[str, set[str]], ...] = (
         (name, {IMAGES, PRECISION, *_SCALING, *_kinds(lambda leaf: leaf.is_dropout)})
         for name in _CUTTING
     ),
+    # several meshes have gradients and parameters
+    *((name, {*_SCALING, *_LISTING}) for name in _SHARING),
     # an image has no sequence axis; patches and plain values do not join
     (
         IMAGES,

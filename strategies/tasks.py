@@ -81,6 +81,8 @@ class BlockGrower(BlockBuilder):
                 self.linear()
                 self.head = self.op("relu", self.head)
                 self.linear()
+            case "mixture":
+                self.head = self.call_leaf(head, self.growth.leaves.mixture(self.widths[head]))
             case "parallel_norm":
                 self.linear()
                 self.head = self.call_leaf(self.head, self.growth.leaves.norm())

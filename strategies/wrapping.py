@@ -7,6 +7,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Checkpoint, Mesh, WrapGroup
+from fuzzshard.case.experts import mixtures
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Alias, Block, Module, resolve, walk
 from fuzzshard.case.groups import uses_outside_groups
@@ -99,6 +100,17 @@ def _may_join(found: Facts, joined: list[str], path: str) -> bool:
         _depth(other) == deepest or not isinstance(found.modules[other], Block)
         for other in [*joined, path]
     )
+
+
+def experts_apart(case: Case) -> Case:
+    """Wraps every mixture of experts by itself, and first."""
+    apart = mixtures(case).keys()
+    own = [
+        next((g for g in case.wrap if g.modules == (path,)), WrapGroup(modules=(path,)))
+        for path in apart
+    ]
+    others = [replace(g, modules=tuple(m for m in g.modules if m not in apart)) for g in case.wrap]
+    return replace(case, wrap=(*own, *(g for g in others if g.modules)))
 
 
 def self_contained(case: Case) -> Case:

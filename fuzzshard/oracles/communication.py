@@ -129,6 +129,7 @@ def _disagreements(expected: Expected, seen: list[Collective]) -> Iterator[tuple
 
 def judge(run: Run) -> list[Finding]:
     """Return the findings in one run."""
-    if not spec_of(run.engine).applies_groups:
+    spec = spec_of(run.engine)
+    if not spec.applies_groups or spec.shards_experts:
         return []
     return communication_findings(run.case, run.trace, run.mesh.global_rank)

@@ -195,6 +195,7 @@ def registration_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:
 
 def judge(run: Run) -> list[Finding]:
     """Return the findings in one run."""
-    if not spec_of(run.engine).applies_groups:
+    spec = spec_of(run.engine)
+    if not spec.applies_groups or spec.shards_experts:
         return []
     return registration_findings(run.case, run.trace, run.mesh.rank)

@@ -63,6 +63,10 @@ class EngineSpec:
     """
     has_all_states: ClassVar[bool] = True
     """Whether every rank has what it trains of the optimizer's states."""
+    shards_experts: ClassVar[bool] = False
+    """Whether the shard axis has the experts of mixtures, and groups of these have the replicate
+    axis alone, beyond what is predicted of groups.
+    """
     in_stages: ClassVar[bool] = False
     """Whether a rank has some stages of the model, as ``mesh.pipeline`` cuts it, and runs all
     forwards of a backward with that backward.

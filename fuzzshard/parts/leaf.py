@@ -116,6 +116,10 @@ class Leaf(Part, frozen=True, kw_only=True):
     is_elementwise: ClassVar[bool] = False
     """Whether it does to each element the same, and nothing else: DTensors may pass."""
     is_dropout: ClassVar[bool] = False
+    experts_at: ClassVar[str] = ""
+    """The module in it whose ``weight`` has a matrix for each expert, along its first dim; rows
+    come to it in the order of their experts, with the number of rows of each.
+    """
     mixes_dtypes: ClassVar[bool] = False
     """Whether it takes values of half precision beside parameters in float32, without rounding
     these.
@@ -207,6 +211,10 @@ class Leaf(Part, frozen=True, kw_only=True):
 
     def with_width(self, width: int) -> Leaf:
         """This leaf, fit to be called with values of ``width``."""
+        return self
+
+    def shared_by(self, ranks: int) -> Leaf:
+        """This leaf, with experts that so many ranks can share evenly."""
         return self
 
     def apart(self, width: int) -> dict[str, Leaf]:

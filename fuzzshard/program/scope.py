@@ -162,7 +162,7 @@ class Scope:
         managed = {owner is not None for owner in owners}
         offloaded = {self.case.wrap[o].does("offloads") for o in owners if o is not None}
         mixes = len(managed) > 1 or len(offloaded) > 1 or bool(self.case.tensor_parallel)
-        return self.engine.applies_groups and mixes
+        return self.engine.applies_groups and (mixes or self.engine.shards_experts)
 
     def clip_norm_lines(self, arguments: str) -> list[str]:
         """Clip by the engine's own method, if it has one; what ``clip_grad_norm_`` cannot take

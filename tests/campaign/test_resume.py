@@ -458,7 +458,8 @@ def test_a_campaign_that_its_machine_stopped_goes_on_with_its_counts_and_refusal
         ({"seed": 6}, "seed was 5 and is 6"),
         (
             {"steering": Steering(only=("engine:ddp",))},
-            "engines was ddp replicate fully_shard fsdp1 zero_redundancy pipelining and is ddp",
+            "engines was ddp replicate fully_shard fsdp1 zero_redundancy pipelining "
+            "expert_parallel and is ddp",
         ),
         (
             {"steering": Steering(require=("wrap:several_groups",))},

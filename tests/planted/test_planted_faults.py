@@ -46,6 +46,7 @@ from fuzzshard.case.case import (
 from fuzzshard.case.graph import Block
 from fuzzshard.case.options import DDP, FSDP1, Precision, TensorParallel
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
+from fuzzshard.parts.leaves.experts import Experts
 from fuzzshard.parts.leaves.group_norm import GroupNorm
 from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
@@ -701,6 +702,17 @@ DIVERGENCES = {
         "divergence/pipelining/gradient",
         2,
         "a.bias",
+    ),
+    "experts_divide_by_their_ranks": Planted(
+        make_case(
+            chain(a=Linear(out=4), moe=Experts(out=4, experts=4), b=Linear(out=3)),
+            mesh=Mesh(replicate=1, shard=2),
+            wrap=groups("moe", ROOT),
+            engines=("expert_parallel", "fully_shard"),
+        ),
+        "divergence/expert_parallel/gradient",
+        BACKWARD_AT,
+        "moe.grouped.weight",
     ),
     "fsdp1_wrong_gradient": Planted(BY_FSDP1, "divergence/fsdp1/gradient", BACKWARD_AT, "a.bias"),
     "fsdp1_missing_gradient": Planted(

@@ -13,6 +13,7 @@ from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.conv1d import Conv1d
 from fuzzshard.parts.leaves.conv2d import Conv2d
 from fuzzshard.parts.leaves.embedding import Embedding
+from fuzzshard.parts.leaves.experts import Experts
 from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
@@ -34,7 +35,8 @@ def of_all(inputs: Inputs, *modules: object, **options: object) -> Stock:
     named = {f"m{i}": module for i, module in enumerate(modules)}
     build = options.pop("build", bitwise)
     model = chain(**named) if modules else None  # type: ignore[arg-type]
-    engines = tuple(name for name in ALL_ENGINES if name != "pipelining")
+    others = ("pipelining", "expert_parallel")
+    engines = tuple(name for name in ALL_ENGINES if name not in others)
     return build(model, inputs=inputs, engines=engines, **options)  # type: ignore[operator,no-any-return]
 
 
@@ -54,6 +56,9 @@ BATCHES = {
     "nothing to look up": of_all(_IDS, Embedding(vocab=5, dim=4), Linear(out=3)),
     "nothing to attend to": of_all(
         sized(EMPTY, inputs=float_inputs(4, seq=2)), Attention(heads=2), LayerNorm(), MLP(hidden=3)
+    ),
+    "nothing for any expert": of_all(
+        sized(EMPTY), Experts(out=4, experts=3, idle=True), Linear(out=3), build=bounded
     ),
     "nothing to convolve": of_all(
         sized(EMPTY, inputs=float_inputs(seq=3)), Conv1d(out=4), build=bounded

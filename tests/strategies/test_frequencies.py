@@ -33,12 +33,13 @@ EXTENSIONS = frozenset(
 EXTENSION_FEATURES = frozenset(
     (
         *("edge:iadd", "edge:attend", "edge:method", "edge:alternatives", "leaf:conv2d"),
-        "leaf:conv1d_of_one",
+        *("leaf:conv1d_of_one", "leaf:experts", "leaf:idle_expert"),
         *(
             "engine:replicate",
             "engine:fsdp1",
             "engine:zero_redundancy",
             "engine:pipelining",
+            "engine:expert_parallel",
             "mesh:tensor",
             "mesh:hsdp_tensor",
             "mesh:pipeline",
@@ -115,7 +116,7 @@ SELDOM = {
     **dict.fromkeys(("fsdp1:hybrid_shard", "fsdp1:hybrid_shard_zero2"), 0.004),
     **dict.fromkeys(("compile:eager", "compile:aot_eager", "option:losses_only"), 0.004),
     "leaf:conv1d_of_one": 0.006,
-    "engine:pipelining": 0.01,
+    **dict.fromkeys(("engine:pipelining", "engine:expert_parallel"), 0.01),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("pipelining:")), 0.001),
     **dict.fromkeys(("expect:error", "expect:warning", "op:set_path_on_some_ranks"), 0.001),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("delay:")), 0.004),

@@ -14,6 +14,7 @@ from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.conv1d import Conv1d
 from fuzzshard.parts.leaves.conv2d import Conv2d
 from fuzzshard.parts.leaves.embedding import Embedding
+from fuzzshard.parts.leaves.experts import Experts
 from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
@@ -63,6 +64,7 @@ def refusal(broken):
         (Conv2d(channels=1, kernel=0, out=1), 0, "'m0' has 1 channels and a kernel of 0"),
         (Attention(heads=0), 2, "'m0': 0 heads do not divide width 4"),
         (Attention(heads=-1), 2, "'m0': -1 heads do not divide width 4"),
+        (Experts(out=3, experts=1, idle=True), 0, "'m0' has no expert that gets rows"),
     ],
 )
 def test_what_divides_a_width_is_positive(leaf, seq, message):
@@ -83,6 +85,7 @@ def test_what_divides_a_width_is_positive(leaf, seq, message):
         (RawParameter(matrix=True), {"weight": (4, 4)}),
         (MLP(hidden=3, bias=False), {"up.weight": (3, 4), "down.weight": (4, 3)}),
         (Attention(), {"qkv.weight": (12, 4), "proj.weight": (4, 4)}),
+        (Experts(out=3, experts=2), {"grouped.weight": (2, 4, 3)}),
         (Activation(), {}),
     ],
 )

@@ -17,9 +17,11 @@ NOT_HERE = {
     *("wrap:list_group_holds_member", "wrap:list_group_leaves_root"),
     "op:take_state_dict_in_inference",
     *(feature for feature in ALL_FEATURES if "pipelining" in feature),
+    "engine:expert_parallel",
 }
 """More ranks than a test machine has cores for; what torch refuses (test_refusals.py); what known
-findings need (corpus/findings); pipeline schedules (test_pipelining.py)."""
+findings need (corpus/findings); pipeline schedules (test_pipelining.py);
+experts on several ranks (test_expert_parallel.py)."""
 
 LACKED = "not applicable: this version of torch has no "
 

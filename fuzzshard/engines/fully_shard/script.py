@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, get_args
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, get_args
 
 from typing_extensions import override
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from fuzzshard.subject.variation import Variation
 
 
-def _wrap_lines(case: Case, model: str) -> list[str]:
+def _wrap_lines(script: FullyShardScript, case: Case, model: str) -> list[str]:
     """The ``fully_shard`` calls, and the calls on what they make."""
     lines, ignored = [], []
     if case.ignored:
@@ -36,7 +37,8 @@ def _wrap_lines(case: Case, model: str) -> list[str]:
         lines += group.preparing(model, mine)
         modules = ", ".join(at(model, path) for path in group.modules)
         listed = modules if len(group.modules) == 1 else f"[{modules}]"
-        lines += call_lines("fully_shard", [listed, "mesh=mesh", *group.arguments(), *ignored])
+        given = [listed, f"mesh={script.mesh_of(case, group)}", *group.arguments(), *ignored]
+        lines += call_lines("fully_shard", given)
     if any(group.does("uses_group_memory") for group in case.wrap):
         # "NCCL communicator has not been initialized before mem pool creation" where nothing is
         # gathered before gradients are reduced (``registerMemPool``, ProcessGroupNCCL.cpp)
@@ -51,6 +53,7 @@ def _wrap_lines(case: Case, model: str) -> list[str]:
     for group in case.wrap:
         lines += _prefetch_lines(group, model)
         module = at(model, group.modules[0])
+        lines += script.group_lines(case, group, module)
         for word in group.words():
             if word.of_several:
                 together.setdefault(word.call, []).append(module)
@@ -78,7 +81,7 @@ def _prefetch_lines(group: WrapGroup, model: str) -> list[str]:
 class FullyShardScript(Script):
     """Applies the wrap groups in order."""
 
-    imports = {
+    imports: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "torch.distributed.fsdp": (
             *("CPUOffloadPolicy", "FSDPModule", "MixedPrecisionPolicy"),
             *("fully_shard", "register_fsdp_forward_method", "share_comm_ctx"),
@@ -91,13 +94,21 @@ class FullyShardScript(Script):
     def group_call(self, listed: str, group: WrapGroup) -> str:
         return f"fully_shard({', '.join((listed, *group.arguments()))})"
 
+    def mesh_of(self, case: Case, group: WrapGroup) -> str:
+        """Return the mesh that a group is given."""
+        return "mesh"
+
+    def group_lines(self, case: Case, group: WrapGroup, module: str) -> list[str]:
+        """Return what else is called on the ``module`` of a group."""
+        return []
+
     @override
     def takes_mesh(self, case: Case) -> bool:
         return bool(case.wrap)
 
     @override
     def wrap_lines(self, case: Case, model: str, names: MeshNames, *, seeds: bool) -> list[str]:
-        lines = _wrap_lines(case, model)
+        lines = _wrap_lines(self, case, model)
         if case.init == "meta":
             lines.append(f"materialize({model}{', seed' if seeds else ''})")
         return lines + ([f'{model}.compile(backend="{case.compile}")'] if case.compile else [])

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from fuzzshard.parts.engine import EngineSpec as EngineSpec
 from fuzzshard.parts.engines.ddp import DistributedDataParallel
+from fuzzshard.parts.engines.expert_parallel import ExpertParallel
 from fuzzshard.parts.engines.fsdp1 import FullyShardedDataParallel
 from fuzzshard.parts.engines.fully_shard import FullyShard
 from fuzzshard.parts.engines.pipelining import PipelineParallel
@@ -22,6 +23,7 @@ ENGINES: dict[str, EngineSpec] = {
         *(DistributedDataParallel(), Replicate(), FullyShard(), FullyShardedDataParallel()),
         ZeroRedundancy(),
         PipelineParallel(),
+        ExpertParallel(),
     )
 }
 """Those that are judged, in the order in which they train."""

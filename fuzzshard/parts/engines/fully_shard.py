@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
-from fuzzshard.parts.engine import EngineSpec
+from fuzzshard.parts.engine import EngineSpec, RunsAlone, WrapsModels
 
 if TYPE_CHECKING:
     from fuzzshard.case.case import Case
@@ -21,9 +21,9 @@ class FullyShard(EngineSpec):
     nicknames = ("fsdp", "hsdp")
     meaning = "fully_shard runs"
     applies_groups = True
-    runs_alone = "yes"
+    runs_alone: ClassVar[RunsAlone] = "yes"
     differs_in = ("input",)
-    wraps_models = "always"
+    wraps_models: ClassVar[WrapsModels] = "always"
     wraps_blocks = True
 
     @override

@@ -1,0 +1,31 @@
+"""Mixtures of experts in a case: where they are, and which wrap groups have them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fuzzshard.case.case import Case, WrapGroup
+from fuzzshard.case.facts import facts
+from fuzzshard.case.graph import join
+
+
+def mixtures(case: Case) -> Mapping[str, str]:
+    """Return the modules within which experts are, by the paths of the mixtures."""
+    leaves = facts(case).leaves.items()
+    return {path: join(path, leaf.experts_at) for path, leaf in leaves if leaf.experts_at}
+
+
+def weights(case: Case) -> Mapping[str, str]:
+    """Return the parameters with a matrix for each expert, by the paths of the mixtures."""
+    return {path: join(module, "weight") for path, module in mixtures(case).items()}
+
+
+def of_experts(case: Case, group: WrapGroup) -> bool:
+    """Whether all modules of a group are mixtures."""
+    return mixtures(case).keys() >= {*group.modules}
+
+
+def shares_evenly(case: Case) -> bool:
+    """Whether the ranks of the shard axis can have as many experts each."""
+    shapes = facts(case).parameters
+    return all(shapes[fqn][0] % case.mesh.shard == 0 for fqn in weights(case).values())

@@ -1,0 +1,42 @@
+"""Experts sharded over the shard axis, under ``fully_shard``."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from typing_extensions import override
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.experts import of_experts, weights
+from fuzzshard.engines.exclusion import Exclusion
+from fuzzshard.engines.expert_parallel import contract
+from fuzzshard.engines.fully_shard.engine import FullyShard
+from fuzzshard.engines.fully_shard.state import GroupState
+
+
+class ExpertParallel(FullyShard):
+    """What a rank holds between ops of its experts is not what ``fully_shard`` alone holds."""
+
+    name: ClassVar[str] = "expert_parallel"
+
+    @override
+    @classmethod
+    def not_applicable(cls, case: Case) -> Exclusion | None:
+        return contract.not_applicable(case)
+
+    @override
+    def unreduced_gradients(self) -> dict[str, torch.Tensor | None]:
+        """Without those of experts, which are of all rows that came to this rank."""
+        experts = {*weights(self.case).values()}
+        held = super().unreduced_gradients().items()
+        return {fqn: gradient for fqn, gradient in held if fqn not in experts}
+
+    @override
+    def group_states(self) -> dict[int, GroupState]:
+        """Without groups of experts, of which a rank has a part only when they are whole."""
+        held = super().group_states().items()
+        return {i: state for i, state in held if not of_experts(self.case, self.case.wrap[i])}
+
+
+ENGINE = ExpertParallel

@@ -1,0 +1,85 @@
+"""What scripts of expert parallelism say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from typing_extensions import override
+
+from fuzzshard.case.experts import mixtures, of_experts
+from fuzzshard.engines.fully_shard.script import FullyShardScript
+from fuzzshard.model.statements import at
+
+if TYPE_CHECKING:
+    from fuzzshard.case.case import Case, WrapGroup
+    from fuzzshard.program.mesh import MeshNames
+
+_STYLE = """
+class ExpertParallel(ParallelStyle):  # a rank has some experts, and gets the rows of all ranks
+    def _apply(self, module, device_mesh):
+        self.group, self.ranks = device_mesh.get_group(), device_mesh.size()
+        return distribute_module(module, device_mesh, self.shard, self.send, self.bring_back)
+
+    def shard(self, name, module, device_mesh):
+        whole = module.weight
+        sharded = distribute_tensor(whole.detach(), device_mesh, [Shard(0)])
+        module.weight = nn.Parameter(sharded, requires_grad=whole.requires_grad)
+
+    def send(self, module, args, device_mesh):
+        rows, counts = args
+        going = torch.tensor(counts, device=rows.device)
+        coming = all_to_all_single(going, None, None, self.group).view(self.ranks, -1)
+        self.sent = going.view(self.ranks, -1).sum(1).tolist()
+        self.got = coming.sum(1).tolist()
+        rows = all_to_all_single_autograd(rows, self.got, self.sent, self.group)
+        expert = torch.arange(coming.shape[1], device=rows.device).repeat(self.ranks)
+        self.order = expert.repeat_interleave(coming.flatten()).argsort(stable=True)
+        return rows[self.order], coming.sum(0).tolist()
+
+    def bring_back(self, module, out, device_mesh):
+        out = out[self.order.argsort()]
+        return all_to_all_single_autograd(out, self.sent, self.got, self.group)
+"""
+
+
+class ExpertParallelScript(FullyShardScript):
+    """Shards experts over the shard axis, and gives their groups the other axis."""
+
+    imports: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **FullyShardScript.imports,
+        "torch.distributed._functional_collectives": (
+            *("all_to_all_single", "all_to_all_single_autograd"),
+        ),
+        "torch.distributed.tensor": ("distribute_module",),
+        "torch.distributed.tensor.parallel": ("ParallelStyle",),
+    }
+
+    @override
+    def wrap_lines(self, case: Case, model: str, names: MeshNames, *, seeds: bool) -> list[str]:
+        lines = ["", "", *_STYLE.strip().splitlines(), "", ""]
+        lines += [
+            f'parallelize_module({at(model, path)}, mesh["shard"], ExpertParallel())'
+            for path in mixtures(case).values()
+        ]
+        return [*lines, *super().wrap_lines(case, model, names, seeds=seeds)]
+
+    @override
+    def mesh_of(self, case: Case, group: WrapGroup) -> str:
+        return 'mesh["replicate"]' if of_experts(case, group) else "mesh"
+
+    @override
+    def group_lines(self, case: Case, group: WrapGroup, module: str) -> list[str]:
+        """The sum over the shard axis is there when gradients come: rows of all its ranks went
+        through the experts.
+        """
+        if not of_experts(case, group):
+            return []
+        lines = [f"{module}.set_gradient_divide_factor({case.mesh.data_size})"]
+        if (case.mesh.replicate or 1) > 1:
+            lines.append('if device == "cpu":  # gloo cannot multiply while it adds')
+            lines.append(f"    {module}.set_force_sum_reduction_for_comms(True)")
+        return lines
+
+
+SCRIPT = ExpertParallelScript()
