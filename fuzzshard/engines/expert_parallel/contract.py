@@ -84,7 +84,7 @@ def _of_group(case: Case, group: WrapGroup) -> Iterator[Exclusion]:
             f"{_PARAM}, to_sharded_post_forward: NotImplementedError for DTensor parameters",
         )
     own_group = any(each.does("own_group") for each in case.wrap)  # and those below it
-    if own_group or group.does("gathers_several") or group.preparing(["p"]):
+    if own_group or group.does("gathers_several") or group.preparing("model", ["p"]):
         yield Exclusion(
             "experts with a process group or an all-gather of their own", f"{_UNTRIED}; {_TITAN}"
         )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class PipelineParallel(EngineSpec):
-    """Ranks along the pipeline axis have stages of the model, each under ``fully_shard`` or DDP."""
+    """Stages of a model along the pipeline axis, each under ``fully_shard`` or DDP."""
 
     name = "pipelining"
     title = "`torch.distributed.pipelining`"
