@@ -34,7 +34,7 @@ from fuzzshard.campaign.judge import judge, same_finding
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.checking.api import Subject
-from fuzzshard.checking.check import DEFAULT_MESHES, Checker, check_subject, trainings
+from fuzzshard.checking.check import DEFAULT_MESHES, Checker, trainings
 from fuzzshard.checking.fuzz import Fuzzer, bases_of
 from fuzzshard.checking.report import Report
 from fuzzshard.checking.variations import check_aspects
@@ -76,16 +76,13 @@ def check(
     Raises :class:`UsageError` for arguments that cannot be used and :class:`InfraError` if ranks
     fail.
     """
+    shapes = [MeshShape.parse(mesh) for mesh in meshes]
     runs = trainings(
-        subject.named,
-        [MeshShape.parse(mesh) for mesh in meshes],
-        engines,
-        steps=steps,
-        microbatches=microbatches,
-        seed=seed,
+        subject.named, shapes, engines, steps=steps, microbatches=microbatches, seed=seed
     )
     config = _config(runs, device, ranks_per_device)
-    return Report(trainings=tuple(check_subject(subject.named, runs, config, max_seconds)))
+    with Checker(subject.named, config, max_seconds) as checker:
+        return Report(trainings=tuple(map(checker.run, runs)))
 
 
 def fuzz(
@@ -110,13 +107,9 @@ def fuzz(
     are what may change: plan, freeze, mesh, schedule, precision. Raises what :func:`check` raises,
     and :class:`UsageError` for an aspect that cannot change, unless all are given.
     """
+    shapes = [MeshShape.parse(mesh) for mesh in meshes]
     runs = trainings(
-        subject.named,
-        [MeshShape.parse(mesh) for mesh in meshes],
-        engines,
-        steps=steps,
-        microbatches=microbatches,
-        seed=seed,
+        subject.named, shapes, engines, steps=steps, microbatches=microbatches, seed=seed
     )
     check_aspects(aspects, runs)
     config = _config(runs, device, ranks_per_device)
