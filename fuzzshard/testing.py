@@ -132,14 +132,9 @@ def fuzz(
 def _config(runs: Sequence[Training], device: Device, ranks_per_device: int) -> WorldConfig:
     """The world of the largest mesh."""
     kind, num_devices = resolve_device(device)
+    size = max((training.mesh.size for training in runs), default=1)
     return world_config(
-        kind,
-        num_devices,
-        (),
-        asked=max((training.mesh.size for training in runs), default=1),
-        default=1,
-        ranks_per_device=ranks_per_device,
-        of="mesh",
+        kind, num_devices, (), size=size, ranks_per_device=ranks_per_device, of="mesh"
     )
 
 
@@ -178,7 +173,7 @@ def assert_parity(
     kind, num_devices = resolve_device(device)
     largest = most_ranks(kind, num_devices, ranks_per_device)
     config = world_config(
-        kind, num_devices, tuple(preload), asked=1, default=1, ranks_per_device=ranks_per_device
+        kind, num_devices, tuple(preload), size=1, ranks_per_device=ranks_per_device
     )
     with _lock:
         shared = _worlds.setdefault(config, SharedWorld(config))
