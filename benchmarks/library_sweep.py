@@ -70,9 +70,7 @@ def main() -> int:
     meshes = [MeshShape.parse(text) for text in args.mesh] or DEFAULT_MESHES
     kind, num_devices = resolve_device(args.device)
     size = max(mesh.size for mesh in meshes)
-    config = world_config(
-        kind, num_devices, (), asked=size, default=1, ranks_per_device=args.ranks_per_device
-    )
+    config = world_config(kind, num_devices, (), size=size, ranks_per_device=args.ranks_per_device)
     console, reports, unusable = make_console(args), {}, {}
     began = time.monotonic()
     with Checker(next(iter(models.values())), config, SUBJECT_SECONDS) as checker:

@@ -77,9 +77,7 @@ class CorpusRun:
         self.deadline = parse_duration(text) if text else None
         self.torch = importlib.metadata.version("torch")
         self.world = SharedWorld(
-            world_config(
-                self.device, num_devices, preload, asked=1, default=1, ranks_per_device=shared
-            )
+            world_config(self.device, num_devices, preload, size=1, ranks_per_device=shared)
         )
         self.allows_user_code: bool = config.getoption("--fuzzshard-allow-user-code")
         known = config.getoption("--fuzzshard-known")

@@ -34,7 +34,7 @@ from fuzzshard.campaign.judge import judge, same_finding
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.checking.api import Subject
-from fuzzshard.checking.check import DEFAULT_MESHES, Checker, check_subject, trainings
+from fuzzshard.checking.check import DEFAULT_MESHES, Checker, trainings
 from fuzzshard.checking.fuzz import Fuzzer, bases_of
 from fuzzshard.checking.report import Report
 from fuzzshard.checking.variations import check_aspects
@@ -76,16 +76,13 @@ def check(
     Raises :class:`UsageError` for arguments that cannot be used and :class:`InfraError` if ranks
     fail.
     """
+    shapes = [MeshShape.parse(mesh) for mesh in meshes]
     runs = trainings(
-        subject.named,
-        [MeshShape.parse(mesh) for mesh in meshes],
-        engines,
-        steps=steps,
-        microbatches=microbatches,
-        seed=seed,
+        subject.named, shapes, engines, steps=steps, microbatches=microbatches, seed=seed
     )
     config = _config(runs, device, ranks_per_device)
-    return Report(trainings=tuple(check_subject(subject.named, runs, config, max_seconds)))
+    with Checker(subject.named, config, max_seconds) as checker:
+        return Report(trainings=tuple(map(checker.run, runs)))
 
 
 def fuzz(
@@ -110,13 +107,9 @@ def fuzz(
     are what may change: plan, freeze, mesh, schedule, precision. Raises what :func:`check` raises,
     and :class:`UsageError` for an aspect that cannot change, unless all are given.
     """
+    shapes = [MeshShape.parse(mesh) for mesh in meshes]
     runs = trainings(
-        subject.named,
-        [MeshShape.parse(mesh) for mesh in meshes],
-        engines,
-        steps=steps,
-        microbatches=microbatches,
-        seed=seed,
+        subject.named, shapes, engines, steps=steps, microbatches=microbatches, seed=seed
     )
     check_aspects(aspects, runs)
     config = _config(runs, device, ranks_per_device)
@@ -139,14 +132,9 @@ def fuzz(
 def _config(runs: Sequence[Training], device: Device, ranks_per_device: int) -> WorldConfig:
     """The world of the largest mesh."""
     kind, num_devices = resolve_device(device)
+    size = max((training.mesh.size for training in runs), default=1)
     return world_config(
-        kind,
-        num_devices,
-        (),
-        asked=max((training.mesh.size for training in runs), default=1),
-        default=1,
-        ranks_per_device=ranks_per_device,
-        of="mesh",
+        kind, num_devices, (), size=size, ranks_per_device=ranks_per_device, of="mesh"
     )
 
 
@@ -185,7 +173,7 @@ def assert_parity(
     kind, num_devices = resolve_device(device)
     largest = most_ranks(kind, num_devices, ranks_per_device)
     config = world_config(
-        kind, num_devices, tuple(preload), asked=1, default=1, ranks_per_device=ranks_per_device
+        kind, num_devices, tuple(preload), size=1, ranks_per_device=ranks_per_device
     )
     with _lock:
         shared = _worlds.setdefault(config, SharedWorld(config))

@@ -6,7 +6,6 @@ import dataclasses
 import enum
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
 
 from fuzzshard.campaign.judge import Stopped, judge, judge_clearly, same_finding
 from fuzzshard.case.case import Case
@@ -150,11 +149,7 @@ def told(mended: Verdict, mends: Sequence[str]) -> tuple[str, ...]:
     """The causes that tell of a finding of mended torch without mending it."""
     known = {name: find_mend(name) for name in mends}
     tripped = tuple(name for name, mend in known.items() if mend.slug in mended.tripped)
-    by_signature = (
-        name
-        for name, mend in known.items()
-        if any(fnmatchcase(mended.signature, pattern) for pattern in mend.signatures)
-    )
+    by_signature = (name for name, mend in known.items() if mend.is_told_by(mended.signature))
     return tripped or tuple(by_signature)
 
 

@@ -233,7 +233,11 @@ class FollowUp:
 
     def _tell_flaky(self, signature: str, judged: Judged, path: Path) -> None:
         self._shared.registry.count_flaky()
-        self._emit(finding_flaky(signature, judged, path))
+        seen = judged.confirmation
+        others = tuple(seen.others)
+        self._emit(
+            FindingFlaky(signature=signature, runs=seen.runs, observed=others, path=str(path))
+        )
 
     def _tell_saved(self, found: Found, judged: Judged, path: Path, entry: CorpusEntry) -> None:
         self._emit(PhaseChanged(phase="verifying", signature=entry.signature))
@@ -250,16 +254,6 @@ def finding_found(found: Found) -> FindingFound:
         signature=found.verdict.signature,
         summary=_describe(found.verdict.findings[0]),
         path=str(found.path),
-    )
-
-
-def finding_flaky(signature: str, judged: Judged, path: Path) -> FindingFlaky:
-    """A finding did not come back, and was set aside at ``path``."""
-    return FindingFlaky(
-        signature=signature,
-        runs=judged.confirmation.runs,
-        observed=tuple(judged.confirmation.others),
-        path=str(path),
     )
 
 

@@ -114,7 +114,6 @@ class _Coordinator:
         self.num_running = 0
         self.doing: dict[int, PhaseChanged] = {}
         self.finishing = False
-        self.interrupted = False
         self.error: BaseException | None = None
 
     def run(self) -> int:
@@ -153,7 +152,9 @@ class _Coordinator:
             self.spares.close()
             if exchange is not None:
                 with signals_call(lambda: None):  # it waits for some seconds only
-                    exchange.close("interrupted" if self.interrupted else self.control.reason)
+                    exchange.close(
+                        "interrupted" if self.control.interrupted else self.control.reason
+                    )
         if exchange is not None:
             self._deliver_the_rest()
         self.session.leave_unfinished()
@@ -224,7 +225,7 @@ class _Coordinator:
     def _say_what_still_runs(self) -> None:
         """Once, when the time is up or somebody interrupts."""
         over = self.control.seconds_left() <= 0 and not self.control.accepting()
-        if self.finishing or not (self.interrupted or over):
+        if self.finishing or not (self.control.interrupted or over):
             return
         self.finishing = True
         doing = tuple(self.doing[world].text for world in sorted(self.doing))
@@ -263,18 +264,16 @@ class _Coordinator:
 
     def _on_signal(self) -> None:
         """Called in the main thread, between any two of its instructions."""
-        if self.interrupted:
-            raise KeyboardInterrupt
-        self._interrupt()
+        self.control.halt_or_raise()
+        self.queue.put(_Interrupt())
 
     def _on_node(self, host: str, is_lost: bool) -> None:
         elapsed = self.control.elapsed()
         self.queue.put(NodeChanged(host=host, is_lost=is_lost, elapsed=elapsed))
 
     def _interrupt(self) -> None:
-        self.interrupted = True
+        self.control.interrupted = True
         self.control.halt("interrupted")
-        self.queue.put(_Interrupt())
 
     def _abandon(self, cases: Prefetch) -> None:
         """Ends what has not ended. Killing its ranks ends a world's run; its thread then saves the
@@ -309,15 +308,15 @@ class _Coordinator:
         problem = "" if self.error is None else str(self.error) or repr(self.error)
         if self.error is not None and not isinstance(self.error, FuzzshardError):
             problem = f"internal error: {problem}"
-        stopped = "interrupted" if self.interrupted else self.control.reason
+        stopped = "interrupted" if self.control.interrupted else self.control.reason
         return self.session.finished(
             problem or stopped or "all cases were run",
             self._exit_code(),
-            complete=self.error is None and not self.interrupted,
+            complete=self.error is None and not self.control.interrupted,
         )
 
     def _exit_code(self) -> int:
-        if self.interrupted:
+        if self.control.interrupted:
             return EXIT_INTERRUPTED
         if self.error is not None:
             return self.error.exit_code if isinstance(self.error, FuzzshardError) else EXIT_INFRA

@@ -106,14 +106,6 @@ class Checker:
         return next((w.info.get("torch", "") for w in self._worlds.values()), "")
 
 
-def check_subject(
-    subject: Subject, runs: Sequence[Training], config: WorldConfig, patience: float
-) -> Iterator[TrainingReport]:
-    """Yield what each training comes to (:class:`Checker`)."""
-    with Checker(subject, config, patience) as checker:
-        yield from map(checker.run, runs)
-
-
 def _report(training: Training, outcome: Outcome, seconds: float) -> TrainingReport:
     failures = [outcome.failures[rank] for rank in sorted(outcome.failures)]
     for failure in failures:

@@ -201,8 +201,7 @@ def check(
         kind,
         num_devices,
         preload,
-        asked=max(training.mesh.size for training in runs),
-        default=1,
+        size=max(training.mesh.size for training in runs),
         ranks_per_device=ranks_per_device,
         of="mesh",
     )

@@ -300,9 +300,7 @@ def _verify_causes(
     stored, broken = load(paths)
     entries = [(shown_path(item.file), item.entry) for item in stored if item.entry.signature]
     num_ranks = most_ranks(kind, num_devices, ranks_per_device)
-    config = world_config(
-        kind, num_devices, (), asked=None, default=num_ranks, ranks_per_device=ranks_per_device
-    )
+    config = world_config(kind, num_devices, (), size=num_ranks, ranks_per_device=ranks_per_device)
     torch, mends = importlib.metadata.version("torch"), mends_for()
     seen, shown = Counter[Condition](), set[str]()
     here = CommandWorlds(config, worlds, num_devices)

@@ -108,14 +108,9 @@ def explain(
         raise UsageError(
             "no cases found", "give an entry of a corpus, a case file or a folder of them"
         )
-    config = world_config(
-        kind,
-        num_devices,
-        preload,
-        asked=world_size,
-        default=most_ranks(kind, num_devices, ranks_per_device),
-        ranks_per_device=ranks_per_device,
-    )
+    largest = most_ranks(kind, num_devices, ranks_per_device)
+    size = largest if world_size is None else world_size
+    config = world_config(kind, num_devices, preload, size=size, ranks_per_device=ranks_per_device)
     here = CommandWorlds(config, worlds, num_devices)
 
     def explain_one(world: Runner, path: Path, entry: CorpusEntry) -> _Told:

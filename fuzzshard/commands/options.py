@@ -140,20 +140,17 @@ def world_config(
     num_devices: int,
     preload: tuple[Path, ...],
     *,
-    asked: int | None,
-    default: int,
+    size: int,
     ranks_per_device: int = 1,
     of: RanksOf = "world",
     hosts: tuple[str, ...] = (),
     secret_file: Path | None = None,
 ) -> WorldConfig:
-    """The settings of a world of the ranks ``asked`` for, by itself or ``of`` a mesh, of which
-    ``hosts`` have their share; raises :class:`UsageError` where it cannot be. ``default`` ranks
-    are those of one node.
+    """The settings of a world of ``size`` ranks, by itself or ``of`` a mesh, of which ``hosts``
+    have their share; raises :class:`UsageError` where it cannot be.
     """
     check_hosts(hosts, secret_file)
     num_nodes = len(hosts) + 1
-    size = default * num_nodes if asked is None else asked
     if size < 1:
         raise UsageError(f"a world of {size} ranks runs nothing", "use --world-size 1 or more")
     if ranks_per_device < 1:

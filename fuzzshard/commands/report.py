@@ -179,7 +179,7 @@ def _passing(
 
     kind, num_devices = resolve_device(device)
     size = entry.case.mesh.size
-    with World(world_config(kind, num_devices, preload, asked=size, default=size)) as world:
+    with World(world_config(kind, num_devices, preload, size=size)) as world:
         verdict = world.run(entry.case)
     if not verdict.status.is_finding:
         print(f"{path}: {verdict.status} {verdict.message}".rstrip() + "; nothing to report")
@@ -202,7 +202,7 @@ def _gather(
     kind, num_devices = resolve_device(device)
     size = max(entry.case.mesh.size, MOST_RANKS)
     size = size if kind == "cpu" else min(size, num_devices)
-    config = world_config(kind, num_devices, preload, asked=size, default=size)
+    config = world_config(kind, num_devices, preload, size=size)
     with busy("running the case, and changes of it that may make it pass", 3) as line:
         with World(config) as world:
             evidence = judged(world, size, entry)

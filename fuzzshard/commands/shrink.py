@@ -111,15 +111,15 @@ def shrink(
     file = only_case(path)
     known = read_entry(file)
     kind, num_devices = resolve_device(device)
-    default = (
-        known.case.mesh.size if kind == "cuda" else min(known.case.mesh.size, LARGEST_CPU_WORLD)
-    )
+    if world_size is None:
+        nodes, needed = len(hosts) + 1, known.case.mesh.size
+        own = needed if kind == "cuda" else min(needed, LARGEST_CPU_WORLD)
+        world_size = math.ceil(own / nodes) * nodes
     config = world_config(
         kind,
         num_devices,
         preload,
-        asked=world_size,
-        default=math.ceil(default / (len(hosts) + 1)),
+        size=world_size,
         ranks_per_device=ranks_per_device,
         hosts=hosts,
         secret_file=secret_file,

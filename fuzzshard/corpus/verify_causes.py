@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from fuzzshard.corpus.entry import CorpusEntry
@@ -76,12 +75,9 @@ def _verified(
     ):
         return Condition.UNSHOWN, f"torch as it is shows {_said(stock)}, not {entry.signature}"
     if mend.kind == "signature":
-        told = any(fnmatchcase(stock.signature, pattern) for pattern in mend.signatures)
-        return (
-            (Condition.OK, "")
-            if told
-            else (Condition.UNSHOWN, "its signature is none of its cause")
-        )
+        if mend.is_told_by(stock.signature):
+            return Condition.OK, ""
+        return Condition.UNSHOWN, "its signature is none of its cause"
     for names, what in (((entry.cause,), "its mend"), (mends, "all mends")):
         seen = _run(world, entry, names)
         if seen.status.is_finding and entry.cause not in seen.tripped:

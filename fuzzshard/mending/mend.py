@@ -15,6 +15,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, Protocol
@@ -151,6 +152,10 @@ class Mend:
     apply: Callable[[Patch], None] | None = None
     signatures: tuple[str, ...] = ()
     lifts: tuple[str, ...] = ()
+
+    def is_told_by(self, signature: str) -> bool:
+        """Whether a finding with this signature is taken for it."""
+        return any(fnmatchcase(signature, pattern) for pattern in self.signatures)
 
     @property
     def example_ranks(self) -> int:

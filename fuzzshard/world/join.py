@@ -7,6 +7,7 @@ Instruments are proved on torch as it is installed, before a preloaded file chan
 from __future__ import annotations
 
 import datetime
+import functools
 import importlib.util
 import os
 import platform
@@ -236,13 +237,23 @@ def _preload(path: str, number: int) -> None:
     _take_up_patches()
 
 
+@functools.cache
+def imported_functions() -> tuple[tuple[types.ModuleType, str, types.FunctionType], ...]:
+    """The functions of torch that modules of fuzzshard have imported by name, with the module and
+    the name there. Looked for before ranks are forked: in a rank, looking copies memory.
+    """
+    return tuple(
+        (module, attribute, value)
+        for name, module in list(sys.modules.items())
+        if name.startswith("fuzzshard.")
+        for attribute, value in list(vars(module).items())
+        if isinstance(value, types.FunctionType) and value.__module__.startswith("torch.")
+    )
+
+
 def _take_up_patches() -> None:
     """Makes functions that fuzzshard imported by name from torch the ones that torch has now."""
-    for name, module in list(sys.modules.items()):
-        for attribute, value in (
-            list(vars(module).items()) if name.startswith("fuzzshard.") else ()
-        ):
-            if isinstance(value, types.FunctionType) and value.__module__.startswith("torch."):
-                now = getattr(sys.modules.get(value.__module__), value.__name__, value)
-                if now is not value:
-                    setattr(module, attribute, now)
+    for module, attribute, value in imported_functions():
+        now = getattr(sys.modules.get(value.__module__), value.__name__, value)
+        if now is not getattr(module, attribute):
+            setattr(module, attribute, now)

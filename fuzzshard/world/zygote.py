@@ -143,6 +143,7 @@ def main() -> None:
     try:
         for name in PRELOADED:
             importlib.import_module(name)
+        importlib.import_module("fuzzshard.world.join").imported_functions()
     except Exception as error:
         control.send(_encoder.encode(Reply(error=f"{type(error).__name__}: {error}")))
         return

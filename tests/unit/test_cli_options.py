@@ -37,23 +37,23 @@ def test_more_ranks_than_cuda_devices_are_refused_with_the_number_that_works() -
     with pytest.raises(
         UsageError, match="use --world-size 2, --ranks-per-device 2 or --device cpu"
     ):
-        world_config("cuda", 2, (), asked=3, default=2)
+        world_config("cuda", 2, (), size=3)
 
 
 def test_ranks_share_cuda_devices_only_where_they_are_told_to() -> None:
-    assert world_config("cuda", 2, (), asked=3, default=2, ranks_per_device=2).devices == (0, 1)
-    assert world_config("cuda", 2, (), asked=2, default=2).devices == ()
-    assert world_config("cpu", 4, (), asked=8, default=4, ranks_per_device=2).devices == ()
+    assert world_config("cuda", 2, (), size=3, ranks_per_device=2).devices == (0, 1)
+    assert world_config("cuda", 2, (), size=2).devices == ()
+    assert world_config("cpu", 4, (), size=8, ranks_per_device=2).devices == ()
 
 
 def test_more_ranks_than_the_default_are_fine_on_a_cpu() -> None:
-    assert world_config("cpu", 4, (), asked=6, default=4).size == 6
+    assert world_config("cpu", 4, (), size=6).size == 6
 
 
 @pytest.mark.parametrize("size", [0, -1])
 def test_a_world_without_ranks_is_refused(size: int) -> None:
     with pytest.raises(UsageError, match="runs nothing"):
-        world_config("cpu", 4, (), asked=size, default=4)
+        world_config("cpu", 4, (), size=size)
 
 
 def test_a_file_to_preload_must_exist_and_is_passed_on_with_its_full_path(
@@ -61,8 +61,8 @@ def test_a_file_to_preload_must_exist_and_is_passed_on_with_its_full_path(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=r"fault\.py"):
-        world_config("cpu", 4, (Path("fault.py"),), asked=2, default=4)
+        world_config("cpu", 4, (Path("fault.py"),), size=2)
     (tmp_path / "fault.py").touch()
-    assert world_config("cpu", 4, (Path("fault.py"),), asked=2, default=4).preload == (
+    assert world_config("cpu", 4, (Path("fault.py"),), size=2).preload == (
         str(tmp_path / "fault.py"),
     )
