@@ -32,7 +32,7 @@ from fuzzshard.corpus.store import (
     save_shrunk,
     saved_script,
 )
-from fuzzshard.errors import FuzzshardError, InvalidEntry
+from fuzzshard.errors import FuzzshardError, InfraError, InvalidEntry
 from fuzzshard.fleet.mirror import Changes, apply_changes, changes_since, check_paths
 
 CORPUS_NAME = "corpus"
@@ -115,8 +115,15 @@ class Gathered:
 
     def finish(self) -> None:
         """Merge also what is confirmed and not finished, unless the corpus has its finding."""
-        self._trying(self._save)
-        self._trying(self._merge_unfinished)
+        self._trying(self._finish)
+
+    def check_saved(self) -> None:
+        """Raises :class:`InfraError` where something that nodes told is not on disk."""
+        if self._problem:
+            raise InfraError(
+                f"not all is saved: {self._problem}",
+                "the nodes have it, and tell it again when the same command goes on",
+            )
 
     def _trying(self, step: Callable[[], None]) -> None:
         problem = ""
@@ -159,6 +166,10 @@ class Gathered:
         if done:
             self._merge(done)
         self._unmerged.clear()
+
+    def _finish(self) -> None:
+        self._save()
+        self._merge_unfinished()
 
     def _merge_unfinished(self) -> None:
         files = self._fleet.glob(f"*/{FINDINGS_FOLDER}/*/{CASE_FILE}")

@@ -82,7 +82,8 @@ def run_fleet(options: FleetOptions) -> int:
 
     It is that of ``fuzzshard run``: 1 where a finding came that the corpus did not have, 130 after
     Ctrl-C or SIGTERM, and otherwise the worst of the nodes. Raises :class:`UsageError` where there
-    is no cluster, or none of its nodes can take part.
+    is no cluster, or none of its nodes can take part, and :class:`InfraError` where the disk is
+    still full at the end.
     """
     fleet, began = options.corpus / FLEET_FOLDER, time.monotonic()
 
@@ -95,6 +96,7 @@ def run_fleet(options: FleetOptions) -> int:
         gathered = Gathered(options.corpus, reproducer.scripts, say)
         code = _Head(options, campaign, gathered, say).run()
     print(*exchange_lines(fleet, *read_exchange(fleet)), sep="\n", flush=True)
+    gathered.check_saved()
     return code
 
 

@@ -159,11 +159,14 @@ def test_a_full_disk_is_said_once_and_tried_again(head, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr("fuzzshard.fleet.mirror.write_atomic", fail)
         head.take("a-1", told(entry()))
-        head.gathered.save()
+        head.gathered.finish()
+        with pytest.raises(InfraError, match=r"not all is saved: .* No space left"):
+            head.gathered.check_saved()
         assert len(head.said) == 1
         assert "No space left" in head.said[0]
         assert set(head.gathered.since(0, "b-2")[0]) == {"a-1"}
     head.gathered.save()
+    head.gathered.check_saved()
     assert len(head.entries()) == 1
     assert "writing works again" in head.said
 
