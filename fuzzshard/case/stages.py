@@ -9,9 +9,12 @@ from typing import NamedTuple, get_args
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, TensorSpec
+from fuzzshard.case.check_dtypes import called_dtypes
+from fuzzshard.case.dtypes import Casts, casts
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Alias, Block, Call, Module, walk
 from fuzzshard.case.paths import is_within_any
+from fuzzshard.parts.dtypes import promote
 from fuzzshard.parts.leaf import Leaf
 from fuzzshard.parts.options.wrap_group import When
 
@@ -110,6 +113,21 @@ def trains(case: Case) -> bool:
     """Return whether some parameter of a stage is not frozen before it is wrapped."""
     targets = [freeze.target for freeze in case.freezes if not freeze.after_wrap]
     return any(not is_within_any(name, targets) for name in facts(case).parameters)
+
+
+def casts_between_stages(case: Case) -> bool:
+    """Return whether a value changes its dtype, or loses digits, where one stage ends and the
+    next begins: each casts as the root does, which casts the first input and the last output.
+    """
+    root = casts(case).get("", Casts())
+    ends = {stage.names[-1] for stage in stages(case)[:-1]}
+    passed = {c.outputs[0] for c in called_dtypes(case, facts(case)) if c.module in ends}
+    return any(
+        dtype is not None
+        and (root.inputs or root.outputs or dtype, root.outputs or dtype)
+        != (dtype, promote(dtype, root.outputs or dtype))
+        for dtype in passed
+    )
 
 
 def passes_dtensors(case: Case) -> bool:

@@ -12,7 +12,13 @@ from fuzzshard.case.batches import rows_of_batch
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.schedule_state import follow
-from fuzzshard.case.stages import num_stages, passes_dtensors, shared_by_stages, stages
+from fuzzshard.case.stages import (
+    casts_between_stages,
+    num_stages,
+    passes_dtensors,
+    shared_by_stages,
+    stages,
+)
 from fuzzshard.engines.ddp import contract as ddp
 from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.fully_shard import contract as fully_shard
@@ -81,10 +87,10 @@ def _of_model(case: Case) -> Iterator[Exclusion]:
             "compilation, the meta device, or a backward that is finalized by hand within a stage",
             f"fuzzshard: not tried; {_STAGE}, forward_one_chunk, finalizes backwards itself",
         )
-    if case.dtypes or any(group.policy is not None for group in case.wrap):
+    if casts_between_stages(case):
         yield Exclusion(
             "mixed precision: every stage is a root of fully_shard, which casts its inputs and "
-            "its output",
+            "its output, and one of them changes a value between two stages",
             f"{_DOCS}, Step 1: 'When composing with other parallelisms or applying mixed "
             "precision, these techniques must be taken into account'",
         )

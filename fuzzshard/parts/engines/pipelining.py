@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class PipelineParallel(EngineSpec):
-    """Stages of a model along the pipeline axis, each under ``fully_shard`` or DDP."""
+    """Ranks along the pipeline axis have stages of the model, under ``fully_shard`` or DDP."""
 
     name = "pipelining"
     title = "`torch.distributed.pipelining`"
@@ -37,7 +37,7 @@ class PipelineParallel(EngineSpec):
         excludes=(
             *("several_inputs", "input_grad", "several_outputs", "list_group", "root_not_wrapped"),
             *("structured_passing", "structured_returns", "method", "alternatives"),
-            *("alias", "tie", "other_dtypes", "ignored"),
+            *("alias", "tie", "ignored"),
             *("meta", "compile", "relation", "rank_batches", "finalize", "toggle"),
             *("microbatches", "two_forwards", "partial_loss", "backward_order"),
             *("no_sync", "partial_sync", "no_all_reduce", "not_last_backward", "no_reshard"),
