@@ -14,6 +14,7 @@ from fuzzshard.case.case import Case, EngineName, Mesh, WrapGroup
 from fuzzshard.case.options import DDP
 from fuzzshard.errors import UsageError
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
+from fuzzshard.parts.leaves.experts import Experts
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import Backward, Forward, SetFlag, Step, ZeroGrad
 from fuzzshard.reproducer import script, scripts
@@ -50,6 +51,13 @@ ACCUMULATING = msgspec.structs.replace(
     wrap=(WrapGroup(modules=("linear0",)), WrapGroup(modules=("",))),
 )
 HSDP = msgspec.structs.replace(ACCUMULATING, mesh=Mesh(shard=2, replicate=2))
+MIXED = msgspec.structs.replace(
+    ACCUMULATING,
+    model=cases.chain(linear0=Linear(out=4), moe0=Experts(out=4, experts=4)),
+    mesh=Mesh(replicate=1, shard=2),
+    wrap=(WrapGroup(modules=("moe0",)), WrapGroup(modules=("",))),
+    engines=("expert_parallel",),
+)
 DDP_CASE = msgspec.structs.replace(ACCUMULATING, engines=("ddp",))
 BUFFERS = msgspec.structs.replace(
     DDP_CASE,
@@ -75,6 +83,11 @@ PLANTED = {
         "../../planted/faults/ddp_keeps_buffers",
         BUFFERS,
         "divergence/ddp/buffer",
+    ),
+    "experts that are not divided by all ranks": (
+        "../../planted/faults/experts_divide_by_their_ranks",
+        MIXED,
+        "divergence/expert_parallel/gradient",
     ),
     "parameters left unsharded": (
         "no_reshard_after_forward",
