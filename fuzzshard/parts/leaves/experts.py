@@ -17,7 +17,7 @@ _EXPERTS = """
 class GroupedExperts(nn.Module):
     def __init__(self, experts, dim, out):
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(experts, dim, out))
+        self.weight = nn.Parameter(torch.randn(experts, dim, out) / dim)
 
     def forward(self, rows, counts):  # rows in the order of their experts
         w = self.weight
