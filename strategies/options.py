@@ -58,7 +58,7 @@ def pipelining(tape: Tape, case: Case) -> Case:
         return case
     if case.mesh.pipeline is None:  # of somebody who wants such an engine on a mesh of their own
         case = replace(case, mesh=replace(case.mesh, pipeline=1))
-    drawn = {option.name: option.draw(tape) for option in PIPELINING_OPTIONS}
+    drawn = {option.name: option.draw(tape, case) for option in PIPELINING_OPTIONS}
     for chosen in (Pipelining(**drawn), Pipelining()):
         if stages(cut := replace(case, pipelining=chosen)):
             groups = case.wrap

@@ -273,11 +273,8 @@ _NEEDS: tuple[tuple[str, set[str]], ...] = (
 
 _EXCLUDES: tuple[tuple[str, set[str]], ...] = (
     *((choice.name, {*choice.excludes}) for choice in _OF_ENGINES),
-    # stages draw in another order than one forward after another; each casts its inputs
-    *(
-        (name, {IMAGES, PRECISION, *_SCALING, *_kinds(lambda leaf: leaf.is_dropout)})
-        for name in _CUTTING
-    ),
+    # stages draw in another order than one forward after another
+    *((name, {IMAGES, *_SCALING, *_kinds(lambda leaf: leaf.is_dropout)}) for name in _CUTTING),
     # several meshes have gradients and parameters
     *((name, {*_SCALING, *_LISTING}) for name in _SHARING),
     # an image has no sequence axis; patches and plain values do not join

@@ -15,10 +15,9 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 TITLE = "pipelining: the second iteration raises an internal assert of DDP"
 COMPONENT = "DDP"
 CONTRACT = Promise(
-    "Whether using PP with FSDP, DDP, or replicate there are some runtime differences between the"
-    " last backward step and the other steps. ... This helper should adapt any pipeline parallel"
-    " schedule to work with common/supported data parallel libraries.",
-    "torch/distributed/pipelining/stage.py, backward_maybe_with_nosync",
+    "This helper should adapt any pipeline parallel schedule to work with common/supported data"
+    " parallel libraries.",
+    "torch.distributed.pipelining.stage._PipelineStageBase.backward_maybe_with_nosync",
 )
 SETUP = (
     "``PipelineStage(DistributedDataParallel(part), ...)`` without ``input_args``, ``ScheduleGPipe``"

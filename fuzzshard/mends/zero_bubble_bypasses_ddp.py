@@ -2,7 +2,8 @@
 
 The backward for weights calls ``torch.autograd.grad`` and accumulates what it returns by hand
 (``stage_backward_weight`` in ``torch/distributed/pipelining/_backward.py``), so the hooks of DDP
-on gradients never run, and nothing is reduced.
+on gradients never run, and nothing is reduced. Only the first stage has the hooks: its backward is
+an ordinary one, put off until its weights are due.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -10,10 +11,9 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 TITLE = "pipelining: zero bubble averages no gradients of stages under DDP"
 COMPONENT = "DDP"
 CONTRACT = Promise(
-    "Whether using PP with FSDP, DDP, or replicate there are some runtime differences between the"
-    " last backward step and the other steps. ... This helper should adapt any pipeline parallel"
-    " schedule to work with common/supported data parallel libraries.",
-    "torch/distributed/pipelining/stage.py, backward_maybe_with_nosync",
+    "This helper should adapt any pipeline parallel schedule to work with common/supported data"
+    " parallel libraries.",
+    "torch.distributed.pipelining.stage._PipelineStageBase.backward_maybe_with_nosync",
 )
 SETUP = "DistributedDataParallel stages in ``ScheduleInterleavedZeroBubble`` or the ZBV schedule."
 WORKAROUND = "All-reduce the gradients after ``schedule.step()``, or use fully_shard."

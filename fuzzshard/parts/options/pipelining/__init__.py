@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from fuzzshard.parts.option import Option, Tape, WithOptions, options_of
+from fuzzshard.parts.option import Case, Option, Tape, WithOptions, options_of
 
 Trait = Literal[
     "fills_pipeline", "several_stages", "v_shaped", "zero_bubble", "scales", "replicates"
@@ -36,8 +36,8 @@ class PipeliningOption(Option):
 
     traits: ClassVar[Mapping[Any, tuple[Trait, ...]]] = {}
 
-    def draw(self, tape: Tape) -> Any:
-        """Return a value."""
+    def draw(self, tape: Tape, case: Case) -> Any:
+        """Return a value for a case that has all but these."""
         return self.default
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing_extensions import override
 
-from fuzzshard.parts.option import Tape
+from fuzzshard.parts.option import Case, Tape
 from fuzzshard.parts.options.pipelining import PipeliningOption
 
 
@@ -16,5 +16,5 @@ class Replicates(PipeliningOption):
     meanings = {"pipelining:ddp": "DistributedDataParallel is around every stage"}
 
     @override
-    def draw(self, tape: Tape) -> bool:
-        return tape.chance(30)
+    def draw(self, tape: Tape, case: Case) -> bool:
+        return not any(group.policy for group in case.wrap) and tape.chance(30)

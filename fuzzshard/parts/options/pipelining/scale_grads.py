@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing_extensions import override
 
-from fuzzshard.parts.option import Tape
+from fuzzshard.parts.option import Case, Tape
 from fuzzshard.parts.options.pipelining import PipeliningOption
 
 
@@ -17,5 +17,5 @@ class ScaleGrads(PipeliningOption):
     meanings = {"pipelining:sums": "gradients of microbatches are added up: scale_grads=False"}
 
     @override
-    def draw(self, tape: Tape) -> bool:
+    def draw(self, tape: Tape, case: Case) -> bool:
         return not tape.chance(30)

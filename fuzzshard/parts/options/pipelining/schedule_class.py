@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing_extensions import override
 
-from fuzzshard.parts.option import Tape
+from fuzzshard.parts.option import Case, Tape
 from fuzzshard.parts.options.pipelining import PipeliningOption
 
 
@@ -38,6 +38,6 @@ class ScheduleClass(PipeliningOption):
     }
 
     @override
-    def draw(self, tape: Tape) -> str:
+    def draw(self, tape: Tape, case: Case) -> str:
         drawn: str = tape.pick((*self.texts,))
         return drawn
