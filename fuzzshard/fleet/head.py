@@ -31,12 +31,10 @@ from fuzzshard.corpus.store import FLEET_FOLDER
 from fuzzshard.errors import (
     EXIT_CLEAN,
     EXIT_FINDING,
-    EXIT_INCONCLUSIVE,
-    EXIT_INFRA,
     EXIT_INTERRUPTED,
-    EXIT_USAGE,
     FuzzshardError,
     UsageError,
+    worst_exit_code,
 )
 from fuzzshard.fleet.agent import Agent, Job, Joined, Report
 from fuzzshard.fleet.gathered import Gathered, campaign_of
@@ -498,12 +496,7 @@ def exit_code(codes: Collection[int], *, interrupted: bool, is_new: bool) -> int
     """Return the exit code of a fleet whose campaigns ended with ``codes``."""
     if interrupted:
         return EXIT_INTERRUPTED
-    if is_new or EXIT_FINDING in codes:
-        return EXIT_FINDING
-    harmless = (EXIT_USAGE, EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_CLEAN)
-    if set(codes) - set(harmless):
-        return EXIT_INFRA
-    return next((code for code in harmless if code in codes), EXIT_INCONCLUSIVE)
+    return worst_exit_code((*codes, *[EXIT_FINDING] * is_new))
 
 
 def _make_agent(member: _Member, secret: str) -> Any:
