@@ -59,7 +59,8 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "sum": {
         "a word of communication": (
             *("parts/options/communication/__init__", "parts/options/communication/sum"),
-        )
+        ),
+        "a state of an optimizer": ("parts/options/optimizer/kind",),
     },
     "output": {"a dtype of a policy": ("parts/options/precision/output",)},
     "buffer": {

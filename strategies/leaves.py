@@ -45,7 +45,11 @@ class Leaves:
         self.changing = [kind for kind in self.keeping if kind.resizes] or [_PLAIN]
         if not any(KINDS[kind].has_parameters for kind in self.keeping):
             self.keeping = [_PLAIN, *self.keeping]
-        self.training = [kind for kind in self.keeping if KINDS[kind].has_parameters]
+        self.training = [
+            kind
+            for kind in self.keeping
+            if KINDS[kind].has_parameters and not KINDS[kind].saves_result
+        ] or [_PLAIN]
 
     def any(self, width: int) -> Leaf:
         """A leaf for a value of ``width``; where its kind may change the width, it may."""

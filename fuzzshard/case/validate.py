@@ -57,8 +57,6 @@ def check_schedule(case: Case, found: Facts) -> None:
         at.advance()
     if not at.has_run:
         raise InvalidCase("the schedule has no forward", "add one")
-    if at.saving:
-        raise InvalidCase("a save is never finished", "wait for it: wait_for_save")
 
 
 def is_valid(case: Case) -> bool:

@@ -79,8 +79,8 @@ class MasterWeights:
         self._copied: dict[str, tuple[int, int]] = {}
         cast = policy.computing.keys() | (policy.reduce.keys() if policy.follow_parameters else ())
         by_parameter = {model.get_parameter(fqn): fqn for fqn in sorted(cast)}
-        self._places: list[tuple[Any, str, str]] = [
-            (module._parameters, name, by_parameter[parameter])
+        self._places: list[tuple[nn.Module, str, str]] = [
+            (module, name, by_parameter[parameter])
             for module in model.modules()
             for name, parameter in module._parameters.items()
             if parameter is not None and parameter in by_parameter
@@ -101,15 +101,15 @@ class MasterWeights:
 
         Leaves are for later forwards with gradients, too, whatever mode this one runs in.
         """
-        self._masters = [parameters[name] for parameters, name, _ in self._places]
+        self._masters = [module.get_parameter(name) for module, name, _ in self._places]
         with torch.inference_mode(False):
-            for (parameters, name, fqn), master in zip(self._places, self._masters, strict=True):
-                parameters[name] = self._leaf(fqn, master)
+            for (module, name, fqn), master in zip(self._places, self._masters, strict=True):
+                setattr(module, name, self._leaf(fqn, master))
 
     def register_masters(self) -> None:
         """Puts the trained parameters back in their places."""
-        for (parameters, name, _), master in zip(self._places, self._masters, strict=True):
-            parameters[name] = master
+        for (module, name, _), master in zip(self._places, self._masters, strict=True):
+            setattr(module, name, master)
 
     def _leaf(self, fqn: str, master: nn.Parameter) -> nn.Parameter:
         """The copy of ``master``, written anew only when that has changed: a backward may need it

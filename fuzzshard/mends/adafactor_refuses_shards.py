@@ -12,11 +12,11 @@ from typing import Any
 
 from fuzzshard.mending import Patch, Promise, Public, Releases
 
-TITLE = "torch.optim.Adafactor raises on parameters that are sharded by fully_shard"
+TITLE = "fully_shard: torch.optim.Adafactor raises when it steps a sharded matrix"
 COMPONENT = "DTensor"
 CONTRACT = Promise(
-    "DTensor (Distributed Tensor) provides a single-device like abstraction to program with "
-    "multi-device torch.Tensor",
+    "``DTensor`` (Distributed Tensor) is a subclass of ``torch.Tensor`` that provides single-device "
+    "like abstraction to program with multi-device ``torch.Tensor``.",
     "torch/distributed/tensor/_api.py",
 )
 SETUP = (

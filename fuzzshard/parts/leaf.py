@@ -116,6 +116,8 @@ class Leaf(Part, frozen=True, kw_only=True):
     is_elementwise: ClassVar[bool] = False
     """Whether it does to each element the same, and nothing else: DTensors may pass."""
     is_dropout: ClassVar[bool] = False
+    saves_result: ClassVar[bool] = False
+    """Whether its backward needs its result, which nobody may change in place then."""
     experts_at: ClassVar[str] = ""
     """The module in it whose ``weight`` has a matrix for each expert, along its first dim; rows
     come to it in the order of their experts, with the number of rows of each.

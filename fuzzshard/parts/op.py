@@ -438,8 +438,11 @@ class Op(Part, frozen=True, kw_only=True):
         """The same op where modules and parameters may be gone; None where it means nothing any
         more.
         """
+        lost = bool(self.via or self.loads) and names.saving
         names.saved |= self.via is not None
-        lost = (self.loads or self.corrupts) and not names.saved
+        lost |= (self.loads or self.corrupts) and not names.saved
+        lost |= self.waits_for_save and not names.saving
+        names.saving = self.asynchronous or (names.saving and not self.waits_for_save)
         known = names.wrapped if self.recurse is False else names.modules
         return None if lost or self.target not in known else self
 

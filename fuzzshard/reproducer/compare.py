@@ -87,7 +87,7 @@ class Compare(Writer):
         """Name the parameters of this rank's stages."""
         wrapped = any(c.implementation == "wrapper" for c in self.case.checkpoints)
         name = 'name.replace("_checkpoint_wrapped_module.", "")' if wrapped else "name"
-        if self.case.pipelining.does("replicates"):
+        if self.case.pipelining.does("wraps_stages"):
             name += '.removeprefix("module.")'
         return [f"here = {{{name} for s in stages for name, _ in s.submod.named_parameters()}}"]
 

@@ -161,7 +161,7 @@ class Names:
         """How many losses wait for a backward."""
         self.used: tuple[int, ...] = ()
         """The outputs of the last forward that enter its loss, while that is pending."""
-        self.saved = False
+        self.saved = self.saving = False
 
     def num_outputs(self, module: str) -> int:
         """How many values a module returns."""

@@ -52,6 +52,11 @@ class States:
             taken = variables["taken"].items()
             self.taken = {plain_name(name): tensor for name, tensor in taken}
 
+    def finish(self) -> None:
+        """Wait for what is still being saved."""
+        if "saving" in self.saved:
+            self.saved["saving"].result()
+
     def remove(self) -> None:
         """Remove the directory; the rank that made it does."""
         if self._folder:

@@ -88,6 +88,7 @@ class Trainer:
                 if self.observer is not None and not (self.in_stages and op.begins):
                     self.observer.observe(index, op)
             self.engine.finish()
+            self.states.finish()
             if self.observer is not None:
                 self.observer.observe_remains()
         finally:

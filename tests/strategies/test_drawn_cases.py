@@ -67,7 +67,7 @@ def test_cases_are_small(sample):
     assert max(path.count(".") for case in sample.cases for path, _ in walk(case.model)) <= 3
     assert (
         max(d for case in sample.cases for s in facts(case).parameters.values() for d in s)
-        <= 3 * 24
+        <= 4 * 24
     )
 
 

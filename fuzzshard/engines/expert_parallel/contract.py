@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fuzzshard.case.arrivals import arrivals
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.experts import mixtures, of_experts, shares_evenly, weights
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Alias, walk
 from fuzzshard.case.paths import is_within
+from fuzzshard.case.schedule_state import follow
 from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.fully_shard import contract
 
@@ -64,6 +66,12 @@ def _of_case(case: Case) -> Iterator[Exclusion]:
             "a foreach optimizer would step parameters on several meshes together",
             "torch/distributed/tensor/_dispatch.py: all DTensors of an op lie on one mesh",
         )
+    if _leaves_out_experts(case):
+        yield Exclusion(
+            "a backward that does not come to trained experts",
+            "torch/distributed/_functional_collectives.py: the backward of all_to_all_single is a "
+            "collective of all ranks, which gets zeros where no gradient comes",
+        )
     if case.optimizer.does("scales"):
         yield Exclusion(
             "a GradScaler has gradients on several meshes",
@@ -75,6 +83,15 @@ def _of_case(case: Case) -> Iterator[Exclusion]:
             "_fully_shard.py, set_requires_all_reduce: 'This can be used to implement gradient "
             "accumulation with only reduce-scatter but not all-reduce for HSDP'",
         )
+
+
+def _leaves_out_experts(case: Case) -> bool:
+    """Whether some backward brings no gradient to experts that are trained then."""
+    fqns = frozenset(weights(case).values())
+    arrived = arrivals(case)
+    return any(
+        not fqns <= arrived[at.index] | at.frozen for at in follow(case) if at.index in arrived
+    )
 
 
 def _of_group(case: Case, group: WrapGroup) -> Iterator[Exclusion]:

@@ -34,7 +34,7 @@ def not_applicable(case: Case) -> Exclusion | None:
     """Return why the documentation does not cover a case, or None; what that of ``fully_shard`` or
     DDP does not cover, or announces an error for, is not in a stage either.
     """
-    found = _of_replicas(case) if case.pipelining.does("replicates") else _of_shards(case)
+    found = _of_replicas(case) if case.pipelining.does("wraps_stages") else _of_shards(case)
     return next(itertools.chain(found, _of_model(case), _of_schedule(case)), None)
 
 

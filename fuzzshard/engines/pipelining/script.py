@@ -50,7 +50,7 @@ class PipeliningScript(Script):
         if passes_dtensors(stage.case):
             place += ', get_mesh=lambda *key, mesh=world_mesh["tp"]: mesh'
         lines = self.sharded.wrap_lines(stage.case, "part", names, seeds=False)
-        if stage.case.pipelining.does("replicates"):
+        if stage.case.pipelining.does("wraps_stages"):
             lines = []
             if trains(stage.case):
                 lines = self.replicated.around_lines(stage.case, "part", "part", names)

@@ -37,6 +37,7 @@ class LSTM(Leaf, tag="lstm", frozen=True, kw_only=True):
     prefix: ClassVar[str] = "lstm"
     sizes: ClassVar[tuple[str, ...]] = ("out",)
     needs_sequence: ClassVar[bool] = True
+    saves_result: ClassVar[bool] = True
     helpers: ClassVar[tuple[str, ...]] = (_RECURRENT,)
     kinds: ClassVar[tuple[Kind, ...]] = (
         Kind(

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from fuzzshard.parts.option import Case, Option, Tape, WithOptions, options_of
 
 Trait = Literal[
-    "fills_pipeline", "several_stages", "v_shaped", "zero_bubble", "scales", "replicates"
+    "fills_pipeline", "several_stages", "v_shaped", "zero_bubble", "scales", "wraps_stages"
 ]
 """What values do that somebody else has to know: no stage may be without a microbatch; a rank has
 two stages, the second of which lies in the opposite order; gradients of weights are computed apart

@@ -12,7 +12,7 @@ class Replicates(PipeliningOption):
     """``DistributedDataParallel`` around each stage, in place of ``fully_shard`` within it."""
 
     name = "replicates"
-    traits = {True: ("replicates",)}
+    traits = {True: ("wraps_stages",)}
     meanings = {"pipelining:ddp": "DistributedDataParallel is around every stage"}
 
     @override
