@@ -4,6 +4,8 @@ resharded.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Checkpoint, Mesh, WrapGroup
@@ -109,8 +111,7 @@ def experts_apart(case: Case) -> Case:
         next((g for g in case.wrap if g.modules == (path,)), WrapGroup(modules=(path,)))
         for path in apart
     ]
-    others = [replace(g, modules=tuple(m for m in g.modules if m not in apart)) for g in case.wrap]
-    return replace(case, wrap=(*own, *(g for g in others if g.modules)))
+    return replace(case, wrap=(*own, *_groups_without(apart, case)))
 
 
 def self_contained(case: Case) -> Case:
@@ -121,9 +122,16 @@ def self_contained(case: Case) -> Case:
     """
     while outside := next(uses_outside_groups(case, facts(case), ""), None):
         leaf = outside[0]
-        others = [replace(g, modules=tuple(m for m in g.modules if m != leaf)) for g in case.wrap]
-        case = replace(case, wrap=(WrapGroup(modules=(leaf,)), *(g for g in others if g.modules)))
+        case = replace(case, wrap=(WrapGroup(modules=(leaf,)), *_groups_without({leaf}, case)))
     return case
+
+
+def _groups_without(modules: Collection[str], case: Case) -> list[WrapGroup]:
+    """The wrap groups without these modules, but for those that have no others."""
+    fewer = (
+        replace(g, modules=tuple(m for m in g.modules if m not in modules)) for g in case.wrap
+    )
+    return [group for group in fewer if group.modules]
 
 
 def checkpoints(

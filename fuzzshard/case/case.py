@@ -107,6 +107,13 @@ class Mesh(Part, frozen=True, kw_only=True):
         """The number of ranks that gradients are averaged over."""
         return self.shard * (self.replicate or 1)
 
+    @property
+    def saves_in_slices(self) -> bool:
+        """Whether slices along the pipeline each save for themselves: tensor parallelism needs all
+        ranks.
+        """
+        return self.pipeline is not None and self.tensor is None
+
     def text(self) -> str:
         """``"shard 4"``, or ``"replicate 2 x shard 2"`` for HSDP, outermost axis first."""
         axes = ("pipeline", "replicate", "shard", "tensor")

@@ -213,7 +213,7 @@ class ScheduleState:
         if op.casts_to:
             self.cast, self.saved = op.casts_to, None
         self.saved = op.via or self.saved
-        self.saving = op.asynchronous or (self.saving and not op.waits_for_save)
+        self.saving = op.leaves_saving(self.saving)
         self.index += 1
         self.skipped = False
 

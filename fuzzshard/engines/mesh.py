@@ -190,16 +190,22 @@ def prepare_groups(case: Case) -> None:
     for ranks in _rank_lists(case.mesh, factors):
         _device_mesh.new_group(ranks)
     everyone = ranks_of(case.mesh).tolist()
-    if any(op.asynchronous for op in case.schedule) and tuple(everyone) not in _saving_groups:
-        with one_gloo_device():
-            _saving_groups[tuple(everyone)] = dist.new_group(everyone, backend="gloo")
+    if any(op.asynchronous for op in case.schedule):
+        _prepare(_saving_groups, everyone, backend="gloo")
     if any(group.does("own_group") for group in case.wrap):
         mesh = case.mesh
         slices = ranks_of(mesh).view(-1, mesh.shard, mesh.tensor or 1)
         for ranks in slices.movedim(1, -1).flatten(0, -2).tolist():
-            if tuple(ranks) not in _scatter_groups:
-                with one_gloo_device():
-                    _scatter_groups[tuple(ranks)] = dist.new_group(ranks)
+            _prepare(_scatter_groups, ranks)
+
+
+def _prepare(
+    groups: dict[tuple[int, ...], Any], ranks: list[int], backend: str | None = None
+) -> None:
+    """Makes a group of ``ranks`` that ``groups`` keep from now on."""
+    if tuple(ranks) not in groups:
+        with one_gloo_device():
+            groups[tuple(ranks)] = dist.new_group(ranks, backend=backend)
 
 
 def rank_mesh(case: Case, device: torch.device) -> RankMesh:

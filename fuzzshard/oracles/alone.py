@@ -34,6 +34,6 @@ def findings_alone(
         early = before_rounding_feeds_back(found, step)
         findings += tensor_findings(engine, early, loose_rung(case), bound, culprit, rank)
     for spec in specs(differing):
-        if spec.applies_groups and not spec.shards_experts:
+        if spec.predicts_groups:
             findings += registration_findings(case, traces[spec.name], rank)
     return findings

@@ -129,7 +129,6 @@ def _disagreements(expected: Expected, seen: list[Collective]) -> Iterator[tuple
 
 def judge(run: Run) -> list[Finding]:
     """Return the findings in one run."""
-    spec = spec_of(run.engine)
-    if not spec.applies_groups or spec.shards_experts:
+    if not spec_of(run.engine).predicts_groups:
         return []
     return communication_findings(run.case, run.trace, run.mesh.global_rank)

@@ -195,7 +195,6 @@ def registration_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:
 
 def judge(run: Run) -> list[Finding]:
     """Return the findings in one run."""
-    spec = spec_of(run.engine)
-    if not spec.applies_groups or spec.shards_experts:
+    if not spec_of(run.engine).predicts_groups:
         return []
     return registration_findings(run.case, run.trace, run.mesh.rank)

@@ -89,6 +89,11 @@ class EngineSpec:
     """Why its models may outlive every reference to them, if they do on stock torch."""
 
     @property
+    def predicts_groups(self) -> bool:
+        """Whether collectives and registration are predicted from the groups that it applies."""
+        return self.applies_groups and not self.shards_experts
+
+    @property
     def implementation(self) -> str:
         """Return the engine whose code it runs: no witness for it."""
         return self.name

@@ -250,6 +250,10 @@ class Op(Part, frozen=True, kw_only=True):
         """Whether it zeroes gradients by removing them."""
         return False
 
+    def leaves_saving(self, saving: bool) -> bool:
+        """Whether a save may be unfinished after it; ``saving``: whether one is before it."""
+        return self.asynchronous or (saving and not self.waits_for_save)
+
     # What follows from fields:
 
     @property
@@ -442,7 +446,7 @@ class Op(Part, frozen=True, kw_only=True):
         names.saved |= self.via is not None
         lost |= (self.loads or self.corrupts) and not names.saved
         lost |= self.waits_for_save and not names.saving
-        names.saving = self.asynchronous or (names.saving and not self.waits_for_save)
+        names.saving = self.leaves_saving(names.saving)
         known = names.wrapped if self.recurse is False else names.modules
         return None if lost or self.target not in known else self
 

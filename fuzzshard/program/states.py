@@ -43,7 +43,7 @@ class States:
         if self.scope.names.within:
             group = "group" if mesh.tensor is None else "everyone"
             return f"checkpoint_id=folder, process_group={group}"
-        if mesh.pipeline is None or mesh.tensor is not None:
+        if not mesh.saves_in_slices:
             return "checkpoint_id=folder"
         return "checkpoint_id=f\"{folder}/{world_mesh.get_local_rank('pp')}\", process_group=group"
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import op, ops
 from fuzzshard.parts.moments import Moment
-
-if TYPE_CHECKING:
-    from fuzzshard.case.case import Case
 
 
 class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
@@ -44,7 +39,7 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
     def check(self, at: op.Checked) -> None:
         if self.via == "dcp":
             at.check_one_copy()
-        if self.asynchronous and (self.via != "dcp" or _in_slices(at.case)):
+        if self.asynchronous and (self.via != "dcp" or at.case.mesh.saves_in_slices):
             raise InvalidCase(
                 "only a checkpoint of all ranks is saved asynchronously", "save synchronously"
             )
@@ -76,7 +71,7 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
         first = min(1 + tape.below(max(last, 1)), last) if tape.chance(80) else 0
         via: op.Via = "dcp" if tape.chance(60) and not run.has_own_statistics else "state_dict"
         then = run.between[first + tape.below(last - first + 1)]
-        asynchronous = via == "dcp" and not _in_slices(run.case) and tape.chance(40)
+        asynchronous = via == "dcp" and not run.case.mesh.saves_in_slices and tape.chance(40)
         run.between[first].append(cls(via=via, asynchronous=asynchronous))
         then += (ops.waiting_for_save(),) if asynchronous else ()
         assign = tape.chance(50) and not run.case.ties
@@ -98,8 +93,3 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
     def additions(cls, offered: op.Offered) -> op.Additions:
         for saved in (cls(via="state_dict"), cls()):
             yield (saved, *ops.restoring(offered.rng.choice(("zero", "rebuild"))))
-
-
-def _in_slices(case: Case) -> bool:
-    """Whether slices along the pipeline save for themselves, each in a folder of its own."""
-    return case.mesh.pipeline is not None and case.mesh.tensor is None
