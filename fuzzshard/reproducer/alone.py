@@ -84,13 +84,17 @@ class Alone(Writer):
         one, who = self.program.watch.one(), f"rank {{rank}}: {self.aim.name}"
         missing = self.aim.expected == MISSING
         if self.aim.oracles[0].is_state:
-            expected = (
-                "expected a state, observed None" if missing else "expected no state, observed one"
-            )
+            expected, holds = "a state, observed None", "state is not None"
+            if not missing:
+                expected, holds = "no state, observed\\n{state}", "state is None"
+                initial = self.case.optimizer.initially(self.aim.name.partition(" of ")[0])
+                if any(op.via == "dcp" for op in self.case.schedule):  # a save makes states
+                    expected = f"none but the initial {initial}, observed\\n{{state}}"
+                    holds += f" or (state == {initial}).all()"
             return [
                 f"state = {one}",
-                f'text = f"{who}: {expected}"',
-                f"assert state is {'not ' * missing}None, text",
+                f'text = f"{who}: expected {expected}"',
+                f"assert {holds}, text",
             ]
         spec = spec_of(self.aim.engine)
         if spec.has_units or (spec.in_stages and missing):

@@ -6,6 +6,7 @@ import dataclasses
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
+from fuzzshard.case.losses import losses
 from fuzzshard.case.schedule_state import ScheduleState, ops_that_run
 from fuzzshard.model.names import seed_of
 from fuzzshard.model.statements import at
@@ -16,7 +17,6 @@ from fuzzshard.reproducer.backward_lines import BackwardLines
 from fuzzshard.reproducer.expected import expecting
 from fuzzshard.reproducer.forward_lines import ForwardLines
 from fuzzshard.reproducer.inputs import InputNames
-from fuzzshard.reproducer.losses import losses
 from fuzzshard.reproducer.optimizer import optimizer_lines, uses_parameters
 from fuzzshard.reproducer.scope import Scope, merged, on_ranks
 from fuzzshard.reproducer.sync import SyncPlan, sync_plan
