@@ -52,9 +52,16 @@ class Alone(Writer):
         if not rebuilds:
             return lines
         variables = ", ".join(dict.fromkeys((called, "model")))
+        seed, names = 0 if self.aim.seeded else self.case.seed, self.mesh
+        given, told = ["seed"], [f"seed={seed}"]
+        if self.program.moves:
+            lines = [*([] if names.flat else names.slices()), *lines]
+            given.append(names.variable)
+            told.append(f"{names.variable}={names.variable}")
+        lines.append(f"return {variables}")
         return [
-            *("", "", "def make_model(seed):", *indented([*lines, f"return {variables}"]), "", ""),
-            f"{variables} = make_model(seed={0 if self.aim.seeded else self.case.seed})",
+            *("", "", f"def make_model({', '.join(given)}):", *indented(lines), "", ""),
+            f"{variables} = make_model({', '.join(told)})",
         ]
 
     def verdict(self) -> list[str]:

@@ -9,6 +9,7 @@ from fuzzshard.case.facts import facts
 from fuzzshard.case.schedule_state import ScheduleState, ops_that_run
 from fuzzshard.model.names import seed_of
 from fuzzshard.model.statements import at
+from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.setup import freeze_lines
 from fuzzshard.reproducer import module_ops
 from fuzzshard.reproducer.aim import Aim
@@ -91,6 +92,12 @@ class Program:
         return any(op.rebuilds for op in self.ops)
 
     @property
+    def moves(self) -> bool:
+        """Whether that happens on another mesh, which the engine gets."""
+        takes_mesh = self.scope.script.takes_mesh(self.case) or not self.scope.names.flat
+        return takes_mesh and any(op.mesh for op in self.ops)
+
+    @property
     def casts(self) -> bool:
         """Whether inputs change their dtype."""
         return any(op.casts_to for op in self.ops)
@@ -168,10 +175,14 @@ class Program:
         return self.aim.op == index and self.aim.stops_at_op
 
     def rebuild(self, index: int) -> list[str]:
-        """Makes the model anew; what was set on it before is set again."""
+        """Makes the model anew, perhaps on another mesh; what was set on it is set again."""
         seed = 1 if self.aim.seeded else seed_of(self.case.seed, "rebuilt")
         variables = ", ".join(dict.fromkeys((self.scope.called, self.scope.model)))
-        lines = [f"{variables} = make_model(seed={seed})"]
+        given = [f"seed={seed}"]
+        if self.moves:
+            names = MeshNames(self.at.case.on(self.ops[index].mesh))
+            given.append(f"{names.variable}={names.expression()}")
+        lines = [f"{variables} = make_model({', '.join(given)})"]
         lines += freeze_lines(
             self.case, self.scope.model, after_wrap=True, flat=self.scope.has_flat_parameters
         )
@@ -180,6 +191,7 @@ class Program:
         lines += [
             line for op in self.ops[:index] for line in on_ranks(op.ranks, op.lines_again(self))
         ]
+        lines += ["averaged = None"] if any(op.averages for op in self.ops) else []
         return [*lines, *self.renewed(), *(["local = {}"] if self.sums else [])]
 
     def look(self, index: int) -> list[str]:
