@@ -8,9 +8,10 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.schedule_state import ScheduleState, ops_that_run
 from fuzzshard.model.names import seed_of
-from fuzzshard.model.statements import at
+from fuzzshard.model.statements import at, call_lines, indented
 from fuzzshard.program.mesh import MeshNames
-from fuzzshard.program.setup import freeze_lines
+from fuzzshard.program.setup import checkpoint_lines, freeze_lines
+from fuzzshard.program.wrapping import build_call
 from fuzzshard.reproducer import module_ops
 from fuzzshard.reproducer.aim import Aim
 from fuzzshard.reproducer.backward_lines import BackwardLines
@@ -22,6 +23,9 @@ from fuzzshard.reproducer.optimizer import optimizer_lines, uses_parameters
 from fuzzshard.reproducer.scope import Scope, merged, on_ranks
 from fuzzshard.reproducer.sync import SyncPlan, sync_plan
 from fuzzshard.reproducer.watch import Watch
+
+UNWRAPPED = 'inner = getattr(model, "module", model)'
+"""What a function that trains does first, if attributes of the model are below a wrapper."""
 
 
 class Program:
@@ -182,7 +186,16 @@ class Program:
         if self.moves:
             names = MeshNames(self.at.case.on(self.ops[index].mesh))
             given.append(f"{names.variable}={names.expression()}")
-        lines = [f"{variables} = make_model({', '.join(given)})"]
+        lines = call_lines(f"{variables} = make_model", given)
+        if self.aim.trains_reference:
+            lines = [
+                "if model is reference:",
+                f"    model = reference = {build_call(self.case, seed)}",
+                *indented(checkpoint_lines(self.case, "model", reference=True)),
+                "else:",
+                *indented(call_lines("model = make_model", given)),
+                *([UNWRAPPED] if self.scope.model != "model" else []),
+            ]
         lines += freeze_lines(
             self.case, self.scope.model, after_wrap=True, flat=self.scope.has_flat_parameters
         )

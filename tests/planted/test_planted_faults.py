@@ -136,6 +136,7 @@ def resuming(via: Literal["dcp", "state_dict"], how: Literal["zero", "rebuild"])
     return (FORWARD, BACKWARD, STEP, ZERO, *between, AGAIN, BACKWARD, STEP)
 
 
+ON_SHARDS = (CorruptState(how="rebuild", mesh=(2,)), LoadState())
 BY_FSDP1 = make_case(engines=("fsdp1",))
 
 
@@ -462,6 +463,15 @@ DIVERGENCES = {
         make_case(schedule=resuming("dcp", "rebuild"), optimizer=HALVED),
         f"{DIVERGED}/parameter",
         LOAD_AT + 3,
+        "a.bias",
+    ),
+    "reads_shards_from_their_beginning": Planted(
+        make_case(
+            schedule=(*(FORWARD, BACKWARD, STEP, ZERO, SaveState()), *ON_SHARDS, AGAIN),
+            mesh=Mesh(replicate=2, shard=1),
+        ),
+        f"{DIVERGED}/parameter",
+        LOAD_AT,
         "a.bias",
     ),
     "ddp_wrong_gradient": Planted(make_case(), "divergence/ddp/gradient", BACKWARD_AT, "a.bias"),
