@@ -116,7 +116,7 @@ SELDOM = {
     **dict.fromkeys(("fsdp1:hybrid_shard", "fsdp1:hybrid_shard_zero2"), 0.004),
     **dict.fromkeys(("compile:eager", "compile:aot_eager", "option:losses_only"), 0.004),
     "leaf:conv1d_of_one": 0.006,
-    "op:save_async": 0.01,
+    **dict.fromkeys(("op:save_async", "op:other_mesh"), 0.01),
     **dict.fromkeys(("engine:pipelining", "engine:expert_parallel"), 0.01),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("pipelining:")), 0.001),
     **dict.fromkeys(("expect:error", "expect:warning", "op:set_path_on_some_ranks"), 0.001),
