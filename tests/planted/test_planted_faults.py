@@ -46,6 +46,7 @@ from fuzzshard.case.case import (
 from fuzzshard.case.graph import Block
 from fuzzshard.case.options import DDP, FSDP1, Precision, TensorParallel
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
+from fuzzshard.parts.leaves.constant import Constant
 from fuzzshard.parts.leaves.experts import Experts
 from fuzzshard.parts.leaves.group_norm import GroupNorm
 from fuzzshard.parts.leaves.layer_norm import LayerNorm
@@ -324,6 +325,12 @@ DIVERGENCES = {
         f"{DIVERGED}/buffer",
         FORWARD_AT,
         "n.running_mean",
+    ),
+    "zeroes_buffers_of_no_state_dict": Planted(
+        make_case(chain(a=Linear(out=4), c=Constant()), ONE_STEP, wrap=groups(ROOT)),
+        f"{DIVERGED}/buffer",
+        FORWARD_AT,
+        "c.factors",
     ),
     "not_resharded": Planted(
         make_case(), f"{DIVERGED}/registration", FORWARD_AT, "a.bias", "invariant"
