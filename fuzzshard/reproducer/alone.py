@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing_extensions import override
 
 from fuzzshard.case.case import Case
-from fuzzshard.model.statements import indented
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.oracle import MISSING, SAME_TYPE, TensorType
 from fuzzshard.program.script import script_of
@@ -49,13 +48,8 @@ class Alone(Writer):
             made[0] = "torch.manual_seed(seed)"
         lines = engine_lines(self.case, engine, "model", seeds=rebuilds, made=made)
         lines += around_lines(self.case, engine, "model", called)
-        if not rebuilds:
-            return lines
         variables = ", ".join(dict.fromkeys((called, "model")))
-        return [
-            *("", "", "def make_model(seed):", *indented([*lines, f"return {variables}"]), "", ""),
-            f"{variables} = make_model(seed={0 if self.aim.seeded else self.case.seed})",
-        ]
+        return self.made_anew(lines, variables) if rebuilds else lines
 
     def verdict(self) -> list[str]:
         """What is looked at in the end."""

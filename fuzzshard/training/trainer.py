@@ -98,15 +98,17 @@ class Trainer:
             self.states.remove()
 
     def rebuild(self, index: int) -> None:
-        """Build model and optimizer anew, with other initial values; what the ops before
-        ``index`` have set applies to the new ones too.
+        """Build model and optimizer anew, with other initial values, on the mesh that the op at
+        ``index`` names; what those before it have set applies to the new ones too.
         """
-        other = msgspec.structs.replace(self.case, seed=seed_of(self.case.seed, "rebuilt"))
+        seed = seed_of(self.case.seed, "rebuilt")
+        other = msgspec.structs.replace(self.at.case.on(self.at.op.mesh), seed=seed)
         self.engine = self.engine.rebuilt(other, self.first_dtype)
         for op in self.case.schedule[:index]:
             if op.runs_on(self.rank):
                 op.run_again(self.engine)
         self.make_optimizer()
+        self.states.saved["averaged"] = None
         self.forget_tensors()
 
     def forget_tensors(self) -> None:
