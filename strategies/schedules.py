@@ -29,6 +29,8 @@ from fuzzshard.strategies.subject import Subject
 from fuzzshard.strategies.swarm import Swarm, may_cast
 from fuzzshard.strategies.tape import Tape
 
+DRAWN = [op for op in OPS if op.draw.__func__ is not Op.draw.__func__]  # type: ignore[attr-defined]
+"""The ops that may be drawn at some point of a step."""
 FINAL_FORWARD = 40
 """How many schedules in a hundred end with a forward that nothing follows."""
 
@@ -269,7 +271,7 @@ class Run:
 
     def draw(self, moment: str) -> None:
         """What may be done at this point, by every op that may."""
-        for op in OPS:
+        for op in DRAWN:
             op.draw(self, moment)
 
     def pick_toggle(self) -> tuple[str, bool] | None:

@@ -86,6 +86,7 @@ class ScheduleState:
         """The groups of ``fully_shard`` for which nothing promises that their parameters are
         sharded, and that no all-gather of them is under way.
         """
+        self._ahead = [self._groups_of(group.prefetched("forward")) for group in case.wrap]
         self.after_forward = [group.after_forward(case.mesh.shard) for group in case.wrap]
         """How each group is to be after forward."""
         for freeze in case.freezes:
@@ -137,8 +138,9 @@ class ScheduleState:
         "Call :meth:`reshard` on each FSDP module on every rank before updating its sharded
         parameters" (``FSDPModule.set_reshard_after_backward``).
         """
-        applied = any(spec.applies_groups for spec in specs(self.case.engines))
-        return self.op.wants_sharded and bool(self.unsharded) and applied
+        if not (self.op.wants_sharded and self.unsharded):
+            return False
+        return any(spec.applies_groups for spec in specs(self.case.engines))
 
     @property
     def forwards_taken(self) -> list[Pending]:
@@ -240,17 +242,15 @@ class ScheduleState:
         "The registered parameters are the sharded parameters if ``True``" (docstring of
         ``fully_shard``). What is gathered ahead may not be used.
         """
-        for i in self._groups_of(called):
+        running = self._groups_of(called)
+        for i in running:
             group, (whole, whole_as_root, ranks) = self.case.wrap[i], self.after_forward[i]
             keeps = whole or (whole_as_root and self.roots[i] == i)
             shards = (
                 not keeps and ranks == self.case.mesh.shard and called.issuperset(group.modules)
             )
             self.unsharded = self.unsharded - {i} if shards else self.unsharded | {i}
-        ahead = (
-            m for i in self._groups_of(called) for m in self.case.wrap[i].prefetched("forward")
-        )
-        self.unsharded |= self._groups_of([*ahead])
+        self.unsharded = self.unsharded.union(*(self._ahead[i] for i in running))
 
     def _reshard_after_backward(self, forward: Pending) -> None:
         """A backward reshards all groups of the FSDP roots that it goes through, and of no
