@@ -52,6 +52,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """What stayed goes with the interpreter."""
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="session")
 def streams(tmp_path_factory: pytest.TempPathFactory) -> Streams:
     """Cases that are drawn once for all workers of pytest-xdist."""
