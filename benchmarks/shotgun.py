@@ -151,7 +151,8 @@ def main() -> int:
     trees = {file: ast.parse(text) for file, text in files.items()}
     named = {file: names(tree) for file, tree in trees.items()}
     kinds = {kind: count(wanted, named) for kind, wanted in vocabulary().items()}
-    kinds["option"] = rooms_of_options(trees)
+    mentions = {file: options_named.Mentions(tree) for file, tree in trees.items()}
+    kinds["option"] = rooms_of_options(mentions)
     kinds["oracle"] = rooms_of_oracles(named)
     outside = {
         engine: len([file for file in where if not in_room(engine, file)])
@@ -274,11 +275,8 @@ def names(tree: ast.AST) -> frozenset[str]:
     return frozenset(found)
 
 
-def rooms_of_options(trees: Mapping[Path, ast.Module]) -> dict[str, list[Path]]:
+def rooms_of_options(mentions: Mapping[Path, options_named.Mentions]) -> dict[str, list[Path]]:
     """The files that mean each option, by its part and its field."""
-    mentions = {
-        file: options_named.Mentions(tree) for file, tree in trees.items() if knows_cases(file)
-    }
     listed = [
         (part.__name__, field.name)
         for part in OPTIONS
@@ -294,7 +292,8 @@ def rooms_of_options(trees: Mapping[Path, ast.Module]) -> dict[str, list[Path]]:
         found[f"{part}.{name}"] = [
             file
             for file, module in mentions.items()
-            if options_named.mentioned(part, name, (part, name) in shared, module)
+            if knows_cases(file)
+            and options_named.mentioned(part, name, (part, name) in shared, module)
             and short(file) not in means_else
             and not in_other_room(short(file), part)
         ]

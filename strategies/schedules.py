@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from fuzzshard.case.communication import looks_at_unsharded
 from fuzzshard.case.check_options import fits_options
+from fuzzshard.case.communication import looks_at_unsharded
 from fuzzshard.case.edit import with_reshards
 from fuzzshard.case.experts import shares_evenly
 from fuzzshard.case.facts import has_own_statistics
@@ -31,6 +31,8 @@ from fuzzshard.strategies.subject import Subject
 from fuzzshard.strategies.swarm import Swarm, may_cast
 from fuzzshard.strategies.tape import Tape
 
+DRAWN = [op for op in OPS if op.draw.__func__ is not Op.draw.__func__]  # type: ignore[attr-defined]
+"""The ops that may be drawn at some point of a step."""
 FINAL_FORWARD = 40
 """How many schedules in a hundred end with a forward that nothing follows."""
 
@@ -284,7 +286,7 @@ class Run:
 
     def draw(self, moment: str) -> None:
         """What may be done at this point, by every op that may."""
-        for op in OPS:
+        for op in DRAWN:
             op.draw(self, moment)
 
     def pick_toggle(self) -> tuple[str, bool] | None:

@@ -4,8 +4,10 @@ one.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -25,9 +27,11 @@ at the end.
 
 def pytest_configure(config: pytest.Config) -> None:
     """What tests start hears Ctrl-C and a hang-up, also where nohup or a shell's ``&`` hid
-    them. Files start in the order of :func:`pytest_collection_modifyitems`, and not those with
-    the most tests first.
+    them, and finds modules compiled: hundreds of processes import fuzzshard. Files start in the
+    order of :func:`pytest_collection_modifyitems`, and not those with the most tests first.
     """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     config.option.loadscopereorder = False  # pytest-xdist's --no-loadscope-reorder
     for number, handler in (
         (signal.SIGINT, signal.default_int_handler),
@@ -41,6 +45,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the folders that take longest."""
     folders = {name: place for place, name in enumerate(LONG_FOLDERS)}
     items.sort(key=lambda item: folders.get(item.path.parent.name, len(folders)))
+
+
+def pytest_collection_finish() -> None:
+    """Garbage collection passes over what was imported and collected, which all stays."""
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """What stayed goes with the interpreter."""
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ import keyword
 import re
 from collections.abc import Mapping
 
-from fuzzshard.case.case import Case, Inputs, Tie
+from fuzzshard.case.case import Case, Inputs, Tie, WrapGroup
 from fuzzshard.case.graph import (
     Alias,
     Block,
@@ -137,24 +137,31 @@ def _all_parameters(model: Block, ties: tuple[Tie, ...], inference: Inference) -
     return shapes
 
 
-def _owners(case: Case, parameters: Mapping[str, Shape]) -> dict[str, int | None]:
+@functools.lru_cache(maxsize=512)  # schedules and most options make no difference
+def _owners(
+    model: Block,
+    ties: tuple[Tie, ...],
+    wrap: tuple[WrapGroup, ...],
+    ignored: tuple[str, ...],
+    parameters: tuple[str, ...],
+) -> dict[str, int | None]:
     """``fully_shard`` manages the parameters of a module that an earlier call does not manage yet.
 
     A module or parameter registered at several places belongs to the group that is applied first
     (``_get_managed_modules`` in torch/distributed/fsdp/_fully_shard/_fsdp_init.py).
     """
     places: dict[str, list[str]] = {fqn: [fqn] for fqn in parameters}
-    for tie in case.ties:
+    for tie in ties:
         places[tie.source].append(tie.parameter)
-    for path, module in walk(case.model):
+    for path, module in walk(model):
         if isinstance(module, Alias):
             for fqn in parameters:
                 if is_within(fqn, module.target):
                     places[fqn].append(path + fqn[len(module.target) :])
     owners: dict[str, int | None] = dict.fromkeys(parameters)
-    for index, group in enumerate(case.wrap):
+    for index, group in enumerate(wrap):
         for fqn, paths in places.items():
-            if any(is_within(p, ignored) for p in paths for ignored in case.ignored):
+            if any(is_within(p, each) for p in paths for each in ignored):
                 continue
             if owners[fqn] is None and any(is_within(p, m) for p in paths for m in group.modules):
                 owners[fqn] = index
@@ -165,7 +172,8 @@ def _owners(case: Case, parameters: Mapping[str, Shape]) -> dict[str, int | None
 def facts(case: Case) -> Facts:
     """Infers everything; raises :class:`InvalidCase` where the graph does not fit together."""
     inferred = infer(case.model, case.inputs, case.ties)
-    return dataclasses.replace(inferred, owners=_owners(case, inferred.parameters))
+    owners = _owners(case.model, case.ties, case.wrap, case.ignored, (*inferred.parameters,))
+    return dataclasses.replace(inferred, owners=owners)
 
 
 @functools.lru_cache(maxsize=512)  # cases that are drawn or shrunk differ in other things

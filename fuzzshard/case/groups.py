@@ -161,11 +161,14 @@ def roots_by_op(case: Case) -> tuple[tuple[int, ...], ...]:
 def _roots(case: Case, ops: Iterable[Op], paths: dict[str, int]) -> tuple[int, ...]:
     """The roots of a model on which ``ops`` run; ``paths`` are followed."""
     roots: dict[int, int] = {}
+    seen: set[int] = set()
 
     def initialise(running: Iterable[int]) -> None:
         for index in sorted(running, reverse=True):  # they are wrapped bottom-up
-            for group in (index, *groups_within(case, index)):
-                roots.setdefault(group, index)
+            if index not in seen:
+                seen.add(index)
+                for group in (index, *groups_within(case, index)):
+                    roots.setdefault(group, index)
 
     for op in ops:
         if op.path is not None:

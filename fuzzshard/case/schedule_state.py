@@ -87,6 +87,7 @@ class ScheduleState:
         """The groups of ``fully_shard`` for which nothing promises that their parameters are
         sharded, and that no all-gather of them is under way.
         """
+        self._ahead = [self._groups_of(group.prefetched("forward")) for group in case.wrap]
         self.reshards: dict[int, bool] = {}
         """By group, the ``reshard_after_forward`` that was set during training."""
         for freeze in case.freezes:
@@ -149,8 +150,9 @@ class ScheduleState:
         "Call :meth:`reshard` on each FSDP module on every rank before updating its sharded
         parameters" (``FSDPModule.set_reshard_after_backward``).
         """
-        applied = any(spec.applies_groups for spec in specs(self.case.engines))
-        return self.op.wants_sharded and bool(self.unsharded) and applied
+        if not (self.op.wants_sharded and self.unsharded):
+            return False
+        return any(spec.applies_groups for spec in specs(self.case.engines))
 
     @property
     def forwards_taken(self) -> list[Pending]:
@@ -253,18 +255,15 @@ class ScheduleState:
         "The registered parameters are the sharded parameters if ``True``" (docstring of
         ``fully_shard``). What is gathered ahead may not be used.
         """
-        after_forward = self.after_forward
-        for i in self._groups_of(called):
+        running, after_forward = self._groups_of(called), self.after_forward
+        for i in running:
             group, (whole, whole_as_root, ranks) = self.case.wrap[i], after_forward[i]
             keeps = whole or (whole_as_root and self.roots[i] == i)
             shards = (
                 not keeps and ranks == self.case.mesh.shard and called.issuperset(group.modules)
             )
             self.unsharded = self.unsharded - {i} if shards else self.unsharded | {i}
-        ahead = (
-            m for i in self._groups_of(called) for m in self.case.wrap[i].prefetched("forward")
-        )
-        self.unsharded |= self._groups_of([*ahead])
+        self.unsharded = self.unsharded.union(*(self._ahead[i] for i in running))
 
     def _reshard_after_backward(self, forward: Pending) -> None:
         """A backward reshards all groups of the FSDP roots that it goes through, and of no

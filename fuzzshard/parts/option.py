@@ -116,7 +116,7 @@ class WithOptions(Part, Generic[O, T], frozen=True):
 
     def does(self, trait: T) -> bool:
         """Whether some option has a value that does so."""
-        return any(trait in option.does(value) for option, value in self.told())
+        return any(trait in option.does(getattr(self, option.name)) for option in self.options)
 
     def arguments(self) -> list[str]:
         """Return the arguments that differ from torch's defaults."""

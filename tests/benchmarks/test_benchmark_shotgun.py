@@ -1,4 +1,4 @@
-"""Where each leaf, op and oracle is named, counted by the benchmark."""
+"""Where each leaf, op, oracle, option and engine is named, counted by the benchmark."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import options_named
 import pytest
 import shotgun
 
+from fuzzshard.parts.engines import ENGINES, REFERENCE
 from fuzzshard.parts.oracle import Oracle
 from fuzzshard.parts.oracles import ORACLES
 
 Trees = dict[Path, ast.Module]
+Mentions = dict[Path, options_named.Mentions]
 Named = dict[Path, frozenset[str]]
 
 
@@ -26,6 +28,12 @@ def trees() -> Trees:
 def named(trees: Trees) -> Named:
     """What each source names."""
     return {file: shotgun.names(tree) for file, tree in trees.items()}
+
+
+@pytest.fixture(scope="module")
+def mentions(trees: Trees) -> Mentions:
+    """What each source may mean by its words."""
+    return {file: options_named.Mentions(tree) for file, tree in trees.items()}
 
 
 @pytest.fixture(scope="module")
@@ -101,18 +109,18 @@ def test_a_word_counts_where_it_can_be_the_option(line: str, means: bool) -> Non
     assert options_named.mentioned("DDP", "join", True, module) is means
 
 
-def test_every_word_that_means_no_option_stands_where_it_is_said_to(trees: Trees) -> None:
-    mentions = {shotgun.short(file): options_named.Mentions(tree) for file, tree in trees.items()}
+def test_every_word_that_means_no_option_stands_where_it_is_said_to(mentions: Mentions) -> None:
+    by_module = {shotgun.short(file): each for file, each in mentions.items()}
     for option, meanings in options_named.MEANS_ELSE.items():
         part, _, name = option.partition(".")
         for module in (module for modules in meanings.values() for module in modules):
-            assert options_named.mentioned(part, name, False, mentions[module]), (option, module)
+            assert options_named.mentioned(part, name, False, by_module[module]), (option, module)
 
 
-def test_an_option_is_named_in_its_room_and_in_its_list_alone(trees: Trees) -> None:
+def test_an_option_is_named_in_its_room_and_in_its_list_alone(mentions: Mentions) -> None:
     rooms = {
         option: [shotgun.short(file) for file in files]
-        for option, files in shotgun.rooms_of_options(trees).items()
+        for option, files in shotgun.rooms_of_options(mentions).items()
     }
     assert len(rooms) >= 58
     for option, files in rooms.items():
@@ -120,3 +128,36 @@ def test_an_option_is_named_in_its_room_and_in_its_list_alone(trees: Trees) -> N
         own = f"parts/options/{shotgun.folder(part)}"
         assert f"{own}/__init__" in files, option
         assert {*files} <= {f"{own}/__init__", f"{own}/{name}"}, (option, files)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_module_outside_its_room_names_an_engine(engine: str, named: Named) -> None:
+    files = [file for file in named if not shotgun.in_room(engine, file)]
+    naming = [file for file in files if f"'{engine}'" in named[file]]
+    assert files
+    assert [file.relative_to(shotgun.ROOT).as_posix() for file in naming] == []
+
+
+def test_every_engine_has_a_folder_with_its_class_and_its_script() -> None:
+    engines = shotgun.ROOT / "fuzzshard/engines"
+    for name in ENGINES:
+        assert {"__init__.py", "engine.py", "script.py"} <= {
+            file.name for file in (engines / name).iterdir()
+        }
+    folders = {file.parent.name for file in engines.glob("*/__init__.py")}
+    assert folders == {*ENGINES, REFERENCE.name}
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ('engine == "replicate"', True),
+        ('{"ddp": 1, "replicate": 2}', True),
+        ('plan(output="replicate")', False),
+        ('axes = ("replicate", "shard")', False),
+        ('sizes = {"pp": 1, "replicate": 2}', False),
+        ('Literal["fully_shard", "replicate", "DTensor"]', False),
+    ],
+)
+def test_what_else_a_string_may_mean_does_not_count(line: str, named: bool) -> None:
+    assert ("'replicate'" in shotgun.names(ast.parse(line))) is named

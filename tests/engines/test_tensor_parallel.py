@@ -13,7 +13,6 @@ from cases import (
     FORWARD,
     ROOT,
     STEP,
-    TWO_STEPS,
     ZERO,
     call,
     chain,
@@ -114,8 +113,12 @@ def plan(*, sequence: bool) -> tuple[TensorParallel, ...]:
 
 
 def transformer(*, sequence: bool = False, mesh: Mesh = SQUARE, **options: Any) -> Case:
-    """Two steps of a tied transformer of one layer."""
-    defaults: dict[str, Any] = {"ties": TIE, "wrap": groups("layer", ROOT), "optimizer": ADAM}
+    """Two steps of a tied transformer of one layer, in double precision: in single precision the
+    same takes five times as long, as rounding has to be told from errors by further runs.
+    """
+    defaults: dict[str, Any] = {
+        **{"ties": TIE, "wrap": groups("layer", ROOT), "optimizer": ADAM, "dtype": "float64"}
+    }
     return make_case(
         TRANSFORMER,
         mesh=mesh,
@@ -148,7 +151,6 @@ def joined(op: Any, *plans: TensorParallel, seq: int = 0) -> Case:
 
 CASES = {
     "a transformer": transformer(),
-    "a transformer in double precision": transformer(dtype="float64"),
     "a transformer with sequence parallel norms": transformer(sequence=True),
     "sequence parallel norms and dyadic values": transformer(sequence=True, values="dyadic"),
     "checkpointed layers": transformer(sequence=True, checkpoints=(Checkpoint(module="layer"),)),
@@ -157,7 +159,17 @@ CASES = {
         freezes=(Freeze(target="layer.norm"), Freeze(target="layer.up", after_wrap=True)),
     ),
     "parameters that no group manages": transformer(sequence=True, wrap=groups("layer.attention")),
-    "HSDP": transformer(sequence=True, mesh=Mesh(replicate=2, shard=1, tensor=2)),
+    "HSDP": make_case(
+        chain(a=Linear(out=4), n=LayerNorm(), b=Linear(out=3)),
+        mesh=Mesh(replicate=2, shard=1, tensor=2),
+        inputs=float_inputs(seq=4),
+        tensor_parallel=(
+            rowwise("a", input="replicate", output="sequence"),
+            TensorParallel(module="n", style="sequence", local_output=False),
+            colwise("b", input="sequence", output="replicate"),
+        ),
+        optimizer=ADAM,
+    ),
     "two pipeline slices": transformer(sequence=True, mesh=Mesh(pipeline=2, shard=1, tensor=2)),
     "four tensor-parallel ranks": transformer(sequence=True, mesh=Mesh(shard=1, tensor=4)),
     "one tensor-parallel rank": transformer(sequence=True, mesh=Mesh(shard=2, tensor=1)),
@@ -222,7 +234,8 @@ def test_a_tensor_parallel_case_holds(four_ranks: World, case: Case) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_rounding_raises_no_alarm(four_ranks: World, seed: int) -> None:
-    case = replace(transformer(sequence=seed % 2 == 0, schedule=TWO_STEPS * 3), seed=seed)
+    case = transformer(sequence=seed % 2 == 0, dtype="float32")
+    case = replace(case, seed=seed)
     assert four_ranks.run(case).status is Status.PASS
 
 

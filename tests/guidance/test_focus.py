@@ -6,6 +6,7 @@ import functools
 import itertools
 
 import pytest
+from cases import chain, make_case
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.features import features
@@ -13,6 +14,7 @@ from fuzzshard.case.steering import Steering
 from fuzzshard.errors import UsageError
 from fuzzshard.guidance import Feedback, guided
 from fuzzshard.guidance.focus import around, reach_near
+from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.strategies import draw_cases
 from fuzzshard.strategies.steered import Steered, reach, steered_stream
 
@@ -59,7 +61,8 @@ def test_what_is_asked_holds_for_cases_around_the_one_in_focus() -> None:
 
 
 def test_a_case_in_focus_that_does_not_fit_the_world_is_one_line() -> None:
-    steering = Steering(focus=in_focus(), focus_name="corpus/it")
+    case = make_case(chain(a=Linear(out=4)), mesh=4)
+    steering = Steering(focus=case, focus_name="corpus/it")
     with pytest.raises(
         UsageError, match="corpus/it needs 4 ranks, and a world has 2; use --world-s"
     ):

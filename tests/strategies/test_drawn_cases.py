@@ -5,6 +5,7 @@ from cases import ROOT, chain, groups, make_case
 
 from fuzzshard.case.codec import decode, encode
 from fuzzshard.case.facts import facts
+from fuzzshard.case.feature_names import NEEDED_RANKS, ON_CUDA, ONE_OF
 from fuzzshard.case.flow import flow_of
 from fuzzshard.case.graph import Alias, Block, walk
 from fuzzshard.case.options import Precision
@@ -43,6 +44,14 @@ def test_a_module_is_called_by_itself_in_every_dtype_that_may_come():
     )
     assert Subject.of(case).forward_targets(casts=False) == ["n"]
     assert Subject.of(case).forward_targets(casts=True) == []
+
+
+@pytest.mark.parametrize("cuda", [False, True])
+def test_cases_have_one_feature_of_each_such_set_and_none_that_they_cannot_have(streams, cuda):
+    for case, present in streams.each(cuda=cuda):
+        assert all(len(names & present) == 1 for names in ONE_OF)
+        assert cuda or ON_CUDA.isdisjoint(present)
+        assert all(NEEDED_RANKS.get(feature, 1) <= case.mesh.size for feature in present)
 
 
 def test_every_case_survives_the_codec(sample):
@@ -136,7 +145,7 @@ def test_dyadic_cases_often_round_nothing(sample):
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_a_mesh_fits_the_world(world_size):
-    for case in draw_cases(5, 100, world_size=world_size):
+    for case in draw_cases(5, 50, world_size=world_size):
         validate(case, world_size)
 
 

@@ -245,7 +245,9 @@ def impossible_pairs():
     }
 
 
-def count_pairs(sample):
+@pytest.fixture(scope="module")
+def counts(sample):
+    """In how many cases each pair of features is."""
     return Counter(
         p for present in sample.features for p in itertools.combinations(sorted(present), 2)
     )
@@ -299,21 +301,18 @@ def test_what_an_upstream_test_combines_is_combined_by_chance(sample, row):
     assert sample.share(*UPSTREAM_ROWS[row]) >= 0.0008, f"seed {sample.seed}"
 
 
-def test_every_pair_of_features_of_plain_training_is_drawn(sample):
-    counts = count_pairs(sample)
+def test_every_pair_of_features_of_plain_training_is_drawn(sample, counts):
     possible = set(itertools.combinations(sorted(CORE), 2)) - impossible_pairs()
     rarest = sorted(possible, key=lambda pair: counts[pair])[:5]
     print(f"seed {sample.seed}: {len(possible)} pairs, rarest:", [(counts[p], *p) for p in rarest])
     assert not [pair for pair in possible if not counts[pair]]
 
 
-def test_no_impossible_pair_is_drawn(sample):
-    counts = count_pairs(sample)
+def test_no_impossible_pair_is_drawn(counts):
     assert {pair: counts[pair] for pair in impossible_pairs() if counts[pair]} == {}
 
 
-def test_nearly_every_pair_is_drawn_many_times(sample):
-    counts = count_pairs(sample)
+def test_nearly_every_pair_is_drawn_many_times(counts):
     possible = set(itertools.combinations(sorted(CORE), 2)) - impossible_pairs()
     assert sum(counts[pair] >= 20 for pair in possible) / len(possible) >= 0.99
 

@@ -9,7 +9,6 @@ from collections import Counter
 import pytest
 
 from fuzzshard.case.case import ALL_ENGINES, Case
-from fuzzshard.case.feature_names import NEEDED_RANKS, ON_CUDA, ONE_OF
 from fuzzshard.case.features import features
 from fuzzshard.case.steering import Steering
 from fuzzshard.case.validate import validate
@@ -59,20 +58,23 @@ def test_every_case_is_valid_as_asked_and_another_one(steering: Steering) -> Non
 
 @pytest.mark.parametrize("engine", ALL_ENGINES)
 def test_every_case_of_one_engine_is_valid(engine: str) -> None:
-    for case in take(Steering(only=(f"engine:{engine}",)), 100):
+    for case in take(Steering(only=(f"engine:{engine}",)), 50):
         validate(case, world_size=WORLD)
 
 
 def test_a_steered_stream_depends_on_its_seed_alone() -> None:
-    assert reach(RARE, SEED, world_size=WORLD, cuda=False) == reached(RARE, SEED, WORLD)
-    assert take(RARE, 15) == take(RARE, 15)
-    assert set(take(RARE, 15)).isdisjoint(take(RARE, 15, seed=SEED + 1))
+    steering = Steering(require=("mesh:hsdp",))
+    steered = reached(steering)
+    assert reach(steering, SEED, world_size=WORLD, cuda=False) == steered
+    assert take(steering, 15) == take(steering, 15)
+    other = steered_stream(SEED + 1, world_size=WORLD, steered=steered)
+    assert set(take(steering, 15)).isdisjoint(itertools.islice(other, 15))
 
 
 def test_where_engines_alone_are_chosen_cases_are_drawn_as_ever() -> None:
-    assert take(Steering(), 60) == draw_cases(SEED, 60, world_size=WORLD, engines=ALL_ENGINES)
-    assert take(Steering(only=("engine:ddp",)), 60) == draw_cases(
-        SEED, 60, world_size=WORLD, engines=("ddp",)
+    assert take(Steering(), 30) == draw_cases(SEED, 30, world_size=WORLD, engines=ALL_ENGINES)
+    assert take(Steering(only=("engine:ddp",)), 30) == draw_cases(
+        SEED, 30, world_size=WORLD, engines=("ddp",)
     )
 
 
@@ -141,14 +143,3 @@ def test_what_no_case_can_be_is_said_without_a_draw(
     monkeypatch.setattr(module, "MAX_DRAWS", 0)
     with pytest.raises(UsageError, match=said):
         reach(Steering(**asked), SEED, world_size=WORLD, cuda=False)
-
-
-@pytest.mark.parametrize(("world_size", "cuda"), [(2, False), (4, False), (8, True)])
-def test_cases_have_one_feature_of_each_such_set_and_none_that_they_cannot_have(
-    world_size: int, cuda: bool
-) -> None:
-    for case in draw_cases(SEED, 200, world_size=world_size, cuda=cuda):
-        present = features(case)
-        assert all(len(names & present) == 1 for names in ONE_OF)
-        assert cuda or ON_CUDA.isdisjoint(present)
-        assert all(NEEDED_RANKS.get(feature, 1) <= case.mesh.size for feature in present)

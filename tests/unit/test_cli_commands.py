@@ -428,6 +428,14 @@ def test_doctor_says_why_no_rank_starts(
     assert "no torch" in capsys.readouterr().out
 
 
+def shrink(path: Path, *options: str) -> int:
+    """Shrinks on torch as it is, beside a corpus that has nothing else."""
+    corpus = path / "corpus"
+    return fuzzshard(
+        "shrink", path, "--device", "cpu", "--mends", "off", "--corpus", corpus, *options
+    )
+
+
 def is_wrapped(case: Case) -> bool:
     return len(case.wrap) >= 1
 
@@ -481,7 +489,7 @@ def test_shrink_replaces_an_entry_by_its_smaller_form(
 ) -> None:
     folder = save(tmp_path)
     judged_by(lambda _, case: DIVERGENCE if is_wrapped(case) else PASS)
-    assert fuzzshard("shrink", folder, "--device", "cpu", "--mends", "off") == 0
+    assert shrink(folder) == 0
     entry = read_entry(folder / "case.json")
     assert len(codec.encode(entry.case)) < len(codec.encode(clean_case(2)))
     assert entry.confirmed is not None
@@ -511,7 +519,7 @@ def test_shrink_keeps_what_people_wrote_into_an_entry(
         return DIVERGENCE if is_wrapped(case) else PASS
 
     judged_by(judge)
-    assert fuzzshard("shrink", folder, "--device", "cpu", "--mends", "off") == (130 if runs else 0)
+    assert shrink(folder) == (130 if runs else 0)
     after = read_entry(file)
     assert size_order(after.case) < size_order(clean_case(2))
     assert {name: getattr(after, name) for name in known} == known
@@ -566,7 +574,7 @@ def test_shrink_saves_a_finding_that_no_script_can_show(
     monkeypatch.setattr("fuzzshard.reproducer.scripts", scripts)
     folder = save(tmp_path)
     judged_by(lambda _, case: DIVERGENCE if is_wrapped(case) else PASS)
-    assert fuzzshard("shrink", folder, "--device", "cpu", "--mends", "off") == 0
+    assert shrink(folder) == 0
     assert "a script cannot" in read_entry(folder / "case.json").notes["repro.py"]
 
 
@@ -588,11 +596,11 @@ def test_ctrl_c_leaves_the_smallest_case_so_far_on_disk_and_shrinking_goes_on_fr
         return DIVERGENCE if is_wrapped(case) else PASS
 
     judged_by(judge)
-    assert fuzzshard("shrink", folder, "--device", "cpu", "--mends", "off") == 130
+    assert shrink(folder) == 130
     assert runs == 8
     so_far = read_entry(folder / "case.json").case
     assert size_order(so_far) < size_order(clean_case(2))
-    assert fuzzshard("shrink", folder, "--device", "cpu", "--time", "60s", "--mends", "off") == 0
+    assert shrink(folder, "--time", "60s") == 0
     entry = read_entry(folder / "case.json")
     assert size_order(entry.case) < size_order(so_far)
     assert entry.confirmed is not None
@@ -605,7 +613,7 @@ def test_shrink_without_a_finding_changes_nothing(
     folder = save(tmp_path)
     before = (folder / "case.json").read_bytes()
     judged_by(lambda *_: PASS)
-    assert fuzzshard("shrink", folder, "--device", "cpu", "--mends", "off") == 3
+    assert shrink(folder) == 3
     assert (folder / "case.json").read_bytes() == before
 
 
@@ -621,7 +629,7 @@ def test_shrink_does_not_turn_an_entry_into_another_finding(
         DIVERGENCE, findings=(msgspec.structs.replace(FINDING, oracle="loss"),)
     )
     judged_by(lambda *_: other)
-    assert fuzzshard("shrink", folder, "--device", "cpu", "--mends", "off") == 3
+    assert shrink(folder) == 3
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("CHANGED")
     assert "divergence/fully_shard/loss, was divergence/fully_shard/gradient" in line
@@ -659,8 +667,8 @@ def test_shrink_on_two_worlds_saves_what_one_world_comes_to(
 ) -> None:
     started = judged_by(lambda _, case: DIVERGENCE if is_wrapped(case) else PASS)
     one, two = save(tmp_path / "one"), save(tmp_path / "two")
-    assert fuzzshard("shrink", one, "--device", "cpu", "--mends", "off") == 0
-    assert fuzzshard("shrink", two, "--device", "cpu", "--worlds", "2", "--mends", "off") == 0
+    assert shrink(one) == 0
+    assert shrink(two, "--worlds", "2") == 0
     assert len(started) == 3
     first, second = (read_entry(folder / "case.json") for folder in (one, two))
     assert (first.case, first.culprits) == (second.case, second.culprits)
@@ -681,7 +689,7 @@ def test_ctrl_c_ends_all_worlds_and_leaves_the_smallest_case_so_far(
         return DIVERGENCE if is_wrapped(case) else PASS
 
     judged_by(judge)
-    assert fuzzshard("shrink", folder, "--device", "cpu", "--worlds", "2", "--mends", "off") == 130
+    assert shrink(folder, "--worlds", "2") == 130
     assert size_order(read_entry(folder / "case.json").case) < size_order(clean_case(2))
 
 
@@ -695,7 +703,7 @@ def test_shrink_waits_for_a_flaky_finding_to_show_and_reduces_it_against_its_rat
     write_atomic(folder / "case.json", encode_entry(flaky))
     turns = itertools.cycle([PASS, DIVERGENCE])
     judged_by(lambda _, case: next(turns) if is_wrapped(case) else PASS)
-    assert fuzzshard("shrink", folder, "--device", "cpu", "--mends", "off") == 0
+    assert shrink(folder) == 0
     after = read_entry(folder / "case.json")
     assert size_order(after.case) < size_order(entry.case)
     assert after.flaky
