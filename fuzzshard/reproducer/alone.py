@@ -12,6 +12,7 @@ from fuzzshard.program.wrapping import around_lines, engine_lines
 from fuzzshard.reproducer import helpers
 from fuzzshard.reproducer.aim import Aim
 from fuzzshard.reproducer.expected import RECORD_WARNINGS, warning_lines
+from fuzzshard.reproducer.optimizer import made_by_saves
 from fuzzshard.reproducer.program import Program
 from fuzzshard.reproducer.seeded import model_lines
 from fuzzshard.reproducer.writer import Writer
@@ -81,8 +82,7 @@ class Alone(Writer):
             expected, holds = "a state, observed None", "state is not None"
             if not missing:
                 expected, holds = "no state, observed\\n{state}", "state is None"
-                initial = self.case.optimizer.initially(self.aim.name.partition(" of ")[0])
-                if any(op.via == "dcp" for op in self.case.schedule):  # a save makes states
+                if (initial := made_by_saves(self.case, self.aim.name)) is not None:
                     expected = f"none but the initial {initial}, observed\\n{{state}}"
                     holds += f" or (state == {initial}).all()"
             return [

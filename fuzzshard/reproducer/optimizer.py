@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.paths import is_within_any
 from fuzzshard.case.units import units
@@ -57,6 +58,16 @@ def named_one_by_one(scope: Scope) -> list[str]:
         return []
     kept = [fqn for fqn in facts(scope.case).parameters if fqn not in excluded]
     return kept if len(kept) <= _FEW else []
+
+
+def made_by_saves(case: Case, name: str) -> float | None:
+    """What a save on disk may fill the state ``name`` with, where no step has made it; None: there
+    is no such save.
+
+    ``name`` is that of a finding, "momentum_buffer of a.weight".
+    """
+    saves = any(op.via == "dcp" for op in case.schedule)
+    return case.optimizer.initially(name.partition(" of ")[0]) if saves else None
 
 
 def uses_parameters(scope: Scope) -> bool:

@@ -170,7 +170,12 @@ DIVERGENCES = {
         "output 0 of the root",
     ),
     "lstm_weights_are_copies": Planted(
-        make_case(chain(a=LSTM(out=4)), ONE_STEP, wrap=groups(ROOT), inputs=float_inputs(seq=3)),
+        make_case(
+            chain(b=Linear(out=4), a=LSTM(out=4)),
+            ONE_STEP,
+            wrap=groups(ROOT),
+            inputs=float_inputs(seq=3),
+        ),
         f"{DIVERGED}/gradient/missing",
         BACKWARD_AT,
         "a.lstm.bias_hh_l0",

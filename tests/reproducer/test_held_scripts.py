@@ -13,7 +13,7 @@ from fuzzshard.case.case import Case, Mesh, Optimizer, WrapGroup
 from fuzzshard.case.options import FSDP1, Precision
 from fuzzshard.errors import UsageError
 from fuzzshard.parts.leaves.linear import Linear
-from fuzzshard.parts.ops import CorruptState, LoadState, SaveState, SetFlag
+from fuzzshard.parts.ops import CorruptState, LoadState, SaveState, SetFlag, WaitForSave
 from fuzzshard.parts.oracle import MISSING
 from fuzzshard.reproducer import scripts
 from fuzzshard.verdict import Finding, Verdict
@@ -74,6 +74,15 @@ RESUMED = make_case(
     ),
     optimizer=Optimizer(kind="adam"),
 )
+SAVED_FIRST = make_case(
+    schedule=(
+        *(SaveState(asynchronous=True), FORWARD, BACKWARD, STEP),
+        *(WaitForSave(), CorruptState(), LoadState()),
+    ),
+    optimizer=Optimizer(momentum=0.5),
+    engines=("fully_shard",),
+)
+"""The save makes states of zeros, which are allowed."""
 BY_FSDP1 = make_case(engines=("fsdp1",), fsdp1=FSDP1(use_orig_params=True))
 
 
@@ -82,9 +91,10 @@ BY_FSDP1 = make_case(engines=("fsdp1",), fsdp1=FSDP1(use_orig_params=True))
     [
         ("optimizer_state_lost", RESUMED, "divergence/fully_shard/resume/missing"),
         ("fsdp1_loses_gradients", BY_FSDP1, "divergence/fsdp1/gradient/missing"),
+        ("saves_later_than_it_says", SAVED_FIRST, "divergence/fully_shard/resume/unexpected"),
     ],
 )
-def test_a_script_shows_what_is_missing(
+def test_a_script_shows_what_is_there_or_not(
     run_script, fault: str, case: Case, signature: str
 ) -> None:
     verdict = judged(fault, case)
