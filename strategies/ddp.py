@@ -30,24 +30,25 @@ def ddp(tape: Tape, swarm: Swarm, case: Case) -> Case:
     if not ours or has_precision(case) or any(map(_is_foreign, case.schedule)):
         return case
     seen = Replicated(case, by_replicate=not any(spec.wrapper for spec in ours))
-    drawn = sorted(DDP_OPTIONS, key=lambda option: option.place)
+    drawn = [
+        option
+        for option in sorted(DDP_OPTIONS, key=lambda option: option.place)
+        if not (option.of_wrapper and seen.by_replicate)
+    ]
     always = {o.name: o.draw(tape, seen) for o in drawn if o.in_every_case}
     case = replace(case, ddp=DDP(**always))
-    if "ddp_options" not in swarm:
-        return case
     seen = Replicated(case, seen.by_replicate)
-    values = {
-        option.name: option.draw(tape, seen)
-        for option in drawn
-        if not option.in_every_case and not (option.of_wrapper and seen.by_replicate)
-    }
-    options = DDP(**always, **values)
-    if (told := [name for name in off_default(options) if name in values]) and tape.chance(_ALONE):
-        name = tape.pick(told)
-        options = replace(case.ddp, **{name: getattr(options, name)})
-    if not (options.does("broadcasts_buffers") and seen.has_batch_norm):
-        return replace(case, ddp=options)
-    return replace(case, ddp=options, engines=(DistributedDataParallel.name,), relation=None)
+    if "ddp_options" in swarm:
+        values = {o.name: o.draw(tape, seen) for o in drawn if not o.in_every_case}
+        options = DDP(**always, **values)
+        told = [name for name in off_default(options) if name in values]
+        if told and tape.chance(_ALONE):
+            name = tape.pick(told)
+            options = replace(case.ddp, **{name: getattr(options, name)})
+        case = replace(case, ddp=options)
+    if case.ddp.does("broadcasts_buffers") and seen.has_batch_norm:
+        return replace(case, engines=(DistributedDataParallel.name,), relation=None)
+    return case
 
 
 def _is_foreign(op: Op) -> bool:

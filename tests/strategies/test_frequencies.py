@@ -122,7 +122,6 @@ SELDOM = {
     **dict.fromkeys(("expect:error", "expect:warning", "op:set_path_on_some_ranks"), 0.001),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("delay:")), 0.004),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("user_hook:")), 0.01),
-    "user_hook:step_in_backward": 0.0025,  # few schedules have only backwards that end it
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("relation:")), 0.002),
     "op:take_state_dict_in_inference": 0.014,  # expected 0.018, two standard deviations above
     "relation:plan": 0.0013,  # expected 0.003, two standard deviations above
@@ -130,7 +129,6 @@ SELDOM = {
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("ddp:")), 0.005),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("ddp:join_")), 0.002),
     **dict.fromkeys(("ddp:ignored_modules", "ddp:initial_unsynced"), 0.004),
-    **dict.fromkeys(("ddp:buffers_broadcast", "ddp:buffers_forward_local"), 0.0035),
     **dict.fromkeys(
         ("optimizer:step_lr", "optimizer:cosine_annealing_lr", "optimizer:one_cycle_lr"), 0.01
     ),
@@ -149,7 +147,7 @@ SELDOM = {
     **dict.fromkeys(("optimizer:muon", "loss:gradient_penalty"), 0.01),
     "op:load_assign": 0.004,
     "fsdp1:hybrid": 0.012,
-    "ddp:broadcasts": 0.0004,
+    "ddp:broadcasts": 0.01,
     "precision:parameter_dtype": 0.01,
     "mesh:hsdp_tensor": 0.01,
     "tensor:dtensor_output": 0.01,

@@ -18,13 +18,12 @@ _HOOKS: dict[Hook, str] = {
     "step_in_backward": "stepping({})",
 }
 _NOT_WITH_STEPS = (
-    "retain_graph",
-    "not_last_backward",
-    "no_reshard",
-    "set_reshard",
-    "any_moment",
+    *("retain_graph", "not_last_backward", "no_reshard", "set_reshard", "any_moment"),
+    "compile",
 )
-"""Choices of swarms that steps within backwards do not go together with."""
+"""Choices of swarms by which a backward may need what an earlier one has changed, or parameters
+stay unsharded.
+"""
 
 
 class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, kw_only=True):
@@ -48,7 +47,10 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
         "user_hook:step_in_backward": "a step of an optimizer within the backward, as soon as a "
         "parameter has its gradient",
     }
-    choices = (op.Choice("parameter_hooks", 8, 104),)
+    choices = (
+        op.Choice("parameter_hooks", 8, 104),
+        op.Choice("step_in_backward", 3, 107, excludes=_NOT_WITH_STEPS),
+    )
 
     @property
     @override
@@ -114,19 +116,15 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
         moments = ("step_begins", "before_second_forward", "before_backward", "between_rounds")
-        if moment == "step_begins" and cls._may_step(run) and run.allows("parameter_hooks", 70):
+        if moment == "step_begins" and cls._may_step(run) and run.allows("step_in_backward", 90):
             run.ops += cls._stepping(run)
         elif moment in moments and run.allows("parameter_hooks", 30):
             run.ops += cls._drawn(run)
 
     @classmethod
     def _may_step(cls, run: op.Run) -> bool:
-        """Whether no backward may need what an earlier one has changed, or leave parameters
-        unsharded.
-        """
-        bound = run.case.compile is not None or run.case.optimizer.does("scales")
-        bound |= any(choice in run.swarm for choice in _NOT_WITH_STEPS)
-        return not (run.pending or run.paired or bound)
+        """Whether no backward may need what an earlier one has changed."""
+        return not (run.pending or run.paired or run.case.optimizer.does("scales"))
 
     @classmethod
     def _stepping(cls, run: op.Run) -> tuple[op.Op, ...]:

@@ -13,7 +13,7 @@ from fuzzshard.parts.options.ddp import DDPOption
 class Buffers(DDPOption):
     """The first rank's or everyone's own, by ``broadcast_buffers`` or ``forward_sync_buffers``."""
 
-    name, place, of_wrapper = "buffers", 12, True
+    name, place, of_wrapper, in_every_case = "buffers", 12, True, True
     means_buffers = "local"
     texts = {
         "local": "broadcast_buffers=False",
@@ -35,8 +35,9 @@ class Buffers(DDPOption):
 
     @override
     def draw(self, tape: Tape, seen: Replicated) -> str:
+        local = 18 if seen.has_batch_norm else 36
         return tape.weighted(
-            (("local", 6), ("broadcast", 3), ("forward_broadcast", 3), ("forward_local", 3))
+            (("local", local), ("broadcast", 3), ("forward_broadcast", 3), ("forward_local", 3))
         )
 
     @override
