@@ -18,6 +18,11 @@ from fuzzshard.reproducer.aim import Aim
 from fuzzshard.reproducer.delays import delay_lines
 from fuzzshard.reproducer.program import Program
 
+_SLICED = [
+    'axes = tuple(axis for axis in world_mesh.mesh_dim_names if axis not in ("pp", "tp"))',
+    "mesh = world_mesh[axes]",
+]
+"""The data-parallel mesh of any mesh."""
 DESYNC_SECONDS = 30
 """After how long a lost collective ends the script by itself."""
 
@@ -83,7 +88,7 @@ class Writer:
         seed, names = 0 if self.aim.seeded else self.case.seed, self.mesh
         given, told = ["seed"], [f"seed={seed}"]
         if self.program.moves:
-            lines = [*([] if names.flat else names.slices()), *lines]
+            lines = [*([] if names.flat else _SLICED), *lines]
             given.append(names.variable)
             told.append(f"{names.variable}={names.variable}")
         lines = [*lines, f"return {variables}"]

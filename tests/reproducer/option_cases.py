@@ -297,6 +297,7 @@ ALL: dict[str, Case] = {
     "averaged and scaled": AVERAGED,
     "rebuilt": REBUILT,
     "tensor_parallel": TENSOR_PARALLEL,
+    "tensor_parallel, rebuilt": replace(TENSOR_PARALLEL, schedule=REBUILT.schedule),
     "precision": PRECISION,
     "cast": CAST,
     "fsdp1": FSDP1_CASE,
