@@ -92,6 +92,19 @@ def goes_away(found: Case, shrunk: Case, stock: StockWorld) -> bool:
     return all(stock.passes(case, runs=STOCK_RUNS) for case in dict.fromkeys((found, shrunk)))
 
 
+def mending_files(folder: Path, mends: tuple[str, ...]) -> tuple[Path, ...]:
+    """What a script preloads to run on torch with ``mends``, as the ranks did."""
+    if not mends:
+        return ()
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder.resolve() / "mended.py"
+    file.write_text(
+        "from fuzzshard.mending.patch import Mended\n\n\ndef apply():\n"
+        f"    Mended().switch({mends!r}, compiles=False)\n"
+    )
+    return (file,)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HuntSettings:
     """What all hunts have in common. ``keep`` is the folder that gets a corpus for each bug.
@@ -253,13 +266,15 @@ class Hunt:
         """Writes case and script as a campaign does, and runs the script with the bug and
         without.
         """
-        keeper = Keeper(self._settings.keep / self.row.id, (self._file,), scripts, check)
+        corpus = self._settings.keep / self.row.id
+        mended = mending_files(corpus, self._settings.mends)
+        keeper = Keeper(corpus, (self._file, *mended), scripts, check)
         folder = keeper.save_found(found, judged.info)
         entry = keeper.save_judged(folder, judged)
         if not self._settings.scripts:
             return
         with_bug = keeper.verify(folder, entry)
-        stock = check(folder / SCRIPT_FILE, entry.case.mesh.size)
+        stock = check(folder / SCRIPT_FILE, entry.case.mesh.size, preload=mended)
         without_bug = stock.fails
         self.row.script_ok = with_bug and not without_bug
         self.row.script_lines = len((folder / SCRIPT_FILE).read_text().splitlines())

@@ -87,20 +87,31 @@ class Row(msgspec.Struct, kw_only=True):
         return self.outcome in (FOUND, MISSED, ERROR)
 
 
+def mutants(planted: Path) -> Path:
+    """The folder with a Python file for each bug in ``planted``."""
+    return planted / "mutants" if (planted / "INDEX.json").exists() else planted
+
+
 def read_index(planted: Path, only: frozenset[str] | None = None) -> list[PlantedBug]:
-    """The bugs in ``planted``, or those of them named in ``only``; raises :class:`UsageError`."""
+    """The bugs in ``planted``, or those of them named in ``only``; raises :class:`UsageError`.
+
+    Without INDEX.json they are the Python files in ``planted``.
+    """
     file = planted / "INDEX.json"
     try:
-        bugs = msgspec.json.decode(file.read_bytes(), type=list[PlantedBug])
+        if file.exists():
+            bugs = msgspec.json.decode(file.read_bytes(), type=list[PlantedBug])
+        else:
+            bugs = [PlantedBug(each.stem) for each in sorted(planted.glob("*.py"))]
     except (OSError, msgspec.MsgspecError) as error:
+        raise UsageError(f"cannot read {file}: {error}", "mend that file") from None
+    if not bugs:
         raise UsageError(
-            f"cannot read {file}: {error}", "give the folder that has INDEX.json"
-        ) from None
-    if only is None:
-        return bugs
-    if unknown := only - {bug.id for bug in bugs}:
-        raise UsageError(f"{file} has no {', '.join(sorted(unknown))}", "check the ids")
-    return [bug for bug in bugs if bug.id in only]
+            f"{planted} has no planted bugs", "give a folder with INDEX.json or with Python files"
+        )
+    if unknown := (only or frozenset()) - {bug.id for bug in bugs}:
+        raise UsageError(f"{planted} has no {', '.join(sorted(unknown))}", "check the ids")
+    return [bug for bug in bugs if only is None or bug.id in only]
 
 
 def describe_sizes(row: Row, found: Case, judged: Judged) -> None:

@@ -27,7 +27,7 @@ from common import (
     shrink_budget,
 )
 from hunt import Hunt, HuntSettings
-from hunt_rows import PlantedBug, Row, read_index, totals
+from hunt_rows import PlantedBug, Row, mutants, read_index, totals
 from jobs import in_processes
 from recall_tables import (
     cases_to_find,
@@ -65,7 +65,10 @@ def read_guidances(text: str) -> list[Guidance]:
 def main() -> int:
     parser = make_parser(__doc__)
     parser.add_argument(
-        "--planted", type=Path, required=True, help="folder with INDEX.json and mutants/"
+        "--planted",
+        type=Path,
+        required=True,
+        help="folder with INDEX.json and mutants/, or with a Python file for each bug",
     )
     parser.add_argument("--max-cases", type=int, default=500, help="cases for each bug")
     parser.add_argument("--only", help="ids of the bugs to hunt, separated by commas")
@@ -102,7 +105,7 @@ def main() -> int:
     console.print(machine_line(machine, args.seed))
     with tempfile.TemporaryDirectory(prefix="fuzzshard-recall-") as temporary:
         base = HuntSettings(
-            mutants=args.planted / "mutants",
+            mutants=mutants(args.planted),
             config=config,
             seed=args.seed,
             max_cases=args.max_cases,

@@ -27,7 +27,7 @@ from common import (
     print_json,
     run_main,
 )
-from hunt_rows import FOUND, MISSED, NOT_APPLICABLE, PlantedBug, read_index
+from hunt_rows import FOUND, MISSED, NOT_APPLICABLE, PlantedBug, mutants, read_index
 from rich.console import Console
 
 from fuzzshard.campaign.explain import OnMends
@@ -170,7 +170,11 @@ def _is_structural(entry: CorpusEntry) -> bool:
 def main() -> int:
     parser = make_parser(__doc__, world_size=4)
     parser.add_argument("--cases", type=int, default=2000, help="fresh cases to draw")
-    parser.add_argument("--planted", type=Path, help="folder with INDEX.json and mutants/")
+    parser.add_argument(
+        "--planted",
+        type=Path,
+        help="folder with INDEX.json and mutants/, or with a Python file for each bug",
+    )
     parser.add_argument("--only", help="ids of planted bugs, separated by commas")
     parser.add_argument("--max-cases", type=int, default=500, help="cases for each planted bug")
     parser.add_argument("--corpus", type=Path, help="folder of entries")
@@ -188,7 +192,7 @@ def main() -> int:
         if args.planted:
             only = frozenset(args.only.split(",")) if args.only else None
             bugs = read_index(args.planted, only)
-            for row in planted(bugs, args.planted / "mutants", first, args.seed, args.max_cases):
+            for row in planted(bugs, mutants(args.planted), first, args.seed, args.max_cases):
                 rows.append(row)
                 name = f"{row['id']} ({row['symptom']})"
                 seen = row.get("signature", "")

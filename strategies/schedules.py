@@ -12,8 +12,10 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from fuzzshard.case.check_options import fits_options
 from fuzzshard.case.communication import looks_at_unsharded
 from fuzzshard.case.edit import with_reshards
+from fuzzshard.case.experts import shares_evenly
 from fuzzshard.case.facts import has_own_statistics
 from fuzzshard.case.graph import count_paths
 from fuzzshard.case.groups import reached_roots, roots_by_op
@@ -213,6 +215,19 @@ class Run:
         self.pending += grad
         outputs = self.outputs(target)
         self.ops.append(ops.running(Call(target, self.batch, grad, outputs, inference)))
+
+    def another_mesh(self) -> tuple[int, ...]:
+        """Other data-parallel axes of the same ranks that a model can be built on, most likely
+        with shards of another size; or none.
+        """
+        mesh, shards = self.case.mesh, any(s.shards_experts for s in specs(self.case.engines))
+        fitting: list[tuple[tuple[int, ...], int]] = []
+        for axes in mesh.shapes:
+            there = self.case.on(axes)
+            apart = not shards or (len(axes) > 1 and shares_evenly(there))
+            if there.mesh != mesh and apart and fits_options(there, self.subject.found):
+                fitting.append((axes, 1 if there.mesh.shard == mesh.shard else 3))
+        return self.tape.weighted(fitting) if fitting else ()
 
     def reached(self, target: str) -> frozenset[int]:
         """The FSDP roots that a backward of a forward of ``target`` reaches, if it comes next."""

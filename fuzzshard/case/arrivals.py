@@ -68,7 +68,8 @@ class Replicated:
     @property
     def mesh_has_one_axis(self) -> bool:
         """Whether the data-parallel ranks are all that there are, along one axis."""
-        return self.case.mesh.replicate is None and self.case.mesh.tensor is None
+        meshes = (case.mesh for case in self.case.on_meshes)
+        return all(mesh.replicate is None and mesh.tensor is None for mesh in meshes)
 
     @property
     def has_batch_norm(self) -> bool:

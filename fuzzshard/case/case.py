@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, Union
 
+from msgspec.structs import replace
+
 from fuzzshard.case.graph import Block
 from fuzzshard.case.options import (
     DDP,
@@ -114,6 +116,18 @@ class Mesh(Part, frozen=True, kw_only=True):
         """
         return self.pipeline is not None and self.tensor is None
 
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """All data-parallel axes that its ranks can have, those of one axis first."""
+        ranks = self.data_size
+        divisors = (n for n in range(1, ranks + 1) if ranks % n == 0)
+        return [(ranks,), *((n, ranks // n) for n in divisors)]
+
+    def along(self, axes: tuple[int, ...]) -> Mesh:
+        """The same with the data-parallel ``axes`` ``(shard,)`` or ``(replicate, shard)``."""
+        *replicate, shard = axes
+        return replace(self, shard=shard, replicate=replicate[0] if replicate else None)
+
     def text(self) -> str:
         """``"shard 4"``, or ``"replicate 2 x shard 2"`` for HSDP, outermost axis first."""
         axes = ("pipeline", "replicate", "shard", "tensor")
@@ -197,3 +211,12 @@ class Case(Part, frozen=True, kw_only=True):
         group.
         """
         return any("" in group.modules for group in self.wrap)
+
+    def on(self, axes: tuple[int, ...]) -> Case:
+        """The same on a mesh with the data-parallel ``axes``; without any, on the same mesh."""
+        return replace(self, mesh=self.mesh.along(axes)) if axes else self
+
+    @property
+    def on_meshes(self) -> tuple[Case, ...]:
+        """The same on each of the meshes that its models are built on."""
+        return (self, *map(self.on, dict.fromkeys(op.mesh for op in self.schedule if op.mesh)))

@@ -46,6 +46,15 @@ def check_options(case: Case, found: Facts) -> None:
             )
 
 
+def fits_options(case: Case, found: Facts) -> bool:
+    """Whether its options can be meant."""
+    try:
+        check_options(case, found)
+    except InvalidCase:
+        return False
+    return True
+
+
 def _check_mesh(case: Case) -> None:
     mesh = case.mesh
     for name in ("shard", "replicate", "tensor", "pipeline"):

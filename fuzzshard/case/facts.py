@@ -76,10 +76,15 @@ class Facts:
 
     @functools.cached_property
     def batch_norms(self) -> frozenset[str]:
-        """The leaves through which rows of a batch depend on each other; they alone have
+        """The leaves through which rows of a batch depend on each other; they alone change
         buffers.
         """
         return frozenset(path for path, leaf in self.leaves.items() if leaf.is_batch_norm)
+
+    @functools.cached_property
+    def hides_buffers(self) -> bool:
+        """Whether some buffer is in no state dict."""
+        return any(leaf.hides_buffers for leaf in self.leaves.values())
 
     @functools.cached_property
     def by_method(self) -> Mapping[str, Block]:

@@ -39,7 +39,8 @@ class Pending(NamedTuple):
 
 
 class ScheduleState:
-    """The state before the op at ``index``, on one rank; :meth:`advance` applies that op.
+    """The state before the op at ``index``, on one rank; :meth:`advance` applies that op. ``case``
+    is on the mesh that there is then.
 
     A backward that is ``skipped`` had nothing to differentiate and changes nothing but the pending
     forwards.
@@ -87,10 +88,21 @@ class ScheduleState:
         sharded, and that no all-gather of them is under way.
         """
         self._ahead = [self._groups_of(group.prefetched("forward")) for group in case.wrap]
-        self.after_forward = [group.after_forward(case.mesh.shard) for group in case.wrap]
-        """How each group is to be after forward."""
+        self.reshards: dict[int, bool] = {}
+        """By group, the ``reshard_after_forward`` that was set during training."""
         for freeze in case.freezes:
             self._set_requires_grad(freeze.target, False)
+
+    @property
+    def after_forward(self) -> list[AfterForward]:
+        """How each group is to be after forward."""
+        shard = self.case.mesh.shard
+        return [
+            AfterForward(not self.reshards[i], False, shard)
+            if i in self.reshards
+            else group.after_forward(shard)
+            for i, group in enumerate(self.case.wrap)
+        ]
 
     @property
     def op(self) -> Op:
@@ -212,6 +224,7 @@ class ScheduleState:
             self.optimized |= self.parameters_at(op.adds)
         if op.casts_to or op.rebuilds:
             self.optimized = self._made_of()
+        self.case = self.flags.case = self.case.on(op.mesh)
         if op.casts_to:
             self.cast, self.saved = op.casts_to, None
         self.saved = op.via or self.saved
@@ -242,9 +255,9 @@ class ScheduleState:
         "The registered parameters are the sharded parameters if ``True``" (docstring of
         ``fully_shard``). What is gathered ahead may not be used.
         """
-        running = self._groups_of(called)
+        running, after_forward = self._groups_of(called), self.after_forward
         for i in running:
-            group, (whole, whole_as_root, ranks) = self.case.wrap[i], self.after_forward[i]
+            group, (whole, whole_as_root, ranks) = self.case.wrap[i], after_forward[i]
             keeps = whole or (whole_as_root and self.roots[i] == i)
             shards = (
                 not keeps and ranks == self.case.mesh.shard and called.issuperset(group.modules)
@@ -299,9 +312,7 @@ class ScheduleState:
         before = self.off[switch.flag]
         self.off[switch.flag] = before - chosen if switch.value else before | chosen
         if switch.flag == "reshard_after_forward":
-            for i in self._groups_of(chosen):
-                whole = AfterForward(not switch.value, False, self.case.mesh.shard)
-                self.after_forward[i] = whole
+            self.reshards |= dict.fromkeys(self._groups_of(chosen), switch.value)
 
     def _set_requires_grad(self, target: str, value: bool) -> None:
         names = self.parameters_at(target)

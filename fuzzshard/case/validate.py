@@ -6,6 +6,8 @@ told better: such a case runs and is REJECTED with torch's own text.
 
 from __future__ import annotations
 
+import math
+
 from typing_extensions import override
 
 from fuzzshard.case.arrivals import arrivals
@@ -278,12 +280,7 @@ class Checked(ScheduleState):
             raise InvalidCase(
                 '"Do not call it between forward and backward"', "leave no forward pending"
             )
-        partial = (
-            op.switch is not None
-            and op.switch.flag == "requires_all_reduce"
-            and not op.switch.value
-        )
-        if partial and self.case.mesh.replicate is not None:
+        if self.off["requires_all_reduce"] and self.case.mesh.replicate is not None:
             raise InvalidCase(
                 '"Partial gradient reduction for replicate() and HSDP is not supported"',
                 "remove the flag",
@@ -309,6 +306,16 @@ class Checked(ScheduleState):
             raise InvalidCase("a state is loaded or corrupted before any was saved", "save first")
         if self.saving and (op.via or op.loads):
             raise InvalidCase("a save is not finished yet", "wait for it: wait_for_save")
+
+    def check_mesh(self, axes: tuple[int, ...]) -> None:
+        """A model of this case can be built on a mesh with these data-parallel axes."""
+        ranks = self.case.mesh.data_size
+        if len(axes) > 2 or math.prod(axes) != ranks:
+            raise InvalidCase(
+                f"{list(axes)} is no mesh of the {ranks} data-parallel ranks",
+                "give (shard,) or (replicate, shard): every rank keeps its data",
+            )
+        check_options(self.case.on(axes), self.found)
 
     def check_recomputes(self, what: str) -> None:
         """``what`` cannot change now if a checkpointed forward is to be computed again."""

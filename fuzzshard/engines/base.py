@@ -17,7 +17,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Block
 from fuzzshard.engines.fully_shard.state import GroupState
-from fuzzshard.engines.mesh import RankMesh
+from fuzzshard.engines.mesh import RankMesh, rank_mesh
 from fuzzshard.model.build import build_model
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.engines import spec_of
@@ -134,8 +134,8 @@ class Engine(abc.ABC):
         self.trained = {fqn: self.parameter(fqn) for fqn in self.facts.parameters}
 
     def rebuilt(self, case: Case, dtype: torch.dtype) -> Self:
-        """Another engine of this kind on the same mesh."""
-        return type(self)(case, self.mesh, dtype)
+        """Another engine of this kind, on the mesh of ``case``."""
+        return type(self)(case, rank_mesh(case, self.mesh.device), dtype)
 
     def build(self) -> nn.Module:
         """The plain model, before anything is done to it."""

@@ -185,6 +185,11 @@ def prepare_groups(case: Case) -> None:
     """Makes every process group that ``case`` will need. All ranks of the world call this
     together.
     """
+    for each in case.on_meshes:
+        _prepare_mesh(each)
+
+
+def _prepare_mesh(case: Case) -> None:
     after = [g.after_forward(case.mesh.shard) for g in case.wrap if g.does("names_size")]
     factors = {1 if each.whole else each.ranks for each in after}
     for ranks in _rank_lists(case.mesh, factors):

@@ -57,4 +57,5 @@ def not_applicable(case: Case, engine: str) -> Exclusion | None:
         return DRAWS_OTHERWISE
     if ranks_differ(case) and not spec_of(engine).keeps_order:
         return RANKS_DIFFER
-    return engine_of(engine).not_applicable(case)
+    excluded = map(engine_of(engine).not_applicable, case.on_meshes)
+    return next(filter(None, excluded), None)

@@ -18,7 +18,7 @@ from fuzzshard.case.schedule_state import follow
 from fuzzshard.parts.engines import specs
 from fuzzshard.parts.op import Switch
 
-MAX_OPS = 56
+MAX_OPS = 72
 MAX_LEAVES = 16
 """Mutants of mutants must not grow without end. Both are a few times what the strategies draw on
 average.

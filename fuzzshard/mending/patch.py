@@ -17,7 +17,13 @@ from collections.abc import Callable
 from typing import Any
 
 from fuzzshard.mending.mend import Mend, find_mend
-from fuzzshard.mending.source import Function, edited_functions, find_function, why_not
+from fuzzshard.mending.source import (
+    Function,
+    edited_functions,
+    find_function,
+    forget_files,
+    why_not,
+)
 
 
 class Mended:
@@ -80,6 +86,19 @@ class Mended:
         else:
             self._undo.append(functools.partial(delattr, owner, name))
         setattr(owner, name, value)
+
+
+def prepare(names: tuple[str, ...]) -> None:
+    """Reads and compiles what mends edit, once for all processes that are forked from this one;
+    but for those of the compilers.
+    """
+    mends = [mend for mend in map(find_mend, names) if mend.component != "compile"]
+    edits = [edit for mend in mends if not why_not(mend) for edit in mend.edits_here()]
+    for target, (before, after) in edited_functions(edits).items():
+        if (function := function_of(target)) is not None:
+            for lines in (before.lines, after):
+                _compiled(target, before, lines, function.__code__)
+    forget_files()
 
 
 def function_of(target: str) -> types.FunctionType | None:

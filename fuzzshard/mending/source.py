@@ -44,6 +44,11 @@ def _parsed(file: Path) -> tuple[tuple[str, ...], ast.Module]:
     return tuple(text.splitlines()), ast.parse(text)
 
 
+def forget_files() -> None:
+    """Frees the syntax trees of the files that were read; what was found in them is kept."""
+    _parsed.cache_clear()
+
+
 @functools.cache
 def find_function(target: str) -> Function:
     """The function ``"module:qualified.name"``. Raises :class:`NotAsKnown` where there is none."""
@@ -75,15 +80,16 @@ def _definitions(node: ast.AST) -> Iterable[ast.FunctionDef | ast.AsyncFunctionD
             yield from _definitions(child)
 
 
-def edited(lines: Iterable[str], edit: Edit) -> tuple[str, ...]:
+@functools.lru_cache(maxsize=1024)
+def edited(lines: tuple[str, ...], edit: Edit) -> tuple[str, ...]:
     """``lines`` with ``edit`` made. Raises :class:`NotAsKnown` unless they have its old lines
     once.
     """
-    lines, old = list(lines), edit.old_lines
+    old = edit.old_lines
     places = [
         (start, depth)
         for start in range(len(lines) - len(old) + 1)
-        if (depth := _depth(lines[start : start + len(old)], old)) is not None
+        if (depth := _depth([*lines[start : start + len(old)]], old)) is not None
     ]
     if len(places) != 1:
         raise NotAsKnown(f"{edit.target} has {len(places)} times {old[0].strip()!r}")

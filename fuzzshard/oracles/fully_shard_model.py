@@ -63,12 +63,12 @@ class FullyShardModel:
         self.certain = is_predictable(case)
         self.at = ScheduleState(case, rank)
         self.issued: list[Issued] = []
-        self._start()
+        self._start(case)
 
-    def _start(self) -> None:
+    def _start(self, case: Case) -> None:
         """The state of a model that was just wrapped."""
-        self.hooks = HookModel(self.case, self.found, self.issued, prefetches=self.prefetches)
-        self.plain = Tape(self.case, self.found, Unwatched())
+        self.hooks = HookModel(case, self.found, self.issued, prefetches=self.prefetches)
+        self.plain = Tape(case, self.found, Unwatched())
 
     @property
     def groups(self) -> list[Group]:
@@ -120,7 +120,7 @@ class FullyShardModel:
             self.certain &= not group.gradients
         if op.rebuilds:
             self.certain &= not flags_set(self.case)
-            self._start()
+            self._start(self.at.case.on(op.mesh))
             for group in self.groups:
                 group.cast = self.at.cast
         return bool(losses) or not op.takes

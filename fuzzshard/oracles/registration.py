@@ -81,7 +81,7 @@ class RegistrationModel:
         owner = self.facts.owners[fqn]
         shape = self.facts.parameters[fqn]
         requires_grad = fqn not in self.at.frozen
-        mesh = self.case.mesh
+        mesh = self.at.case.mesh
         dim = 0 if owner is None else self.case.wrap[owner].dim_of(shape)
         state = UNSHARDED if owner is None else self.groups[owner].state
         if state is None or (dim and state not in (SHARDED, UNSHARDED)):
@@ -150,7 +150,7 @@ class RegistrationModel:
         whole, whole_as_root, ranks = self.at.after_forward[i]
         if whole or (whole_as_root and self.groups[i].root == i):
             return UNSHARDED
-        return SHARDED if ranks == self.case.mesh.shard else ranks
+        return SHARDED if ranks == self.at.case.mesh.shard else ranks
 
     def _backward(self) -> None:
         """It is certain to reach the groups of the FSDP roots that its forwards called

@@ -111,6 +111,8 @@ class Leaf(Part, frozen=True, kw_only=True):
     """Whether rows of a batch depend on each other, through statistics that are kept in
     buffers.
     """
+    hides_buffers: ClassVar[bool] = False
+    """Whether it has buffers that are in no state dict."""
     is_norm: ClassVar[bool] = False
     """Whether it normalizes the features of each row."""
     is_elementwise: ClassVar[bool] = False

@@ -322,6 +322,13 @@ class Op(Part, frozen=True, kw_only=True):
         return False
 
     @property
+    def mesh(self) -> tuple[int, ...]:
+        """The data-parallel axes of the mesh that they are built on, ``(shard,)`` or ``(replicate,
+        shard)``; none for the mesh that there is.
+        """
+        return ()
+
+    @property
     def waits(self) -> bool:
         """Whether what it :attr:`gathers` is there after it, and not only on its way."""
         return False

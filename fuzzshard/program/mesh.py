@@ -32,16 +32,20 @@ class MeshNames:
         self.data = tuple(axis for axis in ("replicate", "shard", "dp") if axis in self.sizes)
         self.named = len(self.sizes) > 1 or _may_shard_twice(case)
 
+    @property
+    def variable(self) -> str:
+        """The mesh of all ranks."""
+        return "mesh" if self.flat else "world_mesh"
+
     def make(self) -> str:
         """The statement that makes the mesh of all ranks; it joins the process group."""
+        return f"{self.variable} = {self.expression()}"
+
+    def expression(self) -> str:
+        """The call that makes it."""
         shape = tuple(self.sizes.values())
-        names = tuple(self.sizes)
-        variable = "mesh" if self.flat else "world_mesh"
-        if not self.named:
-            return f"{variable} = init_device_mesh(device, {shape})"
-        return f"{variable} = init_device_mesh(device, {shape}, mesh_dim_names={names})".replace(
-            "'", '"'
-        )
+        names = f", mesh_dim_names={tuple(self.sizes)}".replace("'", '"') if self.named else ""
+        return f"init_device_mesh(device, {shape}{names})"
 
     def slices(self) -> list[str]:
         """Statements for the data-parallel mesh, this rank's number in it, and its group."""

@@ -79,14 +79,22 @@ def materialize_lines(case: Case, plain: str) -> list[str]:
     return [
         *_empty_lines(case),
         *(f"{place_of(case, 'model', t.parameter)} = model.{t.source}" for t in case.ties),
-        f"plain = {plain}.state_dict()",
+        f"plain = {plain}",
+        "state = plain.state_dict()",
         "for name, t in model.state_dict().items():",
-        "    value = plain[name]",
+        "    value = state[name]",
         "    if isinstance(t, DTensor):",
         "        mesh, placements = t.device_mesh, t.placements",
         "        value = distribute_tensor(value, mesh, placements, src_data_rank=None)",
         "    t.copy_(value)",
+        *(_HIDDEN if facts(case).hides_buffers else []),
     ]
+
+
+_HIDDEN = [
+    "for t, value in zip(model.buffers(), plain.buffers()):  # some are in no state dict",
+    "    t.copy_(value)",
+]
 
 
 def _empty_lines(case: Case) -> list[str]:

@@ -28,7 +28,7 @@ def engine_lines(
     """
     by_groups = spec_of(engine).applies_groups
     meta = by_groups and case.init == "meta"
-    lines = list(made or [f"{model} = {build_call(case, meta=meta, seeds=seeds)}"])
+    lines = list(made or [f"{model} = {build_call(case, 'seed' * seeds, meta=meta)}"])
     lines += prepared_lines(case, engine, model)
     return lines + script_of(engine).wrap_lines(case, model, MeshNames(case), seeds=seeds)
 
@@ -47,9 +47,11 @@ def around_lines(case: Case, engine: str, model: str, variable: str) -> list[str
     return script_of(engine).around_lines(case, model, variable, MeshNames(case))
 
 
-def build_call(case: Case, *, meta: bool = False, seeds: bool = False) -> str:
-    """Makes the plain model, on the device or on the ``meta`` device."""
-    arguments = ["seed=seed"] * seeds
+def build_call(case: Case, seed: object = "", *, meta: bool = False) -> str:
+    """Makes the plain model, on the device or on the ``meta`` device; with the values of that
+    ``seed``.
+    """
+    arguments = [f"seed={seed}"] if seed != "" else []
     if case.init == "meta":
         arguments = ['"meta"' if meta else "device", *arguments]
     return f"build({', '.join(arguments)})"

@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from typing_extensions import override
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.losses import microbatches
 from fuzzshard.model.statements import indented
 from fuzzshard.program.wrapping import engine_lines
 from fuzzshard.reproducer import helpers
 from fuzzshard.reproducer.aim import Aim
-from fuzzshard.reproducer.losses import microbatches
 from fuzzshard.reproducer.program import Program
 from fuzzshard.reproducer.seeded import model_lines, seed_line
 from fuzzshard.reproducer.writer import Writer

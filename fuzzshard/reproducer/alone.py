@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing_extensions import override
 
 from fuzzshard.case.case import Case
-from fuzzshard.model.statements import indented
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.oracle import MISSING, SAME_TYPE, TensorType
 from fuzzshard.program.script import script_of
@@ -49,13 +48,8 @@ class Alone(Writer):
             made[0] = "torch.manual_seed(seed)"
         lines = engine_lines(self.case, engine, "model", seeds=rebuilds, made=made)
         lines += around_lines(self.case, engine, "model", called)
-        if not rebuilds:
-            return lines
         variables = ", ".join(dict.fromkeys((called, "model")))
-        return [
-            *("", "", "def make_model(seed):", *indented([*lines, f"return {variables}"]), "", ""),
-            f"{variables} = make_model(seed={0 if self.aim.seeded else self.case.seed})",
-        ]
+        return self.made_anew(lines, variables) if rebuilds else lines
 
     def verdict(self) -> list[str]:
         """What is looked at in the end."""
@@ -84,13 +78,17 @@ class Alone(Writer):
         one, who = self.program.watch.one(), f"rank {{rank}}: {self.aim.name}"
         missing = self.aim.expected == MISSING
         if self.aim.oracles[0].is_state:
-            expected = (
-                "expected a state, observed None" if missing else "expected no state, observed one"
-            )
+            expected, holds = "a state, observed None", "state is not None"
+            if not missing:
+                expected, holds = "no state, observed\\n{state}", "state is None"
+                initial = self.case.optimizer.initially(self.aim.name.partition(" of ")[0])
+                if any(op.via == "dcp" for op in self.case.schedule):  # a save makes states
+                    expected = f"none but the initial {initial}, observed\\n{{state}}"
+                    holds += f" or (state == {initial}).all()"
             return [
                 f"state = {one}",
-                f'text = f"{who}: {expected}"',
-                f"assert state is {'not ' * missing}None, text",
+                f'text = f"{who}: expected {expected}"',
+                f"assert {holds}, text",
             ]
         spec = spec_of(self.aim.engine)
         if spec.has_units or (spec.in_stages and missing):

@@ -18,7 +18,7 @@ from fuzzshard.program.setup import checkpoint_lines
 from fuzzshard.program.wrapping import around_lines, build_call, engine_lines
 from fuzzshard.reproducer import helpers
 from fuzzshard.reproducer.aim import Aim
-from fuzzshard.reproducer.program import Program
+from fuzzshard.reproducer.program import UNWRAPPED, Program
 from fuzzshard.reproducer.seeded import model_lines, tolerance
 from fuzzshard.reproducer.writer import Writer
 
@@ -41,7 +41,7 @@ class Compare(Writer):
             )
         if ignored_modules(self.case, by_replicate=spec_of(aim.engine).ignores_modules):
             raise UsageError("no script averages what replicate() ignores", "replay the case")
-        if self.program.rebuilds:
+        if self.program.rebuilds and aim.kind == "relation":
             raise UsageError("no script builds both models anew", "replay the case")
         if aim.op is not None and not any(
             line.lstrip().startswith("return ") for line in self.program.lines
@@ -60,7 +60,9 @@ class Compare(Writer):
         if self.program.scope.model == "inner" and any(
             re.search(r"\binner\b", line) for line in lines
         ):
-            lines = ['inner = getattr(model, "module", model)', *lines]
+            lines = [UNWRAPPED, *lines]
+        if self.program.rebuilds:
+            lines = ["global reference", *lines]
         if self.aim.op is None:
             lines = [*lines, "return seen"]
         arguments = "model, by_hand" if self.program.by_hand else "model"
@@ -71,12 +73,13 @@ class Compare(Writer):
     def main(self) -> list[str]:
         around = around_lines(self.case, self.aim.engine, "model", "model")
         made = ["model = copy.deepcopy(reference)"] if self.aim.seeded else None
-        model = engine_lines(self.case, self.aim.engine, "model", made=made)
+        rebuilds = self.program.rebuilds
+        model = engine_lines(self.case, self.aim.engine, "model", seeds=rebuilds, made=made)
+        model = [*(model[1:] if made else model), *around]
         return [
             *self.truth(made or []),
             *self.delays,
-            *(model[1:] if made else model),
-            *around,
+            *(self.made_anew(model, "model") if rebuilds else model),
             *(self._here() if self.in_stages else []),
             *self.unmanaged_lines(),
             f"observed = {self._train('model', self.by_hand('model'))}",

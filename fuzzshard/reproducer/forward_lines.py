@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from fuzzshard.case.dtypes import has_precision
 from fuzzshard.case.facts import facts, has_batch_norm
 from fuzzshard.case.groups import moves_inputs
+from fuzzshard.case.losses import Losses
 from fuzzshard.model.statements import at, indented
 from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Call, Op
@@ -21,7 +22,6 @@ from fuzzshard.program.forward import (
 from fuzzshard.program.groups import if_wrapped
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.reproducer.inputs import InputNames, tuple_text
-from fuzzshard.reproducer.losses import Losses
 from fuzzshard.reproducer.scope import Scope
 from fuzzshard.reproducer.watch import Watch
 

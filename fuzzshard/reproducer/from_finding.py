@@ -6,12 +6,12 @@ import dataclasses
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import has_precision
+from fuzzshard.case.losses import microbatches
 from fuzzshard.errors import UsageError
 from fuzzshard.parts.engines import REFERENCE, spec_of, specs
 from fuzzshard.parts.oracle import MISSING, UNEXPECTED, TensorOracle
 from fuzzshard.parts.oracles import TENSOR_ORACLES, named, tensor_oracle
 from fuzzshard.reproducer.aim import ROUNDING, Aim, Values
-from fuzzshard.reproducer.losses import microbatches
 from fuzzshard.verdict import Finding
 
 LEAST_MARGIN = 1e3

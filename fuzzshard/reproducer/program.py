@@ -6,21 +6,26 @@ import dataclasses
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
+from fuzzshard.case.losses import losses
 from fuzzshard.case.schedule_state import ScheduleState, ops_that_run
 from fuzzshard.model.names import seed_of
-from fuzzshard.model.statements import at
-from fuzzshard.program.setup import freeze_lines
+from fuzzshard.model.statements import at, call_lines, indented
+from fuzzshard.program.mesh import MeshNames
+from fuzzshard.program.setup import checkpoint_lines, freeze_lines
+from fuzzshard.program.wrapping import build_call
 from fuzzshard.reproducer import module_ops
 from fuzzshard.reproducer.aim import Aim
 from fuzzshard.reproducer.backward_lines import BackwardLines
 from fuzzshard.reproducer.expected import expecting
 from fuzzshard.reproducer.forward_lines import ForwardLines
 from fuzzshard.reproducer.inputs import InputNames
-from fuzzshard.reproducer.losses import losses
 from fuzzshard.reproducer.optimizer import optimizer_lines, uses_parameters
 from fuzzshard.reproducer.scope import Scope, merged, on_ranks
 from fuzzshard.reproducer.sync import SyncPlan, sync_plan
 from fuzzshard.reproducer.watch import Watch
+
+UNWRAPPED = 'inner = getattr(model, "module", model)'
+"""What a function that trains does first, if attributes of the model are below a wrapper."""
 
 
 class Program:
@@ -89,6 +94,12 @@ class Program:
     def rebuilds(self) -> bool:
         """Whether the model is built a second time, with other values."""
         return any(op.rebuilds for op in self.ops)
+
+    @property
+    def moves(self) -> bool:
+        """Whether that happens on another mesh, which the engine gets."""
+        takes_mesh = self.scope.script.takes_mesh(self.case) or not self.scope.names.flat
+        return takes_mesh and any(op.mesh for op in self.ops)
 
     @property
     def casts(self) -> bool:
@@ -168,10 +179,23 @@ class Program:
         return self.aim.op == index and self.aim.stops_at_op
 
     def rebuild(self, index: int) -> list[str]:
-        """Makes the model anew; what was set on it before is set again."""
+        """Makes the model anew, perhaps on another mesh; what was set on it is set again."""
         seed = 1 if self.aim.seeded else seed_of(self.case.seed, "rebuilt")
         variables = ", ".join(dict.fromkeys((self.scope.called, self.scope.model)))
-        lines = [f"{variables} = make_model(seed={seed})"]
+        given = [f"seed={seed}"]
+        if self.moves:
+            names = MeshNames(self.at.case.on(self.ops[index].mesh))
+            given.append(f"{names.variable}={names.expression()}")
+        lines = call_lines(f"{variables} = make_model", given)
+        if self.aim.trains_reference:
+            lines = [
+                "if model is reference:",
+                f"    model = reference = {build_call(self.case, seed)}",
+                *indented(checkpoint_lines(self.case, "model", reference=True)),
+                "else:",
+                *indented(call_lines("model = make_model", given)),
+                *([UNWRAPPED] if self.scope.model != "model" else []),
+            ]
         lines += freeze_lines(
             self.case, self.scope.model, after_wrap=True, flat=self.scope.has_flat_parameters
         )
@@ -180,6 +204,7 @@ class Program:
         lines += [
             line for op in self.ops[:index] for line in on_ranks(op.ranks, op.lines_again(self))
         ]
+        lines += ["averaged = None"] if any(op.averages for op in self.ops) else []
         return [*lines, *self.renewed(), *(["local = {}"] if self.sums else [])]
 
     def look(self, index: int) -> list[str]:

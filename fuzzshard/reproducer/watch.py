@@ -119,7 +119,8 @@ class Watch:
     @property
     def has_buffers(self) -> bool:
         """Whether the model has any."""
-        return bool(facts(self.case).batch_norms)
+        found = facts(self.case)
+        return bool(found.batch_norms) or found.hides_buffers
 
     @property
     def flat_gradients(self) -> bool:

@@ -76,6 +76,22 @@ class Writer:
             "buffer_names": "",
         }
 
+    def made_anew(self, lines: list[str], variables: str) -> list[str]:
+        """Build an engine's model with ``lines`` that make ``variables``, by a function that is
+        called again later.
+        """
+        seed, names = 0 if self.aim.seeded else self.case.seed, self.mesh
+        given, told = ["seed"], [f"seed={seed}"]
+        if self.program.moves:
+            lines = [*([] if names.flat else names.slices()), *lines]
+            given.append(names.variable)
+            told.append(f"{names.variable}={names.variable}")
+        lines = [*lines, f"return {variables}"]
+        return [
+            *("", "", f"def make_model({', '.join(given)}):", *indented(lines), "", ""),
+            f"{variables} = make_model({', '.join(told)})",
+        ]
+
     def functions(self) -> list[str]:
         """Write functions of this script alone."""
         return []

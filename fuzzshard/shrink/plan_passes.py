@@ -23,7 +23,9 @@ def engines(case: Case) -> Iterator[Edit]:
 
 
 def meshes(case: Case) -> Iterator[Edit]:
-    """Simpler meshes of no more ranks than the case has: it was found on so many."""
+    """Simpler meshes of no more ranks than the case has: it was found on so many; and simpler ones
+    of these ranks to go on on.
+    """
     mesh = case.mesh
     offered = [Mesh(shard=n) for n in (1, 2, 3, 4, mesh.size) if n <= mesh.size]
     for axis in ("replicate", "tensor", "pipeline"):
@@ -43,6 +45,10 @@ def meshes(case: Case) -> Iterator[Edit]:
     for simpler in sorted(dict.fromkeys(offered), key=mesh_rank):
         if simpler != mesh:
             yield put(mesh=simpler)
+    for index, op in enumerate(case.schedule):
+        for shape in mesh.shapes if op.mesh else ():
+            if shape != op.mesh:
+                yield change_item("schedule", index, mesh=shape)
 
 
 def prefixes(case: Case) -> Iterator[Edit]:

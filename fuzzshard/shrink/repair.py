@@ -162,6 +162,7 @@ class Names:
         self.used: tuple[int, ...] = ()
         """The outputs of the last forward that enter its loss, while that is pending."""
         self.saved = self.saving = False
+        self.ranks = case.mesh.data_size
 
     def num_outputs(self, module: str) -> int:
         """How many values a module returns."""

@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.groups import moves_inputs
+from fuzzshard.case.losses import losses
 from fuzzshard.case.schedule_state import ScheduleState
 from fuzzshard.engines.base import Engine
 from fuzzshard.model.names import seed_of
@@ -56,6 +57,7 @@ class Trainer:
         self.rank = engine.mesh.global_rank
         self.in_stages = engine.scope.engine.in_stages
         self.at = ScheduleState(case, self.rank)
+        self.losses = losses(case, len(case.schedule) - 1, rank=self.rank)
         self.first_dtype = engine.dtype
         self.states = States(engine)
         self.make_optimizer()
@@ -96,15 +98,17 @@ class Trainer:
             self.states.remove()
 
     def rebuild(self, index: int) -> None:
-        """Build model and optimizer anew, with other initial values; what the ops before
-        ``index`` have set applies to the new ones too.
+        """Build model and optimizer anew, with other initial values, on the mesh that the op at
+        ``index`` names; what those before it have set applies to the new ones too.
         """
-        other = msgspec.structs.replace(self.case, seed=seed_of(self.case.seed, "rebuilt"))
+        seed = seed_of(self.case.seed, "rebuilt")
+        other = msgspec.structs.replace(self.at.case.on(self.at.op.mesh), seed=seed)
         self.engine = self.engine.rebuilt(other, self.first_dtype)
         for op in self.case.schedule[:index]:
             if op.runs_on(self.rank):
                 op.run_again(self.engine)
         self.make_optimizer()
+        self.states.saved["averaged"] = None
         self.forget_tensors()
 
     def forget_tensors(self) -> None:
@@ -220,7 +224,9 @@ class Trainer:
                 self.observer.observe(last, self.case.schedule[last])
 
     def backward(self, index: int, op: Op) -> bool:
-        """Runs the backward of pending losses; False where none of them requires a gradient."""
+        """Runs the backward of pending losses; False where none of them depends on anything
+        trainable, as the case says.
+        """
         if self.in_stages:
             self._iterate()
             return True
@@ -230,15 +236,20 @@ class Trainer:
             taken = [self._loss(each.call, self.outputs) for each in self.at.taken]
         if not op.retains:
             del self.pending[places]
-        losses = {f"loss{i}": loss for i, loss in enumerate(taken) if loss.requires_grad}
-        if not losses:
+        differentiated = self.losses.taken.get(index, ())
+        named = {
+            f"loss{i}": loss
+            for i, (loss, forward) in enumerate(zip(taken, self.at.taken, strict=True))
+            if forward.place in differentiated
+        }
+        if not named:
             if self.trace is not None:
                 self.trace.skipped.append(index)
             return False
         self.engine.before_backward()
-        scaled = self.engine.scope.scaled(sum_text([*losses]))
+        scaled = self.engine.scope.scaled(sum_text([*named]))
         lines = [backward_line(scaled, retains=op.retains), *self.engine.finalize_lines()]
-        self.engine.execute(lines, **losses, scaler=self.made.scaler)
+        self.engine.execute(lines, **named, scaler=self.made.scaler)
         self.recorder.explicit = True
         self.engine.after_backward(index)
         self.recorder.explicit = False

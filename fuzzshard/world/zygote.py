@@ -26,6 +26,7 @@ from typing import NoReturn
 import msgspec
 
 from fuzzshard.guard import adopt_orphans, die_with_parent, end_children
+from fuzzshard.mending.mend import mends_for
 from fuzzshard.world.config import WorldConfig
 
 PRELOADED = (
@@ -144,6 +145,7 @@ def main() -> None:
         for name in PRELOADED:
             importlib.import_module(name)
         importlib.import_module("fuzzshard.world.join").imported_functions()
+        importlib.import_module("fuzzshard.mending.patch").prepare(mends_for())
     except Exception as error:
         control.send(_encoder.encode(Reply(error=f"{type(error).__name__}: {error}")))
         return

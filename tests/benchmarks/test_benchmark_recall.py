@@ -3,7 +3,7 @@ import math
 
 import msgspec
 import pytest
-from hunt_rows import FOUND, MISSED, NOT_APPLICABLE, PlantedBug, Row, read_index, totals
+from hunt_rows import FOUND, MISSED, NOT_APPLICABLE, PlantedBug, Row, mutants, read_index, totals
 from recall import read_guidances
 from recall_tables import (
     cases_to_find,
@@ -32,11 +32,19 @@ def test_the_index_is_read_without_what_it_says_about_triggers(tmp_path):
         tmp_path, {"id": "a", "min_world": 2, "difficulty": "hard", "trigger": "secret"}
     )
     assert read_index(planted) == [PlantedBug("a", 2, "hard")]
+    assert mutants(planted) == planted / "mutants"
 
 
 def test_only_the_named_bugs_are_hunted(tmp_path):
     planted = write_index(tmp_path, {"id": "a"}, {"id": "b"}, {"id": "c"})
     assert [bug.id for bug in read_index(planted, frozenset({"c", "a"}))] == ["a", "c"]
+
+
+def test_without_an_index_every_python_file_is_a_bug(tmp_path):
+    for name in ("b.py", "a.py", "README.md"):
+        (tmp_path / name).touch()
+    assert read_index(tmp_path) == [PlantedBug("a"), PlantedBug("b")]
+    assert mutants(tmp_path) == tmp_path
 
 
 def test_an_id_that_is_not_in_the_index_is_an_error_that_names_it(tmp_path):

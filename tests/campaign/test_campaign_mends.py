@@ -21,6 +21,7 @@ from fake_campaign import (
 from mend_files import mend_file
 from msgspec.structs import replace
 
+from fuzzshard.campaign import worker
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.store import entry_files
@@ -57,7 +58,8 @@ class Mends:
 
 
 @pytest.fixture
-def mends(tmp_path: Path) -> Mends:
+def mends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mends:
+    monkeypatch.setattr(worker, "ALIKE", 1)
     return Mends(tmp_path / "mends")
 
 
@@ -71,13 +73,19 @@ def lines(ran: Ran) -> str:
 
 
 @pytest.mark.parametrize(
-    ("mode", "on_stock"),
-    [("both", {0, 4}), ("on", set()), ("off", set(range(8)))],
-    ids=["both", "on", "off"],
+    ("mode", "alike", "on_stock"),
+    [("both", 1, {0, 4}), ("both", 2, {0, 1}), ("on", 1, set()), ("off", 1, set(range(8)))],
+    ids=["both", "two in a row", "on", "off"],
 )
 def test_cases_run_on_the_torch_that_was_asked_for(
-    mends: Mends, corpus: Path, mode: str, on_stock: set[int]
+    mends: Mends,
+    corpus: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+    alike: int,
+    on_stock: set[int],
 ) -> None:
+    monkeypatch.setattr(worker, "ALIKE", alike)
     ran = mends.campaign(corpus, lambda case: PASS, lambda case, on: PASS, mends=mode)
     suffixes = {index: "" if index in on_stock else " mended" for index in range(8)}
     assert [line for line in ran.log if line.startswith("run")] == [

@@ -46,6 +46,7 @@ from fuzzshard.case.case import (
 from fuzzshard.case.graph import Block
 from fuzzshard.case.options import DDP, FSDP1, Precision, TensorParallel
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
+from fuzzshard.parts.leaves.constant import Constant
 from fuzzshard.parts.leaves.experts import Experts
 from fuzzshard.parts.leaves.group_norm import GroupNorm
 from fuzzshard.parts.leaves.layer_norm import LayerNorm
@@ -136,6 +137,7 @@ def resuming(via: Literal["dcp", "state_dict"], how: Literal["zero", "rebuild"])
     return (FORWARD, BACKWARD, STEP, ZERO, *between, AGAIN, BACKWARD, STEP)
 
 
+ON_SHARDS = (CorruptState(how="rebuild", mesh=(2,)), LoadState())
 BY_FSDP1 = make_case(engines=("fsdp1",))
 
 
@@ -324,6 +326,12 @@ DIVERGENCES = {
         FORWARD_AT,
         "n.running_mean",
     ),
+    "zeroes_buffers_of_no_state_dict": Planted(
+        make_case(chain(a=Linear(out=4), c=Constant()), ONE_STEP, wrap=groups(ROOT)),
+        f"{DIVERGED}/buffer",
+        FORWARD_AT,
+        "c.factors",
+    ),
     "not_resharded": Planted(
         make_case(), f"{DIVERGED}/registration", FORWARD_AT, "a.bias", "invariant"
     ),
@@ -462,6 +470,15 @@ DIVERGENCES = {
         make_case(schedule=resuming("dcp", "rebuild"), optimizer=HALVED),
         f"{DIVERGED}/parameter",
         LOAD_AT + 3,
+        "a.bias",
+    ),
+    "reads_shards_from_their_beginning": Planted(
+        make_case(
+            schedule=(*(FORWARD, BACKWARD, STEP, ZERO, SaveState()), *ON_SHARDS, AGAIN),
+            mesh=Mesh(replicate=2, shard=1),
+        ),
+        f"{DIVERGED}/parameter",
+        LOAD_AT,
         "a.bias",
     ),
     "ddp_wrong_gradient": Planted(make_case(), "divergence/ddp/gradient", BACKWARD_AT, "a.bias"),

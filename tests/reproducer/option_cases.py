@@ -156,7 +156,13 @@ AVERAGED = replace(
 )
 REBUILT = replace(
     STATES,
-    schedule=(*STEP, SaveState(), CorruptState(how="rebuild"), LoadState(), *STEP),
+    schedule=(
+        *STEP,
+        SaveState(),
+        CorruptState(how="rebuild", mesh=(2, 1)),
+        LoadState(),
+        *STEP[:-1],
+    ),
     init="meta",
 )
 TENSOR_PARALLEL = replace(

@@ -49,7 +49,10 @@ def test_a_script_of_a_crash_runs_the_whole_schedule_and_passes_on_stock_torch(
 
 @pytest.mark.parametrize(
     "name",
-    ["ddp", "extended", "fsdp1 on the meta device", "fsdp1 with apply", "averaged and scaled"],
+    [
+        *("ddp", "extended", "fsdp1 on the meta device", "fsdp1 with apply"),
+        *("averaged and scaled", "rebuilt"),
+    ],
 )
 def test_a_script_that_compares_has_the_options_too_and_passes_on_stock_torch(
     run_script, name: str
@@ -64,6 +67,7 @@ def test_a_script_that_compares_has_the_options_too_and_passes_on_stock_torch(
 
 DIVIDED = finding(OPTIONS, "gradient", op=4, name="inner.right.weight")
 LOADED = finding(STATES, "parameter", op=7, name="linear0.weight")
+MOVED = finding(REBUILT, "parameter", op=6, name="linear0.weight")
 PARALLEL = finding(
     TENSOR_PARALLEL, "parameter", op=2, name="linear0.weight", rung="bounded", bound=1e-6
 )
@@ -78,11 +82,12 @@ CLIPPED = finding(FSDP1_CASE, op=6)
     [
         (OPTIONS, DIVIDED, "divides_by_ranks"),
         (STATES, LOADED, "loads_nothing"),
+        (REBUILT, MOVED, "loads_nothing"),
         (TENSOR_PARALLEL, PARALLEL, "reduce_scatter_doubles"),
         (FSDP1_CASE, CLIPPED, "clips_flat_gradients_raises"),
         (SMALL, GATHERED, "gathers_twice"),
     ],
-    ids=["divide factor", "checkpoint", "tensor parallel", "fsdp1", "communication"],
+    ids=["divide factor", "checkpoint", "mesh", "tensor parallel", "fsdp1", "communication"],
 )
 def test_a_script_fails_under_the_fault_that_was_planted_and_not_without(
     run_script, case: Case, found: Finding, fault: str
@@ -138,12 +143,9 @@ def test_a_relation_compares_the_engine_with_itself(run_script) -> None:
     assert not stock.fails, f"{text}\n{stock.output}"
 
 
-@pytest.mark.parametrize(
-    "case", [PRECISION, REBUILT], ids=["mixed precision", "a model built anew"]
-)
-def test_what_no_script_can_compare_is_refused_with_the_reason(case: Case) -> None:
+def test_what_no_script_can_compare_is_refused_with_the_reason() -> None:
     with pytest.raises(UsageError, match="replay the case"):
-        script(case, finding=finding(case, "gradient"))
+        script(PRECISION, finding=finding(PRECISION, "gradient"))
 
 
 def test_the_group_of_tensor_parallel_data_ranks_is_averaged_over() -> None:

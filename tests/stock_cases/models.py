@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from cases import (
     AGAIN,
     BACKWARD,
@@ -24,6 +26,7 @@ from fuzzshard.parts.leaf import Leaf
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.attention import Attention
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
+from fuzzshard.parts.leaves.constant import Constant
 from fuzzshard.parts.leaves.conv1d import Conv1d
 from fuzzshard.parts.leaves.dropout import Dropout
 from fuzzshard.parts.leaves.embedding import Embedding
@@ -41,12 +44,12 @@ from stock_cases.stock import Stock, bitwise, bounded
 ONE_BY_ONE = "not applicable: several forwards have their backward one by one"
 
 
-def leaf(module: Leaf, *, seq: int = 0) -> Stock:
+def leaf(module: Leaf, *, seq: int = 0, **options: Any) -> Stock:
     """The leaf between two linear layers, so that its inputs have gradients and its gradients a
     source.
     """
     model = chain(before=Linear(out=4), leaf=module, after=Linear(out=3))
-    return bitwise(model, inputs=float_inputs(seq=seq))
+    return bitwise(model, inputs=float_inputs(seq=seq), **options)
 
 
 def joined(op: str, *args: str) -> Stock:
@@ -90,6 +93,7 @@ LEAVES = {
     "weight norm": bounded(
         chain(leaf=WeightNorm(out=6), after=WeightNorm(out=3, bias=False)), wrap=groups(ROOT)
     ),
+    "buffer in no state dict, on the meta device": leaf(Constant(), init="meta"),
     "dropout": leaf(Dropout()),
     "relu module": leaf(Activation()),
     "gelu module": leaf(Activation(fn="gelu")),

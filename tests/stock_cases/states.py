@@ -72,6 +72,16 @@ STATES = {
         optimizer=_ADAM,
         engines=("fully_shard", "ddp"),
     ),
+    "a checkpoint that a model on another mesh loads": bitwise(
+        None,
+        (
+            *(*TRAIN, SaveState(asynchronous=True), WaitForSave()),
+            *(CorruptState(how="rebuild", mesh=(2, 1)), LoadState(assign=True), *_NEXT, ZERO),
+            *(SaveState(), CorruptState(how="rebuild", mesh=(2,)), LoadState(), *_NEXT),
+        ),
+        optimizer=_ADAM,
+        engines=("fully_shard", "ddp"),
+    ),
     "a learning rate that a checkpoint brings back to a new optimizer": bitwise(
         None,
         (*TRAIN, SaveState(), CorruptState(how="rebuild"), LoadState(), *_NEXT),

@@ -278,6 +278,8 @@ def test_the_options_of_a_group_are_seen(options, feature):
         ),
         (SaveState(via="state_dict"), {"save_state_dict"}),
         (CorruptState(how="rebuild"), {"rebuild"}),
+        (CorruptState(how="rebuild", mesh=(2, 1)), {"rebuild", "other_mesh"}),
+        (CorruptState(how="rebuild", mesh=(2,)), {"rebuild"}),
         (LoadState(assign=True), {"load_assign"}),
         (SetDivideFactor(factor=2.0), {"divide_factor"}),
         (Unshard(async_op=True), {"unshard_async"}),

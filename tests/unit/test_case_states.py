@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import pytest
-from cases import BACKWARD, FORWARD, STEP, ZERO, chain, float_inputs, make_case
+from cases import BACKWARD, FORWARD, STEP, ZERO, chain, float_inputs, groups, make_case
 from msgspec.structs import replace
 
-from fuzzshard.case.case import Optimizer, Tie
-from fuzzshard.case.validate import validate
+from fuzzshard.case.case import Optimizer, Tie, WrapGroup
+from fuzzshard.case.validate import is_valid, validate
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.dropout import Dropout
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.op import Op
-from fuzzshard.parts.ops import Cast, CorruptState, LoadState, SaveState, SetRequiresGrad
+from fuzzshard.parts.ops import Cast, CorruptState, LoadState, SaveState, SetFlag, SetRequiresGrad
 
 ADAM = Optimizer(kind="adam")
 TRAIN: tuple[Op, ...] = (FORWARD, BACKWARD, STEP, ZERO)
 IN_MEMORY, ON_DISK = SaveState(via="state_dict"), SaveState(via="dcp")
 REBUILT, LOAD, ASSIGN = CorruptState(how="rebuild"), LoadState(), LoadState(assign=True)
+MOVED = CorruptState(how="rebuild", mesh=(2, 1))
 FROZEN = SetRequiresGrad(target="a", value=False)
 
 REFUSED: dict[str, tuple[tuple[Op, ...], str]] = {
@@ -27,6 +28,18 @@ REFUSED: dict[str, tuple[tuple[Op, ...], str]] = {
     "saved before a cast": (
         (*TRAIN, IN_MEMORY, Cast(dtype="float64"), LOAD),
         "before any was saved",
+    ),
+    "zeroed on another mesh": (
+        (*TRAIN, ON_DISK, replace(MOVED, how="zero"), LOAD),
+        "zeroed parameters on another mesh",
+    ),
+    "a mesh of other ranks": (
+        (*TRAIN, ON_DISK, replace(MOVED, mesh=(2, 2)), LOAD),
+        r"\[2, 2\] is no mesh of the 2 data-parallel ranks",
+    ),
+    "copies of another mesh": (
+        (*TRAIN, IN_MEMORY, MOVED, LOAD),
+        "copied state dicts are loaded on another mesh",
     ),
     "frozen on some ranks": (
         (*TRAIN, ON_DISK, SetRequiresGrad(target="a", value=False, ranks="others")),
@@ -52,10 +65,23 @@ def test_states_that_would_be_lost_are_no_case(schedule: tuple[Op, ...], reason:
         (*TRAIN, ON_DISK, REBUILT, FORWARD, BACKWARD, LOAD),
         (*TRAIN, ON_DISK, REBUILT, FORWARD, BACKWARD, ZERO, LOAD),
         (*TRAIN, ON_DISK, REBUILT, *TRAIN, LOAD, ON_DISK),
+        (*TRAIN, ON_DISK, MOVED, IN_MEMORY, REBUILT, LOAD),
     ],
 )
 def test_other_orders_are_cases(schedule: tuple[Op, ...]) -> None:
     validate(make_case(schedule=(*schedule, *TRAIN), optimizer=ADAM))
+
+
+def test_options_are_for_the_other_mesh_too() -> None:
+    schedule = (*TRAIN, ON_DISK, MOVED, LOAD, *TRAIN)
+    halved = (WrapGroup(modules=("",), reshard_after_forward=2),)
+    assert is_valid(make_case(schedule=(*TRAIN, ON_DISK, LOAD), wrap=halved))
+    with pytest.raises(InvalidCase, match="does not divide the shard axis of size 1"):
+        validate(make_case(schedule=schedule, wrap=halved))
+    partial = (SetFlag(flag="requires_all_reduce", value=False), *schedule)
+    case = make_case(schedule=partial, wrap=groups(""), finalize="wait")
+    with pytest.raises(InvalidCase, match="Partial gradient reduction"):
+        validate(case)
 
 
 def test_a_checkpoint_has_no_room_for_statistics_of_every_rank() -> None:

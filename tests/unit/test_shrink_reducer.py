@@ -14,10 +14,19 @@ from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.codec import encode
 from fuzzshard.case.graph import Block, Call, Child, TensorOp
 from fuzzshard.case.order import size_order
+from fuzzshard.case.schedule_state import follow
 from fuzzshard.case.validate import validate
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
-from fuzzshard.parts.ops import Backward, Forward, Step, ZeroGrad
+from fuzzshard.parts.ops import (
+    Backward,
+    CorruptState,
+    Forward,
+    LoadState,
+    SaveState,
+    Step,
+    ZeroGrad,
+)
 from fuzzshard.shrink import Budget, Progress, shrink
 from fuzzshard.shrink.passes import lower
 
@@ -74,6 +83,24 @@ def test_a_case_of_24_linears_and_40_ops_shrinks_in_fewer_than_150_evaluations()
     assert (size.ops, size.groups, size.leaves, size.blocks) == (2, 2, 2, 1)
     assert result.finished
     assert result.evaluations < 150
+
+
+def saves_whole_and_loads_sharded(case: Case) -> bool:
+    saved = loaded = 0
+    for at in follow(case):
+        saved = at.case.mesh.shard if at.op.via else saved
+        loaded = at.case.mesh.shard if at.op.loads else loaded
+    return 0 < saved < loaded
+
+
+def test_a_checkpoint_of_another_mesh_shrinks_to_two_ranks() -> None:
+    train = (Forward(batch=1), Backward(), Step(), ZeroGrad())
+    moved = (*train, CorruptState(how="rebuild", mesh=(4,)), LoadState(assign=True))
+    case = replace(big_case(), schedule=(*train, SaveState(), *moved, *train))
+    small = shrink(case, saves_whole_and_loads_sharded).case
+    assert small.mesh == Mesh(replicate=2, shard=1)
+    rebuilt = CorruptState(how="rebuild", mesh=(2,))
+    assert small.schedule == (Forward(), Backward(), SaveState(), rebuilt, LoadState())
 
 
 def test_no_case_is_evaluated_twice_and_every_one_is_valid() -> None:

@@ -10,7 +10,16 @@ from fuzzshard.case.graph import Alias, Block, Call, Child, TensorOp
 from fuzzshard.parts.leaves.embedding import Embedding
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
-from fuzzshard.parts.ops import Backward, Forward, SetFlag, SetRequiresGrad
+from fuzzshard.parts.op import Op
+from fuzzshard.parts.ops import (
+    Backward,
+    CorruptState,
+    Forward,
+    LoadState,
+    SaveState,
+    SetFlag,
+    SetRequiresGrad,
+)
 from fuzzshard.shrink.repair import repaired
 
 MODEL = Block(
@@ -94,6 +103,17 @@ def test_an_int_reshard_follows_the_mesh() -> None:
     left = repaired(replace(CASE, wrap=wrap, mesh=Mesh(shard=2)))
     assert left is not None
     assert left.wrap[0].reshard_after_forward == 2
+
+
+def test_another_mesh_follows_the_ranks() -> None:
+    def moved(*axes: int) -> tuple[Op, ...]:
+        rebuilt = CorruptState(how="rebuild", mesh=axes)
+        return Forward(), Backward(), SaveState(), rebuilt, LoadState(), Forward()
+
+    for axes, fitting in (((4,), (2,)), ((2, 2), (2, 1)), ((1, 4), (1, 2))):
+        found = repaired(replace(CASE, schedule=moved(*axes)))
+        assert found is not None
+        assert found.schedule == moved(*fitting)
 
 
 def test_widths_that_do_not_fit_any_more_become_equal() -> None:

@@ -16,6 +16,7 @@ from cases import BACKWARD, FORWARD, make_case
 from fuzzshard.campaign.judge import judge
 from fuzzshard.case.case import Mesh
 from fuzzshard.errors import InfraError, InvalidCase
+from fuzzshard.mending.mend import mends_for
 from fuzzshard.parts.ops import SaveState
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig, processes
@@ -249,6 +250,14 @@ def apply():
     device_mesh._get_default_group = Bound
     device_mesh.torch = Accelerated()
 """
+
+
+def test_fresh_ranks_find_in_the_fork_server_what_mends_edit(tmp_path: Path) -> None:
+    preload = tmp_path / "cannot_read.py"
+    preload.write_text("from fuzzshard.mending import source\n\nsource._parsed = None\n")
+    with World(WorldConfig(size=1, preload=(str(preload),))) as world:
+        verdict = world.run(make_case(mesh=1), mends=mends_for())
+    assert verdict.status is Status.PASS, verdict.message
 
 
 def test_idle_ranks_are_not_needed_where_a_mesh_splits_the_default_group(tmp_path: Path) -> None:

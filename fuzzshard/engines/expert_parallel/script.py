@@ -76,7 +76,7 @@ class ExpertParallelScript(FullyShardScript):
         if not of_experts(case, group):
             return []
         lines = [f"{module}.set_gradient_divide_factor({case.mesh.data_size})"]
-        if (case.mesh.replicate or 1) > 1:
+        if any((each.mesh.replicate or 1) > 1 for each in case.on_meshes):
             lines.append('if device == "cpu":  # gloo cannot multiply while it adds')
             lines.append(f"    {module}.set_force_sum_reduction_for_comms(True)")
         return lines

@@ -42,10 +42,9 @@ def _wrap_lines(script: FullyShardScript, case: Case, model: str) -> list[str]:
     if any(group.does("uses_group_memory") for group in case.wrap):
         # "NCCL communicator has not been initialized before mem pool creation" where nothing is
         # gathered before gradients are reduced (``registerMemPool``, ProcessGroupNCCL.cpp)
-        axis = "" if case.mesh.replicate is None else '"shard"'
         lines.append(
-            f"dist.barrier(mesh.get_group({axis}))  # NCCL allocates for a communicator that is "
-            "there"
+            "dist.barrier(mesh.get_group(mesh.ndim - 1))  # NCCL allocates for a communicator "
+            "that is there"
         )
     told = {word for group in case.wrap for word in group.words()}
     lines += [line for word in WORDS.values() if word in told for line in word.helper]

@@ -124,7 +124,9 @@ def waiting_for_save() -> Op:
     return WaitForSave()
 
 
-def restoring(lost: op.Lost | None, *, assign: bool = False) -> tuple[Op, ...]:
-    """Return how what was saved is loaded, after it was ``lost`` so."""
-    corrupted = () if lost is None else (CorruptState(how=lost),)
+def restoring(
+    lost: op.Lost | None, *, assign: bool = False, mesh: tuple[int, ...] = ()
+) -> tuple[Op, ...]:
+    """Return how what was saved is loaded, after it was ``lost`` so, perhaps on another mesh."""
+    corrupted = () if lost is None else (CorruptState(how=lost, mesh=mesh),)
     return *corrupted, LoadState(assign=assign)

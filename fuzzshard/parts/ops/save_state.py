@@ -78,7 +78,9 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
         lost: op.Lost | None = None
         if tape.chance(75):
             lost = "rebuild" if tape.chance(50) else "zero"
-        then += ops.restoring(lost, assign=assign)
+        moves = via == "dcp" and lost == "rebuild" and tape.chance(90)
+        mesh = run.another_mesh() if moves else ()
+        then += ops.restoring(lost, assign=assign, mesh=mesh)
 
     @classmethod
     @override
@@ -93,3 +95,5 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
     def additions(cls, offered: op.Offered) -> op.Additions:
         for saved in (cls(via="state_dict"), cls()):
             yield (saved, *ops.restoring(offered.rng.choice(("zero", "rebuild"))))
+        axes = offered.case.mesh.shapes
+        yield (cls(), *ops.restoring("rebuild", mesh=offered.rng.choice(axes)))

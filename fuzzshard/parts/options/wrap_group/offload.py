@@ -36,4 +36,6 @@ class Offload(GroupOption):
     def draw(self, drawing: DrawingGroups) -> Callable[[int, Any], Any]:
         kind = "pinned" if drawing.cuda and drawing.tape.chance(50) else "unpinned"
         most = drawing.tape.chance(80)
+        if drawing.cuda and drawing.case.optimizer.does("combines_elements"):
+            return lambda index, present: present  # see ``needs_cpu`` in fuzzshard/case/needs.py
         return lambda index, present: kind if most or drawing.tape.chance(50) else present

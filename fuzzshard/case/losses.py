@@ -27,13 +27,13 @@ class Losses:
     parted: set[int] = dataclasses.field(default_factory=set)
 
 
-def losses(case: Case, last: int) -> Losses:
-    """For the ops up to ``last``."""
+def losses(case: Case, last: int, *, rank: int = 1) -> Losses:
+    """For the ops up to ``last``, as ``rank`` runs them; every op runs on rank 1."""
     found = facts(case)
     flow = flow_of(case)
     differentiable: dict[int, Sequence[bool]] = {}
     result = Losses()
-    for at in itertools.islice(follow(case, rank=1), last + 1):  # a rank that every op runs on
+    for at in itertools.islice(follow(case, rank), last + 1):
         if (call := at.op.call) is not None:
             trained = found.parameters.keys() - at.frozen
             differentiable[at.index] = flow.outputs(call.target, trained, at.paths)
