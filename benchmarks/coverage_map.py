@@ -9,8 +9,9 @@ import argparse
 import json
 from collections import Counter
 
+from upstream_rows import UPSTREAM_ROWS
+
 from fuzzshard.case.features import features
-from fuzzshard.case.upstream_rows import UPSTREAM_ROWS
 from fuzzshard.strategies import draw_cases
 
 

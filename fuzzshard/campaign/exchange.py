@@ -532,12 +532,7 @@ def _read(file: Path, before: _Told | None) -> _Told:
 def is_done(entry: CorpusEntry) -> bool:
     """Whether ``entry`` is a finding that nobody works on any more."""
     has_run = entry.notes.get(SCRIPT_FILE) != NOT_RUN
-    return is_confirmed(entry) and not entry.unshrunk and has_run
-
-
-def is_confirmed(entry: CorpusEntry) -> bool:
-    """Whether ``entry`` is a finding that came back on fresh ranks, be it shrunk or not."""
-    return entry.status.is_finding and entry.confirmed is not None
+    return entry.is_confirmed and not entry.unshrunk and has_run
 
 
 def _copy(folder: Path, target: Path) -> None:

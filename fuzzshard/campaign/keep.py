@@ -205,6 +205,6 @@ def _minimal_cases(corpus: Path) -> dict[FindingKey, Path]:
     saved: dict[FindingKey, Path] = {}
     for file in entry_files([corpus]) if corpus.exists() else ():
         entry = entry_or_none(file)
-        if entry is not None and entry.status.is_finding and entry.confirmed is not None:
+        if entry is not None and entry.is_confirmed:
             saved[finding_key(entry.signature, entry.case)] = file.parent
     return saved

@@ -46,7 +46,7 @@ def load_known(
             registry.examples[entry.cause].append((size, file.parent))
             continue
         elsewhere = preload is not None and not set(entry.preload) <= set(preload)
-        is_finished = entry.confirmed is not None and not entry.unshrunk
+        is_finished = entry.is_confirmed and not entry.unshrunk
         if entry.status.is_finding and not elsewhere and (is_finished or unfinished):
             registry.learn(known_of(file, entry))
     return registry

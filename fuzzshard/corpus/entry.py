@@ -132,6 +132,11 @@ class CorpusEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return self.confirmed is not None and self.confirmed.flaky
 
     @property
+    def is_confirmed(self) -> bool:
+        """Whether it is a finding that came back on fresh ranks, be it shrunk or not."""
+        return self.status.is_finding and self.confirmed is not None
+
+    @property
     def severity(self) -> Severity | None:
         """What its finding does to whoever trains; None where no finding is recorded."""
         return severity_of(self.findings)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from fuzzshard.campaign.exchange import is_confirmed, is_done
+from fuzzshard.campaign.exchange import is_done
 from fuzzshard.case.features import features
 from fuzzshard.corpus.absorb import absorb
 from fuzzshard.corpus.atomic import write_atomic
@@ -177,7 +177,7 @@ class Gathered:
         known = [(entry.signature, features(entry.case)) for entry in had]
         left = [
             item
-            for item in self._entries(files, is_confirmed)
+            for item in self._entries(files, lambda entry: entry.is_confirmed)
             if not any(
                 item.entry.signature == signature and needed <= features(item.entry.case)
                 for signature, needed in known

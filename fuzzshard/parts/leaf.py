@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import ClassVar, Literal, NamedTuple, Protocol, TypeVar
+from typing import ClassVar, Literal, NamedTuple, Protocol, Self, TypeVar
+
+from msgspec.structs import replace
+from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.dtypes import Dtype
@@ -231,6 +234,28 @@ class Leaf(Part, frozen=True, kw_only=True):
     def additions(cls, width: int) -> tuple[Leaf, ...]:
         """The leaves of its kind that a mutation may add behind any value."""
         return ()
+
+
+class Projection(Leaf, frozen=True, kw_only=True):
+    """A leaf that makes ``out`` features of any number, by matrices that may have biases."""
+
+    out: int
+    bias: bool = True
+
+    sizes: ClassVar[tuple[str, ...]] = ("out",)
+
+    @property
+    @override
+    def rank(self) -> int:
+        return self.complexity + self.bias
+
+    @override
+    def result(self, value: Value) -> Value:
+        return dataclasses.replace(value, size=self.out)
+
+    @override
+    def simpler(self) -> Self:
+        return replace(self, bias=False)
 
 
 def no_bias(bias: bool) -> str:

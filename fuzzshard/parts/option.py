@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 from msgspec.structs import replace
 
 from fuzzshard.parts.op import Choice
-from fuzzshard.parts.part import Part, defaults
+from fuzzshard.parts.part import Part, below, defaults
 
 if TYPE_CHECKING:  # what an option is shown of the layers above, for types alone
     from fuzzshard.case.arrivals import Replicated as Replicated
@@ -158,11 +158,5 @@ def found_in(package: str, path: list[str], kind: type[O], names: Sequence[str])
     """Return the options of all files of a package, in the order of ``names``."""
     for file in pkgutil.iter_modules(path, f"{package}."):
         importlib.import_module(file.name)
-    named = {option.name: option for option in (each() for each in _below(kind)) if option.name}
+    named = {option.name: option for option in (each() for each in below(kind)) if option.name}
     return tuple(named[name] for name in names)
-
-
-def _below(kind: type[O]) -> Iterator[type[O]]:
-    for each in kind.__subclasses__():
-        yield each
-        yield from _below(each)

@@ -6,11 +6,19 @@ import functools
 import types
 import typing
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 Shape = tuple[int, ...]
+K = TypeVar("K")
+
+
+def below(kind: type[K]) -> Iterator[type[K]]:
+    """All classes derived from ``kind``, each after what it is derived from."""
+    for each in kind.__subclasses__():
+        yield each
+        yield from below(each)
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -8,7 +8,6 @@ import dataclasses
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import TypeVar
 
 from fuzzshard.case.case import Case
@@ -58,12 +57,7 @@ class Evaluations:
     def __enter__(self) -> Evaluations:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._pool is not None:
             # Whoever interrupts does not wait for candidates; their ranks end with their worlds.
             self._pool.shutdown(wait=kind is not KeyboardInterrupt, cancel_futures=True)

@@ -11,7 +11,6 @@ suspicion is no finding until real ranks show it, and none is no verdict.
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -69,12 +68,7 @@ class Screen:
     def __enter__(self) -> Screen:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

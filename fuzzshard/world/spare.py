@@ -7,7 +7,6 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import Future, wait
-from types import TracebackType
 
 from fuzzshard.errors import FuzzshardError
 from fuzzshard.world.config import WorldConfig
@@ -43,12 +42,7 @@ class Spares:
     def __enter__(self) -> Spares:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def take(self, config: WorldConfig) -> Ranks:

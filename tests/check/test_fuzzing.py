@@ -28,18 +28,31 @@ BASES = trainings(
 )
 
 
-@pytest.fixture(scope="module")
-def found() -> TrainingReport:
+def found_by_varying(aspects: tuple[Aspect, ...]) -> TrainingReport:
     with Checker(SUBJECT, WorldConfig(size=2, preload=(FAULT,)), 120) as checker:
         baseline = checker.run(BASES[0])
         assert baseline.outcome == "equal", str(baseline)
-        fuzzer = Fuzzer(checker, [baseline], ASPECTS, max_cases=300, max_time=None, number=1)
+        fuzzer = Fuzzer(checker, [baseline], aspects, max_cases=300, max_time=None, number=1)
         return next(fuzzer.findings())
+
+
+@pytest.fixture(scope="module")
+def found() -> TrainingReport:
+    return found_by_varying(("freeze",))
 
 
 def test_a_planted_bug_is_shrunk_to_one_module_with_one_frozen_parameter(
     found: TrainingReport,
 ) -> None:
+    assert_is_small(found)
+
+
+@pytest.mark.slow
+def test_a_planted_bug_is_found_and_shrunk_where_all_aspects_vary() -> None:
+    assert_is_small(found_by_varying(ASPECTS))
+
+
+def assert_is_small(found: TrainingReport) -> None:
     variation = found.training.variation
     assert (found.training.steps, found.training.microbatches) == (1, 1)
     assert variation.depth == 1
@@ -202,6 +215,18 @@ class FakeChecker(Checker):
         outline = Outline(parameters=tuple(f"layers.{i}.weight" for i in range(9)))
         outcome = "error" if training.variation.frozen else "equal"
         return TrainingReport(training=training, outcome=outcome, outline=outline)
+
+
+def test_nothing_that_varied_stays_but_what_a_finding_needs() -> None:
+    checker = FakeChecker()
+    base = checker.run(BASES[0])
+    fuzzer = Fuzzer(checker, [base], ASPECTS, max_cases=300, max_time=None, number=1)
+    training = next(fuzzer.findings()).training
+    assert (training.steps, training.microbatches) == (1, 1)
+    assert training.variation == Variation(frozen=training.variation.frozen)
+    assert len(training.variation.frozen) == 1
+    varied = [run.variation for run in checker.ran if run.variation != Variation()]
+    assert not all(v == Variation(frozen=v.frozen) for v in varied)
 
 
 def test_a_finding_that_was_interrupted_while_it_shrank_comes_first_next_time(

@@ -1,10 +1,10 @@
 """The features that stand for an upstream test are those of one of its cells."""
 
 import pytest
+from upstream_rows import UPSTREAM_ROWS
 
 from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.case.features import features
-from fuzzshard.case.upstream_rows import UPSTREAM_ROWS
 from fuzzshard.upstream.catalog import ROWS
 
 

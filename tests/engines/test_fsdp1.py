@@ -347,10 +347,10 @@ def _some(row: str, step: int) -> list[Any]:
     "case",
     [
         *_some("M1", 1),
-        *_some("F1", 7),
-        *_some("F2", 7),
+        *_some("F1", 11),
+        *_some("F2", 11),
         *_some("F3", 2),
-        *_some("F4", 6),
+        *_some("F4", 9),
         *_some("E1", 1),
         *_some("E2", 3),
         *_some("E3", 1),

@@ -376,9 +376,19 @@ SCHEDULES: dict[str, Case] = {
 }
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize(
-    "wrap", [groups(ROOT), groups("a", "b", ROOT)], ids=["root", "every layer"]
+    ("wrap", "backend"),
+    [
+        pytest.param(groups(ROOT), "aot_eager", id="root-aot_eager"),
+        pytest.param(groups("a", "b", ROOT), "eager", id="every layer-eager"),
+        pytest.param(groups(ROOT), "eager", id="root-eager", marks=pytest.mark.slow),
+        pytest.param(
+            groups("a", "b", ROOT),
+            "aot_eager",
+            id="every layer-aot_eager",
+            marks=pytest.mark.slow,
+        ),
+    ],
 )
 def test_a_compiled_root_computes_the_same(
     two_ranks: World, wrap: tuple[WrapGroup, ...], backend: Any

@@ -146,9 +146,31 @@ def variants() -> Iterator[tuple[str, Case]]:
 VARIANTS = dict(variants())
 
 
-@pytest.mark.parametrize("case", VARIANTS.values(), ids=VARIANTS.keys())
+MEETS = {
+    "bfloat16": (BF16, [*VARIANTS]),
+    "float16": (Precision(param="float16"), ["adam", "attention"]),
+    "reduce": (
+        Precision(reduce="bfloat16"),
+        [name for name in VARIANTS if "accumulation" in name or "hybrid" in name],
+    ),
+}
+"""Policies, and what they are tried with in CI: one with everything; what differs from it in the
+dtype of parameters with other arithmetic, and what differs in the reduction with others of that.
+"""
+
+
 @pytest.mark.parametrize(
-    "policy", [BF16, Precision(param="float16"), Precision(reduce="bfloat16")], ids=str
+    ("policy", "case"),
+    [
+        pytest.param(
+            policy,
+            case,
+            id=f"{name}-{variant}",
+            marks=() if variant in variants else pytest.mark.slow,
+        )
+        for name, (policy, variants) in MEETS.items()
+        for variant, case in VARIANTS.items()
+    ],
 )
 def test_mixed_precision_meets_other_options(
     two_ranks: World, case: Case, policy: Precision
@@ -186,10 +208,19 @@ def structured(passing: Passing, returns: Returns) -> Case:
     return make_case(root, wrap=groups("i", ROOT))
 
 
-@pytest.mark.parametrize("returns", get_args(Returns))
-@pytest.mark.parametrize("passing", get_args(Passing))
+@pytest.mark.parametrize(
+    ("passing", "returns"),
+    [
+        pytest.param(
+            *each, marks=() if "positional" in each or "tensor" in each else pytest.mark.slow
+        )
+        for each in itertools.product(get_args(Passing), get_args(Returns))
+    ],
+)
 def test_structured_values_are_cast(two_ranks: World, passing: Passing, returns: Returns) -> None:
-    """Dataclasses too: ``_apply_to_tensors`` (torch/distributed/utils.py) takes them apart."""
+    """Dataclasses too: ``_apply_to_tensors`` (torch/distributed/utils.py) takes them apart. It
+    does so before forward and after it, each time apart from the other.
+    """
     policy = Precision(param="bfloat16", output="float32")
     assert_passes(two_ranks.run(in_precision(policy, structured(passing, returns))))
 
@@ -220,9 +251,15 @@ def test_a_cast_after_the_first_forward_is_outside_the_contract(two_ranks: World
     assert "cast after the first forward" in verdict.notes["fully_shard"]
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("use_orig_params", [False, True])
-@pytest.mark.parametrize("schedule", [TWO_STEPS, ACCUMULATED], ids=["two steps", "accumulation"])
+@pytest.mark.parametrize(
+    ("dtype", "use_orig_params", "schedule"),
+    [
+        pytest.param("bfloat16", False, TWO_STEPS, id="bfloat16-flat-two steps"),
+        pytest.param("bfloat16", True, ACCUMULATED, id="bfloat16-original-accumulation"),
+        pytest.param("float16", False, ACCUMULATED, id="float16-flat-accumulation"),
+        pytest.param("float16", True, TWO_STEPS, id="float16-original-two steps"),
+    ],
+)
 def test_fsdp1_has_one_policy(
     two_ranks: World, dtype: Dtype, use_orig_params: bool, schedule: tuple
 ) -> None:

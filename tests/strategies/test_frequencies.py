@@ -4,10 +4,10 @@ import itertools
 from collections import Counter
 
 import pytest
+from upstream_rows import UPSTREAM_ROWS
 
 from fuzzshard.case.features import ALL_FEATURES
 from fuzzshard.case.needs import needs_cpu
-from fuzzshard.case.upstream_rows import UPSTREAM_ROWS
 from fuzzshard.case.validate import validate
 from fuzzshard.parts.ops import Forward
 

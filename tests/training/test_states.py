@@ -57,10 +57,31 @@ REPLACED = {
 }
 
 WAYS = tuple(itertools.product((IN_MEMORY, ON_DISK), (ZEROED, REBUILT), (LOAD, ASSIGN)))
-NAMES = [
-    f"{save.via}-{corrupt.how}-{'assign' if load.assign else 'in_place'}"
-    for save, corrupt, load in WAYS
-]
+OPPOSITE = ((IN_MEMORY, ZEROED, LOAD), (ON_DISK, REBUILT, ASSIGN))
+"""Ways that have nothing in common: all that each has is what some other test fails for, too."""
+OPTIMIZERS = {"sgd": Optimizer(), "momentum": MOMENTUM, "adam": ADAM}
+MESHES = {"1d": Mesh(shard=4), "hsdp": Mesh(replicate=2, shard=2)}
+
+
+def named(way: tuple[Op, Op, Op]) -> str:
+    save, corrupt, load = way
+    return f"{save.via}-{corrupt.how}-{'assign' if load.assign else 'in_place'}"
+
+
+def in_ways(values: dict[str, Any], whole: str) -> list[Any]:
+    """Each of ``values`` with each way to resume; for a release, where it is not the ``whole``
+    one, which has them all, and the ways are no opposites.
+    """
+    return [
+        pytest.param(
+            way,
+            value,
+            id=f"{name}-{named(way)}",
+            marks=() if name == whole or way in OPPOSITE else pytest.mark.slow,
+        )
+        for name, value in values.items()
+        for way in WAYS
+    ]
 
 
 def resumed(save: Op, corrupt: Op, load: Op) -> tuple[Op, ...]:
@@ -75,10 +96,7 @@ def run(world: World, case: Case) -> Verdict:
     return verdict
 
 
-@pytest.mark.parametrize("way", WAYS, ids=NAMES)
-@pytest.mark.parametrize(
-    "optimizer", [Optimizer(), MOMENTUM, ADAM], ids=["sgd", "momentum", "adam"]
-)
+@pytest.mark.parametrize(("way", "optimizer"), in_ways(OPTIMIZERS, "adam"))
 def test_training_resumes_where_it_was_saved(
     two_ranks: World, way: tuple[Op, Op, Op], optimizer: Optimizer
 ) -> None:
@@ -89,8 +107,7 @@ def test_training_resumes_where_it_was_saved(
     assert verdict.notes == ({"ddp": f"not applicable: {REPLACED['ddp']}"} if replaced else {})
 
 
-@pytest.mark.parametrize("way", WAYS, ids=NAMES)
-@pytest.mark.parametrize("mesh", [Mesh(shard=4), Mesh(replicate=2, shard=2)], ids=["1d", "hsdp"])
+@pytest.mark.parametrize(("way", "mesh"), in_ways(MESHES, "1d"))
 def test_uneven_and_empty_shards_resume(
     four_ranks: World, way: tuple[Op, Op, Op], mesh: Mesh
 ) -> None:
@@ -125,8 +142,15 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("save", [IN_MEMORY, ON_DISK], ids=["state_dict", "dcp"])
-@pytest.mark.parametrize("corrupt", [ZEROED, REBUILT], ids=["zero", "rebuild"])
+@pytest.mark.parametrize(
+    ("save", "corrupt"),
+    [
+        pytest.param(IN_MEMORY, ZEROED, id="state_dict-zero"),
+        pytest.param(ON_DISK, REBUILT, id="dcp-rebuild"),
+        pytest.param(IN_MEMORY, REBUILT, id="state_dict-rebuild", marks=pytest.mark.slow),
+        pytest.param(ON_DISK, ZEROED, id="dcp-zero", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("options", OTHERS.values(), ids=OTHERS.keys())
 def test_special_parameters_resume(
     two_ranks: World, save: SaveState, corrupt: CorruptState, options: dict[str, Any]
@@ -243,7 +267,7 @@ def test_ddp_that_a_forward_builds_anew_does_not_synchronise_what_is_frozen_then
     assert set(verdict.notes) == {"replicate"}
 
 
-@pytest.mark.parametrize("way", WAYS, ids=NAMES)
+@pytest.mark.parametrize("way", OPPOSITE, ids=named)
 def test_replicate_resumes(two_ranks: World, way: tuple[Op, Op, Op]) -> None:
     run(two_ranks, make_case(schedule=resumed(*way), optimizer=ADAM, engines=("replicate",)))
 

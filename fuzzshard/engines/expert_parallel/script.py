@@ -10,6 +10,7 @@ from typing_extensions import override
 from fuzzshard.case.experts import mixtures, of_experts
 from fuzzshard.engines.fully_shard.script import FullyShardScript
 from fuzzshard.model.statements import at
+from fuzzshard.parts.ops.set_divide_factor import dividing
 
 if TYPE_CHECKING:
     from fuzzshard.case.case import Case, WrapGroup
@@ -75,11 +76,8 @@ class ExpertParallelScript(FullyShardScript):
         """
         if not of_experts(case, group):
             return []
-        lines = [f"{module}.set_gradient_divide_factor({case.mesh.data_size})"]
-        if any((each.mesh.replicate or 1) > 1 for each in case.on_meshes):
-            lines.append('if device == "cpu":  # gloo cannot multiply while it adds')
-            lines.append(f"    {module}.set_force_sum_reduction_for_comms(True)")
-        return lines
+        ranks = (each.mesh.replicate or 1 for each in case.on_meshes)
+        return dividing(module, case.mesh.data_size, ranks)
 
 
 SCRIPT = ExpertParallelScript()

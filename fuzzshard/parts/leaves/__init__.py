@@ -5,14 +5,17 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from fuzzshard.parts.leaf import Kind, Leaf
+from fuzzshard.parts.leaf import Kind, Leaf, Projection
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.part import below
 
 for _file in pkgutil.iter_modules(__path__, f"{__name__}."):
     importlib.import_module(_file.name)
 
 LEAVES: tuple[type[Leaf], ...] = tuple(
-    sorted(Leaf.__subclasses__(), key=lambda leaf: leaf.complexity)
+    sorted(
+        (leaf for leaf in below(Leaf) if leaf is not Projection), key=lambda leaf: leaf.complexity
+    )
 )
 """Simplest first."""
 

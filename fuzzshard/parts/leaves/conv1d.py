@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
-from msgspec.structs import replace
 from typing_extensions import override
 
-from fuzzshard.parts.leaf import Kind, Leaf, Value, draw_bias, no_bias, with_bias
+from fuzzshard.parts.leaf import Kind, Projection, draw_bias, no_bias, with_bias
 from fuzzshard.parts.part import Shape
 
 
-class Conv1d(Leaf, tag="conv1d", frozen=True, kw_only=True):
+class Conv1d(Projection, tag="conv1d", frozen=True, kw_only=True):
     """``nn.Conv1d(width, out, 3, padding=1)`` over the sequence axis; needs ``Inputs.seq >=
     1``.
     """
 
-    out: int
-    bias: bool = True
-
     complexity: ClassVar[int] = 15
     noun: ClassVar[str] = "Conv1d"
     prefix: ClassVar[str] = "conv"
-    sizes: ClassVar[tuple[str, ...]] = ("out",)
     more_features: ClassVar[Mapping[str, str]] = {
         "conv1d_of_one": "an nn.Conv1d with one input channel"
     }
@@ -40,11 +34,6 @@ class Conv1d(Leaf, tag="conv1d", frozen=True, kw_only=True):
         ),
     )
 
-    @property
-    @override
-    def rank(self) -> int:
-        return self.complexity + self.bias
-
     @override
     def constructor(self, width: int) -> str:
         return f"nn.Conv1d({width}, {self.out}, 3, padding=1{no_bias(self.bias)})"
@@ -58,10 +47,6 @@ class Conv1d(Leaf, tag="conv1d", frozen=True, kw_only=True):
         return with_bias({"weight": (self.out, width, 3)}, self.bias)
 
     @override
-    def result(self, value: Value) -> Value:
-        return dataclasses.replace(value, size=self.out)
-
-    @override
     def features_second(self, seq: int) -> bool:
         return True
 
@@ -69,7 +54,3 @@ class Conv1d(Leaf, tag="conv1d", frozen=True, kw_only=True):
     def features(self, width: int) -> Iterator[str]:
         if width == 1:
             yield "leaf:conv1d_of_one"
-
-    @override
-    def simpler(self) -> Conv1d:
-        return replace(self, bias=False)

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import ClassVar
 
-from msgspec.structs import replace
 from typing_extensions import override
 
-from fuzzshard.parts.leaf import Kind, Leaf, Style, Value, no_bias, with_bias
+from fuzzshard.parts.leaf import Kind, Leaf, Projection, Style, no_bias, with_bias
 from fuzzshard.parts.part import Shape
 
 
-class Linear(Leaf, tag="linear", frozen=True, kw_only=True):
+class Linear(Projection, tag="linear", frozen=True, kw_only=True):
     """``nn.Linear(inferred, out, bias=bias)``."""
-
-    out: int
-    bias: bool = True
 
     complexity: ClassVar[int] = 2
     noun: ClassVar[str] = "Linear"
     prefix: ClassVar[str] = "linear"
-    sizes: ClassVar[tuple[str, ...]] = ("out",)
     styles: ClassVar[tuple[Style, ...]] = ("colwise", "rowwise")
     kinds: ClassVar[tuple[Kind, ...]] = (
         Kind(
@@ -47,11 +41,6 @@ class Linear(Leaf, tag="linear", frozen=True, kw_only=True):
     def kind(self) -> Kind:
         return self.kinds[not self.bias]
 
-    @property
-    @override
-    def rank(self) -> int:
-        return self.complexity + self.bias
-
     @override
     def constructor(self, width: int) -> str:
         return f"nn.Linear({width}, {self.out}{no_bias(self.bias)})"
@@ -63,14 +52,6 @@ class Linear(Leaf, tag="linear", frozen=True, kw_only=True):
     @override
     def parameters(self, width: int) -> dict[str, Shape]:
         return with_bias({"weight": (self.out, width)}, self.bias)
-
-    @override
-    def result(self, value: Value) -> Value:
-        return dataclasses.replace(value, size=self.out)
-
-    @override
-    def simpler(self) -> Linear:
-        return replace(self, bias=False)
 
     @classmethod
     @override

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import ClassVar
 
-from msgspec.structs import replace
 from typing_extensions import override
 
-from fuzzshard.parts.leaf import Kind, Leaf, Value, draw_bias, no_bias
+from fuzzshard.parts.leaf import Kind, Projection, draw_bias, no_bias
 from fuzzshard.parts.part import Shape
 
 _RECURRENT = """
@@ -22,20 +20,16 @@ class Recurrent(nn.Module):
 """
 
 
-class LSTM(Leaf, tag="lstm", frozen=True, kw_only=True):
+class LSTM(Projection, tag="lstm", frozen=True, kw_only=True):
     """``nn.LSTM(width, out)`` of one layer along the sequence axis; needs ``Inputs.seq >= 1``.
 
     An ``nn.LSTM`` keeps its parameters in a list of its own as well, which it updates when one of
     them is set (``RNNBase.__setattr__``) or all of them are changed (``RNNBase._apply``).
     """
 
-    out: int
-    bias: bool = True
-
     complexity: ClassVar[int] = 20
     noun: ClassVar[str] = "LSTM"
     prefix: ClassVar[str] = "lstm"
-    sizes: ClassVar[tuple[str, ...]] = ("out",)
     needs_sequence: ClassVar[bool] = True
     saves_result: ClassVar[bool] = True
     helpers: ClassVar[tuple[str, ...]] = (_RECURRENT,)
@@ -48,11 +42,6 @@ class LSTM(Leaf, tag="lstm", frozen=True, kw_only=True):
             resizes=True,
         ),
     )
-
-    @property
-    @override
-    def rank(self) -> int:
-        return self.complexity + self.bias
 
     @override
     def constructor(self, width: int) -> str:
@@ -71,11 +60,3 @@ class LSTM(Leaf, tag="lstm", frozen=True, kw_only=True):
         }
         biases: dict[str, Shape] = {"lstm.bias_ih_l0": (gates,), "lstm.bias_hh_l0": (gates,)}
         return shapes | biases if self.bias else shapes
-
-    @override
-    def result(self, value: Value) -> Value:
-        return dataclasses.replace(value, size=self.out)
-
-    @override
-    def simpler(self) -> LSTM:
-        return replace(self, bias=False)

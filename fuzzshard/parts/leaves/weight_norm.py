@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import ClassVar
 
-from msgspec.structs import replace
 from typing_extensions import override
 
-from fuzzshard.parts.leaf import Kind, Leaf, Value, draw_bias, no_bias
+from fuzzshard.parts.leaf import Kind, Projection, draw_bias, no_bias
 from fuzzshard.parts.part import Shape
 
 
-class WeightNorm(Leaf, tag="weight_norm", frozen=True, kw_only=True):
+class WeightNorm(Projection, tag="weight_norm", frozen=True, kw_only=True):
     """``nn.utils.parametrizations.weight_norm(nn.Linear(width, out))``.
 
     Its parameters belong to a module below it, and every access to ``weight`` computes the weight
     from them. The module gets a class of its own, as it does from ``fully_shard``.
     """
 
-    out: int
-    bias: bool = True
-
     complexity: ClassVar[int] = 18
     noun: ClassVar[str] = "weight-normalized Linear"
     prefix: ClassVar[str] = "normed"
-    sizes: ClassVar[tuple[str, ...]] = ("out",)
     kinds: ClassVar[tuple[Kind, ...]] = (
         Kind(
             "weight_norm",
@@ -35,11 +29,6 @@ class WeightNorm(Leaf, tag="weight_norm", frozen=True, kw_only=True):
             resizes=True,
         ),
     )
-
-    @property
-    @override
-    def rank(self) -> int:
-        return self.complexity + self.bias
 
     @override
     def constructor(self, width: int) -> str:
@@ -57,11 +46,3 @@ class WeightNorm(Leaf, tag="weight_norm", frozen=True, kw_only=True):
             "parametrizations.weight.original0": (self.out, 1),
             "parametrizations.weight.original1": (self.out, width),
         }
-
-    @override
-    def result(self, value: Value) -> Value:
-        return dataclasses.replace(value, size=self.out)
-
-    @override
-    def simpler(self) -> WeightNorm:
-        return replace(self, bias=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Self
 
 from typing_extensions import override
@@ -40,12 +41,7 @@ class SetDivideFactor(op.Op, tag="set_divide_factor", frozen=True, kw_only=True)
 
     @override
     def calls(self, module: str, case: op.Case) -> list[str]:
-        """With a sum in place of what gloo does not have."""
-        lines = [f"{module}.set_gradient_divide_factor({self.factor})"]
-        if _multiplies(self.factor, case.mesh.shard):
-            lines.append('if device == "cpu":  # gloo cannot multiply while it adds')
-            lines.append(f"    {module}.set_force_sum_reduction_for_comms(True)")
-        return lines
+        return dividing(module, self.factor, (case.mesh.shard,))
 
     @override
     def settings(self, scope: op.Scope) -> list[str]:
@@ -77,11 +73,16 @@ class SetDivideFactor(op.Op, tag="set_divide_factor", frozen=True, kw_only=True)
         yield (cls(factor=factor, target=below.target, recurse=below.recurse),)
 
 
-def _multiplies(factor: float, shard_size: int) -> bool:
-    """Whether torch reduce-scatters with ``PREMUL_SUM``, which gloo does not have.
+def dividing(module: str, factor: float, ranks: Iterable[int]) -> list[str]:
+    """Return the lines that divide by ``factor`` what ``module`` sums over so many ``ranks``, of
+    each mesh that it comes to lie on.
 
-    It does for factors other than the size of the shard axis; one of one rank has no
-    reduce-scatter (``_get_gradient_divide_factors`` in
+    torch reduce-scatters with ``PREMUL_SUM``, which gloo does not have, for factors other than the
+    number of ranks; one rank has no reduce-scatter (``_get_gradient_divide_factors`` in
     torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py).
     """
-    return shard_size > 1 and factor != shard_size
+    lines = [f"{module}.set_gradient_divide_factor({factor})"]
+    if any(1 < size != factor for size in ranks):
+        lines.append('if device == "cpu":  # gloo cannot multiply while it adds')
+        lines.append(f"    {module}.set_force_sum_reduction_for_comms(True)")
+    return lines

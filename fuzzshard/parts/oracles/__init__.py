@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator
 
 from fuzzshard.parts.oracle import Oracle, TensorOracle
+from fuzzshard.parts.part import below
 
 for _file in pkgutil.iter_modules(__path__, f"{__name__}."):
     importlib.import_module(_file.name)
 
 
-def _below(kind: type[Oracle]) -> Iterator[type[Oracle]]:
-    for each in kind.__subclasses__():
-        yield each
-        yield from _below(each)
-
-
 ORACLES: tuple[Oracle, ...] = tuple(
-    sorted((kind() for kind in _below(Oracle) if kind.name), key=lambda oracle: oracle.place)
+    sorted((kind() for kind in below(Oracle) if kind.name), key=lambda oracle: oracle.place)
 )
 """Every oracle, the one nearest to the cause first."""
 
