@@ -86,7 +86,6 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "Optimizer.kind": {
         "a kind of input": ("case/features", "report/show"),
         "a kind of expectation": ("case/schedule_state",),
-        "what a script is for": ("reproducer/alone",),
     },
     "Optimizer.exclude": {
         "what a campaign is steered by": ("case/steering",),
