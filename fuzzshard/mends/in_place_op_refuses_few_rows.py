@@ -27,6 +27,10 @@ WORKAROUND = "Give such weights to another optimizer, or redistribute the operan
 TORCH = Releases(since="2.13")
 PUBLIC = (
     Public(
+        "https://github.com/vllm-project/speculators/pull/821",
+        "merged: works around it, gives weights of one row to another optimizer",
+    ),
+    Public(
         "https://github.com/pytorch/pytorch/pull/173572",
         "near: words the error",
         "DTensor in-place operations that require placement changes are not supported add_ Shard "
