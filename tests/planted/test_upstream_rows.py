@@ -10,9 +10,9 @@ from typing import Literal
 
 import pytest
 from msgspec.structs import replace
+from upstream_rows import UPSTREAM_ROWS
 
 from fuzzshard.case import codec
-from fuzzshard.case.upstream_rows import UPSTREAM_ROWS
 from fuzzshard.verdict import Verdict
 from fuzzshard.world import World, WorldConfig
 from fuzzshard.world.device import cuda_devices
