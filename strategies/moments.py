@@ -97,7 +97,7 @@ def _with_one(
         new
         for op in OPS
         if moment not in op.never and (new := op.draw_at(run, moment))
-        for _ in range(_OF_FEW_CASES if op.choices or op.takes_state else 1)
+        for _ in range(_OF_FEW_CASES if op.choices or op.takes_state or op.unscales else 1)
     ]
     new = run.tape.pick(offered)
     fitting = [

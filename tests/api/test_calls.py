@@ -5,25 +5,29 @@ moment.
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import ModuleType
 
 import pytest
 import torch
 from calls import Calls, Cell
 from packaging.version import Version
-from streams import Streams
+from streams import Drawn, Streams
 from torch import nn
 from torch.distributed.checkpoint import state_dict
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad
 
+from fuzzshard.case.features import features
 from fuzzshard.case.schedule_state import follow
+from fuzzshard.case.steering import Steering
 from fuzzshard.contracts.contract import NEWEST_TORCH, installed_torch
 from fuzzshard.parts.moments import Moment
 from fuzzshard.parts.ops import OPS
+from fuzzshard.strategies.steered import reach, steered_stream
 
 CALLS = Calls.load()
 CLASSES = (
@@ -97,19 +101,37 @@ def test_what_is_forbidden_has_a_source_and_what_is_impossible_a_reason() -> Non
             assert bool(cell.never.source) == (cell.kind == "forbidden")
 
 
+def _steered_to(op: str | None) -> Iterator[Drawn]:
+    """Cases that have the op, whatever else they have."""
+    features_of = {str(each.__struct_config__.tag): [*each.meanings] for each in OPS}
+    if op in features_of and (names := features_of[op]):
+        steered = reach(Steering(require=(names[0],)), 1, world_size=8, cuda=False)
+        for case in itertools.islice(steered_stream(1, world_size=8, steered=steered), 400):
+            yield Drawn(case, features(case))
+
+
 @pytest.fixture(scope="module")
 def shown(streams: Streams) -> Counter[object]:
     """In how many cases an op comes at a moment, and how many have a feature: of those cases that
-    it takes to show every cell that is drawn, and of 6,000 at most.
+    it takes to show every cell that is drawn. Those are the shared ones, and for what is rare 400
+    more that have the op.
     """
     counts: Counter[object] = Counter()
     wanted = [(moment, cell) for _, moment, cell in CALLS.each() if cell.kind == "drawn"]
-    for case, present in streams.each():
-        counts.update({(at.op.tag, moment) for at in follow(case) for moment in at.moments_of_op})
-        counts.update(present)
-        wanted = [(m, cell) for m, cell in wanted if not _is_shown(cell, m, counts)]
-        if not wanted:
-            break
+
+    def look(cases: Iterable[Drawn]) -> None:
+        for case, present in cases:
+            counts.update(
+                {(at.op.tag, moment) for at in follow(case) for moment in at.moments_of_op}
+            )
+            counts.update(present)
+            wanted[:] = [(m, cell) for m, cell in wanted if not _is_shown(cell, m, counts)]
+            if not wanted:
+                break
+
+    look(streams.each())
+    for op in {cell.op for _, cell in wanted}:
+        look(_steered_to(op))
     return counts
 
 

@@ -64,6 +64,11 @@ class SeenByFSDP1:
         return ranks_differ(self.case)
 
     @property
+    def hides_buffers(self) -> bool:
+        """Whether some buffer is in no state dict."""
+        return facts(self.case).hides_buffers
+
+    @property
     def has_aliased_units(self) -> bool:
         """Whether a unit is registered at two places."""
         return bool(aliased_units(self.case))

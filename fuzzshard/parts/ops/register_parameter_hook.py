@@ -49,7 +49,7 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
     }
     choices = (
         op.Choice("parameter_hooks", 8, 104),
-        op.Choice("step_in_backward", 3, 107, excludes=_NOT_WITH_STEPS),
+        op.Choice("step_in_backward", 3, 109, excludes=_NOT_WITH_STEPS),
     )
 
     @property

@@ -35,7 +35,7 @@ class Buffers(DDPOption):
 
     @override
     def draw(self, tape: Tape, seen: Replicated) -> str:
-        local = 18 if seen.has_batch_norm else 36
+        local = 18 if seen.has_batch_norm else 180
         return tape.weighted(
             (("local", local), ("broadcast", 3), ("forward_broadcast", 3), ("forward_local", 3))
         )

@@ -38,6 +38,8 @@ class MixedPrecision(FSDP1Option):
             )
         if not seen.case.root_is_wrapped:
             yield "mixed precision of a root that the case does not wrap", ours
+        if seen.hides_buffers:
+            yield "mixed precision of buffers, which fully_shard does not cast", ours
         if seen.case.ignored:
             yield (
                 "mixed precision of parameters that fully_shard ignores, and so the reference",
