@@ -86,7 +86,7 @@ def test_every_op_has_a_line_in_a_program_and_words_for_a_sentence(
 @each_op
 def test_every_op_is_printed_in_a_script(kind: type[Op], having: With) -> None:
     cases = [case for case in having[kind] if "fully_shard" in case.engines]
-    for case in cases:
+    for case in cases[:64]:
         others = tuple(op for op in case.schedule if type(op) is not kind)
         without = repaired(replace(case, schedule=others, expect=()))
         texts = [
