@@ -11,6 +11,7 @@ from fuzzshard.case.facts import Facts
 from fuzzshard.case.options import Delay, DelaySite, Pipelining, Relation
 from fuzzshard.case.relations import variant
 from fuzzshard.case.stages import shared_by_stages, stages
+from fuzzshard.case.validate import is_valid
 from fuzzshard.parts.engines import ENGINES as SPECS
 from fuzzshard.parts.engines import specs
 from fuzzshard.parts.options.pipelining import PIPELINING_OPTIONS
@@ -106,8 +107,10 @@ def _finalize(tape: Tape, swarm: Swarm, case: Case) -> Literal["wait", "async"] 
 
 
 def related(tape: Tape, swarm: Swarm, case: Case) -> Case:
-    """The case with a relation that changes something of it, if there is one."""
-    if "relation" not in swarm or not _applies_groups(case):
+    """The case with a relation that changes something of it, if there is one. A case that is not
+    valid, as parts that users gave do not fit together, has none.
+    """
+    if "relation" not in swarm or not _applies_groups(case) or not is_valid(case):
         return case
     others = tape.shuffled(_RELATIONS)
     for relation in ("reshard", *others) if tape.chance(20) else (*others, "reshard"):

@@ -60,6 +60,7 @@ class Mends:
 @pytest.fixture
 def mends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mends:
     monkeypatch.setattr(worker, "ALIKE", 1)
+    monkeypatch.setattr(worker, "STOCK_TURN", 0)
     return Mends(tmp_path / "mends")
 
 
@@ -74,7 +75,7 @@ def lines(ran: Ran) -> str:
 
 @pytest.mark.parametrize(
     ("mode", "alike", "on_stock"),
-    [("both", 1, {0, 4}), ("both", 2, {0, 1}), ("on", 1, set()), ("off", 1, set(range(8)))],
+    [("both", 1, {3, 7}), ("both", 2, {6, 7}), ("on", 1, set()), ("off", 1, set(range(8)))],
     ids=["both", "two in a row", "on", "off"],
 )
 def test_cases_run_on_the_torch_that_was_asked_for(
@@ -86,6 +87,7 @@ def test_cases_run_on_the_torch_that_was_asked_for(
     on_stock: set[int],
 ) -> None:
     monkeypatch.setattr(worker, "ALIKE", alike)
+    monkeypatch.setattr(worker, "STOCK_TURN", 3)
     ran = mends.campaign(corpus, lambda case: PASS, lambda case, on: PASS, mends=mode)
     suffixes = {index: "" if index in on_stock else " mended" for index in range(8)}
     assert [line for line in ran.log if line.startswith("run")] == [
