@@ -92,17 +92,14 @@ def goes_away(found: Case, shrunk: Case, stock: StockWorld) -> bool:
     return all(stock.passes(case, runs=STOCK_RUNS) for case in dict.fromkeys((found, shrunk)))
 
 
-def mending_files(folder: Path, mends: tuple[str, ...]) -> tuple[Path, ...]:
-    """What a script preloads to run on torch with ``mends``, as the ranks did."""
-    if not mends:
-        return ()
-    folder.mkdir(parents=True, exist_ok=True)
+def mending_file(folder: Path, *mends: str) -> Path:
+    """A file that a script preloads to run on torch with ``mends``."""
     file = folder.resolve() / "mended.py"
     file.write_text(
         "from fuzzshard.mending.patch import Mended\n\n\ndef apply():\n"
         f"    Mended().switch({mends!r}, compiles=False)\n"
     )
-    return (file,)
+    return file
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -266,8 +263,9 @@ class Hunt:
         """Writes case and script as a campaign does, and runs the script with the bug and
         without.
         """
-        corpus = self._settings.keep / self.row.id
-        mended = mending_files(corpus, self._settings.mends)
+        corpus, mends = self._settings.keep / self.row.id, self._settings.mends
+        corpus.mkdir(parents=True, exist_ok=True)
+        mended = (mending_file(corpus, *mends),) if mends else ()
         keeper = Keeper(corpus, (self._file, *mended), scripts, check)
         folder = keeper.save_found(found, judged.info)
         entry = keeper.save_judged(folder, judged)

@@ -38,6 +38,7 @@ from hunt_rows import (
     PlantedBug,
     Row,
     describe_sizes,
+    mutants,
     read_index,
     totals,
 )
@@ -179,7 +180,7 @@ def main() -> int:
     interrupted = False
     with tempfile.TemporaryDirectory(prefix="fuzzshard-shrinking-") as temporary:
         settings = HuntSettings(
-            mutants=(args.planted or args.corpus) / "mutants",
+            mutants=mutants(args.planted or args.corpus),
             config=config,
             seed=args.seed,
             max_cases=args.max_cases,

@@ -26,16 +26,6 @@ def mend_file(folder: Path, slug: str, body: str, *, component: str = "fully_sha
     return file
 
 
-def mending_file(folder: Path, slug: str) -> Path:
-    """A file to preload that mends torch in this one way."""
-    path = folder / "mended.py"
-    path.write_text(
-        "from fuzzshard.mending.patch import Mended\n\n\ndef apply():\n"
-        f"    Mended().switch(({slug!r},), compiles=False)\n"
-    )
-    return path
-
-
 class _Patching(ast.NodeTransformer):
     """Has ``apply()`` patch what it assigns to; functions within it stay as they are."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Sequence
 
@@ -27,6 +28,7 @@ class Losses:
     parted: set[int] = dataclasses.field(default_factory=set)
 
 
+@functools.lru_cache(maxsize=16)  # every engine trains the same schedule
 def losses(case: Case, last: int, *, rank: int = 1) -> Losses:
     """For the ops up to ``last``, as ``rank`` runs them; every op runs on rank 1."""
     found = facts(case)

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from cases import BACKWARD, FORWARD, STEP, chain, make_case
 from command_line import fuzzshard
-from mend_files import mending_file
+from hunt import mending_file
 from script_ranks import ForkedRanks
 
 from fuzzshard import reproducer

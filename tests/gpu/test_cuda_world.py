@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from cases import FORWARD, ROOT, chain, groups, make_case
-from mend_files import mending_file
+from hunt import mending_file
 from packaging.version import Version
 from stock_cases import NEEDS_CUDA, STOCK
 
