@@ -115,6 +115,8 @@ def draw_case(
     case = for_settings.within(with_rank_batches, for_settings, allowed, case, subject.found)
     if cuda and needs_cpu(case):
         case = in_one_dtype(case)
+    if cuda and needs_cpu(case):  # an LSTM is trained in evaluation mode
+        case = replace(case, schedule=tuple(op for op in case.schedule if op.train is None))
     case = _with_late_loss(case, allowed, given)
     case = for_settings.within(related, for_settings, allowed, case)
     return for_settings.within(ddp, for_settings, allowed, case)

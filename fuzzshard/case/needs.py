@@ -7,6 +7,7 @@ from typing import Literal
 from fuzzshard.case.case import Case
 from fuzzshard.case.check_dtypes import norms_half_precision_in_float32
 from fuzzshard.case.facts import facts
+from fuzzshard.case.schedule_state import follow
 from fuzzshard.parts.engines import ENGINES
 
 
@@ -28,6 +29,11 @@ def needs_cpu(case: Case) -> str | None:
         return "CUDA's kernel of layer_norm takes no half precision beside parameters in float32"
     if case.optimizer.does("combines_elements") and any(g.does("offloads") for g in case.wrap):
         return "steps of matrices communicate shards, which NCCL does not do on the host"
+    if not all(leaf.trains_in_evaluation for leaf in facts(case).leaves.values()) and any(
+        not at.training and ((at.op.begins and at.op.begins.grad) or at.op.takes)
+        for at in follow(case)
+    ):
+        return "cuDNN's recurrent modules have no backward in evaluation mode"
     return None
 
 

@@ -27,10 +27,12 @@ from fuzzshard.case.needs import needs_cpu
 from fuzzshard.case.options import FSDP1, ParameterDtype, Precision
 from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase
+from fuzzshard.parts import ops
 from fuzzshard.parts.dtypes import Dtype, promote
 from fuzzshard.parts.leaves.embedding import Embedding
 from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.lstm import LSTM
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
 from fuzzshard.parts.leaves.rms_norm import RMSNorm
 from fuzzshard.parts.ops import Cast, Forward, SetRequiresGrad
@@ -113,6 +115,15 @@ def test_a_layer_norm_in_full_precision_of_half_precision_needs_the_cpu() -> Non
         )
         is None
     )
+
+
+def test_an_lstm_that_is_trained_in_evaluation_mode_needs_the_cpu() -> None:
+    inputs = Inputs(batch=2, seq=2, tensors=(TensorSpec(size=3),))
+    evaluated = (ops.mode(train=False), *ops.training(0))
+    lstm = make_case(chain(a=LSTM(out=3)), evaluated, inputs=inputs)
+    assert "cuDNN" in (needs_cpu(lstm) or "")
+    assert needs_cpu(replace(lstm, schedule=ops.training(0))) is None
+    assert needs_cpu(replace(lstm, model=chain(a=Linear(out=3)))) is None
 
 
 def test_ids_are_not_cast_and_an_embedding_gives_the_dtype_of_its_weight() -> None:

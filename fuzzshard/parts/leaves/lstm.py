@@ -24,7 +24,8 @@ class LSTM(Projection, tag="lstm", frozen=True, kw_only=True):
     """``nn.LSTM(width, out)`` of one layer along the sequence axis; needs ``Inputs.seq >= 1``.
 
     An ``nn.LSTM`` keeps its parameters in a list of its own as well, which it updates when one of
-    them is set (``RNNBase.__setattr__``) or all of them are changed (``RNNBase._apply``).
+    them is set (``RNNBase.__setattr__``) or all of them are changed (``RNNBase._apply``). On CUDA
+    "cudnn RNN backward can only be called in training mode" (aten/src/ATen/native/cudnn/RNN.cpp).
     """
 
     complexity: ClassVar[int] = 20
@@ -32,6 +33,7 @@ class LSTM(Projection, tag="lstm", frozen=True, kw_only=True):
     prefix: ClassVar[str] = "lstm"
     needs_sequence: ClassVar[bool] = True
     saves_result: ClassVar[bool] = True
+    trains_in_evaluation: ClassVar[bool] = False
     helpers: ClassVar[tuple[str, ...]] = (_RECURRENT,)
     kinds: ClassVar[tuple[Kind, ...]] = (
         Kind(
