@@ -48,7 +48,7 @@ class Writer:
         if not self.aim.seeded:
             seed_of, casts = "seed_of" in uses, self.program.casts
             helping.insert(seed_of, helpers.values_source(case, seed_of=seed_of, casts=casts))
-            freezes = freeze_lines(case, "model", after_wrap=False)
+            freezes = freeze_lines(case, "model")
             helping.append(helpers.build_source(case, freezes, seeds=rebuilds))
             if case.init == "meta" and self.shards:
                 helping.append(helpers.materialize_source(case, seeds=rebuilds))

@@ -32,6 +32,7 @@ class LSTM(Projection, tag="lstm", frozen=True, kw_only=True):
     prefix: ClassVar[str] = "lstm"
     needs_sequence: ClassVar[bool] = True
     saves_result: ClassVar[bool] = True
+    lists_parameters: ClassVar[bool] = True
     helpers: ClassVar[tuple[str, ...]] = (_RECURRENT,)
     kinds: ClassVar[tuple[Kind, ...]] = (
         Kind(
