@@ -26,21 +26,23 @@ def data_parallel(model, mesh):  # SimpleFSDP, as torchtitan has it
 
     sharded = {}  # by parameter: some are registered at several places
     for module in list(model.modules()):
-        kind, reading = type(module), {}
+        kind = type(module)
+        own = {"__module__": kind.__module__}
         for name, p in module._parameters.items():
             if p is not None:
                 if p not in sharded:
                     dtensor = distribute_tensor(p.detach(), mesh, placements)
                     sharded[p] = nn.Parameter(dtensor, p.requires_grad)
                 module.register_parameter(name, sharded[p])
-                reading[name] = property(lambda self, n=name: replicated(self._parameters[n]))
-        module.__class__ = type(f"SimpleFSDP{kind.__name__}", (kind,), reading)
+                own[name] = property(lambda self, n=name: replicated(self._parameters[n]))
+        module.__class__ = type(f"SimpleFSDP{kind.__name__}", (kind,), own)
 """
 
 _REGISTERED = """
 def registered(model, name):  # what an attribute gives is computed from it
     path, _, name = name.rpartition(".")
-    return model.get_submodule(path)._parameters[name]
+    module = model.get_submodule(path)
+    return getattr(module, "_checkpoint_wrapped_module", module)._parameters[name]
 """
 
 
