@@ -21,11 +21,11 @@ class SimpleFSDP(EngineSpec):
     meaning = "parameters are DTensors that modules redistribute when they read them"
     choice = Choice(
         "simple_fsdp",
-        12,
+        10,
         place=102,
         # what only groups of fully_shard have, or what reads no attribute of its module
         excludes=(
-            *("tensor", "no_sync", "partial_sync", "no_all_reduce", "divide_factor"),
+            *("no_sync", "partial_sync", "no_all_reduce", "divide_factor"),
             *(o.extension.name for o in GROUP_OPTIONS if o.is_policy and o.extension),
             *(kind.name for kind, leaf in KINDS.items() if leaf.lists_parameters),
         ),
