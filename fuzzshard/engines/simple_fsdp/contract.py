@@ -31,7 +31,7 @@ UNSYNCED = Exclusion(
     "a backward that does not synchronise gradients",
     f"{_TITAN}, replicate_compute: every backward reduces, in the gradient of redistribute()",
 )
-DIVIDE_FACTOR = Exclusion(
+DIVIDED = Exclusion(
     "a divide factor, which only groups of fully_shard are told",
     f"{_TITAN}, replicate_compute: gradients are Partial over the mesh, to be averaged",
 )
@@ -60,7 +60,7 @@ def not_applicable(case: Case) -> Exclusion | None:
     ):
         return UNSYNCED
     if any(op.factor is not None for op in case.schedule):
-        return DIVIDE_FACTOR
+        return DIVIDED
     if some_fill_unused(case):
         return FILLED
     if has_other_graph_without_rows(case, ()):

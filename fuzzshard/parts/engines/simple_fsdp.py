@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing_extensions import override
+
 from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.leaves import KINDS
 from fuzzshard.parts.op import Choice
@@ -31,3 +33,8 @@ class SimpleFSDP(EngineSpec):
         ),
     )
     differentiates_twice = True
+
+    @property
+    @override
+    def has_dtensors(self) -> bool:
+        return True
