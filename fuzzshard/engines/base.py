@@ -99,13 +99,12 @@ class Engine(abc.ABC):
         self._places = {fqn: self._place(fqn) for fqn in self.facts.parameters}
         self.execute(
             [
-                *freeze_lines(case, "model", after_wrap=False),
+                *freeze_lines(case, "model"),
                 *prepared_lines(case, self.name, "model"),
             ]
         )
         self.module = self.parallelize(self.model)
-        flat = spec.has_flat_parameters(case)
-        self.execute(freeze_lines(case, "model", after_wrap=True, flat=flat))
+        self.execute(self.scope.freeze_lines())
         self.take_parameters()
 
     @classmethod

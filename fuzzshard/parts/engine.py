@@ -89,6 +89,11 @@ class EngineSpec:
     """Why its models may outlive every reference to them, if they do on stock torch."""
 
     @property
+    def has_dtensors(self) -> bool:
+        """Whether parameters may be DTensors."""
+        return self.applies_groups or self.in_stages
+
+    @property
     def predicts_groups(self) -> bool:
         """Whether collectives and registration are predicted from the groups that it applies."""
         return self.applies_groups and not self.shards_experts

@@ -129,6 +129,8 @@ class Leaf(Part, frozen=True, kw_only=True):
     """The module in it whose ``weight`` has a matrix for each expert, along its first dim; rows
     come to it in the order of their experts, with the number of rows of each.
     """
+    lists_parameters: ClassVar[bool] = False
+    """Whether it reads its parameters from a list that it keeps beside the attributes."""
     mixes_dtypes: ClassVar[bool] = False
     """Whether it takes values of half precision beside parameters in float32, without rounding
     these.

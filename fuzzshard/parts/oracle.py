@@ -366,7 +366,9 @@ class TensorOracle(Oracle):
         """Write a dict comprehension over what has a name in the model."""
         if not self.value or (self.of_buffers and not watch.has_buffers):
             return ""
-        called = {"model": watch.scope.model, "called": watch.scope.called}
+        scope = watch.scope
+        called = {"model": scope.model, "called": scope.called}
+        called["registered"] = scope.script.named_parameter(scope.model, "n")
         value, over = self.value.format_map(called), self.over.format_map(called)
         return watch.entries(index, value, over, oracle=self.name)
 

@@ -58,6 +58,8 @@ class Scope:
 
     def at(self, path: str) -> str:
         """Write the expression for the module or parameter at ``path``."""
+        if path in facts(self.case).parameters:
+            return self.script.parameter(self.model, path)
         return at(self.model, path)
 
     def unless_reference(self, lines: list[str]) -> list[str]:
@@ -83,9 +85,14 @@ class Scope:
 
     def requires_grad_lines(self, target: str, value: bool) -> list[str]:
         """Set ``requires_grad``."""
-        flat = self.engine.has_flat_parameters(self.case)
-        set_lines = flat_requires_grad_lines if flat else requires_grad_lines
-        return set_lines(self.case, self.model, target, value)
+        if self.engine.has_flat_parameters(self.case):
+            return flat_requires_grad_lines(self.case, self.model, target, value)
+        return requires_grad_lines(self.case, self.model, target, value, self.script)
+
+    def freeze_lines(self) -> list[str]:
+        """Freeze what is frozen after wrapping."""
+        frozen = [f.target for f in self.case.freezes if f.after_wrap]
+        return [line for target in frozen for line in self.requires_grad_lines(target, False)]
 
     @property
     def has_wrapper_modules(self) -> bool:

@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from fuzzshard.model.statements import at
 from fuzzshard.parts.engines import ENGINES
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ class Script:
     """The variable of what it puts around the model, where both have one."""
     imports: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """By module of torch, the names that its statements may use."""
+    sources: ClassVar[Mapping[str, str]] = {}
+    """The functions that its statements call and torch does not have, by name."""
 
     def takes_mesh(self, case: Case) -> bool:
         """Return whether it is given the mesh."""
@@ -49,6 +52,14 @@ class Script:
         Only engines whose spec says ``wraps_models`` have it.
         """
         raise NotImplementedError
+
+    def parameter(self, model: str, fqn: str) -> str:
+        """Return the expression for what is registered at an FQN of ``model``."""
+        return at(model, fqn)
+
+    def named_parameter(self, model: str, name: str) -> str:
+        """Return the same for the FQN that the expression ``name`` gives."""
+        return f"{model}.get_parameter({name})"
 
     def group_call(self, listed: str, group: WrapGroup) -> str:
         """Return the call that applies a wrap group of the modules that are ``listed``."""

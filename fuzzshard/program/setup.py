@@ -8,20 +8,25 @@ from fuzzshard.case.graph import Alias, walk
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.units import units
 from fuzzshard.model.statements import assignment, at
+from fuzzshard.program.script import Script
 
 
-def requires_grad_lines(case: Case, root: str, target: str, value: bool) -> list[str]:
+def requires_grad_lines(
+    case: Case, root: str, target: str, value: bool, script: Script | None = None
+) -> list[str]:
     """Sets ``requires_grad`` of the parameters whose FQN is at or below ``target``, and of no
-    others.
+    others; of a plain model, or of one that has what ``script`` says.
     """
+    script = script or Script()
     if _holds_others(case, target):
         names = tuple(fqn for fqn in facts(case).parameters if is_within(fqn, target))
         loop = [
             "for name in names_below:",
-            f"    {root}.get_parameter(name).requires_grad_({value})",
+            f"    {script.named_parameter(root, 'name')}.requires_grad_({value})",
         ]
         return [*assignment("names_below", names), *loop]
-    return [f"{at(root, target)}.requires_grad_({value})"]
+    named = script.parameter if target in facts(case).parameters else at
+    return [f"{named(root, target)}.requires_grad_({value})"]
 
 
 def flat_requires_grad_lines(case: Case, root: str, target: str, value: bool) -> list[str]:
@@ -43,11 +48,10 @@ def _holds_others(case: Case, target: str) -> bool:
     return any(is_within(here, target) and not is_within(there, target) for here, there in links)
 
 
-def freeze_lines(case: Case, root: str, *, after_wrap: bool, flat: bool = False) -> list[str]:
-    """The freezes before or after wrapping, which makes parameters ``flat`` under FSDP1."""
-    frozen = [f.target for f in case.freezes if f.after_wrap == after_wrap]
-    freeze = flat_requires_grad_lines if flat and after_wrap else requires_grad_lines
-    return [line for target in frozen for line in freeze(case, root, target, False)]
+def freeze_lines(case: Case, root: str) -> list[str]:
+    """The freezes before wrapping."""
+    frozen = [f.target for f in case.freezes if not f.after_wrap]
+    return [line for target in frozen for line in requires_grad_lines(case, root, target, False)]
 
 
 def checkpoint_lines(case: Case, root: str, *, reference: bool) -> list[str]:

@@ -63,7 +63,7 @@ def _tensor_parallel_lines(case: Case, model: str) -> list[str]:
     lines = ["plan = {", *(f"    {plan}," for plan in plans), "}"]
     lines.append(f'parallelize_module({model}, world_mesh["tp"], plan)')
     lines += [f"{at(model, tie.parameter)} = {at(model, tie.source)}" for tie in case.ties]
-    return lines + freeze_lines(case, model, after_wrap=False)
+    return lines + freeze_lines(case, model)
 
 
 def _style(plan: TensorParallel) -> str:

@@ -139,7 +139,7 @@ class Compare(Writer):
         offloads = any(group.does("offloads") for group in self.case.wrap)
         full = "got.to(device).full_tensor()" if offloads else "got.full_tensor()"
         whole = []
-        if self.shards and self.program.watch.may_be_parts:
+        if self.spec.has_dtensors and self.program.watch.may_be_parts:
             whole = [f"    got = {full} if isinstance(got, DTensor) else got"]
             if self.aim.kind == "relation":
                 whole.append(
@@ -173,7 +173,7 @@ class Compare(Writer):
         if not self.program.watch.watched:
             lines.append(f"expected, observed = expected[{key}], observed[{key}]")
         is_local = self.aim.oracles[0].of_forward or self.aim.has("waiting")
-        if self.shards and (self.case.tensor_parallel or not is_local):
+        if self.spec.has_dtensors and (self.case.tensor_parallel or not is_local):
             offloads = any(group.does("offloads") for group in self.case.wrap)
             for variable in ["expected"] * (self.aim.kind == "relation") + ["observed"]:
                 full = f"{variable}{'.to(device)' if offloads else ''}.full_tensor()"

@@ -6,7 +6,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.paths import is_within_any
 from fuzzshard.case.units import units
-from fuzzshard.model.statements import assignment, at
+from fuzzshard.model.statements import assignment
 from fuzzshard.program.script import Script
 from fuzzshard.reproducer.scope import Scope
 
@@ -17,7 +17,7 @@ def optimizer_lines(scope: Scope) -> list[str]:
     """Makes the optimizer, and what changes its learning rate."""
     lines, parameters = [], f"{scope.model}.parameters()"
     if names := named_one_by_one(scope):
-        parameters = f"[{', '.join(at(scope.model, name) for name in names)}]"
+        parameters = f"[{', '.join(map(scope.at, names))}]"
     elif excluded := _excluded(scope):
         lines = assignment("excluded", excluded)
         parameters = "[p for n, p in params.items() if n not in excluded]"

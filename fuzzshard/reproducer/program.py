@@ -9,9 +9,9 @@ from fuzzshard.case.facts import facts
 from fuzzshard.case.losses import losses
 from fuzzshard.case.schedule_state import ScheduleState, ops_that_run
 from fuzzshard.model.names import seed_of
-from fuzzshard.model.statements import at, call_lines, indented
+from fuzzshard.model.statements import call_lines, indented
 from fuzzshard.program.mesh import MeshNames
-from fuzzshard.program.setup import checkpoint_lines, freeze_lines
+from fuzzshard.program.setup import checkpoint_lines
 from fuzzshard.program.wrapping import build_call
 from fuzzshard.reproducer import module_ops
 from fuzzshard.reproducer.aim import Aim
@@ -125,8 +125,7 @@ class Program:
         )
 
     def _setup(self) -> list[str]:
-        flat = self.scope.has_flat_parameters
-        lines = freeze_lines(self.case, self.scope.model, after_wrap=True, flat=flat)
+        lines = self.scope.freeze_lines()
         if any(op.grad_enabled is not None for op in self.ops):
             lines.append("torch.set_grad_enabled(True)")
         lines += self._parameters()
@@ -145,7 +144,7 @@ class Program:
         lines = []
         watched = any(oracle.in_flat for oracle in self.aim.oracles)
         if parameter := self.watch.parameter:
-            lines.append(f"{parameter} = {at(self.scope.model, self.aim.name)}")
+            lines.append(f"{parameter} = {self.scope.at(self.aim.name)}")
         is_returned = self.watch.watched or self.aim.kind == "presence"
         if (
             (watched and not is_returned)
@@ -196,9 +195,7 @@ class Program:
                 *indented(call_lines("model = make_model", given)),
                 *([UNWRAPPED] if self.scope.model != "model" else []),
             ]
-        lines += freeze_lines(
-            self.case, self.scope.model, after_wrap=True, flat=self.scope.has_flat_parameters
-        )
+        lines += self.scope.freeze_lines()
         self.taken = False
         self.flags = self.backwards.flags = module_ops.Flags(self.scope)
         lines += [

@@ -22,7 +22,7 @@ def model_lines(case: Case, variable: str) -> list[str]:
     return [
         "torch.manual_seed(0)",
         f"{variable} = Model().to(device{cast})",
-        *freeze_lines(case, variable, after_wrap=False),
+        *freeze_lines(case, variable),
     ]
 
 

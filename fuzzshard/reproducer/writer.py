@@ -36,8 +36,7 @@ class Writer:
         self.case, self.aim, self.program = case, aim, program
         self.mesh = MeshNames(case)
         self.delays = delay_lines(case)
-        spec = spec_of(aim.engine)
-        self.shards = spec.applies_groups or spec.in_stages
+        self.spec = spec_of(aim.engine)
 
     def text(self) -> str:
         """Write the script without its imports: the model, the functions it calls, what runs."""
@@ -48,9 +47,9 @@ class Writer:
         if not self.aim.seeded:
             seed_of, casts = "seed_of" in uses, self.program.casts
             helping.insert(seed_of, helpers.values_source(case, seed_of=seed_of, casts=casts))
-            freezes = freeze_lines(case, "model", after_wrap=False)
+            freezes = freeze_lines(case, "model")
             helping.append(helpers.build_source(case, freezes, seeds=rebuilds))
-            if case.init == "meta" and self.shards:
+            if case.init == "meta" and self.spec.applies_groups:
                 helping.append(helpers.materialize_source(case, seeds=rebuilds))
         parts = [part.strip() for part in (model_source(case), *helping) if part]
         return "\n\n\n".join([*parts, *functions, "\n".join([*self.start(uses), *main])])
@@ -67,9 +66,9 @@ class Writer:
                 case,
                 roots=bool(program.sync.roots),
                 divisors=bool(program.sync.divisors),
-                dtensors=bool(case.tensor_parallel) and self.shards,
+                dtensors=bool(case.tensor_parallel) and self.spec.has_dtensors,
             ),
-            "snapshot": helpers.SNAPSHOT if self.shards else helpers.PLAIN_SNAPSHOT,
+            "snapshot": helpers.SNAPSHOT if self.spec.has_dtensors else helpers.PLAIN_SNAPSHOT,
             "whole": helpers.WHOLE,
             "interrupt": helpers.INTERRUPT,
             "interrupt_backward": helpers.INTERRUPT_BACKWARD,
@@ -142,10 +141,9 @@ class Writer:
 
     def unmanaged(self) -> tuple[str, ...]:
         """The parameters that no ``fully_shard`` call manages."""
-        owners = facts(self.case).owners
-        return (
-            tuple(name for name, owner in owners.items() if owner is None) if self.shards else ()
-        )
+        if not (self.spec.applies_groups or self.spec.in_stages):
+            return ()
+        return tuple(name for name, owner in facts(self.case).owners.items() if owner is None)
 
     def unmanaged_lines(self) -> list[str]:
         """Names them, where gradients are averaged by hand."""

@@ -737,6 +737,12 @@ DIVERGENCES = {
         BACKWARD_AT,
         "moe.grouped.weight",
     ),
+    "averaged_shards_are_sums": Planted(
+        make_case(engines=("simple_fsdp", "fully_shard")),
+        "divergence/simple_fsdp/gradient",
+        BACKWARD_AT,
+        "a.bias",
+    ),
     "fsdp1_wrong_gradient": Planted(BY_FSDP1, "divergence/fsdp1/gradient", BACKWARD_AT, "a.bias"),
     "fsdp1_missing_gradient": Planted(
         BY_FSDP1, "divergence/fsdp1/gradient/missing", BACKWARD_AT, "a.bias"

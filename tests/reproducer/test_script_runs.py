@@ -89,6 +89,11 @@ PLANTED = {
         MIXED,
         "divergence/expert_parallel/gradient",
     ),
+    "averages that are sums": (
+        "../../planted/faults/averaged_shards_are_sums",
+        msgspec.structs.replace(DEEP, engines=("simple_fsdp",)),
+        "divergence/simple_fsdp/gradient",
+    ),
     "parameters left unsharded": (
         "no_reshard_after_forward",
         DEEP,

@@ -81,6 +81,8 @@ def two_paths(
 
 ENGINES = {
     "replicate": bitwise(engines=("replicate",)),
+    "simple_fsdp, hybrid": bounded(engines=("simple_fsdp",), mesh=_HSDP),
+    "simple_fsdp, collectives in a graph": bitwise(engines=("simple_fsdp",), compile="aot_eager"),
     "fsdp1": fsdp1(FSDP1()),
     "fsdp1, sharded gradients of original parameters, by a policy": fsdp1(
         FSDP1(

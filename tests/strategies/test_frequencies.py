@@ -40,6 +40,7 @@ EXTENSION_FEATURES = frozenset(
             "engine:zero_redundancy",
             "engine:pipelining",
             "engine:expert_parallel",
+            "engine:simple_fsdp",
             "mesh:tensor",
             "mesh:hsdp_tensor",
             "mesh:pipeline",

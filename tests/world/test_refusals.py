@@ -125,7 +125,7 @@ ANNOUNCED: dict[str, tuple[Case, str]] = {
             UNUSED,
             (FORWARD, BACKWARD, STEP, SaveState(), CorruptState(how="rebuild"), LoadState()),
             optimizer=Optimizer(kind="adam"),
-            engines=("ddp", "replicate", "fully_shard"),
+            engines=("ddp", "replicate", "fully_shard", "simple_fsdp"),
         ),
         "Missing key in checkpoint state_dict",
     ),

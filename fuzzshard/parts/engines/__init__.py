@@ -15,6 +15,7 @@ from fuzzshard.parts.engines.fully_shard import FullyShard
 from fuzzshard.parts.engines.pipelining import PipelineParallel
 from fuzzshard.parts.engines.reference import Reference
 from fuzzshard.parts.engines.replicate import Replicate
+from fuzzshard.parts.engines.simple_fsdp import SimpleFSDP
 from fuzzshard.parts.engines.zero_redundancy import ZeroRedundancy
 
 ENGINES: dict[str, EngineSpec] = {
@@ -24,6 +25,7 @@ ENGINES: dict[str, EngineSpec] = {
         ZeroRedundancy(),
         PipelineParallel(),
         ExpertParallel(),
+        SimpleFSDP(),
     )
 }
 """Those that are judged, in the order in which they train."""

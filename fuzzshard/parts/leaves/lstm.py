@@ -34,6 +34,7 @@ class LSTM(Projection, tag="lstm", frozen=True, kw_only=True):
     needs_sequence: ClassVar[bool] = True
     saves_result: ClassVar[bool] = True
     trains_in_evaluation: ClassVar[bool] = False
+    lists_parameters: ClassVar[bool] = True
     helpers: ClassVar[tuple[str, ...]] = (_RECURRENT,)
     kinds: ClassVar[tuple[Kind, ...]] = (
         Kind(

@@ -28,7 +28,7 @@ class RegisteredParameter(oracle.TensorOracle):
     gathered = False
     handle = "expression"
     what = "parameter after forward"
-    value = "{model}.get_parameter(n)"
+    value = "{registered}"
     over = "n in names"
     single = "{one}"
     thing = "{name} after the forward"

@@ -1,0 +1,1 @@
+"""SimpleFSDP: DTensors that modules redistribute. This file imports no torch."""

@@ -1,0 +1,68 @@
+"""Which cases are not trained with SimpleFSDP; torchtitan documents it by its source."""
+
+from __future__ import annotations
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.communication import some_fill_unused
+from fuzzshard.case.dtypes import has_precision
+from fuzzshard.case.facts import facts
+from fuzzshard.case.no_rows import has_other_graph_without_rows
+from fuzzshard.engines.exclusion import OTHER_GRAPH_ON_ONE_RANK, Exclusion
+from fuzzshard.engines.optimizer_state import NO_SAVED_STATE
+from fuzzshard.parts.ops.set_flag import SYNC_FLAGS
+
+_TITAN = "torchtitan/experiments/simple_fsdp/simple_fsdp.py"
+
+PRECISION = Exclusion(
+    "mixed precision of the groups of fully_shard, which cast inputs and outputs as well",
+    f"{_TITAN}, MixedPrecisionPolicy: param_dtype and reduce_dtype, of the whole model",
+)
+TENSOR_PARALLEL = Exclusion(
+    "parameters that are tensor parallel already",
+    f"fuzzshard: not tried; {_TITAN}, _distribute_dtensor: 'experimental enhancements to "
+    "distribute a DTensor'",
+)
+LISTED = Exclusion(
+    "a module that reads its parameters from a list of its own, and not as attributes",
+    f"{_TITAN}, _register_parametrization: attributes of the module's class compute the whole "
+    "from module._parameters; torch/nn/modules/rnn.py, forward reads self._flat_weights",
+)
+UNSYNCED = Exclusion(
+    "a backward that does not synchronise gradients",
+    f"{_TITAN}, replicate_compute: every backward reduces, in the gradient of redistribute()",
+)
+DIVIDED = Exclusion(
+    "a divide factor, which only groups of fully_shard are told",
+    f"{_TITAN}, replicate_compute: gradients are Partial over the mesh, to be averaged",
+)
+FILLED = Exclusion(
+    "zeros for parameters without a gradient, which autograd leaves without",
+    "torch/distributed/fsdp/_fully_shard/_fully_shard.py: set_reduce_scatter_unused_params is a "
+    "method of FSDPModule alone",
+)
+
+REFUSALS = (NO_SAVED_STATE,)
+
+
+def not_applicable(case: Case) -> Exclusion | None:
+    """Return why a case is not run, or None.
+
+    After an exception nothing is left of an iteration but gradients, which the user zeroes.
+    """
+    if has_precision(case):
+        return PRECISION
+    if case.tensor_parallel:
+        return TENSOR_PARALLEL
+    if any(leaf.lists_parameters for leaf in facts(case).leaves.values()):
+        return LISTED
+    if any(
+        op.switch and op.switch.flag in SYNC_FLAGS and not op.switch.value for op in case.schedule
+    ):
+        return UNSYNCED
+    if any(op.factor is not None for op in case.schedule):
+        return DIVIDED
+    if some_fill_unused(case):
+        return FILLED
+    if has_other_graph_without_rows(case, ()):
+        return OTHER_GRAPH_ON_ONE_RANK
+    return None

@@ -1,0 +1,78 @@
+"""What scripts of SimpleFSDP say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from typing_extensions import override
+
+from fuzzshard.program.script import Script
+
+if TYPE_CHECKING:
+    from fuzzshard.case.case import Case
+    from fuzzshard.program.mesh import MeshNames
+
+_DATA_PARALLEL = """
+def data_parallel(model, mesh):  # SimpleFSDP, as torchtitan has it
+    placements = [Replicate(), Shard(0)][-mesh.ndim :]
+    if mesh.ndim == 2 and 1 in mesh.shape:  # an axis of one rank is left out
+        axis = mesh.shape.index(max(mesh.shape))
+        mesh, placements = mesh[mesh.mesh_dim_names[axis]], [placements[axis]]
+
+    def replicated(p):
+        whole = p.redistribute(placements=[Replicate()] * mesh.ndim)
+        return whole.to_local(grad_placements=[Partial("avg")] * mesh.ndim)
+
+    sharded = {}  # by parameter: some are registered at several places
+    for module in list(model.modules()):
+        kind = type(module)
+        own = {"__module__": kind.__module__}
+        for name, p in module._parameters.items():
+            if p is not None:
+                if p not in sharded:
+                    dtensor = distribute_tensor(p.detach(), mesh, placements)
+                    sharded[p] = nn.Parameter(dtensor, p.requires_grad)
+                module.register_parameter(name, sharded[p])
+                own[name] = property(lambda self, n=name: replicated(self._parameters[n]))
+        module.__class__ = type(f"SimpleFSDP{kind.__name__}", (kind,), own)
+"""
+
+_REGISTERED = """
+def registered(model, name):  # what an attribute gives is computed from it
+    path, _, name = name.rpartition(".")
+    module = model.get_submodule(path)
+    return getattr(module, "_checkpoint_wrapped_module", module)._parameters[name]
+"""
+
+
+class SimpleFSDPScript(Script):
+    """Shards every parameter, and computes attributes of modules from them."""
+
+    imports: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "torch.distributed.tensor": ("Partial", "Replicate", "Shard", "distribute_tensor"),
+    }
+    sources: ClassVar[Mapping[str, str]] = {
+        "data_parallel": _DATA_PARALLEL,
+        "registered": _REGISTERED,
+    }
+
+    @override
+    def takes_mesh(self, case: Case) -> bool:
+        return True
+
+    @override
+    def wrap_lines(self, case: Case, model: str, names: MeshNames, *, seeds: bool) -> list[str]:
+        compiled = [f'{model}.compile(backend="{case.compile}")'] if case.compile else []
+        return [f"data_parallel({model}, mesh)", *compiled]
+
+    @override
+    def parameter(self, model: str, fqn: str) -> str:
+        return self.named_parameter(model, f'"{fqn}"')
+
+    @override
+    def named_parameter(self, model: str, name: str) -> str:
+        return f"registered({model}, {name})"
+
+
+SCRIPT = SimpleFSDPScript()

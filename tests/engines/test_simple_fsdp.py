@@ -1,0 +1,104 @@
+"""SimpleFSDP: what it trains, and what it is not run with."""
+
+from __future__ import annotations
+
+import pytest
+from cases import (
+    AGAIN,
+    BACKWARD,
+    FORWARD,
+    STEP,
+    TWO_STEPS,
+    chain,
+    colwise,
+    float_inputs,
+    make_case,
+)
+
+from fuzzshard.case.case import Case, Freeze, Mesh, Optimizer, Tie, WrapGroup
+from fuzzshard.case.options import Precision
+from fuzzshard.engines.exclusion import Exclusion
+from fuzzshard.engines.registry import not_applicable
+from fuzzshard.engines.simple_fsdp.contract import (
+    DIVIDED,
+    LISTED,
+    PRECISION,
+    TENSOR_PARALLEL,
+    UNSYNCED,
+)
+from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.lstm import LSTM
+from fuzzshard.parts.leaves.weight_norm import WeightNorm
+from fuzzshard.parts.ops import (
+    CorruptState,
+    LoadState,
+    RegisterParameterHook,
+    SaveState,
+    SetDivideFactor,
+    SetFlag,
+    SetRequiresGrad,
+)
+from fuzzshard.verdict import Status
+from fuzzshard.world import World
+
+ENGINE = "simple_fsdp"
+ADAM = Optimizer(kind="adam", weight_decay=0.125)
+PASSES = {
+    "shards of uneven sizes": make_case(schedule=TWO_STEPS, optimizer=ADAM, engines=(ENGINE,)),
+    "replicas": make_case(
+        schedule=TWO_STEPS, optimizer=ADAM, engines=(ENGINE,), mesh=Mesh(replicate=2, shard=1)
+    ),
+    "two backwards before a step": make_case(
+        schedule=(FORWARD, BACKWARD, AGAIN, BACKWARD, STEP), engines=(ENGINE,)
+    ),
+    "a parametrized module, a tie, what is frozen and hooked by name": make_case(
+        chain(a=Linear(out=5), b=Linear(out=5), c=WeightNorm(out=3)),
+        (
+            RegisterParameterHook(hook="tensor_hook", target="a.weight"),
+            SetRequiresGrad(target="c.bias", value=True),
+            *TWO_STEPS,
+        ),
+        optimizer=ADAM,
+        engines=(ENGINE,),
+        ties=(Tie(parameter="b.weight", source="a.weight"),),
+        freezes=(Freeze(target="c.bias", after_wrap=True), Freeze(target="b.bias")),
+    ),
+    "a checkpoint": make_case(
+        schedule=(*TWO_STEPS, SaveState(), CorruptState(), LoadState(), *TWO_STEPS),
+        optimizer=ADAM,
+        engines=(ENGINE,),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PASSES.values(), ids=PASSES.keys())
+def test_it_trains_to_what_plain_training_does(two_ranks: World, case: Case) -> None:
+    verdict = two_ranks.run(case)
+    assert (verdict.status, verdict.findings) == (Status.PASS, ())
+    assert ENGINE not in verdict.notes
+
+
+EXCLUDED: dict[str, tuple[Case, Exclusion]] = {
+    "no_sync": (
+        make_case(
+            schedule=(SetFlag(flag="requires_gradient_sync", value=False), FORWARD, BACKWARD)
+        ),
+        UNSYNCED,
+    ),
+    "a divide factor": (make_case(schedule=(SetDivideFactor(factor=4.0), *TWO_STEPS)), DIVIDED),
+    "a policy of groups": (
+        make_case(wrap=(WrapGroup(modules=("",), precision=Precision(param="bfloat16")),)),
+        PRECISION,
+    ),
+    "an LSTM": (make_case(chain(a=LSTM(out=4)), inputs=float_inputs(4, seq=2)), LISTED),
+    "DTensors": (
+        make_case(mesh=Mesh(shard=2, tensor=2), tensor_parallel=(colwise("a"),)),
+        TENSOR_PARALLEL,
+    ),
+}
+
+
+@pytest.mark.parametrize(("case", "why"), EXCLUDED.values(), ids=EXCLUDED.keys())
+def test_what_its_source_does_not_have_is_excluded(case: Case, why: Exclusion) -> None:
+    assert not_applicable(case, ENGINE) is why
+    assert not_applicable(case, "fully_shard") is None
