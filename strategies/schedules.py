@@ -89,6 +89,8 @@ class Run:
         """How many forwards every backward takes, where that has to be one number."""
         if any(spec.in_stages for spec in specs(subject.case.engines)):
             self.microbatches = tape.weighted(((2, 5), (3, 2), (4, 3), (1, 1)))
+        self.wraps_stages = self.case.pipelining.does("wraps_stages")
+        """Whether an engine hooks the parameters of stages once, and wants no others."""
         self.must_sync = "save_load" in swarm or self.in_order or scales
         """Whether no step may follow a backward that did not synchronise."""
         self.dtypes = subject.case.dtypes

@@ -171,6 +171,23 @@ MENDED = {
         mesh=Mesh(pipeline=1, shard=2),
         pipelining=replace(ZERO_BUBBLE, replicates=True),
     ),
+    "evaluations_clear_gradients": pipelined(
+        schedule=(
+            *iterations(2, 1)[:3],
+            *evaluation(),
+            Reshard(),
+            ClipGradNorm(max_norm=0.1),
+            STEP,
+        )
+    ),
+    "zero_bubble_splits_overlapping_groups": pipelined(
+        8,
+        model=chain(a=Linear(out=5), b=Linear(out=5), c=Linear(out=5), d=Linear(out=5)),
+        ties=(Tie(parameter="d.bias", source="c.bias"),),
+        mesh=Mesh(pipeline=1, shard=2),
+        wrap=groups(ROOT),
+        pipelining=ZERO_BUBBLE,
+    ),
     "evaluations_pass_on_gradients": pipelined(
         mesh=Mesh(pipeline=1, shard=2),
         pipelining=Pipelining(schedule_class="zbv_zero_bubble"),
