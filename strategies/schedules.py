@@ -89,6 +89,8 @@ class Run:
         """How many forwards every backward takes, where that has to be one number."""
         if any(spec.in_stages for spec in specs(subject.case.engines)):
             self.microbatches = tape.weighted(((2, 5), (3, 2), (4, 3), (1, 1)))
+        self.wraps_stages = self.case.pipelining.does("wraps_stages")
+        """Whether an engine hooks the parameters of stages once, and wants no others."""
         self.must_sync = "save_load" in swarm or self.in_order or scales
         """Whether no step may follow a backward that did not synchronise."""
         self.dtypes = subject.case.dtypes
@@ -216,6 +218,11 @@ class Run:
         outputs = self.outputs(target)
         self.ops.append(ops.running(Call(target, self.batch, grad, outputs, inference)))
 
+    def evaluate(self, *, inference: bool = False) -> None:
+        """Forwards without gradients, as many as a backward takes."""
+        for _ in range(self.microbatches or 1):
+            self.forward(grad=False, inference=inference)
+
     def another_mesh(self) -> tuple[int, ...]:
         """Other data-parallel axes of the same ranks that a model can be built on, most likely
         with shards of another size; or none.
@@ -269,15 +276,18 @@ class Run:
     def aside(self) -> None:
         """Something that is no part of training: a forward without gradients or in eval mode."""
         if self.allows("no_grad_forward", 20):
-            self.forward(grad=False, inference=self.allows("inference_forward", 60))
+            self.evaluate(inference=self.allows("inference_forward", 60))
         if self.pending:
             return
         self.draw("aside")
         if not self.allows("eval_forward", 25):
             return
         self.ops.append(ops.mode(train=False))
-        grad = self.tape.chance(25)
-        self.forward(grad=grad)
+        grad = self.tape.chance(25) and not self.microbatches
+        if grad:
+            self.forward()
+        else:
+            self.evaluate()
         if grad and (self.case.checkpoints or self.tape.chance(50)):
             self.backward("all")
         self.ops.append(ops.mode(train=True))
@@ -343,7 +353,8 @@ class Run:
             frozen = [f.target for f in case.freezes]
             target = self.tape.pick(frozen) if frozen else ""
             self.ops.insert(last, ops.toggling(Toggle(target, value=True, engines_only=True)))
-        elif self.tape.chance(FINAL_FORWARD) and not (self.in_order or self.microbatches):
-            self.ops.append(ops.running(Call(batch=self.batch + 1, grad=False)))
+        elif self.tape.chance(FINAL_FORWARD) and not self.in_order:
+            for i in range(self.microbatches or 1):
+                self.ops.append(ops.running(Call(batch=self.batch + 1 + i, grad=False)))
         drawn = with_reshards(replace(case, schedule=tuple(self.ops))).schedule
         return with_calls(self, drawn) if "any_moment" in self.swarm else drawn

@@ -152,7 +152,11 @@ class ScheduleState:
         """
         if not (self.op.wants_sharded and self.unsharded):
             return False
-        return any(spec.applies_groups for spec in specs(self.case.engines))
+        wraps = self.case.pipelining.does("wraps_stages")
+        return any(
+            spec.applies_groups or (spec.in_stages and not wraps)
+            for spec in specs(self.case.engines)
+        )
 
     @property
     def forwards_taken(self) -> list[Pending]:

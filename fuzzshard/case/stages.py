@@ -14,6 +14,7 @@ from fuzzshard.case.dtypes import Casts, casts
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Alias, Block, Call, Module, walk
 from fuzzshard.case.paths import is_within_any
+from fuzzshard.case.schedule_state import follow
 from fuzzshard.parts.dtypes import promote
 from fuzzshard.parts.leaf import Leaf
 from fuzzshard.parts.options.wrap_group import When
@@ -72,6 +73,23 @@ def loss_scale(case: Case, count: int) -> int:
     are those of the sum of all losses: schedules divide them (``scale_grads``).
     """
     return count if case.pipelining.does("scales") else 1
+
+
+@functools.lru_cache(maxsize=16)
+def evaluations(case: Case) -> dict[int, tuple[int, ...]]:
+    """Return the forwards that a schedule runs without gradients, by the place of the last one: as
+    many at once as the first backward takes, one after another and under one context manager.
+    """
+    taken = (len(at.taken) for at in follow(case) if at.op.takes)
+    count, found, mode = next(taken, 0), dict[int, tuple[int, ...]](), ""
+    together: tuple[int, ...] = ()
+    for place, op in enumerate(case.schedule):
+        this = op.begins.mode if op.begins else ""
+        together = (*(together if this == mode else ()), place) if this else ()
+        mode = this
+        if together and len(together) == count:
+            found[place], together = together, ()
+    return found
 
 
 @functools.lru_cache(maxsize=64)

@@ -174,6 +174,17 @@ class Engine(abc.ABC):
         """
         raise NotImplementedError
 
+    def evaluate(
+        self,
+        inputs: Sequence[torch.Tensor],
+        terms: Sequence[Callable[[torch.Tensor], torch.Tensor]],
+        mode: str,
+    ) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]:
+        """Runs the forwards of ``inputs`` under the context manager of ``torch`` that is called
+        ``mode``, and returns their outputs and losses; none on ranks that do not compute them.
+        """
+        raise NotImplementedError
+
     def finalize_lines(self) -> list[str]:
         """What the user has to do after every ``backward``, before :meth:`after_backward`."""
         return self.scope.script.finalize_lines(self.case, self.scope.called)
@@ -182,6 +193,13 @@ class Engine(abc.ABC):
         """Called after an exception in a forward or a backward; gradients of this iteration are
         lost.
         """
+
+    @classmethod
+    def plain_name(cls, key: str) -> str:
+        """Return a key of a state dict of what forwards of the root call, as the plain model names
+        it.
+        """
+        return plain_name(key)
 
     def take_dtype(self, dtype: Dtype) -> None:
         """Called after the model was cast."""

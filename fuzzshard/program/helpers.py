@@ -22,7 +22,7 @@ def parameter_groups(parameters):  # foreach refuses lists that mix meshes, dtyp
 """
 
 _CLIP_GRAD_NORM = """
-def clip_grad_norm(parameters, max_norm, norm_type):  # the norm of the norms of all kinds
+def clip_grad_norm(parameters, max_norm, norm_type, stages=None):  # a norm of norms, by kind
     kinds, norms = {}, []
     for p in parameters:
         if p.grad is not None:
@@ -31,6 +31,14 @@ def clip_grad_norm(parameters, max_norm, norm_type):  # the norm of the norms of
         norm = torch.nn.utils.get_total_norm([p.grad.to(device) for p in kind], norm_type)
         norms.append(norm.full_tensor() if isinstance(norm, DTensor) else norm)
     total = torch.linalg.vector_norm(torch.stack(norms), float(norm_type)) if norms else 0.0
+    if stages is not None:  # each rank has the norm of its own ones
+        total = torch.as_tensor(total, dtype=torch.float64, device=device)
+        if norm_type == "inf":
+            dist.all_reduce(total, dist.ReduceOp.MAX, stages)
+        else:
+            total **= norm_type
+            dist.all_reduce(total, dist.ReduceOp.SUM, stages)
+            total **= 1 / norm_type
     for kind in kinds.values():
         torch.nn.utils.clip_grads_with_norm_(kind, max_norm, total)
 """
@@ -39,6 +47,14 @@ _STATES = """
 def states(model, optimizer):  # that of the model first: it reshards
     model_state = get_model_state_dict(model)
     return {"model": model_state, "optimizer": get_optimizer_state_dict(model, optimizer)}
+"""
+
+_STATES_OF_STAGES = """
+def states_of_stages(parts, optimizer):  # by name: stages have groups of parameters of their own
+    model_state = get_model_state_dict(parts)
+    options = StateDictOptions(flatten_optimizer_state_dict=True)
+    state = get_optimizer_state_dict(parts, optimizer, options=options)
+    return {"model": model_state, "optimizer": state}
 """
 
 _COPIED = """
@@ -151,6 +167,7 @@ SOURCES = {
     "parameter_groups": _PARAMETER_GROUPS,
     "clip_grad_norm": _CLIP_GRAD_NORM,
     "states": _STATES,
+    "states_of_stages": _STATES_OF_STAGES,
     "copied": _COPIED,
     "new_folder": _NEW_FOLDER,
     "saving_group": _SAVING_GROUP,

@@ -42,7 +42,7 @@ _TORCH = (
 
 _SEVERAL = {
     "torch.distributed.checkpoint.state_dict": (
-        *("get_model_state_dict", "get_optimizer_state_dict"),
+        *("StateDictOptions", "get_model_state_dict", "get_optimizer_state_dict"),
         *("set_model_state_dict", "set_optimizer_state_dict"),
     ),
     "torch.distributed.tensor": ("DTensor", "Replicate", "Shard", "distribute_tensor"),

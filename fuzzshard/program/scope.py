@@ -13,7 +13,7 @@ from fuzzshard.model.statements import at, indented
 from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.engines import REFERENCE
 from fuzzshard.parts.op import Op
-from fuzzshard.program.groups import event_lines, op_lines
+from fuzzshard.program.groups import event_lines, if_wrapped, op_lines
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.script import Script, script_of
 from fuzzshard.program.setup import flat_requires_grad_lines, requires_grad_lines
@@ -76,7 +76,11 @@ class Scope:
         return [*(wrapped if lines else []), *(["else:", *indented(others)] if others else [])]
 
     def on_groups(self, op: Op) -> list[str]:
-        """Write what an op calls on wrapped modules."""
+        """Write what an op calls on wrapped modules; those of stages are all that there are."""
+        if self.engine.in_stages and not self.case.pipelining.does("wraps_stages"):
+            calls = if_wrapped("module", op.calls("module", self.case), guarded=True)
+            each = [f"for module in {self.called}.modules():", *indented(calls)]
+            return each if op.below and calls else []
         return op_lines(self.case, self.model, op, guarded=self.shared) if self.shards else []
 
     def unshard_lines(self, op: Op) -> list[str]:
@@ -176,6 +180,9 @@ class Scope:
         together is clipped by the norm of norms, each taken where the mesh communicates.
         """
         plain = f"torch.nn.utils.clip_grad_norm_({self.trained}, {arguments})"
+        if self.engine.in_stages:
+            given = f'{self.trained}, {arguments}, stages=world_mesh["pp"].get_group()'
+            return self.either([plain], [f"clip_grad_norm({given})"])
         if own := self.script.clip_line(self.called, arguments):
             return self.for_wrapper([own], [plain])
         offloads = self.shards and any(group.does("offloads") for group in self.case.wrap)

@@ -24,6 +24,8 @@ class Script:
 
     variable: ClassVar[str] = "model"
     """The variable of what it puts around the model, where both have one."""
+    made: ClassVar[tuple[str, ...]] = ()
+    """Other variables of what it puts around the model, or within it."""
     imports: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """By module of torch, the names that its statements may use."""
     sources: ClassVar[Mapping[str, str]] = {}
@@ -89,12 +91,19 @@ class Script:
         """Assign to ``schedule`` what runs ``count`` microbatches at once, each with the loss
         ``loss_fn(output, place)``; ``stages`` are those of this rank.
 
-        Only engines whose spec says ``in_stages`` have this and :meth:`iteration_lines`.
+        Only engines whose spec says ``in_stages`` have this, :meth:`iteration_lines` and
+        :meth:`evaluation_lines`.
         """
         raise NotImplementedError
 
     def iteration_lines(self, case: Case, batches: Sequence[str]) -> list[str]:
         """Run forwards and backwards of all ``batches`` with that schedule."""
+        raise NotImplementedError
+
+    def evaluation_lines(self, case: Case, batches: Sequence[str], *, mode: str) -> list[str]:
+        """Run forwards of all ``batches`` with that schedule, under the context manager ``mode``
+        of ``torch``; ``out`` and ``losses`` are what they return.
+        """
         raise NotImplementedError
 
     def gathered_lines(self, case: Case, called: str, value: str, *, gradient: bool) -> list[str]:

@@ -26,7 +26,7 @@ class States:
         copies = [f"saved = copied([{called}.state_dict(), optimizer.state_dict(){scheduler}])"]
         if via == "state_dict":
             return copies
-        states = self._with_scheduler(f"states({called}, optimizer)")
+        states = self._with_scheduler(self._states)
         saves = f"dcp.save({states}, {self._where})"
         if asynchronous:
             where = "checkpoint_id=folder, process_group=saving_group()"
@@ -35,15 +35,21 @@ class States:
         return self.scope.either(copies, files)
 
     @property
+    def _states(self) -> str:
+        """Write what is saved; states of an optimizer by name where ranks have stages."""
+        states = "states_of_stages" if self.scope.engine.in_stages else "states"
+        return f"{states}({self.scope.called}, optimizer)"
+
+    @property
     def _where(self) -> str:
-        """Say where: slices along the pipeline each save for themselves, unless tensor
-        parallelism needs all ranks.
+        """Say where: slices along the pipeline each save for themselves, unless they are stages of
+        one model, or tensor parallelism needs all ranks.
         """
-        mesh = self.scope.case.mesh
+        mesh, in_stages = self.scope.case.mesh, self.scope.engine.in_stages
         if self.scope.names.within:
-            group = "group" if mesh.tensor is None else "everyone"
+            group = "everyone" if in_stages or mesh.tensor else "group"
             return f"checkpoint_id=folder, process_group={group}"
-        if not mesh.saves_in_slices:
+        if in_stages or not mesh.saves_in_slices:
             return "checkpoint_id=folder"
         return "checkpoint_id=f\"{folder}/{world_mesh.get_local_rank('pp')}\", process_group=group"
 
@@ -75,10 +81,15 @@ class States:
         The learning rate is no tensor: "Users must call `load_state_dict` on the root module to
         ensure load post-processing and non-tensor data properly propagates" (``dcp.load``).
         """
-        called, states = self.scope.called, f"states({self.scope.called}, optimizer)"
+        called, states = self.scope.called, self._states
         state = self._with_scheduler(f"copied({states})" if assign else states)
         set_model = f'set_model_state_dict({called}, state["model"])'
-        set_optimizer = f'set_optimizer_state_dict({called}, optimizer, state["optimizer"])'
+        options = ""
+        if self.scope.engine.in_stages:
+            options = ", options=StateDictOptions(flatten_optimizer_state_dict=True)"
+        set_optimizer = (
+            f'set_optimizer_state_dict({called}, optimizer, state["optimizer"]{options})'
+        )
         return [
             f"state = {state}",
             f"dcp.load(state, {self._where})",

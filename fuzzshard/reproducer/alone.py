@@ -49,8 +49,7 @@ class Alone(Writer):
             made[0] = "torch.manual_seed(seed)"
         lines = engine_lines(self.case, engine, "model", seeds=rebuilds, made=made)
         lines += around_lines(self.case, engine, "model", called)
-        variables = ", ".join(dict.fromkeys((called, "model")))
-        return self.made_anew(lines, variables) if rebuilds else lines
+        return self.made_anew(lines, ", ".join(self.program.made)) if rebuilds else lines
 
     def verdict(self) -> list[str]:
         """What is looked at in the end."""

@@ -7,9 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fuzzshard.case.schedule_state import Pending
-from fuzzshard.case.stages import loss_scale
 from fuzzshard.model.statements import assignment, indented
-from fuzzshard.parts.op import Call, Op
+from fuzzshard.parts.op import Op
 from fuzzshard.program.forward import backward_line, sum_text
 from fuzzshard.reproducer.forward_lines import ForwardLines
 from fuzzshard.reproducer.helpers import averaging_lines
@@ -52,7 +51,7 @@ class BackwardLines:
         self.losses, self.watch = forwards.losses, forwards.watch
         self._averages = [i for i, names in sync.unsynced.items() if not names]
         self._looks = ("inputs", "gradients", "unreduced")
-        self._unsynced = self._has_schedule = False
+        self._unsynced = False
         self._leaves_waiting = any(
             op.switch and op.switch.flag == "is_last_backward" for op in ops
         )
@@ -84,7 +83,8 @@ class BackwardLines:
                 return [*made, call, *self._finalize()]
             lines = [*made, *self._differentiate(index, loss, call)]
             if in_stages:
-                lines = self.scope.either(lines, self._iteration([f.call for f in forwards]))
+                iteration = self.forwards.stages.iteration([f.call for f in forwards])
+                lines = self.scope.either(lines, iteration)
             lines += self.scope.wait("after_backward")
             self._unsynced = not (self.scope.engine.applies_groups or self.flags.synced)
         if self._leaves_waiting and self.scope.aim.has("reduced", index):
@@ -93,24 +93,6 @@ class BackwardLines:
                 "    torch.cuda.synchronize()  # only the last backward waits",
             ]
         return lines + self.watch.lines(index, self._looks, local=self._unsynced)
-
-    def _iteration(self, calls: Sequence[Call]) -> list[str]:
-        """All forwards and their backward, by a schedule that the first iteration makes."""
-        script, count = self.scope.script, len(calls)
-        scale = f"{times} * " if (times := loss_scale(self.case, count)) > 1 else ""
-        lines = []
-        terms = self.forwards.terms(op.begins for op in self._ops if op.begins)
-        if len(terms) > 1:
-            own = (term for call in calls for term in self.forwards.terms([call]))
-            lines += ["terms = [", *(f"    lambda out: {term}," for term in own), "]"]
-        if not self._has_schedule:
-            self._has_schedule = True
-            term = terms[0] if len(terms) == 1 else "terms[place](out)"
-            lines += ["def loss_fn(out, place):", f"    return {scale}{term}"]
-            lines += script.schedule_lines(self.case, count)
-        inputs = self.forwards.inputs
-        batches = (inputs.arguments(call, moves=False, shared=True) for call in calls)
-        return [*lines, *script.iteration_lines(self.case, [batch for (batch,) in batches])]
 
     def _finalize(self) -> list[str]:
         """What the user has to call after a backward that synchronises something."""

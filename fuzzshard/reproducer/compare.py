@@ -14,6 +14,7 @@ from fuzzshard.errors import UsageError
 from fuzzshard.model.statements import indented
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.program.mesh import MeshNames
+from fuzzshard.program.script import script_of
 from fuzzshard.program.setup import checkpoint_lines
 from fuzzshard.program.wrapping import around_lines, build_call, engine_lines
 from fuzzshard.reproducer import helpers
@@ -29,8 +30,10 @@ class Compare(Writer):
     """
 
     def __init__(self, case: Case, aim: Aim) -> None:
-        root = "inner" if spec_of(aim.engine).wrapper else "model"
-        super().__init__(case, aim, Program(case, aim, called="model", model=root))
+        spec = spec_of(aim.engine)
+        root = "inner" if spec.wrapper else "model"
+        called = script_of(aim.engine).variable if spec.in_stages else "model"
+        super().__init__(case, aim, Program(case, aim, called=called, model=root))
         if has_precision(case) and aim.kind == "compare" and not aim.tolerant:
             raise UsageError(
                 "no script emulates mixed precision on a plain model", "replay the case"
@@ -65,9 +68,14 @@ class Compare(Writer):
             lines = ["global reference", *lines]
         if self.aim.op is None:
             lines = [*lines, "return seen"]
-        arguments = "model, by_hand" if self.program.by_hand else "model"
+        arguments = [*self._given, *(["by_hand"] if self.program.by_hand else [])]
         body = "\n".join(f"    {line}" for line in lines)
-        return [f"def train({arguments}):\n{body}"]
+        return [f"def train({', '.join(arguments)}):\n{body}"]
+
+    @property
+    def _given(self) -> tuple[str, ...]:
+        """The variables of the model; all of them where they are made anew."""
+        return self.program.made if self.program.rebuilds else self.program.models
 
     @override
     def main(self) -> list[str]:
@@ -79,10 +87,10 @@ class Compare(Writer):
         return [
             *self.truth(made or []),
             *self.delays,
-            *(self.made_anew(model, "model") if rebuilds else model),
+            *(self.made_anew(model, ", ".join(self.program.made)) if rebuilds else model),
             *(self._here() if self.in_stages else []),
             *self.unmanaged_lines(),
-            f"observed = {self._train('model', self.by_hand('model'))}",
+            f"observed = {self._train(', '.join(self._given), self.by_hand('model'))}",
             *self.verdict(),
         ]
 
@@ -111,7 +119,7 @@ class Compare(Writer):
             ),
             *copied,
             *checkpoint_lines(self.case, "reference", reference=True),
-            f"expected = {self._train('reference', everything)}",
+            f"expected = {self._train(', '.join(['reference'] * len(self._given)), everything)}",
         ]
 
     def _train(self, model: str, by_hand: str) -> str:

@@ -9,6 +9,7 @@ from fuzzshard.case.dtypes import has_precision
 from fuzzshard.case.facts import facts, has_batch_norm
 from fuzzshard.case.groups import moves_inputs
 from fuzzshard.case.losses import Losses
+from fuzzshard.case.stages import evaluations
 from fuzzshard.model.statements import at, indented
 from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Call, Op
@@ -23,6 +24,7 @@ from fuzzshard.program.groups import if_wrapped
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.reproducer.inputs import InputNames, tuple_text
 from fuzzshard.reproducer.scope import Scope
+from fuzzshard.reproducer.stage_lines import StageLines
 from fuzzshard.reproducer.watch import Watch
 
 
@@ -41,6 +43,7 @@ class ForwardLines:
     ) -> None:
         self.scope, self.case, self.ops = scope, scope.case, ops
         self.inputs, self.losses, self.watch, self.inlines = inputs, losses, watch, inlines
+        self.stages = StageLines(scope, ops, inputs, self.terms)
         self._inlined: dict[int, str] = {}
         has_reference = scope.aim.kind == "compare" and has_batch_norm(self.case, "")
         self._broadcasts = has_reference and self.case.ddp.does("broadcasts_buffers")
@@ -58,15 +61,21 @@ class ForwardLines:
         lines = [*self._before(index, op), *self._broadcast()]
         self._to_broadcast = self._broadcasts and op.grad and synced
         body = self._body(index, op, self._call(op))
-        if self.scope.engine.in_stages:  # which run it with its backward
-            body = self.scope.either(body, [])
         if op.mode:
             body = [f"with torch.{op.mode}():", *(f"    {line}" for line in body)]
+        if self.scope.engine.in_stages:  # which run several at once
+            body = self.scope.either(body, self._evaluation(index))
         return [
             *lines,
             *body,
             *self.watch.lines(index, ("outputs", *self.ops[index].looks)),
         ]
+
+    def _evaluation(self, index: int) -> list[str]:
+        """The forwards that end with the one at ``index``; none where that has a backward."""
+        together = evaluations(self.case).get(index, ())
+        calls = [call for place in together if (call := self.ops[place].call)]
+        return self.stages.evaluation(calls) if calls else []
 
     def _broadcast(self) -> list[str]:
         """What DDP does at the beginning of a forward, and not the reference by itself."""

@@ -15,10 +15,14 @@ _FEW = 3
 
 def optimizer_lines(scope: Scope) -> list[str]:
     """Makes the optimizer, and what changes its learning rate."""
-    lines, parameters = [], f"{scope.model}.parameters()"
+    lines, parameters = [], scope.trained
     if names := named_one_by_one(scope):
         parameters = f"[{', '.join(map(scope.at, names))}]"
-    elif excluded := _excluded(scope):
+    elif (excluded := _excluded(scope)) and scope.engine.in_stages:
+        named = ", ".join(map(scope.at, excluded))
+        lines = [f"excluded = {{{named}}}"]
+        parameters = f"[p for p in {scope.trained} if p not in excluded]"
+    elif excluded:
         lines = assignment("excluded", excluded)
         parameters = "[p for n, p in params.items() if n not in excluded]"
     own, plain = (
@@ -54,7 +58,8 @@ def named_one_by_one(scope: Scope) -> list[str]:
     elsewhere.
     """
     excluded = set(_excluded(scope))
-    if not scope.aim.seeded or not excluded or scope.has_flat_parameters:
+    listed = scope.has_flat_parameters or scope.engine.in_stages
+    if not scope.aim.seeded or not excluded or listed:
         return []
     kept = [fqn for fqn in facts(scope.case).parameters if fqn not in excluded]
     return kept if len(kept) <= _FEW else []
@@ -72,4 +77,5 @@ def made_by_saves(case: Case, name: str) -> float | None:
 
 def uses_parameters(scope: Scope) -> bool:
     """Whether the optimizer is made of a dict of named parameters."""
-    return bool(scope.case.optimizer.left_out) and not named_one_by_one(scope)
+    left_out = scope.case.optimizer.left_out
+    return bool(left_out) and not scope.engine.in_stages and not named_one_by_one(scope)

@@ -71,6 +71,18 @@ class Program:
         self.lines = self._setup() + module_ops.with_blocks(ops)
 
     @property
+    def models(self) -> tuple[str, ...]:
+        """The variables of the model, as a function that trains gets it."""
+        if self.aim.trains_reference:
+            return tuple(dict.fromkeys(("model", self.scope.called)))
+        return tuple(dict.fromkeys((self.scope.called, self.scope.model)))
+
+    @property
+    def made(self) -> tuple[str, ...]:
+        """All variables that building the model makes."""
+        return (*self.models, *self.scope.script.made)
+
+    @property
     def by_hand(self) -> bool:
         """Whether a list says whose gradients are averaged by hand."""
         return bool(self.sync.names and self.losses.taken) and not self.averages_reference
@@ -180,8 +192,7 @@ class Program:
     def rebuild(self, index: int) -> list[str]:
         """Makes the model anew, perhaps on another mesh; what was set on it is set again."""
         seed = 1 if self.aim.seeded else seed_of(self.case.seed, "rebuilt")
-        variables = ", ".join(dict.fromkeys((self.scope.called, self.scope.model)))
-        given = [f"seed={seed}"]
+        given, variables = [f"seed={seed}"], ", ".join(self.made)
         if self.moves:
             names = MeshNames(self.at.case.on(self.ops[index].mesh))
             given.append(f"{names.variable}={names.expression()}")
@@ -189,15 +200,16 @@ class Program:
         if self.aim.trains_reference:
             lines = [
                 "if model is reference:",
-                f"    model = reference = {build_call(self.case, seed)}",
+                f"    {' = '.join(self.models)} = reference = {build_call(self.case, seed)}",
                 *indented(checkpoint_lines(self.case, "model", reference=True)),
                 "else:",
-                *indented(call_lines("model = make_model", given)),
+                *indented(call_lines(f"{variables} = make_model", given)),
                 *([UNWRAPPED] if self.scope.model != "model" else []),
             ]
         lines += self.scope.freeze_lines()
         self.taken = False
         self.flags = self.backwards.flags = module_ops.Flags(self.scope)
+        self.forwards.stages.has_schedule = False
         lines += [
             line for op in self.ops[:index] for line in on_ranks(op.ranks, op.lines_again(self))
         ]

@@ -43,7 +43,7 @@ class Scope(scope.Scope):
     def __init__(self, case: Case, aim: Aim, called: str, model: str) -> None:
         shared = aim.trains_reference
         names, engine = MeshNames(case), spec_of(aim.engine)
-        trained = f"{model}.parameters()"
+        trained = f"{called if engine.in_stages else model}.parameters()"
         super().__init__(case, engine, called, model, names, trained, shared=shared)
         self.aim = aim
 

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
-from fuzzshard.engines.base import Engine, plain_name
+from fuzzshard.engines.base import Engine
 
 if TYPE_CHECKING:
     from fuzzshard.training.trainer import Trainer
@@ -23,7 +23,9 @@ class States:
 
     def __init__(self, engine: Engine) -> None:
         mesh = engine.mesh
-        self._group = mesh.group if engine.case.mesh.tensor is None else mesh.everyone
+        together = engine.scope.engine.in_stages or engine.case.mesh.tensor is not None
+        self._group = mesh.everyone if together else mesh.group
+        self._name = engine.plain_name
         self._saving = mesh.saving
         self._folder = ""
         self.saved: dict[str, Any] = {"averaged": None}
@@ -50,7 +52,7 @@ class States:
         self.saved |= {name: variables[name] for name in kept if name in variables}
         if "taken" in variables:
             taken = variables["taken"].items()
-            self.taken = {plain_name(name): tensor for name, tensor in taken}
+            self.taken = {self._name(name): tensor for name, tensor in taken}
 
     def finish(self) -> None:
         """Wait for what is still being saved."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import torch
@@ -13,6 +13,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.groups import moves_inputs
 from fuzzshard.case.losses import losses
 from fuzzshard.case.schedule_state import ScheduleState
+from fuzzshard.case.stages import evaluations
 from fuzzshard.engines.base import Engine
 from fuzzshard.model.names import seed_of
 from fuzzshard.parts.op import TAKEN, Call, Op
@@ -135,8 +136,12 @@ class Trainer:
         return self.made.optimizer, self.made.scheduler
 
     def forward(self, index: int, op: Call) -> None:
-        """Runs a forward, and keeps its loss; or leaves it to its backward."""
+        """Runs a forward, and keeps its loss; or leaves it to its backward, or to the last one of
+        those that run at once.
+        """
         if self.in_stages:
+            if index in evaluations(self.case):
+                self._evaluate(evaluations(self.case)[index])
             return
         outputs, loss = self._called(index, op, delayed=True)
         if self.observer is not None:
@@ -200,28 +205,54 @@ class Trainer:
         return total
 
     def _iterate(self) -> None:
-        """Runs all pending forwards and their backward at once.
-
-        What they compute is seen by the rank that computes their losses.
-        """
-        forwards = self.at.taken
+        """Runs all pending forwards and their backward at once."""
+        forwards = {each.place: each.call for each in self.at.taken}
         seen: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
         def term(place: int, output: torch.Tensor) -> torch.Tensor:
-            loss = self._loss(forwards[place].call, [output])
+            loss = self._loss(forwards[place], [output])
             seen[place] = output, loss
             return loss
 
-        inputs = [self.feed.inputs(each.call)[0] for each in forwards]
+        terms = [functools.partial(term, place) for place in forwards]
+        self.engine.iterate(self._batches(forwards), terms)
+        # recomputation has changed buffers again by now
+        self._observe_all(forwards, seen, buffers=not self.case.checkpoints)
+
+    def _evaluate(self, places: Sequence[int]) -> None:
+        """Runs these forwards at once, without gradients."""
+        forwards = {place: op.call for place in places if (op := self.case.schedule[place]).call}
+
+        def term(call: Call, output: torch.Tensor) -> torch.Tensor:
+            return self._loss(call, [output])
+
+        terms = [functools.partial(term, call) for call in forwards.values()]
+        mode = forwards[places[-1]].mode
+        outputs, losses = self.engine.evaluate(self._batches(forwards), terms, mode)
+        seen = zip(outputs, losses, strict=True)
+        self._observe_all(forwards, dict(zip(forwards, seen, strict=False)), buffers=True)
+
+    def _batches(self, forwards: Mapping[int, Call]) -> list[torch.Tensor]:
         device = self.engine.mesh.device
-        terms = [functools.partial(term, place) for place in range(len(forwards))]
-        self.engine.iterate([tensor.to(device) for tensor in inputs], terms)
-        if self.observer is not None:
-            for place, (output, loss) in seen.items():
-                self.observer.computed(forwards[place].place, "", [output], loss)
-            last = forwards[-1].place
-            if not self.case.checkpoints:  # recomputation has changed buffers again by now
-                self.observer.observe(last, self.case.schedule[last])
+        return [self.feed.inputs(call)[0].to(device) for call in forwards.values()]
+
+    def _observe_all(
+        self,
+        forwards: Mapping[int, Call],
+        seen: Mapping[int, tuple[torch.Tensor, torch.Tensor]],
+        *,
+        buffers: bool,
+    ) -> None:
+        """Records what forwards that ran at once have computed, which is ``seen`` by the rank that
+        computes losses.
+        """
+        if self.observer is None:
+            return
+        for place, (output, loss) in seen.items():
+            self.observer.computed(place, "", [output], loss)
+        if buffers:
+            *_, last = forwards
+            self.observer.observe(last, self.case.schedule[last])
 
     def backward(self, index: int, op: Op) -> bool:
         """Runs the backward of pending losses; False where none of them depends on anything

@@ -27,7 +27,17 @@ from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.op import Op
-from fuzzshard.parts.ops import Forward, SetFlag
+from fuzzshard.parts.ops import (
+    ClipGradNorm,
+    CorruptState,
+    Forward,
+    LoadState,
+    Reshard,
+    SaveState,
+    SetFlag,
+    SetMode,
+    TakeStateDict,
+)
 from fuzzshard.verdict import Status
 from fuzzshard.world import World
 
@@ -43,6 +53,12 @@ def iterations(microbatches: int, count: int = 2) -> tuple[Op, ...]:
         ops += [Forward(batch=first + i) for i in range(microbatches)]
         ops += [BACKWARD, STEP, ZERO]
     return tuple(ops)
+
+
+def evaluation(microbatches: int = 2, *, inference: bool = False) -> tuple[Op, ...]:
+    """A validation, as a training loop has it."""
+    forwards = (Forward(batch=7 + i, grad=False, inference=inference) for i in range(microbatches))
+    return SetMode(train=False), *forwards, SetMode(train=True)
 
 
 def pipelined(microbatches: int = 2, **fields: Any) -> Case:
@@ -85,6 +101,60 @@ PASSES = {
         tensor_parallel=(colwise("a"), rowwise("b")),
         pipelining=Pipelining(schedule_class="looped_bfs"),
     ),
+    "evaluations before, between and after iterations": pipelined(
+        model=chain(a=Linear(out=4), m=BatchNorm(), b=Linear(out=3), n=BatchNorm()),
+        wrap=groups("a", ROOT, reshard=False),
+        schedule=(
+            *evaluation(),
+            *iterations(2, 1),
+            *evaluation(inference=True),
+            *iterations(2, 1),
+            *(Forward(batch=i, grad=False) for i in range(4)),
+        ),
+    ),
+    "the norm of all stages": pipelined(
+        schedule=(
+            *iterations(2, 1)[:3],
+            ClipGradNorm(max_norm=0.1),
+            STEP,
+            ZERO,
+            *iterations(2, 1)[:3],
+            ClipGradNorm(max_norm=0.1, norm_type="inf"),
+            STEP,
+        ),
+        pipelining=Pipelining(schedule_class="interleaved_1f1b"),
+    ),
+    "the norm of a stage without gradients": pipelined(
+        model=chain(a=Linear(out=4), r=Activation()),
+        wrap=groups(ROOT),
+        schedule=(*iterations(2, 1)[:3], ClipGradNorm(max_norm=0.1), STEP),
+    ),
+    "a checkpoint of all stages": pipelined(
+        schedule=(
+            *iterations(2, 1),
+            SaveState(),
+            CorruptState(how="rebuild"),
+            LoadState(assign=True),
+            *iterations(2, 1),
+            TakeStateDict(),
+            *iterations(2, 1),
+        ),
+        optimizer=Optimizer(kind="adam"),
+        pipelining=Pipelining(schedule_class="interleaved_1f1b"),
+    ),
+    "states of stages under DDP": pipelined(
+        mesh=Mesh(pipeline=1, shard=2),
+        schedule=(
+            *iterations(2, 1),
+            SaveState(via="state_dict"),
+            SaveState(),
+            CorruptState(),
+            LoadState(),
+            TakeStateDict(),
+            *iterations(2, 1),
+        ),
+        pipelining=Pipelining(schedule_class="looped_bfs", replicates=True),
+    ),
     "statistics of stages under DDP": pipelined(
         model=chain(a=Linear(out=4), m=BatchNorm(), b=Linear(out=3), n=BatchNorm()),
         mesh=Mesh(pipeline=1, shard=2),
@@ -100,6 +170,28 @@ MENDED = {
         model=chain(a=Linear(out=4), b=Linear(out=4), c=Linear(out=3), d=Linear(out=4)),
         mesh=Mesh(pipeline=1, shard=2),
         pipelining=replace(ZERO_BUBBLE, replicates=True),
+    ),
+    "evaluations_clear_gradients": pipelined(
+        schedule=(
+            *iterations(2, 1)[:3],
+            *evaluation(),
+            Reshard(),
+            ClipGradNorm(max_norm=0.1),
+            STEP,
+        )
+    ),
+    "zero_bubble_splits_overlapping_groups": pipelined(
+        8,
+        model=chain(a=Linear(out=5), b=Linear(out=5), c=Linear(out=5), d=Linear(out=5)),
+        ties=(Tie(parameter="d.bias", source="c.bias"),),
+        mesh=Mesh(pipeline=1, shard=2),
+        wrap=groups(ROOT),
+        pipelining=ZERO_BUBBLE,
+    ),
+    "evaluations_pass_on_gradients": pipelined(
+        mesh=Mesh(pipeline=1, shard=2),
+        pipelining=Pipelining(schedule_class="zbv_zero_bubble"),
+        schedule=(*iterations(2, 1), *evaluation(), Reshard(), *iterations(2, 1)),
     ),
     "metadata_inference_prepares_ddp": pipelined(
         mesh=Mesh(pipeline=1, shard=2),

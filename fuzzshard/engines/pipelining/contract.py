@@ -11,9 +11,11 @@ from torch.distributed.pipelining import PipelineStage
 from fuzzshard.case.batches import rows_of_batch
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
+from fuzzshard.case.paths import is_within_any
 from fuzzshard.case.schedule_state import follow
 from fuzzshard.case.stages import (
     casts_between_stages,
+    evaluations,
     num_stages,
     passes_dtensors,
     shared_by_stages,
@@ -22,7 +24,8 @@ from fuzzshard.case.stages import (
 from fuzzshard.engines.ddp import contract as ddp
 from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.fully_shard import contract as fully_shard
-from fuzzshard.parts.engines import BY_GROUPS
+from fuzzshard.engines.optimizer_state import NO_SAVED_STATE
+from fuzzshard.parts.engines import BY_GROUPS, REFERENCE
 from fuzzshard.parts.op import Op
 
 _DOCS = "docs/source/distributed.pipelining.md"
@@ -60,6 +63,8 @@ def _of_replicas(case: Case) -> Iterator[Exclusion]:
             f"{_SCHEDULES}, step: 'Run one iteration of the pipeline schedule with "
             "*whole-batch* input'",
         )
+    if any(True for _ in NO_SAVED_STATE.due(case, REFERENCE.name)):
+        yield Exclusion(NO_SAVED_STATE.pattern, NO_SAVED_STATE.source)
     if case.ddp.does("broadcasts_buffers") and facts(case).batch_norms:
         yield Exclusion(
             "buffers that DDP broadcasts: a schedule runs every forward within no_sync()",
@@ -115,7 +120,8 @@ def _of_schedule(case: Case) -> Iterator[Exclusion]:
     zeroed, counts, shapes = True, set[int](), set[tuple[int, ...]]()
     for at in follow(case):
         op = at.op
-        if not _is_of_training(op):
+        within = at.pending and not (op.takes or (op.begins and op.begins.grad))
+        if within or not _is_of_training(op):
             yield Exclusion(
                 f"{op.noun()}: a schedule runs forwards and backwards of all microbatches at once",
                 f"{_SCHEDULES}, step: 'Run one iteration of the pipeline schedule with "
@@ -133,9 +139,9 @@ def _of_schedule(case: Case) -> Iterator[Exclusion]:
                 )
             zeroed = False
         zeroed |= op.zeroes_gradients and not case.optimizer.left_out
-    waiting = len([op for op in case.schedule if op.begins]) != sum(
-        len(at.taken) for at in follow(case) if at.op.takes
-    )
+    run = sum(len(at.taken) for at in follow(case) if at.op.takes)
+    run += sum(map(len, evaluations(case).values()))
+    waiting = run != len([op for op in case.schedule if op.begins])
     if len(counts) != 1 or waiting or len(shapes) > 1 or 0 in next(iter(shapes), (0,)):
         yield Exclusion(
             "iterations of different numbers of microbatches, or of different sizes",
@@ -148,6 +154,11 @@ def _of_schedule(case: Case) -> Iterator[Exclusion]:
             f"{_SCHEDULES}, Schedule1F1B: 'ValueError: Number of microbatches ... must be greater "
             "than or equal to the number of stages'",
         )
+    if any(op.via == "dcp" for op in case.schedule) and _lacks_optimizer(case):
+        yield Exclusion(
+            "a checkpoint of a rank whose stages have nothing that is optimized",
+            "torch/optim/optimizer.py: 'ValueError: optimizer got an empty parameter list'",
+        )
     if case.optimizer.does("scales"):
         yield Exclusion(
             "a GradScaler: the loss of a schedule is not scaled, and not all ranks have all "
@@ -156,12 +167,26 @@ def _of_schedule(case: Case) -> Iterator[Exclusion]:
         )
 
 
+def _lacks_optimizer(case: Case) -> bool:
+    """Whether some rank has no parameter that its optimizer gets."""
+    held = {
+        stage.rank
+        for stage in stages(case)
+        for name in facts(stage.case).parameters
+        if not is_within_any(name, case.optimizer.left_out)
+    }
+    return len(held) < (case.mesh.pipeline or 1)
+
+
 def _is_of_training(op: Op) -> bool:
-    """Whether it is a forward of the root, the backward of all pending ones, a step, or changes
-    gradients one by one.
+    """Whether it is a forward of the root, the backward of all pending ones, or what a rank does
+    with the parameters, gradients and states of its stages.
     """
     if (call := op.begins) is not None:
-        return op.call == call and call.grad and not call.target and call.outputs is None
+        return op.call == call and not call.target and call.outputs is None
     if op.takes:
         return op.takes == "all" and not op.retains and op.loss_of is None
-    return op.updates or op.zeroes_gradients or (op.clips and not op.takes_norm)
+    of_gradients = op.updates or op.zeroes_gradients or op.clips
+    of_states = op.takes_state or op.corrupts or op.waits_for_save
+    frees = op.frees and op.below is not None and op.below.everything
+    return of_gradients or of_states or frees or op.train is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -34,9 +35,11 @@ class Pipelining(Engine):
     @override
     def parallelize(self, model: nn.Module) -> nn.Module:
         lines = self.scope.script.wrap_lines(self.case, "model", self.scope.names, seeds=False)
-        self._stages = self.execute(lines)["stages"]
+        made = self.execute(lines)
+        self._stages = made["stages"]
         self._schedule: Any = None
-        return model
+        parts: nn.Module = made[self.scope.called]
+        return parts
 
     @override
     def take_parameters(self) -> None:
@@ -51,6 +54,12 @@ class Pipelining(Engine):
         return any(name.partition(".")[0] in stage.names for stage in parts)
 
     @override
+    @classmethod
+    def plain_name(cls, key: str) -> str:
+        _, _, name = key.partition(".")  # the number of a stage
+        return super().plain_name(name)
+
+    @override
     def buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
         return ((name, b) for name, b in super().buffers() if self._is_mine(name))
 
@@ -60,14 +69,38 @@ class Pipelining(Engine):
         inputs: Sequence[torch.Tensor],
         terms: Sequence[Callable[[torch.Tensor], torch.Tensor]],
     ) -> None:
+        self._run(inputs, terms, self.scope.script.iteration_lines)
+
+    @override
+    def evaluate(
+        self,
+        inputs: Sequence[torch.Tensor],
+        terms: Sequence[Callable[[torch.Tensor], torch.Tensor]],
+        mode: str,
+    ) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]:
+        lines = functools.partial(self.scope.script.evaluation_lines, mode=mode)
+        made = self._run(inputs, terms, lines)
+        if made["out"] is None:
+            return (), ()
+        scale = loss_scale(self.case, len(inputs))
+        return made["out"].chunk(len(inputs)), [loss / scale for loss in made["losses"]]
+
+    def _run(
+        self,
+        inputs: Sequence[torch.Tensor],
+        terms: Sequence[Callable[[torch.Tensor], torch.Tensor]],
+        lines_of: Callable[[Case, Sequence[str]], list[str]],
+    ) -> dict[str, Any]:
+        """Run the schedule, which is made where there is none yet."""
         script, count = self.scope.script, len(inputs)
         self._terms = terms
         variables = {f"x{i}": tensor for i, tensor in enumerate(inputs)}
         lines = script.schedule_lines(self.case, count) if self._schedule is None else []
-        lines += script.iteration_lines(self.case, [*variables])
+        lines += lines_of(self.case, [*variables])
         variables |= {"stages": self._stages, "schedule": self._schedule}
         made = self.execute(lines, **variables, loss_fn=self._loss)
         self._schedule = made["schedule"]
+        return made
 
     def _loss(self, output: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
         return loss_scale(self.case, len(self._terms)) * self._terms[int(place)](output)

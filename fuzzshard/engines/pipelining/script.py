@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 
 
 class PipeliningScript(Script):
-    """Puts children of the root into stages, each under ``fully_shard`` or DDP."""
+    """Puts children of the root into stages, each under ``fully_shard`` or DDP; ``parts`` are
+    those of this rank, by their numbers.
+    """
 
+    variable: ClassVar[str] = "parts"
+    made: ClassVar[tuple[str, ...]] = ("stages",)
     imports: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "torch.distributed.pipelining": ("PipelineStage", *ScheduleClass.texts.values())
     }
@@ -42,7 +46,8 @@ class PipeliningScript(Script):
                 lines += made
             else:
                 lines += [f"if pp.rank() == {stage.rank}:", *indented(made)]
-        return lines
+        parts = "{str(stage.stage_index): stage.submod for stage in stages}"
+        return [*lines, f"parts = nn.ModuleDict({parts})"]
 
     def _stage_lines(self, stage: Stage, count: int, model: str, names: MeshNames) -> list[str]:
         children = ", ".join(f"{name}={model}.{name}" for name in stage.names)
@@ -69,11 +74,21 @@ class PipeliningScript(Script):
 
     @override
     def iteration_lines(self, case: Case, batches: Sequence[str]) -> list[str]:
-        batch = f"torch.cat([{', '.join(batches)}])"
+        call = f"schedule.step(*batch, target=torch.arange({len(batches)}))"
+        return [self._batch_line(batches), call]
+
+    @override
+    def evaluation_lines(self, case: Case, batches: Sequence[str], *, mode: str) -> list[str]:
+        given = f"*batch, target=torch.arange({len(batches)}), losses=losses"
         return [
-            f"batch = [{batch}] if stages[0].is_first else []",
-            f"schedule.step(*batch, target=torch.arange({len(batches)}))",
+            self._batch_line(batches),
+            "losses = []",
+            f"with torch.{mode}():",
+            f"    out = schedule.eval({given})",
         ]
+
+    def _batch_line(self, batches: Sequence[str]) -> str:
+        return f"batch = [torch.cat([{', '.join(batches)}])] if stages[0].is_first else []"
 
 
 SCRIPT = PipeliningScript()

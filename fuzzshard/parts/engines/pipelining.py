@@ -42,8 +42,8 @@ class PipelineParallel(EngineSpec):
             *("microbatches", "two_forwards", "partial_loss", "backward_order"),
             *("no_sync", "partial_sync", "no_all_reduce", "not_last_backward", "no_reshard"),
             *("no_zero_grad", "losses_only", "any_moment"),
-            *("no_grad_forward", "eval_forward", "non_root_forward"),
-            *(choice.name for op in OPS for choice in op.choices if not op.clips or op.takes_norm),
+            "non_root_forward",
+            *(choice.name for op in OPS for choice in op.choices if not choice.of_stages),
         ),
     )
     in_stages = True

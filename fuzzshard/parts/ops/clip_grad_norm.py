@@ -31,7 +31,7 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
         "op:clip": "clip_grad_norm_",
         "op:clip_by_largest": "clip_grad_norm_ with the infinity norm",
     }
-    choices = (op.Choice("clip", 18, 4),)
+    choices = (op.Choice("clip", 18, 4, of_stages=True),)
 
     @override
     def check(self, at: op.Checked) -> None:

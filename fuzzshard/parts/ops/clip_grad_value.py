@@ -22,7 +22,7 @@ class ClipGradValue(op.Op, tag="clip_grad_value", frozen=True, kw_only=True):
     looks = ("gradients",)
     never = {"forward_to_backward": UNSHARDED}
     meanings = {"op:clip_value": "clip_grad_value_"}
-    choices = (op.Choice("clip_value", 12, 101),)
+    choices = (op.Choice("clip_value", 12, 101, of_stages=True),)
 
     @override
     def check(self, at: op.Checked) -> None:

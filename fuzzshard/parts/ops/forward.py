@@ -34,7 +34,9 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
         "schedule:eval_forward": "a forward in eval mode",
         "schedule:non_root_forward": "a forward of a module below the root",
     }
-    choices = (op.Choice("inference_forward", 12, 103, needs=("no_grad_forward",)),)
+    choices = (
+        op.Choice("inference_forward", 12, 103, needs=("no_grad_forward",), of_stages=True),
+    )
 
     @property
     @override

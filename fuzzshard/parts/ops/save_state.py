@@ -28,7 +28,7 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
         "op:save_dcp": "a checkpoint on disk",
         "op:save_state_dict": "copies of state dicts",
     }
-    choices = (op.Choice("save_load", 16, 1, needs=("several_steps",), new=True),)
+    choices = (op.Choice("save_load", 16, 1, needs=("several_steps",), new=True, of_stages=True),)
 
     @property
     @override
@@ -74,7 +74,7 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
         asynchronous = via == "dcp" and not run.case.mesh.saves_in_slices and tape.chance(40)
         run.between[first].append(cls(via=via, asynchronous=asynchronous))
         then += (ops.waiting_for_save(),) if asynchronous else ()
-        assign = tape.chance(50) and not run.case.ties
+        assign = tape.chance(50) and not (run.case.ties or run.wraps_stages)
         lost: op.Lost | None = None
         if tape.chance(75):
             lost = "rebuild" if tape.chance(50) else "zero"

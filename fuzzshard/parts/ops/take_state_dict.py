@@ -26,7 +26,7 @@ class TakeStateDict(op.Op, tag="take_state_dict", frozen=True, kw_only=True):
         "op:take_state_dict_before_forward": "a state dict taken before the first forward",
         "op:take_state_dict_in_inference": "a state dict taken under inference_mode",
     }
-    choices = (op.Choice("take_state_dict", 13, 0, new=True),)
+    choices = (op.Choice("take_state_dict", 13, 0, new=True, of_stages=True),)
 
     @override
     def features(self, at: op.ScheduleState) -> op.Features:
