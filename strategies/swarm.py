@@ -264,7 +264,7 @@ _NEEDS: tuple[tuple[str, set[str]], ...] = (
     *((choice.name, {*choice.needs}) for choice in (*_OF_OPS, *_OF_OPTIMIZERS)),
     *(
         (name, {choice.name})
-        for c in (_OF_OPS, _OF_GROUPS)
+        for c in (_OF_OPS, _OF_GROUPS, _OF_OPTIMIZERS)
         for choice in c
         for name in choice.needed_by
     ),

@@ -79,16 +79,19 @@ def _check_groups(case: Case, found: Facts) -> None:
 def _check_names(case: Case, found: Facts) -> None:
     named = [("ignored", path) for path in case.ignored]
     named += [("dtypes", entry.target) for entry in case.dtypes]
-    named += [("optimizer.exclude", path) for path in case.optimizer.left_out]
+    named += [("optimizer.exclude", path) for path in case.optimizer.set_apart]
     for what, target in named:
         if not any(is_within(fqn, target) for fqn in found.parameters):
             raise InvalidCase(
                 f"{what} names {target!r}, which has no parameters", "use a module or parameter"
             )
-    if len(case.optimizer.left_out) and all(
-        is_within_any(fqn, case.optimizer.left_out) for fqn in found.parameters
-    ):
+    apart = [is_within_any(fqn, case.optimizer.set_apart) for fqn in found.parameters]
+    if apart and all(apart):
         raise InvalidCase("the optimizer has no parameters", "exclude fewer")
+    if len(case.optimizer.each) > 1 and not any(apart):
+        raise InvalidCase(
+            "the second optimizer has no parameters", "name them in optimizer.exclude"
+        )
     policies = [group.policy for group in case.wrap]
     low = any(policy.dtype_of("parameters") for policy in policies if policy) or case.fsdp1.policy
     if low and found.batch_norms:
@@ -104,7 +107,7 @@ def _check_matrices(case: Case, found: Facts) -> None:
     if not optimizer.does("steps_matrices"):
         return
     for fqn, shape in found.parameters.items():
-        gets = not is_within_any(fqn, optimizer.left_out) or is_within_any(fqn, added)
+        gets = not is_within_any(fqn, optimizer.set_apart) or is_within_any(fqn, added)
         if gets and not optimizer.takes(shape):
             raise InvalidCase(
                 f"{optimizer.title} gets {fqn!r} of {len(shape)} dims: it is for matrices",

@@ -15,15 +15,16 @@ _FEW = 3
 
 def optimizer_lines(scope: Scope) -> list[str]:
     """Makes the optimizer, and what changes its learning rate."""
-    lines, parameters = [], f"{scope.model}.parameters()"
+    lines, parameters = [], [f"{scope.model}.parameters()"]
     if names := named_one_by_one(scope):
-        parameters = f"[{', '.join(at(scope.model, name) for name in names)}]"
+        parameters = [f"[{', '.join(at(scope.model, name) for name in names)}]"]
     elif excluded := _excluded(scope):
-        lines = assignment("excluded", excluded)
-        parameters = "[p for n, p in params.items() if n not in excluded]"
-    own, plain = (
-        [scope.optimizer_line(parameters, script)] for script in (scope.script, Script())
-    )
+        variable = "excluded" if scope.case.optimizer.left_out else "apart"
+        lines = assignment(variable, excluded)
+        listed = f"[p for n, p in params.items() if n {{}} {variable}]"
+        parameters = [listed.format("not in"), listed.format("in")]
+    parameters = parameters[: len(scope.case.optimizer.each)]
+    own, plain = (scope.optimizer_lines(parameters, script) for script in (scope.script, Script()))
     return [
         *lines,
         *scope.for_wrapper(own, plain),
@@ -37,7 +38,7 @@ def _excluded(scope: Scope) -> tuple[str, ...]:
     case = scope.case
 
     def is_excluded(fqn: str) -> bool:
-        return is_within_any(fqn, case.optimizer.left_out)
+        return is_within_any(fqn, case.optimizer.set_apart)
 
     if not scope.has_flat_parameters:
         return tuple(fqn for fqn in facts(case).parameters if is_excluded(fqn))
@@ -50,10 +51,10 @@ def _excluded(scope: Scope) -> tuple[str, ...]:
 
 
 def named_one_by_one(scope: Scope) -> list[str]:
-    """The parameters that the optimizer gets, where a script can name all of them; empty
+    """The parameters that the only optimizer gets, where a script can name all of them; empty
     elsewhere.
     """
-    excluded = set(_excluded(scope))
+    excluded = set(_excluded(scope)) if scope.case.optimizer.left_out else None
     if not scope.aim.seeded or not excluded or scope.has_flat_parameters:
         return []
     kept = [fqn for fqn in facts(scope.case).parameters if fqn not in excluded]
@@ -71,5 +72,5 @@ def made_by_saves(case: Case, name: str) -> float | None:
 
 
 def uses_parameters(scope: Scope) -> bool:
-    """Whether the optimizer is made of a dict of named parameters."""
-    return bool(scope.case.optimizer.left_out) and not named_one_by_one(scope)
+    """Whether optimizers are made of a dict of named parameters."""
+    return bool(scope.case.optimizer.set_apart) and not named_one_by_one(scope)

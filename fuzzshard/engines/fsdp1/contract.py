@@ -172,7 +172,7 @@ def _model(case: Case) -> Iterator[Exclusion]:
         for freeze in case.freezes:
             if freeze.after_wrap and splits_a_unit(case, freeze.target):
                 yield Exclusion("a freeze of a part of a flat parameter", _FREEZING)
-        for path in (*case.optimizer.left_out, *(op.adds for op in case.schedule if op.adds)):
+        for path in (*case.optimizer.set_apart, *(op.adds for op in case.schedule if op.adds)):
             if splits_a_unit(case, path):
                 yield Exclusion(
                     "an optimizer that gets a part of a flat parameter",
