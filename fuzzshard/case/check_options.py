@@ -8,6 +8,7 @@ from fuzzshard.case.case import ALL_ENGINES, Case
 from fuzzshard.case.check_dtypes import check_dtypes
 from fuzzshard.case.communication import Told
 from fuzzshard.case.facts import Facts
+from fuzzshard.case.graph import Alias, walk
 from fuzzshard.case.layouts import check_layouts
 from fuzzshard.case.paths import is_within, is_within_any
 from fuzzshard.case.tensor_parallel import check_plan
@@ -26,6 +27,7 @@ def check_options(case: Case, found: Facts) -> None:
     check_layouts(case, found)
     _check_groups(case, found)
     _check_names(case, found)
+    _check_added(case, found)
     _check_matrices(case, found)
     _check_second_backward(case)
     _check_expectations(case)
@@ -99,6 +101,28 @@ def _check_names(case: Case, found: Facts) -> None:
             "batch norm under mixed precision has buffers of another dtype",
             "remove one of the two",
         )
+
+
+def _check_added(case: Case, found: Facts) -> None:
+    """What is added to a wrapped model is a module with all that is below it."""
+    if case.added and case.init == "meta":
+        raise InvalidCase(
+            "a module is added later, and the model is on the meta device", 'use init="device"'
+        )
+    taken = [place for tie in case.ties for place in (tie.parameter, tie.source)]
+    taken += [place for group in case.wrap for place in group.modules]
+    for path, module in walk(case.model):
+        taken += [path, module.target] if isinstance(module, Alias) else []
+    for path in case.added:
+        if path not in found.modules or not path:
+            raise InvalidCase(f"{path!r} is added later, and is no module", "name a module")
+        others = [other for other in case.added if other != path]
+        if is_within_any(path, others) or any(is_within(place, path) for place in taken):
+            raise InvalidCase(
+                f"{path!r} is added to the wrapped model, and some of it is wrapped, shared or "
+                "added by itself",
+                "name modules that are not",
+            )
 
 
 def _check_matrices(case: Case, found: Facts) -> None:

@@ -101,6 +101,7 @@ SCALARS = (
     "compile",
     "relation",
     "observe",
+    "ignored_by",
     *OPTIONS,
 )
 """The fields of a case that are one option each."""

@@ -103,6 +103,13 @@ def _options(case: Case) -> Iterator[Exclusion]:
         )
     if has_other_graph_without_rows(case, units(case)):
         yield OTHER_GRAPH_ON_ONE_RANK
+    if case.added:
+        yield Exclusion(
+            "modules are added to the model after it was wrapped",
+            "_flat_param.py, FlatParamHandle: the parameters that a unit has when it is "
+            "constructed are 'flattened and concatenated to construct the flat parameter'; it "
+            "says nothing of others",
+        )
     if case.mesh.tensor is not None:
         yield Exclusion("a tensor-parallel axis, which is fully_shard's", _OURS)
     if LOSSES[case.loss].differentiates_twice:

@@ -20,14 +20,7 @@ class Beside(OptimizerOption):
     """
 
     name = "beside"
-    extension = Choice(
-        "second_optimizer",
-        10,
-        104,
-        needs=("exclude",),
-        needed_by=("muon",),
-        excluded_by=("add_param_group",),
-    )
+    extension = Choice("second_optimizer", 10, 104, needed_by=("muon",))
     meanings = {"optimizer:second": "a second optimizer, for what the first does not get"}
 
     @override
