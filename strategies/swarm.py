@@ -154,7 +154,7 @@ EXTENSIONS: dict[str, int] = {
     **{choice.name: choice.percent for choice in _OF_ENGINES if choice.place >= _LATER},
     **{choice.name: choice.percent for choice in _OF_LOSSES},
     MIXTURE: 12,
-    "adapter": 9,
+    "adapter": 12,
 }
 """Percent of the cases that have any."""
 _CALLED = 2

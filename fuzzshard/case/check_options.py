@@ -8,7 +8,7 @@ from fuzzshard.case.case import ALL_ENGINES, Case
 from fuzzshard.case.check_dtypes import check_dtypes
 from fuzzshard.case.communication import Told
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.graph import Alias, walk
+from fuzzshard.case.graph import Alias, Block, join, walk
 from fuzzshard.case.layouts import check_layouts
 from fuzzshard.case.paths import is_within, is_within_any
 from fuzzshard.case.tensor_parallel import check_plan
@@ -104,7 +104,9 @@ def _check_names(case: Case, found: Facts) -> None:
 
 
 def _check_added(case: Case, found: Facts) -> None:
-    """What is added to a wrapped model is a module with all that is below it."""
+    """What is added to a wrapped model is modules with all that is below them, and they are
+    registered last.
+    """
     if case.added and case.init == "meta":
         raise InvalidCase(
             "a module is added later, and the model is on the meta device", 'use init="device"'
@@ -113,6 +115,7 @@ def _check_added(case: Case, found: Facts) -> None:
     taken += [place for group in case.wrap for place in group.modules]
     for path, module in walk(case.model):
         taken += [path, module.target] if isinstance(module, Alias) else []
+    added: dict[str, list[str]] = {}
     for path in case.added:
         if path not in found.modules or not path:
             raise InvalidCase(f"{path!r} is added later, and is no module", "name a module")
@@ -122,6 +125,17 @@ def _check_added(case: Case, found: Facts) -> None:
                 f"{path!r} is added to the wrapped model, and some of it is wrapped, shared or "
                 "added by itself",
                 "name modules that are not",
+            )
+        added.setdefault(path.rpartition(".")[0], []).append(path)
+    for parent, paths in added.items():
+        block = found.modules[parent]
+        children = (
+            [join(parent, c.name) for c in block.children] if isinstance(block, Block) else []
+        )
+        if children[-len(paths) :] != paths:
+            raise InvalidCase(
+                f"{paths[0]!r} is added later, and something else is registered after it",
+                "name the last modules of a block, in their order",
             )
 
 
