@@ -200,7 +200,7 @@ def with_options(tape: Tape, swarm: Swarm, case: Case, *, cuda: bool) -> Case:
     found = facts(case)
     plan = tensor_parallel(tape, case, found)
     ranks = case.mesh if plan else replace(case.mesh, tensor=None)
-    case = replace(case, mesh=ranks, tensor_parallel=plan, ignored=ignored(tape, swarm, found))
+    case = ignored(tape, swarm, replace(case, mesh=ranks, tensor_parallel=plan), found)
     found = facts(case)
     case = precision(tape, swarm, case, found)
     case = replace(case, dtypes=parameter_dtypes(tape, swarm, case, found))

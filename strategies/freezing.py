@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Iterator, Set
 
+from fuzzshard.case.adapters import adapters
 from fuzzshard.case.case import Case, Freeze
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.flow import flow_of
@@ -13,11 +14,15 @@ from fuzzshard.strategies.tape import Tape
 
 
 def freezes(tape: Tape, swarm: Swarm, case: Case) -> tuple[Freeze, ...]:
-    """Up to three frozen modules or parameters; what stays trainable is enough for a backward."""
+    """What adapters are for, and up to three frozen modules or parameters; what stays trainable is
+    enough for a backward.
+    """
     found = facts(case)
     flow = flow_of(case)
-    trainable = frozenset(found.parameters)
-    chosen: list[Freeze] = []
+    trainable, chosen = frozenset(found.parameters), list[Freeze]()
+    adapted = [*_adapted(tape, swarm, case, found)]
+    if any(flow.outputs("", rest := still_trainable(found, adapted))):
+        trainable, chosen = rest, adapted
     for kind in ("freeze_parameter", "freeze_module", "freeze_parameter"):
         if kind not in swarm or not tape.chance(70):
             continue
@@ -27,6 +32,21 @@ def freezes(tape: Tape, swarm: Swarm, case: Case) -> tuple[Freeze, ...]:
             late = "freeze_after_wrap" in swarm and tape.chance(65)
             chosen.append(Freeze(target=target, after_wrap=late))
     return tuple(chosen)
+
+
+def _adapted(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Iterator[Freeze]:
+    """What adapters are for, mostly: the modules that they adapt, or all that is no adapter."""
+    around = [*adapters(case.model)]
+    if not around or tape.chance(15):
+        return
+    trained = [path for _, *paths in around for path in paths]
+    late = "freeze_after_wrap" in swarm and tape.chance(65)
+    everything = tape.chance(50)
+    for path in found.leaves:
+        is_adapted = any(path == each.base for each in around)
+        has = any(is_within(fqn, path) for fqn in found.parameters)  # and does not share them all
+        if has and (is_adapted or (everything and path not in trained)):
+            yield Freeze(target=path, after_wrap=late)
 
 
 def still_trainable(found: Facts, freezes: Iterable[Freeze]) -> frozenset[str]:

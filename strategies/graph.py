@@ -31,9 +31,9 @@ _EDGE_TASKS = (
     "unused_module",
     "unused_value",
 )
-_EXTENSION_TASKS = ("iadd", "attend", "alternatives")
+_EXTENSION_TASKS = ("iadd", "attend", "alternatives", "adapter")
 """Tasks of extensions: where the swarm has one, nearly every case does it."""
-_CHAIN_TASKS = frozenset(("nested", "second_nested", "unused_module"))
+_CHAIN_TASKS = frozenset(("nested", "second_nested", "unused_module", "adapter"))
 """What leaves a root a chain of modules."""
 _INEXACT_TASKS = frozenset(("mul", "tanh", "attend"))
 _NUM_LEAVES = ((1, 3), (2, 4), (3, 3), (4, 2), (5, 1))

@@ -48,4 +48,5 @@ def optimizer_options(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Opt
     drawing = Drawing(tape, swarm, case, found)
     late = (option for option in OPTIMIZER_OPTIONS if option.extension)
     spec = replace(case.optimizer, **{option.name: option.value(drawing) for option in late})
-    return spec.for_matrices(found.parameters) if spec.does("steps_matrices") else spec
+    spec = spec.for_matrices(found.parameters) if spec.does("steps_matrices") else spec
+    return spec.leaving_out(spec.set_apart)

@@ -6,7 +6,9 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from fuzzshard.case.adapters import adapters
 from fuzzshard.case.case import ALL_ENGINES, ENGINES, Case, EngineName
+from fuzzshard.case.check_options import fits_options
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.options import Delay, DelaySite, Pipelining, Relation
 from fuzzshard.case.relations import variant
@@ -71,7 +73,26 @@ def pipelining(tape: Tape, case: Case) -> Case:
     return replace(case, engines=others) if others else case
 
 
-def ignored(tape: Tape, swarm: Swarm, found: Facts) -> tuple[str, ...]:
+def ignored(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Case:
+    """The case with adapters that its model gets when it is wrapped, or with something else that
+    its groups do not manage.
+    """
+    may_add = "meta" not in swarm and not any(spec.in_stages for spec in specs(case.engines))
+    around = tuple(path for _, *paths in adapters(case.model) for path in paths)
+    if around and may_add and tape.chance(50):
+        groups = (g.of(m for m in g.modules if m not in around) for g in case.wrap)
+        wrap = tuple(group for group in groups if group.modules)
+        later = replace(case, wrap=wrap, ignored=around, ignored_by="adding")
+        if wrap and fits_options(later, found):
+            return later
+    case = replace(case, ignored=_ignored(tape, swarm, found))
+    later = replace(case, ignored_by="adding")
+    if case.ignored and may_add and fits_options(later, found) and tape.chance(30):
+        return later
+    return case
+
+
+def _ignored(tape: Tape, swarm: Swarm, found: Facts) -> tuple[str, ...]:
     """A parameter or a module, of which the groups have others; ``replicate`` ignores modules
     only.
     """

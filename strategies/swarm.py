@@ -154,6 +154,7 @@ EXTENSIONS: dict[str, int] = {
     **{choice.name: choice.percent for choice in _OF_ENGINES if choice.place >= _LATER},
     **{choice.name: choice.percent for choice in _OF_LOSSES},
     MIXTURE: 12,
+    "adapter": 12,
 }
 """Percent of the cases that have any."""
 _CALLED = 2
@@ -264,7 +265,7 @@ _NEEDS: tuple[tuple[str, set[str]], ...] = (
     *((choice.name, {*choice.needs}) for choice in (*_OF_OPS, *_OF_OPTIMIZERS)),
     *(
         (name, {choice.name})
-        for c in (_OF_OPS, _OF_GROUPS)
+        for c in (_OF_OPS, _OF_GROUPS, _OF_OPTIMIZERS)
         for choice in c
         for name in choice.needed_by
     ),

@@ -77,6 +77,8 @@ class BlockGrower(BlockBuilder):
                 self.attend()
             case "alternatives":
                 self.alternatives()
+            case "adapter":
+                self.adapt()
             case "parallel_pair":
                 self.linear()
                 self.head = self.op("relu", self.head)
@@ -180,6 +182,23 @@ class BlockGrower(BlockBuilder):
         name = self.growth.name("shared")
         self.children.append(Child(name=name, module=Alias(target=target.name)))
         self.head = self.call(target._replace(name=name), self.project(self.head, target.width))
+
+    def adapt(self) -> None:
+        """A linear layer with a low-rank adapter beside it, in a block of its own."""
+        name, width = self.growth.name("adapted"), self.widths[self.head]
+        inner = BlockGrower(self.growth, join(self.path, name), ("x",), self.depth + 1)
+        inner.widths["x"] = width
+        out, rank = self.tape.pick(self.growth.leaves.pool), self.tape.pick((1, 2))
+        base = inner.made(affine(out, bias=not self.tape.chance(40)), width)
+        down = inner.made(affine(rank, bias=False), width)
+        up = inner.made(affine(out, bias=False), rank)
+        adapted = inner.call(base, "x")
+        inner.head = inner.op("add", adapted, inner.call(up, inner.call(down, "x")))
+        block = inner.finish(several_outputs=False, returns="tensor")
+        self.children.append(Child(name=name, module=block))
+        module = Callable(name, width, out, trained=True)
+        self.offer(module)
+        self.head = self.call(module, self.head)
 
     def convolve(self, image: str, leaf: Leaf, out: int) -> None:
         """Cuts an image input into patches, in a block of its own where blocks have methods."""

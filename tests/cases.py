@@ -102,3 +102,16 @@ def make_case(
         wrap=groups(*(child.name for child in model.children), ROOT) if wrap is None else wrap,
         **options,
     )
+
+
+def adapted(base: Module, rank: int, out: int) -> Block:
+    """A module with a low-rank adapter beside it."""
+    down, up = Linear(out=rank, bias=False), Linear(out=out, bias=False)
+    return Block(
+        children=children(base=base, down=down, up=up),
+        nodes=(
+            *(call("h0", "base", "x"), call("h1", "down", "x"), call("h2", "up", "h1")),
+            tensor_op("h3", "add", "h0", "h2"),
+        ),
+        outputs=("h3",),
+    )

@@ -168,7 +168,9 @@ class Case(Part, frozen=True, kw_only=True):
     integers times powers of two, so that sums are exact in any order. ``loss`` reduces the used
     outputs (:data:`LOSSES`).
 
-    ``ignored`` are modules or parameters given to ``fully_shard`` as ``ignored_params``. With
+    ``ignored`` are modules or parameters that no group manages: they are given to ``fully_shard``
+    as ``ignored_params`` or, ``ignored_by`` being ``"adding"``, are modules that the model gets
+    when it is wrapped already, as adapters may be. With
     ``init="meta"`` the model is wrapped on the meta device and gets its values afterwards. With
     ``finalize`` the root has ``set_manual_backward_finalization(True)``, and ``finalize_backward``
     is called after every backward. ``compile`` is the backend of ``module.compile()`` on the
@@ -194,6 +196,7 @@ class Case(Part, frozen=True, kw_only=True):
     dtypes: tuple[ParameterDtype, ...] = ()
     tensor_parallel: tuple[TensorParallel, ...] = ()
     ignored: tuple[str, ...] = ()
+    ignored_by: Literal["argument", "adding"] = "argument"
     init: Literal["device", "meta"] = "device"
     finalize: Literal["wait", "async"] | None = None
     compile: Literal["eager", "aot_eager", "inductor"] | None = None
@@ -211,6 +214,11 @@ class Case(Part, frozen=True, kw_only=True):
         group.
         """
         return any("" in group.modules for group in self.wrap)
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """The modules that the model gets after wrapping."""
+        return self.ignored if self.ignored_by == "adding" else ()
 
     def on(self, axes: tuple[int, ...]) -> Case:
         """The same on a mesh with the data-parallel ``axes``; without any, on the same mesh."""

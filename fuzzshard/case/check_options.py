@@ -8,6 +8,7 @@ from fuzzshard.case.case import ALL_ENGINES, Case
 from fuzzshard.case.check_dtypes import check_dtypes
 from fuzzshard.case.communication import Told
 from fuzzshard.case.facts import Facts
+from fuzzshard.case.graph import Alias, Block, join, walk
 from fuzzshard.case.layouts import check_layouts
 from fuzzshard.case.paths import is_within, is_within_any
 from fuzzshard.case.tensor_parallel import check_plan
@@ -26,6 +27,7 @@ def check_options(case: Case, found: Facts) -> None:
     check_layouts(case, found)
     _check_groups(case, found)
     _check_names(case, found)
+    _check_added(case, found)
     _check_matrices(case, found)
     _check_second_backward(case)
     _check_expectations(case)
@@ -79,16 +81,19 @@ def _check_groups(case: Case, found: Facts) -> None:
 def _check_names(case: Case, found: Facts) -> None:
     named = [("ignored", path) for path in case.ignored]
     named += [("dtypes", entry.target) for entry in case.dtypes]
-    named += [("optimizer.exclude", path) for path in case.optimizer.left_out]
+    named += [("optimizer.exclude", path) for path in case.optimizer.set_apart]
     for what, target in named:
         if not any(is_within(fqn, target) for fqn in found.parameters):
             raise InvalidCase(
                 f"{what} names {target!r}, which has no parameters", "use a module or parameter"
             )
-    if len(case.optimizer.left_out) and all(
-        is_within_any(fqn, case.optimizer.left_out) for fqn in found.parameters
-    ):
+    apart = [is_within_any(fqn, case.optimizer.set_apart) for fqn in found.parameters]
+    if apart and all(apart):
         raise InvalidCase("the optimizer has no parameters", "exclude fewer")
+    if len(case.optimizer.each) > 1 and not any(apart):
+        raise InvalidCase(
+            "the second optimizer has no parameters", "name them in optimizer.exclude"
+        )
     policies = [group.policy for group in case.wrap]
     low = any(policy.dtype_of("parameters") for policy in policies if policy) or case.fsdp1.policy
     if low and found.batch_norms:
@@ -98,13 +103,49 @@ def _check_names(case: Case, found: Facts) -> None:
         )
 
 
+def _check_added(case: Case, found: Facts) -> None:
+    """What is added to a wrapped model is modules with all that is below them, and they are
+    registered last.
+    """
+    if case.added and case.init == "meta":
+        raise InvalidCase(
+            "a module is added later, and the model is on the meta device", 'use init="device"'
+        )
+    taken = [place for tie in case.ties for place in (tie.parameter, tie.source)]
+    taken += [place for group in case.wrap for place in group.modules]
+    for path, module in walk(case.model):
+        taken += [path, module.target] if isinstance(module, Alias) else []
+    added: dict[str, list[str]] = {}
+    for path in case.added:
+        if path not in found.modules or not path:
+            raise InvalidCase(f"{path!r} is added later, and is no module", "name a module")
+        others = [other for other in case.added if other != path]
+        if is_within_any(path, others) or any(is_within(place, path) for place in taken):
+            raise InvalidCase(
+                f"{path!r} is added to the wrapped model, and some of it is wrapped, shared or "
+                "added by itself",
+                "name modules that are not",
+            )
+        added.setdefault(path.rpartition(".")[0], []).append(path)
+    for parent, paths in added.items():
+        block = found.modules[parent]
+        children = (
+            [join(parent, c.name) for c in block.children] if isinstance(block, Block) else []
+        )
+        if children[-len(paths) :] != paths:
+            raise InvalidCase(
+                f"{paths[0]!r} is added later, and something else is registered after it",
+                "name the last modules of a block, in their order",
+            )
+
+
 def _check_matrices(case: Case, found: Facts) -> None:
     """An optimizer of matrices gets nothing else, and has not all options."""
     optimizer, added = case.optimizer, [op.adds for op in case.schedule if op.adds is not None]
     if not optimizer.does("steps_matrices"):
         return
     for fqn, shape in found.parameters.items():
-        gets = not is_within_any(fqn, optimizer.left_out) or is_within_any(fqn, added)
+        gets = not is_within_any(fqn, optimizer.set_apart) or is_within_any(fqn, added)
         if gets and not optimizer.takes(shape):
             raise InvalidCase(
                 f"{optimizer.title} gets {fqn!r} of {len(shape)} dims: it is for matrices",

@@ -215,7 +215,7 @@ def rename_paths(case: Case, rename: Callable[[str], str]) -> Case:
         dtypes=tuple(replace(d, target=rename(d.target)) for d in case.dtypes),
         tensor_parallel=tuple(replace(t, module=rename(t.module)) for t in case.tensor_parallel),
         ignored=tuple(map(rename, case.ignored)),
-        optimizer=case.optimizer.leaving_out(map(rename, case.optimizer.left_out)),
+        optimizer=case.optimizer.leaving_out(map(rename, case.optimizer.set_apart)),
         schedule=tuple(op.renamed(rename) for op in case.schedule),
     )
 

@@ -34,6 +34,7 @@ FEATURES: dict[str, str] = {
     "edge:iadd": "an addition in place, without gradients",
     "edge:attend": "attention of three values of a block",
     "edge:method": "a block that callers call by another method than forward",
+    "edge:adapter": "a low-rank adapter beside a module",
     "edge:alternatives": "a call of one child or another, as the block's path says",
     "edge:no_grad_call": "a block calls a child without gradients",
     "returns:tuple": "a block that returns a tuple",
@@ -67,6 +68,7 @@ FEATURES: dict[str, str] = {
     "freeze:module": "a module frozen from the start",
     "freeze:before_wrap": "frozen before wrapping",
     "freeze:after_wrap": "frozen after wrapping",
+    "freeze:adapted": "a frozen module beside an adapter that is trained",
     "freeze:mixed_group": "frozen and trainable parameters in one wrap group",
     "mesh:1": "one rank",
     "mesh:2": "two ranks",
@@ -112,6 +114,7 @@ FEATURES: dict[str, str] = {
         for feature, meaning in spec.meanings.items()
     },
     "option:ignored": "parameters that fully_shard ignores",
+    "option:added": "modules that are added to the model when it is wrapped already",
     "option:finalize_wait": "finalize_backward() after every backward",
     "option:finalize_async": "finalize_backward(async_op=True) after every backward",
     "option:meta": "wrapped on the meta device",

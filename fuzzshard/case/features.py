@@ -67,6 +67,8 @@ def _options(case: Case) -> Iterator[str]:
     yield from (f"engine:{engine}" for engine in case.engines)
     if case.ignored:
         yield "option:ignored"
+    if case.added:
+        yield "option:added"
     if case.init == "meta":
         yield "option:meta"
     if case.finalize is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from fuzzshard.case.adapters import adapters
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import Alias, Block, Call, join, resolve, value_node, walk
@@ -63,6 +64,8 @@ def edge_features(case: Case, found: Facts) -> Iterator[str]:
                 yield "edge:no_grad_call"
             if _unread_results(case, path, node, set(reads)):
                 yield "edge:unused_output"
+    if any(adapters(case.model)):
+        yield "edge:adapter"
     if len(found.called) < len(found.modules):
         yield "edge:unused_module"
     for call in (op.call for op in case.schedule):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from fuzzshard.case.adapters import adapters
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import modules_below
 from fuzzshard.case.groups import holds_a_member, root_groups
-from fuzzshard.case.paths import is_within
+from fuzzshard.case.paths import is_within, is_within_any
 from fuzzshard.case.tensor_parallel import tensor_dims
 from fuzzshard.parts.engines import specs
 
@@ -58,6 +59,10 @@ def freezing_features(case: Case, found: Facts) -> Iterator[str]:
             kinds.setdefault(owner, set()).add(frozen)
     if any(len(kind) == 2 for kind in kinds.values()):
         yield "freeze:mixed_group"
+    targets = [freeze.target for freeze in case.freezes]
+    for base, *others in adapters(case.model):
+        if is_within_any(base, targets) and not any(is_within_any(p, targets) for p in others):
+            yield "freeze:adapted"
 
 
 def mesh_features(case: Case) -> Iterator[str]:

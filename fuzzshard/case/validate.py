@@ -191,8 +191,8 @@ class Checked(ScheduleState):
         """Whether the last backward reduced gradients over one axis of the mesh only,
         somewhere.
         """
-        self.has_gradients = False
-        """Whether a parameter has a gradient, reduced over all ranks, for certain; only known
+        self.with_gradients = frozenset[str]()
+        """The parameters that have a gradient, reduced over all ranks, for certain; only known
         where losses are scaled.
         """
         self.unscaled = False
@@ -205,7 +205,7 @@ class Checked(ScheduleState):
         taken, op, place = self.taken, self.op, self.index
         super().advance(skipped=skipped)
         if op.aborts or op.replaces_parameters or (op.zeroes_gradients and op.set_to_none):
-            self.has_gradients = False
+            self.with_gradients = frozenset()
         self.unscaled |= op.unscales
         if op.updates or op.replaces_parameters:
             self.unscaled = False
@@ -213,7 +213,7 @@ class Checked(ScheduleState):
             partly = self.off["requires_all_reduce"] & self._wrapped
             self.was_reduced_partly = self.case.mesh.replicate is not None and bool(partly)
             if self.case.optimizer.does("scales") and not self.is_partial:
-                self.has_gradients |= self._brings_gradients(place)
+                self.with_gradients |= self._gradients(place)
             reached = frozenset[int]().union(*(self._reached(each.call.target) for each in taken))
             waiting = {self.roots[i] for i in self._groups_of(self.off["is_last_backward"])}
             self._unfinished = (self._unfinished - reached) | (reached & waiting)
@@ -261,11 +261,12 @@ class Checked(ScheduleState):
     def _reached(self, target: str) -> frozenset[int]:
         return reached_roots(self.case, self.found, target, self.roots)
 
-    def _brings_gradients(self, place: int) -> bool:
+    def _gradients(self, place: int) -> frozenset[str]:
+        """The parameters that a backward brings gradients."""
         try:
-            return bool(arrivals(self.case)[place])
+            return arrivals(self.case)[place]
         except (LookupError, AttributeError):  # a later op names what is not there, as it will say
-            return True
+            return frozenset(self.found.parameters)
 
     def _check_finalize(self, op: Op) -> None:
         """What ``finalize_backward`` is not for (its docstring).
@@ -344,7 +345,9 @@ class Checked(ScheduleState):
         if not self.case.optimizer.does("scales"):
             return
         partly = self.is_partial or ranks_differ(self.case)
-        if not self.has_gradients or partly or self.case.optimizer.left_out:
+        apart = {is_within_any(fqn, self.case.optimizer.set_apart) for fqn in self.with_gradients}
+        lacks = len(apart) < len(self.case.optimizer.each)
+        if lacks or partly or self.case.optimizer.left_out:
             raise InvalidCase(
                 "a step of a GradScaler may have no gradients", "put a backward before it"
             )

@@ -18,6 +18,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.communication import fills_unused
 from fuzzshard.case.dtypes import stored_dtype
 from fuzzshard.case.facts import facts
+from fuzzshard.case.paths import is_within_any
 from fuzzshard.case.schedule_state import ScheduleState, follow
 from fuzzshard.case.sync_flags import UNMANAGED
 from fuzzshard.case.tensor_parallel import tensor_dims
@@ -93,7 +94,13 @@ class _Walk:
         self.sharded = spec_of(engine).applies_groups
         self.tape = Tape(case, self.found, Unwatched())
         self.at = ScheduleState(case)
-        self.stateless = not case.optimizer.does("has_state")
+        parts = {False: set[str](), True: set[str]()}
+        for fqn in self.found.parameters:
+            parts[is_within_any(fqn, case.optimizer.set_apart)].add(fqn)
+        whole = [{*self.found.parameters}] if len(case.optimizer.each) == 1 else parts.values()
+        optimizers = zip(case.optimizer.each.values(), whole, strict=True)
+        self.stateful = [fqns for each, fqns in optimizers if each.does("has_state")]
+        """The parameters of each optimizer whose steps leave a state."""
         self.grads = Known()
         self.unreduced: dict[int | None, set[str]] = {}
         self.state = Known()
@@ -110,8 +117,9 @@ class _Walk:
                 yield from self._zero_grad()
             if op.loads:
                 yield from self._load()
-            if op.updates and not self.stateless:
-                self.state.add(self.grads.within(self.at.optimized))
+            if op.updates:
+                for fqns in self.stateful:
+                    self.state.add(self.grads.within(self.at.optimized & fqns))
             if op.via:
                 if op.via == "dcp":
                     self._initialise()
@@ -183,11 +191,13 @@ class _Walk:
 
         Afterwards it has no gradients either.
         """
-        if self.stateless or self.state.sure or self.grads.within(self.at.optimized).sure:
-            return
-        trainable = self.at.optimized - self.at.frozen
-        doubtful = self.state.maybe or self.grads.within(self.at.optimized).maybe
-        self.state.add(Known(maybe=trainable) if doubtful else Known(trainable))
+        for fqns in self.stateful:
+            held = self.at.optimized & fqns
+            state, grads = self.state.within(held), self.grads.within(held)
+            if state.sure or grads.sure:
+                continue
+            trainable, doubtful = held - self.at.frozen, state.maybe or grads.maybe
+            self.state.add(Known(maybe=trainable) if doubtful else Known(trainable))
 
     def _load(self) -> Iterator[tuple[Lack, int, bool]]:
         op, index = self.at.op, self.at.index
@@ -200,7 +210,7 @@ class _Walk:
         if self.state.all - self.saved.sure:
             yield Lack.SAVED_STATE, index, False
         sets = op.assign or self.case.optimizer.scheduler
-        if sets and self.state.all and not self.stateless:
+        if sets and self.state.all:
             needed = self.at.optimized - self.at.frozen
             if needed - self.state.sure:
                 yield Lack.SAVED_STATE, index, False

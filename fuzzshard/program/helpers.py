@@ -75,11 +75,11 @@ def saving_group():  # of its own: another thread uses it
 """
 
 _ZERO = """
-def zero(model, optimizer):
+def zero(model, *optimizers):
     with torch.no_grad():
         for p in model.parameters():
             p.zero_()
-        for state in optimizer.state.values():
+        for state in (state for each in optimizers for state in each.state.values()):
             for value in state.values():
                 if isinstance(value, torch.Tensor):
                     value.zero_()

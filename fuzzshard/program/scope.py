@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
@@ -118,14 +119,17 @@ class Scope:
             f"        module.path = {path}",
         ]
 
-    def optimizer_line(self, parameters: str, script: Script) -> str:
-        """Make the optimizer, also of no ``parameters``; what the case leaves at torch's default
+    def optimizer_lines(self, parameters: Sequence[str], script: Script) -> list[str]:
+        """Make every optimizer, also of no ``parameters``; what the case leaves at torch's default
         is not said.
         """
-        if self.mixes_kinds and parameters:
-            parameters = f"parameter_groups({parameters})"
-        kind, given = self.case.optimizer.call()
-        return script.optimizer_line(kind, [parameters or "[{'params': []}]", *given], self.names)
+        lines = []
+        for (name, spec), given in zip(self.case.optimizer.each.items(), parameters, strict=True):
+            grouped = f"parameter_groups({given})" if self.mixes_kinds and given else given
+            kind, options = spec.call()
+            arguments = [grouped or "[{'params': []}]", *options]
+            lines.append(f"{name} = {script.optimizer_call(kind, arguments, self.names)}")
+        return lines
 
     def add_param_group_lines(self, target: str, rate: float | None) -> list[str]:
         """Give the optimizer what is at ``target``, with a learning rate of its own or the usual

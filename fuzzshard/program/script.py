@@ -75,9 +75,9 @@ class Script:
         """Return what the user has to call after a backward that synchronises something."""
         return []
 
-    def optimizer_line(self, kind: str, arguments: list[str], names: MeshNames) -> str:
-        """Return the line that makes an optimizer of this kind."""
-        return f"optimizer = {kind}({', '.join(arguments)})"
+    def optimizer_call(self, kind: str, arguments: list[str], names: MeshNames) -> str:
+        """Return the call that makes an optimizer of this kind."""
+        return f"{kind}({', '.join(arguments)})"
 
     def clip_line(self, called: str, arguments: str) -> str:
         """Return its own way to clip the norm of all gradients, if it has one."""

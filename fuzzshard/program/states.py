@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from fuzzshard.model.statements import call_lines
 from fuzzshard.parts.op import Via
 
 if TYPE_CHECKING:
@@ -22,11 +23,12 @@ class States:
     def save(self, via: Via, *, asynchronous: bool) -> list[str]:
         """Save model and optimizer; to a file perhaps while what follows runs."""
         called = self.scope.called
-        scheduler = ", scheduler.state_dict()" if self._is_scheduled else ""
-        copies = [f"saved = copied([{called}.state_dict(), optimizer.state_dict(){scheduler}])"]
+        saved = (called, *self._optimizers, *(["scheduler"] if self._is_scheduled else []))
+        listed = ", ".join(f"{each}.state_dict()" for each in saved)
+        copies = call_lines("saved = copied", [f"[{listed}]"])
         if via == "state_dict":
             return copies
-        states = self._with_scheduler(self._states)
+        states = self._with_scheduler(self._all_states)
         saves = f"dcp.save({states}, {self._where})"
         if asynchronous:
             where = "checkpoint_id=folder, process_group=saving_group()"
@@ -35,10 +37,23 @@ class States:
         return self.scope.either(copies, files)
 
     @property
-    def _states(self) -> str:
-        """Write what is saved; states of an optimizer by name where ranks have stages."""
+    def _optimizers(self) -> tuple[str, ...]:
+        """Return their variables."""
+        return tuple(self.scope.case.optimizer.each)
+
+    @property
+    def _all_states(self) -> str:
+        """Write the states as ``torch.distributed.checkpoint`` takes them: those of optimizers by
+        name where ranks have stages.
+        """
         states = "states_of_stages" if self.scope.engine.in_stages else "states"
-        return f"{states}({self.scope.called}, optimizer)"
+        return f"{states}({self.scope.called}, {self._given})"
+
+    @property
+    def _given(self) -> str:
+        """Write the optimizers as it takes them."""
+        names = ", ".join(self._optimizers)
+        return names if len(self._optimizers) == 1 else f"[{names}]"
 
     @property
     def _where(self) -> str:
@@ -64,14 +79,15 @@ class States:
 
     def _copies(self, renewed: list[str], *, assign: bool, fills: bool = False) -> list[str]:
         """Load copies, or fill the tensors that there are, as ``dcp.load`` does."""
-        scheduler = ", scheduler_state" if self._is_scheduled else ""
+        scheduler = ["scheduler_state"] if self._is_scheduled else []
+        states = {name: f"{name}_state" for name in self._optimizers}
+        into = ", ".join(["model_state", *states.values(), *scheduler])
+        load = "fill_state({0}, {1})" if fills else "{0}.load_state_dict({1})"
         return [
-            f"model_state, optimizer_state{scheduler} = copied(saved)",
+            f"{into} = copied(saved)",
             f"{self.scope.called}.load_state_dict(model_state{', assign=True' if assign else ''})",
             *(renewed if assign else []),
-            "fill_state(optimizer, optimizer_state)"
-            if fills
-            else "optimizer.load_state_dict(optimizer_state)",
+            *(load.format(name, state) for name, state in states.items()),
             *(["scheduler.load_state_dict(scheduler_state)"] if scheduler else []),
         ]
 
@@ -81,14 +97,14 @@ class States:
         The learning rate is no tensor: "Users must call `load_state_dict` on the root module to
         ensure load post-processing and non-tensor data properly propagates" (``dcp.load``).
         """
-        called, states = self.scope.called, self._states
+        called, states = self.scope.called, self._all_states
         state = self._with_scheduler(f"copied({states})" if assign else states)
         set_model = f'set_model_state_dict({called}, state["model"])'
         options = ""
         if self.scope.engine.in_stages:
             options = ", options=StateDictOptions(flatten_optimizer_state_dict=True)"
         set_optimizer = (
-            f'set_optimizer_state_dict({called}, optimizer, state["optimizer"]{options})'
+            f'set_optimizer_state_dict({called}, {self._given}, state["optimizer"]{options})'
         )
         return [
             f"state = {state}",
@@ -112,4 +128,5 @@ class States:
 
     def zero(self) -> list[str]:
         """Zero parameters and the state of the optimizer in place."""
-        return [f"zero({self.scope.called}, optimizer)", *self.scope.event_lines]
+        names = ", ".join([self.scope.called, *self._optimizers])
+        return [f"zero({names})", *self.scope.event_lines]

@@ -15,19 +15,19 @@ _FEW = 3
 
 def optimizer_lines(scope: Scope) -> list[str]:
     """Makes the optimizer, and what changes its learning rate."""
-    lines, parameters = [], scope.trained
+    lines, parameters = [], [scope.trained]
     if names := named_one_by_one(scope):
-        parameters = f"[{', '.join(map(scope.at, names))}]"
-    elif (excluded := _excluded(scope)) and scope.engine.in_stages:
-        named = ", ".join(map(scope.at, excluded))
-        lines = [f"excluded = {{{named}}}"]
-        parameters = f"[p for p in {scope.trained} if p not in excluded]"
-    elif excluded:
-        lines = assignment("excluded", excluded)
-        parameters = "[p for n, p in params.items() if n not in excluded]"
-    own, plain = (
-        [scope.optimizer_line(parameters, script)] for script in (scope.script, Script())
-    )
+        parameters = [f"[{', '.join(map(scope.at, names))}]"]
+    elif excluded := _excluded(scope):
+        variable = "excluded" if scope.case.optimizer.left_out else "apart"
+        lines = assignment(variable, excluded)
+        listed = f"[p for n, p in params.items() if n {{}} {variable}]"
+        if scope.engine.in_stages:
+            lines = [f"{variable} = {{{', '.join(map(scope.at, excluded))}}}"]
+            listed = f"[p for p in {scope.trained} if p {{}} {variable}]"
+        parameters = [listed.format("not in"), listed.format("in")]
+    parameters = parameters[: len(scope.case.optimizer.each)]
+    own, plain = (scope.optimizer_lines(parameters, script) for script in (scope.script, Script()))
     return [
         *lines,
         *scope.for_wrapper(own, plain),
@@ -41,7 +41,7 @@ def _excluded(scope: Scope) -> tuple[str, ...]:
     case = scope.case
 
     def is_excluded(fqn: str) -> bool:
-        return is_within_any(fqn, case.optimizer.left_out)
+        return is_within_any(fqn, case.optimizer.set_apart)
 
     if not scope.has_flat_parameters:
         return tuple(fqn for fqn in facts(case).parameters if is_excluded(fqn))
@@ -54,10 +54,10 @@ def _excluded(scope: Scope) -> tuple[str, ...]:
 
 
 def named_one_by_one(scope: Scope) -> list[str]:
-    """The parameters that the optimizer gets, where a script can name all of them; empty
+    """The parameters that the only optimizer gets, where a script can name all of them; empty
     elsewhere.
     """
-    excluded = set(_excluded(scope))
+    excluded = set(_excluded(scope)) if scope.case.optimizer.left_out else None
     listed = scope.has_flat_parameters or scope.engine.in_stages
     if not scope.aim.seeded or not excluded or listed:
         return []
@@ -76,6 +76,6 @@ def made_by_saves(case: Case, name: str) -> float | None:
 
 
 def uses_parameters(scope: Scope) -> bool:
-    """Whether the optimizer is made of a dict of named parameters."""
-    left_out = scope.case.optimizer.left_out
-    return bool(left_out) and not scope.engine.in_stages and not named_one_by_one(scope)
+    """Whether optimizers are made of a dict of named parameters."""
+    apart = scope.case.optimizer.set_apart
+    return bool(apart) and not scope.engine.in_stages and not named_one_by_one(scope)

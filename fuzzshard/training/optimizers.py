@@ -1,4 +1,4 @@
-"""The optimizer of a case, and what changes its learning rate."""
+"""The optimizers of a case, and what changes their learning rate."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from fuzzshard.engines.base import Engine
 
 
 class Made(NamedTuple):
-    """An optimizer with its scheduler and its scaler of losses, if it has them."""
+    """An optimizer with the second one, its scheduler and its scaler of losses, if it has them."""
 
     optimizer: torch.optim.Optimizer
+    second: torch.optim.Optimizer | None
     scheduler: LRScheduler | None
     scaler: torch.amp.GradScaler | None
 
 
 def make_optimizer(case: Case, engine: Engine) -> Made:
-    """The optimizer of ``case`` over the parameters of ``engine``, frozen ones included, excluded
-    ones not.
+    """The optimizer of ``case`` over the parameters of ``engine``, frozen ones included; what is
+    set apart goes to the second one, if there is one.
     """
-    left_out, scope = case.optimizer.left_out, engine.scope
-    parameters = [
-        parameter
-        for fqn, parameter in engine.optimized().items()
-        if not is_within_any(fqn, left_out)
-    ]
-    line = scope.optimizer_line("parameters" if parameters else "", scope.script)
-    lines = [line, *scope.scheduler_lines(), *scope.scaler_lines()]
-    made = engine.execute(lines, parameters=parameters)
-    return Made(made["optimizer"], made.get("scheduler"), made.get("scaler"))
+    scope, kept, apart = engine.scope, list[torch.Tensor](), list[torch.Tensor]()
+    for fqn, parameter in engine.optimized().items():
+        (apart if is_within_any(fqn, case.optimizer.set_apart) else kept).append(parameter)
+    given = {"parameters": kept, "apart": apart}
+    names = [name if held else "" for name, held in given.items()]
+    lines = scope.optimizer_lines(names[: len(case.optimizer.each)], scope.script)
+    lines += [*scope.scheduler_lines(), *scope.scaler_lines()]
+    made = engine.execute(lines, **given)
+    return Made(made["optimizer"], made.get("second"), made.get("scheduler"), made.get("scaler"))

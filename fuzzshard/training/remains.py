@@ -91,7 +91,8 @@ def remains(trainer: Trainer, hooks: Mapping[str, int]) -> Remains:
     groups = engine.group_states()
     layouts = {}
     for fqn, parameter in engine.optimized().items():
-        for kind, state in trainer.optimizer.state.get(parameter, {}).items():
+        held = [each.state.get(parameter, {}) for each in trainer.optimizers]
+        for kind, state in (pair for states in held for pair in states.items()):
             if isinstance(state, torch.Tensor) and _is_like(state, parameter):
                 layouts[f"{kind} of {fqn}"] = (layout(state), layout(parameter))
         if (

@@ -77,13 +77,13 @@ def original_errors() -> Iterator[None]:
 
 
 def optimizer_states(trainer: Trainer) -> Iterator[tuple[str, torch.Tensor | None]]:
-    """The state that the optimizer has of every parameter it holds, or None; by parameter and
+    """The state that an optimizer has of every parameter it holds, or None; by parameter and
     name.
     """
-    optimizer = trainer.engine.local_optimizer(trainer.optimizer)
-    names = trainer.case.optimizer.states
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    for fqn, parameter in trainer.engine.trained.items():
-        if id(parameter) in held:
-            state = optimizer.state.get(parameter, {})
-            yield from ((f"{name} of {fqn}", state.get(name)) for name in names)
+    for whole, spec in zip(trainer.optimizers, trainer.case.optimizer.each.values(), strict=True):
+        optimizer = trainer.engine.local_optimizer(whole)
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        for fqn, parameter in trainer.engine.trained.items():
+            if id(parameter) in held:
+                state = optimizer.state.get(parameter, {})
+                yield from ((f"{name} of {fqn}", state.get(name)) for name in spec.states)

@@ -73,7 +73,7 @@ class Trainer:
     def make_optimizer(self) -> None:
         """Makes the optimizer and what goes with it, also when parameters were replaced."""
         self.made = make_optimizer(self.case, self.engine)
-        self.optimizer = self.made.optimizer
+        self.optimizers = [each for each in self.made[:2] if each is not None]
 
     def run(self, on_op: OnOp | None = None) -> None:
         """Runs the whole schedule; ``on_op`` is called with the index of each op before it
@@ -129,11 +129,11 @@ class Trainer:
         with original_errors():
             states.keep(self.engine.execute(lines, **variables))
 
-    def _renewed(self) -> tuple[torch.optim.Optimizer, LRScheduler | None]:
-        """Make the optimizer of parameters that were replaced, and its scheduler."""
+    def _renewed(self) -> tuple[torch.optim.Optimizer | LRScheduler | None, ...]:
+        """Make the optimizers of parameters that were replaced, and the scheduler."""
         self.engine.take_parameters()
         self.make_optimizer()
-        return self.made.optimizer, self.made.scheduler
+        return *self.optimizers, self.made.scheduler
 
     def forward(self, index: int, op: Call) -> None:
         """Runs a forward, and keeps its loss; or leaves it to its backward, or to the last one of

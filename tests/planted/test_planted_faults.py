@@ -127,6 +127,7 @@ ADAM = Optimizer(kind="adam")
 HOOKED = RegisterParameterHook(hook="post_accumulate_grad_hook", target="a.bias")
 STEPPING = RegisterParameterHook(hook="step_in_backward", scale=0.125, target="a.bias")
 MUON = Optimizer(kind="muon", exclude=("a.bias", "b.bias"))
+BESIDE = msgspec.structs.replace(MUON, beside="adamw")
 HALVED = Optimizer(lr_scheduler="step_lr")
 AGAIN_AT = TWO_STEPS.index(AGAIN)
 LOAD_AT = 6
@@ -465,6 +466,12 @@ DIVERGENCES = {
     ),
     "orthogonalizes_shards": Planted(
         make_case(optimizer=MUON), f"{DIVERGED}/parameter", STEP_AT, "a.weight"
+    ),
+    "checkpoints_have_one_optimizer": Planted(
+        make_case(schedule=resuming("dcp", "zero"), optimizer=BESIDE, engines=("fully_shard",)),
+        f"{DIVERGED}/resume",
+        LOAD_AT,
+        "exp_avg of b.bias",
     ),
     "steps_with_the_first_rate": Planted(
         make_case(schedule=TWO_STEPS, optimizer=HALVED),
@@ -907,7 +914,7 @@ def test_a_fault_of_one_moment_shows_where_a_call_comes_at_that_moment_only(
     "fault",
     [
         *("minimizes_shards", "rmsprop_goes_too_far", "orthogonalizes_shards"),
-        *("steps_with_the_first_rate", "rate_not_loaded"),
+        *("steps_with_the_first_rate", "rate_not_loaded", "checkpoints_have_one_optimizer"),
         *("shards_stay_scaled", "infinite_shards_are_stepped"),
     ],
 )

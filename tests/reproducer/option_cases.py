@@ -136,7 +136,9 @@ STATES = replace(
         LoadState(assign=True),
         *STEP,
     ),
-    optimizer=Optimizer(kind="adam", lr=0.01, lr_scheduler="step_lr"),
+    optimizer=Optimizer(
+        kind="adam", lr=0.01, lr_scheduler="step_lr", exclude=("linear1",), beside="adamw"
+    ),
 )
 AVERAGED = replace(
     SMALL,

@@ -126,6 +126,12 @@ STATES = {
         )
         for scale in ("finite", "infinite")
     },
+    "two optimizers with one GradScaler": bounded(
+        None,
+        (FORWARD, BACKWARD, Unscale(), STEP),
+        optimizer=Optimizer(exclude=("a",), beside="sgd", grad_scaler="infinite"),
+        engines=("fully_shard", "ddp"),
+    ),
     "double precision after wrapping": bitwise(
         None, (Cast(dtype="float64"), *TWO_STEPS), wrap=groups(ROOT), engines=("fully_shard",)
     ),

@@ -237,6 +237,12 @@ OPTIONS = {
     },
     "adafactor": bitwise(optimizer=Optimizer(kind="adafactor", lr=0.01), engines=("ddp",)),
     "muon": bounded(optimizer=Optimizer(kind="muon", exclude=("a.bias", "b.bias"))),
+    "muon beside adamw": bounded(
+        optimizer=Optimizer(kind="muon", lr=0.01, exclude=("a.bias", "b.bias"), beside="adamw")
+    ),
+    "sgd beside adamw, of flat parameters too": bounded(
+        optimizer=Optimizer(exclude=("a",), beside="adamw"), engines=("fully_shard", "fsdp1")
+    ),
     "double precision": bitwise(dtype="float64"),
     "double precision on four ranks": bounded(mesh=4, dtype="float64"),
     "dyadic values": bitwise(values="dyadic"),

@@ -57,7 +57,7 @@ EXTENSION_FEATURES = frozenset(
             "optimizer:step_lr",
             "optimizer:cosine_annealing_lr",
             "optimizer:one_cycle_lr",
-            *("optimizer:scaled", "optimizer:skipped", "optimizer:muon"),
+            *("optimizer:scaled", "optimizer:skipped", "optimizer:muon", "optimizer:second"),
         ),
         "loss:gradient_penalty",
         *("returns:list", "returns:namedtuple", "returns:dataclass"),

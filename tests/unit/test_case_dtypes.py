@@ -233,6 +233,19 @@ def test_muon_gets_no_vectors() -> None:
         validate(make_case(optimizer=Optimizer(kind="muon", exclude=("a.bias",))), 2)
 
 
+def test_a_second_optimizer_gets_what_the_first_does_not() -> None:
+    both = Optimizer(kind="muon", exclude=("a.bias", "b.bias"), beside="adamw")
+    validate(make_case(optimizer=both), 2)
+    assert both.step_lines() == ["optimizer.step()", "second.step()"]
+    scaled = replace(both, grad_scaler="finite")
+    assert scaled.step_lines() == [
+        *("scaler.step(optimizer)", "scaler.step(second)", "scaler.update()")
+    ]
+    assert both.leaving_out(()).beside is None
+    with pytest.raises(InvalidCase, match="the second optimizer has no parameters"):
+        validate(make_case(optimizer=Optimizer(beside="adamw")), 2)
+
+
 def test_a_penalty_needs_an_input_with_gradients() -> None:
     case = make_case(loss="gradient_penalty")
     validate(case, 2)

@@ -60,6 +60,7 @@ CAST = Exclusion(
     "parameters are cast: DDP's buckets have the dtypes that they had at construction",
     _CONSTRUCTION,
 )
+ADDED = Exclusion("modules are added to the model after it was wrapped", _CONSTRUCTION)
 AROUND_THE_WRAPPER = Exclusion("a forward does not go through the DDP wrapper", _SYNC_POINTS)
 PARTIAL_FLAG = Exclusion("a flag for some modules only, which no_sync() cannot express", _NO_SYNC)
 SWITCHED = Exclusion(
@@ -131,6 +132,8 @@ def not_applicable(case: Case, *, built_by_forward: bool = False) -> Exclusion |
     if (reason := ddp_options.not_covered(case, replicate=built_by_forward)) is not None:
         return reason
     built = not built_by_forward
+    if case.added:
+        return ADDED
     if any(op.factor is not None for op in case.schedule):
         return DIVIDE_FACTOR
     if some_fill_unused(case):

@@ -77,7 +77,8 @@ class ExpertParallelScript(FullyShardScript):
         if not of_experts(case, group):
             return []
         ranks = (each.mesh.replicate or 1 for each in case.on_meshes)
-        return dividing(module, case.mesh.data_size, ranks)
+        later = (op.factor for op in case.schedule if op.factor is not None)
+        return dividing(module, case.mesh.data_size, ranks, later)
 
 
 SCRIPT = ExpertParallelScript()

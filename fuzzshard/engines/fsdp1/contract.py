@@ -103,6 +103,13 @@ def _options(case: Case) -> Iterator[Exclusion]:
         )
     if has_other_graph_without_rows(case, units(case)):
         yield OTHER_GRAPH_ON_ONE_RANK
+    if case.added:
+        yield Exclusion(
+            "modules are added to the model after it was wrapped",
+            "_flat_param.py, FlatParamHandle: the parameters that a unit has when it is "
+            "constructed are 'flattened and concatenated to construct the flat parameter'; it "
+            "says nothing of others",
+        )
     if case.mesh.tensor is not None:
         yield Exclusion("a tensor-parallel axis, which is fully_shard's", _OURS)
     if LOSSES[case.loss].differentiates_twice:
@@ -172,7 +179,7 @@ def _model(case: Case) -> Iterator[Exclusion]:
         for freeze in case.freezes:
             if freeze.after_wrap and splits_a_unit(case, freeze.target):
                 yield Exclusion("a freeze of a part of a flat parameter", _FREEZING)
-        for path in (*case.optimizer.left_out, *(op.adds for op in case.schedule if op.adds)):
+        for path in (*case.optimizer.set_apart, *(op.adds for op in case.schedule if op.adds)):
             if splits_a_unit(case, path):
                 yield Exclusion(
                     "an optimizer that gets a part of a flat parameter",

@@ -12,6 +12,7 @@ from fuzzshard.model.statements import assignment, at, call_lines
 from fuzzshard.parts.options.communication import WORDS
 from fuzzshard.parts.options.wrap_group import When
 from fuzzshard.program.script import Script
+from fuzzshard.program.setup import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +25,11 @@ if TYPE_CHECKING:
 def _wrap_lines(script: FullyShardScript, case: Case, model: str) -> list[str]:
     """The ``fully_shard`` calls, and the calls on what they make."""
     lines, ignored = [], []
-    if case.ignored:
+    if case.added:
+        for place in (place_of(case, model, path) for path in case.added):
+            lines += [f"added.append({place})", f"del {place}"]
+        lines = ["added = []  # to the model when it is wrapped", *lines]
+    elif case.ignored:
         names = [fqn for fqn, owner in facts(case).owners.items() if owner is None]
         lines += [*assignment("ignored_names", names)]
         lines.append(f"ignored = {{{model}.get_parameter(name) for name in ignored_names}}")
@@ -108,6 +113,8 @@ class FullyShardScript(Script):
     @override
     def wrap_lines(self, case: Case, model: str, names: MeshNames, *, seeds: bool) -> list[str]:
         lines = _wrap_lines(self, case, model)
+        places = [place_of(case, model, path) for path in case.added]
+        lines += [f"{place} = added[{index}]" for index, place in enumerate(places)]
         if case.init == "meta":
             lines.append(f"materialize({model}{', seed' if seeds else ''})")
         return lines + ([f'{model}.compile(backend="{case.compile}")'] if case.compile else [])

@@ -37,7 +37,7 @@ def not_applicable(case: Case) -> Exclusion | None:
         return SAVED
     if case.dtypes or case.tensor_parallel:
         return KINDS
-    left_out = case.optimizer.left_out
-    if all(is_within_any(fqn, left_out) for fqn in facts(case).parameters):
+    set_apart = case.optimizer.set_apart
+    if all(is_within_any(fqn, set_apart) for fqn in facts(case).parameters):
         return EMPTY
     return contract.not_applicable(case)

@@ -21,11 +21,11 @@ class ZeroRedundancyScript(DDPScript):
     }
 
     @override
-    def optimizer_line(self, kind: str, arguments: list[str], names: MeshNames) -> str:
+    def optimizer_call(self, kind: str, arguments: list[str], names: MeshNames) -> str:
         parameters, *options = arguments
         group = [] if names.flat else [names.process_group]
         own = ", ".join([parameters, f"optimizer_class={kind}", *group, *options])
-        return f"optimizer = ZeroRedundancyOptimizer({own})"
+        return f"ZeroRedundancyOptimizer({own})"
 
 
 SCRIPT = ZeroRedundancyScript()

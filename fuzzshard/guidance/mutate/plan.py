@@ -118,7 +118,7 @@ def exclude(rng: Random, case: Case, other: Case) -> Case | None:
     """Something that ``fully_shard`` ignores, or that the optimizer does not get."""
     path = some_parameter(rng, case)
     if rng.random() < 0.5:
-        return replace(case, ignored=(path,))
+        return replace(case, ignored=(path,), ignored_by=rng.choice(("argument", "adding")))
     return replace(case, optimizer=case.optimizer.leaving_out((path,)))
 
 

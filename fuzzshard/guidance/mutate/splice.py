@@ -41,6 +41,7 @@ def splice_plan(rng: Random, case: Case, other: Case) -> Case | None:
             "freezes",
             "mesh",
             "ignored",
+            "ignored_by",
             "engines",
             "init",
             "relation",

@@ -29,7 +29,7 @@ class AddParamGroup(op.Op, tag="add_param_group", frozen=True, kw_only=True):
             5,
             107,
             needs=("exclude", "several_steps"),
-            excludes=("save_load", "lr_scheduler"),
+            excludes=("save_load", "lr_scheduler", "second_optimizer"),
         ),
     )
 

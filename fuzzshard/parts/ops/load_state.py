@@ -47,7 +47,8 @@ class LoadState(op.Op, tag="load_state", frozen=True, kw_only=True):
 
     @override
     def run(self, trainer: op.Trainer, index: int) -> None:
-        states, renewed = trainer.engine.scope.states, ["optimizer, scheduler = renewed()"]
+        variables = ", ".join([*trainer.case.optimizer.each, "scheduler"])
+        states, renewed = trainer.engine.scope.states, [f"{variables} = renewed()"]
         trainer.execute(states.load(trainer.at.saved, renewed, assign=self.assign))
         if self.assign:
             trainer.forget_tensors()

@@ -73,16 +73,19 @@ class SetDivideFactor(op.Op, tag="set_divide_factor", frozen=True, kw_only=True)
         yield (cls(factor=factor, target=below.target, recurse=below.recurse),)
 
 
-def dividing(module: str, factor: float, ranks: Iterable[int]) -> list[str]:
-    """Return the lines that divide by ``factor`` what ``module`` sums over so many ``ranks``, of
-    each mesh that it comes to lie on.
+def dividing(
+    module: str, factor: float, ranks: Iterable[int], later: Iterable[float] = ()
+) -> list[str]:
+    """Return the lines that divide by ``factor``, and by what is set ``later``, what ``module``
+    sums over so many ``ranks``, of each mesh that it comes to lie on.
 
     torch reduce-scatters with ``PREMUL_SUM``, which gloo does not have, for factors other than the
     number of ranks; one rank has no reduce-scatter (``_get_gradient_divide_factors`` in
     torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py).
     """
     lines = [f"{module}.set_gradient_divide_factor({factor})"]
-    if any(1 < size != factor for size in ranks):
+    factors = (factor, *later)
+    if any(1 < size != each for size in ranks for each in factors):
         lines.append('if device == "cpu":  # gloo cannot multiply while it adds')
         lines.append(f"    {module}.set_force_sum_reduction_for_comms(True)")
     return lines

@@ -44,7 +44,7 @@ class Unscale(op.Op, tag="unscale", frozen=True, kw_only=True):
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:
-        return [self.says]
+        return [f"scaler.unscale_({name})" for name in scope.case.optimizer.each]
 
     @classmethod
     @override

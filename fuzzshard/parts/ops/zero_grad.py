@@ -27,7 +27,8 @@ class ZeroGrad(op.Op, tag="zero_grad", frozen=True, kw_only=True):
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:
-        return [f"optimizer.zero_grad({'' if self.set_to_none else 'set_to_none=False'})"]
+        given = "" if self.set_to_none else "set_to_none=False"
+        return [f"{name}.zero_grad({given})" for name in scope.case.optimizer.each]
 
     @classmethod
     @override

@@ -59,6 +59,7 @@ class Optimizer(WithOptions["OptimizerOption", Trait], frozen=True, kw_only=True
     maximize: bool = False
     lr_scheduler: Literal["step_lr", "cosine_annealing_lr", "one_cycle_lr"] | None = None
     grad_scaler: Literal["finite", "infinite"] | None = None
+    beside: Literal["sgd", "adamw"] | None = None
 
     @property
     def title(self) -> str:
@@ -66,9 +67,23 @@ class Optimizer(WithOptions["OptimizerOption", Trait], frozen=True, kw_only=True
         return str(getattr(self, self.named_by))
 
     @property
+    def each(self) -> dict[str, Optimizer]:
+        """By the variables of a script, it and the second optimizer beside it, if it has one."""
+        first = replace(self, beside=None)
+        if self.beside is None:
+            return {"optimizer": first}
+        second = Optimizer(kind=self.beside, lr=self.lr, weight_decay=self.weight_decay)
+        return {"optimizer": first, "second": second}
+
+    def does(self, trait: Trait) -> bool:
+        """Whether it or the second one does so."""
+        return any(WithOptions.does(each, trait) for each in self.each.values())
+
+    @property
     def states(self) -> tuple[str, ...]:
-        """The names of what it keeps for a parameter."""
-        return tuple(name for option, value in self.told() for name in option.states(value))
+        """The names of what is kept for a parameter."""
+        told = (pair for each in self.each.values() for pair in each.told())
+        return tuple(dict.fromkeys(name for o, value in told for name in o.states(value)))
 
     @property
     def scheduler(self) -> str:
@@ -82,8 +97,8 @@ class Optimizer(WithOptions["OptimizerOption", Trait], frozen=True, kw_only=True
 
     def step_lines(self) -> list[str]:
         """Return the statements of a step."""
-        scaled = ["scaler.step(optimizer)", *self._updates()] if self.scaler else []
-        steps = scaled or ["optimizer.step()"]
+        scaled = [*(f"scaler.step({name})" for name in self.each), *self._updates()]
+        steps = scaled if self.scaler else [f"{name}.step()" for name in self.each]
         for around in (around for o, value in self.told() if (around := o.around(value))):
             steps = [f"with {around}:", *(f"    {line}" for line in steps)]
         return [*steps, *(["scheduler.step()"] if self.scheduler else [])]
@@ -99,14 +114,20 @@ class Optimizer(WithOptions["OptimizerOption", Trait], frozen=True, kw_only=True
         return {"eta": rate, "mu": 1.0, "mu_product": 1.0}.get(state, 0.0)
 
     @property
-    def left_out(self) -> tuple[str, ...]:
-        """The modules or parameters that it does not get."""
+    def set_apart(self) -> tuple[str, ...]:
+        """The modules or parameters that it does not get; the second one does."""
         return tuple(path for option, paths in self.told() if option.leaves_out for path in paths)
 
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The modules or parameters that no optimizer gets."""
+        return () if self.beside else self.set_apart
+
     def leaving_out(self, paths: Iterable[str]) -> Optimizer:
-        """Return it without these, and with all others."""
-        named = {option.name: tuple(paths) for option in OPTIMIZER_OPTIONS if option.leaves_out}
-        return replace(self, **named)
+        """Return it without these, and with all others; a second one must get something."""
+        paths = tuple(paths)
+        named = {option.name: paths for option in OPTIMIZER_OPTIONS if option.leaves_out}
+        return replace(self, **named, beside=self.beside if paths else None)
 
     def for_matrices(self, shapes: Mapping[str, Sequence[int]]) -> Optimizer:
         """Return it without parameters that are no matrices, and without what optimizers of

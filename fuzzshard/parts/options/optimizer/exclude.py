@@ -12,7 +12,7 @@ from fuzzshard.parts.options.optimizer import OptimizerOption
 class Exclude(OptimizerOption):
     """Modules or parameters that the optimizer does not get."""
 
-    name, extension = "exclude", Choice("exclude", 10, 1)
+    name, extension = "exclude", Choice("exclude", 10, 1, needed_by=("second_optimizer",))
     leaves_out = True
     meanings = {"optimizer:exclude": "an optimizer that does not get all parameters"}
 
