@@ -584,6 +584,16 @@ DIVERGENCES = {
         AGAIN_AT,
         "output 0 of the root",
     ),
+    "trains_what_was_gathered": Planted(
+        make_case(
+            schedule=ONE_STEP,
+            wrap=(WrapGroup(modules=(ROOT,), all_gather_extension="float8"),),
+            inputs=PLAIN,
+        ),
+        f"{DIVERGED}/parameter",
+        STEP_AT,
+        "a.bias",
+    ),
     "other_dim_wrong_gradient": Planted(
         make_case(
             chain(a=Linear(out=4), b=Linear(out=2)),
@@ -934,6 +944,14 @@ def test_a_fault_of_a_loss_shows_where_a_case_has_that_loss_only(
 def test_a_fault_of_an_op_shows_where_a_case_has_it_only(faulty: Faulty, fault: str) -> None:
     case = DIVERGENCES[fault].case
     assert faulty(fault, msgspec.structs.replace(case, schedule=ONE_STEP)).status is Status.PASS
+
+
+def test_a_fault_of_what_is_rounded_shows_where_something_is(faulty: Faulty) -> None:
+    case = DIVERGENCES["trains_what_was_gathered"].case
+    (group,) = case.wrap
+    exact = msgspec.structs.replace(group, all_gather_extension="negated")
+    case = msgspec.structs.replace(case, wrap=(exact,))
+    assert faulty("trains_what_was_gathered", case).status is Status.PASS
 
 
 def test_a_rank_that_raises_is_named_and_its_peer_shows_where_it_waits() -> None:

@@ -244,6 +244,7 @@ def test_what_a_schedule_does_is_seen(schedule, feature):
         ({"offload": "unpinned"}, {"offload:unpinned"}),
         ({"shard_dim": "last"}, {"shard:last"}),
         ({"all_gather_extension": "negated"}, {"all_gather:negated"}),
+        ({"all_gather_extension": "float8"}, {"all_gather:float8"}),
         ({"forward_prefetch": ("b",)}, {"prefetch:forward"}),
         (
             {"precision": Precision(param="bfloat16", cast_inputs=False)},
