@@ -20,7 +20,7 @@ def parameter_groups(parameters):  # foreach refuses lists that mix meshes, dtyp
 """
 
 _CLIP_GRAD_NORM = """
-def clip_grad_norm(parameters, max_norm, norm_type):  # the norm of the norms of all kinds
+def clip_grad_norm(parameters, max_norm, norm_type, error_if_nonfinite=False):  # of all kinds
     kinds, norms = {}, []
     for p in parameters:
         if p.grad is not None:
@@ -28,7 +28,10 @@ def clip_grad_norm(parameters, max_norm, norm_type):  # the norm of the norms of
     for kind in kinds.values():
         norm = torch.nn.utils.get_total_norm([p.grad.to(device) for p in kind], norm_type)
         norms.append(norm.full_tensor() if isinstance(norm, DTensor) else norm)
-    total = torch.linalg.vector_norm(torch.stack(norms), float(norm_type)) if norms else 0.0
+    norms = torch.stack(norms) if norms else torch.zeros(1)
+    total = torch.linalg.vector_norm(norms, float(norm_type))  # the norm of the norms
+    if error_if_nonfinite and not total.isfinite():
+        raise RuntimeError("the norm is non-finite")
     for kind in kinds.values():
         torch.nn.utils.clip_grads_with_norm_(kind, max_norm, total)
 """
