@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, EngineName, Freeze, Inputs, Mesh, Tie, WrapGroup
+from fuzzshard.case.dtypes import has_precision
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block, has_alias, walk
 from fuzzshard.case.needs import needs_cpu
@@ -165,11 +166,13 @@ def _loss(tape: Tape, *, exact: bool) -> str:
 
 
 def _with_late_loss(case: Case, swarm: Swarm, given: Given) -> Case:
-    """``case`` with a loss that few cases can have, if the swarm wants that and it is one."""
+    """``case`` with a loss that few cases can have, if the swarm wants that and it is one.
+
+    No engine with mixed precision goes through a backward twice.
+    """
     for loss in LOSSES.values():
-        runs = any(
-            s.differentiates_twice or not loss.differentiates_twice for s in specs(case.engines)
-        )
+        twice = any(s.differentiates_twice for s in specs(case.engines))
+        runs = not loss.differentiates_twice or (twice and not has_precision(case))
         if loss.extension and loss.extension.name in swarm and runs:
             changed = replace(case, loss=loss.name)
             if loss.differentiates_twice and not given.inputs:

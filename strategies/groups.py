@@ -13,6 +13,7 @@ from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.communication import Told
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.groups import root_groups
+from fuzzshard.parts.engines import specs
 from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
@@ -37,6 +38,11 @@ class DrawingGroups:
     def told(self, wrap: Sequence[WrapGroup], index: int) -> Told:
         """Return one group of a plan as its options see it."""
         return Told(replace(self.case, wrap=tuple(wrap)), self.found, index)
+
+    @property
+    def applies_groups(self) -> bool:
+        """Whether some engine of the case does what groups are told."""
+        return any(spec.applies_groups for spec in specs(self.case.engines))
 
     @functools.cached_property
     def roots(self) -> tuple[int, ...]:

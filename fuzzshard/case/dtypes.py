@@ -43,9 +43,22 @@ def policies(case: Case) -> tuple[Precision | None, ...]:
     return tuple(group.policy for group in case.wrap)
 
 
+def roundings(case: Case, found: Facts) -> Mapping[str, str]:
+    """By parameter what modules compute with in its place, as an expression of it, ``p``; no entry
+    where that is the parameter, but for mixed precision.
+    """
+    if model_policy(case) is not None:
+        return {}
+    texts = {f: case.wrap[o].rounding() for f, o in found.owners.items() if o is not None}
+    return {fqn: text for fqn, text in texts.items() if text}
+
+
 def has_precision(case: Case) -> bool:
-    """Whether some group of the case has a policy of mixed precision."""
-    return any(policy is not None for policy in policies(case))
+    """Whether modules compute with something else than the trained parameters, as groups or an
+    engine are told: some have a policy of mixed precision, or gather rounded values.
+    """
+    rounds = any(group.rounding() for group in case.wrap)
+    return rounds or any(policy is not None for policy in policies(case))
 
 
 def casts(case: Case) -> Mapping[str, Casts]:

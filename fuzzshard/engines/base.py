@@ -18,6 +18,7 @@ from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Block
 from fuzzshard.engines.fully_shard.state import GroupState
 from fuzzshard.engines.mesh import RankMesh, rank_mesh
+from fuzzshard.engines.rounding import rounding_functions
 from fuzzshard.model.build import build_model
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.engines import spec_of
@@ -85,6 +86,7 @@ class Engine(abc.ABC):
         self.mesh = mesh
         self.dtype = dtype
         self.facts: Facts = facts(case)
+        self.roundings = rounding_functions(case, self.facts)
         spec, names = spec_of(self.name), MeshNames(case, within=True)
         called = script_of(self.name).variable
         self.scope = Scope(case, spec, called, "model", names)

@@ -28,6 +28,7 @@ from fuzzshard.case.dtypes import (
 from fuzzshard.case.facts import Facts
 from fuzzshard.engines.base import DTYPES
 from fuzzshard.engines.nested import map_tensors
+from fuzzshard.engines.rounding import Rounding, rounding_functions
 
 
 class ParameterDtypes(NamedTuple):
@@ -37,12 +38,14 @@ class ParameterDtypes(NamedTuple):
     reduced in, each only where a policy names one. With ``follow_parameters`` a gradient without
     an entry is reduced in the dtype of its trained parameter, and what arrives for one in a
     narrower dtype is cast at once: "the autograd engine casts incoming gradients" to
-    ``torch.Tensor.grad_dtype``. Without, it is reduced in the dtype that it has.
+    ``torch.Tensor.grad_dtype``. Without, it is reduced in the dtype that it has. ``roundings`` are
+    of parameters whose values are rounded before they are cast.
     """
 
     computing: Mapping[str, torch.dtype]
     reduce: Mapping[str, torch.dtype]
     follow_parameters: bool
+    roundings: Mapping[str, Rounding]
 
 
 def parameter_dtypes(case: Case, found: Facts) -> ParameterDtypes:
@@ -62,6 +65,7 @@ def parameter_dtypes(case: Case, found: Facts) -> ParameterDtypes:
             if policy and (dtype := policy.dtype_of("gradients"))
         },
         reductions_follow_parameters(case),
+        rounding_functions(case, found),
     )
 
 
@@ -75,10 +79,13 @@ class MasterWeights:
 
     def __init__(self, model: nn.Module, policy: ParameterDtypes) -> None:
         self.leaves: dict[str, nn.Parameter] = {}
+        self.shake = 0.0
+        """By how much of itself what is rounded changes then (:func:`shake`)."""
         self._policy = policy
         self._copied: dict[str, tuple[int, int]] = {}
-        cast = policy.computing.keys() | (policy.reduce.keys() if policy.follow_parameters else ())
-        by_parameter = {model.get_parameter(fqn): fqn for fqn in sorted(cast)}
+        others = policy.computing.keys() | policy.roundings.keys()
+        others |= policy.reduce.keys() if policy.follow_parameters else set()
+        by_parameter = {model.get_parameter(fqn): fqn for fqn in sorted(others)}
         self._places: list[tuple[nn.Module, str, str]] = [
             (module, name, by_parameter[parameter])
             for module in model.modules()
@@ -117,18 +124,19 @@ class MasterWeights:
         """
         dtype = self._policy.computing.get(fqn, master.dtype)
         gradient = self._arriving(fqn, dtype, master.dtype)
-        if master.dtype == dtype == gradient:
+        if master.dtype == dtype == gradient and fqn not in self._policy.roundings:
             self.leaves.pop(fqn, None)
             return master
         leaf = self.leaves.get(fqn)
         state = (master.data_ptr(), master._version)
-        if leaf is None:
-            leaf = self.leaves[fqn] = nn.Parameter(master.detach().to(dtype, copy=True))
+        if leaf is None or leaf.dtype != dtype:
+            self._copied.pop(fqn, None)
+            leaf = self.leaves[fqn] = nn.Parameter(torch.empty_like(master, dtype=dtype))
             if gradient != dtype:
                 leaf.grad_dtype = gradient
-        elif self._copied[fqn] != state:
+        if self._copied.get(fqn) != state:
             with torch.no_grad():
-                self.rewrite(leaf, master)
+                self._rewrite(leaf, fqn, master)
         self._copied[fqn] = state
         leaf.requires_grad_(master.requires_grad)
         return leaf
@@ -146,9 +154,20 @@ class MasterWeights:
         due = self._policy.reduce.get(fqn, trained)
         return None if due.itemsize > dtype.itemsize else due
 
-    def rewrite(self, leaf: nn.Parameter, master: nn.Parameter) -> None:
-        """Rounds what training has made of ``master`` to the dtype of its copy."""
-        leaf.copy_(master)
+    def _rewrite(self, leaf: nn.Parameter, fqn: str, master: nn.Parameter) -> None:
+        """Rounds what training has made of ``master`` to the values and the dtype of its copy."""
+        rounding = self._policy.roundings.get(fqn)
+        leaf.copy_(master if rounding is None else rounding(master))
+        if rounding is not None:
+            shake(leaf, self.shake)
+
+
+@torch.no_grad()
+def shake(parameter: torch.Tensor, size: float) -> None:
+    """Multiplies the elements by 1 + ``size`` and 1 - ``size`` in turn."""
+    factors = torch.full_like(parameter, size).flatten()
+    factors[::2] *= -1
+    parameter.mul_(1 + factors.view_as(parameter))
 
 
 def accumulates_in_reduce_dtype(case: Case) -> bool:

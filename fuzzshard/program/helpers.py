@@ -22,7 +22,7 @@ def parameter_groups(parameters):  # foreach refuses lists that mix meshes, dtyp
 """
 
 _CLIP_GRAD_NORM = """
-def clip_grad_norm(parameters, max_norm, norm_type, stages=None):  # a norm of norms, by kind
+def clip_grad_norm(parameters, max_norm, norm_type, error_if_nonfinite=False, stages=None):
     kinds, norms = {}, []
     for p in parameters:
         if p.grad is not None:
@@ -30,15 +30,18 @@ def clip_grad_norm(parameters, max_norm, norm_type, stages=None):  # a norm of n
     for kind in kinds.values():
         norm = torch.nn.utils.get_total_norm([p.grad.to(device) for p in kind], norm_type)
         norms.append(norm.full_tensor() if isinstance(norm, DTensor) else norm)
-    total = torch.linalg.vector_norm(torch.stack(norms), float(norm_type)) if norms else 0.0
+    norms = torch.stack(norms) if norms else torch.zeros(1)
+    total = torch.linalg.vector_norm(norms, float(norm_type))  # the norm of the norms
     if stages is not None:  # each rank has the norm of its own ones
-        total = torch.as_tensor(total, dtype=torch.float64, device=device)
+        total = total.to(device, torch.float64)
         if norm_type == "inf":
             dist.all_reduce(total, dist.ReduceOp.MAX, stages)
         else:
             total **= norm_type
             dist.all_reduce(total, dist.ReduceOp.SUM, stages)
             total **= 1 / norm_type
+    if error_if_nonfinite and not total.isfinite():
+        raise RuntimeError("the norm is non-finite")
     for kind in kinds.values():
         torch.nn.utils.clip_grads_with_norm_(kind, max_norm, total)
 """

@@ -179,20 +179,30 @@ class Scope:
         mixes = len(managed) > 1 or len(offloaded) > 1 or bool(self.case.tensor_parallel)
         return self.engine.applies_groups and (mixes or self.engine.shards_experts)
 
-    def clip_norm_lines(self, arguments: str) -> list[str]:
+    def clip_norm_lines(self, arguments: str, *, finite: bool) -> list[str]:
         """Clip by the engine's own method, if it has one; what ``clip_grad_norm_`` cannot take
         together is clipped by the norm of norms, each taken where the mesh communicates.
+
+        Gradients that are to be ``finite`` and are not become zeros, on every rank.
         """
-        plain = f"torch.nn.utils.clip_grad_norm_({self.trained}, {arguments})"
-        if self.engine.in_stages:
-            given = f'{self.trained}, {arguments}, stages=world_mesh["pp"].get_group()'
-            return self.either([plain], [f"clip_grad_norm({given})"])
-        if own := self.script.clip_line(self.called, arguments):
-            return self.for_wrapper([own], [plain])
         offloads = self.shards and any(group.does("offloads") for group in self.case.wrap)
-        if offloads or self._mixes_meshes:
-            return [f"clip_grad_norm({self.trained}, {arguments})"]
-        return [plain]
+        mixed = offloads or self._mixes_meshes
+        name = "clip_grad_norm" if mixed else "torch.nn.utils.clip_grad_norm_"
+        told = ", error_if_nonfinite=True" if finite else ""
+        plain = [f"{name}({self.trained}, {arguments}{told})"]
+        if self.engine.in_stages:
+            given = f'{self.trained}, {arguments}{told}, stages=world_mesh["pp"].get_group()'
+            plain = self.either(plain, [f"clip_grad_norm({given})"])
+        zeros = [f"for p in {self.trained}:", "    if p.grad is not None:"]
+        zeros.append("        p.grad.zero_()")
+        if finite:
+            other = ['if "non-finite" not in str(error):', "    raise"]
+            handled = ["except RuntimeError as error:", *indented([*other, *zeros])]
+            plain = ["try:", *indented(plain), *handled]
+        if own := self.script.clip_line(self.called, arguments):
+            checked = [f"norm = {own}", "if not norm.isfinite():", *indented(zeros)]
+            return self.for_wrapper(checked if finite else [own], plain)
+        return plain
 
     def after_step_lines(self) -> list[str]:
         """Record an event, and do what a case does with the parameters of units."""

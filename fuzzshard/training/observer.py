@@ -101,7 +101,7 @@ class Observer:
 
     def keep_once(self, oracle: Oracle, index: int, fqn: str, parameter: torch.Tensor) -> None:
         """Keeps a registered parameter; one that only an in-place op can change is copied once a
-        version.
+        version. One that modules compute with rounded values of may be registered with those.
         """
         key = self.key(oracle, index, fqn)
         version, copy = self.copies.get(fqn, (-1, None))
@@ -109,6 +109,8 @@ class Observer:
             self.trace.tensors[key] = copy
             return
         self.trace.record(key, parameter)
+        if (rounding := self.engine.roundings.get(fqn)) is not None:
+            self.trace.map(key, rounding)
         if self.engine.counts_versions and not self.engine.reregisters:
             self.copies[fqn] = parameter._version, self.trace.tensors[key]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -126,6 +127,11 @@ class Trace:
             self.tensors[key] = Observation(shard, pieces_of(tensor))
         else:
             self.tensors[key] = Observation(tensor.detach().clone(), pieces)
+
+    def map(self, key: Key, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Keeps what ``function`` makes of a tensor that was recorded."""
+        tensor, pieces = self.tensors[key].tensor, self.tensors[key].pieces
+        self.tensors[key] = Observation(tensor if tensor is None else function(tensor), pieces)
 
     def without_gradient(self) -> dict[int, set[str]]:
         """The parameters that had no gradient at all after each backward, by the index of its

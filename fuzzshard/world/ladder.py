@@ -171,11 +171,7 @@ class Ladder:
         coarsest dtype in which the case computes something.
         """
         trace, engine = Trace(), Reference(case, self.mesh, DTYPES[case.dtype])
-        with torch.no_grad():
-            for parameter in engine.model.parameters():
-                bits = torch.full_like(parameter, last_bit(case)).flatten()
-                bits[::2] *= -1
-                parameter.mul_(1 + by * bits.view_as(parameter))
+        engine.shake(by * last_bit(case))
         Trainer(case, engine, trace).run()
         return trace
 

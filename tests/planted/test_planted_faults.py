@@ -458,6 +458,18 @@ DIVERGENCES = {
         STEP_AT,
         "a.bias",
     ),
+    "clips_shards_that_are_not_finite": Planted(
+        make_case(
+            schedule=(
+                *(FORWARD, BACKWARD, Unscale()),
+                *(ClipGradNorm(max_norm=0.1, error_if_nonfinite=True), STEP),
+            ),
+            optimizer=Optimizer(grad_scaler="infinite"),
+        ),
+        f"{DIVERGED}/gradient",
+        3,
+        "a.bias",
+    ),
     "rmsprop_goes_too_far": Planted(
         make_case(optimizer=Optimizer(kind="rmsprop")),
         f"{DIVERGED}/parameter",
@@ -590,6 +602,16 @@ DIVERGENCES = {
         f"{DIVERGED}/output",
         AGAIN_AT,
         "output 0 of the root",
+    ),
+    "trains_what_was_gathered": Planted(
+        make_case(
+            schedule=ONE_STEP,
+            wrap=(WrapGroup(modules=(ROOT,), all_gather_extension="float8"),),
+            inputs=PLAIN,
+        ),
+        f"{DIVERGED}/parameter",
+        STEP_AT,
+        "a.bias",
     ),
     "other_dim_wrong_gradient": Planted(
         make_case(
@@ -874,10 +896,15 @@ def test_a_fault_of_an_option_shows_where_a_case_has_that_option_only(
     assert faulty(fault, msgspec.structs.replace(case, ddp=DDP())).status is Status.PASS
 
 
-def test_a_fault_of_the_infinity_norm_shows_where_a_case_clips_by_it_only(faulty: Faulty) -> None:
-    fault = "clips_by_the_largest_element_of_a_shard"
+@pytest.mark.parametrize(
+    ("fault", "at"),
+    [("clips_by_the_largest_element_of_a_shard", 2), ("clips_shards_that_are_not_finite", 3)],
+)
+def test_a_fault_of_clipping_shows_where_a_case_clips_like_that_only(
+    faulty: Faulty, fault: str, at: int
+) -> None:
     case = DIVERGENCES[fault].case
-    usual = (FORWARD, BACKWARD, ClipGradNorm(max_norm=0.1), STEP)
+    usual = (*case.schedule[:at], ClipGradNorm(max_norm=0.1), STEP)
     assert faulty(fault, msgspec.structs.replace(case, schedule=usual)).status is Status.PASS
 
 
@@ -947,6 +974,14 @@ def test_a_fault_of_a_loss_shows_where_a_case_has_that_loss_only(
 def test_a_fault_of_an_op_shows_where_a_case_has_it_only(faulty: Faulty, fault: str) -> None:
     case = DIVERGENCES[fault].case
     assert faulty(fault, msgspec.structs.replace(case, schedule=ONE_STEP)).status is Status.PASS
+
+
+def test_a_fault_of_what_is_rounded_shows_where_something_is(faulty: Faulty) -> None:
+    case = DIVERGENCES["trains_what_was_gathered"].case
+    (group,) = case.wrap
+    exact = msgspec.structs.replace(group, all_gather_extension="negated")
+    case = msgspec.structs.replace(case, wrap=(exact,))
+    assert faulty("trains_what_was_gathered", case).status is Status.PASS
 
 
 def test_a_rank_that_raises_is_named_and_its_peer_shows_where_it_waits() -> None:

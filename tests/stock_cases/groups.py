@@ -199,10 +199,21 @@ ABORTED = {
 }
 
 _POLICY = (
-    "not applicable: the wrap groups have a policy of mixed precision, which DDP does not know"
+    "not applicable: the wrap groups have mixed precision or gather rounded parameters, which DDP "
+    "does not know"
 )
 
 PRECISIONS = {
+    "gathered in float8": bounded(
+        wrap=(*groups("a"), WrapGroup(modules=(ROOT,), all_gather_extension="float8")),
+        ddp=_POLICY,
+    ),
+    "gathered in float8, and computed with in bfloat16": imprecise(
+        wrap=configured(
+            ROOT, all_gather_extension="float8", precision=Precision(param="bfloat16")
+        ),
+        ddp=_POLICY,
+    ),
     "bfloat16, reduced in it": imprecise(
         wrap=configured(ROOT, precision=Precision(param="bfloat16")), ddp=_POLICY
     ),

@@ -36,6 +36,7 @@ from stock_cases.stock import bitwise, bounded
 TRAIN: tuple[Op, ...] = (FORWARD, BACKWARD, STEP, ZERO)
 _NEXT: tuple[Op, ...] = (AGAIN, BACKWARD, STEP)
 _ADAM = Optimizer(kind="adam", lr=0.01)
+_FINITE = ClipGradNorm(max_norm=0.1, error_if_nonfinite=True)
 _FACTOR = "not applicable: a divide factor, which DDP has not"
 
 STATES = {
@@ -120,7 +121,7 @@ STATES = {
     **{
         f"gradients that are unscaled and clipped, {scale}": bounded(
             None,
-            (FORWARD, BACKWARD, Unscale(), ClipGradNorm(max_norm=0.1), STEP),
+            (FORWARD, BACKWARD, Unscale(), _FINITE, STEP),
             optimizer=Optimizer(grad_scaler=scale),
             engines=("fully_shard", "ddp"),
         )

@@ -244,6 +244,7 @@ def test_what_a_schedule_does_is_seen(schedule, feature):
         ({"offload": "unpinned"}, {"offload:unpinned"}),
         ({"shard_dim": "last"}, {"shard:last"}),
         ({"all_gather_extension": "negated"}, {"all_gather:negated"}),
+        ({"all_gather_extension": "float8"}, {"all_gather:float8"}),
         ({"forward_prefetch": ("b",)}, {"prefetch:forward"}),
         (
             {"precision": Precision(param="bfloat16", cast_inputs=False)},
@@ -289,6 +290,7 @@ def test_the_options_of_a_group_are_seen(options, feature):
         (Reshard(), {"reshard"}),
         (ClipGradNorm(max_norm=1.0), {"clip"}),
         (ClipGradNorm(max_norm=1.0, norm_type="inf"), {"clip", "clip_by_largest"}),
+        (ClipGradNorm(max_norm=1.0, error_if_nonfinite=True), {"clip", "clip_finite"}),
         (SetPath(path=1, ranks="others"), {"set_path_on_some_ranks"}),
         (SetFlag(flag="reshard_after_forward", value=False), {"set_reshard_after_forward"}),
     ],

@@ -37,8 +37,8 @@ _SYNC_POINTS = (
 )
 
 PRECISION = Exclusion(
-    "the wrap groups have a policy of mixed precision, which DDP does not know",
-    "fuzzshard: MixedPrecisionPolicy is fully_shard's, one for each group",
+    "the wrap groups have mixed precision or gather rounded parameters, which DDP does not know",
+    "fuzzshard: MixedPrecisionPolicy and fsdp_pre_all_gather are fully_shard's",
 )
 DIVIDE_FACTOR = Exclusion(
     "a divide factor, which DDP has not",

@@ -140,7 +140,9 @@ def _options(case: Case) -> Iterator[Exclusion]:
     if case.compile is not None:
         yield Exclusion("module.compile(), which is fully_shard's", _OURS)
     if has_precision(case) and model_policy(case) is None:
-        yield Exclusion("mixed precision of the groups of fully_shard", _OURS)
+        yield Exclusion(
+            "mixed precision or rounded all-gathers of the groups of fully_shard", _OURS
+        )
     for option, value in case.fsdp1.told():
         yield from (Exclusion(*reason) for reason in option.excludes(value, SeenByFSDP1(case)))
     switches = (op.switch for op in case.schedule)

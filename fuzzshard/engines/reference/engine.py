@@ -26,6 +26,7 @@ from fuzzshard.engines.precision import (
     accumulates_in_reduce_dtype,
     cast_boundaries,
     parameter_dtypes,
+    shake,
 )
 from fuzzshard.engines.sync import ExplicitSync, GradientDtypes
 from fuzzshard.parts.op import Op
@@ -68,6 +69,12 @@ class Reference(Engine):
             if isinstance(module, nn.Dropout):
                 module.register_forward_hook(_drop_gradients)
         return model
+
+    def shake(self, size: float) -> None:
+        """Changes the parameters by ``size`` of themselves, and what they are rounded to."""
+        for parameter in self.model.parameters():
+            shake(parameter, size)
+        self.master_weights.shake = size
 
     def _enter(self, group: int, module: nn.Module, args: object) -> None:
         """Notes that a group has unsharded parameters: no others get zeros in place of a

@@ -16,13 +16,17 @@ _NORMS: tuple[tuple[float | Literal["inf"], int], ...] = ((2.0, 11), (1.0, 5), (
 class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
     """``clip_grad_norm_`` over all parameters; FSDP1 has a method of its own for it.
 
-    ``norm_type`` "can be ``'inf'`` for infinity norm" (torch/nn/utils/clip_grad.py).
+    ``norm_type`` "can be ``'inf'`` for infinity norm" (torch/nn/utils/clip_grad.py). "If True, an
+    error is thrown if the total norm of the gradients ... is ``nan``, ``inf``, or ``-inf``": the
+    program catches it and makes zeros of the gradients, so that what follows shows on which ranks
+    it came. FSDP1 has no such argument and returns the norm, which the program looks at.
     """
 
     max_norm: float
     norm_type: float | Literal["inf"] = 2.0
+    error_if_nonfinite: bool = False
 
-    says = "clip_grad_norm_({op.max_norm}, norm_type={op.norm_type!r})"
+    says = "clip_grad_norm_({op.max_norm}, norm_type={op.norm_type!r}{op.told})"
     lane = "optimizer"
     clips = takes_norm = True
     looks = ("gradients",)
@@ -30,8 +34,14 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
     meanings = {
         "op:clip": "clip_grad_norm_",
         "op:clip_by_largest": "clip_grad_norm_ with the infinity norm",
+        "op:clip_finite": "clip_grad_norm_ with error_if_nonfinite",
     }
     choices = (op.Choice("clip", 18, 4, of_stages=True),)
+
+    @property
+    def told(self) -> str:
+        """Return what else a program says."""
+        return ", error_if_nonfinite=True" if self.error_if_nonfinite else ""
 
     @override
     def check(self, at: op.Checked) -> None:
@@ -43,10 +53,13 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
         yield "op:clip"
         if self.norm_type == "inf":
             yield "op:clip_by_largest"
+        if self.error_if_nonfinite:
+            yield "op:clip_finite"
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:
-        return scope.clip_norm_lines(f"{self.max_norm}, {self.norm_type!r}")
+        told = f"{self.max_norm}, {self.norm_type!r}"
+        return scope.clip_norm_lines(told, finite=self.error_if_nonfinite)
 
     @classmethod
     @override
@@ -62,10 +75,14 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
     @classmethod
     def _drawn(cls, run: op.Run) -> Self:
         norm_type = run.tape.weighted(_NORMS)
-        return cls(max_norm=run.tape.pick((1.0, 0.25, 8.0)), norm_type=norm_type)
+        largest = run.tape.pick((1.0, 0.25, 8.0))
+        overflows = run.case.optimizer.does("scales")
+        finite = run.tape.chance(70 if overflows else 20)
+        return cls(max_norm=largest, norm_type=norm_type, error_if_nonfinite=finite)
 
     @classmethod
     @override
     def additions(cls, offered: op.Offered) -> op.Additions:
         yield (cls(max_norm=1.0), ops.update())
         yield (cls(max_norm=1.0, norm_type="inf"), ops.update())
+        yield (cls(max_norm=1.0, error_if_nonfinite=True), ops.update())

@@ -17,4 +17,4 @@ class Replicates(PipeliningOption):
 
     @override
     def draw(self, tape: Tape, case: Case) -> bool:
-        return not any(group.policy for group in case.wrap) and tape.chance(30)
+        return not any(g.policy or g.rounding() for g in case.wrap) and tape.chance(30)

@@ -51,7 +51,7 @@ class WrapGroup(WithOptions["GroupOption", Trait], frozen=True, kw_only=True):
     backward_prefetch: tuple[str, ...] = ()
     shard_dim: Literal["first", "last", "largest"] = "first"
     communication: tuple[CommunicationOption, ...] = ()
-    all_gather_extension: Literal["negated", "signs_apart"] | None = None
+    all_gather_extension: Literal["negated", "signs_apart", "float8"] | None = None
 
     def words(self) -> tuple[Word, ...]:
         """Return what it is told once all groups are there."""
@@ -102,6 +102,13 @@ class WrapGroup(WithOptions["GroupOption", Trait], frozen=True, kw_only=True):
         """Return what is done with its parameters before the call."""
         return [line for o, value in self.told() for line in o.prepares(value, model, parameters)]
 
+    def rounding(self) -> str:
+        """Return what modules compute with in place of a parameter ``p``, as an expression that
+        gives one value for each of its elements; empty if it is the parameter.
+        """
+        texts = (option.rounding(value) for option, value in self.told())
+        return next((text for text in texts if text), "")
+
     def kind(self) -> tuple[object, ...]:
         """Return what must be equal where one group takes the place of several."""
         return tuple(value for option, value in self.told() if option.of_parameters)
@@ -129,6 +136,10 @@ class GroupOption(Option):
 
     def helper(self, value: Any) -> str:
         """Return the class that it needs, as source."""
+        return ""
+
+    def rounding(self, value: Any) -> str:
+        """Return what modules compute with in place of a parameter ``p``, if that is not it."""
         return ""
 
     def prepares(self, value: Any, model: str, parameters: Sequence[str]) -> list[str]:

@@ -16,20 +16,29 @@ from fuzzshard.parts.options.wrap_group import GroupOption
 
 class _Extension(NamedTuple):
     """A class of tensors: the tensors that it gathers of ``self``, and the values of those that
-    arrive.
+    arrive; what that makes of the values of a whole parameter ``p``, if they are others.
     """
 
     name: str
     gathered: str
     values: str
+    rounded: str = ""
 
 
+_FLOAT8 = "({} * 16).clamp(-448, 448).to(torch.float8_e4m3fn)"
+"""The largest number of this dtype is 448, and what is larger would be cast to NaN."""
 _EXTENSIONS = {
     "negated": _Extension("Negated", "[-self.plain]", "-gathered[0]"),
     "signs_apart": _Extension(
         "SignsApart",
         "[self.plain.abs(), torch.signbit(self.plain).to(torch.int8)]",
         "torch.where(gathered[1] == 1, -gathered[0], gathered[0])",
+    ),
+    "float8": _Extension(
+        "Float8",
+        f"[{_FLOAT8.format('self.plain')}.view(torch.uint8)]",
+        "gathered[0].view(torch.float8_e4m3fn).float() / 16",
+        rounded=f"({_FLOAT8.format('p')}.float() / 16).to(p.dtype)",
     ),
 }
 _SOURCE = """\
@@ -115,11 +124,17 @@ class AllGatherExtension(GroupOption):
     construct the unsharded parameter object once and write to it in-place thereafter" ([Note: FSDP
     and autograd]).
 
-    Here a sign is changed and changed back, so no bit of a value differs from plain training,
+    Where a sign is changed and changed back, no bit of a value differs from plain training,
     whatever its dtype is: ``negated`` gathers one tensor, ``signs_apart`` two of different dtypes,
-    as "quantized data and scales" are. A wrapper subclass has the methods, as in torchao
-    (``WeightWithDynamicFloat8CastTensor``): what is set on one tensor is lost with it in
-    ``to_empty``, ``load_state_dict(assign=True)`` or a cast.
+    as "quantized data and scales" are. ``float8`` gathers the bytes of ``float8_e4m3fn``, with the
+    scale 16: modules compute with rounded values, and the gradients of these train the parameter
+    itself. As the scale is the same for every shard, what an element is rounded to depends on that
+    element alone. So the reference rounds whole parameters by the same expression, and values are
+    compared as those of any other case: where nothing else is rounded, bits must be equal.
+
+    A wrapper subclass has the methods, as in torchao (``WeightWithDynamicFloat8CastTensor``): what
+    is set on one tensor is lost with it in ``to_empty``, ``load_state_dict(assign=True)`` or a
+    cast.
     """
 
     name, place, of_parameters = "all_gather_extension", 4, True
@@ -129,11 +144,16 @@ class AllGatherExtension(GroupOption):
     meanings = {
         "all_gather:negated": "parameters with fsdp_pre_all_gather, which gather one tensor",
         "all_gather:signs_apart": "parameters with fsdp_pre_all_gather, which gather two tensors",
+        "all_gather:float8": "parameters with fsdp_pre_all_gather, which gather float8",
     }
 
     @override
     def helper(self, value: str | None) -> str:
         return _SOURCE.format(**_EXTENSIONS[value]._asdict()) if value else ""
+
+    @override
+    def rounding(self, value: str | None) -> str:
+        return _EXTENSIONS[value].rounded if value else ""
 
     @override
     def prepares(self, value: str | None, model: str, parameters: Sequence[str]) -> list[str]:
@@ -153,7 +173,9 @@ class AllGatherExtension(GroupOption):
 
     @override
     def draw(self, drawing: DrawingGroups) -> Callable[[int, Any], Any]:
-        kind = drawing.tape.pick((*_EXTENSIONS,))
+        kind = drawing.tape.pick(
+            [k for k, each in _EXTENSIONS.items() if drawing.applies_groups or not each.rounded]
+        )
         most = drawing.tape.chance(70)
 
         def drawn(index: int, present: str | None) -> str | None:
