@@ -168,14 +168,15 @@ def _of_schedule(case: Case) -> Iterator[Exclusion]:
 
 
 def _lacks_optimizer(case: Case) -> bool:
-    """Whether some rank has no parameter that its optimizer gets."""
+    """Whether some rank has no parameter that one of its optimizers gets."""
+    spec = case.optimizer
     held = {
-        stage.rank
+        (stage.rank, is_within_any(name, spec.set_apart))
         for stage in stages(case)
         for name in facts(stage.case).parameters
-        if not is_within_any(name, case.optimizer.left_out)
+        if not is_within_any(name, spec.left_out)
     }
-    return len(held) < (case.mesh.pipeline or 1)
+    return len(held) < (case.mesh.pipeline or 1) * len(spec.each)
 
 
 def _is_of_training(op: Op) -> bool:
