@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.schedule_state import ops_that_run
+from fuzzshard.instruments import POST_BACKWARDS, works
 from fuzzshard.oracles.fully_shard_model import followed
 from fuzzshard.oracles.group_model import Issued
 from fuzzshard.oracles.judge import MOST_FINDINGS, Run
@@ -22,6 +23,7 @@ from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.oracles.communication import (
     ENTRY_POINTS,
     GATHERS,
+    SUMS,
     Communication,
     Dtypes,
     Number,
@@ -96,6 +98,27 @@ def communication_findings(case: Case, trace: Trace, rank: int) -> list[Finding]
     return found[:MOST_FINDINGS]
 
 
+def sum_findings(case: Case, trace: Trace, rank: int) -> Iterator[Finding]:
+    """Yield where a group adds up gradients over the tensor-parallel axis in another dtype than
+    its ``reduce_dtype``: "the dtype for gradient reduction (reduce-scatter or all-reduce)"
+    (``MixedPrecisionPolicy``).
+    """
+    groups = [group for group in followed(case, rank).after.groups if group.parameters]
+    for done in trace.post_backwards:
+        policy = groups[done.number % len(groups)].spec.policy
+        due = policy and policy.dtype_of("gradients")
+        if due and {*done.sums} - {due}:
+            yield Finding(
+                oracle=Communication.name,
+                engine=trace.engine,
+                observed=str(Dtypes(tuple(sorted({*done.sums})))),
+                expected=str(Dtypes((due,))),
+                op=done.op,
+                name=SUMS,
+                rank=rank,
+            )
+
+
 def _disagreements(expected: Expected, seen: list[Collective]) -> Iterator[tuple[str, str, str]]:
     """(what, observed, expected) of everything that is wrong in one op."""
     gathers = [max(c.sizes) for c in seen if c.kind == "all_gather"]
@@ -131,4 +154,8 @@ def judge(run: Run) -> list[Finding]:
     """Return the findings in one run."""
     if not spec_of(run.engine).predicts_groups:
         return []
-    return communication_findings(run.case, run.trace, run.mesh.global_rank)
+    rank = run.mesh.global_rank
+    found = communication_findings(run.case, run.trace, rank)
+    if works(POST_BACKWARDS):
+        found += sum_findings(run.case, run.trace, rank)
+    return found[:MOST_FINDINGS]

@@ -3,7 +3,7 @@ asked to.
 
 ``fully_shard`` calls them through ``torch.distributed`` (its names changed between versions:
 ``all_gather_into_tensor`` became ``all_gather_single``); DDP's reducer calls them in C++ and is
-not seen.
+not seen. DTensors add up through functional collectives.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch.distributed import _functional_collectives
 
 from fuzzshard.case.options import DelaySite
 from fuzzshard.training.delays import Delays
@@ -63,6 +64,8 @@ class Recorder:
     """
 
     log: list[Collective] = dataclasses.field(default_factory=list)
+    sums: list[str] | None = None
+    """The dtypes of what DTensors add up, while somebody wants to know."""
     delays: Delays | None = None
     op: int = -1
     explicit: bool = False
@@ -90,15 +93,28 @@ def _recorded(name: str, collective: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _recorded_sum(all_reduce: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(all_reduce)
+    def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if _recorder is not None and _recorder.sums is not None:
+            _recorder.sums.append(str(tensor.dtype).removeprefix("torch."))
+        return all_reduce(tensor, *args, **kwargs)
+
+    return call
+
+
 def install() -> Callable[[], None]:
     """Wraps the entry points; what it returns takes the wrappers off again."""
     originals = {name: getattr(dist, name) for name in KINDS if hasattr(dist, name)}
     for name, original in originals.items():
         setattr(dist, name, _recorded(name, original))
+    all_reduce = _functional_collectives.all_reduce
+    _functional_collectives.all_reduce = _recorded_sum(all_reduce)
 
     def put_back() -> None:
         for name, original in originals.items():
             setattr(dist, name, original)
+        _functional_collectives.all_reduce = all_reduce
 
     return put_back
 

@@ -6,6 +6,7 @@ results are the same, the memory and the overlap are not.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import itertools
@@ -20,12 +21,14 @@ class PostBackward(NamedTuple):
     backward.
 
     ``number`` counts the groups of ``fully_shard`` that have parameters, in the order in which
-    they were made; it is -1 for a unit of FSDP1.
+    they were made; it is -1 for a unit of FSDP1. ``sums`` are the dtypes in which gradients were
+    added up over the tensor-parallel axis.
     """
 
     op: int
     number: int
     deferred: bool
+    sums: tuple[str, ...] = ()
 
 
 class _Watch:
@@ -38,6 +41,16 @@ class _Watch:
 
     def note(self, number: int) -> None:
         self.log.append(PostBackward(self.recorder.op, number, self.ending))
+
+    @contextlib.contextmanager
+    def adding_up(self) -> Iterator[None]:
+        """Notes what is added up within the last one."""
+        self.recorder.sums = []
+        try:
+            yield
+        finally:
+            self.log[-1] = self.log[-1]._replace(sums=tuple(self.recorder.sums))
+            self.recorder.sums = None
 
 
 _watch: _Watch | None = None
@@ -56,9 +69,11 @@ def _numbered(make: Callable[..., None]) -> Callable[..., None]:
 def _noted(post_backward: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(post_backward)
     def call(group: Any, *args: Any) -> Any:
-        if _watch is not None:
-            _watch.note(getattr(group, "fuzzshard_number", -1))
-        return post_backward(group, *args)
+        if _watch is None:
+            return post_backward(group, *args)
+        _watch.note(getattr(group, "fuzzshard_number", -1))
+        with _watch.adding_up():
+            return post_backward(group, *args)
 
     return call
 

@@ -727,6 +727,28 @@ DIVERGENCES = {
         "a.bias",
         "bounded",
     ),
+    "tp_sums_in_low_precision": Planted(
+        make_case(
+            chain(a=Linear(out=4), n=LayerNorm(), b=Linear(out=4)),
+            schedule=ONE_STEP,
+            mesh=Mesh(shard=1, tensor=2),
+            inputs=float_inputs(seq=4),
+            tensor_parallel=(
+                rowwise("a", input="replicate", output="sequence"),
+                TensorParallel(module="n", style="sequence", local_output=False),
+                colwise("b", input="sequence", output="replicate"),
+            ),
+            wrap=(
+                WrapGroup(
+                    modules=(ROOT,), precision=Precision(param="bfloat16", reduce="float32")
+                ),
+            ),
+        ),
+        f"{DIVERGED}/communication",
+        BACKWARD_AT,
+        "sums over tensor-parallel ranks",
+        "invariant",
+    ),
     "tp_output_not_summed": Planted(
         IN_PARALLEL, f"{DIVERGED}/output", FORWARD_AT, "output 0 of the root", "bounded"
     ),

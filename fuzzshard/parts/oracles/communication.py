@@ -11,6 +11,7 @@ from typing_extensions import override
 from fuzzshard.parts import oracle
 
 GATHERS = "all-gathers"
+SUMS = "sums over tensor-parallel ranks"
 ENTRY_POINTS = {
     GATHERS: ("all_gather_into_tensor", "all_gather_single"),
     "reduce-scatters": ("reduce_scatter_tensor", "reduce_scatter_single"),
@@ -35,6 +36,35 @@ def recorded(collective):
 for name in {names}:
     if hasattr(dist, name):
         setattr(dist, name, recorded(getattr(dist, name)))
+"""
+
+_RECORD_SUMS = """
+# what DTensors add up while fully_shard reduces is noted
+calls, reducing = [], []
+
+
+def recorded(all_reduce):
+    def call(tensor, *args, **kwargs):
+        if reducing:
+            calls.append((tensor.numel(), str(tensor.dtype)[6:]))
+        return all_reduce(tensor, *args, **kwargs)
+
+    return call
+
+
+def noted(post_backward):
+    def call(group, *args):
+        reducing.append(group)
+        result = post_backward(group, *args)
+        reducing.pop()
+        return result
+
+    return call
+
+
+functional = dist._functional_collectives
+functional.all_reduce = recorded(functional.all_reduce)
+FSDPParamGroup.post_backward = noted(FSDPParamGroup.post_backward)
 """
 
 
@@ -102,6 +132,8 @@ class Communication(oracle.Predicted):
     What is due follows from the documentation: a group is gathered where it is used and not
     unsharded, and reduced once for each time its gradients are complete.
 
+    Sums of gradients over the tensor-parallel axis have the ``reduce_dtype`` of their group, too.
+
     It cannot see what was sent, only how much; and the number of all-gathers in backward is a
     range, as prefetching may guess wrong.
     """
@@ -113,6 +145,8 @@ class Communication(oracle.Predicted):
 
     @override
     def before(self, scope: oracle.Scope) -> list[str]:
+        if scope.aim.name == SUMS:
+            return _RECORD_SUMS.strip().splitlines()
         size = "max" if scope.aim.name == GATHERS else "min"
         source = _RECORD.replace("{size}", size)
         source = source.replace("{names}", str(ENTRY_POINTS[scope.aim.name]))
