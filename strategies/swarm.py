@@ -243,11 +243,9 @@ def with_choice(choices: frozenset[str], choice: str) -> frozenset[str]:
 
 
 def with_engines(choices: frozenset[str], engines: Sequence[EngineName]) -> frozenset[str]:
-    """``choices`` with those of ``engines`` that need a model of their own, which somebody may
-    have named.
-    """
-    for choice in (s.choice for s in specs(engines) if s.in_stages or s.shards_experts):
-        if choice and choice.name not in choices:
+    """``choices`` with those of ``engines`` that exclude some, which somebody may have named."""
+    for choice in (spec.choice for spec in specs(engines)):
+        if choice and choice.excludes and choice.name not in choices:
             choices = with_choice(choices, choice.name)
     return choices
 

@@ -26,6 +26,7 @@ from fuzzshard.engines.simple_fsdp.contract import (
     TENSOR_PARALLEL,
     UNSYNCED,
 )
+from fuzzshard.parts.leaves.attention import Attention
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.lstm import LSTM
 from fuzzshard.parts.leaves.weight_norm import WeightNorm
@@ -62,6 +63,12 @@ PASSES = {
         engines=(ENGINE,),
         ties=(Tie(parameter="b.weight", source="a.weight"),),
         freezes=(Freeze(target="c.bias", after_wrap=True), Freeze(target="b.bias")),
+    ),
+    "a backward through a backward": make_case(
+        chain(a=Linear(out=5), b=Attention()),
+        inputs=float_inputs(seq=2),
+        loss="gradient_penalty",
+        engines=(ENGINE,),
     ),
     "a checkpoint": make_case(
         schedule=(*TWO_STEPS, SaveState(), CorruptState(), LoadState(), *TWO_STEPS),

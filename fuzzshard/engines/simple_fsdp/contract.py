@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fuzzshard.case.batches import only_some_ranks_have_rows
 from fuzzshard.case.case import Case
 from fuzzshard.case.communication import some_fill_unused
 from fuzzshard.case.dtypes import has_precision
@@ -63,6 +64,14 @@ def not_applicable(case: Case) -> Exclusion | None:
         return DIVIDED
     if some_fill_unused(case):
         return FILLED
-    if has_other_graph_without_rows(case, ()):
+    if has_other_graph_without_rows(case, ()) or _stops_elsewhere(case):
         return OTHER_GRAPH_ON_ONE_RANK
     return None
+
+
+def _stops_elsewhere(case: Case) -> bool:
+    """Whether a checkpoint may gather other parameters again on the rank without rows: it stops
+    at the last tensor that a backward needs (``set_checkpoint_early_stop``), a mask for instance.
+    """
+    drops = any(leaf.drops for leaf in facts(case).leaves.values())
+    return drops and bool(case.checkpoints) and only_some_ranks_have_rows(case)

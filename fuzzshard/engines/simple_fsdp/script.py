@@ -31,8 +31,8 @@ def data_parallel(model, mesh):  # SimpleFSDP, as torchtitan has it
         for name, p in module._parameters.items():
             if p is not None:
                 if p not in sharded:
-                    dtensor = distribute_tensor(p.detach(), mesh, placements)
-                    sharded[p] = nn.Parameter(dtensor, p.requires_grad)
+                    shard = distribute_tensor(p.detach(), mesh, placements, src_data_rank=None)
+                    sharded[p] = nn.Parameter(shard, p.requires_grad)
                 module.register_parameter(name, sharded[p])
                 own[name] = property(lambda self, n=name: replicated(self._parameters[n]))
         module.__class__ = type(f"SimpleFSDP{kind.__name__}", (kind,), own)

@@ -19,7 +19,6 @@ class SimpleFSDP(EngineSpec):
     name = "simple_fsdp"
     title = "SimpleFSDP"
     tag = "SimpleFSDP"
-    nicknames = ("simple fsdp", "data_parallel")
     meaning = "parameters are DTensors that modules redistribute when they read them"
     choice = Choice(
         "simple_fsdp",
