@@ -115,3 +115,7 @@ def adapted(base: Module, rank: int, out: int) -> Block:
         ),
         outputs=("h3",),
     )
+
+
+ADAPTED = chain(a=adapted(Linear(out=4), 1, 4), r=Activation(), b=Linear(out=3))
+"""A linear with an adapter before another one."""

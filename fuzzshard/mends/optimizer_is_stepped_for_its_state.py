@@ -93,7 +93,8 @@ EDITS = (
         initial = {"mu": 1.0, "mu_product": 1.0}
         for param_group, lr in zip(optim.param_groups, lrs):
             for param in param_group[_PARAMS]:
-                for name, state in optim.state[param].items() if param in values else ():
+                states = optim.state.get(param, {}) if param in values else {}
+                for name, state in states.items():
                     if torch.is_tensor(state):
                         state.fill_(lr if name == "eta" else initial.get(name, 0.0))
         """,

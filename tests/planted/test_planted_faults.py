@@ -15,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 import pytest
 from cases import (
+    ADAPTED,
     AGAIN,
     BACKWARD,
     FORWARD,
@@ -195,6 +196,21 @@ DIVERGENCES = {
         "input 0 of batch 0",
     ),
     "wrong_gradient": Planted(make_case(), f"{DIVERGED}/gradient", BACKWARD_AT, "a.bias"),
+    "frozen_matrices_take_gradients": Planted(
+        make_case(ADAPTED, wrap=groups("a", ROOT), freezes=(Freeze(target="a.base"),)),
+        f"{DIVERGED}/gradient/missing",
+        BACKWARD_AT,
+        "a.down.weight",
+    ),
+    "freezes_added_modules": Planted(
+        make_case(
+            ADAPTED, wrap=groups("a", ROOT), ignored=("a.down", "a.up"), ignored_by="adding"
+        ),
+        f"{DIVERGED}/registration",
+        FORWARD_AT,
+        "a.down.weight",
+        "invariant",
+    ),
     "weights_by_rows": Planted(
         make_case(inputs=SHORT_ON_ONE_RANK), f"{DIVERGED}/gradient", BACKWARD_AT, "a.bias"
     ),
@@ -483,7 +499,7 @@ DIVERGENCES = {
         make_case(schedule=resuming("dcp", "zero"), optimizer=BESIDE, engines=("fully_shard",)),
         f"{DIVERGED}/resume",
         LOAD_AT,
-        "exp_avg of b.bias",
+        "exp_avg of a.bias",
     ),
     "steps_with_the_first_rate": Planted(
         make_case(schedule=TWO_STEPS, optimizer=HALVED),
@@ -940,6 +956,21 @@ def test_a_fault_of_inference_mode_shows_where_a_state_dict_is_taken_in_it_only(
     planted = Planted(case, "divergence/ddp/state_dict", STEP_AT + 1, "a.bias")
     assert_found(faulty("state_dict_copies_in_inference", case), planted)
     assert faulty("state_dict_copies_in_inference", usual).status is Status.PASS
+
+
+def test_a_fault_of_adapters_shows_where_what_they_adapt_is_frozen_only(faulty: Faulty) -> None:
+    case = DIVERGENCES["frozen_matrices_take_gradients"].case
+    for freezes in ((), (Freeze(target="b"),)):
+        other = msgspec.structs.replace(case, freezes=freezes)
+        assert faulty("frozen_matrices_take_gradients", other).status is Status.PASS
+
+
+def test_a_fault_of_added_modules_shows_where_the_model_is_wrapped_already_only(
+    faulty: Faulty,
+) -> None:
+    case = DIVERGENCES["freezes_added_modules"].case
+    ignored = msgspec.structs.replace(case, ignored_by="argument")
+    assert faulty("freezes_added_modules", ignored).status is Status.PASS
 
 
 def test_a_fault_of_extensions_shows_where_a_case_has_them_only(faulty: Faulty) -> None:

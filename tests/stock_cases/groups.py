@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from cases import (
+    ADAPTED,
     AGAIN,
     BACKWARD,
     FORWARD,
@@ -20,7 +21,7 @@ from cases import (
     two_linears,
 )
 
-from fuzzshard.case.case import Checkpoint, Inputs, Mesh, Optimizer, TensorSpec, WrapGroup
+from fuzzshard.case.case import Checkpoint, Freeze, Inputs, Mesh, Optimizer, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block
 from fuzzshard.case.options import (
     Delay,
@@ -109,6 +110,27 @@ SHARDING = {
         wrap=(WrapGroup(modules=(ROOT,), all_gather_extension="signs_apart", shard_dim="last"),),
         inputs=float_inputs(4),
     ),
+    **{
+        f"adapters {how}": bounded(
+            ADAPTED,
+            (*TWO_STEPS, SaveState(), CorruptState(), LoadState()),
+            wrap=groups("a", ROOT),
+            freezes=(Freeze(target="a.base"), Freeze(target="b")),
+            optimizer=Optimizer(kind="adam", lr=0.01),
+            **more,
+        )
+        for how, more in (
+            ("before wrapping", {"engines": ("fully_shard", "ddp")}),
+            (
+                "after wrapping",
+                {
+                    "ignored": ("a.down", "a.up"),
+                    "ignored_by": "adding",
+                    "ddp": "not applicable: modules are added to the model after it was wrapped",
+                },
+            ),
+        )
+    },
     "ignored, and built on the meta device": bitwise(ignored=("b",), init="meta"),
     "compiled": bounded(compile="eager", wrap=groups(ROOT)),
     "compiled through autograd": bounded(compile="aot_eager", wrap=groups(ROOT)),

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from cases import ADAPTED, make_case
 from msgspec.structs import replace
 
 from fuzzshard.case.case import (
@@ -183,6 +184,16 @@ HALF = Precision(param="float16")
 )
 def test_what_a_plan_adds_is_seen(changes, feature):
     assert gained(**changes) == feature
+
+
+def test_an_adapter_is_seen_and_what_it_adapts_may_be_frozen():
+    frozen = {"edge:adapter", "freeze:adapted"}
+    case = make_case(ADAPTED, ignored=("a.down", "a.up"), wrap=(WrapGroup(modules=("",)),))
+    assert features(case) & {*frozen, "option:added"} == {"edge:adapter"}
+    case = replace(case, ignored_by="adding", freezes=(Freeze(target="a.base"),))
+    assert features(case) & {*frozen, "option:added"} == {*frozen, "option:added"}
+    case = replace(case, freezes=(Freeze(target="a"),))
+    assert features(case) & frozen == {"edge:adapter"}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import pickle
 
 import pytest
+from cases import ADAPTED, make_case
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, TensorSpec, Tie, WrapGroup
@@ -227,6 +228,27 @@ def test_a_scaler_and_steps_within_backwards_exclude_each_other():
     assert validate(case, 4)
     with pytest.raises(InvalidCase, match="a GradScaler"):
         validate(replace(case, optimizer=Optimizer(grad_scaler="finite")), 4)
+
+
+@pytest.mark.parametrize(
+    ("added", "more", "problem"),
+    [
+        (("a.down", "a.up.weight"), {}, "is no module"),
+        (("a.down",), {}, "something else is registered after it"),
+        (("a.up", "a.down"), {}, "something else is registered after it"),
+        (("b", "a.up"), {"wrap": groups(("b",), ("",))}, "some of it is wrapped"),
+        (("a.up",), {"init": "meta"}, "on the meta device"),
+    ],
+)
+def test_what_is_added_to_a_wrapped_model_is_whole_and_comes_last(added, more, problem):
+    case = replace(
+        make_case(ADAPTED, wrap=groups(("",))), ignored=added, ignored_by="adding", **more
+    )
+    with pytest.raises(InvalidCase, match=problem):
+        validate(case, 2)
+    assert validate(
+        replace(case, ignored=("a.down", "a.up"), wrap=groups(("",)), init="device"), 2
+    )
 
 
 def test_where_engines_train_something_else_only_losses_are_comparable():

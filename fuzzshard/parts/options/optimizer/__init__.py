@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
 from msgspec.structs import replace
+from typing_extensions import override
 
 from fuzzshard.parts.option import Drawing, Mapping, Option, Tape, WithOptions, options_of
 from fuzzshard.parts.part import default_of, off_default
@@ -67,17 +68,21 @@ class Optimizer(WithOptions["OptimizerOption", Trait], frozen=True, kw_only=True
         return str(getattr(self, self.named_by))
 
     @property
-    def each(self) -> dict[str, Optimizer]:
-        """By the variables of a script, it and the second optimizer beside it, if it has one."""
-        first = replace(self, beside=None)
+    def second(self) -> Optimizer | None:
+        """The one beside it, if there is one."""
         if self.beside is None:
-            return {"optimizer": first}
-        second = Optimizer(kind=self.beside, lr=self.lr, weight_decay=self.weight_decay)
-        return {"optimizer": first, "second": second}
+            return None
+        return Optimizer(kind=self.beside, lr=self.lr, weight_decay=self.weight_decay)
 
+    @property
+    def each(self) -> dict[str, Optimizer]:
+        """By the variables of a script, it alone and the second one."""
+        alone = {"optimizer": replace(self, beside=None)}
+        return alone if self.second is None else alone | {"second": self.second}
+
+    @override
     def does(self, trait: Trait) -> bool:
-        """Whether it or the second one does so."""
-        return any(WithOptions.does(each, trait) for each in self.each.values())
+        return super().does(trait) or (self.second is not None and self.second.does(trait))
 
     @property
     def states(self) -> tuple[str, ...]:
