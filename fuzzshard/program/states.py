@@ -84,17 +84,16 @@ class States:
         called, states = self.scope.called, self._states
         state = self._with_scheduler(f"copied({states})" if assign else states)
         set_model = f'set_model_state_dict({called}, state["model"])'
-        options = ""
+        options, given = [], ""
         if self.scope.engine.in_stages:
-            options = ", options=StateDictOptions(flatten_optimizer_state_dict=True)"
-        set_optimizer = (
-            f'set_optimizer_state_dict({called}, optimizer, state["optimizer"]{options})'
-        )
+            options = ["options = StateDictOptions(flatten_optimizer_state_dict=True)"]
+            given = ", options=options"
+        set_optimizer = f'set_optimizer_state_dict({called}, optimizer, state["optimizer"]{given})'
         return [
             f"state = {state}",
             f"dcp.load(state, {self._where})",
             *([set_model] if assign else []),
-            *([set_optimizer] if sets else []),
+            *([*options, set_optimizer] if sets else []),
         ]
 
     @property
