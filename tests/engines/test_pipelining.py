@@ -180,6 +180,10 @@ MENDED = {
             STEP,
         )
     ),
+    "evaluations_divide_gradients": pipelined(
+        schedule=(*iterations(2, 1)[:3], *evaluation(), STEP),
+        pipelining=Pipelining(replicates=True),
+    ),
     "zero_bubble_splits_overlapping_groups": pipelined(
         8,
         model=chain(a=Linear(out=5), b=Linear(out=5), c=Linear(out=5), d=Linear(out=5)),
