@@ -256,6 +256,18 @@ EXCLUDED = {
     "different numbers of microbatches": pipelined(
         schedule=(*iterations(2, 1), *iterations(1, 1))
     ),
+    "microbatches, or of different sizes": pipelined(schedule=(*iterations(2), *evaluation(1))),
+    "set mode": pipelined(
+        schedule=(Forward(), SetMode(train=False), Forward(batch=1), BACKWARD, STEP)
+    ),
+    "forward under no_grad": pipelined(
+        schedule=(Forward(), *(Forward(batch=i, grad=False) for i in (1, 2)), BACKWARD)
+    ),
+    "a rank whose stages have nothing that is optimized": pipelined(
+        model=chain(a=Linear(out=4), r=Activation()),
+        wrap=groups(ROOT),
+        schedule=(*iterations(2), SaveState()),
+    ),
     "fewer microbatches than stages": pipelined(1, pipelining=Pipelining(schedule_class="1f1b")),
     "and each divides all of them": pipelined(
         schedule=tuple(op for op in iterations(2) if op != ZERO)
