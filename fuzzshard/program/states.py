@@ -100,17 +100,18 @@ class States:
         called, states = self.scope.called, self._all_states
         state = self._with_scheduler(f"copied({states})" if assign else states)
         set_model = f'set_model_state_dict({called}, state["model"])'
-        options = ""
+        options, given = [], ""
         if self.scope.engine.in_stages:
-            options = ", options=StateDictOptions(flatten_optimizer_state_dict=True)"
+            options = ["options = StateDictOptions(flatten_optimizer_state_dict=True)"]
+            given = ", options=options"
         set_optimizer = (
-            f'set_optimizer_state_dict({called}, {self._given}, state["optimizer"]{options})'
+            f'set_optimizer_state_dict({called}, {self._given}, state["optimizer"]{given})'
         )
         return [
             f"state = {state}",
             f"dcp.load(state, {self._where})",
             *([set_model] if assign else []),
-            *([set_optimizer] if sets else []),
+            *([*options, set_optimizer] if sets else []),
         ]
 
     @property

@@ -180,6 +180,10 @@ MENDED = {
             STEP,
         )
     ),
+    "evaluations_divide_gradients": pipelined(
+        schedule=(*iterations(2, 1)[:3], *evaluation(), STEP),
+        pipelining=Pipelining(replicates=True),
+    ),
     "zero_bubble_splits_overlapping_groups": pipelined(
         8,
         model=chain(a=Linear(out=5), b=Linear(out=5), c=Linear(out=5), d=Linear(out=5)),
@@ -251,6 +255,18 @@ EXCLUDED = {
     ),
     "different numbers of microbatches": pipelined(
         schedule=(*iterations(2, 1), *iterations(1, 1))
+    ),
+    "microbatches, or of different sizes": pipelined(schedule=(*iterations(2), *evaluation(1))),
+    "set mode": pipelined(
+        schedule=(Forward(), SetMode(train=False), Forward(batch=1), BACKWARD, STEP)
+    ),
+    "forward under no_grad": pipelined(
+        schedule=(Forward(), *(Forward(batch=i, grad=False) for i in (1, 2)), BACKWARD)
+    ),
+    "a rank whose stages have nothing that is optimized": pipelined(
+        model=chain(a=Linear(out=4), r=Activation()),
+        wrap=groups(ROOT),
+        schedule=(*iterations(2), SaveState()),
     ),
     "fewer microbatches than stages": pipelined(1, pipelining=Pipelining(schedule_class="1f1b")),
     "and each divides all of them": pipelined(

@@ -124,6 +124,17 @@ NO_SYNC, SYNC = (SetFlag(flag="requires_gradient_sync", value=value) for value i
 KEEP, ALL_REDUCE = (SetFlag(flag="requires_all_reduce", value=value) for value in (False, True))
 DIVERGED = "divergence/fully_shard"
 
+
+def in_stages(*schedule: Op) -> Case:
+    """A pipeline of two stages, each on a rank of its own."""
+    mesh, wrap = Mesh(pipeline=2, shard=1), groups(ROOT)
+    return make_case(
+        schedule=schedule, mesh=mesh, inputs=PLAIN, wrap=wrap, engines=("pipelining",)
+    )
+
+
+UNTAPED = (Forward(grad=False), Forward(batch=1, grad=False))
+
 ADAM = Optimizer(kind="adam")
 HOOKED = RegisterParameterHook(hook="post_accumulate_grad_hook", target="a.bias")
 STEPPING = RegisterParameterHook(hook="step_in_backward", scale=0.125, target="a.bias")
@@ -782,16 +793,36 @@ DIVERGENCES = {
         make_case(engines=("replicate",)), "divergence/replicate/gradient", BACKWARD_AT, "a.bias"
     ),
     "divides_no_sum_of_microbatches": Planted(
-        make_case(
-            schedule=(FORWARD, AGAIN, BACKWARD, STEP),
-            mesh=Mesh(pipeline=2, shard=1),
-            inputs=PLAIN,
-            wrap=groups(ROOT),
-            engines=("pipelining",),
-        ),
+        in_stages(FORWARD, AGAIN, BACKWARD, STEP),
         "divergence/pipelining/gradient",
         2,
         "a.bias",
+    ),
+    "clips_by_the_norm_of_a_stage": Planted(
+        in_stages(FORWARD, AGAIN, BACKWARD, ClipGradNorm(max_norm=0.1), STEP),
+        "divergence/pipelining/gradient",
+        3,
+        "a.bias",
+        "bounded",
+    ),
+    "evaluations_end_training": Planted(
+        in_stages(*UNTAPED, FORWARD, AGAIN, BACKWARD, STEP),
+        "divergence/pipelining/gradient/missing",
+        4,
+        "a.bias",
+    ),
+    "states_of_stages_are_not_loaded": Planted(
+        msgspec.structs.replace(
+            in_stages(
+                *(FORWARD, AGAIN, BACKWARD, STEP, ZERO),
+                *(SaveState(), CorruptState(), LoadState(assign=True)),
+            ),
+            optimizer=ADAM,
+        ),
+        "divergence/pipelining/optimizer_state",
+        7,
+        "exp_avg of a.bias",
+        "bounded",
     ),
     "experts_divide_by_their_ranks": Planted(
         make_case(

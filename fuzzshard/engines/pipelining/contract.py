@@ -120,8 +120,7 @@ def _of_schedule(case: Case) -> Iterator[Exclusion]:
     zeroed, counts, shapes = True, set[int](), set[tuple[int, ...]]()
     for at in follow(case):
         op = at.op
-        within = at.pending and not (op.takes or (op.begins and op.begins.grad))
-        if within or not _is_of_training(op):
+        if not _is_of_training(op, within=bool(at.pending)):
             yield Exclusion(
                 f"{op.noun()}: a schedule runs forwards and backwards of all microbatches at once",
                 f"{_SCHEDULES}, step: 'Run one iteration of the pipeline schedule with "
@@ -179,15 +178,17 @@ def _lacks_optimizer(case: Case) -> bool:
     return len(held) < (case.mesh.pipeline or 1) * len(spec.each)
 
 
-def _is_of_training(op: Op) -> bool:
+def _is_of_training(op: Op, *, within: bool) -> bool:
     """Whether it is a forward of the root, the backward of all pending ones, or what a rank does
-    with the parameters, gradients and states of its stages.
+    with the gradients of its stages; or, unless ``within`` an iteration, with all that they have.
     """
     if (call := op.begins) is not None:
-        return op.call == call and not call.target and call.outputs is None
+        is_next = call.grad or not within
+        return is_next and op.call == call and not call.target and call.outputs is None
     if op.takes:
         return op.takes == "all" and not op.retains and op.loss_of is None
-    of_gradients = op.updates or op.zeroes_gradients or op.clips
+    if op.updates or op.zeroes_gradients or op.clips:
+        return True
     of_states = op.takes_state or op.corrupts or op.waits_for_save
     frees = op.frees and op.below is not None and op.below.everything
-    return of_gradients or of_states or frees or op.train is not None
+    return not within and (of_states or frees or op.train is not None)
