@@ -59,8 +59,8 @@ def test_a_case_that_compiles_has_the_time_to_import_the_compiler() -> None:
     calibrated = Deadline()
     calibrated.observe(0.1)
     assert calibrated.seconds(fresh=True, compiles=True) == COMPILING_SECONDS
-    calibrated.observe(1.0)
-    assert calibrated.seconds(fresh=False, compiles=True) == FACTOR
+    calibrated.observe(2.0)
+    assert calibrated.seconds(fresh=False, compiles=True) == 2 * FACTOR
 
 
 def test_one_slow_case_is_forgotten_slowly() -> None:
