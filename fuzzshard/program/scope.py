@@ -186,13 +186,13 @@ class Scope:
         Gradients that are to be ``finite`` and are not become zeros, on every rank.
         """
         offloads = self.shards and any(group.does("offloads") for group in self.case.wrap)
-        mixed = offloads or self._mixes_meshes
-        name = "clip_grad_norm" if mixed else "torch.nn.utils.clip_grad_norm_"
-        told = ", error_if_nonfinite=True" if finite else ""
-        plain = [f"{name}({self.trained}, {arguments}{told})"]
+        told = f"{self.trained}, {arguments}" + (", error_if_nonfinite=True" if finite else "")
+        plain = [f"torch.nn.utils.clip_grad_norm_({told})"]
+        if offloads or self._mixes_meshes:
+            plain = [f"clip_grad_norm({told})"]
         if self.engine.in_stages:
-            given = f'{self.trained}, {arguments}{told}, stages=world_mesh["pp"].get_group()'
-            plain = self.either(plain, [f"clip_grad_norm({given})"])
+            group = 'world_mesh["pp"].get_group()'
+            plain = self.either(plain, [f"clip_grad_norm({told}, stages={group})"])
         zeros = [f"for p in {self.trained}:", "    if p.grad is not None:"]
         zeros.append("        p.grad.zero_()")
         if finite:
