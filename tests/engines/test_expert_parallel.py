@@ -87,6 +87,9 @@ PASSES = {
         freezes=(Freeze(target="moe"),),
         schedule=(TakeStateDict(), Unshard(), *TWO_STEPS),
     ),
+    "divided by another factor, of experts that all ranks have": mixed(
+        mesh=Mesh(replicate=2, shard=1), schedule=(SetDivideFactor(factor=4.0), *TWO_STEPS)
+    ),
     "saved and loaded": mixed(schedule=(*TWO_STEPS, SaveState(via="dcp"), LoadState())),
 }
 
