@@ -819,7 +819,7 @@ DIVERGENCES = {
             ),
             optimizer=ADAM,
         ),
-        "divergence/pipelining/optimizer_state",
+        "divergence/pipelining/resume",
         7,
         "exp_avg of a.bias",
         "bounded",
