@@ -10,7 +10,7 @@ from torch.distributed.pipelining import PipelineStage
 
 from fuzzshard.case.batches import rows_of_batch
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import facts
+from fuzzshard.case.facts import facts, has_batch_norm
 from fuzzshard.case.paths import is_within_any
 from fuzzshard.case.schedule_state import follow
 from fuzzshard.case.stages import (
@@ -158,12 +158,29 @@ def _of_schedule(case: Case) -> Iterator[Exclusion]:
             "a checkpoint of a rank whose stages have nothing that is optimized",
             "torch/optim/optimizer.py: 'ValueError: optimizer got an empty parameter list'",
         )
+    if _shows_buffers(case) and _recomputes_apart(case):
+        yield Exclusion(
+            "statistics of a checkpointed batch norm, which a split backward computes three times",
+            f"{_STAGE}, backward_maybe_with_nosync: stage_backward_input and "
+            "stage_backward_weight each go through what is recomputed",
+        )
     if case.optimizer.does("scales"):
         yield Exclusion(
             "a GradScaler: the loss of a schedule is not scaled, and not all ranks have all "
             "gradients",
             f"{_SCHEDULES}, _PipelineSchedule: loss_fn is given once",
         )
+
+
+def _shows_buffers(case: Case) -> bool:
+    """Whether something but a forward with gradients reads buffers."""
+    return any(op.takes_state or (op.begins and not op.begins.grad) for op in case.schedule)
+
+
+def _recomputes_apart(case: Case) -> bool:
+    """Whether a batch norm is recomputed by backwards of inputs and of weights."""
+    checkpointed = any(has_batch_norm(case, checkpoint.module) for checkpoint in case.checkpoints)
+    return checkpointed and case.pipelining.does("zero_bubble")
 
 
 def _lacks_optimizer(case: Case) -> bool:
