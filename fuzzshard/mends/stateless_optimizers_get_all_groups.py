@@ -1,16 +1,17 @@
-"""Two optimizers without states are each given the parameter groups of both.
+"""An optimizer without states cannot be loaded beside another.
 
 ``_split_optim_state_dict`` (``torch/distributed/checkpoint/state_dict.py``) takes from a state
 dict what belongs to one of several optimizers. It first returns a state dict whose keys are all
 integers, which is in the format of ``torch.optim`` already. That holds of no keys at all, too: the
 state dict of optimizers that have no states, such as SGD without momentum, is returned whole, with
 the groups of all. ``Optimizer.load_state_dict`` counts them and raises. The groups of an optimizer
-are those that name its parameters.
+are those that name its parameters. Beside an optimizer with states it raises "Missing optimizer state"
+for each parameter of the one without, which had none to save.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "set_optimizer_state_dict: raises for several optimizers that have no states"
+TITLE = "set_optimizer_state_dict: raises for several optimizers when one of them has no states"
 COMPONENT = "checkpoint"
 CONTRACT = Promise(
     "optimizers (Union[Optimizer, Iterable[Optimizer]]): The optimizers that are used to optimize "
@@ -18,8 +19,8 @@ CONTRACT = Promise(
     "set_optimizer_state_dict",
 )
 SETUP = (
-    "Two parts of a model have an SGD each, without momentum, and the job resumes from a "
-    "checkpoint. set_state_dict raises, too."
+    "Two parts of a model have an optimizer each, one of which is an SGD without momentum, and the "
+    "job resumes from a checkpoint. set_state_dict raises, too."
 )
 WORKAROUND = "Call get_optimizer_state_dict and set_optimizer_state_dict once for each optimizer."
 TORCH = Releases(since="2.11")
@@ -49,5 +50,10 @@ EDITS = (
             pg_state += [g for g in optim_state_dict[_PG] if not fqns.isdisjoint(g[_PARAMS])]
             return {_STATE: optim_state_dict[_STATE], _PG: pg_state}
         """,
+    ),
+    Edit(
+        "torch.distributed.checkpoint.state_dict:_split_optim_state_dict",
+        "raise RuntimeError(",
+        "if any(optim.state.values()): raise RuntimeError(",
     ),
 )
