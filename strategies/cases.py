@@ -118,7 +118,7 @@ def draw_case(
         case = in_one_dtype(case)
     if cuda and needs_cpu(case):  # an LSTM is trained in evaluation mode
         case = replace(case, schedule=tuple(op for op in case.schedule if op.train is None))
-    case = _with_late_loss(case, allowed, given)
+    case = _with_late_loss(case, allowed, given, cuda=cuda)
     case = for_settings.within(related, for_settings, allowed, case)
     return for_settings.within(ddp, for_settings, allowed, case)
 
@@ -165,7 +165,7 @@ def _loss(tape: Tape, *, exact: bool) -> str:
     return next(chosen, last).name
 
 
-def _with_late_loss(case: Case, swarm: Swarm, given: Given) -> Case:
+def _with_late_loss(case: Case, swarm: Swarm, given: Given, *, cuda: bool) -> Case:
     """``case`` with a loss that few cases can have, if the swarm wants that and it is one.
 
     No engine with mixed precision goes through a backward twice.
@@ -177,7 +177,8 @@ def _with_late_loss(case: Case, swarm: Swarm, given: Given) -> Case:
             changed = replace(case, loss=loss.name)
             if loss.differentiates_twice and not given.inputs:
                 changed = replace(changed, inputs=differentiable(case.inputs))
-            case = changed if is_valid(changed) else case
+            runs = is_valid(changed) and not (cuda and needs_cpu(changed))
+            case = changed if runs else case
     return case
 
 

@@ -9,6 +9,8 @@ from fuzzshard.case.check_dtypes import norms_half_precision_in_float32
 from fuzzshard.case.facts import facts
 from fuzzshard.case.schedule_state import follow
 from fuzzshard.parts.engines import ENGINES
+from fuzzshard.parts.losses import LOSSES
+from fuzzshard.parts.op import Op
 
 
 def needs_cuda(case: Case) -> str | None:
@@ -29,12 +31,17 @@ def needs_cpu(case: Case) -> str | None:
         return "CUDA's kernel of layer_norm takes no half precision beside parameters in float32"
     if case.optimizer.does("combines_elements") and any(g.does("offloads") for g in case.wrap):
         return "steps of matrices communicate shards, which NCCL does not do on the host"
-    if not all(leaf.trains_in_evaluation for leaf in facts(case).leaves.values()) and any(
-        not at.training and ((at.op.begins and at.op.begins.grad) or at.op.takes)
-        for at in follow(case)
-    ):
-        return "cuDNN's recurrent modules have no backward in evaluation mode"
+    if any(leaf.is_recurrent for leaf in facts(case).leaves.values()):
+        if LOSSES[case.loss].differentiates_twice:
+            return "cuDNN's recurrent modules have no backward of a backward"
+        if any(not at.training and _trains(at.op) for at in follow(case)):
+            return "cuDNN's recurrent modules have no backward in evaluation mode"
     return None
+
+
+def _trains(op: Op) -> bool:
+    """Whether it is a forward with gradients, or a backward."""
+    return bool(op.takes or (op.begins and op.begins.grad))
 
 
 def unfit_for(case: Case, device: Literal["cpu", "cuda"]) -> str | None:

@@ -282,13 +282,15 @@ class ScheduleState:
     def _roots_behind(self, call: Call, modules: frozenset[str]) -> frozenset[int]:
         """The FSDP roots with a parameter that the loss of a forward has a gradient for.
 
-        A wrapped root has hooks on all that a loss can be made of.
+        A wrapped root that is called has hooks on all that a loss can be made of.
         """
         owners = facts(self.case).owners
+        managed = {fqn for fqn, owner in owners.items() if owner is not UNMANAGED}
 
         def is_behind(root: int) -> bool:
             if "" in self.case.wrap[root].modules:
-                return self.needs_gradient(call, owners.keys(), inputs=True)
+                hooked = managed if call.target else owners.keys()
+                return self.needs_gradient(call, hooked, inputs=True)
             within = {i for i, other in enumerate(self.roots) if other == root}
             return self.needs_gradient(call, {fqn for fqn, i in owners.items() if i in within})
 

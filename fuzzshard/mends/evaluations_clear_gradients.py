@@ -14,7 +14,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 TITLE = "pipelining: eval() before the optimizer's step clears all gradients of fully_shard"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
-    "Run one forward-only iteration of the pipeline schedule. ... temporarily disables backward"
+    "Run one forward-only iteration of the pipeline schedule. [...] temporarily disables backward"
     " execution.",
     "torch.distributed.pipelining.schedules._PipelineSchedule.eval",
 )

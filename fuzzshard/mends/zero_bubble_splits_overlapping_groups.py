@@ -16,7 +16,7 @@ TITLE = "pipelining: zero bubble goes through the graph a second time where a bi
 COMPONENT = "other"
 CONTRACT = Promise(
     "The returned list of parameter groups is a list of dictionaries, where each dictionary"
-    " contains ... a set of parameters ... a set of intermediates",
+    " contains [...] a set of parameters [...] a set of intermediates",
     "torch.distributed.pipelining._backward.get_param_groups, whose sets are to be disjoint",
 )
 SETUP = (

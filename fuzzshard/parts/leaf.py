@@ -123,8 +123,8 @@ class Leaf(Part, frozen=True, kw_only=True):
     is_dropout: ClassVar[bool] = False
     saves_result: ClassVar[bool] = False
     """Whether its backward needs its result, which nobody may change in place then."""
-    trains_in_evaluation: ClassVar[bool] = True
-    """Whether CUDA runs its backward after a forward in evaluation mode."""
+    is_recurrent: ClassVar[bool] = False
+    """Whether cuDNN computes it on CUDA, which has one backward, in training mode alone."""
     experts_at: ClassVar[str] = ""
     """The module in it whose ``weight`` has a matrix for each expert, along its first dim; rows
     come to it in the order of their experts, with the number of rows of each.

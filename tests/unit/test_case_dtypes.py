@@ -117,12 +117,14 @@ def test_a_layer_norm_in_full_precision_of_half_precision_needs_the_cpu() -> Non
     )
 
 
-def test_an_lstm_that_is_trained_in_evaluation_mode_needs_the_cpu() -> None:
+def test_an_lstm_needs_the_cpu_for_backwards_that_cudnn_lacks() -> None:
     inputs = Inputs(batch=2, seq=2, tensors=(TensorSpec(size=3),))
     evaluated = (ops.mode(train=False), *ops.training(0))
     lstm = make_case(chain(a=LSTM(out=3)), evaluated, inputs=inputs)
     assert "cuDNN" in (needs_cpu(lstm) or "")
-    assert needs_cpu(replace(lstm, schedule=ops.training(0))) is None
+    trained = replace(lstm, schedule=ops.training(0))
+    assert needs_cpu(trained) is None
+    assert "backward of a backward" in (needs_cpu(replace(trained, loss="gradient_penalty")) or "")
     assert needs_cpu(replace(lstm, model=chain(a=Linear(out=3)))) is None
 
 

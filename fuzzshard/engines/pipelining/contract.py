@@ -158,11 +158,13 @@ def _of_schedule(case: Case) -> Iterator[Exclusion]:
             "a checkpoint of a rank whose stages have nothing that is optimized",
             "torch/optim/optimizer.py: 'ValueError: optimizer got an empty parameter list'",
         )
-    if _shows_buffers(case) and _recomputes_apart(case):
+    if _shows_buffers(case) and _recomputes_statistics(case):
         yield Exclusion(
-            "statistics of a checkpointed batch norm, which a split backward computes three times",
-            f"{_STAGE}, backward_maybe_with_nosync: stage_backward_input and "
-            "stage_backward_weight each go through what is recomputed",
+            "statistics of a checkpointed batch norm: backwards of microbatches recompute it in "
+            "another order, and a split backward three times",
+            f"{_SCHEDULES}: the order of microbatches is that of the schedule; {_STAGE}, "
+            "backward_maybe_with_nosync: stage_backward_input and stage_backward_weight each go "
+            "through what is recomputed",
         )
     if case.optimizer.does("scales"):
         yield Exclusion(
@@ -177,10 +179,9 @@ def _shows_buffers(case: Case) -> bool:
     return any(op.takes_state or (op.begins and not op.begins.grad) for op in case.schedule)
 
 
-def _recomputes_apart(case: Case) -> bool:
-    """Whether a batch norm is recomputed by backwards of inputs and of weights."""
-    checkpointed = any(has_batch_norm(case, checkpoint.module) for checkpoint in case.checkpoints)
-    return checkpointed and case.pipelining.does("zero_bubble")
+def _recomputes_statistics(case: Case) -> bool:
+    """Whether a backward runs a batch norm once more."""
+    return any(has_batch_norm(case, checkpoint.module) for checkpoint in case.checkpoints)
 
 
 def _lacks_optimizer(case: Case) -> bool:

@@ -41,6 +41,11 @@ FILLED = Exclusion(
     "torch/distributed/fsdp/_fully_shard/_fully_shard.py: set_reduce_scatter_unused_params is a "
     "method of FSDPModule alone",
 )
+SWAPPED = Exclusion(
+    "a hook on a parameter that is cast later: a DTensor is exchanged for another, which has none",
+    "torch/utils/__init__.py, swap_tensors: 'this will make t1 have the content of t2 while "
+    "preserving its identity'; torch/nn/modules/module.py, _apply, swaps subclasses of Tensor",
+)
 
 REFUSALS = (NO_SAVED_STATE,)
 
@@ -64,6 +69,9 @@ def not_applicable(case: Case) -> Exclusion | None:
         return DIVIDED
     if some_fill_unused(case):
         return FILLED
+    hooked = [i for i, op in enumerate(case.schedule) if op.hooked is not None]
+    if hooked and any(op.casts_to for op in case.schedule[hooked[0] :]):
+        return SWAPPED
     if has_other_graph_without_rows(case, ()) or _stops_elsewhere(case):
         return OTHER_GRAPH_ON_ONE_RANK
     return None

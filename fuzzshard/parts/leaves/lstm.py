@@ -25,7 +25,8 @@ class LSTM(Projection, tag="lstm", frozen=True, kw_only=True):
 
     An ``nn.LSTM`` keeps its parameters in a list of its own as well, which it updates when one of
     them is set (``RNNBase.__setattr__``) or all of them are changed (``RNNBase._apply``). On CUDA
-    "cudnn RNN backward can only be called in training mode" (aten/src/ATen/native/cudnn/RNN.cpp).
+    "cudnn RNN backward can only be called in training mode" (aten/src/ATen/native/cudnn/RNN.cpp),
+    and "Double backwards is not supported for CuDNN RNNs" (tools/autograd/derivatives.yaml).
     """
 
     complexity: ClassVar[int] = 20
@@ -33,7 +34,7 @@ class LSTM(Projection, tag="lstm", frozen=True, kw_only=True):
     prefix: ClassVar[str] = "lstm"
     needs_sequence: ClassVar[bool] = True
     saves_result: ClassVar[bool] = True
-    trains_in_evaluation: ClassVar[bool] = False
+    is_recurrent: ClassVar[bool] = True
     lists_parameters: ClassVar[bool] = True
     helpers: ClassVar[tuple[str, ...]] = (_RECURRENT,)
     kinds: ClassVar[tuple[Kind, ...]] = (
