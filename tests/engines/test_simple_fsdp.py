@@ -23,6 +23,7 @@ from fuzzshard.engines.simple_fsdp.contract import (
     DIVIDED,
     LISTED,
     PRECISION,
+    SWAPPED,
     TENSOR_PARALLEL,
     UNSYNCED,
 )
@@ -31,6 +32,7 @@ from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.lstm import LSTM
 from fuzzshard.parts.leaves.weight_norm import WeightNorm
 from fuzzshard.parts.ops import (
+    Cast,
     CorruptState,
     LoadState,
     RegisterParameterHook,
@@ -101,6 +103,16 @@ EXCLUDED: dict[str, tuple[Case, Exclusion]] = {
     "DTensors": (
         make_case(mesh=Mesh(shard=2, tensor=2), tensor_parallel=(colwise("a"),)),
         TENSOR_PARALLEL,
+    ),
+    "a hook on a parameter that is cast later": (
+        make_case(
+            schedule=(
+                RegisterParameterHook(hook="post_accumulate_grad_hook", target="a.weight"),
+                Cast(dtype="float64"),
+                *TWO_STEPS,
+            )
+        ),
+        SWAPPED,
     ),
 }
 

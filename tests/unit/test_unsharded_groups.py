@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from cases import AGAIN, BACKWARD, FORWARD, ROOT, STEP, call, children, groups, make_case
+from cases import AGAIN, BACKWARD, FORWARD, ROOT, STEP, call, chain, children, groups, make_case
+from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Expect, Freeze, Inputs, TensorSpec, WrapGroup
 from fuzzshard.case.edit import with_reshards
@@ -67,6 +68,19 @@ def test_a_backward_with_nothing_to_differentiate_reshards_nothing() -> None:
     frozen = (Freeze(target="a"), Freeze(target="b"))
     inputs = Inputs(batch=2, tensors=(TensorSpec(size=5),))
     assert lacks(FORWARD, BACKWARD, wrap=groups("a", "b", ROOT), freezes=frozen, inputs=inputs)
+
+
+def test_a_backward_that_comes_to_no_group_leaves_the_root_unsharded() -> None:
+    part = chain(a=Linear(out=3), b=Linear(out=3))
+    case = make_case(
+        chain(m=part, c=Linear(out=3)),
+        (WITHOUT_GRADIENTS, Forward(target="m"), BACKWARD, STEP),
+        wrap=groups("m.a", ROOT),
+        freezes=(Freeze(target="m.a"),),
+        ignored=("m.b",),
+    )
+    assert lacking_reshards(case) == [3]
+    assert lacking_reshards(replace(case, ignored=())) == []
 
 
 def test_a_forward_or_an_unshard_after_the_backward_leaves_groups_unsharded_until_a_reshard() -> (
