@@ -22,6 +22,7 @@ from fuzzshard.case.groups import (
     uses_outside_groups,
     wrapped_modules,
 )
+from fuzzshard.case.optimized import shares
 from fuzzshard.case.paths import is_within, is_within_any
 from fuzzshard.case.schedule_state import ScheduleState, ranks_differ
 from fuzzshard.errors import InvalidCase
@@ -345,8 +346,7 @@ class Checked(ScheduleState):
         if not self.case.optimizer.does("scales"):
             return
         partly = self.is_partial or ranks_differ(self.case)
-        apart = {is_within_any(fqn, self.case.optimizer.set_apart) for fqn in self.with_gradients}
-        lacks = len(apart) < len(self.case.optimizer.each)
+        lacks = not all(shares(self.case.optimizer, self.with_gradients))
         if lacks or partly or self.case.optimizer.left_out:
             raise InvalidCase(
                 "a step of a GradScaler may have no gradients", "put a backward before it"

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import functools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
@@ -18,7 +19,7 @@ from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Block
 from fuzzshard.engines.fully_shard.state import GroupState
 from fuzzshard.engines.mesh import RankMesh, rank_mesh
-from fuzzshard.engines.rounding import rounding_functions
+from fuzzshard.engines.rounding import Rounding, rounding_functions
 from fuzzshard.model.build import build_model
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.engines import spec_of
@@ -86,7 +87,6 @@ class Engine(abc.ABC):
         self.mesh = mesh
         self.dtype = dtype
         self.facts: Facts = facts(case)
-        self.roundings = rounding_functions(case, self.facts)
         spec, names = spec_of(self.name), MeshNames(case, within=True)
         called = script_of(self.name).variable
         self.scope = Scope(case, spec, called, "model", names)
@@ -108,6 +108,11 @@ class Engine(abc.ABC):
         self.module = self.parallelize(self.model)
         self.execute(self.scope.freeze_lines())
         self.take_parameters()
+
+    @functools.cached_property
+    def roundings(self) -> Mapping[str, Rounding]:
+        """What its groups round parameters to, by name."""
+        return rounding_functions(self.case, self.facts)
 
     @classmethod
     def whole_parameters(

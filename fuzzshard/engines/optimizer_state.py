@@ -18,7 +18,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.communication import fills_unused
 from fuzzshard.case.dtypes import stored_dtype
 from fuzzshard.case.facts import facts
-from fuzzshard.case.paths import is_within_any
+from fuzzshard.case.optimized import shares
 from fuzzshard.case.schedule_state import ScheduleState, follow
 from fuzzshard.case.sync_flags import UNMANAGED
 from fuzzshard.case.tensor_parallel import tensor_dims
@@ -94,12 +94,9 @@ class _Walk:
         self.sharded = spec_of(engine).applies_groups
         self.tape = Tape(case, self.found, Unwatched())
         self.at = ScheduleState(case)
-        parts = {False: set[str](), True: set[str]()}
-        for fqn in self.found.parameters:
-            parts[is_within_any(fqn, case.optimizer.set_apart)].add(fqn)
-        whole = [{*self.found.parameters}] if len(case.optimizer.each) == 1 else parts.values()
-        optimizers = zip(case.optimizer.each.values(), whole, strict=True)
-        self.stateful = [fqns for each, fqns in optimizers if each.does("has_state")]
+        parts = shares(case.optimizer, self.found.parameters)
+        optimizers = zip(case.optimizer.each.values(), parts, strict=True)
+        self.stateful = [{*fqns} for each, fqns in optimizers if each.does("has_state")]
         """The parameters of each optimizer whose steps leave a state."""
         self.grads = Known()
         self.unreduced: dict[int | None, set[str]] = {}

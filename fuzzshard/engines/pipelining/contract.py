@@ -11,6 +11,7 @@ from torch.distributed.pipelining import PipelineStage
 from fuzzshard.case.batches import rows_of_batch
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts, has_batch_norm
+from fuzzshard.case.optimized import shares
 from fuzzshard.case.paths import is_within_any
 from fuzzshard.case.schedule_state import follow
 from fuzzshard.case.stages import (
@@ -186,14 +187,12 @@ def _recomputes_statistics(case: Case) -> bool:
 
 def _lacks_optimizer(case: Case) -> bool:
     """Whether some rank has no parameter that one of its optimizers gets."""
-    spec = case.optimizer
-    held = {
-        (stage.rank, is_within_any(name, spec.set_apart))
-        for stage in stages(case)
-        for name in facts(stage.case).parameters
-        if not is_within_any(name, spec.left_out)
-    }
-    return len(held) < (case.mesh.pipeline or 1) * len(spec.each)
+    names: list[list[str]] = [[] for _ in range(case.mesh.pipeline or 1)]
+    for stage in stages(case):
+        names[stage.rank] += facts(stage.case).parameters
+    left_out = case.optimizer.left_out
+    held = ([n for n in of_rank if not is_within_any(n, left_out)] for of_rank in names)
+    return not all(all(shares(case.optimizer, of_rank)) for of_rank in held)
 
 
 def _is_of_training(op: Op, *, within: bool) -> bool:

@@ -47,11 +47,10 @@ class Reference(Engine):
 
     def _gradient_dtypes(self) -> GradientDtypes:
         """What the policies of mixed precision say about gradients."""
-        policy = parameter_dtypes(self.case, self.facts)
         return GradientDtypes(
             self.master_weights.leaves,
-            policy.reduce,
-            policy.follow_parameters,
+            self._policy.reduce,
+            self._policy.follow_parameters,
             accumulates_in_reduce_dtype(self.case),
         )
 
@@ -59,7 +58,8 @@ class Reference(Engine):
     def parallelize(self, model: nn.Module) -> nn.Module:
         """Emulates mixed precision; watches which groups have unsharded parameters."""
         _run_hooks_around_methods(self.facts, self._modules)
-        self.master_weights = MasterWeights(model, parameter_dtypes(self.case, self.facts))
+        self._policy = parameter_dtypes(self.case, self.facts)
+        self.master_weights = MasterWeights(model, self._policy)
         cast_boundaries(self.case, self._modules)
         for index, group in enumerate(self.case.wrap):
             for path in group.modules if fills_unused(self.case, index) else ():
