@@ -93,16 +93,12 @@ class ScheduleState:
         for freeze in case.freezes:
             self._set_requires_grad(freeze.target, False)
 
-    @property
-    def after_forward(self) -> list[AfterForward]:
-        """How each group is to be after forward."""
+    def after_forward(self, group: int) -> AfterForward:
+        """How a group is to be after forward."""
         shard = self.case.mesh.shard
-        return [
-            AfterForward(not self.reshards[i], False, shard)
-            if i in self.reshards
-            else group.after_forward(shard)
-            for i, group in enumerate(self.case.wrap)
-        ]
+        if group in self.reshards:
+            return AfterForward(not self.reshards[group], False, shard)
+        return self.case.wrap[group].after_forward(shard)
 
     @property
     def op(self) -> Op:
@@ -259,9 +255,9 @@ class ScheduleState:
         "The registered parameters are the sharded parameters if ``True``" (docstring of
         ``fully_shard``). What is gathered ahead may not be used.
         """
-        running, after_forward = self._groups_of(called), self.after_forward
+        running = self._groups_of(called)
         for i in running:
-            group, (whole, whole_as_root, ranks) = self.case.wrap[i], after_forward[i]
+            group, (whole, whole_as_root, ranks) = self.case.wrap[i], self.after_forward(i)
             keeps = whole or (whole_as_root and self.roots[i] == i)
             shards = (
                 not keeps and ranks == self.case.mesh.shard and called.issuperset(group.modules)

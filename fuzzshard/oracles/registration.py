@@ -147,7 +147,7 @@ class RegistrationModel:
             self.groups[j].root = i
 
     def _after_forward(self, i: int) -> int:
-        whole, whole_as_root, ranks = self.at.after_forward[i]
+        whole, whole_as_root, ranks = self.at.after_forward(i)
         if whole or (whole_as_root and self.groups[i].root == i):
             return UNSHARDED
         return SHARDED if ranks == self.at.case.mesh.shard else ranks

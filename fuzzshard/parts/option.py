@@ -8,10 +8,12 @@ the same arguments and run the same lines.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Mapping as Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from msgspec.structs import replace
@@ -116,7 +118,8 @@ class WithOptions(Part, Generic[O, T], frozen=True):
 
     def does(self, trait: T) -> bool:
         """Whether some option has a value that does so."""
-        return any(trait in option.does(getattr(self, option.name)) for option in self.options)
+        options = _that_may(type(self), trait)
+        return any(trait in option.does(getattr(self, option.name)) for option in options)
 
     def arguments(self) -> list[str]:
         """Return the arguments that differ from torch's defaults."""
@@ -131,11 +134,29 @@ class WithOptions(Part, Generic[O, T], frozen=True):
     @property
     def policy(self) -> Precision | None:
         """Its mixed precision, if it has any."""
-        return next((value for option, value in self.told() if option.is_policy), None)
+        return next((getattr(self, name) for name in _policies(type(self))), None)
 
     def with_policy(self, policy: Precision | None) -> Self:
         """Return it with another mixed precision, where it may have any."""
-        return replace(self, **{o.name: policy for o in self.options if o.is_policy})
+        return replace(self, **dict.fromkeys(_policies(type(self)), policy))
+
+
+@functools.cache  # asked at every op of a schedule
+def _that_may(part: type[WithOptions[O, T]], trait: T) -> tuple[O, ...]:
+    """The options of ``part`` that have ``trait`` for some value: by their ``traits``, or they work
+    it out.
+    """
+    return tuple(
+        option
+        for option in part.options
+        if type(option).does is not Option.does or trait in {*chain(*option.traits.values())}
+    )
+
+
+@functools.cache
+def _policies(part: type[WithOptions[Any, Any]]) -> tuple[str, ...]:
+    """The fields of ``part`` that are policies of mixed precision."""
+    return tuple(option.name for option in part.options if option.is_policy)
 
 
 def meanings_of(options: Iterable[Option]) -> dict[str, str]:

@@ -3,12 +3,13 @@ from random import Random
 
 import numpy as np
 import pytest
+from cases import make_case
+from msgspec.structs import replace
 
 from fuzzshard.guidance.pool import MAX_ENTRIES, Pool
 from fuzzshard.guidance.scheduler import FIRST_SHARE, FLOOR, Scheduler
-from fuzzshard.strategies import draw_cases
 
-CASES = draw_cases(0, 3, world_size=2)
+CASES = [replace(make_case(), seed=seed) for seed in range(3)]
 NOTHING = np.array([], dtype=np.intp)
 
 
