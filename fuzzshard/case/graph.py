@@ -125,6 +125,7 @@ def walk(module: Module, path: str = "") -> Iterator[tuple[str, Module]]:
             yield from walk(child.module, join(path, child.name))
 
 
+@functools.lru_cache(maxsize=4096)
 def resolve(root: Block, path: str) -> tuple[str, Module] | None:
     """The canonical path and module that ``path`` names, following aliases; None if there is
     none.

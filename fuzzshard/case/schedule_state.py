@@ -181,20 +181,21 @@ class ScheduleState:
     def advance(self, *, skipped: bool = False) -> None:
         """Applies the op."""
         op, taken = self.op, self.taken
+        call, begins = op.call, op.begins
         if op.gathers:
             self.unsharded |= self._groups_named(op.below or Below())
         if op.frees:
             self.unsharded -= self._groups_named(op.below or Below())
-        if op.begins:
-            self._run_groups(self.calls_of(op.begins.target))
-            self.has_run |= op.call is not None
+        if begins:
+            self._run_groups(self.calls_of(begins.target))
+            self.has_run |= call is not None
             self.loaded = False
         if op.aborts or op.casts_to or op.rebuilds:
             self.unsharded = frozenset()
-        if op.call and op.call.grad:
+        if call and call.grad:
             modules = self.calls_of(op.target)
-            roots = self._roots_behind(op.call, modules)
-            self.pending.append(Pending(self.index, op.call, modules, self.synced, roots))
+            roots = self._roots_behind(call, modules)
+            self.pending.append(Pending(self.index, call, modules, self.synced, roots))
         if op.takes:
             if not op.retains:
                 places = {each.place for each in taken}

@@ -116,9 +116,13 @@ class WithOptions(Part, Generic[O, T], frozen=True):
         """Yield every option with its value."""
         return ((option, getattr(self, option.name)) for option in self.options)
 
+    def told_by(self, method: str) -> Iterator[tuple[O, Any]]:
+        """Yield the options that have a ``method`` of their own, each with its value."""
+        return ((o, getattr(self, o.name)) for o in _with_own(type(self), method))
+
     def does(self, trait: T) -> bool:
         """Whether some option has a value that does so."""
-        options = _that_may(type(self), trait)
+        options = _with_trait(type(self), trait)
         return any(trait in option.does(getattr(self, option.name)) for option in options)
 
     def arguments(self) -> list[str]:
@@ -141,16 +145,20 @@ class WithOptions(Part, Generic[O, T], frozen=True):
         return replace(self, **dict.fromkeys(_policies(type(self)), policy))
 
 
-@functools.cache  # asked at every op of a schedule
-def _that_may(part: type[WithOptions[O, T]], trait: T) -> tuple[O, ...]:
-    """The options of ``part`` that have ``trait`` for some value: by their ``traits``, or they work
-    it out.
-    """
-    return tuple(
-        option
-        for option in part.options
-        if type(option).does is not Option.does or trait in {*chain(*option.traits.values())}
-    )
+@functools.cache  # these are asked at every op of a schedule
+def _with_own(part: type[WithOptions[O, Any]], method: str) -> tuple[O, ...]:
+    """The options of ``part`` that say something else than every option of its kind."""
+    kinds = Option.__subclasses__()
+    kind = next(each for each in kinds if isinstance(part.options[0], each))
+    usual = getattr(kind, method)
+    return tuple(o for o in part.options if getattr(type(o), method) is not usual)
+
+
+@functools.cache
+def _with_trait(part: type[WithOptions[O, T]], trait: T) -> tuple[O, ...]:
+    """The options of ``part`` that have ``trait`` for some value."""
+    computed = _with_own(part, "does")
+    return tuple(o for o in part.options if o in computed or trait in {*chain(*o.traits.values())})
 
 
 @functools.cache

@@ -59,7 +59,8 @@ class WrapGroup(WithOptions["GroupOption", Trait], frozen=True, kw_only=True):
 
     def after_forward(self, shard: int) -> AfterForward:
         """Return how it is after forward on a shard axis of this size."""
-        found = (option.after_forward(value, shard) for option, value in self.told())
+        told = self.told_by("after_forward")
+        found = (option.after_forward(value, shard) for option, value in told)
         return next(each for each in found if each is not None)
 
     def resharding(self, *, after_forward: bool) -> WrapGroup:
@@ -106,7 +107,7 @@ class WrapGroup(WithOptions["GroupOption", Trait], frozen=True, kw_only=True):
         """Return what modules compute with in place of a parameter ``p``, as an expression that
         gives one value for each of its elements; empty if it is the parameter.
         """
-        texts = (option.rounding(value) for option, value in self.told())
+        texts = (option.rounding(value) for option, value in self.told_by("rounding"))
         return next((text for text in texts if text), "")
 
     def kind(self) -> tuple[object, ...]:
