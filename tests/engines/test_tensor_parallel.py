@@ -130,7 +130,8 @@ def transformer(*, sequence: bool = False, mesh: Mesh = SQUARE, **options: Any) 
 def pair(*plans: TensorParallel, width: int = 7, mesh: Mesh = SQUARE, **options: Any) -> Case:
     """Linear(5, width), ReLU, Linear(width, 3) with a plan."""
     model = chain(a=Linear(out=width), r=Activation(), b=Linear(out=3))
-    return make_case(model, mesh=mesh, tensor_parallel=plans or PAIR, **options)
+    plans = plans or PAIR
+    return make_case(model, mesh=mesh, tensor_parallel=plans, **{"dtype": "float64", **options})
 
 
 def joined(op: Any, *plans: TensorParallel, seq: int = 0) -> Case:
@@ -145,7 +146,8 @@ def joined(op: Any, *plans: TensorParallel, seq: int = 0) -> Case:
         ),
         outputs=("z",),
     )
-    return make_case(model, mesh=SQUARE, tensor_parallel=plans, inputs=float_inputs(seq=seq))
+    inputs = float_inputs(seq=seq)
+    return make_case(model, mesh=SQUARE, tensor_parallel=plans, inputs=inputs, dtype="float64")
 
 
 CASES = {
@@ -168,6 +170,7 @@ CASES = {
             colwise("b", input="sequence", output="replicate"),
         ),
         optimizer=ADAM,
+        dtype="float64",
     ),
     "two pipeline slices": transformer(sequence=True, mesh=Mesh(pipeline=2, shard=1, tensor=2)),
     "four tensor-parallel ranks": transformer(sequence=True, mesh=Mesh(shard=1, tensor=4)),
@@ -185,6 +188,7 @@ CASES = {
         mesh=SQUARE,
         inputs=Inputs(batch=3, tensors=(TensorSpec(kind="ids", size=7),)),
         tensor_parallel=(colwise("e"), rowwise("b")),
+        dtype="float64",
     ),
     "a sequence that does not split evenly": make_case(
         chain(a=Linear(out=4), n=RMSNorm(), b=Linear(out=3)),
@@ -195,6 +199,7 @@ CASES = {
             TensorParallel(module="n", style="sequence", local_output=False),
             rowwise("b", local_output=False),
         ),
+        dtype="float64",
     ),
     "a product of shards": joined("mul", colwise("a"), colwise("b"), rowwise("c")),
     "a concatenation of parts of a sequence": joined(
@@ -214,6 +219,7 @@ CASES = {
             WrapGroup(modules=(ROOT,), precision=Precision(param="bfloat16", reduce="float32")),
         ),
         engines=("fully_shard",),
+        dtype="float32",
     ),
     "a forward of one module": pair(
         rowwise("a", input="replicate"),
