@@ -77,7 +77,8 @@ RAISED = {
 @pytest.mark.parametrize("name", FOUND)
 def test_the_first_difference_says_what_the_mistake_did(name: str, checked: Checked):
     expected = FOUND[name]
-    report = checked(mistake(name, build=expected.build), expected.mesh)
+    steps = max(1, expected.step + 1)
+    report = checked(mistake(name, build=expected.build), expected.mesh, steps=steps)
     assert report.exit_code == 1
     difference = report.trainings[0].difference
     assert difference is not None

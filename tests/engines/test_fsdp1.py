@@ -139,7 +139,6 @@ HELD = {
         ),
         freezes=FROZEN,
     ),
-    "momentum": fsdp1(optimizer=Optimizer(momentum=0.5)),
     "an optimizer that gets some units": fsdp1(optimizer=Optimizer(exclude=("a",))),
     "a tie within a unit": fsdp1(EQUAL, ties=TIE, wrap=groups(ROOT)),
     "a unit that is registered twice": fsdp1(

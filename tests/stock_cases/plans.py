@@ -44,7 +44,6 @@ WRAPS = {
 
 MESHES = {
     "one rank": bitwise(mesh=1),
-    "two ranks": bitwise(mesh=2),
     "three ranks": bounded(mesh=3),
     "four ranks": bounded(mesh=4),
     "more ranks than rows": bounded(chain(a=Linear(out=2), b=Linear(out=1)), mesh=4),

@@ -79,7 +79,6 @@ def _accumulated(*flags: tuple[SetFlag, SetFlag]) -> tuple[Op, ...]:
 
 
 SCHEDULES = {
-    "two steps": bitwise(),
     "no zero_grad between steps": bounded(None, (FORWARD, BACKWARD, STEP, AGAIN, BACKWARD, STEP)),
     "gradients zeroed in place": bounded(
         None, (FORWARD, BACKWARD, STEP, ZeroGrad(set_to_none=False), AGAIN, BACKWARD, STEP)

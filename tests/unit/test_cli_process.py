@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import ran
 
 from fuzzshard import __version__
 from fuzzshard.case import codec
@@ -18,12 +19,6 @@ from fuzzshard.errors import EXIT_INTERRUPTED
 TREE = Path(__file__).parents[2]
 FUZZSHARD = [sys.executable, "-m", "fuzzshard"]
 COMMANDS = ["run", "replay", "show", "shrink", "repro", "doctor"]
-
-
-def fuzzshard(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*FUZZSHARD, *arguments], capture_output=True, text=True, timeout=60, check=False
-    )
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["--version"]])
@@ -45,32 +40,28 @@ except SystemExit:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_with_an_example_and_no_exit_codes_of_others(command: str) -> None:
-    result = fuzzshard(command, "--help")
-    assert result.returncode == 0
-    assert f"  fuzzshard {command}" in result.stdout
-    assert ("at least one finding" in result.stdout) is (command in ("run", "replay"))
+    result = ran(command, "--help")
+    assert result.code == 0
+    assert f"  fuzzshard {command}" in result.out
+    assert ("at least one finding" in result.out) is (command in ("run", "replay"))
 
 
 @pytest.mark.parametrize("words", [["shrink"], ["report"], ["bisect"], ["corpus", "verify"]])
 def test_a_command_with_exit_codes_of_its_own_says_them(words: list[str]) -> None:
-    assert "Exit code" in fuzzshard(*words, "--help").stdout
+    assert "Exit code" in ran(*words, "--help").out
 
 
 def test_the_help_of_all_commands_has_the_exit_codes() -> None:
-    assert "130  interrupted" in fuzzshard("--help").stdout
+    assert "130  interrupted" in ran("--help").out
 
 
 def test_the_help_lists_every_command() -> None:
-    listed = [
-        line.split()[1]
-        for line in fuzzshard("--help").stdout.splitlines()
-        if line.startswith("│ ")
-    ]
+    listed = [line.split()[1] for line in ran("--help").out.splitlines() if line.startswith("│ ")]
     assert [word for word in listed if word in COMMANDS] == COMMANDS
 
 
 def test_the_version_is_printed() -> None:
-    assert fuzzshard("--version").stdout == f"fuzzshard {__version__}\n"
+    assert ran("--version").out == f"fuzzshard {__version__}\n"
 
 
 INTERRUPT_AT_IMPORT_OF = """
