@@ -25,13 +25,19 @@ from fuzzshard.strategies.groups import group_options
 from fuzzshard.strategies.inputs import differentiable, fitting, inputs, widths, with_rank_batches
 from fuzzshard.strategies.meshes import mesh
 from fuzzshard.strategies.optimizers import optimizer, optimizer_options
+from fuzzshard.strategies.options import context_parallel, ignored, options, pipelining, related
 from fuzzshard.strategies.options import engines as draw_engines
-from fuzzshard.strategies.options import ignored, options, pipelining, related
 from fuzzshard.strategies.precision import in_one_dtype, parameter_dtypes, precision
 from fuzzshard.strategies.reuse import ties
 from fuzzshard.strategies.schedules import schedule
 from fuzzshard.strategies.subject import Subject
-from fuzzshard.strategies.swarm import NUM_BYTES, Swarm, shards_experts, with_engines
+from fuzzshard.strategies.swarm import (
+    NUM_BYTES,
+    Swarm,
+    shards_experts,
+    shards_positions,
+    with_engines,
+)
 from fuzzshard.strategies.tape import Tape
 from fuzzshard.strategies.tensor_parallel import tensor_parallel
 from fuzzshard.strategies.wrapping import checkpoints, experts_apart, self_contained, wrap
@@ -130,11 +136,11 @@ def _experiment(
 
     It is for the mesh ``on``, or for some mesh of at most as many ranks.
     """
-    exact = tape.chance(_EXACT) and given.nothing_but_mesh
+    exact = tape.chance(_EXACT) and given.nothing_but_mesh and not shards_positions(swarm)
     ranks = mesh(tape, swarm, on, exact=exact) if isinstance(on, int) else on
     exact = exact and ranks.data_size & (ranks.data_size - 1) == 0
     pool = widths(tape, swarm, exact=exact)
-    data = given.inputs() if given.inputs else inputs(tape, swarm, pool, cuda=cuda)
+    data = given.inputs() if given.inputs else inputs(tape, swarm, pool, ranks, cuda=cuda)
     if given.model:
         root = given.model()
         data = data if given.inputs else fitting(root, data)
@@ -217,4 +223,4 @@ def with_options(tape: Tape, swarm: Swarm, case: Case, *, cuda: bool) -> Case:
     )
     if cuda and case.observe == "everything" and tape.chance(_MEMORY):
         case = replace(case, observe="memory")
-    return pipelining(tape, options(tape, swarm, case, cuda=cuda))
+    return context_parallel(tape, pipelining(tape, options(tape, swarm, case, cuda=cuda)))

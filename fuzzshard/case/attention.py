@@ -1,0 +1,41 @@
+"""Attention by ``scaled_dot_product_attention``: where it is, and whether CUDA has its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.check_dtypes import called_dtypes
+from fuzzshard.case.facts import facts
+from fuzzshard.case.graph import join
+from fuzzshard.parts.engines import specs
+
+_HALF = frozenset(("bfloat16", "float16"))
+_ALIGNED = 8
+"""What the width of heads is a multiple of, for kernels of half precision on CUDA."""
+
+
+def attentions(case: Case) -> Mapping[str, str]:
+    """Return the modules that call it, by the paths of the leaves that have them."""
+    leaves = facts(case).leaves.items()
+    return {path: join(path, leaf.attends_at) for path, leaf in leaves if leaf.attends_at}
+
+
+def positions_divide(case: Case) -> bool:
+    """Whether ranks of the shard axis can have as many positions each."""
+    parts = 2 if case.context_parallel.does("balances") else 1
+    return case.inputs.seq % (parts * case.mesh.shard) == 0
+
+
+def lacks_kernels(case: Case) -> bool:
+    """Whether CUDA has no kernel with a ring for an engine of ``case``, or none in the next higher
+    precision: there is none for float64, and they want widths that are aligned.
+    """
+    if not any(spec.shards_positions for spec in specs(case.engines)):
+        return False
+    found = facts(case)
+    paths = attentions(case)
+    widths = {found.leaves[path].width_of_heads(found.width(path)) for path in paths}
+    calls = [call for call in called_dtypes(case, found) if call.module in paths]
+    dtypes = {dtype for call in calls for dtype in call.inputs}
+    return not dtypes or not dtypes <= _HALF or any(width % _ALIGNED for width in widths)
