@@ -288,6 +288,7 @@ _EXCLUDES: tuple[tuple[str, set[str]], ...] = (
     # several meshes have gradients and parameters
     *((name, {*_SCALING, *_LISTING}) for name in _SHARING),
     # an image has no sequence axis; patches and plain values do not join
+    *((name, {IMAGES}) for name in _ATTENDING),
     (
         IMAGES,
         {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fuzzshard.case.batches import rows_of_batch, used_batches
 from fuzzshard.case.case import Case
 from fuzzshard.case.check_dtypes import called_dtypes
 from fuzzshard.case.facts import facts
@@ -25,6 +26,13 @@ def positions_divide(case: Case) -> bool:
     """Whether ranks of the shard axis can have as many positions each."""
     parts = 2 if case.context_parallel.does("balances") else 1
     return case.inputs.seq % (parts * case.mesh.shard) == 0
+
+
+def someone_has_rows(case: Case) -> bool:
+    """Whether in every batch some rank of each shard axis has rows."""
+    ranks = case.mesh.shard
+    batches = [rows_of_batch(case, batch) for batch in used_batches(case)]
+    return all(any(b[i : i + ranks]) for b in batches for i in range(0, len(b), ranks))
 
 
 def lacks_kernels(case: Case) -> bool:

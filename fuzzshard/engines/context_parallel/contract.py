@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 
-from fuzzshard.case.attention import attentions, positions_divide
+from fuzzshard.case.attention import attentions, positions_divide, someone_has_rows
 from fuzzshard.case.case import Case
 from fuzzshard.engines.context_parallel.script import PRIVATE
 from fuzzshard.engines.exclusion import Exclusion
@@ -53,6 +53,12 @@ def _of_case(case: Case) -> Iterator[Exclusion]:
             f"{case.mesh.shard} ranks cannot have as many of {case.inputs.seq} positions each",
             f"{_BALANCER}, _HeadTailLoadBalancer: 'if seq_length % (world_size * 2) != 0'; "
             f"{_ATTENTION}, _templated_ring_attention: keys of all ranks have one shape",
+        )
+    if not someone_has_rows(case):
+        yield Exclusion(
+            "a batch without rows on all ranks that share positions",
+            "fuzzshard: not asked; scaled_dot_product_attention of a DTensor without elements is "
+            "given no kernel, and the formula in its place mixes tensors and DTensors",
         )
     if case.mesh.tensor or case.compile or case.relation:
         yield Exclusion("tensor parallelism, compilation, or a relation", "fuzzshard: not tried")
