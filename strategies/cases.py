@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
+from fuzzshard.case.attention import without_kernels
 from fuzzshard.case.case import Case, EngineName, Freeze, Inputs, Mesh, Tie, WrapGroup
 from fuzzshard.case.dtypes import has_precision
 from fuzzshard.case.facts import facts
@@ -33,9 +34,11 @@ from fuzzshard.strategies.schedules import schedule
 from fuzzshard.strategies.subject import Subject
 from fuzzshard.strategies.swarm import (
     NUM_BYTES,
+    PRECISION,
     Swarm,
     shards_experts,
     shards_positions,
+    with_choice,
     with_engines,
 )
 from fuzzshard.strategies.tape import Tape
@@ -98,6 +101,8 @@ def draw_case(
     chosen = draw_engines(for_settings, allowed, engines)
     if isinstance(allowed, frozenset):
         allowed = with_engines(allowed, chosen)
+        if cuda and shards_positions(allowed):  # kernels of half precision have a finer one
+            allowed = with_choice(allowed, PRECISION)
     if ranks:  # the family below is for meshes of one axis
         largest_mesh = ranks.shard if ranks == Mesh(shard=ranks.shard) else 1
     drawn = given.nothing_but_mesh and largest_mesh > 1
@@ -120,13 +125,20 @@ def draw_case(
         ops = tuple(op for op in ops if not op.unscales)
         case = replace(case, optimizer=case.optimizer.unscaled(), schedule=ops)
     case = for_settings.within(with_rank_batches, for_settings, allowed, case, subject.found)
-    if cuda and needs_cpu(case):
-        case = in_one_dtype(case)
-    if cuda and needs_cpu(case):  # an LSTM is trained in evaluation mode
-        case = replace(case, schedule=tuple(op for op in case.schedule if op.train is None))
+    case = _for_cuda(case) if cuda else case
     case = _with_late_loss(case, allowed, given, cuda=cuda)
     case = for_settings.within(related, for_settings, allowed, case)
     return for_settings.within(ddp, for_settings, allowed, case)
+
+
+def _for_cuda(case: Case) -> Case:
+    """``case`` with what CUDA ranks can run of it."""
+    case = without_kernels(case)
+    if needs_cpu(case):
+        case = without_kernels(in_one_dtype(case))
+    if needs_cpu(case):  # an LSTM is trained in evaluation mode
+        case = replace(case, schedule=tuple(op for op in case.schedule if op.train is None))
+    return case
 
 
 def _experiment(

@@ -7,6 +7,7 @@ import itertools
 
 from msgspec.structs import replace
 
+from fuzzshard.case.attention import POSITIONS
 from fuzzshard.case.batches import least_rows, used_batches
 from fuzzshard.case.case import Case, Inputs, Mesh, RankBatch, TensorSpec
 from fuzzshard.case.facts import Facts, facts
@@ -54,7 +55,7 @@ def inputs(tape: Tape, swarm: Swarm, pool: tuple[int, ...], mesh: Mesh, *, cuda:
     seqs = (2, 4) if "tensor" in swarm else (2, 3)
     seq = tape.pick(seqs) if "sequence" in swarm and tape.chance(85) else 0
     if shards_positions(swarm):  # some of them in twice as many parts as there are ranks
-        seq = mesh.shard * tape.pick((2, 1, 4))
+        seq = mesh.shard * tape.pick((2, 1, 4)) * (POSITIONS if cuda else 1)
     return Inputs(
         batch=tape.weighted(((2, 3), (3, 2), (4, 2))),
         seq=seq,

@@ -33,7 +33,7 @@ def needs_cpu(case: Case) -> str | None:
     if case.optimizer.does("combines_elements") and any(g.does("offloads") for g in case.wrap):
         return "steps of matrices communicate shards, which NCCL does not do on the host"
     if lacks_kernels(case):
-        return "CUDA's kernels of attention with a ring take half precision, or none is finer"
+        return "CUDA has no kernel of attention over a ring for it, or none in a finer precision"
     if any(leaf.is_recurrent for leaf in facts(case).leaves.values()):
         if LOSSES[case.loss].differentiates_twice:
             return "cuDNN's recurrent modules have no backward of a backward"
