@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 class ContextParallel(FullyShard):
     """Ranks of the shard axis exchange rows for positions before attention, and back behind it.
 
-    In between torch's own ring attention runs, as torchtitan applies it.
+    In between torch's own ring attention runs, as torchtitan applies it. Results of parts of the
+    keys are put together by differences of them, which round also where a softmax has one
+    element that counts and is exact.
     """
 
     name = "context_parallel"
@@ -32,6 +34,7 @@ class ContextParallel(FullyShard):
     meanings = meanings_of(CONTEXT_PARALLEL_OPTIONS)
     choice = Choice("context_parallel", 8, place=103, excludes=("tensor", "compile", "relation"))
     shards_positions = True
+    rounds_otherwise = True
     runs_alone = "no"
     wraps_models = "no"
     wraps_blocks = False
