@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
+from fuzzshard.case.attention import without_kernels
 from fuzzshard.case.case import Case, EngineName, Freeze, Inputs, Mesh, Tie, WrapGroup
 from fuzzshard.case.dtypes import has_precision
 from fuzzshard.case.facts import facts
@@ -25,13 +26,21 @@ from fuzzshard.strategies.groups import group_options
 from fuzzshard.strategies.inputs import differentiable, fitting, inputs, widths, with_rank_batches
 from fuzzshard.strategies.meshes import mesh
 from fuzzshard.strategies.optimizers import optimizer, optimizer_options
+from fuzzshard.strategies.options import context_parallel, ignored, options, pipelining, related
 from fuzzshard.strategies.options import engines as draw_engines
-from fuzzshard.strategies.options import ignored, options, pipelining, related
 from fuzzshard.strategies.precision import in_one_dtype, parameter_dtypes, precision
 from fuzzshard.strategies.reuse import ties
 from fuzzshard.strategies.schedules import schedule
 from fuzzshard.strategies.subject import Subject
-from fuzzshard.strategies.swarm import NUM_BYTES, Swarm, shards_experts, with_engines
+from fuzzshard.strategies.swarm import (
+    NUM_BYTES,
+    PRECISION,
+    Swarm,
+    shards_experts,
+    shards_positions,
+    with_choice,
+    with_engines,
+)
 from fuzzshard.strategies.tape import Tape
 from fuzzshard.strategies.tensor_parallel import tensor_parallel
 from fuzzshard.strategies.wrapping import checkpoints, experts_apart, self_contained, wrap
@@ -92,6 +101,8 @@ def draw_case(
     chosen = draw_engines(for_settings, allowed, engines)
     if isinstance(allowed, frozenset):
         allowed = with_engines(allowed, chosen)
+        if cuda and shards_positions(allowed):  # kernels of half precision have a finer one
+            allowed = with_choice(allowed, PRECISION)
     if ranks:  # the family below is for meshes of one axis
         largest_mesh = ranks.shard if ranks == Mesh(shard=ranks.shard) else 1
     drawn = given.nothing_but_mesh and largest_mesh > 1
@@ -114,13 +125,20 @@ def draw_case(
         ops = tuple(op for op in ops if not op.unscales)
         case = replace(case, optimizer=case.optimizer.unscaled(), schedule=ops)
     case = for_settings.within(with_rank_batches, for_settings, allowed, case, subject.found)
-    if cuda and needs_cpu(case):
-        case = in_one_dtype(case)
-    if cuda and needs_cpu(case):  # an LSTM is trained in evaluation mode
-        case = replace(case, schedule=tuple(op for op in case.schedule if op.train is None))
+    case = _for_cuda(case) if cuda else case
     case = _with_late_loss(case, allowed, given, cuda=cuda)
     case = for_settings.within(related, for_settings, allowed, case)
     return for_settings.within(ddp, for_settings, allowed, case)
+
+
+def _for_cuda(case: Case) -> Case:
+    """``case`` with what CUDA ranks can run of it."""
+    case = without_kernels(case)
+    if needs_cpu(case):
+        case = without_kernels(in_one_dtype(case))
+    if needs_cpu(case):  # an LSTM is trained in evaluation mode
+        case = replace(case, schedule=tuple(op for op in case.schedule if op.train is None))
+    return case
 
 
 def _experiment(
@@ -130,11 +148,11 @@ def _experiment(
 
     It is for the mesh ``on``, or for some mesh of at most as many ranks.
     """
-    exact = tape.chance(_EXACT) and given.nothing_but_mesh
+    exact = tape.chance(_EXACT) and given.nothing_but_mesh and not shards_positions(swarm)
     ranks = mesh(tape, swarm, on, exact=exact) if isinstance(on, int) else on
     exact = exact and ranks.data_size & (ranks.data_size - 1) == 0
     pool = widths(tape, swarm, exact=exact)
-    data = given.inputs() if given.inputs else inputs(tape, swarm, pool, cuda=cuda)
+    data = given.inputs() if given.inputs else inputs(tape, swarm, pool, ranks, cuda=cuda)
     if given.model:
         root = given.model()
         data = data if given.inputs else fitting(root, data)
@@ -217,4 +235,4 @@ def with_options(tape: Tape, swarm: Swarm, case: Case, *, cuda: bool) -> Case:
     )
     if cuda and case.observe == "everything" and tape.chance(_MEMORY):
         case = replace(case, observe="memory")
-    return pipelining(tape, options(tape, swarm, case, cuda=cuda))
+    return context_parallel(tape, pipelining(tape, options(tape, swarm, case, cuda=cuda)))

@@ -68,11 +68,12 @@ def module_graphs(draw: DrawFn) -> Block:
     """
     tape, swarm = _begin(draw)
     pool = widths(tape, swarm, exact=False)
-    data = draw_inputs(tape, swarm, pool, cuda=False)
+    mesh = Mesh(shard=2)
+    data = draw_inputs(tape, swarm, pool, mesh, cuda=False)
     size = data.tensors[0].size
     floats = (replace(t, size=size) if t.kind == "float" else t for t in data.tensors)
     data = replace(data, tensors=tuple(floats))
-    return draw_model(tape, swarm, pool, data, Mesh(shard=2), exact=False)
+    return draw_model(tape, swarm, pool, data, mesh, exact=False)
 
 
 @st.composite

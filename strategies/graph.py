@@ -11,7 +11,7 @@ from fuzzshard.case.case import Inputs, Mesh
 from fuzzshard.case.graph import Block
 from fuzzshard.strategies.builder import Growth
 from fuzzshard.strategies.leaves import Leaves
-from fuzzshard.strategies.swarm import IMAGES, MIXTURE, Swarm, is_cut, shards_experts
+from fuzzshard.strategies.swarm import FUSED, IMAGES, MIXTURE, Swarm, is_cut, shards_experts
 from fuzzshard.strategies.tape import Tape
 from fuzzshard.strategies.tasks import BlockGrower
 
@@ -33,7 +33,7 @@ _EDGE_TASKS = (
 )
 _EXTENSION_TASKS = ("iadd", "attend", "alternatives", "adapter")
 """Tasks of extensions: where the swarm has one, nearly every case does it."""
-_CHAIN_TASKS = frozenset(("nested", "second_nested", "unused_module", "adapter"))
+_CHAIN_TASKS = frozenset(("nested", "second_nested", "unused_module", "adapter", "fused"))
 """What leaves a root a chain of modules."""
 _INEXACT_TASKS = frozenset(("mul", "tanh", "attend"))
 _NUM_LEAVES = ((1, 3), (2, 4), (3, 3), (4, 2), (5, 1))
@@ -91,4 +91,6 @@ def _edge_tasks(tape: Tape, swarm: Swarm, inputs: Inputs, mesh: Mesh, *, exact: 
         tasks += ["parallel_norm"] * (inputs.seq > 0 and not exact and tape.chance(90))
     if MIXTURE in swarm:
         tasks += ["mixture"] * (1 + tape.chance(30))
+    if FUSED in swarm and inputs.seq and not exact:
+        tasks += ["fused"] * (1 + tape.chance(20))
     return tasks

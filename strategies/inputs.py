@@ -7,13 +7,14 @@ import itertools
 
 from msgspec.structs import replace
 
+from fuzzshard.case.attention import POSITIONS
 from fuzzshard.case.batches import least_rows, used_batches
 from fuzzshard.case.case import Case, Inputs, Mesh, RankBatch, TensorSpec
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Block, Call
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaf import Leaf
-from fuzzshard.strategies.swarm import IMAGES, Swarm, wants_even
+from fuzzshard.strategies.swarm import IMAGES, Swarm, shards_positions, wants_even
 from fuzzshard.strategies.tape import Tape
 
 _EVEN_WIDTHS = (4, 2, 8, 4, 16)
@@ -37,7 +38,7 @@ def widths(tape: Tape, swarm: Swarm, *, exact: bool) -> tuple[int, ...]:
     return tuple(min(width, _WIDEST_EXACT) for width in chosen) if exact else tuple(chosen)
 
 
-def inputs(tape: Tape, swarm: Swarm, pool: tuple[int, ...], *, cuda: bool) -> Inputs:
+def inputs(tape: Tape, swarm: Swarm, pool: tuple[int, ...], mesh: Mesh, *, cuda: bool) -> Inputs:
     """One to three tensors. Ids are below a width of the pool, so a head can be tied to the
     embedding.
     """
@@ -53,6 +54,8 @@ def inputs(tape: Tape, swarm: Swarm, pool: tuple[int, ...], *, cuda: bool) -> In
             tensors.append(TensorSpec(size=tape.pick(pool), requires_grad=grad))
     seqs = (2, 4) if "tensor" in swarm else (2, 3)
     seq = tape.pick(seqs) if "sequence" in swarm and tape.chance(85) else 0
+    if shards_positions(swarm):  # some of them in twice as many parts as there are ranks
+        seq = mesh.shard * tape.pick((2, 1, 4)) * (POSITIONS if cuda else 1)
     return Inputs(
         batch=tape.weighted(((2, 3), (3, 2), (4, 2))),
         seq=seq,

@@ -16,6 +16,7 @@ _PLAIN = _DRAWN[0]
 _NORMS = tuple(kind for kind in _DRAWN if KINDS[kind].is_norm)
 (_OF_IDS,) = (kind for kind, leaf in KINDS.items() if leaf.takes_ids)
 (_OF_EXPERTS,) = (kind for kind, leaf in KINDS.items() if leaf.experts_at)
+(_FUSED,) = (kind for kind, leaf in KINDS.items() if leaf.attends_at)
 (_OF_IMAGES,) = (kind for kind, leaf in KINDS.items() if leaf.takes_images)
 
 
@@ -78,6 +79,10 @@ class Leaves:
     def mixture(self, width: int) -> Leaf:
         """A mixture of experts."""
         return self._make(_OF_EXPERTS, width, self.tape.pick(self.pool))
+
+    def fused(self, width: int) -> Leaf:
+        """Attention by one kernel."""
+        return self._make(_FUSED, width, width)
 
     def to_width_with_parameters(self, width: int, out: int) -> Leaf:
         """As :meth:`to_width`, and it has parameters."""

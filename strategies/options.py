@@ -10,12 +10,13 @@ from fuzzshard.case.adapters import adapters
 from fuzzshard.case.case import ALL_ENGINES, ENGINES, Case, EngineName
 from fuzzshard.case.check_options import fits_options
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.options import Delay, DelaySite, Pipelining, Relation
+from fuzzshard.case.options import ContextParallel, Delay, DelaySite, Pipelining, Relation
 from fuzzshard.case.relations import variant
 from fuzzshard.case.stages import shared_by_stages, stages
 from fuzzshard.case.validate import is_valid
 from fuzzshard.parts.engines import ENGINES as SPECS
 from fuzzshard.parts.engines import specs
+from fuzzshard.parts.options.context_parallel import CONTEXT_PARALLEL_OPTIONS
 from fuzzshard.parts.options.pipelining import PIPELINING_OPTIONS
 from fuzzshard.strategies.freezing import below, pick_target
 from fuzzshard.strategies.swarm import Swarm
@@ -71,6 +72,14 @@ def pipelining(tape: Tape, case: Case) -> Case:
             return replace(cut, wrap=groups, checkpoints=kept)
     others = tuple(name for name in case.engines if name not in in_stages)
     return replace(case, engines=others) if others else case
+
+
+def context_parallel(tape: Tape, case: Case) -> Case:
+    """The case with options of an engine whose attention runs over ranks, if it has one."""
+    if not any(spec.shards_positions for spec in specs(case.engines)):
+        return case
+    drawn = {option.name: option.draw(tape, case) for option in CONTEXT_PARALLEL_OPTIONS}
+    return replace(case, context_parallel=ContextParallel(**drawn))
 
 
 def ignored(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Case:

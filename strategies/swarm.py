@@ -28,6 +28,8 @@ from fuzzshard.strategies.tape import Tape
 """The choice of inputs that are images, and of the leaf that reads them."""
 (MIXTURE,) = (kind.name for kind, leaf in KINDS.items() if leaf.experts_at)
 """The choice of mixtures of experts."""
+(FUSED,) = (kind.name for kind, leaf in KINDS.items() if leaf.attends_at)
+"""The choice of attention by one kernel."""
 _OF_GROUPS = [option.extension for option in GROUP_OPTIONS if option.extension]
 (PRECISION,) = (o.extension.name for o in GROUP_OPTIONS if o.is_policy and o.extension)
 """The choice of mixed precision."""
@@ -105,6 +107,7 @@ _SCALING, _LISTING = (
 )
 _CUTTING = [spec.choice.name for spec in ENGINES.values() if spec.choice and spec.in_stages]
 _SHARING = [spec.choice.name for spec in ENGINES.values() if spec.choice and spec.shards_experts]
+_ATTENDING = [s.choice.name for s in ENGINES.values() if s.choice and s.shards_positions]
 _OF_OPTIMIZERS = sorted(
     (option.extension for option in OPTIMIZER_OPTIONS if option.extension),
     key=lambda choice: choice.place,
@@ -155,6 +158,7 @@ EXTENSIONS: dict[str, int] = {
     **{choice.name: choice.percent for choice in _OF_LOSSES},
     MIXTURE: 12,
     "adapter": 12,
+    FUSED: 8,
 }
 """Percent of the cases that have any."""
 _CALLED = 2
@@ -185,6 +189,11 @@ def is_cut(choices: Swarm) -> bool:
 def shards_experts(choices: Swarm) -> bool:
     """Whether an engine shards experts over an axis of the mesh."""
     return any(name in choices for name in _SHARING)
+
+
+def shards_positions(choices: Swarm) -> bool:
+    """Whether an engine lets attention run over an axis of the mesh."""
+    return any(name in choices for name in _ATTENDING)
 
 
 def wants_even(choices: Swarm) -> bool:
@@ -260,6 +269,8 @@ _NEEDS: tuple[tuple[str, set[str]], ...] = (
     ("structured_passing", {"nested", "many_groups"}),
     ("other_dtypes", {"freeze_parameter"}),
     *((name, {MIXTURE}) for name in _SHARING),
+    *((name, {FUSED}) for name in _ATTENDING),
+    (FUSED, {"sequence"}),
     *((choice.name, {*choice.needs}) for choice in (*_OF_OPS, *_OF_OPTIMIZERS)),
     *(
         (name, {choice.name})
@@ -277,6 +288,7 @@ _EXCLUDES: tuple[tuple[str, set[str]], ...] = (
     # several meshes have gradients and parameters
     *((name, {*_SCALING, *_LISTING}) for name in _SHARING),
     # an image has no sequence axis; patches and plain values do not join
+    *((name, {IMAGES}) for name in _ATTENDING),
     (
         IMAGES,
         {

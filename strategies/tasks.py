@@ -85,6 +85,8 @@ class BlockGrower(BlockBuilder):
                 self.linear()
             case "mixture":
                 self.head = self.call_leaf(head, self.growth.leaves.mixture(self.widths[head]))
+            case "fused":
+                self.head = self.call_leaf(head, self.growth.leaves.fused(self.widths[head]))
             case "parallel_norm":
                 self.linear()
                 self.head = self.call_leaf(self.head, self.growth.leaves.norm())

@@ -19,6 +19,7 @@ from fuzzshard.case.graph import Alias, Block, Call, Child, TensorOp
 from fuzzshard.case.options import (
     DDP,
     FSDP1,
+    ContextParallel,
     Delay,
     Expect,
     ParameterDtype,
@@ -38,6 +39,7 @@ __all__ = [
     "Case",
     "Checkpoint",
     "Child",
+    "ContextParallel",
     "Delay",
     "Expect",
     "Freeze",

@@ -10,6 +10,7 @@ from fuzzshard.case.graph import Block
 from fuzzshard.case.options import (
     DDP,
     FSDP1,
+    ContextParallel,
     Delay,
     Expect,
     ParameterDtype,
@@ -203,6 +204,7 @@ class Case(Part, frozen=True, kw_only=True):
     fsdp1: FSDP1 = FSDP1()
     ddp: DDP = DDP()
     pipelining: Pipelining = Pipelining()
+    context_parallel: ContextParallel = ContextParallel()
     delays: tuple[Delay, ...] = ()
     relation: Relation | None = None
     expect: tuple[Expect, ...] = ()

@@ -29,7 +29,7 @@ def check_options(case: Case, found: Facts) -> None:
     _check_names(case, found)
     _check_added(case, found)
     _check_matrices(case, found)
-    _check_second_backward(case)
+    _check_second_backward(case, found)
     _check_expectations(case)
     check_dtypes(case, found)
     policies = [group.policy for group in case.wrap]
@@ -156,7 +156,7 @@ def _check_matrices(case: Case, found: Facts) -> None:
             raise InvalidCase(f"{optimizer.title} has no {option.name}", "remove it")
 
 
-def _check_second_backward(case: Case) -> None:
+def _check_second_backward(case: Case, found: Facts) -> None:
     """What a loss with gradients of inputs needs."""
     if not LOSSES[case.loss].differentiates_twice:
         return
@@ -164,6 +164,12 @@ def _check_second_backward(case: Case) -> None:
         raise InvalidCase(
             f"the loss {case.loss!r} is of gradients of inputs, and no input has one",
             "let an input require gradients",
+        )
+    if any(leaf.attends_at for leaf in found.leaves.values()):
+        raise InvalidCase(
+            f"the loss {case.loss!r} needs a backward through a backward, which kernels of "
+            "scaled_dot_product_attention do not have",
+            "take another attention",
         )
     if case.checkpoints or case.compile is not None:
         raise InvalidCase(

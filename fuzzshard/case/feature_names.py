@@ -174,6 +174,7 @@ DIMENSIONS: dict[str, str] = {
     "ddp": "arguments and methods of DistributedDataParallel and replicate",
     "fsdp1": "arguments and methods of FullyShardedDataParallel",
     "pipelining": "schedules of torch.distributed.pipelining",
+    "context_parallel": "how attention communicates over the ranks that share its positions",
     "option": "other settings of a case",
     "compile": "torch.compile",
     "delay": "ranks that wait at some point",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from fuzzshard.case.attention import lacks_kernels
 from fuzzshard.case.case import Case
 from fuzzshard.case.check_dtypes import norms_half_precision_in_float32
 from fuzzshard.case.facts import facts
@@ -31,6 +32,8 @@ def needs_cpu(case: Case) -> str | None:
         return "CUDA's kernel of layer_norm takes no half precision beside parameters in float32"
     if case.optimizer.does("combines_elements") and any(g.does("offloads") for g in case.wrap):
         return "steps of matrices communicate shards, which NCCL does not do on the host"
+    if lacks_kernels(case):
+        return "CUDA has no kernel of attention over a ring for it, or none in a finer precision"
     if any(leaf.is_recurrent for leaf in facts(case).leaves.values()):
         if LOSSES[case.loss].differentiates_twice:
             return "cuDNN's recurrent modules have no backward of a backward"

@@ -8,6 +8,7 @@ from typing import Literal
 
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.op import Ranks
+from fuzzshard.parts.options.context_parallel import ContextParallel as ContextParallel
 from fuzzshard.parts.options.ddp import DDP as DDP
 from fuzzshard.parts.options.fsdp1 import FSDP1 as FSDP1
 from fuzzshard.parts.options.pipelining import Pipelining as Pipelining

@@ -67,6 +67,14 @@ class EngineSpec:
     """Whether the shard axis has the experts of mixtures, and groups of these have the replicate
     axis alone, beyond what is predicted of groups.
     """
+    shards_positions: ClassVar[bool] = False
+    """Whether attention runs over the shard axis, whose ranks have a part of the positions of all
+    of its rows meanwhile.
+    """
+    rounds_otherwise: ClassVar[bool] = False
+    """Whether it rounds where the reference may not round at all, so that no run of the reference
+    shows how far that goes: a finer precision alone judges its values.
+    """
     in_stages: ClassVar[bool] = False
     """Whether a rank has some stages of the model, as ``mesh.pipeline`` cuts it, and runs all
     forwards of a backward with that backward.

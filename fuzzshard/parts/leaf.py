@@ -129,6 +129,10 @@ class Leaf(Part, frozen=True, kw_only=True):
     """The module in it whose ``weight`` has a matrix for each expert, along its first dim; rows
     come to it in the order of their experts, with the number of rows of each.
     """
+    attends_at: ClassVar[str] = ""
+    """The module in it that calls ``scaled_dot_product_attention`` with query, key and value of
+    shape (rows, heads, positions, width). Kernels of that have no backward of a backward.
+    """
     lists_parameters: ClassVar[bool] = False
     """Whether it reads its parameters from a list that it keeps beside the attributes."""
     mixes_dtypes: ClassVar[bool] = False
@@ -215,6 +219,10 @@ class Leaf(Part, frozen=True, kw_only=True):
     def features(self, width: int) -> Iterator[str]:
         """The features of a case that it makes, beside its kind."""
         return iter(())
+
+    def width_of_heads(self, width: int) -> int:
+        """The features of each head of what is :attr:`attends_at`."""
+        return 0
 
     def simpler(self) -> Leaf:
         """The same leaf with its options at their simplest; itself where there are none."""

@@ -61,9 +61,11 @@ def import_block(body: str) -> str:
 
 
 def every_import() -> str:
-    """Imports of all modules of torch that statements may name."""
+    """Imports of all modules of torch that statements may name, as far as there are such."""
     modules = [*_SEVERAL, *(m for engine in ENGINES for m in script_of(engine).imports)]
-    return "\n".join([*_TORCH, *(f"import {module}" for module in modules)])
+    lines = [*_TORCH, "from contextlib import suppress"]
+    lines += [f"with suppress(ModuleNotFoundError):\n    import {m}" for m in modules]
+    return "\n".join(lines)
 
 
 def _used_lines(lines: Iterable[str], used: set[str]) -> list[str]:

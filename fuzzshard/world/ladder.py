@@ -29,6 +29,7 @@ from fuzzshard.oracles.compare import Difference, differences
 from fuzzshard.oracles.judge import tensor_findings, vote
 from fuzzshard.oracles.overflow import first_overflow
 from fuzzshard.oracles.rungs import before_rounding_feeds_back, exact_until, first_step, loose_rung
+from fuzzshard.parts.engines import spec_of
 from fuzzshard.training.trace import Trace
 from fuzzshard.training.trainer import Trainer
 from fuzzshard.verdict import Finding
@@ -83,6 +84,7 @@ class Ladder:
         for name, found in differing.items():
             for difference in found:
                 is_exact = difference.key.op < min(exact, overflow[name])
+                is_exact = is_exact and not spec_of(name).rounds_otherwise
                 (strict if is_exact else loose)[name].append(difference)
         findings = self._findings(strict, "exact", None, self.traces)
         if self.anywhere(any(loose.values())):
@@ -96,8 +98,8 @@ class Ladder:
         The precision of the case up to the first step and the first ``overflow`` only: Adam makes
         a whole step of a gradient that is nothing but rounding. Both are needed: ``fully_shard``
         divides gradients in float64 as it does in float16 (``_get_gradient_divide_factors``), and
-        otherwise in float32. Whether something is there, and its shape and dtype, no rounding
-        explains.
+        otherwise in float32. An engine that rounds otherwise is judged in the finer one. Whether
+        something is there, and its shape and dtype, no rounding explains.
         """
         reference = self.traces[Reference.name]
         if self.case == uniform(self.case, "float64"):
@@ -109,7 +111,11 @@ class Ladder:
             return self._findings_with_digits(self.case, before, coarser, self.traces)
         step = first_step(self.case)
         early = {
-            name: before_rounding_feeds_back(found, min(step, overflow[name]))
+            name: [
+                d
+                for d in before_rounding_feeds_back(found, min(step, overflow[name]))
+                if not (d.comparable and spec_of(name).rounds_otherwise)
+            ]
             for name, found in differing.items()
         }
         bound = Bound(self.case, reference, self._truth)

@@ -49,6 +49,7 @@ from fuzzshard.case.options import DDP, FSDP1, Precision, TensorParallel
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.constant import Constant
 from fuzzshard.parts.leaves.experts import Experts
+from fuzzshard.parts.leaves.fused_attention import FusedAttention
 from fuzzshard.parts.leaves.group_norm import GroupNorm
 from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
@@ -109,6 +110,12 @@ class Planted:
 
 WITH_BUFFERS = chain(a=Linear(out=4), n=BatchNorm(), b=Linear(out=3))
 FROZEN = (Freeze(target="a"),)
+ATTENDING = make_case(
+    chain(sdpa=FusedAttention(), b=Linear(out=3)),
+    inputs=Inputs(batch=2, seq=4, tensors=(TensorSpec(size=4),)),
+    wrap=groups("sdpa", ROOT),
+    engines=("context_parallel", "fully_shard"),
+)
 SHORT_ON_ONE_RANK = msgspec.structs.replace(
     float_inputs(), rank_batches=(RankBatch(rank=1, rows=1),)
 )
@@ -834,6 +841,15 @@ DIVERGENCES = {
         "divergence/expert_parallel/gradient",
         BACKWARD_AT,
         "moe.grouped.weight",
+    ),
+    "attention_leaves_out_keys": Planted(
+        ATTENDING, "divergence/context_parallel/output", FORWARD_AT, "output 0 of the root"
+    ),
+    "positions_stay_balanced": Planted(
+        ATTENDING, "divergence/context_parallel/output", FORWARD_AT, "output 0 of the root"
+    ),
+    "ring_adds_no_half_gradients": Planted(
+        ATTENDING, "divergence/context_parallel/gradient", BACKWARD_AT, "sdpa.qkv.weight"
     ),
     "averaged_shards_are_sums": Planted(
         make_case(engines=("simple_fsdp", "fully_shard")),

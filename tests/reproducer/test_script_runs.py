@@ -10,11 +10,12 @@ import msgspec
 import pytest
 from small_cases import EVERYTHING, SMALL, chain
 
-from fuzzshard.case.case import Case, EngineName, Mesh, WrapGroup
-from fuzzshard.case.options import DDP
+from fuzzshard.case.case import Case, EngineName, Inputs, Mesh, TensorSpec, WrapGroup
+from fuzzshard.case.options import DDP, ContextParallel
 from fuzzshard.errors import UsageError
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.experts import Experts
+from fuzzshard.parts.leaves.fused_attention import FusedAttention
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import Backward, Forward, SetFlag, Step, ZeroGrad
 from fuzzshard.reproducer import script, scripts
@@ -58,6 +59,14 @@ MIXED = msgspec.structs.replace(
     wrap=(WrapGroup(modules=("moe0",)), WrapGroup(modules=("",))),
     engines=("expert_parallel",),
 )
+ATTENDING = msgspec.structs.replace(
+    ACCUMULATING,
+    inputs=Inputs(batch=2, seq=4, tensors=(TensorSpec(size=4),)),
+    model=cases.chain(linear0=Linear(out=4), sdpa0=FusedAttention(heads=2)),
+    wrap=(WrapGroup(modules=("sdpa0",)), WrapGroup(modules=("",))),
+    engines=("context_parallel",),
+    context_parallel=ContextParallel(rotate_method="alltoall"),
+)
 DDP_CASE = msgspec.structs.replace(ACCUMULATING, engines=("ddp",))
 BUFFERS = msgspec.structs.replace(
     DDP_CASE,
@@ -88,6 +97,11 @@ PLANTED = {
         "../../planted/faults/experts_divide_by_their_ranks",
         MIXED,
         "divergence/expert_parallel/gradient",
+    ),
+    "positions that stay balanced": (
+        "../../planted/faults/positions_stay_balanced",
+        ATTENDING,
+        "divergence/context_parallel/output",
     ),
     "averages that are sums": (
         "../../planted/faults/averaged_shards_are_sums",

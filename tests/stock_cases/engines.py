@@ -24,10 +24,12 @@ from fuzzshard.case.case import Freeze, Mesh, Optimizer
 from fuzzshard.case.graph import Block, Call
 from fuzzshard.case.options import (
     FSDP1,
+    ContextParallel,
     Expect,
     Precision,
     TensorParallel,
 )
+from fuzzshard.parts.leaves.fused_attention import FusedAttention
 from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.op import Op
@@ -40,6 +42,17 @@ def fsdp1(options: FSDP1, *, mesh: int | Mesh = 2, **rest: Any) -> Stock:
     build = bitwise if mesh == 2 else bounded
     return build(
         mesh=mesh, engines=("fsdp1",), fsdp1=options, optimizer=Optimizer(momentum=0.5), **rest
+    )
+
+
+def attending(options: ContextParallel, *, mesh: int | Mesh = 2) -> Stock:
+    """Attention by one kernel, over ranks that share positions."""
+    return bounded(
+        chain(a=FusedAttention(heads=2), b=Linear(out=3)),
+        inputs=float_inputs(4, seq=4),
+        mesh=mesh,
+        engines=("context_parallel",),
+        context_parallel=options,
     )
 
 
@@ -83,6 +96,8 @@ ENGINES = {
     "replicate": bitwise(engines=("replicate",)),
     "simple_fsdp, hybrid": bounded(engines=("simple_fsdp",), mesh=_HSDP),
     "simple_fsdp, collectives in a graph": bitwise(engines=("simple_fsdp",), compile="aot_eager"),
+    "context_parallel, hybrid": attending(ContextParallel(rotate_method="alltoall"), mesh=_HSDP),
+    "context_parallel, positions in order": attending(ContextParallel(load_balance=False)),
     "fsdp1": fsdp1(FSDP1()),
     "fsdp1, sharded gradients of original parameters, by a policy": fsdp1(
         FSDP1(

@@ -26,14 +26,14 @@ EXTENSIONS = frozenset(
             "user_hook",
         ),
         *("all_gather", "offload", "shard", "prefetch", "expect", "communication", "ddp"),
-        "pipelining",
+        *("pipelining", "context_parallel"),
     )
 )
 """Dimensions of which most cases have nothing."""
 EXTENSION_FEATURES = frozenset(
     (
         *("edge:iadd", "edge:attend", "edge:method", "edge:alternatives", "leaf:conv2d"),
-        *("leaf:conv1d_of_one", "leaf:experts", "leaf:idle_expert"),
+        *("leaf:conv1d_of_one", "leaf:experts", "leaf:idle_expert", "leaf:fused_attention"),
         *(
             "engine:replicate",
             "engine:fsdp1",
@@ -41,6 +41,7 @@ EXTENSION_FEATURES = frozenset(
             "engine:pipelining",
             "engine:expert_parallel",
             "engine:simple_fsdp",
+            "engine:context_parallel",
             "mesh:tensor",
             "mesh:hsdp_tensor",
             "mesh:pipeline",
@@ -121,6 +122,7 @@ SELDOM = {
     **dict.fromkeys(("op:save_async", "op:other_mesh"), 0.01),
     **dict.fromkeys(("engine:pipelining", "engine:expert_parallel"), 0.01),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("pipelining:")), 0.001),
+    **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("context_parallel:")), 0.01),
     **dict.fromkeys(("expect:error", "expect:warning", "op:set_path_on_some_ranks"), 0.001),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("delay:")), 0.004),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("user_hook:")), 0.01),

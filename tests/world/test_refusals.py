@@ -195,8 +195,9 @@ def raising() -> Iterator[World]:
 
 
 def engines_of(refusal: Refusal) -> list[str]:
-    """Those that raise it; the refusals of expert parallelism are ``fully_shard``'s own."""
-    engines = ((n, e) for n, e in ENGINES.items() if n != "expert_parallel")
+    """Those that raise it; what calls ``fully_shard`` beside it has its refusals."""
+    others = ("expert_parallel", "context_parallel")
+    engines = ((n, e) for n, e in ENGINES.items() if n not in others)
     return [name for name, engine in engines if refusal in engine.refusals]
 
 

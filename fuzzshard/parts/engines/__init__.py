@@ -8,6 +8,7 @@ import difflib
 from collections.abc import Iterable
 
 from fuzzshard.parts.engine import EngineSpec as EngineSpec
+from fuzzshard.parts.engines.context_parallel import ContextParallel
 from fuzzshard.parts.engines.ddp import DistributedDataParallel
 from fuzzshard.parts.engines.expert_parallel import ExpertParallel
 from fuzzshard.parts.engines.fsdp1 import FullyShardedDataParallel
@@ -26,6 +27,7 @@ ENGINES: dict[str, EngineSpec] = {
         PipelineParallel(),
         ExpertParallel(),
         SimpleFSDP(),
+        ContextParallel(),
     )
 }
 """Those that are judged, in the order in which they train."""

@@ -1,0 +1,72 @@
+"""Attention by ``scaled_dot_product_attention``: where it is, and whether CUDA has its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from fuzzshard.case.batches import rows_of_batch, used_batches
+from fuzzshard.case.case import Case
+from fuzzshard.case.check_dtypes import called_dtypes
+from fuzzshard.case.facts import facts
+from fuzzshard.case.graph import join
+from fuzzshard.parts.engines import specs
+
+_HALF = frozenset(("bfloat16", "float16"))
+WIDTHS, POSITIONS = 8, 32
+"""What kernels of CUDA want the features of a head and the positions on a rank to be multiples
+of.
+"""
+
+
+def attentions(case: Case) -> Mapping[str, str]:
+    """Return the modules that call it, by the paths of the leaves that have them."""
+    leaves = facts(case).leaves.items()
+    return {path: join(path, leaf.attends_at) for path, leaf in leaves if leaf.attends_at}
+
+
+def positions_divide(case: Case) -> bool:
+    """Whether ranks of the shard axis can have as many positions each."""
+    return case.inputs.seq % (_parts(case) * case.mesh.shard) == 0
+
+
+def someone_has_rows(case: Case) -> bool:
+    """Whether in every batch some rank of each shard axis has rows."""
+    ranks = case.mesh.shard
+    batches = [rows_of_batch(case, batch) for batch in used_batches(case)]
+    return all(any(b[i : i + ranks]) for b in batches for i in range(0, len(b), ranks))
+
+
+def lacks_kernels(case: Case) -> bool:
+    """Whether CUDA has no kernel with a ring for an engine of ``case``, or none in the next higher
+    precision: there is none for float64.
+
+    That for float32 pads what it sums up over (torch/_meta_registrations.py,
+    meta__scaled_dot_product_efficient_attention), and a ring needs one for each position.
+    """
+    if not any(spec.shards_positions for spec in specs(case.engines)):
+        return False
+    found = facts(case)
+    paths = attentions(case)
+    widths = {found.leaves[path].width_of_heads(found.width(path)) for path in paths}
+    calls = [call for call in called_dtypes(case, found) if call.module in paths]
+    dtypes = {dtype for call in calls for dtype in call.inputs}
+    if not dtypes or not dtypes <= _HALF or any(width % WIDTHS for width in widths):
+        return True
+    return any(_positions(on) % POSITIONS for on in case.on_meshes if positions_divide(on))
+
+
+def without_kernels(case: Case) -> Case:
+    """``case`` without the engines that CUDA may lack kernels for, if it has others."""
+    others = tuple(spec.name for spec in specs(case.engines) if not spec.shards_positions)
+    return replace(case, engines=others) if others and lacks_kernels(case) else case
+
+
+def _positions(case: Case) -> int:
+    """How many positions a kernel is called with."""
+    return case.inputs.seq // (_parts(case) * case.mesh.shard)
+
+
+def _parts(case: Case) -> int:
+    return 2 if case.context_parallel.does("balances") else 1
