@@ -82,7 +82,7 @@ class Scope:
 
     def on_groups(self, op: Op) -> list[str]:
         """Write what an op calls on wrapped modules; those of stages are all that there are."""
-        if self.engine.in_stages and not self.case.pipelining.does("wraps_stages"):
+        if self.engine.shards_stages(self.case):
             calls = if_wrapped("module", op.calls("module", self.case), guarded=True)
             each = [f"for module in {self.called}.modules():", *indented(calls)]
             return each if op.below and calls else []
