@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from fuzzshard.case.check_options import fits_options
 from fuzzshard.case.communication import looks_at_unsharded
+from fuzzshard.case.dtypes import gradients_may_be_zeros, steps_take_gradients
 from fuzzshard.case.edit import with_reshards
 from fuzzshard.case.experts import shares_evenly
 from fuzzshard.case.facts import has_own_statistics
@@ -326,6 +327,24 @@ class Run:
             return None
         self.trainable = after
         return target, value
+
+    def pick_parameters(self) -> str:
+        """All, those of a module, or one."""
+        found = self.subject.found
+        everything = frozenset(found.parameters)
+        one = pick_target(self.tape, found, everything, module=self.tape.chance(40))
+        return one if one and self.tape.chance(70) else ""
+
+    @property
+    def gradients_may_be_zeros(self) -> bool:
+        """Whether zeros like the parameters can be their gradients."""
+        return gradients_may_be_zeros(replace(self.case, schedule=tuple(self.between[0])))
+
+    def steps_take(self, op: Op) -> bool:
+        """Whether steps take the gradients that there are after ``op``, beside those before."""
+        casts = (ops.casting_from(self.case.dtype),) if may_cast(self.swarm) else ()
+        ran = replace(self.case, schedule=(*self.ops, *self.between[0], op, *casts))
+        return steps_take_gradients(ran, self.subject.found)
 
     def early(self, percent: int) -> list[Op]:
         """The ops before the first step with this probability, else those before any."""

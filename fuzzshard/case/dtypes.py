@@ -4,18 +4,19 @@ with.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import Facts
+from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.groups import root_groups
 from fuzzshard.case.options import Precision
 from fuzzshard.case.paths import is_within
 from fuzzshard.contracts import REDUCTIONS_FOLLOW_GRAD_DTYPE
-from fuzzshard.parts.dtypes import Dtype
+from fuzzshard.parts.dtypes import DIGITS, Dtype, promote
 from fuzzshard.parts.engines import specs
 
 
@@ -95,14 +96,70 @@ def computing_dtype(case: Case, found: Facts, fqn: str, cast: Dtype | None) -> D
 
 
 def reduction_dtype(case: Case, found: Facts, fqn: str, cast: Dtype | None) -> Dtype:
-    """The dtype that the gradient of a parameter is reduced in, and accumulated in until then."""
+    """The dtype that the gradient of a parameter is reduced in by itself, and accumulated in until
+    then.
+    """
     owner = found.owners[fqn]
     policy = None if owner is None else policies(case)[owner]
     if policy is not None and (dtype := policy.dtype_of("gradients")):
         return dtype
-    if reductions_follow_parameters(case):
-        return stored_dtype(case, fqn, cast)
+    if reductions_follow_parameters(case) and (due := grad_dtype(case, fqn, cast)):
+        return due
     return computing_dtype(case, found, fqn, cast)
+
+
+def grad_dtype(case: Case, fqn: str, cast: Dtype | None) -> Dtype | None:
+    """The ``grad_dtype`` of a parameter; None: its gradient may have any."""
+    said = grad_dtypes_set(case)
+    return said[fqn] if fqn in said else stored_dtype(case, fqn, cast)
+
+
+@functools.lru_cache(maxsize=256)
+def grad_dtypes_set(case: Case) -> Mapping[str, Dtype | None]:
+    """What the user sets before the first forward, by parameter."""
+    said: dict[str, Dtype | None] = {}
+    for retyped in (op.retypes for op in case.schedule if op.retypes):
+        named = (fqn for fqn in facts(case).parameters if is_within(fqn, retyped.target))
+        said |= dict.fromkeys(named, retyped.dtype)
+    return said
+
+
+def held_dtype(case: Case, found: Facts, fqn: str, cast: Dtype | None) -> Dtype:
+    """The dtype that a reduced gradient has, if all of its group are reduced with it: "gradients
+    with different dtypes in one communication group are reduced in their promoted dtype"
+    (``MixedPrecisionPolicy``).
+    """
+    if (due := grad_dtype(case, fqn, cast)) is not None:
+        return due
+    owner, dtype = found.owners[fqn], reduction_dtype(case, found, fqn, cast)
+    for other, group in found.owners.items():
+        if owner is not None and group == owner:
+            dtype = promote(dtype, reduction_dtype(case, found, other, cast))
+    return dtype
+
+
+def gradients_may_be_zeros(case: Case) -> bool:
+    """Whether zeros like the parameters are gradients of theirs."""
+    return all(
+        dtype in (None, stored_dtype(case, fqn, None))
+        for fqn, dtype in grad_dtypes_set(case).items()
+    )
+
+
+def steps_take_gradients(case: Case, found: Facts) -> bool:
+    """Whether the optimizer takes gradients of the dtypes that they have, whichever of a group are
+    reduced together.
+    """
+    if not (grad_dtypes_set(case) and case.optimizer.does("wants_own_dtype")):
+        return True
+    casts: list[Dtype | None] = [None, *(op.casts_to for op in case.schedule if op.casts_to)]
+    return all(
+        stored_dtype(case, fqn, cast)
+        == held_dtype(case, found, fqn, cast)
+        == (grad_dtype(case, fqn, cast) or reduction_dtype(case, found, fqn, cast))
+        for fqn in found.parameters
+        for cast in casts
+    )
 
 
 def reductions_follow_parameters(case: Case) -> bool:
@@ -117,6 +174,7 @@ def dtypes_in_play(case: Case) -> frozenset[Dtype]:
     ops.
     """
     named = {case.dtype, *(entry.dtype for entry in case.dtypes)}
+    named |= {dtype for dtype in grad_dtypes_set(case).values() if dtype is not None}
     for policy in policies(case):
         if policy is not None:
             named |= policy.dtypes
@@ -125,12 +183,7 @@ def dtypes_in_play(case: Case) -> frozenset[Dtype]:
 
 def is_low_precision(case: Case) -> bool:
     """Whether anything in the case is computed in a lower precision than the case itself."""
-    return any(_bits(dtype) < _bits(case.dtype) for dtype in dtypes_in_play(case))
-
-
-def _bits(dtype: Dtype) -> int:
-    """The bits of the significand."""
-    return {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}[dtype]
+    return any(DIGITS[dtype] < DIGITS[case.dtype] for dtype in dtypes_in_play(case))
 
 
 _FINER: dict[Dtype, Dtype] = {
@@ -173,7 +226,7 @@ def uniform(case: Case, dtype: Literal["float32", "float64"]) -> Case:
     end.
     """
     return replace(
-        _with_casts(case, {"float32": dtype, "float64": dtype}),
+        _with_casts(case, dict.fromkeys(DIGITS, dtype)),
         dtype=dtype,
         dtypes=(),
         wrap=tuple(group.with_policy(None) for group in case.wrap),

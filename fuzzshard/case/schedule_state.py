@@ -148,9 +148,8 @@ class ScheduleState:
         """
         if not (self.op.wants_sharded and self.unsharded):
             return False
-        wraps = self.case.pipelining.does("wraps_stages")
         return any(
-            spec.applies_groups or (spec.in_stages and not wraps)
+            spec.applies_groups or spec.shards_stages(self.case)
             for spec in specs(self.case.engines)
         )
 

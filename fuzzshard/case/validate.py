@@ -15,6 +15,7 @@ from fuzzshard.case.batches import check_batches, least_rows
 from fuzzshard.case.case import Case
 from fuzzshard.case.check_options import check_options
 from fuzzshard.case.communication import looks_at_unsharded
+from fuzzshard.case.dtypes import gradients_may_be_zeros, steps_take_gradients
 from fuzzshard.case.facts import Facts, facts, has_own_statistics
 from fuzzshard.case.graph import Alias, Block, count_paths, resolve, walk
 from fuzzshard.case.groups import (
@@ -339,6 +340,17 @@ class Checked(ScheduleState):
                 "zeros_for_unused and no_backward_unshard do not say what then: move the op",
             )
 
+    def check_steps_take_gradients(self) -> None:
+        """A step takes gradients of another dtype than that of the parameter, or there is none."""
+        steps = any(op.updates or op.stepped for op in self.case.schedule)
+        if steps and not steps_take_gradients(self.case, self.found):
+            raise InvalidCase(
+                f"steps of {self.case.optimizer.title} take no gradients of another dtype than "
+                "that of the parameter",
+                "torch/optim mixes both with the state of a parameter in one op: set another "
+                "grad_dtype, or another optimizer",
+            )
+
     def check_scaled(self) -> None:
         """A ``GradScaler`` steps where gradients of one kind are there ("No inf checks were
         recorded for this optimizer", torch/amp/grad_scaler.py).
@@ -359,6 +371,15 @@ class Checked(ScheduleState):
             raise InvalidCase(
                 "a scheduler steps after a step that a GradScaler may skip, and torch warns",
                 "use one of them",
+            )
+
+    def check_takes_zeros(self) -> None:
+        """A checkpoint of an optimizer without states makes a step on zeros."""
+        if not gradients_may_be_zeros(self.case):
+            raise InvalidCase(
+                "a checkpoint of parameters with gradients of another dtype",
+                "torch/distributed/checkpoint/state_dict.py, _init_optim_state, gives parameters "
+                'zeros of their own dtype as gradients: save via "state_dict"',
             )
 
     def check_one_copy(self) -> None:

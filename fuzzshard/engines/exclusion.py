@@ -17,6 +17,11 @@ class Exclusion(NamedTuple):
     source: str
 
 
+RETYPED = Exclusion(
+    "gradients of another dtype than that of the parameter, of which the engine says nothing",
+    "torch/_tensor_docs.py, grad_dtype: 'Use with caution. Diverging the dtypes of a tensor and "
+    "its gradient may break downstream systems that assume they match.'",
+)
 OTHER_GRAPH_ON_ONE_RANK = Exclusion(
     "a dropout returns its input, with its graph and hooks, on the rank without rows alone",
     "aten/src/ATen/native/Dropout.cpp, _dropout_impl: an input without elements is returned as it "

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from fuzzshard.case.autograd import Node, Tape, Unwatched, reached
 from fuzzshard.case.case import Case
 from fuzzshard.case.communication import fills_unused
-from fuzzshard.case.dtypes import stored_dtype
+from fuzzshard.case.dtypes import held_dtype
 from fuzzshard.case.facts import facts
 from fuzzshard.case.optimized import shares
 from fuzzshard.case.schedule_state import ScheduleState, follow
@@ -176,7 +176,7 @@ class _Walk:
             offloaded = (
                 not on_host and owner is not UNMANAGED and self.case.wrap[owner].does("offloads")
             )
-            key = (stored_dtype(self.case, fqn, self.at.cast), offloaded)
+            key = (held_dtype(self.case, self.found, fqn, self.at.cast), offloaded)
             is_dtensor = owner is not UNMANAGED or fqn in planned
             if is_dtensor or math.prod(self.found.parameters[fqn]) > 1:
                 kinds.setdefault(key, set()).add(is_dtensor)

@@ -10,7 +10,7 @@ their own dtype, modules compute with low-precision copies.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import (
     Casts,
     casts,
+    grad_dtypes_set,
     model_policy,
     policies,
     reductions_follow_parameters,
@@ -36,15 +37,17 @@ class ParameterDtypes(NamedTuple):
 
     ``computing`` are the dtypes that modules compute in, ``reduce`` those that gradients are
     reduced in, each only where a policy names one. With ``follow_parameters`` a gradient without
-    an entry is reduced in the dtype of its trained parameter, and what arrives for one in a
-    narrower dtype is cast at once: "the autograd engine casts incoming gradients" to
-    ``torch.Tensor.grad_dtype``. Without, it is reduced in the dtype that it has. ``roundings`` are
-    of parameters whose values are rounded before they are cast.
+    an entry is reduced in the ``grad_dtype`` of its trained parameter, which the user may have set
+    (``retyped``), and what arrives for one in a narrower dtype is cast at once: "the autograd
+    engine casts incoming gradients" (``torch.Tensor.grad_dtype``). Without, it is reduced in the
+    dtype that it has. ``roundings`` are of parameters whose values are rounded before they are
+    cast.
     """
 
     computing: Mapping[str, torch.dtype]
     reduce: Mapping[str, torch.dtype]
     follow_parameters: bool
+    retyped: Set[str]
     roundings: Mapping[str, Rounding]
 
 
@@ -65,6 +68,7 @@ def parameter_dtypes(case: Case, found: Facts) -> ParameterDtypes:
             if policy and (dtype := policy.dtype_of("gradients"))
         },
         reductions_follow_parameters(case),
+        grad_dtypes_set(case).keys(),
         rounding_functions(case, found),
     )
 
@@ -84,7 +88,7 @@ class MasterWeights:
         self._policy = policy
         self._copied: dict[str, tuple[int, int]] = {}
         others = policy.computing.keys() | policy.roundings.keys()
-        others |= policy.reduce.keys() if policy.follow_parameters else set()
+        others |= policy.reduce.keys() | policy.retyped if policy.follow_parameters else set()
         by_parameter = {model.get_parameter(fqn): fqn for fqn in sorted(others)}
         self._places: list[tuple[nn.Module, str, str]] = [
             (module, name, by_parameter[parameter])
@@ -123,8 +127,9 @@ class MasterWeights:
         yet.
         """
         dtype = self._policy.computing.get(fqn, master.dtype)
-        gradient = self._arriving(fqn, dtype, master.dtype)
-        if master.dtype == dtype == gradient and fqn not in self._policy.roundings:
+        gradient = self._arriving(fqn, dtype, master.grad_dtype)
+        arrives = dtype == master.dtype and gradient == master.grad_dtype
+        if arrives and fqn not in self._policy.roundings:
             self.leaves.pop(fqn, None)
             return master
         leaf = self.leaves.get(fqn)
@@ -141,7 +146,9 @@ class MasterWeights:
         leaf.requires_grad_(master.requires_grad)
         return leaf
 
-    def _arriving(self, fqn: str, dtype: torch.dtype, trained: torch.dtype) -> torch.dtype | None:
+    def _arriving(
+        self, fqn: str, dtype: torch.dtype, trained: torch.dtype | None
+    ) -> torch.dtype | None:
         """The dtype in which a backward adds up the gradients of all uses of a parameter; None:
         the one that they have.
 
@@ -152,7 +159,7 @@ class MasterWeights:
         if not self._policy.follow_parameters:
             return dtype
         due = self._policy.reduce.get(fqn, trained)
-        return None if due.itemsize > dtype.itemsize else due
+        return None if due is None or due.itemsize > dtype.itemsize else due
 
     def _rewrite(self, leaf: nn.Parameter, fqn: str, master: nn.Parameter) -> None:
         """Rounds what training has made of ``master`` to the values and the dtype of its copy."""

@@ -21,8 +21,9 @@ class GradientDtypes:
     """How the gradients of low-precision copies reach the parameters that are trained.
 
     ``leaves`` are the copies that a backward fills. ``reduce`` are the dtypes in which gradients
-    are reduced; where there is none it is the trained parameter's if ``follow_parameters``, and
-    else the gradient's own. ``accumulate`` says whether unsynchronised ones add up in these too.
+    are reduced; where there is none it is the ``grad_dtype`` of the trained parameter if
+    ``follow_parameters``, and else the gradient's own. ``accumulate`` says whether unsynchronised
+    ones add up in these too.
     """
 
     leaves: Mapping[str, torch.nn.Parameter] = dataclasses.field(default_factory=dict)
@@ -107,10 +108,28 @@ class ExplicitSync:
                 self.unreduced.pop(fqn, None)
             if fqn in self.local and roots[owner] in ending and self.flags.synced(owner):
                 due[fqn] = self._to_reduce_dtype(fqn, self.local.pop(fqn), parameters)
+        dtypes = self._held_dtypes(due, parameters)
         for fqn, averaged in self.averages(due).items():
-            parameter, average = parameters[fqn], averaged.to(parameters[fqn].dtype)
+            parameter, average = parameters[fqn], averaged.to(dtypes[fqn])
             parameter.grad = average if parameter.grad is None else parameter.grad + average
         self._run_hooks(parameters, due)
+
+    def _held_dtypes(
+        self, due: Mapping[str, torch.Tensor], parameters: Mapping[str, torch.nn.Parameter]
+    ) -> dict[str, torch.dtype]:
+        """In what gradients that are reduced are held: in the ``grad_dtype`` of the parameter.
+        Where that is None they stay as ``fully_shard`` reduces them, all of a group in one dtype.
+        """
+        together: dict[int | None, torch.dtype] = {}
+        for fqn, gradient in due.items():
+            owner = self.owners[fqn]
+            if owner is not UNMANAGED:
+                so_far = together.get(owner, gradient.dtype)
+                together[owner] = torch.promote_types(so_far, gradient.dtype)
+        return {
+            fqn: parameters[fqn].grad_dtype or together.get(self.owners[fqn], gradient.dtype)
+            for fqn, gradient in due.items()
+        }
 
     def _run_hooks(self, parameters: dict[str, torch.nn.Parameter], due: Container[str]) -> None:
         """Runs the hooks of users that :meth:`before_backward` has set aside, where gradients were
@@ -150,7 +169,8 @@ class ExplicitSync:
     def _to_reduce_dtype(
         self, fqn: str, gradient: torch.Tensor, parameters: Mapping[str, torch.nn.Parameter]
     ) -> torch.Tensor:
-        own = parameters[fqn].dtype if self.dtypes.follow_parameters else gradient.dtype
+        follows = self.dtypes.follow_parameters
+        own = (parameters[fqn].grad_dtype if follows else None) or gradient.dtype
         return gradient.to(self.dtypes.reduce.get(fqn, own))
 
     def with_local(self, fqn: str, reduced: torch.Tensor | None) -> torch.Tensor | None:

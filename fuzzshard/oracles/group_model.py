@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import math
 from collections.abc import Collection, Set
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.communication import fills_unused
 from fuzzshard.case.dtypes import reduction_dtype
 from fuzzshard.case.facts import Facts
-from fuzzshard.parts.dtypes import Dtype
+from fuzzshard.parts.dtypes import Dtype, promote
 
 
 class Shards(enum.Enum):
@@ -254,5 +255,6 @@ class Group:
         return total
 
     def _reduce_dtype(self, reduced: Set[str]) -> str:
-        """Those of one group have one dtype."""
-        return reduction_dtype(self.case, self.found, min(reduced), self.cast)
+        """The promoted one of all."""
+        each = (reduction_dtype(self.case, self.found, fqn, self.cast) for fqn in reduced)
+        return functools.reduce(promote, each)

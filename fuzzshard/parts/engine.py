@@ -124,6 +124,10 @@ class EngineSpec:
         """Return whether its parameters, and their gradients, are flat ones of several."""
         return False
 
+    def shards_stages(self, case: Case) -> bool:
+        """Return whether groups of its stages are sharded, and not the stages replicated."""
+        return self.in_stages and not case.pipelining.does("wraps_stages")
+
     def policy(self, case: Case) -> Precision | None:
         """Return the mixed precision that it has for the whole model in place of groups."""
         return None

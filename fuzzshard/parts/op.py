@@ -105,6 +105,13 @@ class Toggle(NamedTuple):
     engines_only: bool = False
 
 
+class Retyped(NamedTuple):
+    """The parameters at ``target``, whose gradients are of ``dtype``, or of any (None)."""
+
+    target: str
+    dtype: Dtype | None
+
+
 class Hooked(NamedTuple):
     """A parameter whose gradients go through a hook of the user: those that come, or all that has
     ``accumulated``. One that ``steps`` changes the parameter and has no gradient afterwards.
@@ -296,6 +303,11 @@ class Op(Part, frozen=True, kw_only=True):
     @property
     def toggle(self) -> Toggle | None:
         """The ``requires_grad`` that it sets."""
+        return None
+
+    @property
+    def retypes(self) -> Retyped | None:
+        """The ``grad_dtype`` that it sets."""
         return None
 
     @property

@@ -17,7 +17,11 @@ from fuzzshard.parts.op import Op
 from fuzzshard.program.groups import event_lines, if_wrapped, op_lines
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.script import Script, script_of
-from fuzzshard.program.setup import flat_requires_grad_lines, requires_grad_lines
+from fuzzshard.program.setup import (
+    each_parameter_lines,
+    flat_requires_grad_lines,
+    requires_grad_lines,
+)
 from fuzzshard.program.states import States
 
 
@@ -78,7 +82,7 @@ class Scope:
 
     def on_groups(self, op: Op) -> list[str]:
         """Write what an op calls on wrapped modules; those of stages are all that there are."""
-        if self.engine.in_stages and not self.case.pipelining.does("wraps_stages"):
+        if self.engine.shards_stages(self.case):
             calls = if_wrapped("module", op.calls("module", self.case), guarded=True)
             each = [f"for module in {self.called}.modules():", *indented(calls)]
             return each if op.below and calls else []
@@ -93,6 +97,10 @@ class Scope:
         if self.engine.has_flat_parameters(self.case):
             return flat_requires_grad_lines(self.case, self.model, target, value)
         return requires_grad_lines(self.case, self.model, target, value, self.script)
+
+    def attribute_lines(self, target: str, said: str) -> list[str]:
+        """Set an attribute of every parameter at ``target``."""
+        return each_parameter_lines(self.case, self.model, target, said, self.script)
 
     def freeze_lines(self) -> list[str]:
         """Freeze what is frozen after wrapping."""

@@ -18,15 +18,23 @@ def requires_grad_lines(
     others; of a plain model, or of one that has what ``script`` says.
     """
     script = script or Script()
-    if _holds_others(case, target):
-        names = tuple(fqn for fqn in facts(case).parameters if is_within(fqn, target))
-        loop = [
-            "for name in names_below:",
-            f"    {script.named_parameter(root, 'name')}.requires_grad_({value})",
-        ]
-        return [*assignment("names_below", names), *loop]
-    named = script.parameter if target in facts(case).parameters else at
-    return [f"{named(root, target)}.requires_grad_({value})"]
+    said = f"requires_grad_({value})"
+    if target in facts(case).parameters or _holds_others(case, target):
+        return each_parameter_lines(case, root, target, said, script)
+    return [f"{at(root, target)}.{said}"]
+
+
+def each_parameter_lines(
+    case: Case, root: str, target: str, said: str, script: Script
+) -> list[str]:
+    """Says the same of every parameter whose FQN is at or below ``target``, and of no others."""
+    if target in facts(case).parameters:
+        return [f"{script.parameter(root, target)}.{said}"]
+    if not _holds_others(case, target):
+        return [f"for p in {at(root, target)}.parameters():", f"    p.{said}"]
+    names = tuple(fqn for fqn in facts(case).parameters if is_within(fqn, target))
+    named = script.named_parameter(root, "name")
+    return [*assignment("names_below", names), "for name in names_below:", f"    {named}.{said}"]
 
 
 def flat_requires_grad_lines(case: Case, root: str, target: str, value: bool) -> list[str]:

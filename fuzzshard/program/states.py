@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from fuzzshard.model.statements import call_lines
+from fuzzshard.model.statements import call_lines, indented
 from fuzzshard.parts.op import Via
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ class States:
         return [
             f"{into} = copied(saved)",
             f"{self.scope.called}.load_state_dict(model_state{', assign=True' if assign else ''})",
+            *(self._retyped if assign else []),
             *(renewed if assign else []),
             *(load.format(name, state) for name, state in states.items()),
             *(["scheduler.load_state_dict(scheduler_state)"] if scheduler else []),
@@ -113,6 +114,19 @@ class States:
             *([set_model] if assign else []),
             *([*options, set_optimizer] if sets else []),
         ]
+
+    @property
+    def _retyped(self) -> list[str]:
+        """Set ``grad_dtype`` again of parameters that are other tensors now; those of groups
+        inherit it ("An explicit grad_dtype [...] is inherited by a parameter that
+        load_state_dict(assign=True) registers without one", ``fully_shard``).
+        """
+        scope = self.scope
+        if scope.shards and not scope.shared:
+            return []
+        lines = [line for op in scope.case.schedule if op.retypes for line in op.settings(scope)]
+        only = f"if {scope.called} is reference:"
+        return [only, *indented(lines)] if scope.shards and lines else lines
 
     @property
     def _is_scheduled(self) -> bool:

@@ -36,7 +36,7 @@ def engine_lines(
 def prepared_lines(case: Case, engine: str, model: str) -> list[str]:
     """What is done to a model before it is wrapped."""
     spec = spec_of(engine)
-    shards = spec.in_stages and not case.pipelining.does("wraps_stages")
+    shards = spec.shards_stages(case)
     is_parallel = case.tensor_parallel and (spec.applies_groups or shards)
     lines = _tensor_parallel_lines(case, model) if is_parallel else []
     return lines + checkpoint_lines(case, model, reference=engine == REFERENCE.name)

@@ -94,13 +94,14 @@ def remains(trainer: Trainer, hooks: Mapping[str, int]) -> Remains:
         held = [each.state.get(parameter, {}) for each in trainer.optimizers]
         for kind, state in (pair for states in held for pair in states.items()):
             if isinstance(state, torch.Tensor) and _is_like(state, parameter):
-                layouts[f"{kind} of {fqn}"] = (layout(state), layout(parameter))
+                layouts[f"{kind} of {fqn}"] = (layout(state), _due(state, parameter))
         if (
             groups
             and engine.facts.owners.get(fqn) is not None
             and isinstance(parameter.grad, DTensor)
         ):
-            layouts[f"gradient of {fqn}"] = (layout(parameter.grad), layout(parameter))
+            gradient = parameter.grad
+            layouts[f"gradient of {fqn}"] = (layout(gradient), _due(gradient, parameter))
     return Remains(
         hooks={name: pair for name, pair in counts.items() if pair[0] != pair[1]},
         states={name: pair for name, pair in layouts.items() if pair[0] != pair[1]},
@@ -113,6 +114,13 @@ def _is_like(state: torch.Tensor, parameter: torch.Tensor) -> bool:
     """Whether a state is made like its parameter: not a number, nor of rows or columns only."""
     differ = isinstance(state, DTensor) != isinstance(parameter, DTensor)
     return bool(state.dim()) and (differ or state.shape == parameter.shape)
+
+
+def _due(tensor: torch.Tensor, parameter: torch.nn.Parameter) -> Layout:
+    """The layout of what is made like ``parameter``, or of its gradients in their own dtype."""
+    due, dtype = layout(parameter), parameter.grad_dtype or tensor.dtype
+    made = tensor.dtype == dtype != parameter.dtype
+    return due._replace(dtype=str(dtype).removeprefix("torch.")) if made else due
 
 
 def layout(tensor: torch.Tensor) -> Layout:

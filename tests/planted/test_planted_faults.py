@@ -73,6 +73,7 @@ from fuzzshard.parts.ops import (
     SaveState,
     SetDivideFactor,
     SetFlag,
+    SetGradDtype,
     TakeStateDict,
     Unscale,
     Unshard,
@@ -246,6 +247,12 @@ DIVERGENCES = {
         f"{DIVERGED}/output",
         FORWARD_AT + 1,
         "output 0 of the root",
+    ),
+    "forgets_grad_dtypes": Planted(
+        make_case(schedule=(SetGradDtype(target="a", dtype="float64"), *ONE_STEP)),
+        f"{DIVERGED}/gradient",
+        BACKWARD_AT + 1,
+        "a.bias",
     ),
     "average_of_shards_stays": Planted(
         make_case(schedule=(RunningAverage(), *ONE_STEP, RunningAverage(copied=True))),

@@ -39,6 +39,7 @@ from fuzzshard.parts.ops import (
     SaveState,
     SetDivideFactor,
     SetFlag,
+    SetGradDtype,
     SetPath,
     SetRequiresGrad,
     Step,
@@ -138,6 +139,20 @@ STATES = replace(
     ),
     optimizer=Optimizer(
         kind="adam", lr=0.01, lr_scheduler="step_lr", exclude=("linear1",), beside="adamw"
+    ),
+)
+RETYPED = replace(
+    SMALL,
+    model=chain("linear0", "linear1"),
+    wrap=TWO,
+    schedule=(
+        SetGradDtype(target="linear0", dtype="float64"),
+        SetGradDtype(target="linear1.weight", dtype="bfloat16"),
+        SetGradDtype(target="linear1.bias"),
+        *STEP,
+        SaveState(via="state_dict"),
+        LoadState(assign=True),
+        *STEP,
     ),
 )
 AVERAGED = replace(
@@ -297,6 +312,7 @@ ALL: dict[str, Case] = {
     "options": OPTIONS,
     "states": STATES,
     "averaged and scaled": AVERAGED,
+    "gradients of other dtypes": RETYPED,
     "rebuilt": REBUILT,
     "tensor_parallel": TENSOR_PARALLEL,
     "tensor_parallel, rebuilt": replace(TENSOR_PARALLEL, schedule=REBUILT.schedule),

@@ -26,12 +26,14 @@ from fuzzshard.parts.ops import (
     RunningAverage,
     SaveState,
     SetDivideFactor,
+    SetFlag,
+    SetGradDtype,
     SetRequiresGrad,
     TakeStateDict,
     Unscale,
     WaitForSave,
 )
-from stock_cases.stock import bitwise, bounded
+from stock_cases.stock import bitwise, bounded, imprecise
 
 TRAIN: tuple[Op, ...] = (FORWARD, BACKWARD, STEP, ZERO)
 _NEXT: tuple[Op, ...] = (AGAIN, BACKWARD, STEP)
@@ -39,7 +41,31 @@ _ADAM = Optimizer(kind="adam", lr=0.01)
 _FINITE = ClipGradNorm(max_norm=0.1, error_if_nonfinite=True)
 _FACTOR = "not applicable: a divide factor, which DDP has not"
 
+_RETYPED = (
+    "not applicable: gradients of another dtype than that of the parameter, of which the engine "
+    "says nothing"
+)
+
 STATES = {
+    **{
+        f"gradients of {dtype or 'any dtype'} of {target or 'all parameters'}": imprecise(
+            None,
+            (
+                SetGradDtype(target=target, dtype=dtype),
+                *(SetFlag(flag="requires_gradient_sync", value=False), FORWARD, BACKWARD),
+                *(SetFlag(flag="requires_gradient_sync", value=True), *TRAIN),
+                *(SaveState(via="state_dict"), LoadState(assign=True), *_NEXT),
+            ),
+            optimizer=Optimizer(momentum=0.5),
+            ddp=_RETYPED,
+        )
+        for target, dtype in (("a", "bfloat16"), ("b.weight", "float64"), ("", None))
+    },
+    "gradients of their dtype, though parameters are cast": bounded(
+        None,
+        (SetGradDtype(target="a", dtype="float32"), Cast(dtype="float64"), *TRAIN, *_NEXT),
+        ddp=_RETYPED,
+    ),
     "a checkpoint after zeroing, and a state dict that follows": bitwise(
         None,
         (TakeStateDict(), *TRAIN, SaveState(), CorruptState(), LoadState(), *_NEXT),

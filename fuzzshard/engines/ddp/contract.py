@@ -13,7 +13,7 @@ from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule_state import follow
 from fuzzshard.engines.ddp import options as ddp_options
 from fuzzshard.engines.ddp.reducer import Complaint, complaint, reducer_options
-from fuzzshard.engines.exclusion import Exclusion
+from fuzzshard.engines.exclusion import RETYPED, Exclusion
 from fuzzshard.engines.optimizer_state import NO_SAVED_STATE
 from fuzzshard.engines.refusals import Due, Refusal
 from fuzzshard.parts.ops.set_flag import SYNC_FLAGS
@@ -142,6 +142,8 @@ def not_applicable(case: Case, *, built_by_forward: bool = False) -> Exclusion |
         return ABORTED
     if any(op.stepped for op in case.schedule):
         return STEPPED
+    if any(op.retypes for op in case.schedule):
+        return RETYPED
     unsynced, hooked, waiting = False, set[str](), frozenset[str]()
     retained: set[int] = set()
     for at in follow(case):

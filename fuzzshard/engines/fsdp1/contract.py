@@ -19,7 +19,7 @@ from fuzzshard.case.units import (
     unit_modules,
     units,
 )
-from fuzzshard.engines.exclusion import OTHER_GRAPH_ON_ONE_RANK, Exclusion
+from fuzzshard.engines.exclusion import OTHER_GRAPH_ON_ONE_RANK, RETYPED, Exclusion
 from fuzzshard.engines.refusals import Due, Refusal
 from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Op, Toggle
@@ -252,6 +252,8 @@ def _of_op(op: Op) -> Iterator[Exclusion]:
             "a hook on a parameter: backwards come to views of its flat parameter",
             _VIEWS,
         )
+    if op.retypes:
+        yield RETYPED
     if op.factor is not None:
         yield Exclusion(
             "a divide factor, which FSDP1 does not have",

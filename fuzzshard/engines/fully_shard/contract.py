@@ -6,17 +6,19 @@ from collections.abc import Callable, Iterator
 
 from fuzzshard.case.batches import only_some_ranks_have_rows
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import model_policy, stored_dtype
+from fuzzshard.case.communication import fills_unused
+from fuzzshard.case.dtypes import grad_dtype, model_policy, policies, stored_dtype
 from fuzzshard.case.facts import facts
 from fuzzshard.case.in_place import changed_outputs
 from fuzzshard.case.no_rows import has_other_graph_without_rows
 from fuzzshard.case.schedule_state import follow
 from fuzzshard.contracts import (
     CHANGES_BETWEEN_FORWARD_AND_BACKWARD,
+    REDUCTIONS_FOLLOW_GRAD_DTYPE,
     TIES_ACROSS_GROUPS_ARE_REFUSED,
     VIEWS_ARE_WARNED_OF,
 )
-from fuzzshard.engines.exclusion import OTHER_GRAPH_ON_ONE_RANK, Exclusion
+from fuzzshard.engines.exclusion import OTHER_GRAPH_ON_ONE_RANK, RETYPED, Exclusion
 from fuzzshard.engines.fully_shard import options
 from fuzzshard.engines.fully_shard.lazy_roots import Flaw, flaw, sharing
 from fuzzshard.engines.optimizer_state import NO_SAVED_STATE, Lack, lacking
@@ -73,6 +75,8 @@ def not_applicable(case: Case) -> Exclusion | None:
         return FSDP1_POLICY
     if LOSSES[case.loss].differentiates_twice:
         return TWICE
+    if any(op.retypes for op in case.schedule) and not REDUCTIONS_FOLLOW_GRAD_DTYPE.holds():
+        return RETYPED
     if (name := options.lacking(case)) is not None:
         return Exclusion(
             f"this version of torch has no {name}",
@@ -152,6 +156,20 @@ def _changes_views(case: Case, engine: str) -> Iterator[Due]:
             yield Due(at.index, certain=False)  # an exception may come before
 
 
+def _fills_with_any_dtype(case: Case, engine: str) -> Iterator[Due]:
+    """Backwards that may reduce zeros for a parameter with gradients of any dtype."""
+    owned = ((fqn, owner) for fqn, owner in facts(case).owners.items() if owner is not None)
+    lacks = any(
+        grad_dtype(case, fqn, None) is None
+        and fills_unused(case, owner)
+        and not ((policy := policies(case)[owner]) and policy.dtype_of("gradients"))
+        for fqn, owner in owned
+    )
+    for index, op in enumerate(case.schedule if lacks else ()):
+        if op.takes:
+            yield Due(index, certain=False)
+
+
 _STATE = "torch/distributed/fsdp/_fully_shard/_fsdp_state.py"
 
 REFUSALS: tuple[Refusal, ...] = (
@@ -191,6 +209,17 @@ REFUSALS: tuple[Refusal, ...] = (
         "torch/distributed/fsdp/_fully_shard/_fsdp_param.py, _init_sharded_param",
         doubt="the second group has to leave out what is assigned to a group already "
         "(fully_shard, module)",
+    ),
+    Refusal(
+        "ValueError",
+        "Reducing unused parameters with grad_dtype=None requires an explicit",
+        _fills_with_any_dtype,
+        "Parameters requiring gradients with explicit grad_dtype=None require a non-None "
+        "reduce_dtype so zero gradients have the same dtype on every rank; otherwise, backward "
+        "raises an error.",
+        "torch/distributed/fsdp/_fully_shard/_fully_shard.py, set_reduce_scatter_unused_params",
+        doubt="a backward that does not reduce the group raises none, nor one of frozen "
+        "parameters",
     ),
     Refusal(
         "UserWarning",

@@ -23,7 +23,7 @@ from fuzzshard.case.stages import (
     stages,
 )
 from fuzzshard.engines.ddp import contract as ddp
-from fuzzshard.engines.exclusion import Exclusion
+from fuzzshard.engines.exclusion import RETYPED, Exclusion
 from fuzzshard.engines.fully_shard import contract as fully_shard
 from fuzzshard.engines.optimizer_state import NO_SAVED_STATE
 from fuzzshard.parts.engines import BY_GROUPS, REFERENCE
@@ -121,6 +121,8 @@ def _of_schedule(case: Case) -> Iterator[Exclusion]:
     zeroed, counts, shapes = True, set[int](), set[tuple[int, ...]]()
     for at in follow(case):
         op = at.op
+        if op.retypes:
+            yield RETYPED
         if not _is_of_training(op, within=bool(at.pending)):
             yield Exclusion(
                 f"{op.noun()}: a schedule runs forwards and backwards of all microbatches at once",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fuzzshard.case.batches import only_some_ranks_have_rows
 from fuzzshard.case.case import Case
 from fuzzshard.case.communication import some_fill_unused
-from fuzzshard.case.dtypes import has_precision
+from fuzzshard.case.dtypes import grad_dtypes_set, has_precision, held_dtype, stored_dtype
 from fuzzshard.case.facts import facts
 from fuzzshard.case.no_rows import has_other_graph_without_rows
 from fuzzshard.engines.exclusion import OTHER_GRAPH_ON_ONE_RANK, Exclusion
@@ -41,8 +41,14 @@ FILLED = Exclusion(
     "torch/distributed/fsdp/_fully_shard/_fully_shard.py: set_reduce_scatter_unused_params is a "
     "method of FSDPModule alone",
 )
+PROMOTED = Exclusion(
+    "gradients of any dtype that groups of fully_shard reduce together with wider ones",
+    "torch/distributed/fsdp/_fully_shard/_fsdp_api.py, MixedPrecisionPolicy: 'Gradients with "
+    "different dtypes in one communication group are reduced in their promoted dtype'",
+)
 SWAPPED = Exclusion(
-    "a hook on a parameter that is cast later: a DTensor is exchanged for another, which has none",
+    "a hook on a parameter that is cast later, or its grad_dtype: a DTensor is exchanged for "
+    "another, which has none",
     "torch/utils/__init__.py, swap_tensors: 'this will make t1 have the content of t2 while "
     "preserving its identity'; torch/nn/modules/module.py, _apply, swaps subclasses of Tensor",
 )
@@ -69,12 +75,23 @@ def not_applicable(case: Case) -> Exclusion | None:
         return DIVIDED
     if some_fill_unused(case):
         return FILLED
-    hooked = [i for i, op in enumerate(case.schedule) if op.hooked is not None]
+    if _promotes_gradients(case):
+        return PROMOTED
+    hooked = [i for i, op in enumerate(case.schedule) if op.hooked or op.retypes]
     if hooked and any(op.casts_to for op in case.schedule[hooked[0] :]):
         return SWAPPED
     if has_other_graph_without_rows(case, ()) or _stops_elsewhere(case):
         return OTHER_GRAPH_ON_ONE_RANK
     return None
+
+
+def _promotes_gradients(case: Case) -> bool:
+    """Whether a group decides in which dtype gradients come to a parameter that takes any."""
+    found = facts(case)
+    return any(
+        dtype is None and held_dtype(case, found, fqn, None) != stored_dtype(case, fqn, None)
+        for fqn, dtype in grad_dtypes_set(case).items()
+    )
 
 
 def _stops_elsewhere(case: Case) -> bool:

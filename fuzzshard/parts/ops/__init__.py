@@ -25,6 +25,7 @@ from fuzzshard.parts.ops.running_average import RunningAverage as RunningAverage
 from fuzzshard.parts.ops.save_state import SaveState as SaveState
 from fuzzshard.parts.ops.set_divide_factor import SetDivideFactor as SetDivideFactor
 from fuzzshard.parts.ops.set_flag import SetFlag as SetFlag
+from fuzzshard.parts.ops.set_grad_dtype import SetGradDtype as SetGradDtype
 from fuzzshard.parts.ops.set_grad_enabled import SetGradEnabled as SetGradEnabled
 from fuzzshard.parts.ops.set_mode import SetMode as SetMode
 from fuzzshard.parts.ops.set_path import SetPath as SetPath
@@ -38,8 +39,17 @@ from fuzzshard.parts.ops.zero_grad import ZeroGrad as ZeroGrad
 
 OPS: tuple[type[Op], ...] = (
     *(Forward, Backward, SetMode, Step, ZeroGrad, SetRequiresGrad, SetPath, Abort),
-    *(Unshard, Reshard, Unscale, ClipGradNorm, ClipGradValue, Cast, SetDivideFactor),
-    *(SetFlag, TakeStateDict, SaveState, CorruptState, LoadState, SetGradEnabled, RegisterHook),
+    *(Unshard, Reshard, Unscale, ClipGradNorm, ClipGradValue, SetGradDtype, Cast),
+    *(
+        SetDivideFactor,
+        SetFlag,
+        TakeStateDict,
+        SaveState,
+        CorruptState,
+        LoadState,
+        SetGradEnabled,
+        RegisterHook,
+    ),
     *(RegisterParameterHook, RegisterStepHook, AddParamGroup, RunningAverage, WaitForSave),
 )
 """In the order in which a schedule that is drawn gets those of one place."""

@@ -31,10 +31,20 @@ class RunningAverage(op.Op, tag="running_average", frozen=True, kw_only=True):
         "op:running_average": "a running average of the parameters",
         "op:running_average_copied": "a running average that is copied into the parameters",
     }
-    choices = (op.Choice("running_average", 9, 108, needs=("several_steps",)),)
+    choices = (
+        op.Choice(
+            "running_average", 9, 108, needs=("several_steps",), excluded_by=("grad_dtype",)
+        ),
+    )
 
     @override
     def check(self, at: op.Checked) -> None:
+        if any(other.retypes for other in at.case.schedule):
+            raise InvalidCase(
+                "an average is a copy of parameters with gradients of another dtype",
+                "torch/_tensor.py, __deepcopy__, gives the copy of a DTensor the gradient and not "
+                "its grad_dtype: leave one of the two out",
+            )
         if self.copied and at.pending:
             raise InvalidCase(
                 "an average is copied into parameters between a forward and its backward",

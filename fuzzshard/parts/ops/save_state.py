@@ -39,6 +39,7 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
     def check(self, at: op.Checked) -> None:
         if self.via == "dcp":
             at.check_one_copy()
+            at.check_takes_zeros()
         if self.asynchronous and (self.via != "dcp" or at.case.mesh.saves_in_slices):
             raise InvalidCase(
                 "only a checkpoint of all ranks is saved asynchronously", "save synchronously"
@@ -69,7 +70,8 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
             return
         tape, last = run.tape, len(run.between) - 1
         first = min(1 + tape.below(max(last, 1)), last) if tape.chance(80) else 0
-        via: op.Via = "dcp" if tape.chance(60) and not run.has_own_statistics else "state_dict"
+        on_disk = tape.chance(60) and not run.has_own_statistics and run.gradients_may_be_zeros
+        via: op.Via = "dcp" if on_disk else "state_dict"
         then = run.between[first + tape.below(last - first + 1)]
         asynchronous = via == "dcp" and not run.case.mesh.saves_in_slices and tape.chance(40)
         run.between[first].append(cls(via=via, asynchronous=asynchronous))

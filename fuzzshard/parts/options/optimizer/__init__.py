@@ -22,12 +22,13 @@ Trait = Literal[
     "steps_matrices",
     "hands_over_event",
     "scales",
+    "wants_own_dtype",
 ]
 """What values do that somebody else has to know: the class takes ``momentum``, or decays weights
 unless it is told otherwise; a gradient of zeros is not the same as none; a step leaves a state;
 parameters are stepped, or may be, in lists that must be alike; a step combines the elements of a
 parameter, so that shards communicate; parameters are matrices; an event is recorded after a step;
-losses are scaled, and steps unscale gradients.
+losses are scaled, and steps unscale gradients; a gradient is of the dtype of its parameter.
 """
 
 

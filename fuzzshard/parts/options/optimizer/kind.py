@@ -45,6 +45,8 @@ _STATES = {
 }
 _ELEMENTWISE = ("adam", "rmsprop", "adadelta", "adamax", "nadam", "radam", "asgd", "adagrad")
 """They update each element by itself."""
+_INTERPOLATING = ("adam", "adamax", "nadam", "radam")
+"""As AdamW, they interpolate between a state and the gradient: ``lerp_`` takes one dtype."""
 _RARER = (*_ELEMENTWISE[1:], "adafactor")
 _MUON = ("muon", "muon_unrounded")
 _KEEPING_DTYPES = """
@@ -72,8 +74,13 @@ class Kind(OptimizerOption):
     sources = {"KeepingDtypes": _KEEPING_DTYPES}
     traits = {
         **dict.fromkeys(_ELEMENTWISE, ("moves_without_gradient", "has_state")),
+        **dict.fromkeys(
+            _INTERPOLATING, ("moves_without_gradient", "has_state", "wants_own_dtype")
+        ),
         "sgd": ("takes_momentum",),
-        "adamw": ("moves_without_gradient", "has_state", "decays_by_default"),
+        "adamw": (
+            *("moves_without_gradient", "has_state", "wants_own_dtype", "decays_by_default"),
+        ),
         **dict.fromkeys(
             _MUON,
             (

@@ -1,0 +1,117 @@
+"""``Tensor.grad_dtype``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Self
+
+from msgspec.structs import replace
+from typing_extensions import override
+
+from fuzzshard.errors import InvalidCase
+from fuzzshard.parts import op
+from fuzzshard.parts.dtypes import DIGITS, Dtype
+from fuzzshard.parts.moments import Moment, Never
+
+_LATE = Never(
+    "Parameter dtypes and grad_dtype may change (e.g. module.bfloat16()) until lazy "
+    "initialization at the first forward or FSDPModule.unshard; later changes are unsupported.",
+    "torch/distributed/fsdp/_fully_shard/_fully_shard.py, fully_shard",
+)
+_WEIGHTS: Mapping[Dtype | None, int] = {"bfloat16": 4, "float64": 4, None: 1, "float32": 1}
+"""What is drawn; few optimizers take the first ones."""
+
+
+class SetGradDtype(op.Op, tag="set_grad_dtype", frozen=True, kw_only=True):
+    """Sets ``grad_dtype`` of a parameter, or of every parameter of a module, to ``dtype``; None
+    for gradients of any dtype.
+    """
+
+    target: str
+    dtype: Dtype | None = None
+
+    says = "{at}.grad_dtype = {op.value}"
+    never = {
+        "forward_to_backward": _LATE,
+        "between_microbatches": _LATE,
+        "backward_to_step": _LATE,
+        "after_step": _LATE,
+    }
+    meanings = {
+        "op:grad_dtype_any": "a parameter with gradients of any dtype",
+        "op:grad_dtype_own": "a parameter with gradients of its dtype, if that is cast too",
+        "op:grad_dtype_narrower": "a parameter with gradients of fewer bits",
+        "op:grad_dtype_wider": "a parameter with gradients of more bits",
+    }
+    choices = (op.Choice("grad_dtype", 12, 109, new=True),)
+
+    @property
+    def value(self) -> str:
+        """The expression for what it sets."""
+        return "None" if self.dtype is None else f"torch.{self.dtype}"
+
+    @property
+    @override
+    def retypes(self) -> op.Retyped:
+        return op.Retyped(self.target, self.dtype)
+
+    @override
+    def check(self, at: op.Checked) -> None:
+        at.check_has_parameters(self.target, self.tag)
+        before = at.case.schedule[: at.index]
+        if any(other.begins or other.gathers for other in before):
+            raise InvalidCase(
+                "grad_dtype is set after a forward or an unshard",
+                f"move the op: {_LATE.why!r} ({_LATE.source})",
+            )
+        at.check_steps_take_gradients()
+
+    @override
+    def features(self, at: op.ScheduleState) -> op.Features:
+        if self.dtype is None:
+            yield "op:grad_dtype_any"
+            return
+        more = DIGITS[self.dtype] - DIGITS[at.cast or at.case.dtype]
+        yield f"op:grad_dtype_{'wider' if more > 0 else 'narrower' if more else 'own'}"
+
+    @override
+    def settings(self, scope: op.Scope) -> list[str]:
+        return scope.attribute_lines(self.target, f"grad_dtype = {self.value}")
+
+    @classmethod
+    @override
+    def draw_between(cls, run: op.Run) -> None:
+        if "grad_dtype" in run.swarm:
+            for _ in range(1 + run.tape.chance(40)):
+                run.between[0] += cls._drawn(run)
+
+    @classmethod
+    @override
+    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
+        return cls._drawn(run) if "grad_dtype" in run.swarm else ()
+
+    @classmethod
+    def _drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
+        """For all parameters, for those of a module or for one; of a dtype that steps take."""
+        target = run.pick_parameters()
+        fitting = [
+            (made, weight)
+            for dtype, weight in _WEIGHTS.items()
+            if run.steps_take(made := cls(target=target, dtype=dtype))
+        ]
+        return (run.tape.weighted(fitting),) if fitting else ()
+
+    @classmethod
+    @override
+    def additions(cls, offered: op.Offered) -> op.Additions:
+        target, dtype = offered.rng.choice(offered.parameters), offered.rng.choice([*_WEIGHTS])
+        yield (cls(target=target, dtype=dtype),)
+
+    @override
+    def mended(self, names: op.Names) -> op.Op | None:
+        target = names.with_parameters(self.target)
+        return None if target is None else replace(self, target=target)
+
+    @override
+    def in_dtypes(self, dtypes: Mapping[Dtype, Dtype]) -> Self:
+        return replace(self, dtype=self.dtype and dtypes[self.dtype])
