@@ -9,6 +9,7 @@ from typing_extensions import override
 from fuzzshard.parts.engine import WrapsModels
 from fuzzshard.parts.engines.ddp import DistributedDataParallel
 from fuzzshard.parts.op import Choice
+from fuzzshard.parts.ops import OPS
 
 
 class ZeroRedundancy(DistributedDataParallel):
@@ -19,7 +20,12 @@ class ZeroRedundancy(DistributedDataParallel):
     title = "`ZeroRedundancyOptimizer`"
     tag = "ZeRO"
     meaning = "DDP runs with ZeroRedundancyOptimizer"
-    choice = Choice("zero_redundancy", 12, place=3)
+    choice = Choice(
+        "zero_redundancy",
+        12,
+        place=3,
+        brings=tuple(c.name for op in OPS if op.of_optimizer for c in op.choices),
+    )
     has_all_states = False
 
     @property
