@@ -95,8 +95,10 @@ class BlockGrower(BlockBuilder):
                 self.head = self.call_leaf(head, self.growth.leaves.mixture(self.widths[head]))
             case "parallel_norm":
                 self.linear()
-                self.head = self.call_leaf(self.head, self.growth.leaves.norm())
+                first = self.head
+                self.head = norm = self.call_leaf(first, self.growth.leaves.norm())
                 self.linear()
+                del self.widths[first], self.widths[norm]  # a shard is for the next layer alone
 
     def train(self) -> None:
         """Makes sure that a backward from the head reaches a parameter."""
