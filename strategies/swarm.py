@@ -127,14 +127,14 @@ EXTENSIONS: dict[str, int] = {
     # inputs
     "same_on_ranks": 8,
     # the mesh
-    "tensor": 17,
+    "tensor": 19,
     "pipeline": 8,
     # what a group is
     **{choice.name: choice.percent for choice in _ORDERED if choice.place < _LATER},
     # what the model is wrapped with
     "ignored": 10,
     "meta": 10,
-    "compile": 5,
+    "compile": 7,
     "delays": 7,
     "relation": 17,
     # schedule

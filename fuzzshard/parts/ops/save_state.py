@@ -31,7 +31,10 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
     choices = (
         op.Choice(
             *("save_load", 16, 1),
-            needs=("several_steps", "momentum"),  # states of the optimizer, which a load brings back
+            needs=(
+                "several_steps",
+                "momentum",
+            ),  # states of the optimizer, which a load brings back
             new=True,
             of_stages=True,
         ),
