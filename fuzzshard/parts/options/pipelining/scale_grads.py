@@ -18,4 +18,5 @@ class ScaleGrads(PipeliningOption):
 
     @override
     def draw(self, tape: Tape, case: Case) -> bool:
-        return not tape.chance(30)
+        """What no optimizer has, ``zero_grad`` leaves, and every iteration would divide it again."""
+        return not (case.optimizer.left_out or tape.chance(30))
