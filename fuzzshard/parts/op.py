@@ -121,9 +121,9 @@ class Choice(NamedTuple):
     ``place`` orders them, which says what is read off the tape first. ``excludes``: choices that
     do not go together with it; ``excluded_by``: those that it does not go together with.
     ``needed_by``: choices that would rarely come to anything without it. ``brings``: choices that
-    are made more often where this one is, as it has code of its own for them. ``new``: engines older
-    than ``fully_shard`` have nothing for it. ``of_stages``: it goes together with ranks that have
-    stages of the model.
+    are made more often where this one is, as it has code of its own for them. ``new``: engines
+    older than ``fully_shard`` have nothing for it. ``of_stages``: it goes together with ranks that
+    have stages of the model.
     """
 
     name: str

@@ -31,10 +31,7 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
     choices = (
         op.Choice(
             *("save_load", 16, 1),
-            needs=(
-                "several_steps",
-                "momentum",
-            ),  # states of the optimizer, which a load brings back
+            needs=("several_steps", "momentum"),  # an optimizer without states has none to load
             new=True,
             of_stages=True,
         ),
@@ -79,14 +76,14 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
             return
         tape, last = run.tape, len(run.between) - 1
         first = min(1 + tape.below(max(last, 1)), last) if tape.chance(80) else 0
-        via: op.Via = "dcp" if tape.chance(60) and not run.has_own_statistics else "state_dict"
+        via: op.Via = "dcp" if tape.chance(70) and not run.has_own_statistics else "state_dict"
         then = run.between[first + tape.below(last - first + 1)]
         asynchronous = via == "dcp" and not run.case.mesh.saves_in_slices and tape.chance(40)
         run.between[first].append(cls(via=via, asynchronous=asynchronous))
         then += (ops.waiting_for_save(),) if asynchronous else ()
-        assign = tape.chance(50) and not (run.case.ties or run.wraps_stages)
+        assign = tape.chance(60) and not (run.case.ties or run.wraps_stages)
         lost: op.Lost | None = None
-        if tape.chance(75):
+        if tape.chance(85):
             lost = "rebuild" if tape.chance(50) else "zero"
         moves = via == "dcp" and lost == "rebuild" and tape.chance(90)
         mesh = run.another_mesh() if moves else ()

@@ -18,5 +18,5 @@ class ScaleGrads(PipeliningOption):
 
     @override
     def draw(self, tape: Tape, case: Case) -> bool:
-        """What no optimizer has, ``zero_grad`` leaves, and every iteration would divide it again."""
+        """``zero_grad`` leaves what no optimizer has, which every iteration would divide again."""
         return not (case.optimizer.left_out or tape.chance(30))
