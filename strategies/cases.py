@@ -54,7 +54,7 @@ _DYADIC = 15
 """Percent of all cases, and of those that are not exact."""
 _MEMORY = 4
 """Percent of the cases on CUDA, each of which costs four more runs of every engine."""
-_DIVERGING = 4
+_DIVERGING = 8
 """Percent of the cases with FSDP1."""
 
 

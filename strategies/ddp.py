@@ -15,7 +15,7 @@ from fuzzshard.parts.part import off_default
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 
-_ALONE = 50
+_ALONE = 40
 """Percent of the cases with options that have one of them."""
 
 

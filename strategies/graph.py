@@ -74,7 +74,7 @@ def _tasks(tape: Tape, swarm: Swarm, inputs: Inputs, mesh: Mesh, *, exact: bool)
     count = tape.weighted(_NUM_LEAVES_EXACT if exact else _NUM_LEAVES)
     edges = _edge_tasks(tape, swarm, inputs, mesh, exact=exact)
     if is_cut(swarm):
-        count, edges = 1 + count, [task for task in edges if task in _CHAIN_TASKS]
+        count, edges = 2 + count, [task for task in edges if task in _CHAIN_TASKS]
     return tape.shuffled([*["leaf"] * count, *edges])
 
 

@@ -35,7 +35,7 @@ class Leaves:
     ) -> None:
         """``sharing`` ranks are to have as many experts each."""
         self.tape, self.swarm, self.pool, self.exact = tape, swarm, pool, exact
-        self.sharing = sharing
+        self.sequence, self.sharing = sequence, sharing
         self.keeping = [
             kind
             for kind in _DRAWN

@@ -49,4 +49,6 @@ def optimizer_options(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Opt
     late = (option for option in OPTIMIZER_OPTIONS if option.extension)
     spec = replace(case.optimizer, **{option.name: option.value(drawing) for option in late})
     spec = spec.for_matrices(found.parameters) if spec.does("steps_matrices") else spec
-    return spec.leaving_out(spec.set_apart)
+    spec = spec.leaving_out(spec.set_apart)
+    # what no optimizer gets keeps gradients with a scale
+    return spec.leaving_out(()) if spec.does("scales") and spec.left_out else spec

@@ -35,6 +35,8 @@ _MILLISECONDS = (1.0, 2.0, 5.0)
 _RELATIONS: tuple[Relation, ...] = ("unshard", "delay", "prefetch", "checkpoint", "plan", "mesh")
 """Those that some cases have nothing for; ``reshard`` can be asked of nearly every case."""
 
+_TRIES = 3
+"""How often options of a pipeline are drawn until there are modules for all its stages."""
 _IGNORED_BY_REPLICATE = 10
 """Percent of its cases that ignore something, beyond those of the extension: it alone is told so
 itself.
@@ -62,8 +64,8 @@ def pipelining(tape: Tape, case: Case) -> Case:
         return case
     if case.mesh.pipeline is None:  # of somebody who wants such an engine on a mesh of their own
         case = replace(case, mesh=replace(case.mesh, pipeline=1))
-    drawn = {option.name: option.draw(tape, case) for option in PIPELINING_OPTIONS}
-    for chosen in (Pipelining(**drawn), Pipelining()):
+    drawn = ({o.name: o.draw(tape, case) for o in PIPELINING_OPTIONS} for _ in range(_TRIES))
+    for chosen in (*(Pipelining(**each) for each in drawn), Pipelining()):
         if stages(cut := replace(case, pipelining=chosen)):
             groups = case.wrap
             if any(shared_by_stages(cut)):

@@ -74,7 +74,10 @@ class Run:
         self.pending = 0
         self.batch = 0
         self.paired = "two_forwards" in swarm and tape.chance(75)
-        self.zero_before = tape.chance(25)
+        self.zeroing = tape.weighted((("after", 6), ("before", 2), ("between", 2)))
+        """When gradients are zeroed: after a step, before the first forward of one, or between
+        that and its backward.
+        """
         self.toggles = tape.below(4) if "toggle" in swarm else 0
         self.started = tape.chance(4)
         """Whether a module below the root may be called: before the root's first forward, torch
@@ -115,7 +118,7 @@ class Run:
 
     def step(self) -> None:
         """One optimizer step."""
-        if self.zero_before:
+        if self.zeroing == "before":
             self.draw("new_gradients")
         self.draw("step_begins")
         self.aside()
@@ -137,6 +140,8 @@ class Run:
             self.draw("before_forward")
             self.forwards()
             self.draw("after_forward")
+            if i == 0 and self.zeroing == "between":
+                self.draw("new_gradients")
             self.ops += map(ops.setting, held_back)
             self.backwards(last=i == rounds - 1)
             self.draw("after_backward")
@@ -147,7 +152,7 @@ class Run:
         self.leave_unsynced()
         self.draw("before_step")
         self.draw("update")
-        if not self.zero_before:
+        if self.zeroing == "after":
             self.draw("new_gradients")
 
     def leave_unsynced(self) -> None:

@@ -11,7 +11,7 @@ What only some programs do (mixed precision, tensor parallelism, offloading, che
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from fuzzshard.case.case import EngineName
 from fuzzshard.parts.engines import ENGINES, specs
@@ -113,7 +113,6 @@ _OF_OPTIMIZERS = sorted(
     key=lambda choice: choice.place,
 )
 _OF_LOSSES = [loss.extension for loss in LOSSES.values() if loss.extension]
-_MEETING = (*_OF_GROUPS, *_OF_OPS)
 _ORDERED = sorted((*_OF_GROUPS, Choice("other_dtypes", 10, place=1)), key=lambda c: c.place)
 _LATER = 100
 """The place of the first choice that was added later, so that swarms stay as they were."""
@@ -131,14 +130,14 @@ EXTENSIONS: dict[str, int] = {
     # inputs
     "same_on_ranks": 8,
     # the mesh
-    "tensor": 17,
+    "tensor": 19,
     "pipeline": 8,
     # what a group is
     **{choice.name: choice.percent for choice in _ORDERED if choice.place < _LATER},
     # what the model is wrapped with
     "ignored": 10,
     "meta": 10,
-    "compile": 5,
+    "compile": 7,
     "delays": 7,
     "relation": 17,
     # schedule
@@ -152,7 +151,7 @@ EXTENSIONS: dict[str, int] = {
     **{choice.name: choice.percent for choice in _OF_OPS if choice.place >= _LATER},
     "finalize": 4,
     "any_moment": 40,
-    "ddp_options": 30,
+    "ddp_options": 45,
     **{choice.name: choice.percent for choice in _OF_OPTIMIZERS if choice.place >= _LATER},
     **{choice.name: choice.percent for choice in _OF_ENGINES if choice.place >= _LATER},
     **{choice.name: choice.percent for choice in _OF_LOSSES},
@@ -163,15 +162,20 @@ EXTENSIONS: dict[str, int] = {
 """Percent of the cases that have any."""
 _CALLED = 2
 """How many more ops a case may have whose calls come at any moment."""
-NUM_BYTES = 2 + 2 * -(-len(CHOICES) // 8) + len(EXTENSIONS) + 1 + _CALLED
+_BRINGS: Mapping[str, tuple[str, ...]] = {
+    "structured_passing": (PRECISION,),  # casting is what ``fully_shard`` looks into inputs for
+    "tensor": (PRECISION, "sequence"),  # norms between layers are sharded along the sequence
+    **{choice.name: choice.brings for choice in (*_OF_ENGINES, *_OF_OPTIMIZERS) if choice.brings},
+}
+"""What is chosen more often where something else is, which does something of its own with it."""
+_BROUGHT = 50
+"""How often, in percent."""
+NUM_BYTES = (
+    2 + 2 * -(-len(CHOICES) // 8) + len(EXTENSIONS) + sum(map(len, _BRINGS.values())) + _CALLED
+)
 """What :func:`swarm` reads off a tape, at most."""
 _EXTENDED = 67
 """Percent of all cases."""
-_CAST = 50
-"""Percent of the cases with structured inputs that have mixed precision as well: casting is what
-``fully_shard`` looks into inputs for.
-"""
-
 Swarm = Container[str]
 """The choices that one case may make."""
 
@@ -226,8 +230,9 @@ def swarm(tape: Tape) -> frozenset[str]:
     chosen = {choice for i, choice in enumerate(CHOICES) if mask >> i & 1}
     if tape.chance(_EXTENDED):
         chosen |= {name for name, percent in EXTENSIONS.items() if tape.chance(percent)}
-        if "structured_passing" in chosen and tape.chance(_CAST):
-            chosen.add(PRECISION)
+        for choice, brought in _BRINGS.items():
+            if choice in chosen:
+                chosen |= {name for name in brought if tape.chance(_BROUGHT)}
     if "any_moment" in chosen:  # few ops together are on few cases
         chosen |= {tape.pick(_OF_OPS).name for _ in range(_CALLED)}
     return closed(chosen)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing_extensions import override
+
 from fuzzshard.case.graph import Alias, Block, Call, Child, join
 from fuzzshard.case.inference import DEFAULT_WIDTH
 from fuzzshard.parts.leaf import Leaf
 from fuzzshard.parts.leaves import affine
 from fuzzshard.strategies.builder import BlockBuilder, Callable
+from fuzzshard.strategies.swarm import is_cut
 
 _MAX_DEPTH = 3
 _WIDEST = 24
@@ -17,6 +20,11 @@ _RETURNS = ("dataclass", "namedtuple", "list", "dict", "tuple")
 
 class BlockGrower(BlockBuilder):
     """Carries out tasks at the head of a block."""
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether an engine cuts the block into stages, so that it is a chain of modules."""
+        return not self.path and is_cut(self.growth.swarm)
 
     def start(self) -> None:
         """Reads the first float value, and lets further ones meet it."""
@@ -89,8 +97,10 @@ class BlockGrower(BlockBuilder):
                 self.head = self.call_leaf(head, self.growth.leaves.fused(self.widths[head]))
             case "parallel_norm":
                 self.linear()
-                self.head = self.call_leaf(self.head, self.growth.leaves.norm())
+                first = self.head
+                self.head = norm = self.call_leaf(first, self.growth.leaves.norm())
                 self.linear()
+                del self.widths[first], self.widths[norm]  # a shard is for the next layer alone
 
     def train(self) -> None:
         """Makes sure that a backward from the head reaches a parameter."""
@@ -187,20 +197,44 @@ class BlockGrower(BlockBuilder):
 
     def adapt(self) -> None:
         """A linear layer with a low-rank adapter beside it, in a block of its own."""
-        name, width = self.growth.name("adapted"), self.widths[self.head]
-        inner = BlockGrower(self.growth, join(self.path, name), ("x",), self.depth + 1)
-        inner.widths["x"] = width
+        inner, width = self.inner("adapted", self.head), self.widths[self.head]
         out, rank = self.tape.pick(self.growth.leaves.pool), self.tape.pick((1, 2))
         base = inner.made(affine(out, bias=not self.tape.chance(40)), width)
         down = inner.made(affine(rank, bias=False), width)
         up = inner.made(affine(out, bias=False), rank)
         adapted = inner.call(base, "x")
         inner.head = inner.op("add", adapted, inner.call(up, inner.call(down, "x")))
+        self.head = self.call_inner(inner, self.head, trained=True)
+
+    def inner(self, kind: str, argument: str) -> BlockGrower:
+        """A block under construction that takes one value."""
+        path = join(self.path, self.growth.name(kind))
+        inner = BlockGrower(self.growth, path, ("x",), self.depth + 1)
+        inner.widths["x"] = self.widths[argument]
+        return inner
+
+    def call_inner(self, inner: BlockGrower, argument: str, *, trained: bool) -> str:
+        """A call of such a block, which is finished; the value it makes."""
+        name = inner.path.rpartition(".")[2]
         block = inner.finish(several_outputs=False, returns="tensor")
         self.children.append(Child(name=name, module=block))
-        module = Callable(name, width, out, trained=True)
+        module = Callable(name, self.widths[argument], inner.widths[inner.head], trained)
         self.offer(module)
-        self.head = self.call(module, self.head)
+        value = self.call(module, argument)
+        if argument in self.trained:
+            self.trained.add(value)
+        return value
+
+    @override
+    def call_leaf(self, argument: str, leaf: Leaf) -> str:
+        """In a block of its own where it wants the features before the sequence axis, and the
+        modules of a chain get what the ones before return.
+        """
+        if not (self.is_chain and leaf.features_second(self.growth.leaves.sequence)):
+            return super().call_leaf(argument, leaf)
+        inner = self.inner("block", argument)
+        inner.head = inner.call_leaf("x", leaf)
+        return self.call_inner(inner, argument, trained=leaf.has_parameters)
 
     def convolve(self, image: str, leaf: Leaf, out: int) -> None:
         """Cuts an image input into patches, in a block of its own where blocks have methods."""
@@ -221,7 +255,8 @@ class BlockGrower(BlockBuilder):
 
     def nest(self, tasks: list[str]) -> None:
         """A nested block on the head and perhaps a second value, and a call of it."""
-        arguments = (self.head, self.earlier()) if self.tape.chance(25) else (self.head,)
+        several = not self.is_chain and self.tape.chance(25)
+        arguments = (self.head, self.earlier()) if several else (self.head,)
         names = ("x",) if len(arguments) == 1 else ("x0", "x1")
         name = self.growth.name("block")
         inner = BlockGrower(self.growth, join(self.path, name), names, self.depth + 1)
@@ -275,6 +310,8 @@ class BlockGrower(BlockBuilder):
 
     def returned(self, num_outputs: int) -> str:
         """How a block returns its outputs."""
+        if self.depth < 2 and is_cut(self.growth.swarm):  # what a chain of modules passes on
+            return "tensor"
         if "structured_returns" in self.growth.swarm and self.tape.chance(70):
             return self.tape.pick(_RETURNS)
         kinds = (

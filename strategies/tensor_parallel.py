@@ -37,7 +37,8 @@ def tensor_parallel(tape: Tape, case: Case, found: Facts) -> tuple[TensorParalle
         return ()
     plans = _tied(tape, case, found)
     tied = {fqn.rpartition(".")[0] for tie in case.ties for fqn in (tie.parameter, tie.source)}
-    for chain in _chains(case, found):
+    # chains with a norm first, of which a layer may be in a pair too
+    for chain in sorted(_chains(case, found), key=_num_layers, reverse=True):
         parts = [use for use in chain if use.path]
         if any(use.path in plans or use.path in tied for use in parts):
             continue
@@ -56,6 +57,10 @@ def tensor_parallel(tape: Tape, case: Case, found: Facts) -> tuple[TensorParalle
     if computes(replace(case, tensor_parallel=chosen), found):
         return chosen
     return tuple(_by_rows(path, found.leaves[path]) for path in alone)
+
+
+def _num_layers(chain: list[_Use]) -> int:
+    return sum(bool(use.path) for use in chain)
 
 
 def _tied(tape: Tape, case: Case, found: Facts) -> dict[str, TensorParallel]:

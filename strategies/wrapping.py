@@ -15,7 +15,7 @@ from fuzzshard.case.graph import Alias, Block, Module, resolve, walk
 from fuzzshard.case.groups import uses_outside_groups
 from fuzzshard.case.paths import is_within, is_within_any
 from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS
-from fuzzshard.strategies.swarm import Swarm
+from fuzzshard.strategies.swarm import Swarm, is_cut
 from fuzzshard.strategies.tape import Tape
 
 _MOSTLY_BLOCKS = 30
@@ -149,7 +149,10 @@ def checkpoints(
     chosen: dict[str, Checkpoint] = {}
     for _ in range(1 + tape.chance(30)):
         path = tape.pick(preferred if preferred and tape.chance(60) else called)
-        implementation = tape.pick(_implementations(found.modules[path], path, targets))
+        offered = _implementations(found.modules[path], path, targets)
+        if is_cut(swarm) and "." not in path:  # stages call children, and utils is of the caller
+            offered = tuple(name for name in offered if name != "utils") or offered
+        implementation = tape.pick(offered)
         made = Checkpoint(module=path, implementation=implementation)  # type: ignore[arg-type]
         chosen.setdefault(path, made)
     return tuple(chosen.values())

@@ -127,9 +127,10 @@ class Choice(NamedTuple):
 
     ``place`` orders them, which says what is read off the tape first. ``excludes``: choices that
     do not go together with it; ``excluded_by``: those that it does not go together with.
-    ``needed_by``: choices that would rarely come to anything without it. ``new``: engines older
-    than ``fully_shard`` have nothing for it. ``of_stages``: it goes together with ranks that have
-    stages of the model.
+    ``needed_by``: choices that would rarely come to anything without it. ``brings``: choices that
+    are made more often where this one is, as it has code of its own for them. ``new``: engines
+    older than ``fully_shard`` have nothing for it. ``of_stages``: it goes together with ranks that
+    have stages of the model.
     """
 
     name: str
@@ -139,6 +140,7 @@ class Choice(NamedTuple):
     excludes: tuple[str, ...] = ()
     excluded_by: tuple[str, ...] = ()
     needed_by: tuple[str, ...] = ()
+    brings: tuple[str, ...] = ()
     new: bool = False
     of_stages: bool = False
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from fuzzshard.case.facts import Facts
 
 
+_OF_STAGES = tuple(c.name for op in OPS for c in op.choices if c.of_stages)
+
+
 class PipelineParallel(EngineSpec):
     """Ranks along the pipeline axis have stages of the model, under ``fully_shard`` or DDP."""
 
@@ -31,8 +34,9 @@ class PipelineParallel(EngineSpec):
     meanings = meanings_of(PIPELINING_OPTIONS)
     choice = Choice(
         "pipelining",
-        7,
+        11,
         place=100,
+        brings=_OF_STAGES,
         # what a chain of stages has no place for, or runs at once in place of op by op
         excludes=(
             *("several_inputs", "input_grad", "several_outputs", "list_group", "root_not_wrapped"),
@@ -43,7 +47,7 @@ class PipelineParallel(EngineSpec):
             *("no_sync", "partial_sync", "no_all_reduce", "not_last_backward", "no_reshard"),
             *("no_zero_grad", "losses_only", "any_moment"),
             "non_root_forward",
-            *(choice.name for op in OPS for choice in op.choices if not choice.of_stages),
+            *(c.name for op in OPS for c in op.choices if c.name not in _OF_STAGES),
         ),
     )
     in_stages = True

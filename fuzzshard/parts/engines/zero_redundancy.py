@@ -9,6 +9,8 @@ from typing_extensions import override
 from fuzzshard.parts.engine import WrapsModels
 from fuzzshard.parts.engines.ddp import DistributedDataParallel
 from fuzzshard.parts.op import Choice
+from fuzzshard.parts.ops import OPS
+from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS
 
 
 class ZeroRedundancy(DistributedDataParallel):
@@ -19,7 +21,18 @@ class ZeroRedundancy(DistributedDataParallel):
     title = "`ZeroRedundancyOptimizer`"
     tag = "ZeRO"
     meaning = "DDP runs with ZeroRedundancyOptimizer"
-    choice = Choice("zero_redundancy", 12, place=3)
+    choice = Choice(
+        "zero_redundancy",
+        8,
+        place=3,
+        # what DDP has nothing for, or parameters of several types: it would not run
+        excludes=(
+            *("tensor", "other_dtypes", "partial_sync", "non_root_forward"),
+            *(choice.name for op in OPS for choice in op.choices if choice.new),
+            *(o.extension.name for o in GROUP_OPTIONS if o.is_policy and o.extension),
+        ),
+        brings=tuple(c.name for op in OPS if op.of_optimizer for c in op.choices),
+    )
     has_all_states = False
 
     @property

@@ -28,7 +28,14 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
         "op:save_dcp": "a checkpoint on disk",
         "op:save_state_dict": "copies of state dicts",
     }
-    choices = (op.Choice("save_load", 16, 1, needs=("several_steps",), new=True, of_stages=True),)
+    choices = (
+        op.Choice(
+            *("save_load", 16, 1),
+            needs=("several_steps", "momentum"),  # an optimizer without states has none to load
+            new=True,
+            of_stages=True,
+        ),
+    )
 
     @property
     @override
@@ -70,15 +77,15 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
             return
         tape, last = run.tape, len(run.between) - 1
         first = min(1 + tape.below(max(last, 1)), last) if tape.chance(80) else 0
-        on_disk = tape.chance(60) and not run.has_own_statistics and run.gradients_may_be_zeros
+        on_disk = tape.chance(70) and not run.has_own_statistics and run.gradients_may_be_zeros
         via: op.Via = "dcp" if on_disk else "state_dict"
         then = run.between[first + tape.below(last - first + 1)]
         asynchronous = via == "dcp" and not run.case.mesh.saves_in_slices and tape.chance(40)
         run.between[first].append(cls(via=via, asynchronous=asynchronous))
         then += (ops.waiting_for_save(),) if asynchronous else ()
-        assign = tape.chance(50) and not (run.case.ties or run.wraps_stages)
+        assign = tape.chance(60) and not (run.case.ties or run.wraps_stages)
         lost: op.Lost | None = None
-        if tape.chance(75):
+        if tape.chance(85):
             lost = "rebuild" if tape.chance(50) else "zero"
         moves = via == "dcp" and lost == "rebuild" and tape.chance(90)
         mesh = run.another_mesh() if moves else ()

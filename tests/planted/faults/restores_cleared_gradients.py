@@ -1,28 +1,28 @@
 """A gradient that a hook of the user has cleared is put back after the reduction."""
 
-from torch.distributed.fsdp._fully_shard import _fsdp_param_group
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+
+
+class Keeping:
+    """A hook after which a parameter has the gradient that it had before."""
+
+    def __init__(self, hook):
+        self.hook = hook
+
+    def __call__(self, parameter):
+        gradient = parameter.grad
+        self.hook(parameter)
+        parameter.grad = gradient
 
 
 def apply() -> None:
-    foreach_reduce = _fsdp_param_group.foreach_reduce
+    pre_backward = FSDPParamGroup.pre_backward
 
-    def keeping(hook):
-        def wrong(parameter):
-            gradient = parameter.grad
-            hook(parameter)
-            parameter.grad = gradient
+    def wrong(self, *arguments):
+        for fsdp_param in self.fsdp_params:
+            hooks = fsdp_param.sharded_param._post_accumulate_grad_hooks or {}
+            for key, hook in hooks.items():
+                hooks[key] = hook if isinstance(hook, Keeping) else Keeping(hook)
+        return pre_backward(self, *arguments)
 
-        return wrong
-
-    def wrong(fsdp_params, *args, **kwargs):
-        kept = {}
-        for fsdp_param in fsdp_params:
-            if hooks := fsdp_param.sharded_param._post_accumulate_grad_hooks:
-                kept[fsdp_param] = dict(hooks)
-                hooks.update({key: keeping(hook) for key, hook in hooks.items()})
-        result = foreach_reduce(fsdp_params, *args, **kwargs)
-        for fsdp_param, hooks in kept.items():
-            fsdp_param.sharded_param._post_accumulate_grad_hooks.update(hooks)
-        return result
-
-    _fsdp_param_group.foreach_reduce = wrong
+    FSDPParamGroup.pre_backward = wrong

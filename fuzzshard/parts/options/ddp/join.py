@@ -34,7 +34,7 @@ class Join(DDPOption):
     @override
     def draw(self, tape: Tape, seen: Replicated) -> str | None:
         return tape.weighted(
-            ((None, 6), ("initial", 2), ("effective", 2), ("throwing", 2), ("off", 2))
+            ((None, 4), ("initial", 3), ("effective", 3), ("throwing", 3), ("off", 3))
         )
 
     @override

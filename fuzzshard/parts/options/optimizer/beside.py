@@ -20,7 +20,7 @@ class Beside(OptimizerOption):
     """
 
     name = "beside"
-    extension = Choice("second_optimizer", 10, 104, needed_by=("muon",))
+    extension = Choice("second_optimizer", 10, 104, needed_by=("muon",), brings=("grad_scaler",))
     meanings = {"optimizer:second": "a second optimizer, for what the first does not get"}
 
     @override

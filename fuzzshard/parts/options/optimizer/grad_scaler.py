@@ -26,7 +26,7 @@ class GradScaler(OptimizerOption):
 
     name, place = "grad_scaler", 100
     extension = Choice(
-        "grad_scaler", 15, 102, needs=("several_steps",), excludes=("exclude", "lr_scheduler")
+        "grad_scaler", 12, 102, needs=("several_steps",), excludes=("lr_scheduler",)
     )
     traits = {"finite": ("scales",), "infinite": ("scales",)}
     meanings = {

@@ -18,4 +18,5 @@ class ScaleGrads(PipeliningOption):
 
     @override
     def draw(self, tape: Tape, case: Case) -> bool:
-        return not tape.chance(30)
+        """``zero_grad`` leaves what no optimizer has, which every iteration would divide again."""
+        return not (case.optimizer.left_out or tape.chance(30))
