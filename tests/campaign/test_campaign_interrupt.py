@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -117,7 +118,7 @@ def interrupt_once(
         if at(event) and not done:
             done.append(event)
             while not ready():
-                pass
+                time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGINT)
 
     return sink
@@ -187,7 +188,7 @@ def test_ranks_that_start_after_the_time_of_a_command_is_up_are_killed(monkeypat
     control, pids = Control(0.1), []
     with ended_in_time(control, lambda: pids):
         while not control.abandoned:
-            pass
+            time.sleep(0.01)
         with subprocess.Popen(["sleep", "1000"]) as rank:
             pids.append(rank.pid)
             assert rank.wait() == -signal.SIGKILL

@@ -4,6 +4,7 @@ import errno
 import importlib.metadata
 import json
 import threading
+import time
 from pathlib import Path
 
 import msgspec
@@ -331,7 +332,7 @@ def test_max_time_ends_the_campaign_and_bounds_shrinking(tmp_path, monkeypatch):
     def shrink(case, still_fails, *, budget, **_):
         given.append(budget.max_seconds)
         while still_fails(case):
-            pass
+            time.sleep(0.01)
 
     shrinking(monkeypatch, shrink)
     monkeypatch.setattr("fuzzshard.campaign.control.OVERTIME_SECONDS", 0.1)
@@ -414,7 +415,7 @@ def test_a_full_disk_is_exit_4_keeps_what_was_saved_and_prints_the_case(tmp_path
     def cases_after_the_first_wait(seed: int, /, **_: object):
         yield make_case(0)
         while not saved:
-            pass
+            time.sleep(0.01)
         yield make_case(2)
 
     saved: list[Event] = []

@@ -177,10 +177,10 @@ def in_precision(precision: Precision, **options: Any) -> Case:
     return make_case(wrap=wrap, **options)
 
 
-IN_PARALLEL = make_case(mesh=Mesh(shard=2, tensor=2), tensor_parallel=(colwise("a"), rowwise("b")))
+IN_PARALLEL = make_case(mesh=Mesh(shard=1, tensor=2), tensor_parallel=(colwise("a"), rowwise("b")))
 SEQUENCE_PARALLEL = make_case(
     chain(a=Linear(out=4), n=LayerNorm(), b=Linear(out=3)),
-    mesh=Mesh(shard=2, tensor=2),
+    mesh=Mesh(shard=1, tensor=2),
     inputs=float_inputs(seq=4),
     tensor_parallel=(
         rowwise("a", input="replicate", output="sequence"),

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -554,6 +555,7 @@ def test_ctrl_c_leaves_no_rank_behind(real_corpus: Path) -> None:
     me = psutil.Process(process.pid)
     while len(family := me.children(recursive=True)) < 3:
         assert process.poll() is None
+        time.sleep(0.01)
     os.killpg(process.pid, signal.SIGINT)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == pytest.ExitCode.INTERRUPTED, out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -70,7 +71,7 @@ def test_a_coordinator_that_is_killed_leaves_no_script_running(
     pids = tmp_path / "pids"
     with subprocess.Popen([sys.executable, "-c", COORDINATOR, str(hanging)]) as coordinator:
         while not pids.exists():
-            pass
+            time.sleep(0.01)
         processes = [psutil.Process(int(pid)) for pid in pids.read_text().split()]
         assert len(processes) == 2
         coordinator.kill()

@@ -67,7 +67,7 @@ def living(processes: list[psutil.Process]) -> list[psutil.Process]:
     while time.monotonic() < until and (
         left := [process for process in processes if runs(process)]
     ):
-        pass
+        time.sleep(0.01)
     return left
 
 
