@@ -75,6 +75,11 @@ PASSES = {
         loss="gradient_penalty",
         engines=(ENGINE,),
     ),
+    "mixed precision of a model that is called with a dataclass": make_case(
+        replace(chain(a=Linear(out=4)), passing="dataclass"),
+        wrap=(WrapGroup(modules=("",), precision=HALF),),
+        engines=(ENGINE,),
+    ),
     "mixed precision of the whole model": make_case(
         wrap=tuple(WrapGroup(modules=(path,), precision=HALF) for path in ("a", "")),
         schedule=TWO_STEPS,

@@ -42,6 +42,8 @@ def data_parallel(model, mesh, param_dtype=None, reduce_dtype=None):  # SimpleFS
 _CASTING = """
 def casting(dtype):  # of what the model is called with
     def cast(t):
+        if hasattr(t, "__dataclass_fields__"):
+            return type(t)(**tree_map(cast, vars(t)))
         return t.to(dtype) if isinstance(t, torch.Tensor) and t.is_floating_point() else t
 
     return lambda module, args, kwargs: tree_map(cast, (args, kwargs))
