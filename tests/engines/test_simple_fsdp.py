@@ -14,12 +14,14 @@ from cases import (
     float_inputs,
     make_case,
 )
+from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Freeze, Mesh, Optimizer, Tie, WrapGroup
 from fuzzshard.case.options import Precision
 from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.registry import not_applicable
 from fuzzshard.engines.simple_fsdp.contract import (
+    CASTS,
     DIVIDED,
     LISTED,
     PRECISION,
@@ -46,6 +48,7 @@ from fuzzshard.world import World
 
 ENGINE = "simple_fsdp"
 ADAM = Optimizer(kind="adam", weight_decay=0.125)
+HALF = Precision(param="bfloat16", reduce="float32")
 PASSES = {
     "shards of uneven sizes": make_case(schedule=TWO_STEPS, optimizer=ADAM, engines=(ENGINE,)),
     "replicas": make_case(
@@ -72,6 +75,17 @@ PASSES = {
         loss="gradient_penalty",
         engines=(ENGINE,),
     ),
+    "mixed precision of a model that is called with a dataclass": make_case(
+        replace(chain(a=Linear(out=4)), passing="dataclass"),
+        wrap=(WrapGroup(modules=("",), precision=HALF),),
+        engines=(ENGINE,),
+    ),
+    "mixed precision of the whole model": make_case(
+        wrap=tuple(WrapGroup(modules=(path,), precision=HALF) for path in ("a", "")),
+        schedule=TWO_STEPS,
+        optimizer=ADAM,
+        engines=(ENGINE,),
+    ),
     "a checkpoint": make_case(
         schedule=(*TWO_STEPS, SaveState(), CorruptState(), LoadState(), *TWO_STEPS),
         optimizer=ADAM,
@@ -95,9 +109,19 @@ EXCLUDED: dict[str, tuple[Case, Exclusion]] = {
         UNSYNCED,
     ),
     "a divide factor": (make_case(schedule=(SetDivideFactor(factor=4.0), *TWO_STEPS)), DIVIDED),
-    "a policy of groups": (
+    "a policy without a dtype of gradients": (
         make_case(wrap=(WrapGroup(modules=("",), precision=Precision(param="bfloat16")),)),
         PRECISION,
+    ),
+    "policies of some groups": (
+        make_case(wrap=(WrapGroup(modules=("a",), precision=HALF), WrapGroup(modules=("",)))),
+        PRECISION,
+    ),
+    "a policy of outputs": (
+        make_case(
+            wrap=(WrapGroup(modules=("",), precision=replace(HALF, output="float32")),),
+        ),
+        CASTS,
     ),
     "an LSTM": (make_case(chain(a=LSTM(out=4)), inputs=float_inputs(4, seq=2)), LISTED),
     "DTensors": (

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from fuzzshard.case.batches import only_some_ranks_have_rows
 from fuzzshard.case.case import Case
+from fuzzshard.case.check_dtypes import casts_made
 from fuzzshard.case.communication import some_fill_unused
-from fuzzshard.case.dtypes import grad_dtypes_set, has_precision, held_dtype, stored_dtype
+from fuzzshard.case.dtypes import (
+    grad_dtypes_set,
+    has_precision,
+    held_dtype,
+    model_policy,
+    stored_dtype,
+)
 from fuzzshard.case.facts import facts
 from fuzzshard.case.no_rows import has_other_graph_without_rows
+from fuzzshard.case.schedule_state import follow
 from fuzzshard.engines.exclusion import OTHER_GRAPH_ON_ONE_RANK, Exclusion
 from fuzzshard.engines.optimizer_state import NO_SAVED_STATE
 from fuzzshard.parts.ops.set_flag import SYNC_FLAGS
@@ -15,8 +23,12 @@ from fuzzshard.parts.ops.set_flag import SYNC_FLAGS
 _TITAN = "torchtitan/experiments/simple_fsdp/simple_fsdp.py"
 
 PRECISION = Exclusion(
-    "mixed precision of the groups of fully_shard, which cast inputs and outputs as well",
+    "mixed precision that is not one policy of the whole model, of parameters and of gradients",
     f"{_TITAN}, MixedPrecisionPolicy: param_dtype and reduce_dtype, of the whole model",
+)
+CASTS = Exclusion(
+    "mixed precision that casts what modules within the model get or return",
+    f"{_TITAN}, replicate_compute: parameters are cast, and the user casts what the model gets",
 )
 TENSOR_PARALLEL = Exclusion(
     "parameters that are tensor parallel already",
@@ -61,8 +73,8 @@ def not_applicable(case: Case) -> Exclusion | None:
 
     After an exception nothing is left of an iteration but gradients, which the user zeroes.
     """
-    if has_precision(case):
-        return PRECISION
+    if has_precision(case) and (reason := _of_precision(case)) is not None:
+        return reason
     if case.tensor_parallel:
         return TENSOR_PARALLEL
     if any(leaf.lists_parameters for leaf in facts(case).leaves.values()):
@@ -82,6 +94,27 @@ def not_applicable(case: Case) -> Exclusion | None:
         return SWAPPED
     if has_other_graph_without_rows(case, ()) or _stops_elsewhere(case):
         return OTHER_GRAPH_ON_ONE_RANK
+    return None
+
+
+def _of_precision(case: Case) -> Exclusion | None:
+    """Why the policies of the groups are none that SimpleFSDP has, or None."""
+    found, policy = facts(case), case.wrap[0].policy if case.wrap else None
+    one = all(group.policy == policy and not group.rounding() for group in case.wrap)
+    covers = case.root_is_wrapped and None not in found.owners.values()
+    if policy is None or model_policy(case) is not None or not (one and covers):
+        return PRECISION
+    named = policy.dtype_of("parameters") and policy.dtype_of("gradients")
+    if not named or policy.does("keeps_vectors"):
+        return PRECISION
+    for at in follow(case):
+        if at.op.begins:
+            target = at.op.begins.target
+            made = casts_made(case, found, target, cast=at.cast, paths=at.paths)
+            inputs = (any(c.inputs) for path, calls in made.items() if path for c in calls)
+            outputs = (any(c.outputs) for calls in made.values() for c in calls)
+            if any(inputs) or any(outputs):
+                return CASTS
     return None
 
 

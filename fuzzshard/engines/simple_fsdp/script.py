@@ -14,14 +14,15 @@ if TYPE_CHECKING:
     from fuzzshard.program.mesh import MeshNames
 
 _DATA_PARALLEL = """
-def data_parallel(model, mesh):  # SimpleFSDP, as torchtitan has it
+def data_parallel(model, mesh, param_dtype=None, reduce_dtype=None):  # SimpleFSDP of torchtitan
     placements = [Replicate(), Shard(0)][-mesh.ndim :]
     if mesh.ndim == 2 and 1 in mesh.shape:  # an axis of one rank is left out
         axis = mesh.shape.index(max(mesh.shape))
         mesh, placements = mesh[mesh.mesh_dim_names[axis]], [placements[axis]]
 
     def replicated(p):
-        whole = p.redistribute(placements=[Replicate()] * mesh.ndim)
+        dtypes = {"forward_dtype": param_dtype, "backward_dtype": reduce_dtype}
+        whole = p.redistribute(placements=[Replicate()] * mesh.ndim, **dtypes)
         return whole.to_local(grad_placements=[Partial("avg")] * mesh.ndim)
 
     sharded = {}  # by parameter: some are registered at several places
@@ -38,6 +39,16 @@ def data_parallel(model, mesh):  # SimpleFSDP, as torchtitan has it
         module.__class__ = type(f"SimpleFSDP{kind.__name__}", (kind,), own)
 """
 
+_CASTING = """
+def casting(dtype):  # of what the model is called with
+    def cast(t):
+        if hasattr(t, "__dataclass_fields__"):
+            return type(t)(**tree_map(cast, vars(t)))
+        return t.to(dtype) if isinstance(t, torch.Tensor) and t.is_floating_point() else t
+
+    return lambda module, args, kwargs: tree_map(cast, (args, kwargs))
+"""
+
 _REGISTERED = """
 def registered(model, name):  # what an attribute gives is computed from it
     path, _, name = name.rpartition(".")
@@ -51,9 +62,11 @@ class SimpleFSDPScript(Script):
 
     imports: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "torch.distributed.tensor": ("Partial", "Replicate", "Shard", "distribute_tensor"),
+        "torch.utils._pytree": ("tree_map",),
     }
     sources: ClassVar[Mapping[str, str]] = {
         "data_parallel": _DATA_PARALLEL,
+        "casting": _CASTING,
         "registered": _REGISTERED,
     }
 
@@ -64,7 +77,15 @@ class SimpleFSDPScript(Script):
     @override
     def wrap_lines(self, case: Case, model: str, names: MeshNames, *, seeds: bool) -> list[str]:
         compiled = [f'{model}.compile(backend="{case.compile}")'] if case.compile else []
-        return [f"data_parallel({model}, mesh)", *compiled]
+        told, lines = [model, "mesh"], list[str]()
+        if (policy := next((group.policy for group in case.wrap), None)) is not None:
+            told.append(f"param_dtype=torch.{policy.dtype_of('parameters')}")
+            told.append(f"reduce_dtype=torch.{policy.dtype_of('gradients')}")
+            if policy.does("casts_inputs"):
+                dtype = f"torch.{policy.dtype_of('parameters')}"
+                how = "prepend=True, with_kwargs=True"
+                lines = [f"{model}.register_forward_pre_hook(casting({dtype}), {how})"]
+        return [f"data_parallel({', '.join(told)})", *lines, *compiled]
 
     @override
     def parameter(self, model: str, fqn: str) -> str:

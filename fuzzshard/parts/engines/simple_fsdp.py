@@ -7,7 +7,6 @@ from typing_extensions import override
 from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.leaves import KINDS
 from fuzzshard.parts.op import Choice
-from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS
 
 
 class SimpleFSDP(EngineSpec):
@@ -27,7 +26,6 @@ class SimpleFSDP(EngineSpec):
         # what only groups of fully_shard have, or what reads no attribute of its module
         excludes=(
             *("no_sync", "partial_sync", "no_all_reduce", "divide_factor"),
-            *(o.extension.name for o in GROUP_OPTIONS if o.is_policy and o.extension),
             *(kind.name for kind, leaf in KINDS.items() if leaf.lists_parameters),
         ),
     )
