@@ -50,5 +50,7 @@ def optimizer_options(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Opt
     spec = replace(case.optimizer, **{option.name: option.value(drawing) for option in late})
     spec = spec.for_matrices(found.parameters) if spec.does("steps_matrices") else spec
     spec = spec.leaving_out(spec.set_apart)
+    if not (spec.does("scales") and spec.left_out):
+        return spec
     # what no optimizer gets keeps gradients with a scale
-    return spec.leaving_out(()) if spec.does("scales") and spec.left_out else spec
+    return spec.unscaled() if spec.does("steps_matrices") else spec.leaving_out(())
