@@ -5,7 +5,7 @@ with.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
@@ -16,7 +16,7 @@ from fuzzshard.case.groups import root_groups
 from fuzzshard.case.options import Precision
 from fuzzshard.case.paths import is_within
 from fuzzshard.contracts import REDUCTIONS_FOLLOW_GRAD_DTYPE
-from fuzzshard.parts.dtypes import DIGITS, Dtype, promote
+from fuzzshard.parts.dtypes import DIGITS, LOW_PRECISION, Dtype, promote
 from fuzzshard.parts.engines import specs
 
 
@@ -95,17 +95,23 @@ def computing_dtype(case: Case, found: Facts, fqn: str, cast: Dtype | None) -> D
     return dtype or stored_dtype(case, fqn, cast)
 
 
-def reduction_dtype(case: Case, found: Facts, fqn: str, cast: Dtype | None) -> Dtype:
+def reduction_dtype(case: Case, found: Facts, fqn: str, cast: Dtype | None) -> Dtype | None:
     """The dtype that the gradient of a parameter is reduced in by itself, and accumulated in until
-    then.
+    then; None: whichever comes.
+
+    That is for operators to say where ``grad_dtype`` is None, "which accepts any dtype for
+    incoming gradients" (``torch.Tensor.grad_dtype``): the RMSNorm of torch computes in float32 at
+    least, and its parameter gets that.
     """
     owner = found.owners[fqn]
     policy = None if owner is None else policies(case)[owner]
     if policy is not None and (dtype := policy.dtype_of("gradients")):
         return dtype
-    if reductions_follow_parameters(case) and (due := grad_dtype(case, fqn, cast)):
-        return due
-    return computing_dtype(case, found, fqn, cast)
+    computing, due = computing_dtype(case, found, fqn, cast), grad_dtype(case, fqn, cast)
+    if due is None:
+        others = {op.casts_to for op in case.schedule if op.casts_to} | dtypes_in_play(case)
+        return None if others != {computing} or computing in LOW_PRECISION else computing
+    return due if reductions_follow_parameters(case) else computing
 
 
 def grad_dtype(case: Case, fqn: str, cast: Dtype | None) -> Dtype | None:
@@ -124,18 +130,31 @@ def grad_dtypes_set(case: Case) -> Mapping[str, Dtype | None]:
     return said
 
 
-def held_dtype(case: Case, found: Facts, fqn: str, cast: Dtype | None) -> Dtype:
-    """The dtype that a reduced gradient has, if all of its group are reduced with it: "gradients
-    with different dtypes in one communication group are reduced in their promoted dtype"
-    (``MixedPrecisionPolicy``).
+def held_dtype(case: Case, found: Facts, fqn: str, cast: Dtype | None) -> Dtype | None:
+    """The dtype that a reduced gradient has, if all of its group are reduced with it; None:
+    whichever comes.
     """
     if (due := grad_dtype(case, fqn, cast)) is not None:
         return due
-    owner, dtype = found.owners[fqn], reduction_dtype(case, found, fqn, cast)
-    for other, group in found.owners.items():
-        if owner is not None and group == owner:
-            dtype = promote(dtype, reduction_dtype(case, found, other, cast))
-    return dtype
+    owner = found.owners[fqn]
+    group = [fqn] if owner is None else [f for f, o in found.owners.items() if o == owner]
+    return promoted_reduction(case, found, group, cast)
+
+
+def promoted_reduction(
+    case: Case, found: Facts, fqns: Collection[str], cast: Dtype | None
+) -> Dtype | None:
+    """The dtype that gradients are reduced in together; None: that of what comes decides it.
+
+    "Gradients with different dtypes in one communication group are reduced in their promoted
+    dtype" (``MixedPrecisionPolicy``).
+    """
+    promoted: Dtype | None = None
+    for fqn in fqns:
+        if (dtype := reduction_dtype(case, found, fqn, cast)) is None:
+            return None
+        promoted = promote(promoted or dtype, dtype)
+    return promoted
 
 
 def gradients_may_be_zeros(case: Case) -> bool:

@@ -23,6 +23,7 @@ from fuzzshard.case.schedule_state import ScheduleState, follow
 from fuzzshard.case.sync_flags import UNMANAGED
 from fuzzshard.case.tensor_parallel import tensor_dims
 from fuzzshard.engines.refusals import Due, Refusal
+from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.engines import spec_of
 
 
@@ -167,10 +168,11 @@ class _Walk:
     def _mixes(self, names: set[str], *, on_host: bool) -> bool:
         """Whether there are both; a plain tensor of one element is taken for a replicated DTensor.
 
-        ``on_host``: all are on the CPU, and so on one device with those that are offloaded.
+        ``on_host``: all are on the CPU, and so on one device with those that are offloaded; and
+        what may have any dtype has that of the others.
         """
         planned = tensor_dims(self.case, self.found)
-        kinds: dict[object, set[bool]] = {}
+        kinds: dict[tuple[Dtype | None, bool], set[bool]] = {}
         for fqn in names:
             owner = self.found.owners[fqn]
             offloaded = (
@@ -180,7 +182,9 @@ class _Walk:
             is_dtensor = owner is not UNMANAGED or fqn in planned
             if is_dtensor or math.prod(self.found.parameters[fqn]) > 1:
                 kinds.setdefault(key, set()).add(is_dtensor)
-        return any(len(kind) > 1 for kind in kinds.values())
+        some = {key: kind for key, kind in kinds.items() if key[0] is not None}
+        unknown = kinds.get((None, False), set()) if on_host else set()
+        return any(len(kind | unknown) > 1 for kind in (*some.values(), unknown))
 
     def _initialise(self) -> None:
         """``_init_optim_state``: an optimizer without state makes a step on zeros, if there are no

@@ -144,10 +144,13 @@ def _disagreements(expected: Expected, seen: list[Collective]) -> Iterator[tuple
             i.size for i in wanted
         ):
             yield name, str(of_sizes(sizes)), str(of_sizes(i.size for i in wanted))
-        dtypes = {c.dtype for c in observed}
-        if dtypes != {i.dtype for i in wanted}:
-            due = Dtypes(tuple(sorted({str(i.dtype) for i in wanted})))
-            yield name, str(Dtypes(tuple(sorted(dtypes)))), str(due)
+        dtypes, due = {c.dtype for c in observed}, {i.dtype for i in wanted}
+        if None not in due and dtypes != due:
+            yield (
+                name,
+                str(Dtypes(tuple(sorted(dtypes)))),
+                str(Dtypes(tuple(sorted(map(str, due))))),
+            )
 
 
 def judge(run: Run) -> list[Finding]:

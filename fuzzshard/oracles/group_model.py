@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import functools
 import math
 from collections.abc import Collection, Set
 from typing import NamedTuple
 
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.communication import fills_unused
-from fuzzshard.case.dtypes import reduction_dtype
+from fuzzshard.case.dtypes import promoted_reduction
 from fuzzshard.case.facts import Facts
-from fuzzshard.parts.dtypes import Dtype, promote
+from fuzzshard.parts.dtypes import Dtype
 
 
 class Shards(enum.Enum):
@@ -226,7 +225,7 @@ class Group:
         if not self.reduces or not reduced:
             return
         size = self._sum(reduced) if self._sizes_known else None
-        dtype = self._reduce_dtype(reduced)
+        dtype = promoted_reduction(self.case, self.found, reduced, self.cast)
         self.gradients, self.partial = set(), set()
         if self.case.mesh.shard > 1:
             self.issued.append(Issued("reduce_scatter", size, dtype))
@@ -253,8 +252,3 @@ class Group:
             dim = self.spec.dim_of(shape)
             total += math.prod(shape) // shape[dim] * -(-shape[dim] // self.case.mesh.shard)
         return total
-
-    def _reduce_dtype(self, reduced: Set[str]) -> str:
-        """The promoted one of all."""
-        each = (reduction_dtype(self.case, self.found, fqn, self.cast) for fqn in reduced)
-        return functools.reduce(promote, each)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from fuzzshard.case.dtypes import grad_dtypes_set
+from fuzzshard.case.facts import facts
+from fuzzshard.case.sync_flags import UNMANAGED
 from fuzzshard.model.statements import call_lines, indented
 from fuzzshard.parts.op import Via
 
@@ -122,11 +125,22 @@ class States:
         load_state_dict(assign=True) registers without one", ``fully_shard``).
         """
         scope = self.scope
-        if scope.shards and not scope.shared:
-            return []
-        lines = [line for op in scope.case.schedule if op.retypes for line in op.settings(scope)]
+        case, owners = scope.case, facts(scope.case).owners
+        lines = [line for op in case.schedule if op.retypes for line in op.settings(scope)]
+        if not scope.shards or not lines:
+            return lines
         only = f"if {scope.called} is reference:"
-        return [only, *indented(lines)] if scope.shards and lines else lines
+        return [
+            *([only, *indented(lines)] if scope.shared else []),
+            *(
+                line
+                for fqn, dtype in grad_dtypes_set(case).items()
+                if owners[fqn] is UNMANAGED
+                for line in scope.attribute_lines(
+                    fqn, f"grad_dtype = {dtype and f'torch.{dtype}'}"
+                )
+            ),
+        ]
 
     @property
     def _is_scheduled(self) -> bool:
