@@ -9,7 +9,11 @@ from msgspec.structs import replace
 
 from fuzzshard.case.attention import without_kernels
 from fuzzshard.case.case import Case, EngineName, Freeze, Inputs, Mesh, Tie, WrapGroup
-from fuzzshard.case.dtypes import has_precision
+from fuzzshard.case.dtypes import (
+    cuda_scales_gradients,
+    cuda_steps_take_gradients,
+    has_precision,
+)
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block, has_alias, walk
 from fuzzshard.case.needs import needs_cpu
@@ -133,12 +137,24 @@ def draw_case(
 
 def _for_cuda(case: Case) -> Case:
     """``case`` with what CUDA ranks can run of it."""
-    case = without_kernels(case)
+    case = without_kernels(_with_taken_gradients(case))
     if needs_cpu(case):
         case = without_kernels(in_one_dtype(case))
     if needs_cpu(case):  # an LSTM is trained in evaluation mode
         case = replace(case, schedule=tuple(op for op in case.schedule if op.train is None))
     return case
+
+
+def _with_taken_gradients(case: Case) -> Case:
+    """``case`` with gradients that steps and a ``GradScaler`` take on CUDA."""
+    found = facts(case)
+    if not cuda_scales_gradients(case, found):
+        ops = tuple(op for op in case.schedule if not op.unscales)
+        case = replace(case, optimizer=case.optimizer.unscaled(), schedule=ops)
+    in_turn = replace(case, optimizer=replace(case.optimizer, foreach=False))
+    if not cuda_steps_take_gradients(in_turn, found):  # the second optimizer has no such option
+        return replace(case, schedule=tuple(op for op in case.schedule if not op.retypes))
+    return case if cuda_steps_take_gradients(case, found) else in_turn
 
 
 def _experiment(

@@ -5,6 +5,7 @@ with.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Collection, Mapping
 from typing import Literal, NamedTuple
 
@@ -169,16 +170,42 @@ def steps_take_gradients(case: Case, found: Facts) -> bool:
     """Whether the optimizer takes gradients of the dtypes that they have, whichever of a group are
     reduced together.
     """
-    if not (grad_dtypes_set(case) and case.optimizer.does("wants_own_dtype")):
-        return True
+    optimizer = case.optimizer
+    if optimizer.does("wants_own_dtype") or optimizer.does("steps_lists"):
+        return _have_own_dtype(case, found)
+    return not optimizer.does("scales") or "float16" not in _retyped_gradients(case, found)
+
+
+def cuda_steps_take_gradients(case: Case, found: Facts) -> bool:
+    """Whether it does on CUDA, too, where optimizers step plain tensors in lists by default."""
+    optimizers = case.optimizer.each.values()
+    if any(o.does("may_step_lists") and not o.does("steps_matrices") for o in optimizers):
+        return _have_own_dtype(case, found)
+    return True
+
+
+def cuda_scales_gradients(case: Case, found: Facts) -> bool:
+    """Whether CUDA's kernel takes all gradients that a ``GradScaler`` unscales, if one does."""
+    scales = case.optimizer.does("scales")
+    return not scales or "bfloat16" not in _retyped_gradients(case, found)
+
+
+def _have_own_dtype(case: Case, found: Facts) -> bool:
+    retyped = _retyped_gradients(case, found)
+    return all(own == dtype for dtype, owns in retyped.items() for own in owns)
+
+
+def _retyped_gradients(case: Case, found: Facts) -> Mapping[Dtype, set[Dtype]]:
+    """By the dtype that gradients may have those of their parameters, if the user sets some."""
+    had: dict[Dtype, set[Dtype]] = {}
+    if not grad_dtypes_set(case):
+        return had
     casts: list[Dtype | None] = [None, *(op.casts_to for op in case.schedule if op.casts_to)]
-    return all(
-        stored_dtype(case, fqn, cast)
-        == held_dtype(case, found, fqn, cast)
-        == (grad_dtype(case, fqn, cast) or reduction_dtype(case, found, fqn, cast))
-        for fqn in found.parameters
-        for cast in casts
-    )
+    for fqn, cast in itertools.product(found.parameters, casts):
+        alone = grad_dtype(case, fqn, cast) or reduction_dtype(case, found, fqn, cast)
+        for dtype in (alone, held_dtype(case, found, fqn, cast)):
+            had.setdefault(dtype, set()).add(stored_dtype(case, fqn, cast))
+    return had
 
 
 def reductions_follow_parameters(case: Case) -> bool:

@@ -7,6 +7,7 @@ from typing import Literal
 from fuzzshard.case.attention import lacks_kernels
 from fuzzshard.case.case import Case
 from fuzzshard.case.check_dtypes import norms_half_precision_in_float32
+from fuzzshard.case.dtypes import cuda_scales_gradients, cuda_steps_take_gradients
 from fuzzshard.case.facts import facts
 from fuzzshard.case.schedule_state import follow
 from fuzzshard.parts.engines import ENGINES
@@ -32,6 +33,10 @@ def needs_cpu(case: Case) -> str | None:
         return "CUDA's kernel of layer_norm takes no half precision beside parameters in float32"
     if case.optimizer.does("combines_elements") and any(g.does("offloads") for g in case.wrap):
         return "steps of matrices communicate shards, which NCCL does not do on the host"
+    if not cuda_steps_take_gradients(case, facts(case)):  # _group_tensors_by_device_and_dtype
+        return "with foreach, CUDA's default, steps want gradients of the dtype of the parameter"
+    if not cuda_scales_gradients(case, facts(case)):  # pytorch issue 127176
+        return "CUDA's kernel that unscales gradients for a GradScaler takes none of bfloat16"
     if lacks_kernels(case):
         return "CUDA has no kernel of attention over a ring for it, or none in a finer precision"
     if any(leaf.is_recurrent for leaf in facts(case).leaves.values()):

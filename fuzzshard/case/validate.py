@@ -341,14 +341,20 @@ class Checked(ScheduleState):
             )
 
     def check_steps_take_gradients(self) -> None:
-        """A step takes gradients of another dtype than that of the parameter, or there is none."""
+        """A step takes gradients of another dtype than that of the parameter, or there is none.
+
+        With ``foreach`` some pass where torch takes them for states ("Tensors of the same index
+        must be on the same device and the same dtype except [...]",
+        ``_group_tensors_by_device_and_dtype``); a ``GradScaler`` takes none of float16
+        ("Attempting to unscale FP16 gradients.", torch/amp/grad_scaler.py).
+        """
         steps = any(op.updates or op.stepped for op in self.case.schedule)
         if steps and not steps_take_gradients(self.case, self.found):
             raise InvalidCase(
                 f"steps of {self.case.optimizer.title} take no gradients of another dtype than "
                 "that of the parameter",
-                "torch/optim mixes both with the state of a parameter in one op: set another "
-                "grad_dtype, or another optimizer",
+                "torch/optim mixes both with the state of a parameter in one op or list, and a "
+                "GradScaler takes none of float16: set another grad_dtype, or another optimizer",
             )
 
     def check_scaled(self) -> None:

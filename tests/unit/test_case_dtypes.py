@@ -35,7 +35,7 @@ from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.lstm import LSTM
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
 from fuzzshard.parts.leaves.rms_norm import RMSNorm
-from fuzzshard.parts.ops import Cast, Forward, SetRequiresGrad
+from fuzzshard.parts.ops import Cast, Forward, SetGradDtype, SetRequiresGrad
 
 HALF = Precision(param="bfloat16")
 HALF_OUT = Precision(param="bfloat16", output="float32")
@@ -115,6 +115,37 @@ def test_a_layer_norm_in_full_precision_of_half_precision_needs_the_cpu() -> Non
         )
         is None
     )
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64", None])
+def test_gradients_of_another_dtype_are_not_stepped_in_lists(dtype: Dtype | None) -> None:
+    retyped = SetGradDtype(target="", dtype=dtype)
+    wrap = under(Precision(param="bfloat16", reduce="bfloat16"), ROOT)
+    case = make_case(
+        chain(a=Linear(out=5)), (retyped, *ops.training(0)), wrap=wrap, optimizer=Optimizer()
+    )
+    in_turn = replace(case, optimizer=Optimizer(foreach=False))
+    in_lists = replace(case, optimizer=Optimizer(foreach=True))
+    validate(case)
+    assert "foreach" in (needs_cpu(case) or "")
+    assert needs_cpu(replace(case, schedule=ops.training(0))) is None
+    validate(in_turn)
+    assert needs_cpu(in_turn) is None
+    with pytest.raises(InvalidCase, match="take no gradients of another dtype"):
+        validate(in_lists)
+
+
+def test_a_scaler_takes_bfloat16_on_the_cpu_alone_and_float16_nowhere() -> None:
+    def scaled(dtype: Dtype) -> Case:
+        schedule = (SetGradDtype(target="a", dtype=dtype), *ops.training(0))
+        optimizer = Optimizer(foreach=False, grad_scaler="finite")
+        return make_case(chain(a=Linear(out=5)), schedule, wrap=groups(ROOT), optimizer=optimizer)
+
+    validate(scaled("bfloat16"))
+    assert "GradScaler" in (needs_cpu(scaled("bfloat16")) or "")
+    assert needs_cpu(scaled("float64")) is None
+    with pytest.raises(InvalidCase, match="GradScaler takes none of float16"):
+        validate(scaled("float16"))
 
 
 def test_an_lstm_needs_the_cpu_for_backwards_that_cudnn_lacks() -> None:
