@@ -46,7 +46,9 @@ _STATES = {
 _ELEMENTWISE = ("adam", "rmsprop", "adadelta", "adamax", "nadam", "radam", "asgd", "adagrad")
 """They update each element by itself."""
 _INTERPOLATING = ("adam", "adamax", "nadam", "radam")
-"""As AdamW, they interpolate between a state and the gradient: ``lerp_`` takes one dtype."""
+"""As AdamW, Adafactor and Muon, they interpolate between a state and the gradient: ``lerp_`` takes
+one dtype. States that are loaded have that of the parameter.
+"""
 _RARER = (*_ELEMENTWISE[1:], "adafactor")
 _MUON = ("muon", "muon_unrounded")
 _KEEPING_DTYPES = """
@@ -85,11 +87,12 @@ class Kind(OptimizerOption):
             _MUON,
             (
                 *("moves_without_gradient", "has_state", "decays_by_default"),
-                *("takes_momentum", "combines_elements", "steps_matrices"),
+                *("takes_momentum", "combines_elements", "steps_matrices", "wants_own_dtype"),
             ),
         ),
         "adafactor": (
             *("moves_without_gradient", "has_state", "decays_by_default", "combines_elements"),
+            "wants_own_dtype",
         ),
     }
     meanings = {
