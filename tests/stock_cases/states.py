@@ -56,7 +56,7 @@ STATES = {
                 *(SetFlag(flag="requires_gradient_sync", value=True), *TRAIN),
                 *(SaveState(via="state_dict"), LoadState(assign=True), *_NEXT),
             ),
-            optimizer=Optimizer(momentum=0.5),
+            optimizer=Optimizer(momentum=0.5, foreach=False),
             ddp=_RETYPED,
         )
         for target, dtype in (("a", "bfloat16"), ("b.weight", "float64"), ("", None))
@@ -64,6 +64,7 @@ STATES = {
     "gradients of their dtype, though parameters are cast": bounded(
         None,
         (SetGradDtype(target="a", dtype="float32"), Cast(dtype="float64"), *TRAIN, *_NEXT),
+        optimizer=Optimizer(foreach=False),
         ddp=_RETYPED,
     ),
     "a checkpoint after zeroing, and a state dict that follows": bitwise(

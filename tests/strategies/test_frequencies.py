@@ -301,6 +301,7 @@ def test_what_needs_cuda_is_drawn_only_for_cuda(sample, streams):
         validate(case, sample.world_size)
         assert needs_cpu(case) is None
     assert any(needs_cpu(case) for case in sample.cases)
+    assert any(feature.startswith("op:grad_dtype") for f in on_cuda.values() for feature in f)
 
 
 @pytest.mark.parametrize(("pair", "bound"), EXTENDED_PAIRS.items(), ids=lambda value: str(value))
