@@ -30,7 +30,9 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
     }
     choices = (
         op.Choice(
-            *("save_load", 16, 1),
+            "save_load",
+            16,
+            1,
             needs=("several_steps", "momentum"),  # an optimizer without states has none to load
             new=True,
             of_stages=True,
