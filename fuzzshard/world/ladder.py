@@ -168,10 +168,11 @@ class Ladder:
             return []
         reference, margin = traces[Reference.name], margin_of_last_bits(case)
         shaken = [Bound(case, reference, self._shaken(case, by), margin=margin) for by in SHAKES]
-        still = {}
-        for name, found in differing.items():
-            bounds = [*shaken, *self._engine_shaken(case, name)]
-            still[name] = [d for d in found if not any(b.excess(d)[0] for b in bounds)]
+        bounds = {name: [*shaken, *self._engine_shaken(case, name)] for name in differing}
+        still = {
+            name: [d for d in found if not any(b.excess(d)[0] for b in bounds[name])]
+            for name, found in differing.items()
+        }
         return self._findings(still, loose_rung(case), bound, traces)
 
     def _engine_shaken(self, case: Case, name: str) -> Iterator[Bound]:
