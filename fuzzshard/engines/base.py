@@ -19,7 +19,7 @@ from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Block
 from fuzzshard.engines.fully_shard.state import GroupState
 from fuzzshard.engines.mesh import RankMesh, rank_mesh
-from fuzzshard.engines.rounding import Rounding, rounding_functions
+from fuzzshard.engines.rounding import Rounding, rounding_functions, shake
 from fuzzshard.model.build import build_model
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.engines import spec_of
@@ -142,6 +142,11 @@ class Engine(abc.ABC):
     def rebuilt(self, case: Case, dtype: torch.dtype) -> Self:
         """Another engine of this kind, on the mesh of ``case``."""
         return type(self)(case, rank_mesh(case, self.mesh.device), dtype)
+
+    def shake(self, size: float) -> None:
+        """Changes the parameters by ``size`` of themselves."""
+        for parameter in self.model.parameters():
+            shake(parameter, size)
 
     def build(self) -> nn.Module:
         """The plain model, before anything is done to it."""

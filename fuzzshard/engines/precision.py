@@ -29,7 +29,7 @@ from fuzzshard.case.dtypes import (
 from fuzzshard.case.facts import Facts
 from fuzzshard.engines.base import DTYPES
 from fuzzshard.engines.nested import map_tensors
-from fuzzshard.engines.rounding import Rounding, rounding_functions
+from fuzzshard.engines.rounding import Rounding, rounding_functions, shake
 
 
 class ParameterDtypes(NamedTuple):
@@ -167,14 +167,6 @@ class MasterWeights:
         leaf.copy_(master if rounding is None else rounding(master))
         if rounding is not None:
             shake(leaf, self.shake)
-
-
-@torch.no_grad()
-def shake(parameter: torch.Tensor, size: float) -> None:
-    """Multiplies the elements by 1 + ``size`` and 1 - ``size`` in turn."""
-    factors = torch.full_like(parameter, size).flatten()
-    factors[::2] *= -1
-    parameter.mul_(1 + factors.view_as(parameter))
 
 
 def accumulates_in_reduce_dtype(case: Case) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import roundings
@@ -22,3 +23,12 @@ def rounding_functions(case: Case, found: Facts) -> Mapping[str, Rounding]:
         text: execute([f"rounded = lambda p: {text}"], {})["rounded"] for text in {*texts.values()}
     }
     return {fqn: functions[text] for fqn, text in texts.items()}
+
+
+@torch.no_grad()
+def shake(parameter: torch.Tensor, size: float) -> None:
+    """Multiplies the elements by 1 + ``size`` and 1 - ``size`` in turn, those of this rank."""
+    parameter = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+    factors = torch.full_like(parameter, size).flatten()
+    factors[::2] *= -1
+    parameter.mul_(1 + factors.view_as(parameter))

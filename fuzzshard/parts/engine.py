@@ -73,7 +73,8 @@ class EngineSpec:
     """
     rounds_otherwise: ClassVar[bool] = False
     """Whether it rounds where the reference may not round at all, so that no run of the reference
-    shows how far that goes: a finer precision alone judges its values.
+    shows how far that goes: a finer precision alone judges its values, and its own runs show how
+    many digits there are.
     """
     in_stages: ClassVar[bool] = False
     """Whether a rank has some stages of the model, as ``mesh.pipeline`` cuts it, and runs all

@@ -199,9 +199,9 @@ class Experiment:
             return []
         return relation_findings(precise[0], one, two, self.mesh.rank, rounds=True)
 
-    def _train_again(self, case: Case, name: str) -> Trace | None:
-        """Trains the engine of that name on another case; None where that is refused, or does not
-        apply.
+    def _train_again(self, case: Case, name: str, shake: float = 0.0) -> Trace | None:
+        """Trains the engine of that name on another case, from parameters that differ by
+        ``shake`` of themselves; None where that is refused, or does not apply.
         """
         if not_applicable(case, name) is not None:
             return None
@@ -209,7 +209,14 @@ class Experiment:
             Experiment(case, rank_mesh(case, self.mesh.device), self.on_engine),
             Trace(engine=name),
         )
-        return trace if again._train(name, lambda: again._build(name), trace) else None
+
+        def build() -> Engine:
+            engine = again._build(name)
+            if shake:
+                engine.shake(shake)
+            return engine
+
+        return trace if again._train(name, build, trace) else None
 
     def _memory_findings(self, engines: Sequence[str]) -> list[Finding]:
         """Trains the reference and the engines again, if the case asks for it; what keeps itself

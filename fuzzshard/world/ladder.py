@@ -6,7 +6,7 @@ What that takes beyond the traces is trained here: the same runs in higher preci
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 import torch.distributed as dist
@@ -34,8 +34,10 @@ from fuzzshard.training.trace import Trace
 from fuzzshard.training.trainer import Trainer
 from fuzzshard.verdict import Finding
 
-Again = Callable[[Case, str], Trace | None]
-"""Trains an engine, by its name, on another case; None where it refuses that."""
+Again = Callable[[Case, str, float], Trace | None]
+"""Trains an engine, by its name, on another case, from parameters that differ by so much of
+themselves; None where it refuses that.
+"""
 
 Differing = dict[str, list[Difference]]
 """What differs from the reference, by engine."""
@@ -142,7 +144,7 @@ class Ladder:
         traces = {Reference.name: reference}
         for name, found in differing.items():
             if self.anywhere(any(d.comparable for d in found)):
-                trace = self.again(case, name)
+                trace = self.again(case, name, 0.0)
                 if trace is not None:
                     traces[name] = trace
         still = {
@@ -159,18 +161,29 @@ class Ladder:
 
         A model that amplifies by more than a billion leaves none, not even in float64, and a sum
         that cancels before a ``relu`` has none either: then values that differ in their last bits
-        take the reference as far (note 0026).
+        take the reference as far (note 0026), or an engine that rounds otherwise.
         """
         found = self._findings(differing, loose_rung(case), bound, traces)
         if not self.anywhere(bool(found)):
             return []
         reference, margin = traces[Reference.name], margin_of_last_bits(case)
         shaken = [Bound(case, reference, self._shaken(case, by), margin=margin) for by in SHAKES]
+        bounds = {name: [*shaken, *self._engine_shaken(case, name)] for name in differing}
         still = {
-            name: [d for d in found if not any(bound.excess(d)[0] for bound in shaken)]
+            name: [d for d in found if not any(b.excess(d)[0] for b in bounds[name])]
             for name, found in differing.items()
         }
         return self._findings(still, loose_rung(case), bound, traces)
+
+    def _engine_shaken(self, case: Case, name: str) -> Iterator[Bound]:
+        """How far last bits take an engine that rounds where the reference does not.
+
+        Between two such runs: a mistake that is made now and then is in one of three.
+        """
+        if spec_of(name).rounds_otherwise:
+            one, other = (self.again(case, name, by * last_bit(case)) for by in SHAKES)
+            if one is not None and other is not None:
+                yield Bound(case, one, other, margin=margin_of_last_bits(case))
 
     def _shaken(self, case: Case, by: int) -> Trace:
         """What the reference computes from parameters that differ ``by`` so many last bits of the

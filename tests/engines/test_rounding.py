@@ -23,7 +23,7 @@ def rounding() -> Rounding:
 
 
 def rounding_weights(model: nn.Module, rounding: Rounding) -> MasterWeights:
-    return MasterWeights(model, ParameterDtypes({}, {}, False, {"weight": rounding}))
+    return MasterWeights(model, ParameterDtypes({}, {}, False, frozenset(), {"weight": rounding}))
 
 
 def filled(value: float) -> nn.Linear:

@@ -40,6 +40,7 @@ class FakeLadder(Ladder):
         )
         self.key, self.errors, self.trained = key, errors, list[str]()
         self.moved = {1: 1e-15, -1: 1e-15}
+        self.engine, self.engine_moved = "fsdp1", 0.0
         super().__init__(case, mesh, {"reference": self._ones(case)}, self.off)
 
     def _ones(self, case: Case) -> Trace:
@@ -52,11 +53,10 @@ class FakeLadder(Ladder):
         moved = self.moved[1 if by > 0 else -1]
         return trace({self.key: self._ones(case).tensors[self.key].tensor + moved})
 
-    def off(self, case: Case, engine: str) -> Trace:
+    def off(self, case: Case, engine: str, shake: float) -> Trace:
         self.trained.append(case.dtype)
-        return trace(
-            {self.key: self._ones(case).tensors[self.key].tensor + self.errors[case.dtype]}
-        )
+        error = self.errors[case.dtype] + (self.engine_moved if shake > 0.0 else 0.0)
+        return trace({self.key: self._ones(case).tensors[self.key].tensor + error})
 
     def anywhere(self, here: bool) -> bool:
         return here
@@ -64,8 +64,9 @@ class FakeLadder(Ladder):
     def findings(self) -> list[Finding]:
         expected = self._ones(self.case).tensors[self.key].tensor
         found = [difference(self.key, expected + self.errors[self.case.dtype], expected)]
-        self.traces = {**self.traces, "fsdp1": trace({self.key: found[0].observed})}
-        return self._loose_findings({"fsdp1": found}, self._first_overflows({"fsdp1": found}))
+        self.traces = {**self.traces, self.engine: trace({self.key: found[0].observed})}
+        differing = {self.engine: found}
+        return self._loose_findings(differing, self._first_overflows(differing))
 
     def _earliest(self, here: list[int]) -> list[int]:
         return here
@@ -78,6 +79,24 @@ def test_where_last_bits_take_the_reference_as_far_float64_has_no_digits(
 ) -> None:
     ladder = FakeLadder(make_case(), gradient(AFTER), {"float32": 1e-2, "float64": 1e-2})
     ladder.moved[way] = moved
+    assert bool(ladder.findings()) is found
+
+
+@pytest.mark.parametrize(
+    ("engine", "moved", "found"),
+    [
+        ("context_parallel", 1e-9, True),
+        ("context_parallel", 1e-7, False),
+        ("fsdp1", 1e-7, True),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_where_last_bits_take_an_engine_as_far_that_rounds_otherwise_float64_has_no_digits(
+    dtype: str, engine: str, moved: float, found: bool
+) -> None:
+    errors = {"float32": 1e-2, "float64": 1e-2}
+    ladder = FakeLadder(make_case(dtype=dtype), gradient(AFTER), errors)
+    ladder.engine, ladder.engine_moved = engine, moved
     assert bool(ladder.findings()) is found
 
 
@@ -153,7 +172,7 @@ def test_a_missing_tensor_needs_no_other_run() -> None:
 
 def test_an_engine_that_refuses_a_finer_case_is_judged_in_the_precision_that_it_has() -> None:
     ladder = FakeLadder(make_case(), gradient(BEFORE), {"float32": 2.0})
-    ladder.again = lambda case, engine: None
+    ladder.again = lambda case, engine, shake: None
     assert ladder.findings()
 
 

@@ -26,7 +26,6 @@ from fuzzshard.engines.precision import (
     accumulates_in_reduce_dtype,
     cast_boundaries,
     parameter_dtypes,
-    shake,
 )
 from fuzzshard.engines.sync import ExplicitSync, GradientDtypes
 from fuzzshard.parts.op import Op
@@ -70,10 +69,10 @@ class Reference(Engine):
                 module.register_forward_hook(_drop_gradients)
         return model
 
+    @override
     def shake(self, size: float) -> None:
-        """Changes the parameters by ``size`` of themselves, and what they are rounded to."""
-        for parameter in self.model.parameters():
-            shake(parameter, size)
+        """Changes what parameters are rounded to as well."""
+        super().shake(size)
         self.master_weights.shake = size
 
     def _enter(self, group: int, module: nn.Module, args: object) -> None:
