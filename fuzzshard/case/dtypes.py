@@ -195,9 +195,11 @@ def _have_own_dtype(case: Case, found: Facts) -> bool:
     return all(own == dtype for dtype, owns in retyped.items() for own in owns)
 
 
-def _retyped_gradients(case: Case, found: Facts) -> Mapping[Dtype, set[Dtype]]:
-    """By the dtype that gradients may have those of their parameters, if the user sets some."""
-    had: dict[Dtype, set[Dtype]] = {}
+def _retyped_gradients(case: Case, found: Facts) -> Mapping[Dtype | None, set[Dtype]]:
+    """By the dtype that gradients may have, None if nothing says it, those of their parameters; if
+    the user sets some.
+    """
+    had: dict[Dtype | None, set[Dtype]] = {}
     if not grad_dtypes_set(case):
         return had
     casts: list[Dtype | None] = [None, *(op.casts_to for op in case.schedule if op.casts_to)]
