@@ -13,9 +13,7 @@ patched, and so was that it is gone with the mend, with all three.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = (
-    "nn.LSTM: Module.to and to_empty raise on CUDA when exactly one of its weights is a DTensor"
-)
+TITLE = "nn.LSTM: Module.to and to_empty raise on CUDA when exactly one weight is a DTensor"
 COMPONENT = "other"
 CONTRACT = Promise(
     "Move the parameters and buffers to the specified device without copying storage.",
