@@ -101,24 +101,25 @@ class Ladder:
         a whole step of a gradient that is nothing but rounding. Both are needed: ``fully_shard``
         divides gradients in float64 as it does in float16 (``_get_gradient_divide_factors``), and
         otherwise in float32. An engine that rounds otherwise is judged in the finer one. Whether
-        something is there, and its shape and dtype, no rounding explains.
+        something is there, and its shape and dtype, no rounding explains, but an overflow does: a
+        ``GradScaler`` leaves out that step, and the optimizer has no state of it.
         """
         reference = self.traces[Reference.name]
+        before = {
+            name: [d for d in found if d.key.op < overflow[name]]
+            for name, found in differing.items()
+        }
         if self.case == uniform(self.case, "float64"):
             coarser = Bound(self.case, reference, self._single, OF_COARSER)
-            before = {
-                name: [d for d in found if d.key.op < overflow[name]]
-                for name, found in differing.items()
-            }
             return self._findings_with_digits(self.case, before, coarser, self.traces)
         step = first_step(self.case)
         early = {
             name: [
                 d
-                for d in before_rounding_feeds_back(found, min(step, overflow[name]))
+                for d in before_rounding_feeds_back(found, step)
                 if not (d.comparable and spec_of(name).rounds_otherwise)
             ]
-            for name, found in differing.items()
+            for name, found in before.items()
         }
         bound = Bound(self.case, reference, self._truth)
         precise = self._finer_findings(differing)
