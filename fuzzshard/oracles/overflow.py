@@ -21,13 +21,14 @@ from fuzzshard.case.dtypes import dtypes_in_play
 from fuzzshard.oracles.compare import Difference
 
 
-def first_overflow(case: Case, found: Sequence[Difference]) -> int:
+def first_overflow(case: Case, found: Sequence[Difference], *, finer: bool = False) -> int:
     """The first op at which a gradient differs where it is infinite or no number; else the end.
 
-    What comes then may follow from that, so the precision of the case says nothing of it. In
-    float64, which has no finer run, an element that is a number on one side only is no overflow.
+    What comes then may follow from that, so the precision of the case says nothing of it. In the
+    ``finer`` run, and in float64, which has none, an element that is a number on one side only is
+    no overflow.
     """
-    finest = dtypes_in_play(case) == {"float64"}
+    finest = finer or dtypes_in_play(case) == {"float64"}
     overflowed = (d.key.op for d in found if _overflowed(d, on_both_sides=finest))
     return min(overflowed, default=len(case.schedule))
 

@@ -105,10 +105,7 @@ class Ladder:
         ``GradScaler`` leaves out that step, and the optimizer has no state of it.
         """
         reference = self.traces[Reference.name]
-        before = {
-            name: [d for d in found if d.key.op < overflow[name]]
-            for name, found in differing.items()
-        }
+        before = _before(differing, overflow)
         if self.case == uniform(self.case, "float64"):
             coarser = Bound(self.case, reference, self._single, OF_COARSER)
             return self._findings_with_digits(self.case, before, coarser, self.traces)
@@ -153,7 +150,8 @@ class Ladder:
             for name in traces
             if name != Reference.name
         }
-        return self._findings_with_digits(case, still, bound, traces)
+        before = _before(still, self._first_overflows(still, finer=True))
+        return self._findings_with_digits(case, before, bound, traces)
 
     def _findings_with_digits(
         self, case: Case, differing: Differing, bound: Bound, traces: Mapping[str, Trace]
@@ -210,9 +208,9 @@ class Ladder:
             findings += tensor_findings(name, found, rung, bound, culprit, self.mesh.rank)
         return findings
 
-    def _first_overflows(self, differing: Differing) -> dict[str, int]:
+    def _first_overflows(self, differing: Differing, *, finer: bool = False) -> dict[str, int]:
         """By engine the op at which a sum of gradients overflows first on some rank."""
-        here = [first_overflow(self.case, found) for found in differing.values()]
+        here = [first_overflow(self.case, found, finer=finer) for found in differing.values()]
         return dict(zip(differing, self._earliest(here), strict=True))
 
     def _exact_until(self) -> int:
@@ -272,6 +270,11 @@ as a sum of parts is rounded in its parts and again
 
 NO_LESS = 2.0
 """A mistake of the case is wrong by at most so many times as much in a finer run."""
+
+
+def _before(differing: Differing, ends: Mapping[str, int]) -> Differing:
+    """What differs in an op before that of its engine in ``ends``."""
+    return {name: [d for d in found if d.key.op < ends[name]] for name, found in differing.items()}
 
 
 def _may_be_wrong(differing: Differing, bound: Bound) -> bool:

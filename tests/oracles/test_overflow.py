@@ -57,6 +57,14 @@ def test_a_number_of_float64_that_one_side_has_lost_is_no_overflow(
     assert first(observed, expected, case=replace(CASE, dtype="float64")) == end
 
 
+@pytest.mark.parametrize(("expected", "end"), [(floats(2e38), END), (floats(NAN), 3)])
+def test_what_one_side_has_lost_in_the_finer_run_is_no_overflow(
+    expected: torch.Tensor, end: int
+) -> None:
+    found = [difference(gradient(3), floats(INF), expected)]
+    assert first_overflow(CASE, found, finer=True) == end
+
+
 def test_only_gradients_are_summed_over_ranks() -> None:
     assert first(floats(2e38), floats(INF), Key(3, "parameter", "a.weight")) == END
 
