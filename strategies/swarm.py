@@ -164,6 +164,8 @@ _CALLED = 2
 """How many more ops a case may have whose calls come at any moment."""
 _BRINGS: Mapping[str, tuple[str, ...]] = {
     "structured_passing": (PRECISION,),  # casting is what ``fully_shard`` looks into inputs for
+    # most of what an optimizer may have comes with a state, which a load brings back
+    "save_load": tuple(choice for o in OPTIMIZER_OPTIONS for choice in o.choices),
     "tensor": (PRECISION, "sequence"),  # norms between layers are sharded along the sequence
     **{choice.name: choice.brings for choice in (*_OF_ENGINES, *_OF_OPTIMIZERS) if choice.brings},
 }

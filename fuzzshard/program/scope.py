@@ -24,6 +24,9 @@ from fuzzshard.program.setup import (
 )
 from fuzzshard.program.states import States
 
+_LONG = 110
+"""Characters of a line after which what it gives is said in lines of its own."""
+
 
 @dataclasses.dataclass
 class Scope:
@@ -136,7 +139,11 @@ class Scope:
             grouped = f"parameter_groups({given})" if self.mixes_kinds and given else given
             kind, options = spec.call()
             arguments = [grouped or "[{'params': []}]", *options]
-            lines.append(f"{name} = {script.optimizer_call(kind, arguments, self.names)}")
+            line = f"{name} = {script.optimizer_call(kind, arguments, self.names)}"
+            if len(line) > _LONG:
+                lines.append(f"given = {arguments[0]}")
+                line = f"{name} = {script.optimizer_call(kind, ['given', *options], self.names)}"
+            lines.append(line)
         return lines
 
     def add_param_group_lines(self, target: str, rate: float | None) -> list[str]:
@@ -149,11 +156,14 @@ class Scope:
             added = [f"{self.at(unit)}._flat_param" for unit in inside]
         else:
             added = [self.at(fqn) for fqn in facts(case).parameters if is_within(fqn, target)]
-        listed = f"[{', '.join(added)}]"
+        listed, lines = f"[{', '.join(added)}]", list[str]()
+        if len(listed) > _LONG:
+            lines, listed = ["added = [", *(f"    {each}," for each in added), "]"], "added"
         if not self.mixes_kinds:
             given = f'"params": {listed}' + (f", {own}" if own else "")
-            return [f"optimizer.add_param_group({{{given}}})"]
+            return [*lines, f"optimizer.add_param_group({{{given}}})"]
         return [
+            *lines,
             f"for group in parameter_groups({listed}):",
             f"    optimizer.add_param_group({f'group | {{{own}}}' if own else 'group'})",
         ]

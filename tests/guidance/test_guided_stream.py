@@ -41,7 +41,7 @@ def test_a_guided_stream_depends_on_the_seed_and_on_what_it_is_told():
     taken = take(SEED)
     assert taken == take(SEED)
     assert taken != take(SEED + 1)
-    assert taken != take(SEED, passes=lambda case: len(case.wrap) > 1)
+    assert taken != take(SEED, passes=lambda case: False)
 
 
 def test_what_earlier_sessions_ran_is_not_novel_any_more():

@@ -152,6 +152,8 @@ SELDOM = {
     **dict.fromkeys(("input:rows_vary", "input:one_row", "input:no_rows"), 0.005),
     **dict.fromkeys(("optimizer:scaled", "optimizer:skipped"), 0.01),
     **dict.fromkeys(("optimizer:muon", "loss:gradient_penalty"), 0.01),
+    # expected 0.012 and 0.015, three standard deviations above
+    **{"op:grad_dtype_any": 0.007, "op:grad_dtype_wider": 0.009},
     "option:added": 0.014,  # expected 0.026, three standard deviations above
     "op:load_assign": 0.004,
     "fsdp1:hybrid": 0.012,
@@ -190,7 +192,7 @@ EXTENDED_PAIRS = {
     ("option:ignored", "wrap:several_groups"): 0.02,
     ("shard:last", "reshard:false"): 0.01,
     ("mesh:tensor", "wrap:list_group"): 0.005,
-    ("mesh:tensor", "checkpoint:composable"): 0.01,
+    ("mesh:tensor", "checkpoint:composable"): 0.007,
     ("mesh:tensor", "mesh:pipeline"): 0.003,
     ("engine:fsdp1", "freeze:mixed_group"): 0.03,
     ("engine:fsdp1", "reuse:no_grad_retraversal"): 0.02,

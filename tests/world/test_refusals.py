@@ -32,7 +32,11 @@ from fuzzshard.case.case import Case, EngineName, Freeze, Optimizer, RankBatch, 
 from fuzzshard.case.graph import Alias, Block, Call
 from fuzzshard.case.options import DDP, FSDP1, ParameterDtype, Precision
 from fuzzshard.case.validate import validate
-from fuzzshard.contracts import TIES_ACROSS_GROUPS_ARE_REFUSED, VIEWS_ARE_WARNED_OF
+from fuzzshard.contracts import (
+    REDUCTIONS_FOLLOW_GRAD_DTYPE,
+    TIES_ACROSS_GROUPS_ARE_REFUSED,
+    VIEWS_ARE_WARNED_OF,
+)
 from fuzzshard.engines.refusals import Refusal
 from fuzzshard.engines.registry import ENGINES, REFUSALS
 from fuzzshard.parts.leaves.activation import Activation
@@ -40,7 +44,15 @@ from fuzzshard.parts.leaves.conv1d import Conv1d
 from fuzzshard.parts.leaves.conv2d import Conv2d
 from fuzzshard.parts.leaves.dropout import Dropout
 from fuzzshard.parts.leaves.linear import Linear
-from fuzzshard.parts.ops import CorruptState, Forward, LoadState, SaveState, SetPath, ZeroGrad
+from fuzzshard.parts.ops import (
+    CorruptState,
+    Forward,
+    LoadState,
+    SaveState,
+    SetGradDtype,
+    SetPath,
+    ZeroGrad,
+)
 from fuzzshard.reproducer import scripts
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig
@@ -145,6 +157,15 @@ ANNOUNCED: dict[str, tuple[Case, str]] = {
         make_case(SHARED_MODULE, wrap=groups("a", "b", ROOT), engines=BY_FULLY_SHARD),
         "Cannot concatenate overlapping meshes",
     ),
+    "zeros for a parameter with gradients of any dtype": (
+        make_case(
+            UNUSED,
+            (SetGradDtype(target="u"), FORWARD, BACKWARD, STEP),
+            wrap=(WrapGroup(modules=("u",), communication=("zeros_for_unused",)), *groups(ROOT)),
+            engines=BY_FULLY_SHARD,
+        ),
+        "Reducing unused parameters with grad_dtype=None requires an explicit",
+    ),
     "an output that is a view and is changed in place": (
         make_case(PATCHES_IN_PLACE, inputs=float_inputs(4), engines=BY_FULLY_SHARD),
         "returned a view tensor. An in-place op on this view",
@@ -212,6 +233,7 @@ def test_an_announced_refusal_comes(two_ranks: World, case: Case, text: str) -> 
     if (
         (text == SHARED and not TIES_ACROSS_GROUPS_ARE_REFUSED.holds())
         or ("view" in text and not VIEWS_ARE_WARNED_OF.holds())
+        or ("grad_dtype" in text and not REDUCTIONS_FOLLOW_GRAD_DTYPE.holds())
         or (
             text == NOTHING_TO_FINALIZE
             and not hasattr(DistributedDataParallel, "finalize_backward")

@@ -34,7 +34,7 @@ class GradientPenalty(Loss):
     least_rows, why = 1, "the mean of nothing is NaN"
     extension = Choice(
         "gradient_penalty",
-        3,
+        4,
         105,
         # what DDP has nothing for, or nothing promises: no engine would be judged with it
         excludes=(

@@ -28,16 +28,7 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
         "op:save_dcp": "a checkpoint on disk",
         "op:save_state_dict": "copies of state dicts",
     }
-    choices = (
-        op.Choice(
-            "save_load",
-            16,
-            1,
-            needs=("several_steps", "momentum"),  # an optimizer without states has none to load
-            new=True,
-            of_stages=True,
-        ),
-    )
+    choices = (op.Choice("save_load", 16, 1, needs=("several_steps",), new=True, of_stages=True),)
 
     @property
     @override
