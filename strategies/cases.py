@@ -151,7 +151,7 @@ def _with_taken_gradients(case: Case) -> Case:
     if not cuda_scales_gradients(case, found):
         ops = tuple(op for op in case.schedule if not op.unscales)
         case = replace(case, optimizer=case.optimizer.unscaled(), schedule=ops)
-    in_turn = replace(case, optimizer=replace(case.optimizer, foreach=False))
+    in_turn = replace(case, optimizer=case.optimizer.in_turn())
     if not cuda_steps_take_gradients(in_turn, found):  # the second optimizer has no such option
         return replace(case, schedule=tuple(op for op in case.schedule if not op.retypes))
     return case if cuda_steps_take_gradients(case, found) else in_turn

@@ -151,6 +151,10 @@ class Optimizer(WithOptions["OptimizerOption", Trait], frozen=True, kw_only=True
         """Return it with steps that round to no coarser dtype than that of the parameters."""
         return replace(self, **{o.name: o.unrounded(value) for o, value in self.told()})
 
+    def in_turn(self) -> Optimizer:
+        """Return it with steps of one parameter after the other, and not of lists."""
+        return replace(self, foreach=False)
+
     def unscaled(self) -> Optimizer:
         """Return it without a scaler of losses."""
         scaling = (option.name for option, value in self.told() if option.scaler(value))
