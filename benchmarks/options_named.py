@@ -91,6 +91,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "what a campaign is steered by": ("case/steering",),
         "a choice of swarms": ("parts/ops/add_param_group",),
     },
+    "Optimizer.grad_scaler": {"a choice of swarms": ("parts/options/optimizer/beside",)},
     "Optimizer.lr_scheduler": {
         "a choice of swarms": ("parts/ops/add_param_group", "parts/options/optimizer/grad_scaler"),
     },
