@@ -126,8 +126,7 @@ def draw_case(
     )
     case = replace(case, schedule=ops)
     if case.optimizer.does("scales") and not is_valid(case):  # some step may have no gradients
-        ops = tuple(op for op in ops if not op.unscales)
-        case = replace(case, optimizer=case.optimizer.unscaled(), schedule=ops)
+        case = _unscaled(case)
     case = for_settings.within(with_rank_batches, for_settings, allowed, case, subject.found)
     case = _for_cuda(case) if cuda else case
     case = _with_late_loss(case, allowed, given, cuda=cuda)
@@ -145,12 +144,17 @@ def _for_cuda(case: Case) -> Case:
     return case
 
 
+def _unscaled(case: Case) -> Case:
+    """``case`` without a scaler of losses."""
+    ops = tuple(op for op in case.schedule if not op.unscales)
+    return replace(case, optimizer=case.optimizer.unscaled(), schedule=ops)
+
+
 def _with_taken_gradients(case: Case) -> Case:
     """``case`` with gradients that steps and a ``GradScaler`` take on CUDA."""
     found = facts(case)
     if not cuda_scales_gradients(case, found):
-        ops = tuple(op for op in case.schedule if not op.unscales)
-        case = replace(case, optimizer=case.optimizer.unscaled(), schedule=ops)
+        case = _unscaled(case)
     in_turn = replace(case, optimizer=case.optimizer.in_turn())
     if not cuda_steps_take_gradients(in_turn, found):  # the second optimizer has no such option
         return replace(case, schedule=tuple(op for op in case.schedule if not op.retypes))

@@ -10,7 +10,7 @@ from typing_extensions import override
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.op import Choice
-from fuzzshard.parts.ops import OPS
+from fuzzshard.parts.ops import NEW_CHOICES
 from fuzzshard.parts.option import meanings_of
 from fuzzshard.parts.options.fsdp1 import FSDP1_OPTIONS
 from fuzzshard.parts.options.precision import Precision
@@ -36,7 +36,7 @@ class FullyShardedDataParallel(EngineSpec):
         # what it has nothing for, or has not documented: a case with it would run without it
         excludes=(
             *("list_group", "tensor", "meta", "compile", "other_dtypes", "method"),
-            *(choice.name for op in OPS for choice in op.choices if choice.new),
+            *NEW_CHOICES,
             *("non_root_forward", "partial_sync", "backward_order"),
         ),
     )

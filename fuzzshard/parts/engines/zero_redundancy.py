@@ -9,7 +9,7 @@ from typing_extensions import override
 from fuzzshard.parts.engine import WrapsModels
 from fuzzshard.parts.engines.ddp import DistributedDataParallel
 from fuzzshard.parts.op import Choice
-from fuzzshard.parts.ops import OPS
+from fuzzshard.parts.ops import NEW_CHOICES, OPS
 from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS
 
 
@@ -28,7 +28,7 @@ class ZeroRedundancy(DistributedDataParallel):
         # what DDP has nothing for, or parameters of several types: it would not run
         excludes=(
             *("tensor", "other_dtypes", "partial_sync", "non_root_forward"),
-            *(choice.name for op in OPS for choice in op.choices if choice.new),
+            *NEW_CHOICES,
             *(o.extension.name for o in GROUP_OPTIONS if o.is_policy and o.extension),
         ),
         brings=tuple(c.name for op in OPS if op.of_optimizer for c in op.choices),

@@ -6,7 +6,7 @@ from typing_extensions import override
 
 from fuzzshard.parts.loss import Loss, Term
 from fuzzshard.parts.op import Choice
-from fuzzshard.parts.ops import OPS
+from fuzzshard.parts.ops import NEW_CHOICES
 
 _PENALIZED = """
 def penalized(output, *inputs):  # the gradients of inputs are to be small
@@ -40,7 +40,7 @@ class GradientPenalty(Loss):
         excludes=(
             *("tensor", "checkpoint", "compile", "other_dtypes", "toggle"),
             *("non_root_forward", "partial_sync", "backward_order", "retain_graph"),
-            *(choice.name for op in OPS for choice in op.choices if choice.new),
+            *NEW_CHOICES,
         ),
     )
     differentiates_twice = True

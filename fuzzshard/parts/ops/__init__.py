@@ -40,19 +40,13 @@ from fuzzshard.parts.ops.zero_grad import ZeroGrad as ZeroGrad
 OPS: tuple[type[Op], ...] = (
     *(Forward, Backward, SetMode, Step, ZeroGrad, SetRequiresGrad, SetPath, Abort),
     *(Unshard, Reshard, Unscale, ClipGradNorm, ClipGradValue, SetGradDtype, Cast),
-    *(
-        SetDivideFactor,
-        SetFlag,
-        TakeStateDict,
-        SaveState,
-        CorruptState,
-        LoadState,
-        SetGradEnabled,
-        RegisterHook,
-    ),
+    *(SetDivideFactor, SetFlag, TakeStateDict, SaveState, CorruptState, LoadState),
+    *(SetGradEnabled, RegisterHook),
     *(RegisterParameterHook, RegisterStepHook, AddParamGroup, RunningAverage, WaitForSave),
 )
 """In the order in which a schedule that is drawn gets those of one place."""
+NEW_CHOICES: tuple[str, ...] = tuple(c.name for op in OPS for c in op.choices if c.new)
+"""The choices that engines older than ``fully_shard`` have nothing for."""
 
 # Who writes a schedule says what it means, in these words. No other file needs to know which op
 # means it.
