@@ -106,32 +106,32 @@ def _steered_to(op: str | None) -> Iterator[Drawn]:
     features_of = {str(each.__struct_config__.tag): [*each.meanings] for each in OPS}
     if op in features_of and (names := features_of[op]):
         steered = reach(Steering(require=(names[0],)), 1, world_size=8, cuda=False)
-        for case in itertools.islice(steered_stream(1, world_size=8, steered=steered), 400):
+        for case in itertools.islice(steered_stream(1, world_size=8, steered=steered), 2000):
             yield Drawn(case, features(case))
 
 
 @pytest.fixture(scope="module")
 def shown(streams: Streams) -> Counter[object]:
     """In how many cases an op comes at a moment, and how many have a feature: of those cases that
-    it takes to show every cell that is drawn. Those are the shared ones, and for what is rare 400
-    more that have the op.
+    it takes to show every cell that is drawn. Those are the shared ones, and for what is rare up to
+    2,000 more that have the op.
     """
     counts: Counter[object] = Counter()
-    wanted = [(moment, cell) for _, moment, cell in CALLS.each() if cell.kind == "drawn"]
 
-    def look(cases: Iterable[Drawn]) -> None:
+    def look(cases: Iterable[Drawn], wanted: list[tuple[Moment, Cell]]) -> None:
         for case, present in cases:
+            wanted[:] = [(m, cell) for m, cell in wanted if not _is_shown(cell, m, counts)]
+            if not wanted:
+                break
             counts.update(
                 {(at.op.tag, moment) for at in follow(case) for moment in at.moments_of_op}
             )
             counts.update(present)
-            wanted[:] = [(m, cell) for m, cell in wanted if not _is_shown(cell, m, counts)]
-            if not wanted:
-                break
 
-    look(streams.each())
+    wanted = [(moment, cell) for _, moment, cell in CALLS.each() if cell.kind == "drawn"]
+    look(streams.each(), wanted)
     for op in {cell.op for _, cell in wanted}:
-        look(_steered_to(op))
+        look(_steered_to(op), [(m, cell) for m, cell in wanted if cell.op == op])
     return counts
 
 

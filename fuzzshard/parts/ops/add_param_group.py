@@ -78,7 +78,8 @@ class AddParamGroup(op.Op, tag="add_param_group", frozen=True, kw_only=True):
     @classmethod
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
-        if moment in ("before_step", "step_begins") and run.allows("add_param_group", 30):
+        moments = ("step_begins", "between_rounds", "before_step")
+        if moment in moments and run.allows("add_param_group", 30):
             run.ops += cls._drawn(run)
 
     @classmethod

@@ -61,7 +61,8 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
     @classmethod
     @override
     def draw_between(cls, run: op.Run) -> None:
-        """Saves, perhaps trains on, perhaps corrupts, loads; then trains on.
+        """Saves, perhaps trains on, perhaps corrupts, loads; then trains on. What else comes before
+        a step may come before a load there as well as after it.
 
         A checkpoint on disk holds one copy of the buffers, and ranks with data of their own have
         their own.
@@ -72,9 +73,11 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
         first = min(1 + tape.below(max(last, 1)), last) if tape.chance(80) else 0
         on_disk = tape.chance(70) and not run.has_own_statistics and run.gradients_may_be_zeros
         via: op.Via = "dcp" if on_disk else "state_dict"
-        then = run.between[first + tape.below(last - first + 1)]
+        saved, then = run.between[first], run.between[first + tape.below(last - first + 1)]
+        late = [*saved] if then is saved and tape.chance(50) else []
+        del saved[: len(late)]
         asynchronous = via == "dcp" and not run.case.mesh.saves_in_slices and tape.chance(40)
-        run.between[first].append(cls(via=via, asynchronous=asynchronous))
+        saved.append(cls(via=via, asynchronous=asynchronous))
         then += (ops.waiting_for_save(),) if asynchronous else ()
         assign = tape.chance(60) and not (run.case.ties or run.wraps_stages)
         lost: op.Lost | None = None
@@ -82,7 +85,7 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
             lost = "rebuild" if tape.chance(50) else "zero"
         moves = via == "dcp" and lost == "rebuild" and tape.chance(90)
         mesh = run.another_mesh() if moves else ()
-        then += ops.restoring(lost, assign=assign, mesh=mesh)
+        then += (*ops.restoring(lost, assign=assign, mesh=mesh), *late)
 
     @classmethod
     @override
