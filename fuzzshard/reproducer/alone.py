@@ -59,10 +59,10 @@ class Alone(Writer):
             case "type":
                 one, due = self.program.watch.one(), TensorType.read(self.aim.expected)
                 assert due is not None
-                lines = [
-                    f"expected, observed = {due.expression}, (list({one}.shape), {one}.dtype)",
-                    SAME_TYPE,
-                ]
+                expected, observed = due.dtype, f"{one}.dtype"
+                if self.aim.oracles[0].of_forward:
+                    expected, observed = due.expression, f"(list({one}.shape), {one}.dtype)"
+                lines = [f"expected, observed = {expected}, {observed}", SAME_TYPE]
             case "alone":
                 lines = self.aim.rule.after(self)
             case "heard":

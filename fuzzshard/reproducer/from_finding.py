@@ -9,7 +9,7 @@ from fuzzshard.case.dtypes import has_precision
 from fuzzshard.case.losses import microbatches
 from fuzzshard.errors import UsageError
 from fuzzshard.parts.engines import REFERENCE, spec_of, specs
-from fuzzshard.parts.oracle import MISSING, UNEXPECTED, TensorOracle
+from fuzzshard.parts.oracle import MISSING, UNEXPECTED, TensorOracle, TensorType
 from fuzzshard.parts.oracles import TENSOR_ORACLES, named, tensor_oracle
 from fuzzshard.reproducer.aim import ROUNDING, Aim, Values
 from fuzzshard.verdict import Finding
@@ -94,7 +94,7 @@ def _seeded(case: Case, aim: Aim, finding: Finding) -> Aim:
         return aim.rule.seeded(finding, seeded.but(name=aim.name))
     if finding.detail in (MISSING, UNEXPECTED) and _is_attribute(case, aim, finding):
         return dataclasses.replace(seeded, kind="presence", expected=finding.detail)
-    if finding.type_due and aim.oracles[0].of_forward:
+    if finding.type_due and (aim.oracles[0].of_forward or _is_dtype(aim, finding)):
         return dataclasses.replace(seeded, kind="type", expected=finding.expected)
     if finding.error is None:
         return seeded
@@ -110,6 +110,16 @@ def _seeded(case: Case, aim: Aim, finding: Finding) -> Aim:
     if aim.bound is None or not finding.error > LEAST_MARGIN * rounding:
         raise UsageError("the difference is not far above its bound", "use the named values")
     return dataclasses.replace(seeded, error=finding.error, bound=aim.bound)
+
+
+def _is_dtype(aim: Aim, finding: Finding) -> bool:
+    """Whether nothing but the dtype of a tensor is wrong, of which a rank may have a part, and the
+    script has a name for it.
+    """
+    due, found = TensorType.read(finding.expected), TensorType.read(finding.observed)
+    if due is None or found is None or spec_of(aim.engine).has_units:
+        return False
+    return (found.shape, found.device) == (due.shape, due.device)
 
 
 def _is_attribute(case: Case, aim: Aim, finding: Finding) -> bool:

@@ -113,8 +113,8 @@ def _steered_to(op: str | None) -> Iterator[Drawn]:
 @pytest.fixture(scope="module")
 def shown(streams: Streams) -> Counter[object]:
     """In how many cases an op comes at a moment, and how many have a feature: of those cases that
-    it takes to show every cell that is drawn. Those are the shared ones, and for what is rare up to
-    2,000 more that have the op.
+    it takes to show every cell that is drawn. Those are the shared ones, and up to 2,000 more that
+    have the op of what these do not show.
     """
     counts: Counter[object] = Counter()
 

@@ -13,7 +13,14 @@ from fuzzshard.case.case import Case, Mesh, Optimizer, WrapGroup
 from fuzzshard.case.options import FSDP1, Precision
 from fuzzshard.errors import UsageError
 from fuzzshard.parts.leaves.linear import Linear
-from fuzzshard.parts.ops import CorruptState, LoadState, SaveState, SetFlag, WaitForSave
+from fuzzshard.parts.ops import (
+    CorruptState,
+    LoadState,
+    SaveState,
+    SetFlag,
+    SetGradDtype,
+    WaitForSave,
+)
 from fuzzshard.parts.oracle import MISSING
 from fuzzshard.reproducer import scripts
 from fuzzshard.verdict import Finding, Verdict
@@ -83,6 +90,12 @@ SAVED_FIRST = make_case(
     engines=("fully_shard",),
 )
 """The save makes states of zeros, which are allowed."""
+IN_ANY_DTYPE = make_case(
+    ONE_LAYER,
+    schedule=(SetGradDtype(target=""), FORWARD, BACKWARD),
+    wrap=(WrapGroup(modules=("",), precision=Precision(param="bfloat16")),),
+    engines=("fully_shard",),
+)
 BY_FSDP1 = make_case(engines=("fsdp1",), fsdp1=FSDP1(use_orig_params=True))
 
 
@@ -91,6 +104,7 @@ BY_FSDP1 = make_case(engines=("fsdp1",), fsdp1=FSDP1(use_orig_params=True))
     [
         ("optimizer_state_lost", RESUMED, "divergence/fully_shard/resume/missing"),
         ("fsdp1_loses_gradients", BY_FSDP1, "divergence/fsdp1/gradient/missing"),
+        ("forgets_grad_dtypes", IN_ANY_DTYPE, "divergence/fully_shard/gradient"),
         ("saves_later_than_it_says", SAVED_FIRST, "divergence/fully_shard/resume/unexpected"),
     ],
 )

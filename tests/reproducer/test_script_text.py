@@ -89,6 +89,23 @@ def test_a_bounded_finding_is_compared_far_from_its_bound_and_from_its_error() -
     assert "if name != 'linear0.weight':" in text
 
 
+@pytest.mark.parametrize(
+    ("due", "says_so"), [("[1, 2], torch.float16", True), ("[2, 2], torch.float16", False)]
+)
+def test_a_wrong_dtype_of_the_right_shape_is_said_without_a_reference(
+    due: str, says_so: bool
+) -> None:
+    finding = replace(
+        TYPICAL,
+        observed="a tensor of shape [1, 2], torch.float32",
+        expected=f"a tensor of shape {due}",
+        error=None,
+    )
+    text = script(SMALL, finding=finding, values="seeded")
+    assert ("expected, observed = torch.float16, weight.grad.dtype" in text) == says_so
+    assert ("reference" in text) != says_so
+
+
 def test_ops_after_the_finding_are_left_out() -> None:
     later = msgspec.structs.replace(SMALL, schedule=(*SMALL.schedule, *SMALL.schedule))
     assert script(later, finding=TYPICAL) == script(SMALL, finding=TYPICAL)

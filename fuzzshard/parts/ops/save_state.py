@@ -61,8 +61,8 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
     @classmethod
     @override
     def draw_between(cls, run: op.Run) -> None:
-        """Saves, perhaps trains on, perhaps corrupts, loads; then trains on. What else comes before
-        a step may come before a load there as well as after it.
+        """Saves, perhaps trains on, perhaps corrupts, loads; then trains on. What else is there
+        may come before or after them.
 
         A checkpoint on disk holds one copy of the buffers, and ranks with data of their own have
         their own.
