@@ -42,7 +42,7 @@ def fsdp1(tape: Tape, swarm: Swarm, case: Case, found: Facts, *, cuda: bool) -> 
         for option in (option for option in drawn if option.further is further):
             value = option.draw(DrawingFSDP1(tape, case, uniform, cuda))
             case = replace(case, fsdp1=replace(case.fsdp1, **{option.name: value}))
-    if PRECISION not in swarm or not case.root_is_wrapped or not tape.chance(90):
+    if PRECISION not in swarm or not _takes_policy(case, found) or not tape.chance(90):
         return case
     groups = tuple(group.with_policy(None) for group in case.wrap)
     alone = replace(
@@ -53,6 +53,12 @@ def fsdp1(tape: Tape, swarm: Swarm, case: Case, found: Facts, *, cuda: bool) -> 
         dtypes=(),
     )
     return alone if computes(alone, found, casts=may_cast(swarm)) else case
+
+
+def _takes_policy(case: Case, found: Facts) -> bool:
+    """Whether FSDP1 may run with a policy of its own, and so alone."""
+    flat = not case.optimizer.does("combines_elements")
+    return case.root_is_wrapped and flat and not (found.hides_buffers or case.ignored)
 
 
 def _mixes_frozen(case: Case, found: Facts) -> bool:

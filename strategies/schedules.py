@@ -14,7 +14,11 @@ from msgspec.structs import replace
 
 from fuzzshard.case.check_options import fits_options
 from fuzzshard.case.communication import looks_at_unsharded
-from fuzzshard.case.dtypes import gradients_may_be_zeros, steps_take_gradients
+from fuzzshard.case.dtypes import (
+    gradients_may_be_zeros,
+    has_precision,
+    steps_take_gradients,
+)
 from fuzzshard.case.edit import with_reshards
 from fuzzshard.case.experts import shares_evenly
 from fuzzshard.case.facts import has_own_statistics
@@ -339,6 +343,15 @@ class Run:
         everything = frozenset(found.parameters)
         one = pick_target(self.tape, found, everything, module=self.tape.chance(40))
         return one if one and self.tape.chance(70) else ""
+
+    @property
+    def whole(self) -> frozenset[str]:
+        """The trainable parameters to which gradients come under some engine as they are: engines
+        without groups, which shard none, run no mixed precision.
+        """
+        owners = self.subject.found.owners
+        shards = has_precision(self.case)
+        return frozenset(p for p in self.trainable if not shards or owners[p] is None)
 
     @property
     def gradients_may_be_zeros(self) -> bool:

@@ -20,7 +20,7 @@ from fuzzshard.parts.leaves import KINDS
 from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Choice
 from fuzzshard.parts.ops import OPS
-from fuzzshard.parts.options.optimizer import OPTIMIZER_OPTIONS
+from fuzzshard.parts.options.optimizer import OPTIMIZER_OPTIONS, choosing
 from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS
 from fuzzshard.strategies.tape import Tape
 
@@ -97,14 +97,7 @@ _OF_OPS = sorted((choice for op in OPS for choice in op.choices), key=lambda cho
 _OF_ENGINES = sorted(
     (spec.choice for spec in ENGINES.values() if spec.choice), key=lambda choice: choice.place
 )
-_SCALING, _LISTING = (
-    [
-        option.extension.name
-        for option in OPTIMIZER_OPTIONS
-        if option.extension and any(trait in does for does in option.traits.values())
-    ]
-    for trait in ("scales", "steps_lists")
-)
+_SCALING, _LISTING = choosing("scales"), choosing("steps_lists")
 _CUTTING = [spec.choice.name for spec in ENGINES.values() if spec.choice and spec.in_stages]
 _SHARING = [spec.choice.name for spec in ENGINES.values() if spec.choice and spec.shards_experts]
 _ATTENDING = [s.choice.name for s in ENGINES.values() if s.choice and s.shards_positions]

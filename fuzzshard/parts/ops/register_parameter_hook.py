@@ -141,12 +141,14 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
     @classmethod
     def _drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
         """Of the hooks that few engines run, fewer."""
-        trainable = sorted(run.trainable)
-        if not trainable:
+        hook: Hook = "post_accumulate_grad_hook"
+        targets = run.trainable
+        if run.whole and run.tape.chance(30):
+            hook, targets = "tensor_hook", run.whole
+        if not targets:
             return ()
-        hook: Hook = "tensor_hook" if run.tape.chance(30) else "post_accumulate_grad_hook"
         scale = run.tape.pick((2.0, 0.5))
-        return (cls(hook=hook, scale=scale, target=run.tape.pick(trainable)),)
+        return (cls(hook=hook, scale=scale, target=run.tape.pick(sorted(targets))),)
 
     @classmethod
     @override

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing_extensions import override
 
-from fuzzshard.parts.option import DrawingFSDP1, Reasons, SeenByFSDP1, Tape
+from fuzzshard.parts.option import DrawingFSDP1, Reasons, SeenByFSDP1
 from fuzzshard.parts.options.fsdp1 import FSDP1Option
 
 
@@ -18,10 +18,6 @@ class ForwardPrefetch(FSDP1Option):
     @override
     def draw(self, drawing: DrawingFSDP1) -> bool:
         return drawing.tape.chance(30)
-
-    @override
-    def draw_for_orders(self, tape: Tape) -> bool:
-        return tape.chance(25)
 
     @override
     def excludes(self, value: bool, seen: SeenByFSDP1) -> Reasons:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, ClassVar, Literal
 
 from msgspec.structs import replace
@@ -255,3 +256,9 @@ class OptimizerOption(Option):
 
 OPTIMIZER_OPTIONS = options_of(Optimizer, __name__, __path__, OptimizerOption)
 """In the order of their fields."""
+
+
+def choosing(trait: Trait) -> tuple[str, ...]:
+    """Return the choices of drawn cases that may lead to a value with this trait."""
+    options = (o for o in OPTIMIZER_OPTIONS if trait in {*chain(*o.traits.values())})
+    return tuple(option.extension.name for option in options if option.extension)
