@@ -10,7 +10,7 @@ from typing_extensions import override
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.op import Choice
-from fuzzshard.parts.ops import NEW_CHOICES, RegisterParameterHook
+from fuzzshard.parts.ops import HOOKED_CHOICES, NEW_CHOICES
 from fuzzshard.parts.option import meanings_of
 from fuzzshard.parts.options.fsdp1 import FSDP1_OPTIONS
 from fuzzshard.parts.options.optimizer import choosing
@@ -39,7 +39,7 @@ class FullyShardedDataParallel(EngineSpec):
             *("list_group", "tensor", "meta", "compile", "other_dtypes", "method"),
             *NEW_CHOICES,
             *("non_root_forward", "partial_sync", "backward_order"),
-            *(*choosing("scales"), *(choice.name for choice in RegisterParameterHook.choices)),
+            *(*choosing("scales"), *HOOKED_CHOICES),
         ),
     )
     wrapper = "FullyShardedDataParallel"
