@@ -10,6 +10,7 @@ from fuzzshard.case.flow import flow_of
 from fuzzshard.case.graph import Alias, Block, walk
 from fuzzshard.case.options import Precision
 from fuzzshard.case.validate import validate
+from fuzzshard.engines.registry import not_applicable
 from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import Backward, Forward, SetRequiresGrad, Step
@@ -141,6 +142,12 @@ def test_dyadic_cases_often_round_nothing(sample):
         <= EXACT_OPS
     ]
     assert len(exact) / len(sample.cases) >= 0.18
+
+
+def test_few_cases_have_no_engine_that_may_run_them(sample):
+    some = sample.cases[:2000]
+    in_vain = [case for case in some if all(not_applicable(case, e) for e in case.engines)]
+    assert len(in_vain) / len(some) < 0.055
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
