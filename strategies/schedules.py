@@ -349,9 +349,10 @@ class Run:
         """The trainable parameters to which gradients come under some engine as they are: engines
         without groups, which shard none, run no mixed precision.
         """
+        if not has_precision(self.case):
+            return self.trainable
         owners = self.subject.found.owners
-        shards = has_precision(self.case)
-        return frozenset(p for p in self.trainable if not shards or owners[p] is None)
+        return frozenset(fqn for fqn in self.trainable if owners[fqn] is None)
 
     @property
     def gradients_may_be_zeros(self) -> bool:

@@ -76,6 +76,10 @@ class Option:
         """Return the traits of a value."""
         return self.traits.get(value, ())
 
+    def may(self, trait: Any) -> bool:
+        """Whether some value has ``trait``."""
+        return trait in {*chain(*self.traits.values())}
+
     def named(self, value: Any) -> Iterator[str]:
         """Yield the features of a value: the one that there is, off the default, or its own."""
         if len(self.meanings) == 1 and value != self.default:
@@ -158,7 +162,7 @@ def _with_own(part: type[WithOptions[O, Any]], method: str) -> tuple[O, ...]:
 def _with_trait(part: type[WithOptions[O, T]], trait: T) -> tuple[O, ...]:
     """The options of ``part`` that have ``trait`` for some value."""
     computed = _with_own(part, "does")
-    return tuple(o for o in part.options if o in computed or trait in {*chain(*o.traits.values())})
+    return tuple(o for o in part.options if o in computed or o.may(trait))
 
 
 @functools.cache

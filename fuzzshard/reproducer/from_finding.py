@@ -116,10 +116,10 @@ def _is_dtype(aim: Aim, finding: Finding) -> bool:
     """Whether nothing but the dtype of a tensor is wrong, of which a rank may have a part, and the
     script has a name for it.
     """
-    due, found = TensorType.read(finding.expected), TensorType.read(finding.observed)
+    due, found = finding.type_due, TensorType.read(finding.observed)
     if due is None or found is None or spec_of(aim.engine).has_units:
         return False
-    return (found.shape, found.device) == (due.shape, due.device)
+    return found._replace(dtype=due.dtype) == due
 
 
 def _is_attribute(case: Case, aim: Aim, finding: Finding) -> bool:

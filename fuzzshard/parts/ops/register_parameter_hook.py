@@ -143,10 +143,10 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
         """Of the hooks that few engines run, fewer."""
         hook: Hook = "post_accumulate_grad_hook"
         targets = run.trainable
-        if run.whole and run.tape.chance(30):
-            hook, targets = "tensor_hook", run.whole
         if not targets:
             return ()
+        if (whole := run.whole) and run.tape.chance(30):
+            hook, targets = "tensor_hook", whole
         scale = run.tape.pick((2.0, 0.5))
         return (cls(hook=hook, scale=scale, target=run.tape.pick(sorted(targets))),)
 

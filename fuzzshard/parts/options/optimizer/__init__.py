@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 from typing import Any, ClassVar, Literal
 
 from msgspec.structs import replace
@@ -260,5 +259,4 @@ OPTIMIZER_OPTIONS = options_of(Optimizer, __name__, __path__, OptimizerOption)
 
 def choosing(trait: Trait) -> tuple[str, ...]:
     """Return the choices of drawn cases that may lead to a value with this trait."""
-    options = (o for o in OPTIMIZER_OPTIONS if trait in {*chain(*o.traits.values())})
-    return tuple(option.extension.name for option in options if option.extension)
+    return tuple(o.extension.name for o in OPTIMIZER_OPTIONS if o.extension and o.may(trait))
