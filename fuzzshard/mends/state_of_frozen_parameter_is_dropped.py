@@ -2,10 +2,11 @@
 
 ``_split_optim_state_dict`` (``torch/distributed/checkpoint/state_dict.py``) takes over the states
 of parameters that require gradients, and drops those of the others; ``_init_optim_state`` makes
-none for these either, so ``torch.distributed.checkpoint`` has nothing to load them into. A
-parameter that was trained, frozen and is to be trained again comes back from a checkpoint without
-its moments. The state of each parameter is to be made where it has none, so that what is saved and
-what is asked for are the same, and what the checkpoint has is to be loaded.
+none for these either, so ``torch.distributed.checkpoint`` has nothing to load them into, and
+``_unflatten_optim_state_dict`` leaves them out of a flattened state dict. A parameter that was
+trained, frozen and is to be trained again comes back from a checkpoint without its moments. The
+state of each parameter is to be made where it has none, so that what is saved and what is asked
+for are the same, and what the checkpoint has is to be loaded.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -69,6 +70,17 @@ EDITS = (
         """
         if param not in optim.state:
             param.grad = torch.zeros_like(param)
+        """,
+    ),
+    Edit(
+        f"{_MODULE}:_unflatten_optim_state_dict",
+        """
+        if not param.requires_grad:
+            continue
+        """,
+        """
+        if not param.requires_grad and info.ignore_frozen_params:
+            continue
         """,
     ),
 )
