@@ -152,8 +152,9 @@ SELDOM = {
     **dict.fromkeys(("input:rows_vary", "input:one_row", "input:no_rows"), 0.005),
     **dict.fromkeys(("optimizer:scaled", "optimizer:skipped"), 0.01),
     **dict.fromkeys(("optimizer:muon", "loss:gradient_penalty"), 0.01),
-    # expected 0.012 and 0.015, three standard deviations above
-    **{"op:grad_dtype_any": 0.007, "op:grad_dtype_wider": 0.009},
+    # expected 0.007, 0.008, 0.015 and 0.019, three standard deviations above
+    **{"op:grad_dtype_any": 0.0045, "op:grad_dtype_wider": 0.005},
+    **{"op:grad_dtype_narrower": 0.009, "op:grad_dtype_own": 0.012},
     "option:added": 0.014,  # expected 0.026, three standard deviations above
     "op:load_assign": 0.004,
     "fsdp1:hybrid": 0.012,

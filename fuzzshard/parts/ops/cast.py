@@ -38,7 +38,7 @@ class Cast(op.Op, tag="cast", frozen=True, kw_only=True):
     }
     choices = (
         # what was saved has one dtype
-        op.Choice("cast", 12, 2, excluded_by=("save_load", "other_dtypes"), new=True),
+        op.Choice("cast", 17, 2, excluded_by=("save_load", "other_dtypes"), new=True),
     )
 
     @classmethod

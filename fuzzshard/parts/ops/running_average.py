@@ -33,7 +33,7 @@ class RunningAverage(op.Op, tag="running_average", frozen=True, kw_only=True):
     }
     choices = (
         op.Choice(
-            "running_average", 9, 108, needs=("several_steps",), excluded_by=("grad_dtype",)
+            "running_average", 11, 108, needs=("several_steps",), excluded_by=("grad_dtype",)
         ),
     )
 

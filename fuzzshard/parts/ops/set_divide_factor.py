@@ -26,7 +26,7 @@ class SetDivideFactor(op.Op, tag="set_divide_factor", frozen=True, kw_only=True)
 
     says = "{at}.set_gradient_divide_factor({op.factor}{alone})"
     meanings = {"op:divide_factor": "set_gradient_divide_factor"}
-    choices = (op.Choice("divide_factor", 10, 3, new=True),)
+    choices = (op.Choice("divide_factor", 16, 3, new=True),)
 
     @override
     def check(self, at: op.Checked) -> None:

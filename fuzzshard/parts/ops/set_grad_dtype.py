@@ -43,7 +43,7 @@ class SetGradDtype(op.Op, tag="set_grad_dtype", frozen=True, kw_only=True):
         "op:grad_dtype_narrower": "a parameter with gradients of fewer bits",
         "op:grad_dtype_wider": "a parameter with gradients of more bits",
     }
-    choices = (op.Choice("grad_dtype", 12, 110, new=True),)
+    choices = (op.Choice("grad_dtype", 8, 110, new=True),)
 
     @property
     def value(self) -> str:
