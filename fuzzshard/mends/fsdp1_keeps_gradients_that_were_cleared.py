@@ -2,10 +2,11 @@
 
 ``FlatParamHandle._reset_flat_param_grad_info_if_needed`` (``torch/distributed/fsdp/_flat_param.py``)
 lets go of the flat gradient where *all* parameters of a unit have the gradient None. Where some of
-them have one yet, the others' parts are to be cleared by ``_writeback_orig_params``, before the
-parameters are gathered. ``SHARD_GRAD_OP`` keeps them gathered between forward and backward: what
-an optimizer of some of the parameters clears there stays in the flat gradient, and the backward
-adds to it. The parts of parameters whose gradients are None are to be cleared in either place.
+them have one yet, the others' parts are cleared by ``_writeback_orig_params``, but not where the
+parameters stay gathered between forward and backward, as with ``SHARD_GRAD_OP``: it skips
+gradients then. What an optimizer of some of the parameters clears there stays in the flat
+gradient, and the backward adds to it. The parts of parameters whose gradients are None are to be
+cleared in the first of these places as well.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -85,10 +86,11 @@ EDITS = (
             flat_param.grad.size() != flat_param._unpadded_unsharded_size
             or hasattr(flat_param.grad, "_is_reduced")
         ):
-            for param, info in zip(flat_param._params, flat_param._shard_param_infos):
+            infos = flat_param._shard_param_infos
+            for i, (param, info) in enumerate(zip(flat_param._params, infos)):
                 if param.grad is None and info.in_shard:
-                    start = info.offset_in_shard
-                    flat_param.grad.data[start : start + info.numel_in_shard].zero_()
+                    size, start = torch.Size([info.numel_in_shard]), info.offset_in_shard
+                    self._writeback_tensor(None, flat_param.grad, i, size, start, False)
         """,
     ),
 )
