@@ -26,9 +26,9 @@ def rounding_functions(case: Case, found: Facts) -> Mapping[str, Rounding]:
 
 
 @torch.no_grad()
-def shake(parameter: torch.Tensor, size: float) -> None:
+def shake(tensor: torch.Tensor, size: float) -> None:
     """Multiplies the elements by 1 + ``size`` and 1 - ``size`` in turn, those of this rank."""
-    parameter = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-    factors = torch.full_like(parameter, size).flatten()
+    tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    factors = torch.full_like(tensor, size).flatten()
     factors[::2] *= -1
-    parameter.mul_(1 + factors.view_as(parameter))
+    tensor.mul_(1 + factors.view_as(tensor))
