@@ -8,6 +8,8 @@ which are views of the output of the all-gather (``FSDPParam.init_unsharded_para
 to the output that nothing refers to any more: every later forward and backward uses the weights
 that the module had at first, whatever the optimizer does to the sharded ones, and the buffer is
 never freed. A module does not own weights that it finds in its forward, so it must not move them.
+
+Weights of FSDP1 that stay where they are need the mend of ``absent_biases_are_read`` as well.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
