@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from fuzzshard.case.check_options import fits_options
 from fuzzshard.case.communication import looks_at_unsharded
 from fuzzshard.case.dtypes import (
-    gradients_may_be_zeros,
+    gradients_are_like_zeros,
     has_precision,
     steps_take_gradients,
 )
@@ -355,9 +355,10 @@ class Run:
         return frozenset(fqn for fqn in self.trainable if owners[fqn] is None)
 
     @property
-    def gradients_may_be_zeros(self) -> bool:
-        """Whether zeros like the parameters can be their gradients."""
-        return gradients_may_be_zeros(replace(self.case, schedule=tuple(self.between[0])))
+    def gradients_are_like_zeros(self) -> bool:
+        """Whether gradients have the dtypes of zeros like the parameters."""
+        case = replace(self.case, schedule=tuple(self.between[0]))
+        return gradients_are_like_zeros(case, self.subject.found)
 
     def steps_take(self, op: Op) -> bool:
         """Whether steps take the gradients that there are after ``op``, beside those before."""

@@ -158,11 +158,11 @@ def promoted_reduction(
     return promoted
 
 
-def gradients_may_be_zeros(case: Case) -> bool:
-    """Whether zeros like the parameters are gradients of theirs."""
+def gradients_are_like_zeros(case: Case, found: Facts) -> bool:
+    """Whether gradients have the dtypes of zeros like the parameters, where the user sets some."""
     return all(
-        dtype in (None, stored_dtype(case, fqn, None))
-        for fqn, dtype in grad_dtypes_set(case).items()
+        held_dtype(case, found, fqn, None) == stored_dtype(case, fqn, None)
+        for fqn in grad_dtypes_set(case)
     )
 
 

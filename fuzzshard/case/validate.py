@@ -15,7 +15,7 @@ from fuzzshard.case.batches import check_batches, least_rows
 from fuzzshard.case.case import Case
 from fuzzshard.case.check_options import check_options
 from fuzzshard.case.communication import looks_at_unsharded
-from fuzzshard.case.dtypes import gradients_may_be_zeros, steps_take_gradients
+from fuzzshard.case.dtypes import gradients_are_like_zeros, steps_take_gradients
 from fuzzshard.case.facts import Facts, facts, has_own_statistics
 from fuzzshard.case.graph import Alias, Block, count_paths, resolve, walk
 from fuzzshard.case.groups import (
@@ -380,8 +380,10 @@ class Checked(ScheduleState):
             )
 
     def check_takes_zeros(self) -> None:
-        """A checkpoint of an optimizer without states makes a step on zeros."""
-        if not gradients_may_be_zeros(self.case):
+        """A checkpoint of an optimizer without states makes a step on zeros, from which the states
+        take their dtypes.
+        """
+        if not gradients_are_like_zeros(self.case, self.found):
             raise InvalidCase(
                 "a checkpoint of parameters with gradients of another dtype",
                 "torch/distributed/checkpoint/state_dict.py, _init_optim_state, gives parameters "

@@ -35,7 +35,7 @@ from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.lstm import LSTM
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
 from fuzzshard.parts.leaves.rms_norm import RMSNorm
-from fuzzshard.parts.ops import Cast, Forward, SetGradDtype, SetRequiresGrad
+from fuzzshard.parts.ops import Cast, Forward, SaveState, SetGradDtype, SetRequiresGrad
 
 HALF = Precision(param="bfloat16")
 HALF_OUT = Precision(param="bfloat16", output="float32")
@@ -133,6 +133,21 @@ def test_gradients_of_another_dtype_are_not_stepped_in_lists(dtype: Dtype | None
     assert needs_cpu(in_turn) is None
     with pytest.raises(InvalidCase, match="take no gradients of another dtype"):
         validate(in_lists)
+
+
+@pytest.mark.parametrize("reduce", ["bfloat16", None])
+def test_a_checkpoint_needs_gradients_with_the_dtypes_of_zeros(reduce: Dtype | None) -> None:
+    """A momentum buffer has the dtype of its first gradient, which may be one of zeros."""
+    schedule = (SetGradDtype(target=""), SaveState(via="dcp"), *ops.training(0))
+    wrap = under(Precision(reduce=reduce), ROOT) if reduce else groups(ROOT)
+    case = make_case(
+        chain(a=Linear(out=5)), schedule, wrap=wrap, optimizer=Optimizer(foreach=False)
+    )
+    if reduce is None:
+        validate(case)
+    else:
+        with pytest.raises(InvalidCase, match="a checkpoint of parameters with gradients"):
+            validate(case)
 
 
 def test_a_scaler_takes_bfloat16_on_the_cpu_alone_and_float16_nowhere() -> None:

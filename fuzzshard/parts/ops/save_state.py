@@ -71,7 +71,7 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
             return
         tape, last = run.tape, len(run.between) - 1
         first = min(1 + tape.below(max(last, 1)), last) if tape.chance(80) else 0
-        on_disk = tape.chance(70) and not run.has_own_statistics and run.gradients_may_be_zeros
+        on_disk = tape.chance(70) and not run.has_own_statistics and run.gradients_are_like_zeros
         via: op.Via = "dcp" if on_disk else "state_dict"
         saved, then = run.between[first], run.between[first + tape.below(last - first + 1)]
         late = [*saved] if then is saved and tape.chance(50) else []
