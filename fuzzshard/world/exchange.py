@@ -32,6 +32,11 @@ GRACE_SECONDS = 1.0
 HARD_SECONDS = 20.0
 """How long after its deadline a case may go on while its ranks still use processor time."""
 
+COMPILING_HARD_SECONDS = 300.0
+"""The same for a case that compiles: Dynamo may trace a large model again for every forward, which
+took more than a minute of processor time on each rank.
+"""
+
 POLL_SECONDS = 0.1
 
 
@@ -39,7 +44,7 @@ def exchange(
     ranks: Sequence[RankProcess],
     request: RunCase | CheckSubject,
     suspect: float,
-    patience: float = HARD_SECONDS,
+    patience: float,
 ) -> Outcome:
     """Sends the case to every rank and collects reports until all have reported or hang.
 

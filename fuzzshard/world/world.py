@@ -14,7 +14,12 @@ from fuzzshard.subject.subject import Subject, Training
 from fuzzshard.verdict import Verdict
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.deadline import CUDA_CASES, CUDA_SECONDS, Deadline
-from fuzzshard.world.exchange import ask_positions, exchange
+from fuzzshard.world.exchange import (
+    COMPILING_HARD_SECONDS,
+    HARD_SECONDS,
+    ask_positions,
+    exchange,
+)
 from fuzzshard.world.merge import Outcome, merge
 from fuzzshard.world.messages import CheckSubject, Point, Points, RunCase
 from fuzzshard.world.processes import RankProcess
@@ -146,12 +151,14 @@ class World:
         self.start()
         fresh = self._served < self._fresh_cases
         self._served += 1
+        patience = HARD_SECONDS
         if deadline is None:
-            deadline = self.deadline.seconds(fresh, compiles=case.compile is not None)
+            compiles = case.compile is not None
+            deadline = self.deadline.seconds(fresh, compiles=compiles)
+            patience = COMPILING_HARD_SECONDS if compiles else HARD_SECONDS
         began = time.monotonic()
-        outcome = exchange(
-            self._ranks, RunCase(case=case, bare=bare, mends=mends), began + deadline
-        )
+        request = RunCase(case=case, bare=bare, mends=mends)
+        outcome = exchange(self._ranks, request, began + deadline, patience)
         seconds = time.monotonic() - began
         for report in outcome.reports.values():
             self._note_points(report.points)

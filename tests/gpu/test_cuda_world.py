@@ -118,7 +118,7 @@ def test_a_crash_on_cuda_costs_one_case() -> None:
 
 @pytest.mark.skipif(RANKS < 2, reason="one device waits for nobody")
 def test_a_hang_on_nccl_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fuzzshard.world.exchange.HARD_SECONDS", 5.0)  # a waiting NCCL rank spins
+    monkeypatch.setattr("fuzzshard.world.world.HARD_SECONDS", 5.0)  # a waiting NCCL rank spins
     case = make_case()
     config = WorldConfig(size=2, device="cuda", preload=(str(FAULTS / "sleeps_on_one_rank.py"),))
     with World(config) as world:

@@ -14,10 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 from cases import make_case
+from msgspec.structs import replace
 
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World, WorldConfig
-from fuzzshard.world.deadline import IDLE_SECONDS
+from fuzzshard.world.deadline import IDLE_SECONDS, Deadline
 
 FAULTS = Path(__file__).parents[1] / "planted" / "faults"
 
@@ -224,6 +225,17 @@ def test_a_busy_rank_is_not_taken_for_a_hung_one(suffers: Callable[[str], World]
         verdict = world.run(make_case(engines=("fully_shard",)), deadline=0.1)
     assert verdict.status is Status.PASS
     assert verdict.seconds > 1.5 * IDLE_SECONDS
+
+
+def test_a_busy_rank_that_compiles_has_longer(
+    suffers: Callable[[str], World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fuzzshard.world.world.HARD_SECONDS", 0.0)
+    monkeypatch.setattr(Deadline, "seconds", lambda self, fresh, compiles: 0.1)
+    with suffers(SPINS_ONCE) as world:
+        case = make_case(engines=("fully_shard",))
+        assert world.run(case).status is Status.HANG
+        assert world.run(replace(case, compile="eager")).status is Status.PASS
 
 
 def test_a_stopped_rank_is_told_from_a_hang(suffers: Callable[[str], World]) -> None:
