@@ -30,11 +30,14 @@ GRACE_SECONDS = 1.0
 """After the first rank failed or died, how long the others may still say what happened to them."""
 
 HARD_SECONDS = 20.0
-"""How long after its deadline a case may go on while its ranks still use processor time."""
+"""How long after its deadline a case may go on while its ranks use processor time that they may
+just wait with: on CUDA, or where a user has set the deadline.
+"""
 
-COMPILING_HARD_SECONDS = 300.0
-"""The same for a case that compiles: Dynamo may trace a large model again for every forward, which
-took more than a minute of processor time on each rank.
+WORKING_SECONDS = 300.0
+"""The same where ranks that use processor time work. Dynamo may trace a large model again for
+every forward, and DTensor looks for placements on three axes: either took four ranks on two cores
+more than a minute.
 """
 
 POLL_SECONDS = 0.1

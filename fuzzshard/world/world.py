@@ -15,8 +15,8 @@ from fuzzshard.verdict import Verdict
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.deadline import CUDA_CASES, CUDA_SECONDS, Deadline
 from fuzzshard.world.exchange import (
-    COMPILING_HARD_SECONDS,
     HARD_SECONDS,
+    WORKING_SECONDS,
     ask_positions,
     exchange,
 )
@@ -155,7 +155,8 @@ class World:
         if deadline is None:
             compiles = case.compile is not None
             deadline = self.deadline.seconds(fresh, compiles=compiles)
-            patience = COMPILING_HARD_SECONDS if compiles else HARD_SECONDS
+            if compiles or self.config.device == "cpu":
+                patience = WORKING_SECONDS
         began = time.monotonic()
         request = RunCase(case=case, bare=bare, mends=mends)
         outcome = exchange(self._ranks, request, began + deadline, patience)

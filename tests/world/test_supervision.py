@@ -14,7 +14,6 @@ from pathlib import Path
 import psutil
 import pytest
 from cases import make_case
-from msgspec.structs import replace
 
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World, WorldConfig
@@ -227,15 +226,15 @@ def test_a_busy_rank_is_not_taken_for_a_hung_one(suffers: Callable[[str], World]
     assert verdict.seconds > 1.5 * IDLE_SECONDS
 
 
-def test_a_busy_rank_that_compiles_has_longer(
+def test_ranks_at_work_have_longer_than_a_deadline_that_a_user_has_set(
     suffers: Callable[[str], World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fuzzshard.world.world.HARD_SECONDS", 0.0)
     monkeypatch.setattr(Deadline, "seconds", lambda self, fresh, compiles: 0.1)
+    case = make_case(engines=("fully_shard",))
     with suffers(SPINS_ONCE) as world:
-        case = make_case(engines=("fully_shard",))
-        assert world.run(case).status is Status.HANG
-        assert world.run(replace(case, compile="eager")).status is Status.PASS
+        assert world.run(case, deadline=0.1).status is Status.HANG
+        assert world.run(case).status is Status.PASS
 
 
 def test_a_stopped_rank_is_told_from_a_hang(suffers: Callable[[str], World]) -> None:
