@@ -29,10 +29,11 @@ WORKAROUND = (
     "``torch.backends.cudnn.flags(enabled=False)``."
 )
 EXAMPLE = r"""
-# The same without FSDP1, on one GPU: python example.py
+# torchrun --standalone --nproc-per-node 1 example.py
 import torch
 from torch import nn
 
+# The same without FSDP1, on CUDA
 model = nn.Sequential(nn.LSTM(16, 4, bias=False), nn.Linear(64, 64)).cuda()
 x = torch.randn(3, 4, 16, device="cuda")
 before = model[0](x)[0]
