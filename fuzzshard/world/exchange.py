@@ -30,12 +30,12 @@ GRACE_SECONDS = 1.0
 """After the first rank failed or died, how long the others may still say what happened to them."""
 
 HARD_SECONDS = 20.0
-"""How long after its deadline a case may go on while its ranks use processor time that they may
-just wait with: on CUDA, or where a user has set the deadline.
+"""How long after its deadline a case may go on while its ranks use processor time: on CUDA, where
+ranks that wait may use some, and everywhere if the caller has set the deadline.
 """
 
 WORKING_SECONDS = 300.0
-"""The same where ranks that use processor time work. Dynamo may trace a large model again for
+"""The same on the CPU, and for a case that compiles. Dynamo may trace a large model again for
 every forward, and DTensor looks for placements on three axes: either took four ranks on two cores
 more than a minute.
 """

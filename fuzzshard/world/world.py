@@ -14,12 +14,7 @@ from fuzzshard.subject.subject import Subject, Training
 from fuzzshard.verdict import Verdict
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.deadline import CUDA_CASES, CUDA_SECONDS, Deadline
-from fuzzshard.world.exchange import (
-    HARD_SECONDS,
-    WORKING_SECONDS,
-    ask_positions,
-    exchange,
-)
+from fuzzshard.world.exchange import HARD_SECONDS, WORKING_SECONDS, ask_positions, exchange
 from fuzzshard.world.merge import Outcome, merge
 from fuzzshard.world.messages import CheckSubject, Point, Points, RunCase
 from fuzzshard.world.processes import RankProcess
