@@ -121,13 +121,19 @@ def grad_dtype(case: Case, fqn: str, cast: Dtype | None) -> Dtype | None:
     return said[fqn] if fqn in said else stored_dtype(case, fqn, cast)
 
 
-@functools.lru_cache(maxsize=256)
 def grad_dtypes_set(case: Case) -> Mapping[str, Dtype | None]:
     """What the user sets before the first forward, by parameter."""
-    said: dict[str, Dtype | None] = {}
+    return {fqn: dtypes[-1] for fqn, dtypes in _grad_dtypes_over_time(case).items()}
+
+
+@functools.lru_cache(maxsize=256)
+def _grad_dtypes_over_time(case: Case) -> Mapping[str, list[Dtype | None]]:
+    """All that the user sets before the first forward, by parameter."""
+    said: dict[str, list[Dtype | None]] = {}
     for retyped in (op.retypes for op in case.schedule if op.retypes):
-        named = (fqn for fqn in facts(case).parameters if is_within(fqn, retyped.target))
-        said |= dict.fromkeys(named, retyped.dtype)
+        for fqn in facts(case).parameters:
+            if is_within(fqn, retyped.target):
+                said.setdefault(fqn, []).append(retyped.dtype)
     return said
 
 
@@ -159,11 +165,15 @@ def promoted_reduction(
 
 
 def gradients_are_like_zeros(case: Case, found: Facts) -> bool:
-    """Whether gradients have the dtypes of zeros like the parameters, where the user sets some."""
-    return all(
-        held_dtype(case, found, fqn, None) == stored_dtype(case, fqn, None)
-        for fqn in grad_dtypes_set(case)
-    )
+    """Whether gradients have the dtypes of zeros like the parameters where the user sets some, and
+    may have them whatever is set before.
+    """
+
+    def is_like_zeros(fqn: str, said: Collection[Dtype | None]) -> bool:
+        own = stored_dtype(case, fqn, None)
+        return held_dtype(case, found, fqn, None) == own and {*said} <= {None, own}
+
+    return all(is_like_zeros(*item) for item in _grad_dtypes_over_time(case).items())
 
 
 def steps_take_gradients(case: Case, found: Facts) -> bool:

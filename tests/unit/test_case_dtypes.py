@@ -135,19 +135,25 @@ def test_gradients_of_another_dtype_are_not_stepped_in_lists(dtype: Dtype | None
         validate(in_lists)
 
 
-@pytest.mark.parametrize("reduce", ["bfloat16", None])
-def test_a_checkpoint_needs_gradients_with_the_dtypes_of_zeros(reduce: Dtype | None) -> None:
+@pytest.mark.parametrize(
+    ("reduce", "said"),
+    [(None, [None]), ("bfloat16", [None]), (None, ["bfloat16", None]), (None, ["float32", None])],
+)
+def test_a_checkpoint_needs_gradients_with_the_dtypes_of_zeros(
+    reduce: Dtype | None, said: list[Dtype | None]
+) -> None:
     """A momentum buffer has the dtype of its first gradient, which may be one of zeros."""
-    schedule = (SetGradDtype(target=""), SaveState(via="dcp"), *ops.training(0))
+    first, *later = [SetGradDtype(target="", dtype=dtype) for dtype in said]
+    schedule = (first, SaveState(via="dcp"), *later, *ops.training(0))
     wrap = under(Precision(reduce=reduce), ROOT) if reduce else groups(ROOT)
     case = make_case(
         chain(a=Linear(out=5)), schedule, wrap=wrap, optimizer=Optimizer(foreach=False)
     )
-    if reduce is None:
-        validate(case)
-    else:
+    if "bfloat16" in (reduce, *said):
         with pytest.raises(InvalidCase, match="a checkpoint of parameters with gradients"):
             validate(case)
+    else:
+        validate(case)
 
 
 def test_a_scaler_takes_bfloat16_on_the_cpu_alone_and_float16_nowhere() -> None:
