@@ -23,15 +23,14 @@ class Drawn(NamedTuple):
 
 
 class Streams:
-    """The first 99 cases of each of 52 streams for eight ranks, which every combination of mesh
+    """The first 100 cases of each of 52 streams for eight ranks, which every combination of mesh
     axes fits. Every eighth stream has cases that may need CUDA.
 
-    ``folder`` is for all processes of a test run. A stream is drawn 50 cases at a time, which all
-    begin with the minimal one: one case more would cost as much as half of these.
+    ``folder`` is for all processes of a test run.
     """
 
     SEED, COUNT, WORLD_SIZE = 20261, 52, 8
-    LENGTH = 99
+    LENGTH = 100
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
