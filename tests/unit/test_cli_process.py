@@ -113,16 +113,20 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path, arguments: str) -> 
     assert result.returncode in (0, 141)
 
 
-def test_a_command_that_draws_cases_leaves_nothing_where_it_runs(tmp_path: Path) -> None:
+def test_hypothesis_leaves_nothing_where_a_command_runs(tmp_path: Path) -> None:
+    """It would write ``.hypothesis`` there; ``check --fuzz`` draws with it."""
     environment = os.environ | {"PYTHONPATH": str(TREE), "XDG_CACHE_HOME": str(tmp_path / "c")}
     environment.pop("HYPOTHESIS_STORAGE_DIRECTORY", None)  # commands of other tests set it
+    command = """
+import contextlib
+from fuzzshard.cli import main
+with contextlib.suppress(SystemExit):
+    main(["--version"])
+from hypothesis import given, strategies as st
+given(st.integers())(lambda number: None)()
+"""
     subprocess.run(
-        [*FUZZSHARD, "features", "mesh:hsdp", "--shares", "2"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        timeout=60,
-        check=True,
+        [sys.executable, "-c", command], cwd=tmp_path, env=environment, timeout=60, check=True
     )
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
