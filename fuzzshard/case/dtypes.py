@@ -165,15 +165,12 @@ def promoted_reduction(
 
 
 def gradients_are_like_zeros(case: Case, found: Facts) -> bool:
-    """Whether gradients have the dtypes of zeros like the parameters where the user sets some, and
-    may have them whatever is set before.
+    """Whether gradients have the dtypes of zeros like the parameters, whichever of a group are
+    reduced together, and may have them whatever the user sets before that.
     """
-
-    def is_like_zeros(fqn: str, said: Collection[Dtype | None]) -> bool:
-        own = stored_dtype(case, fqn, None)
-        return held_dtype(case, found, fqn, None) == own and {*said} <= {None, own}
-
-    return all(is_like_zeros(*item) for item in _grad_dtypes_over_time(case).items())
+    said = _grad_dtypes_over_time(case).items()
+    may = all({*dtypes} <= {None, stored_dtype(case, fqn, None)} for fqn, dtypes in said)
+    return may and _have_own_dtype(case, found)
 
 
 def steps_take_gradients(case: Case, found: Facts) -> bool:
