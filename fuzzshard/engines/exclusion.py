@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.paths import is_within
 
 
 class Exclusion(NamedTuple):
@@ -29,3 +33,20 @@ OTHER_GRAPH_ON_ONE_RANK = Exclusion(
     "collectives are issued by hooks of the graph, which is to be the same on all ranks "
     "(pytorch issue 152964: 'I would recommend requiring users to make their programs SPMD')",
 )
+SWAPPED = Exclusion(
+    "a hook on a parameter that is cast later, or its grad_dtype: a DTensor is exchanged for "
+    "another, which has none",
+    "torch/utils/__init__.py, swap_tensors: 'this will make t1 have the content of t2 while "
+    "preserving its identity'; torch/nn/modules/module.py, _apply, swaps subclasses of Tensor",
+)
+
+
+def swaps_settings(case: Case, dtensors: Collection[str]) -> bool:
+    """Whether one of the parameters ``dtensors`` gets a hook, or a ``grad_dtype``, and is cast
+    after that. :data:`SWAPPED` is about it.
+    """
+    last = max((index for index, op in enumerate(case.schedule) if op.casts_to), default=0)
+    before = case.schedule[:last]
+    hooked = {op.hooked.parameter for op in before if op.hooked}
+    retyped = [op.retypes.target for op in before if op.retypes]
+    return any(fqn in hooked or any(is_within(fqn, t) for t in retyped) for fqn in dtensors)

@@ -18,14 +18,13 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Freeze, Mesh, Optimizer, Tie, WrapGroup
 from fuzzshard.case.options import Precision
-from fuzzshard.engines.exclusion import Exclusion
+from fuzzshard.engines.exclusion import SWAPPED, Exclusion
 from fuzzshard.engines.registry import not_applicable
 from fuzzshard.engines.simple_fsdp.contract import (
     CASTS,
     DIVIDED,
     LISTED,
     PRECISION,
-    SWAPPED,
     TENSOR_PARALLEL,
     UNSYNCED,
 )

@@ -40,6 +40,8 @@ from fuzzshard.case.case import (
 from fuzzshard.case.graph import Block, TensorOp
 from fuzzshard.case.options import Precision, TensorParallel
 from fuzzshard.case.validate import validate
+from fuzzshard.engines.exclusion import SWAPPED
+from fuzzshard.engines.registry import not_applicable
 from fuzzshard.errors import InvalidCase
 from fuzzshard.oracles.registration import RegistrationModel
 from fuzzshard.parts.leaves.activation import Activation
@@ -47,7 +49,17 @@ from fuzzshard.parts.leaves.embedding import Embedding
 from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.rms_norm import RMSNorm
-from fuzzshard.parts.ops import ClipGradNorm, Forward, Reshard, SetFlag, Unshard
+from fuzzshard.parts.op import Op
+from fuzzshard.parts.ops import (
+    Cast,
+    ClipGradNorm,
+    Forward,
+    RegisterParameterHook,
+    Reshard,
+    SetFlag,
+    SetGradDtype,
+    Unshard,
+)
 from fuzzshard.verdict import Status
 from fuzzshard.world import World
 
@@ -251,6 +263,32 @@ def test_slices_of_a_pipeline_train_side_by_side(four_ranks: World, mesh: Mesh) 
     verdict = four_ranks.run(make_case(mesh=mesh))
     assert verdict.status is Status.PASS
     assert verdict.rung == ("bitwise" if mesh.data_size == 2 else "bounded")
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        SetGradDtype(target="a", dtype="float64"),
+        RegisterParameterHook(hook="post_accumulate_grad_hook", target="a.weight"),
+    ],
+    ids=["grad_dtype", "hook"],
+)
+def test_a_cast_takes_what_was_set_on_a_dtensor_that_no_group_shards(
+    four_ranks: World, setting: Op
+) -> None:
+    case = make_case(
+        chain(a=Linear(out=4)),
+        (setting, Cast(dtype="float32"), FORWARD, BACKWARD, STEP),
+        wrap=(),
+        mesh=SQUARE,
+        tensor_parallel=(colwise("a", output="replicate"),),
+        optimizer=Optimizer(foreach=False),
+        engines=("fully_shard",),
+    )
+    assert not_applicable(case, "fully_shard") is SWAPPED
+    sharded = replace(case, wrap=groups(ROOT))
+    assert not_applicable(sharded, "fully_shard") is None
+    assert four_ranks.run(sharded).status is Status.PASS
 
 
 def test_a_dimension_that_both_shard_is_cut_for_tensor_parallelism_first() -> None:

@@ -12,13 +12,20 @@ from fuzzshard.case.facts import facts
 from fuzzshard.case.in_place import changed_outputs
 from fuzzshard.case.no_rows import has_other_graph_without_rows
 from fuzzshard.case.schedule_state import follow
+from fuzzshard.case.tensor_parallel import tensor_dims
 from fuzzshard.contracts import (
     CHANGES_BETWEEN_FORWARD_AND_BACKWARD,
     REDUCTIONS_FOLLOW_GRAD_DTYPE,
     TIES_ACROSS_GROUPS_ARE_REFUSED,
     VIEWS_ARE_WARNED_OF,
 )
-from fuzzshard.engines.exclusion import OTHER_GRAPH_ON_ONE_RANK, RETYPED, Exclusion
+from fuzzshard.engines.exclusion import (
+    OTHER_GRAPH_ON_ONE_RANK,
+    RETYPED,
+    SWAPPED,
+    Exclusion,
+    swaps_settings,
+)
 from fuzzshard.engines.fully_shard import options
 from fuzzshard.engines.fully_shard.lazy_roots import Flaw, flaw, sharing
 from fuzzshard.engines.optimizer_state import NO_SAVED_STATE, Lack, lacking
@@ -93,6 +100,9 @@ def not_applicable(case: Case) -> Exclusion | None:
         return TIED_WITHOUT_A_ROOT
     initialized = False
     owners = facts(case).owners
+    planned = tensor_dims(case, facts(case))
+    if swaps_settings(case, [f for f, owner in owners.items() if owner is None and f in planned]):
+        return SWAPPED
     for at in follow(case):
         op = at.op
         if op.hooked and not op.hooked.accumulated and owners[op.hooked.parameter] is not None:

@@ -16,7 +16,12 @@ from fuzzshard.case.dtypes import (
 from fuzzshard.case.facts import facts
 from fuzzshard.case.no_rows import has_other_graph_without_rows
 from fuzzshard.case.schedule_state import follow
-from fuzzshard.engines.exclusion import OTHER_GRAPH_ON_ONE_RANK, Exclusion
+from fuzzshard.engines.exclusion import (
+    OTHER_GRAPH_ON_ONE_RANK,
+    SWAPPED,
+    Exclusion,
+    swaps_settings,
+)
 from fuzzshard.engines.optimizer_state import NO_SAVED_STATE
 from fuzzshard.parts.ops.set_flag import SYNC_FLAGS
 
@@ -58,12 +63,6 @@ PROMOTED = Exclusion(
     "torch/distributed/fsdp/_fully_shard/_fsdp_api.py, MixedPrecisionPolicy: 'Gradients with "
     "different dtypes in one communication group are reduced in their promoted dtype'",
 )
-SWAPPED = Exclusion(
-    "a hook on a parameter that is cast later, or its grad_dtype: a DTensor is exchanged for "
-    "another, which has none",
-    "torch/utils/__init__.py, swap_tensors: 'this will make t1 have the content of t2 while "
-    "preserving its identity'; torch/nn/modules/module.py, _apply, swaps subclasses of Tensor",
-)
 
 REFUSALS = (NO_SAVED_STATE,)
 
@@ -89,8 +88,7 @@ def not_applicable(case: Case) -> Exclusion | None:
         return FILLED
     if _promotes_gradients(case):
         return PROMOTED
-    hooked = [i for i, op in enumerate(case.schedule) if op.hooked or op.retypes]
-    if hooked and any(op.casts_to for op in case.schedule[hooked[0] :]):
+    if swaps_settings(case, facts(case).parameters):
         return SWAPPED
     if has_other_graph_without_rows(case, ()) or _stops_elsewhere(case):
         return OTHER_GRAPH_ON_ONE_RANK
