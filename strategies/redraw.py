@@ -27,12 +27,12 @@ from fuzzshard.strategies.tape import cut
 
 Start = Literal["plan", "options", "schedule"]
 """What is drawn anew, and all that comes after it."""
-NUM_BYTES = sum(SIZES)
-"""How many random bytes a redraw takes."""
 
 
 def redrawn(case: Case, data: bytes, start: Start, *, cuda: bool = False) -> Case:
-    """``case`` with ``start`` and what comes after it drawn from ``data``."""
+    """``case`` with ``start`` and what comes after it drawn from ``data``, which has as many bytes
+    as whole cases are read off.
+    """
     for_swarm, for_settings, _, for_plans, for_options, for_schedule = cut(data, SIZES)
     allowed = closed(swarm(for_swarm) | frozenset(_present(case, start)))
     inputs = replace(case.inputs, rank_batches=())

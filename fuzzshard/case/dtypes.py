@@ -121,12 +121,12 @@ def grad_dtype(case: Case, fqn: str, cast: Dtype | None) -> Dtype | None:
     return said[fqn] if fqn in said else stored_dtype(case, fqn, cast)
 
 
+@functools.lru_cache(maxsize=256)
 def grad_dtypes_set(case: Case) -> Mapping[str, Dtype | None]:
     """What the user sets before the first forward, by parameter."""
     return {fqn: dtypes[-1] for fqn, dtypes in _grad_dtypes_over_time(case).items()}
 
 
-@functools.lru_cache(maxsize=256)
 def _grad_dtypes_over_time(case: Case) -> Mapping[str, list[Dtype | None]]:
     """All that the user sets before the first forward, by parameter."""
     said: dict[str, list[Dtype | None]] = {}

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from fuzzshard.case.case import Case
-from fuzzshard.case.paths import is_within
+from fuzzshard.case.dtypes import grad_dtypes_set
 
 
 class Exclusion(NamedTuple):
@@ -46,7 +48,6 @@ def swaps_settings(case: Case, dtensors: Collection[str]) -> bool:
     after that. :data:`SWAPPED` is about it.
     """
     last = max((index for index, op in enumerate(case.schedule) if op.casts_to), default=0)
-    before = case.schedule[:last]
-    hooked = {op.hooked.parameter for op in before if op.hooked}
-    retyped = [op.retypes.target for op in before if op.retypes]
-    return any(fqn in hooked or any(is_within(fqn, t) for t in retyped) for fqn in dtensors)
+    before = replace(case, schedule=case.schedule[:last])
+    hooked = {op.hooked.parameter for op in before.schedule if op.hooked}
+    return not (hooked | grad_dtypes_set(before).keys()).isdisjoint(dtensors)

@@ -98,11 +98,11 @@ def not_applicable(case: Case) -> Exclusion | None:
         return MODIFIED_MEANWHILE
     if TIES_ACROSS_GROUPS_ARE_REFUSED.holds() and _ties_without_a_root(case):
         return TIED_WITHOUT_A_ROOT
-    initialized = False
     owners = facts(case).owners
     planned = tensor_dims(case, facts(case))
     if swaps_settings(case, [f for f, owner in owners.items() if owner is None and f in planned]):
         return SWAPPED
+    initialized = False
     for at in follow(case):
         op = at.op
         if op.hooked and not op.hooked.accumulated and owners[op.hooked.parameter] is not None:
