@@ -390,7 +390,7 @@ def _plain(annotation: object) -> str:
 def trophies() -> str:
     """Every known bug, component by component, with how the corpus shows it."""
     shown: dict[str, list[CorpusEntry]] = {}
-    for entry in map(read_entry, entry_files((ROOT / "corpus").glob("findings*"))):
+    for entry in map(read_entry, entry_files([ROOT / "corpus" / "findings"])):
         shown.setdefault(entry.cause, []).append(entry)
     by_component: dict[str, list[Mend]] = {component: [] for component in COMPONENTS}
     for mend in own_mends().values():

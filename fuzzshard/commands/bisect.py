@@ -42,7 +42,7 @@ def bisect(
 
     This runs the script of the entry under the oldest and the newest
     release, and searches between two that differ. The releases are those
-    that the package index has, from 2.11 on or between --good and --bad;
+    that the package index has, from 2.13 on or between --good and --bad;
     an index of nightlies gives nightlies. Each version gets an environment
     of its own (made by uv, or by venv and pip), which is kept for the next
     time. Results are written into the entry at once (bad_on, good_on; the
@@ -58,10 +58,10 @@ def bisect(
 
     For example:
       fuzzshard bisect corpus/findings/NAME
-      fuzzshard bisect corpus/findings/NAME --good 2.11.0 --bad 2.15.0
+      fuzzshard bisect corpus/findings/NAME --good 2.13.0 --bad 2.15.0
       fuzzshard bisect corpus/findings/NAME --good 2.15.0 --index-url
       https://download.pytorch.org/whl/nightly/cpu
-      fuzzshard bisect corpus/findings/NAME --torch 2.12.1,2.13.0
+      fuzzshard bisect corpus/findings/NAME --torch 2.13.0,2.14.1
 
     Parameters
     ----------

@@ -82,7 +82,7 @@ def explain(
 
     For example:
       fuzzshard explain corpus/findings/NAME
-      fuzzshard explain corpus/findings corpus/findings-2.11
+      fuzzshard explain corpus/findings
       fuzzshard explain corpus --extra-mends my_mends --json
 
     Parameters

@@ -12,8 +12,6 @@ from fuzzshard.contracts.rules import (
     FAKE_COLLECTIVES_HAVE_RESULTS,
     NCCL_RECORDS_LIKE_OTHERS,
     REDUCTIONS_FOLLOW_GRAD_DTYPE,
-    TIES_ACROSS_GROUPS_ARE_REFUSED,
-    VIEWS_ARE_WARNED_OF,
 )
 
 __all__ = [
@@ -22,8 +20,6 @@ __all__ = [
     "FAKE_COLLECTIVES_HAVE_RESULTS",
     "NCCL_RECORDS_LIKE_OTHERS",
     "REDUCTIONS_FOLLOW_GRAD_DTYPE",
-    "TIES_ACROSS_GROUPS_ARE_REFUSED",
-    "VIEWS_ARE_WARNED_OF",
     "Contract",
     "Releases",
     "installed_torch",

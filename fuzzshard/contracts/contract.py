@@ -8,7 +8,7 @@ from importlib import metadata
 
 from packaging.version import Version
 
-OLDEST_TORCH = "2.11"
+OLDEST_TORCH = "2.13"
 """The oldest release that is supported, as ``pyproject.toml`` says."""
 NEWEST_TORCH = "2.15"
 """The newest release that rules and mends were tried on."""
@@ -46,7 +46,7 @@ class Releases:
         return after and (not self.until or now < _release(self.until))
 
     def text(self) -> str:
-        """Return the range in words, such as ``"2.11 and later"`` or ``"2.13 to before 2.15"``."""
+        """Return the range in words, such as ``"2.14 and later"`` or ``"2.13 to before 2.15"``."""
         if self.since and self.until:
             return f"{self.since} to before {self.until}"
         if self.since or self.until:

@@ -44,31 +44,6 @@ CHANGES_BETWEEN_FORWARD_AND_BACKWARD = Contract(
     until="2.15",
 )
 
-TIES_ACROSS_GROUPS_ARE_REFUSED = Contract(
-    name="ties-across-groups-are-refused",
-    says="A parameter that two groups below one root manage is an error of the first forward.",
-    quote=(
-        "Parameter [...] is shared with a parameter already managed by another FSDP group. For "
-        "shared/tied "
-        "parameters, use fully_shard([module_a, module_b]) to place them in the same FSDP group."
-    ),
-    source=f"FSDPState._validate_no_duplicate_params ({_STATE})",
-    since="2.12",
-)
-
-VIEWS_ARE_WARNED_OF = Contract(
-    name="views-are-warned-of",
-    says="A wrapped module that returns a view warns: the view must not be changed in place.",
-    quote=(
-        "FSDP2-wrapped module [...] returned a view tensor. An in-place op on this view "
-        "(e.g., `x += y`) will silently drop the pre-backward hook and skip the all-gather, which "
-        "can "
-        "cause backward to fail or produce wrong gradients."
-    ),
-    source=f"FSDPState._register_pre_backward_hook ({_STATE})",
-    since="2.13",
-)
-
 NCCL_RECORDS_LIKE_OTHERS = Contract(
     name="nccl-records-like-others",
     says="What the name nccl stands for is recorded by the general flight recorder.",
@@ -91,8 +66,6 @@ FAKE_COLLECTIVES_HAVE_RESULTS = Contract(
 CONTRACTS: tuple[Contract, ...] = (
     REDUCTIONS_FOLLOW_GRAD_DTYPE,
     CHANGES_BETWEEN_FORWARD_AND_BACKWARD,
-    TIES_ACROSS_GROUPS_ARE_REFUSED,
-    VIEWS_ARE_WARNED_OF,
     FAKE_COLLECTIVES_HAVE_RESULTS,
     NCCL_RECORDS_LIKE_OTHERS,
 )

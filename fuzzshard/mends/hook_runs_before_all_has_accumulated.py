@@ -76,9 +76,6 @@ for state in self._state_ctx.all_states:
                 for hook in fsdp_param.sharded_param._post_accumulate_grad_hooks.values():
                     hook(fsdp_param.sharded_param)
 """
-_RUN_HOOKS_OF_ONE_GROUP = _RUN_HOOKS.replace(
-    "state._fsdp_param_groups", "filter(None, [state._fsdp_param_group])"
-)
 _END = "self._state_ctx.post_backward_final_callback_queued = False"
 _STATE = "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState"
 EDITS = (
@@ -91,13 +88,6 @@ EDITS = (
         f"{_STATE}._root_post_backward_final_callback",
         _END,
         f"{_END}{_RUN_HOOKS}",
-        Releases(since="2.12"),
-    ),
-    Edit(
-        f"{_STATE}._root_post_backward_final_callback",
-        _END,
-        f"{_END}{_RUN_HOOKS_OF_ONE_GROUP}",
-        Releases(until="2.12"),
     ),
     Edit(
         f"{_STATE}.finalize_backward",

@@ -123,21 +123,5 @@ EDITS = (
         if len(modules_to_run) == 0:
             return post_hook(hook_module, input, output)
         """,
-        Releases(since="2.13"),
-    ),
-    Edit(
-        "torch.distributed.fsdp._fully_shard._fsdp_state:_register_group_forward_hooks",
-        """
-        if len(modules_to_run) == 0:
-            return post_hook(*args, **kwargs)
-        """,
-        """
-        state = post_hook.__self__
-        if state._state_ctx.iter_forward_root is state and state._began is args[0]:
-            modules_to_run.clear()
-        if len(modules_to_run) == 0:
-            return post_hook(*args, **kwargs)
-        """,
-        Releases(until="2.13"),
     ),
 )

@@ -52,19 +52,5 @@ EDITS = (
                     output = state._register_pre_backward_hook(output)
                 return cast_output_dtype(output)
         """,
-        Releases(since="2.13"),
-    ),
-    Edit(
-        "torch.distributed.fsdp._fully_shard._fsdp_state:_register_group_forward_hooks",
-        """
-        modules_to_run.discard(module)
-        """,
-        """
-        modules_to_run.discard(module)
-        state = post_hook.__self__
-        if state._training_state != TrainingState.PRE_BACKWARD:
-            state._register_pre_backward_hook(args[2])
-        """,
-        Releases(until="2.13"),
     ),
 )

@@ -39,22 +39,12 @@ PUBLIC = (
 )
 EDITS = (
     Edit(
-        "torch.distributed.fsdp._fully_shard._fsdp_param_group:RegisterPostBackwardFunction.forward",
-        "ctx.param_group = param_group",
-        """
-ctx.param_group = param_group
-ctx.set_materialize_grads(False)
-        """,
-        Releases(until="2.13"),
-    ),
-    Edit(
         "torch.distributed.fsdp._fully_shard._fsdp_param_group:RegisterPostBackwardFunction.setup_context",
         "ctx.param_group = param_group",
         """
 ctx.param_group = param_group
 ctx.set_materialize_grads(False)
         """,
-        Releases(since="2.13"),
     ),
     Edit(
         "torch.distributed.tensor._redistribute:Redistribute.forward",
@@ -66,22 +56,11 @@ ctx.set_materialize_grads(False)
     ),
     Edit(
         "torch.distributed.tensor._redistribute:Redistribute.backward",
-        "previous_spec = ctx.current_spec",
-        """
-if grad_output is None:
-    return (None,) * len(ctx.needs_input_grad)
-previous_spec = ctx.current_spec
-        """,
-        Releases(until="2.13"),
-    ),
-    Edit(
-        "torch.distributed.tensor._redistribute:Redistribute.backward",
         "output_dtensor = NestedRedistribute.apply(",
         """
 if grad_output is None:
     return (None,) * len(ctx.needs_input_grad)
 output_dtensor = NestedRedistribute.apply(
         """,
-        Releases(since="2.13"),
     ),
 )

@@ -88,13 +88,4 @@ if self._partial_reduce_output is not None and self._partial_reduce_params != fs
 self._partial_reduce_params = list(fsdp_params_with_grad)
         """,
     ),
-    Edit(
-        "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState._lazy_init",
-        "self._state_ctx.all_states.append(state)",
-        """
-if state not in visited_states:
-    self._state_ctx.all_states.append(state)
-        """,
-        Releases(until="2.12"),
-    ),
 )

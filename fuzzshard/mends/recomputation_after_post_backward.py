@@ -119,18 +119,5 @@ EDITS = (
             fsdp_param_group.reshard()
         fsdp_param_group._training_state = TrainingState.IDLE
         """,
-        Releases(since="2.12"),
-    ),
-    Edit(
-        "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState._root_post_backward_final_callback",
-        """
-        fsdp_param_group._training_state = TrainingState.IDLE
-        """,
-        """
-        if fsdp_param_group.reshard_after_backward:
-            fsdp_param_group.reshard()
-        fsdp_param_group._training_state = TrainingState.IDLE
-        """,
-        Releases(until="2.12"),
     ),
 )

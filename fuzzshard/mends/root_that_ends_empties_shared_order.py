@@ -68,5 +68,5 @@ self._comm_ctx.post_forward_order.clear()
 EDITS = (
     Edit(f"{_STATE}._end_backward_iteration", _OLD, _NEW, Releases(since="2.15")),
     Edit(f"{_STATE}._root_post_backward_final_callback", _OLD, _NEW, Releases(until="2.15")),
-    Edit(f"{_STATE}._reset_iter_state", _OLD, _NEW, Releases(since="2.13")),
+    Edit(f"{_STATE}._reset_iter_state", _OLD, _NEW),
 )

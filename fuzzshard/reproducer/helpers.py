@@ -215,10 +215,9 @@ def materialize_source(case: Case, *, seeds: bool) -> str:
 
 
 GROUPS = """
-def groups(model):  # what fully_shard holds, by private names; torch < 2.12 has one group a module
+def groups(model):  # what fully_shard holds, by private names
     states = [m._get_fsdp_state() for m in model.modules() if isinstance(m, FSDPModule)]
-    found = [vars(s).get("_fsdp_param_groups") or [s._fsdp_param_group] for s in states]
-    return [group for several in found for group in several if group is not None]
+    return [group for state in states for group in state._fsdp_param_groups]
 """
 
 PART = """

@@ -33,6 +33,7 @@ PRINTED = {
     "2.9.1": "ImportError: cannot import name 'fully_shard'",
     "2.10.0": "AssertionError: expected 2, observed 1",
     "2.11.0": "",
+    "2.14.0": "",
 }
 
 
@@ -225,9 +226,9 @@ def test_a_search_steps_over_versions_that_cannot_be_judged() -> None:
 @pytest.mark.parametrize(
     ("good", "bad", "versions"),
     [
-        ("", "", RELEASES),
+        ("", "", RELEASES[3:]),
         ("2.13.0", "", RELEASES[3:]),
-        ("", "2.12.1", RELEASES[:3]),
+        ("", "2.14.0", RELEASES[3:5]),
         ("2.12.0", "2.13.0", RELEASES[1:4]),
         ("2.14.0", "2.13.0", RELEASES[3:5]),
         ("2.9.1", "2.11.0", ["2.9.1", "2.10.0", "2.11.0"]),
@@ -376,7 +377,7 @@ def test_the_command_searches_and_takes_wheels_for_the_cpu_where_they_can_be_lis
         asked.append(source.index_url)
         if source.index_url == index.CPU_INDEX and len(asked) == 1:
             raise UsageError("pip cannot list the releases of torch: no route")
-        return ["2.9.1", "2.10.0", "2.11.0", "2.13.0"]
+        return ["2.9.1", "2.10.0", "2.11.0", "2.13.0", "2.14.0"]
 
     monkeypatch.setattr(index, "versions_of_torch", listing)
     monkeypatch.setattr(
@@ -394,9 +395,9 @@ def test_the_command_searches_and_takes_wheels_for_the_cpu_where_they_can_be_lis
     ]
     assert fuzzshard("bisect", entry) == 1
     assert asked == [index.CPU_INDEX, "", index.CPU_INDEX]
-    assert install.installed == ["2.11.0"]
-    assert capsys.readouterr().out.splitlines()[-1] == "first bad: 2.13.0 (2.11.0 is good)"
-    assert read_entry(entry / "case.json").good_on == ("2.11.0",)
+    assert install.installed == ["2.14.0"]
+    assert capsys.readouterr().out.splitlines()[-1] == "first good: 2.14.0 (2.13.0 is bad)"
+    assert read_entry(entry / "case.json").good_on == ("2.14.0",)
 
 
 def test_what_cannot_be_bisected_is_an_error_of_usage(

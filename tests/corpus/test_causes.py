@@ -20,7 +20,7 @@ from fuzzshard.mending.mend import own_mends
 from fuzzshard.verdict import Finding, Status, Verdict
 
 ROOT = Path(__file__).parents[2]
-CORPORA = (Path("corpus/findings"), Path("corpus/findings-2.11"))
+CORPORA = (Path("corpus/findings"),)
 LATE = own_mends()["list_group_unshards_late"]
 
 

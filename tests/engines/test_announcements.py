@@ -21,7 +21,6 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Freeze, Optimizer, Tie, WrapGroup
 from fuzzshard.case.graph import Alias, Block
-from fuzzshard.contracts import TIES_ACROSS_GROUPS_ARE_REFUSED
 from fuzzshard.engines.ddp.reducer import Complaint, ReducerOptions, complaint
 from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.fully_shard.lazy_roots import Flaw, flaw
@@ -53,16 +52,16 @@ CONTAINS_ALIAS = Block(
 
 
 def test_a_list_group_of_which_one_module_contains_the_other_has_one_root() -> None:
-    assert flaw(make_case(CONTAINS_ALIAS, wrap=groups(("block", "a"))), ties=True) is None
+    assert flaw(make_case(CONTAINS_ALIAS, wrap=groups(("block", "a")))) is None
     apart = make_case(two_linears(), (Forward(grad=False), FORWARD), wrap=groups(("a", "b")))
-    assert flaw(apart, ties=True) == (Flaw.LIST_GROUP_AS_ROOT, 0)
+    assert flaw(apart) == (Flaw.LIST_GROUP_AS_ROOT, 0)
 
 
 def test_a_member_that_another_one_contains_begins_the_root_as_well() -> None:
     below = replace(CONTAINS_ALIAS.children[1], module=chain(c=Linear(out=5)))
     model = replace(CONTAINS_ALIAS, children=(CONTAINS_ALIAS.children[0], below))
-    assert flaw(make_case(model, wrap=groups("a.c", ("block", "a"))), ties=True) is None
-    assert flaw(make_case(model, wrap=groups("a.c", "block")), ties=True) == (
+    assert flaw(make_case(model, wrap=groups("a.c", ("block", "a")))) is None
+    assert flaw(make_case(model, wrap=groups("a.c", "block"))) == (
         Flaw.ROOT_RUNS_LATER,
         0,
     )
@@ -70,13 +69,13 @@ def test_a_member_that_another_one_contains_begins_the_root_as_well() -> None:
 
 def test_meshes_of_one_rank_overlap_with_nothing() -> None:
     wrap = groups("block", ROOT)
-    assert flaw(make_case(CONTAINS_ALIAS, wrap=wrap), ties=True) == (Flaw.SHARDED_TWICE, -1)
-    assert flaw(make_case(CONTAINS_ALIAS, wrap=wrap, mesh=1), ties=True) is None
+    assert flaw(make_case(CONTAINS_ALIAS, wrap=wrap)) == (Flaw.SHARDED_TWICE, -1)
+    assert flaw(make_case(CONTAINS_ALIAS, wrap=wrap, mesh=1)) is None
 
 
 def test_a_rebuilt_model_has_roots_that_have_not_run() -> None:
     whole_first = (FORWARD, BACKWARD, Forward(target="b"), BACKWARD)
-    assert flaw(make_case(schedule=whole_first), ties=True) is None
+    assert flaw(make_case(schedule=whole_first)) is None
     rebuilt = (
         *whole_first,
         SaveState(),
@@ -85,7 +84,7 @@ def test_a_rebuilt_model_has_roots_that_have_not_run() -> None:
         *whole_first[2:],
         FORWARD,
     )
-    assert flaw(make_case(schedule=rebuilt), ties=True) == (Flaw.ROOT_RUNS_LATER, len(rebuilt) - 1)
+    assert flaw(make_case(schedule=rebuilt)) == (Flaw.ROOT_RUNS_LATER, len(rebuilt) - 1)
 
 
 UNUSED = Block(
@@ -168,7 +167,7 @@ def test_a_tie_across_groups_is_not_judged_where_no_root_of_both_runs() -> None:
     part = (Forward(target="b", grad=False),)
     for schedule, covered in ((TRAIN, True), (part, False), ((*part, *TRAIN), False)):
         excluded = not_applicable(make_case(model, schedule, ties=ties), "fully_shard")
-        assert (excluded is None) is (covered or not TIES_ACROSS_GROUPS_ARE_REFUSED.holds())
+        assert (excluded is None) is covered
     one_group = make_case(model, part, ties=ties, wrap=groups(ROOT))
     assert not_applicable(one_group, "fully_shard") is None
 

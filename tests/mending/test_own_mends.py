@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 from mend_files import mend_file
+from packaging.version import Version
 
+from fuzzshard.contracts.contract import OLDEST_TORCH
 from fuzzshard.engines.registry import REFUSALS
 from fuzzshard.errors import UsageError
 from fuzzshard.mending.mend import find_mend, mend_from, mends_for, own_mends
@@ -45,6 +47,13 @@ def test_a_mend_says_where_it_was_looked_for_in_public(slug: str) -> None:
         assert look.link or (look.query and look.date), look
         assert not look.link or look.link.startswith("https://github.com/"), look
         assert not look.date or date.fromisoformat(look.date), look
+
+
+@each_mend
+def test_a_mend_and_its_edits_are_of_a_release_that_is_supported(slug: str) -> None:
+    mend = own_mends()[slug]
+    for releases in (mend.torch, *(edit.releases for edit in mend.edits)):
+        assert not releases.until or Version(releases.until) > Version(OLDEST_TORCH)
 
 
 def test_a_mend_lifts_refusals_that_an_engine_announces() -> None:

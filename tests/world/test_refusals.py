@@ -34,8 +34,6 @@ from fuzzshard.case.options import DDP, FSDP1, ParameterDtype, Precision
 from fuzzshard.case.validate import validate
 from fuzzshard.contracts import (
     REDUCTIONS_FOLLOW_GRAD_DTYPE,
-    TIES_ACROSS_GROUPS_ARE_REFUSED,
-    VIEWS_ARE_WARNED_OF,
 )
 from fuzzshard.engines.refusals import Refusal
 from fuzzshard.engines.registry import ENGINES, REFUSALS
@@ -230,14 +228,8 @@ def test_every_refusal_has_a_case() -> None:
 
 @pytest.mark.parametrize(("case", "text"), ANNOUNCED.values(), ids=ANNOUNCED.keys())
 def test_an_announced_refusal_comes(two_ranks: World, case: Case, text: str) -> None:
-    if (
-        (text == SHARED and not TIES_ACROSS_GROUPS_ARE_REFUSED.holds())
-        or ("view" in text and not VIEWS_ARE_WARNED_OF.holds())
-        or ("grad_dtype" in text and not REDUCTIONS_FOLLOW_GRAD_DTYPE.holds())
-        or (
-            text == NOTHING_TO_FINALIZE
-            and not hasattr(DistributedDataParallel, "finalize_backward")
-        )
+    if ("grad_dtype" in text and not REDUCTIONS_FOLLOW_GRAD_DTYPE.holds()) or (
+        text == NOTHING_TO_FINALIZE and not hasattr(DistributedDataParallel, "finalize_backward")
     ):
         pytest.skip("this torch does not refuse it")
     validate(case, 2)
@@ -268,8 +260,6 @@ NOT_COMING = {
 
 @pytest.mark.parametrize("engine", NOT_COMING)
 def test_an_announced_refusal_that_does_not_come_is_a_finding(engine: EngineName) -> None:
-    if engine == "fully_shard" and not TIES_ACROSS_GROUPS_ARE_REFUSED.holds():
-        pytest.skip("this torch does not refuse it")
     case = replace(ANNOUNCED[NOT_COMING[engine]][0], engines=(engine,))
     with World(WorldConfig(size=2, preload=(str(FAULTS / "never_refuses.py"),))) as world:
         verdict = world.run(case)
@@ -319,8 +309,6 @@ def test_what_the_reducer_supports_is_not_refused(two_ranks: World, case: Case) 
 
 
 def test_what_one_engine_refuses_is_judged_under_the_others(two_ranks: World) -> None:
-    if not TIES_ACROSS_GROUPS_ARE_REFUSED.holds():
-        pytest.skip("this torch does not refuse it")
     verdict = two_ranks.run(TIED_ACROSS)
     assert verdict.status is Status.REJECTED
     assert list(verdict.notes) == ["fully_shard"]

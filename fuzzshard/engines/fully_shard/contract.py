@@ -16,8 +16,6 @@ from fuzzshard.case.tensor_parallel import tensor_dims
 from fuzzshard.contracts import (
     CHANGES_BETWEEN_FORWARD_AND_BACKWARD,
     REDUCTIONS_FOLLOW_GRAD_DTYPE,
-    TIES_ACROSS_GROUPS_ARE_REFUSED,
-    VIEWS_ARE_WARNED_OF,
 )
 from fuzzshard.engines.exclusion import (
     OTHER_GRAPH_ON_ONE_RANK,
@@ -31,6 +29,10 @@ from fuzzshard.engines.fully_shard.lazy_roots import Flaw, flaw, sharing
 from fuzzshard.engines.optimizer_state import NO_SAVED_STATE, Lack, lacking
 from fuzzshard.engines.refusals import Due, Refusal
 from fuzzshard.parts.losses import LOSSES
+
+TIES_ARE_REFUSED = (
+    "FSDPState._validate_no_duplicate_params (torch/distributed/fsdp/_fully_shard/_fsdp_state.py)"
+)
 
 FSDP1_POLICY = Exclusion(
     "the mixed precision of the case is that of FSDP1",
@@ -49,7 +51,7 @@ MODIFIED_MEANWHILE = Exclusion(
 )
 TIED_WITHOUT_A_ROOT = Exclusion(
     "two groups share a parameter, and no forward runs a root of both, which would be refused",
-    TIES_ACROSS_GROUPS_ARE_REFUSED.source,
+    TIES_ARE_REFUSED,
 )
 CAST_LATER = Exclusion(
     "parameters are cast after the first forward",
@@ -96,7 +98,7 @@ def not_applicable(case: Case) -> Exclusion | None:
         return OTHER_GRAPH_ON_ONE_RANK
     if not CHANGES_BETWEEN_FORWARD_AND_BACKWARD.holds() and _modifies_awaited(case):
         return MODIFIED_MEANWHILE
-    if TIES_ACROSS_GROUPS_ARE_REFUSED.holds() and _ties_without_a_root(case):
+    if _ties_without_a_root(case):
         return TIED_WITHOUT_A_ROOT
     owners = facts(case).owners
     planned = tensor_dims(case, facts(case))
@@ -119,7 +121,7 @@ def not_applicable(case: Case) -> Exclusion | None:
 def _ties_without_a_root(case: Case) -> bool:
     if all(len(groups) < 2 for groups in sharing(case)):
         return False
-    found = flaw(case, ties=True)
+    found = flaw(case)
     return found is None or found[0] is not Flaw.SHARED_ACROSS_GROUPS
 
 
@@ -136,21 +138,15 @@ def _modifies_awaited(case: Case) -> bool:
 
 def _has_flaw(of: Flaw) -> Callable[[Case, str], Iterator[Due]]:
     def due(case: Case, engine: str) -> Iterator[Due]:
-        found = flaw(case, ties=TIES_ACROSS_GROUPS_ARE_REFUSED.holds())
+        found = flaw(case)
         if found is not None and found[0] is of:
             yield Due(found[1])
 
     return due
 
 
-def _ties_groups(case: Case, engine: str) -> Iterator[Due]:
-    found = flaw(case, ties=True)
-    if found is not None and found[0] is Flaw.SHARED_ACROSS_GROUPS:
-        yield Due(found[1], certain=TIES_ACROSS_GROUPS_ARE_REFUSED.holds())
-
-
 def _shards_twice(case: Case, engine: str) -> Iterator[Due]:
-    found = flaw(case, ties=False)
+    found = flaw(case)
     if found is not None and found[0] is Flaw.SHARDED_TWICE:
         yield Due(found[1], certain=False)
 
@@ -204,10 +200,11 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "ValueError",
         "is shared with a parameter already managed by another FSDP group",
-        _ties_groups,
-        TIES_ACROSS_GROUPS_ARE_REFUSED.quote,
-        TIES_ACROSS_GROUPS_ARE_REFUSED.source,
-        doubt="releases before torch 2.12 shard it twice",
+        _has_flaw(Flaw.SHARED_ACROSS_GROUPS),
+        "Parameter [...] is shared with a parameter already managed by another FSDP group. For "
+        "shared/tied parameters, use fully_shard([module_a, module_b]) to place them in the same "
+        "FSDP group.",
+        TIES_ARE_REFUSED,
     ),
     Refusal(
         "RuntimeError",
@@ -235,8 +232,10 @@ REFUSALS: tuple[Refusal, ...] = (
         "UserWarning",
         "returned a view tensor. An in-place op on this view",
         _changes_views,
-        VIEWS_ARE_WARNED_OF.quote,
-        f"{VIEWS_ARE_WARNED_OF.source}: an error where an output is changed in place",
+        "FSDP2-wrapped module [...] returned a view tensor. An in-place op on this view (e.g., "
+        "`x += y`) will silently drop the pre-backward hook and skip the all-gather, which can "
+        "cause backward to fail or produce wrong gradients.",
+        f"{_STATE}, _register_pre_backward_hook: an error where an output is changed in place",
         doubt="whether an output is a view, only torch knows",
     ),
     Refusal(

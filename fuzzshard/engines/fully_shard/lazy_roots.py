@@ -31,15 +31,13 @@ class Flaw(enum.Enum):
 
 
 @functools.lru_cache(maxsize=8)
-def flaw(case: Case, *, ties: bool) -> tuple[Flaw, int] | None:
+def flaw(case: Case) -> tuple[Flaw, int] | None:
     """The first flaw that is found and the op that finds it (-1: construction); None where there
     is none.
-
-    Parameters that two groups share are one with ``ties`` only.
     """
     if _sharded_twice(case):
         return Flaw.SHARDED_TWICE, -1
-    roots = _Roots(case, ties)
+    roots = _Roots(case)
     tape = Tape(case, facts(case), roots)
     for at in follow(case):
         if at.op.rebuilds:
@@ -54,10 +52,10 @@ def flaw(case: Case, *, ties: bool) -> tuple[Flaw, int] | None:
 class _Roots(Unwatched):
     """Initialises wrap groups as modules are called."""
 
-    def __init__(self, case: Case, ties: bool) -> None:
+    def __init__(self, case: Case) -> None:
         self.case = case
         self.of_module = {m: i for i, group in enumerate(case.wrap) for m in group.modules}
-        self.shared = list(sharing(case)) if ties else []
+        self.shared = list(sharing(case))
         self.initialised: set[int] = set()
         self.flaw: Flaw | None = None
 

@@ -17,15 +17,12 @@ from fuzzshard.model.build import MODULE_PREFIX
 
 
 def param_groups(model: nn.Module) -> list[Any]:
-    """The ``FSDPParamGroup`` s below ``model``; a module had one at most before torch 2.12."""
+    """The ``FSDPParamGroup`` s below ``model``."""
     found: dict[int, Any] = {}
     for module in model.modules():
         if isinstance(module, FSDPModule):
             state: Any = module._get_fsdp_state()
-            several = hasattr(state, "_fsdp_param_groups")
-            for group in state._fsdp_param_groups if several else [state._fsdp_param_group]:
-                if group is not None:
-                    found[id(group)] = group
+            found |= {id(group): group for group in state._fsdp_param_groups}
     return list(found.values())
 
 
@@ -124,10 +121,6 @@ def _has_run(group: Any) -> bool:
 
 def _reductions(group: Any) -> Iterator[Any]:
     """Whatever is kept of reductions that were issued."""
-    states = getattr(group.comm_ctx, "reduce_scatter_states", None)
-    # one state at most, before torch 2.12
-    yield from (
-        [getattr(group.comm_ctx, "reduce_scatter_state", None)] if states is None else states
-    )
+    yield from getattr(group.comm_ctx, "reduce_scatter_states", ())
     yield group._post_reduce_event
     yield group._all_reduce_state

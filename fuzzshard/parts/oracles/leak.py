@@ -142,9 +142,7 @@ def _of_group(scope: oracle.Scope) -> list[str]:
                 f"[g._partial_reduce_output {mine}]", "a sum over shards was not all-reduced"
             )
         case "reduction":
-            # one at most, before torch 2.12
-            before = 'getattr(g.comm_ctx, "reduce_scatter_state", None)'
-            inputs = f'*getattr(g.comm_ctx, "reduce_scatter_states", [{before}])'
+            inputs = '*getattr(g.comm_ctx, "reduce_scatter_states", [])'
             kept = f"[s {mine} for s in (g._post_reduce_event, g._all_reduce_state, {inputs})]"
             return _nothing(kept, "inputs or events of a reduction are kept")
         case "state" if aim.expected == IDLE:
