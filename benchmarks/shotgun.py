@@ -37,7 +37,7 @@ from fuzzshard.parts.options.communication import CommunicationOption
 from fuzzshard.parts.oracles import ORACLES
 
 ROOT = Path(__file__).parent.parent
-DATA = ("fuzzshard/upstream/", "fuzzshard/mends/")
+DATA = ("benchmarks/upstream/", "fuzzshard/mends/")
 OPTIONS = (WrapGroup, Precision, FSDP1, DDP, Optimizer, Pipelining)
 """The parts of a case whose fields with a default are options of an engine."""
 WIDEST = 100

@@ -1,7 +1,7 @@
 """What characterises each of PyTorch's own tests that the case space subsumes, as features of a
 Case.
 
-A row is a test method of ``test/distributed`` (:mod:`fuzzshard.upstream` has all of its cells). A
+A row is a test method of ``test/distributed`` (:mod:`upstream` has all of its cells). A
 random case that has all features of a row combines what the test combines, with whatever else it
 has.
 """

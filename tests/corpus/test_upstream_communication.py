@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from upstream.accumulation import MICROBATCHES, MLPS, ROWS
+from upstream.cell import Cell
 
 from fuzzshard.case.case import Case
 from fuzzshard.oracles.communication import expected_communication
 from fuzzshard.parts.ops import Step
-from fuzzshard.upstream.accumulation import MICROBATCHES, MLPS, ROWS
-from fuzzshard.upstream.cell import Cell
 
 N, M = len(MLPS), MICROBATCHES
 CELLS = {

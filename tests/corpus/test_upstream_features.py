@@ -1,11 +1,11 @@
 """The features that stand for an upstream test are those of one of its cells."""
 
 import pytest
+from upstream.catalog import ROWS
 from upstream_rows import UPSTREAM_ROWS
 
 from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.case.features import features
-from fuzzshard.upstream.catalog import ROWS
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,8 @@ from cases import (
     groups,
     make_case,
 )
+from upstream.catalog import ROWS
+from upstream.cell import Cell
 
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Mesh, Optimizer, ParameterDtype, Tie
 from fuzzshard.case.graph import Alias, Block
@@ -41,8 +43,6 @@ from fuzzshard.parts.ops import (
     SetFlag,
     SetRequiresGrad,
 )
-from fuzzshard.upstream.catalog import ROWS
-from fuzzshard.upstream.cell import Cell
 from fuzzshard.verdict import Status
 from fuzzshard.world import World
 

@@ -32,6 +32,7 @@ from cases import (
     rowwise,
 )
 from mend_files import planting_file
+from upstream import exec_order
 
 from fuzzshard.case.case import (
     Case,
@@ -79,7 +80,6 @@ from fuzzshard.parts.ops import (
     Unshard,
     WaitForSave,
 )
-from fuzzshard.upstream import exec_order
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World, WorldConfig
 from fuzzshard.world.world import SLOW_STACK_SECONDS

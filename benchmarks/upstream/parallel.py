@@ -15,9 +15,9 @@ from fuzzshard.parts.leaves.conv2d import Conv2d
 from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import Backward, Forward, Op, SetFlag, Step, ZeroGrad
-from fuzzshard.upstream.cell import Row, grid, single
-from fuzzshard.upstream.models import call, mlp, mlp_stack, sequential
-from fuzzshard.upstream.setup import (
+from upstream.cell import Row, grid, single
+from upstream.models import call, mlp, mlp_stack, sequential
+from upstream.setup import (
     ADAM,
     BOTH,
     FULLY_SHARD,

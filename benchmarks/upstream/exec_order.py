@@ -13,9 +13,9 @@ from fuzzshard.case.options import FSDP1, Expect
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import Backward, Forward, Op, SetMode, SetPath, SetRequiresGrad
-from fuzzshard.upstream.cell import Row, grid
-from fuzzshard.upstream.models import block, call, relu, sequential
-from fuzzshard.upstream.setup import FSDP1_ONLY, each, floats, make
+from upstream.cell import Row, grid
+from upstream.models import block, call, relu, sequential
+from upstream.setup import FSDP1_ONLY, each, floats, make
 
 FILE = "fsdp/test_fsdp_exec_order.py"
 CLASS = "TestFSDPExecOrder"

@@ -9,9 +9,9 @@ from fuzzshard.case.case import Case, Freeze
 from fuzzshard.case.graph import Block, TensorOp
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import Backward, Forward, Op, SetRequiresGrad, Step, ZeroGrad
-from fuzzshard.upstream.cell import Row, grid
-from fuzzshard.upstream.models import block, call, linears_and_relus, mlps, relu, sequential
-from fuzzshard.upstream.setup import (
+from upstream.cell import Row, grid
+from upstream.models import block, call, linears_and_relus, mlps, relu, sequential
+from upstream.setup import (
     ADAM,
     BOTH,
     FULLY_SHARD,

@@ -1,4 +1,4 @@
-"""``python -m fuzzshard.upstream corpus/upstream``: writes the cases and their README."""
+"""``python -m upstream corpus/upstream``: writes the cases and their README."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.upstream.catalog import case_files
-from fuzzshard.upstream.readme import readme
+from upstream.catalog import case_files
+from upstream.readme import readme
 
 
 def write(corpus: Path) -> int:
@@ -27,7 +27,7 @@ def write(corpus: Path) -> int:
 def main(arguments: list[str]) -> int:
     """The command; one argument, the folder."""
     if len(arguments) != 1:
-        print("usage: python -m fuzzshard.upstream corpus/upstream", file=sys.stderr)
+        print("usage: python -m upstream corpus/upstream", file=sys.stderr)
         return 2
     print(f"wrote {write(Path(arguments[0]))} cases")
     return 0

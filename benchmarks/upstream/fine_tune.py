@@ -12,9 +12,9 @@ from fuzzshard.case.graph import Block, TensorOp
 from fuzzshard.case.options import FSDP1, Precision
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import Backward, Forward, Op, SetRequiresGrad
-from fuzzshard.upstream.cell import Cell, Row, grid
-from fuzzshard.upstream.models import block, call, linears_and_relus
-from fuzzshard.upstream.setup import (
+from upstream.cell import Cell, Row, grid
+from upstream.models import block, call, linears_and_relus
+from upstream.setup import (
     ADAM,
     BOTH,
     DDP_AND_FSDP1,

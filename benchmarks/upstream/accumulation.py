@@ -8,8 +8,8 @@ from fuzzshard.case.case import Case, Mesh
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.op import Flag, Op
 from fuzzshard.parts.ops import Backward, Forward, SetFlag, Step, Unshard, ZeroGrad
-from fuzzshard.upstream.cell import Row, grid
-from fuzzshard.upstream.models import (
+from upstream.cell import Row, grid
+from upstream.models import (
     TIED,
     layer_names,
     mlps,
@@ -17,7 +17,7 @@ from fuzzshard.upstream.models import (
     token_inputs,
     transformer,
 )
-from fuzzshard.upstream.setup import (
+from upstream.setup import (
     ADAM,
     ADAMW,
     BOTH,

@@ -9,8 +9,8 @@ import msgspec
 
 from fuzzshard.corpus.outcome import Outcome
 from fuzzshard.corpus.summary import FolderSummary, summarise
-from fuzzshard.upstream.catalog import ROWS
-from fuzzshard.upstream.cell import Row
+from upstream.catalog import ROWS
+from upstream.cell import Row
 
 RESULTS = ("results.jsonl", "results-cuda.jsonl")
 """What ``fuzzshard replay --json`` printed, by device; of several lines for one case the last
@@ -22,10 +22,10 @@ HEAD = """\
 
 {rows} test methods of PyTorch's `test/distributed`, as they were in mid-2024, that every version
 of fuzzshard must cover: {cells} cells of their parameter grids, and {extra} variations. Each is a
-case that must pass, made from the tables in `fuzzshard/upstream`. This command writes the cases
+case that must pass, made from the tables in `benchmarks/upstream`. This command writes the cases
 and this page:
 
-    python -m fuzzshard.upstream corpus/upstream
+    PYTHONPATH=benchmarks python -m upstream corpus/upstream
 
 The columns of results count what these commands printed last:
 
@@ -36,7 +36,7 @@ The first ran with torch 2.15.0 and gloo on CPU. The second ran with torch 2.11.
 H200s; cells of 8 ranks on two of them, with `--ranks-per-device 4`. An empty cell was not replayed
 since it last changed. The cells that did not pass on CUDA (Z1, Z2, Z3 with `raf=2`) show a bug of
 torch 2.11 that 2.13 does not have: resharding to a smaller mesh registers frozen parameters as
-trainable. With `--known` they are KNOWN.
+trainable.
 
 `fuzzshard replay corpus/upstream --summary` prints the same table for the machine at hand.
 

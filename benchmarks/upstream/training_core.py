@@ -11,8 +11,8 @@ from fuzzshard.case.options import Delay, DelaySite
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import Backward, Forward, Step, ZeroGrad
-from fuzzshard.upstream.cell import Row, grid, single
-from fuzzshard.upstream.models import (
+from upstream.cell import Row, grid, single
+from upstream.models import (
     TIED,
     inner_and_outer,
     layer_names,
@@ -21,7 +21,7 @@ from fuzzshard.upstream.models import (
     token_inputs,
     transformer,
 )
-from fuzzshard.upstream.setup import (
+from upstream.setup import (
     ADAM,
     ADAMW,
     DELAY,

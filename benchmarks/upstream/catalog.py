@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from fuzzshard.case import codec
-from fuzzshard.upstream import (
+from upstream import (
     accumulation,
     exec_order,
     fine_tune,
@@ -18,7 +18,7 @@ from fuzzshard.upstream import (
     training_checkpoint,
     training_core,
 )
-from fuzzshard.upstream.cell import Cell, Row
+from upstream.cell import Cell, Row
 
 TABLES = (
     multiple_forward,

@@ -7,9 +7,9 @@ from __future__ import annotations
 from fuzzshard.case.case import Case, Inputs, Optimizer, TensorSpec
 from fuzzshard.case.graph import Block
 from fuzzshard.parts.ops import Backward, Cast, Forward, Op, Reshard
-from fuzzshard.upstream.cell import Row, grid, single
-from fuzzshard.upstream.models import add, mlp, mlps, sequential
-from fuzzshard.upstream.setup import (
+from upstream.cell import Row, grid, single
+from upstream.models import add, mlp, mlps, sequential
+from upstream.setup import (
     FULLY_SHARD,
     RESHARDS,
     TRAINING,

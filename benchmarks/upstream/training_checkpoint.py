@@ -9,9 +9,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case
-from fuzzshard.upstream.cell import Row, grid
-from fuzzshard.upstream.models import TIED, layer_names, token_inputs, transformer
-from fuzzshard.upstream.setup import (
+from upstream.cell import Row, grid
+from upstream.models import TIED, layer_names, token_inputs, transformer
+from upstream.setup import (
     ADAM,
     BOTH,
     POSITIONS,

@@ -20,9 +20,9 @@ from fuzzshard.parts.ops import (
     TakeStateDict,
     ZeroGrad,
 )
-from fuzzshard.upstream.cell import Row, grid
-from fuzzshard.upstream.models import TIED, layer_names, token_inputs, transformer
-from fuzzshard.upstream.setup import BOTH, FULLY_SHARD, POSITIONS, TRAINING, each, make
+from upstream.cell import Row, grid
+from upstream.models import TIED, layer_names, token_inputs, transformer
+from upstream.setup import BOTH, FULLY_SHARD, POSITIONS, TRAINING, each, make
 
 ITERATION: tuple[Op, ...] = (Forward(), Backward(), Step(), ZeroGrad())
 

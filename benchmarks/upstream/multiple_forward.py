@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fuzzshard.case.case import Case, Optimizer
-from fuzzshard.upstream.cell import Row, single
-from fuzzshard.upstream.models import inner_and_outer
-from fuzzshard.upstream.setup import DDP_AND_FSDP1, always, each, floats, make, train
+from upstream.cell import Row, single
+from upstream.models import inner_and_outer
+from upstream.setup import DDP_AND_FSDP1, always, each, floats, make, train
 
 
 def _m1(same: bool = True) -> Case:
