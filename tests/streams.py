@@ -23,13 +23,13 @@ class Drawn(NamedTuple):
 
 
 class Streams:
-    """The first 100 cases of each of 52 streams for eight ranks, which every combination of mesh
+    """The first 100 cases of each of 24 streams for eight ranks, which every combination of mesh
     axes fits. Every eighth stream has cases that may need CUDA.
 
     ``folder`` is for all processes of a test run.
     """
 
-    SEED, COUNT, WORLD_SIZE = 20261, 52, 8
+    SEED, COUNT, WORLD_SIZE = 20261, 24, 8
     LENGTH = 100
 
     def __init__(self, folder: Path) -> None:

@@ -22,6 +22,6 @@ class Sample:
 
 @pytest.fixture(scope="session")
 def sample(streams: Streams) -> Sample:
-    """About 4,500 distinct cases without CUDA: every stream begins with the minimal one."""
+    """About 2,000 distinct cases without CUDA: every stream begins with the minimal one."""
     drawn = streams.whole(cuda=False)
     return Sample(streams.SEED, streams.WORLD_SIZE, [*drawn], [*drawn.values()])
