@@ -7,11 +7,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.metadata
+import itertools
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -209,22 +210,32 @@ def right_changes(
     return tuple(right)
 
 
-def judged(world: Runner, num_ranks: int, entry: CorpusEntry) -> Evidence:
-    """Runs the case and its neighbours; what the entry knows is not run again."""
+def judged(
+    world: Runner, num_ranks: int, entry: CorpusEntry, now: Callable[[str], None] = lambda _: None
+) -> Evidence:
+    """Runs the case and its neighbours; what the entry knows is not run again.
+
+    ``now`` is told what is run: cases that hang take minutes.
+    """
     engine = entry.findings[0].engine if entry.findings else ""
+    runs = itertools.count(1)
 
     def status(case: Case) -> Status:
+        now(f"running changes of the case that may make it pass: change {next(runs)}")
         verdict = _run(world, case)
         return Status.REJECTED if verdict is None or engine in verdict.notes else verdict.status
 
+    now("running the case")
     again = _run(world, entry.case)
     shows = "" if again is None else again.signature or again.status
     if again is None or not is_there(entry, again, importlib.metadata.version("torch")):
         return Evidence(repeats=False, shows=shows, culprits=entry.culprits)
+    helpful = changes_that_help(entry, status, num_ranks)
+    now("running the case under another engine, in float64 and without its cause")
     return Evidence(
         repeats=True,
         shows=shows,
-        culprits=changes_that_help(entry, status, num_ranks),
+        culprits=helpful,
         peer=_agreeing_peer(world, entry, engine),
         exactly=_in_higher_precision(world, entry),
         cured=entry.cause in own_mends()

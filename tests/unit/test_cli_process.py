@@ -96,6 +96,23 @@ def test_an_interrupt_is_one_line_even_while_modules_are_imported(
     assert result.returncode == EXIT_INTERRUPTED
 
 
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+def test_an_interrupt_at_the_exit_is_one_line(number: str) -> None:
+    script = f"""
+import atexit, os, signal, sys
+from fuzzshard.__main__ import main
+
+atexit.register(os.kill, os.getpid(), signal.{number})
+sys.argv = ["fuzzshard", "--version"]
+main()
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert result.stderr == "fuzzshard: interrupted\n"
+    assert result.returncode == EXIT_INTERRUPTED
+
+
 @pytest.mark.parametrize("arguments", ["show case.json", "--help", "shrink --help"])
 def test_a_reader_that_goes_away_is_no_error(tmp_path: Path, arguments: str) -> None:
     write_atomic(tmp_path / "case.json", codec.encode(clean_case(2)))
