@@ -35,7 +35,12 @@ from fuzzshard.reproducer.shown import Shown
 from fuzzshard.verdict import Status, Verdict
 
 NOT_RUN = "nobody has run it yet"
-"""The note on the script of an entry until it was run: the next campaign goes on there."""
+"""The note on the script of an entry until it was run: the same command goes on there."""
+
+
+def is_in_work(entry: CorpusEntry) -> bool:
+    """Whether the campaign that saved ``entry`` has not shrunk it yet, or not run its script."""
+    return entry.unshrunk or entry.notes.get(SCRIPT_FILE) == NOT_RUN
 
 
 class Keeper:
