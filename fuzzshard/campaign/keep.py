@@ -94,9 +94,8 @@ class Keeper:
 
     def save_suspect(self, case: Case, verdict: Verdict) -> Path:
         """Saves a case that was cut off while it was explained; the next session judges it."""
-        folder = self.corpus / FINDINGS_FOLDER / slug(verdict.signature, case)
-        if not folder.exists():
-            write_atomic(folder / UNSHRUNK_FILE, codec.encode(case) + b"\n")
+        folder = self.corpus / UNJUDGED_FOLDER / slug(verdict.signature, case)
+        write_atomic(folder / UNSHRUNK_FILE, codec.encode(case) + b"\n")
         return folder
 
     def save_unjudged(self, case: Case) -> Path:
@@ -204,11 +203,12 @@ def _with_what_is_written(folder: Path, new: CorpusEntry) -> CorpusEntry:
 
 
 def _minimal_cases(corpus: Path) -> dict[FindingKey, Path]:
-    """The confirmed findings that ``corpus`` has already; files that cannot be read are not ours
+    """The confirmed findings of campaigns in ``corpus``; files that cannot be read are not ours
     to judge.
     """
     saved: dict[FindingKey, Path] = {}
-    for file in entry_files([corpus]) if corpus.exists() else ():
+    findings = corpus / FINDINGS_FOLDER
+    for file in entry_files([findings]) if findings.exists() else ():
         entry = entry_or_none(file)
         if entry is not None and entry.is_confirmed:
             saved[finding_key(entry.signature, entry.case)] = file.parent

@@ -19,6 +19,7 @@ from fuzzshard.corpus.store import (
     CASE_FILE,
     FINDINGS_FOLDER,
     INCONCLUSIVE_FOLDER,
+    UNJUDGED_FOLDER,
     UNSHRUNK_FILE,
 )
 from fuzzshard.events import (
@@ -73,9 +74,11 @@ def restore_findings(history: History, campaign: int, registry: Registry) -> Non
 
 def in_work(corpus: Path) -> tuple[str, ...]:
     """The folders of saved findings that some campaign did not get done, sorted: not shrunk yet,
-    or with a script that was not run, or saved by half. What has a cause is known, and done.
+    or with a script that was not run, or saved by half, or not explained. What has a cause is
+    known, and done.
     """
-    files = sorted((corpus / FINDINGS_FOLDER).glob(f"*/{UNSHRUNK_FILE}"))
+    places = (corpus / FINDINGS_FOLDER, corpus / UNJUDGED_FOLDER)
+    files = sorted(file for place in places for file in place.glob(f"*/{UNSHRUNK_FILE}"))
     return tuple(
         file.parent.name
         for file in files
@@ -138,11 +141,11 @@ def _on_disk(corpus: Path, name: str, index: int, shrinking: bool) -> Found | No
         if (entry := entry_or_none(folder / CASE_FILE)) is not None:
             is_enough = entry.unshrunk and entry.confirmed is not None and not shrinking
             return None if entry.cause or is_enough else _as_found(folder, entry, index)
-    folder = corpus / FINDINGS_FOLDER / name
-    half = entry_or_none(folder / UNSHRUNK_FILE)
-    if half is None or (folder / CASE_FILE).exists():
-        return None
-    return Found(CUT_OFF, half.case, NO_VERDICT, folder, untold=True)
+    for folder in (corpus / FINDINGS_FOLDER / name, corpus / UNJUDGED_FOLDER / name):
+        half = entry_or_none(folder / UNSHRUNK_FILE)
+        if half is not None and not (folder / CASE_FILE).exists():
+            return Found(CUT_OFF, half.case, NO_VERDICT, folder, untold=True)
+    return None
 
 
 def _as_found(folder: Path, entry: CorpusEntry, index: int) -> Found:

@@ -18,6 +18,7 @@ from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import known_versions
 from fuzzshard.corpus.store import replay_command, saved_script
 from fuzzshard.drafts.words import title
+from fuzzshard.mending.mend import own_mends
 from fuzzshard.parts.engines import BY_GROUPS
 from fuzzshard.parts.op import expression
 from fuzzshard.program.script import script_of
@@ -107,7 +108,8 @@ def finding_title(seen: SeenFinding) -> str:
     """What goes wrong, in one line."""
     if seen.entry is None or seen.file is None or not seen.entry.findings:
         return next((s.summary for s in seen.sightings if s.summary), "") or seen.signature
-    return title(seen.entry, saved_cause(seen.file, seen.entry))
+    is_known = seen.cause in own_mends()  # its title says it, and no other file has to be read
+    return title(seen.entry, () if is_known else saved_cause(seen.file, seen.entry))
 
 
 def highlighted(python: str) -> Markup:
