@@ -31,7 +31,7 @@ from typing import Literal
 import msgspec
 
 from fuzzshard.campaign.control import Control
-from fuzzshard.campaign.keep import NOT_RUN, Keeper
+from fuzzshard.campaign.keep import Keeper, is_in_work
 from fuzzshard.campaign.known import Found, Registry
 from fuzzshard.campaign.saved import known_of
 from fuzzshard.corpus.atomic import write_atomic
@@ -44,7 +44,6 @@ from fuzzshard.corpus.store import (
     CASE_FILE,
     FINDINGS_FOLDER,
     NODE_FILE,
-    SCRIPT_FILE,
     STATS_FILE,
 )
 from fuzzshard.errors import InvalidEntry, UsageError
@@ -531,8 +530,7 @@ def _read(file: Path, before: _Told | None) -> _Told:
 
 def is_done(entry: CorpusEntry) -> bool:
     """Whether ``entry`` is a finding that nobody works on any more."""
-    has_run = entry.notes.get(SCRIPT_FILE) != NOT_RUN
-    return entry.is_confirmed and not entry.unshrunk and has_run
+    return entry.is_confirmed and not is_in_work(entry)
 
 
 def _copy(folder: Path, target: Path) -> None:

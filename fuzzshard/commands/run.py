@@ -143,6 +143,9 @@ def run(
     as_json
         Print one JSON object for each event instead of the panel.
     """
+    from fuzzshard.world.processes import import_torch_meanwhile
+
+    import_torch_meanwhile()
     from fuzzshard.campaign.loop import run_campaign
     from fuzzshard.campaign.options import CampaignOptions
     from fuzzshard.report.html.page import report_writer

@@ -5,19 +5,25 @@ views are made from.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import socket
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 import psutil
 
-from fuzzshard.corpus.entry import Confirmation
-from fuzzshard.corpus.gather import load
-from fuzzshard.corpus.store import CASE_FILE, FINDINGS_FOLDER, INCONCLUSIVE_FOLDER
-from fuzzshard.errors import UsageError
+from fuzzshard.corpus.codec import read_entry
+from fuzzshard.corpus.entry import Confirmation, CorpusEntry
+from fuzzshard.corpus.store import (
+    CASE_FILE,
+    FINDINGS_FOLDER,
+    INCONCLUSIVE_FOLDER,
+    entry_files,
+)
+from fuzzshard.errors import InvalidEntry, UsageError
 from fuzzshard.events import (
     FindingConfirmed,
     FindingFlaky,
@@ -99,6 +105,8 @@ def read_node(directory: Path) -> Node:
             return node
     node = node_without_campaign(directory)
     if not node.sightings:
+        for broken in unreadable([node]):
+            raise broken
         raise UsageError(
             f"{directory} has neither a campaign nor a finding",
             "give a corpus, or the --corpus of a fuzzshard run",
@@ -108,7 +116,7 @@ def read_node(directory: Path) -> Node:
 
 def node_without_campaign(directory: Path) -> Node:
     """A corpus that was merged or committed: its entries, which no case of a journal showed."""
-    stored, _ = load([directory])
+    stored = [(file, entry) for file in entry_files([directory]) if (entry := entry_at(file))]
     return Node(
         path=directory,
         sessions=(),
@@ -116,19 +124,48 @@ def node_without_campaign(directory: Path) -> Node:
         first_seen={},
         sightings=tuple(
             Sighting(
-                item.entry.signature,
-                item.file.parent,
+                entry.signature,
+                file.parent,
                 at=0.0,
-                rate=item.entry.confirmed,
-                flaky=item.entry.status is Status.INCONCLUSIVE,
+                rate=entry.confirmed,
+                flaky=entry.status is Status.INCONCLUSIVE,
             )
-            for item in stored
-            if item.entry.signature and item.file.name == CASE_FILE
+            for file, entry in stored
+            if entry.signature and file.name == CASE_FILE
         ),
         confirmations=(),
         gpu_seconds=0.0,
         causes=Counter(),
     )
+
+
+def entry_at(file: Path) -> CorpusEntry | None:
+    """The entry in ``file``; None for one that was moved away, or changed by hand, meanwhile."""
+    try:
+        return _read(file, file.stat().st_mtime_ns)
+    except (InvalidEntry, OSError):
+        return None
+
+
+@functools.lru_cache(maxsize=2000)
+def _read(file: Path, _modified: int) -> CorpusEntry:
+    """Figures are written every few seconds, and entries change rarely."""
+    return read_entry(file)
+
+
+def unreadable(nodes: Iterable[Node]) -> list[InvalidEntry]:
+    """What is wrong with each entry of ``nodes`` that cannot be read."""
+    found = []
+    for node in nodes:
+        folder = node.path / FINDINGS_FOLDER if node.sessions else node.path
+        for file in entry_files([folder] if folder.exists() else ()):
+            try:
+                _read(file, file.stat().st_mtime_ns)
+            except InvalidEntry as error:
+                found.append(error)
+            except OSError:  # it is gone by now
+                pass
+    return found
 
 
 def node_of(directory: Path, history: History) -> Node:

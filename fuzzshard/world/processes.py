@@ -205,6 +205,7 @@ class ForkServer(Node):
 
     def close(self) -> None:
         """Ends the zygote and with it every rank."""
+        self.stop_importing()
         with self._lock:
             if self._control is not None:
                 self._control.close()
@@ -278,6 +279,19 @@ def _kill_group(leader: int) -> None:
 
 _server: ForkServer | None = None
 _server_lock = threading.Lock()
+
+
+def import_torch_meanwhile() -> None:
+    """Starts the fork server in a thread of its own, for a command that will want ranks.
+
+    What goes wrong is told to whoever asks for the first rank.
+    """
+
+    def start() -> None:
+        with contextlib.suppress(InfraError):
+            fork_server().import_torch()
+
+    threading.Thread(target=start, name="fuzzshard-fork-server", daemon=True).start()
 
 
 def fork_server() -> ForkServer:
