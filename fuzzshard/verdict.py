@@ -56,9 +56,10 @@ class Finding(
     """One broken rule.
 
     ``oracle`` names the rule, one of :data:`fuzzshard.parts.oracles.ORACLES`. ``engine`` breaks
-    it; other engines that have the same bits are in ``agrees_with``. ``op`` is the index into the schedule (-1: none), ``name`` the FQN or output
-    that differs. ``error`` and ``bound`` are absolute, in the tensor's unit; a bound of 0 means
-    bitwise equality was required. ``detail`` tells kinds of one oracle's findings apart.
+    it; other engines that have the same bits are in ``agrees_with``. ``op`` is the index into the
+    schedule (-1: none), ``name`` the FQN or output that differs. ``error`` and ``bound`` are
+    absolute, in the tensor's unit; a bound of 0 means bitwise equality was required. ``detail``
+    tells kinds of one oracle's findings apart.
     """
 
     oracle: str

@@ -25,6 +25,7 @@ entry.
 FLAKY_RUNS = 10
 """As many at least once one of them shows something else: a rate out of three says little."""
 
+
 class Stopped(Exception):
     """Raised by a runner in place of a verdict when whoever owns it wants no more runs."""
 

@@ -21,6 +21,7 @@ from fuzzshard.instruments import off_lines
 from fuzzshard.journal.history import SessionRow
 from fuzzshard.mending.mend import own_mends
 from fuzzshard.parts.oracle import Severity
+from fuzzshard.report.comparisons import HEADS, comparison_rows
 from fuzzshard.report.html.cards import card, finding_title
 from fuzzshard.report.html.plots import (
     NARROW,
@@ -115,6 +116,8 @@ def page(nodes: Sequence[Node]) -> str:
         unseen=[(finding, finding_title(finding)) for finding in unseen],
         choices=_choices([*findings, *unseen]),
         causes=[(cause, _title(cause), cases) for cause, cases in stats.causes.items()],
+        comparison_heads=HEADS,
+        comparison_rows=list(comparison_rows(stats.compared)),
         sessions=[
             (node, session, _ending(session)) for node in nodes for session in node.sessions
         ],
