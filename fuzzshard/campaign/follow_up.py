@@ -298,6 +298,6 @@ def _describe(finding: Finding) -> str:
     where = f" of {finding.name}" if finding.name else ""
     when = f" at op {finding.op}" if finding.op >= 0 else ""
     return (
-        f"{finding.engine}: {finding.oracle}{where}{when}: {finding.observed}, expected "
+        f"{finding.engines}: {finding.oracle}{where}{when}: {finding.observed}, expected "
         f"{finding.expected}"
     )

@@ -229,6 +229,8 @@ def reasons(entry: CorpusEntry, script: str | None, evidence: Evidence) -> Itera
     if evidence.peer:
         peer = engine_name(evidence.peer)
         yield f"{peer} agrees with plain training on the same model, data and schedule."
+    if first.doubt:
+        yield f"Before this is reported: {first.doubt}."
 
 
 def _rule(entry: CorpusEntry, first: Finding) -> str:

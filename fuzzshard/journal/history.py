@@ -167,6 +167,17 @@ class History:
             )
         }
 
+    def compared(self) -> list[tuple[str, str, int, int, int]]:
+        """Engine, rung, judged cases, and the tensors that were compared and skipped in them, of
+        all campaigns; nothing in the first journals, which did not keep that.
+        """
+        if not self.rows("SELECT name FROM sqlite_master WHERE name = 'compared'"):
+            return []
+        return self.rows(
+            "SELECT engine, rung, count(*), sum(tensors), sum(skipped) FROM compared "
+            "GROUP BY engine, rung"
+        )
+
     def case_runs(self, campaign: int) -> Iterator[CaseRun]:
         """Every case in the order in which they started; a million of them take a while."""
         names = dict(self.rows("SELECT id, name FROM feature"))

@@ -92,6 +92,18 @@ CREATE INDEX event_kind ON event(session, kind);
 """
 
 
+_LATER_TABLES = """
+CREATE TABLE IF NOT EXISTS compared (  -- each engine that a judged case was drawn with
+  case_run INTEGER NOT NULL REFERENCES case_run(id),
+  engine TEXT NOT NULL,
+  rung TEXT NOT NULL,              -- of the ladder; or why there is none
+  tensors INTEGER NOT NULL,        -- that were compared, on all ranks
+  skipped INTEGER NOT NULL         -- that differ, and may have any value there
+)
+"""
+"""Not in the first journals of this format: readers have to ask for it."""
+
+
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     """Opens the journal at ``path``; without ``read_only`` one is made where there is none.
 
@@ -114,6 +126,7 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
                             connection.execute(statement)
                         connection.execute(f"PRAGMA user_version = {FORMAT}")
                 with transaction(connection):
+                    connection.execute(_LATER_TABLES)
                     names = [(name,) for name in ALL_FEATURES]
                     connection.executemany(
                         "INSERT OR IGNORE INTO feature (name) VALUES (?)", names

@@ -55,7 +55,7 @@ def relation_findings(
         if not _is_allowed(case, trace.engine, d)
     ]
     bound = Bound(case, other) if rounds else None
-    return tensor_findings(trace.engine, due, "relation", bound, lambda _: trace.engine, rank)
+    return tensor_findings(trace.engine, due, "relation", bound, lambda _: (), rank)
 
 
 def _is_allowed(case: Case, engine: str, difference: Difference) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import socket
 import time
 from collections import Counter, defaultdict
@@ -32,6 +33,7 @@ from fuzzshard.events import (
 )
 from fuzzshard.journal.history import History, SessionRow
 from fuzzshard.journal.schema import JOURNAL_FILE
+from fuzzshard.report.comparisons import EngineRuns
 from fuzzshard.verdict import Status
 
 SILENT_SECONDS = 600.0
@@ -68,7 +70,7 @@ class Node:
     ``first_seen`` has the time of each feature ``(a,)`` and pair ``(a, b)``; times are in seconds
     during which the campaign ran. ``confirmations`` are the runs on fresh ranks of each finding as
     it was found. ``causes`` counts the cases that known bugs of torch caused, by the name of the
-    mend.
+    mend. ``compared`` says how engines were compared.
     """
 
     path: Path
@@ -79,6 +81,7 @@ class Node:
     confirmations: tuple[Confirmation, ...]
     gpu_seconds: float
     causes: Counter[str]
+    compared: tuple[EngineRuns, ...]
 
     @property
     def seconds(self) -> float:
@@ -136,6 +139,7 @@ def node_without_campaign(directory: Path) -> Node:
         confirmations=(),
         gpu_seconds=0.0,
         causes=Counter(),
+        compared=(),
     )
 
 
@@ -188,6 +192,7 @@ def node_of(directory: Path, history: History) -> Node:
         confirmations=confirmations,
         gpu_seconds=_gpu_seconds(history, sessions),
         causes=Counter(dict(history.rows(_CAUSES))),
+        compared=tuple(itertools.starmap(EngineRuns, history.compared())),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from fuzzshard.instruments import off_lines
+from fuzzshard.report.comparisons import comparison_lines
 from fuzzshard.report.lines import counts_text
 from fuzzshard.report.node import Node, is_running, unreadable
 from fuzzshard.report.seen_findings import SeenFinding, seen_findings
@@ -121,6 +122,9 @@ def _campaign_lines(stats: Stats) -> Iterator[str]:
         f"{clock(stats.seconds_since_new_feature)} since a new feature, "
         f"{clock(stats.seconds_since_new_pair)} since a new pair"
     )
+    if stats.compared:
+        yield "compared  shares of the runs of engines that were drawn"
+    yield from comparison_lines(stats.compared)
 
 
 def ending(node: Node) -> str:

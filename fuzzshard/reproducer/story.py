@@ -25,6 +25,8 @@ def story(
     else:
         run += "  (exits 1 while this is so)"
         text = f"{_what(aim, signature, finding)} Found with torch {torch_version}."
+        if finding is not None and finding.doubt:
+            text += f" In fuzzshard {finding.doubt}."
     wrapped = textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
     return "\n".join(f"# {line}" for line in [run, *wrapped])
 

@@ -118,8 +118,8 @@ class Experiment:
         engines = [name for name in self.traces if name != REFERENCE.name]
         reference = self.traces[REFERENCE.name]
         differing = {name: self.ladder.differences(name) for name in engines}
-        findings, rung = self.ladder.judge(differing)
-        findings += self.unexpected
+        judged = self.ladder.judge(differing)
+        findings = judged.findings + self.unexpected
         findings += uncorrupted(self.case, reference, self.mesh.rank)
         if self.case.observe != "losses":
             findings += self._findings_beside_tensors(engines, reference)
@@ -131,7 +131,8 @@ class Experiment:
             findings=tuple(filter(believed, findings)),
             notes=self.notes,
             refused=tuple(self.refused),
-            rung=rung,
+            rung=judged.rung,
+            compared=judged.compared,
             collectives={
                 n: ", ".join(map(str, t.collectives))
                 for n, t in self.traces.items()

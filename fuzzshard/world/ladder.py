@@ -6,7 +6,9 @@ What that takes beyond the traces is trained here: the same runs in higher preci
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -26,13 +28,13 @@ from fuzzshard.oracles.bound import (
     margin_of_last_bits,
 )
 from fuzzshard.oracles.compare import Difference, differences
-from fuzzshard.oracles.judge import tensor_findings, vote
+from fuzzshard.oracles.judge import agreement, tensor_findings
 from fuzzshard.oracles.overflow import first_overflow
 from fuzzshard.oracles.rungs import before_rounding_feeds_back, exact_until, first_step, loose_rung
 from fuzzshard.parts.engines import spec_of
-from fuzzshard.training.trace import Trace
+from fuzzshard.training.trace import Key, Trace
 from fuzzshard.training.trainer import Trainer
-from fuzzshard.verdict import Finding
+from fuzzshard.verdict import Compared, Finding
 
 Again = Callable[[Case, str, float], Trace | None]
 """Trains an engine, by its name, on another case, from parameters that differ by so much of
@@ -53,6 +55,16 @@ def runs_finer(case: Case) -> Case:
     return precise if is_valid(precise) else uniform(case, "float64")
 
 
+class Judgement(NamedTuple):
+    """What the ladder says of all engines on this rank: findings, the rung of the case, and how
+    each engine was compared.
+    """
+
+    findings: list[Finding]
+    rung: str
+    compared: dict[str, Compared]
+
+
 class Ladder:
     """Judges what the engines of a case did on this rank; ``traces`` holds what each one recorded
     so far.
@@ -67,18 +79,24 @@ class Ladder:
         self.mesh = mesh
         self.traces = traces
         self.again = again
+        self.excused: Counter[str] = Counter()
+        """By engine the tensors that differ in what its contract allows to differ by any value."""
         self._trained: dict[Case, Trace] = {}
 
     def differences(self, engine: str) -> list[Difference]:
         """What differs from the reference, of all that the case wants to be compared."""
-        return self._differences(engine, self.traces)
+        found = self._differing(engine, self.traces)
+        kept = self._not_allowed(engine, found)
+        self.excused[engine] = len(found) - len(kept)
+        return kept
 
-    def judge(self, differing: Differing) -> tuple[list[Finding], str]:
+    def judge(self, differing: Differing) -> Judgement:
         """Bitwise comparison came first; only a difference makes it worth finding out what is
         due.
         """
         if not self.anywhere(any(differing.values())):
-            return [], "bitwise"
+            rungs = dict.fromkeys(differing, "bitwise")
+            return Judgement([], "bitwise", self._compared(rungs))
         overflow = self._first_overflows(differing)
         exact = self._exact_until() if self.case.values == "dyadic" else 0
         strict: Differing = {name: [] for name in differing}
@@ -92,7 +110,23 @@ class Ladder:
         if self.anywhere(any(loose.values())):
             findings += self._loose_findings(loose, overflow)
         rung = "exact" if exact >= len(self.case.schedule) else loose_rung(self.case)
-        return findings, rung
+        rungs = {
+            name: loose_rung(self.case) if loose[name] else "exact" if strict[name] else "bitwise"
+            for name in differing
+        }
+        return Judgement(findings, rung, self._compared(rungs))
+
+    def _compared(self, rungs: Mapping[str, str]) -> dict[str, Compared]:
+        """How each engine was compared, by the rung that its differences took."""
+        reference = self.traces[Reference.name].tensors
+        compared = {}
+        for name, rung in rungs.items():
+            recorded = sum(
+                key in reference and self._wants(key) for key in self.traces[name].tensors
+            )
+            skipped = self.excused[name]
+            compared[name] = Compared(rung=rung, tensors=recorded - skipped, skipped=skipped)
+        return compared
 
     def _loose_findings(self, differing: Differing, overflow: Mapping[str, int]) -> list[Finding]:
         """What rounding does not explain: in the precision of the case, then in a finer one.
@@ -146,7 +180,9 @@ class Ladder:
                 if trace is not None:
                     traces[name] = trace
         still = {
-            name: _no_less_wrong(self._differences(name, traces), differing[name])
+            name: _no_less_wrong(
+                self._not_allowed(name, self._differing(name, traces)), differing[name]
+            )
             for name in traces
             if name != Reference.name
         }
@@ -194,19 +230,24 @@ class Ladder:
         Trainer(case, engine, trace).run()
         return trace
 
-    def _differences(self, engine: str, traces: Mapping[str, Trace]) -> list[Difference]:
+    def _differing(self, engine: str, traces: Mapping[str, Trace]) -> list[Difference]:
         found = differences(traces[Reference.name], traces[engine])
-        if self.case.observe == "losses":
-            found = [d for d in found if d.key.rule.is_loss]
+        return [d for d in found if self._wants(d.key)]
+
+    def _not_allowed(self, engine: str, found: list[Difference]) -> list[Difference]:
         return [d for d in found if not is_allowed(engine, self.case, d)]
+
+    def _wants(self, key: Key) -> bool:
+        """Whether the case wants it to be compared."""
+        return self.case.observe != "losses" or key.rule.is_loss
 
     def _findings(
         self, differing: Differing, rung: str, bound: Bound | None, traces: Mapping[str, Trace]
     ) -> list[Finding]:
         findings = []
         for name, found in differing.items():
-            culprit = vote(self.case, name, traces, differing)
-            findings += tensor_findings(name, found, rung, bound, culprit, self.mesh.rank)
+            agreeing = agreement(name, traces, differing)
+            findings += tensor_findings(name, found, rung, bound, agreeing, self.mesh.rank)
         return findings
 
     def _first_overflows(self, differing: Differing, *, finer: bool = False) -> dict[str, int]:

@@ -157,7 +157,7 @@ def _facts(seen: SeenFinding) -> Iterator[tuple[str, str]]:
 
 def _drawing(seen: SeenFinding, entry: CorpusEntry) -> Drawing:
     case = entry.case
-    marks = {f.op: f"{f.oracle} of {f.engine}" for f in reversed(entry.findings) if f.op >= 0}
+    marks = {f.op: f"{f.oracle} of {f.engines}" for f in reversed(entry.findings) if f.op >= 0}
     statements = program(case)
     return Drawing(
         forward=draw_forward(case, {f.name for f in entry.findings if f.name}),

@@ -21,6 +21,7 @@ from fuzzshard.instruments import off_lines
 from fuzzshard.journal.history import SessionRow
 from fuzzshard.mending.mend import own_mends
 from fuzzshard.parts.oracle import Severity
+from fuzzshard.report.comparisons import HEADS, comparison_rows
 from fuzzshard.report.html.cards import by_cause, cards, finding_title
 from fuzzshard.report.html.plots import (
     NARROW,
@@ -123,6 +124,8 @@ def page(nodes: Sequence[Node]) -> str:
         num_unseen=counted(len(unseen), "known finding"),
         choices=_choices([*findings, *unseen]),
         causes=[(cause, _title(cause), cases) for cause, cases in stats.causes.items()],
+        comparison_heads=HEADS,
+        comparison_rows=list(comparison_rows(stats.compared)),
         sessions=[
             (node, session, _ending(session)) for node in nodes for session in node.sessions
         ],
