@@ -8,12 +8,13 @@ import dataclasses
 import socket
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 import psutil
 
+from fuzzshard.corpus.distinct import Stored
 from fuzzshard.corpus.entry import Confirmation
 from fuzzshard.corpus.gather import load
 from fuzzshard.corpus.store import CASE_FILE, FINDINGS_FOLDER, INCONCLUSIVE_FOLDER
@@ -62,7 +63,7 @@ class Node:
     ``first_seen`` has the time of each feature ``(a,)`` and pair ``(a, b)``; times are in seconds
     during which the campaign ran. ``confirmations`` are the runs on fresh ranks of each finding as
     it was found. ``causes`` counts the cases that known bugs of torch caused, by the name of the
-    mend.
+    mend. No links under ``shared`` are followed, a folder that others write to as well.
     """
 
     path: Path
@@ -73,6 +74,7 @@ class Node:
     confirmations: tuple[Confirmation, ...]
     gpu_seconds: float
     causes: Counter[str]
+    shared: Path | None = None
 
     @property
     def seconds(self) -> float:
@@ -108,9 +110,16 @@ def read_node(directory: Path) -> Node:
 
 def node_without_campaign(directory: Path) -> Node:
     """A corpus that was merged or committed: its entries, which no case of a journal showed."""
-    stored, _ = load([directory])
+    return node_of_entries(directory, load([directory])[0])
+
+
+def node_of_entries(
+    directory: Path, stored: Iterable[Stored], *, shared: Path | None = None
+) -> Node:
+    """A ``directory`` with these entries, which no case of a journal showed."""
     return Node(
         path=directory,
+        shared=shared,
         sessions=(),
         verdicts=Counter(),
         first_seen={},

@@ -141,7 +141,7 @@ def _grouped(nodes: Iterable[Node]) -> Iterator[SeenFinding]:
     for node in nodes:
         for sighting in node.sightings:
             file = sighting.folder / CASE_FILE
-            if (entry := _entry(file)) is None:
+            if (entry := _entry(file, node.shared)) is None:
                 yield SeenFinding((sighting,))
             else:
                 by_file[file] = sighting
@@ -158,20 +158,22 @@ def unseen_findings(nodes: Sequence[Node]) -> list[SeenFinding]:
         SeenFinding((Sighting(entry.signature, file.parent, at=0.0),), file, entry)
         for node in nodes
         for file in sorted(node.path.glob(f"{FINDINGS_FOLDER}/*/{CASE_FILE}"))
-        if file.parent not in seen and (entry := _entry(file)) is not None and entry.signature
+        if file.parent not in seen
+        and (entry := _entry(file, node.shared)) is not None
+        and entry.signature
     ]
     return sorted(unseen, key=lambda f: (severity_rank(f.severity), f.cause, f.folder))
 
 
-def _entry(file: Path) -> CorpusEntry | None:
+def _entry(file: Path, shared: Path | None) -> CorpusEntry | None:
     """The entry in ``file``; None for one that was moved away, or changed by hand, meanwhile."""
     try:
-        return _read(file, file.stat().st_mtime_ns)
+        return _read(file, shared, file.stat().st_mtime_ns)
     except (InvalidEntry, OSError):
         return None
 
 
 @functools.lru_cache(maxsize=1000)
-def _read(file: Path, _modified: int) -> CorpusEntry:
+def _read(file: Path, shared: Path | None, _modified: int) -> CorpusEntry:
     """Figures are written every few seconds, and entries change rarely."""
-    return read_entry(file)
+    return read_entry(file, below=shared)

@@ -343,11 +343,11 @@ def test_what_could_not_be_told_once_is_told_later(tmp_path, exchange, monkeypat
 
     write, failed = module.write_atomic, []
 
-    def fails_once(path: Path, data: bytes) -> None:
+    def fails_once(path: Path, data: bytes, **where: Path) -> None:
         if path.name == CASE_FILE and b'"unshrunk":true' not in data and not failed:
             failed.append(path)
             raise InfraError(f"cannot write {path}: no space", "free some space")
-        write(path, data)
+        write(path, data, **where)
 
     monkeypatch.setattr(module, "write_atomic", fails_once)
 
