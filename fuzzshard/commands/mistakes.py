@@ -16,7 +16,6 @@ from cyclopts.exceptions import (
 )
 
 from fuzzshard.errors import did_you_mean
-from fuzzshard.parts.engines import ENGINES, meant_by
 
 _KINDS: dict[object, str] = {int: "a whole number", float: "a number", bool: "true or false"}
 
@@ -57,6 +56,8 @@ def _what(error: CycloptsError) -> str:
             name += f" from {token.source}" if token.source not in ("", "cli") else ""
             if error.msg is not None:
                 return f"{name}: {error.msg}"
+            from fuzzshard.parts.engines import ENGINES, meant_by
+
             if get_args(error.target_type) == tuple(ENGINES):
                 meant = did_you_mean(meant_by(token.value))
                 return f'{name} takes {", ".join(ENGINES)}, not "{token.value}"{meant}'

@@ -18,6 +18,7 @@ from fuzzshard.case.validate import validate
 from fuzzshard.corpus.entry import FORMAT, CorpusEntry, bare_entry, new_lifecycle
 from fuzzshard.corpus.expectation import with_versions
 from fuzzshard.corpus.lifecycle import release
+from fuzzshard.corpus.reading import read_regular
 from fuzzshard.errors import FuzzshardError, InvalidEntry
 
 
@@ -128,10 +129,12 @@ def decode_entry(data: bytes, path: Path) -> CorpusEntry:
     return entry
 
 
-def read_entry(path: Path) -> CorpusEntry:
-    """The entry in the file ``path``; raises :class:`InvalidEntry`."""
+def read_entry(path: Path, *, below: Path | None = None) -> CorpusEntry:
+    """The entry in the file ``path``, without following links under ``below``; raises
+    :class:`InvalidEntry`.
+    """
     try:
-        data = path.read_bytes()
+        data = read_regular(path, below=below)
     except OSError as error:
         raise InvalidEntry(
             f"cannot read {path}: {error.strerror}", "check the path and its permissions"

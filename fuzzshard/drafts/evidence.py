@@ -11,7 +11,6 @@ import itertools
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from fuzzshard.mending.mend import Mend, own_mends
 from fuzzshard.reproducer.check import check
 from fuzzshard.reproducer.shown import Shown
 from fuzzshard.runner import Runner
+from fuzzshard.temporary import TemporaryFolder
 from fuzzshard.verdict import Finding, Status, Verdict
 
 ENVIRONMENT_SECONDS = 120.0
@@ -107,13 +107,13 @@ def run_script(
 ) -> ScriptRuns:
     """Runs the script on fresh ranks, as its reader will."""
     outputs = []
-    with tempfile.TemporaryDirectory(prefix="fuzzshard-report-") as folder:
-        script = Path(folder) / "repro.py"
+    with TemporaryFolder() as folder:
+        script = folder / "repro.py"
         script.write_text(text)
         for _ in range(runs):
             result = check(script, entry.case.mesh.size, preload=preload)
             if shown_by(result, entry) is Shown.YES:
-                outputs.append(readable(result.output, folder))
+                outputs.append(readable(result.output, str(folder)))
     return ScriptRuns(runs, len(outputs), next(iter(outputs), ""))
 
 
@@ -121,11 +121,11 @@ def run_example(mend: Mend, *, preload: tuple[Path, ...] = ()) -> ScriptRuns:
     """Runs the example of ``mend`` once, if it has one: it fails while the bug is there."""
     if not mend.example:
         return ScriptRuns()
-    with tempfile.TemporaryDirectory(prefix="fuzzshard-report-") as folder:
-        script = Path(folder) / "example.py"
+    with TemporaryFolder() as folder:
+        script = folder / "example.py"
         script.write_text(mend.example)
         result = check(script, mend.example_ranks, preload=preload)
-    return ScriptRuns(1, int(result.fails), readable(result.output, folder))
+    return ScriptRuns(1, int(result.fails), readable(result.output, str(folder)))
 
 
 def readable(output: str, folder: str) -> str:
@@ -199,8 +199,8 @@ def right_changes(
     be.
     """
     right: list[str] = []
-    with tempfile.TemporaryDirectory(prefix="fuzzshard-report-") as folder:
-        target = Path(folder) / "repro.py"
+    with TemporaryFolder() as folder:
+        target = folder / "repro.py"
         for change in as_code(entry, script):
             target.write_text(change.script)
             if not run or not check(target, entry.case.mesh.size, preload=preload).fails:

@@ -17,6 +17,7 @@ import msgspec
 import psutil
 
 from fuzzshard.corpus.codec import read_entry
+from fuzzshard.corpus.distinct import Stored
 from fuzzshard.corpus.entry import Confirmation, CorpusEntry
 from fuzzshard.corpus.store import (
     CASE_FILE,
@@ -70,7 +71,8 @@ class Node:
     ``first_seen`` has the time of each feature ``(a,)`` and pair ``(a, b)``; times are in seconds
     during which the campaign ran. ``confirmations`` are the runs on fresh ranks of each finding as
     it was found. ``causes`` counts the cases that known bugs of torch caused, by the name of the
-    mend. ``compared`` says how engines were compared.
+    mend. ``compared`` says how engines were compared. No links under ``shared`` are followed, a
+    folder that others write to as well.
     """
 
     path: Path
@@ -82,6 +84,7 @@ class Node:
     gpu_seconds: float
     causes: Counter[str]
     compared: tuple[EngineRuns, ...]
+    shared: Path | None = None
 
     @property
     def seconds(self) -> float:
@@ -119,22 +122,30 @@ def read_node(directory: Path) -> Node:
 
 def node_without_campaign(directory: Path) -> Node:
     """A corpus that was merged or committed: its entries, which no case of a journal showed."""
-    stored = [(file, entry) for file in entry_files([directory]) if (entry := entry_at(file))]
+    files = entry_files([directory])
+    return node_of_entries(directory, (Stored(f, e) for f in files if (e := entry_at(f))))
+
+
+def node_of_entries(
+    directory: Path, stored: Iterable[Stored], *, shared: Path | None = None
+) -> Node:
+    """A ``directory`` with these entries, which no case of a journal showed."""
     return Node(
         path=directory,
+        shared=shared,
         sessions=(),
         verdicts=Counter(),
         first_seen={},
         sightings=tuple(
             Sighting(
-                entry.signature,
-                file.parent,
+                item.entry.signature,
+                item.file.parent,
                 at=0.0,
-                rate=entry.confirmed,
-                flaky=entry.status is Status.INCONCLUSIVE,
+                rate=item.entry.confirmed,
+                flaky=item.entry.status is Status.INCONCLUSIVE,
             )
-            for file, entry in stored
-            if entry.signature and file.name == CASE_FILE
+            for item in stored
+            if item.entry.signature and item.file.name == CASE_FILE
         ),
         confirmations=(),
         gpu_seconds=0.0,
@@ -143,18 +154,18 @@ def node_without_campaign(directory: Path) -> Node:
     )
 
 
-def entry_at(file: Path) -> CorpusEntry | None:
+def entry_at(file: Path, shared: Path | None = None) -> CorpusEntry | None:
     """The entry in ``file``; None for one that was moved away, or changed by hand, meanwhile."""
     try:
-        return _read(file, file.stat().st_mtime_ns)
+        return _read(file, shared, file.stat().st_mtime_ns)
     except (InvalidEntry, OSError):
         return None
 
 
 @functools.lru_cache(maxsize=2000)
-def _read(file: Path, _modified: int) -> CorpusEntry:
+def _read(file: Path, shared: Path | None, _modified: int) -> CorpusEntry:
     """Figures are written every few seconds, and entries change rarely."""
-    return read_entry(file)
+    return read_entry(file, below=shared)
 
 
 def unreadable(nodes: Iterable[Node]) -> list[InvalidEntry]:
@@ -164,7 +175,7 @@ def unreadable(nodes: Iterable[Node]) -> list[InvalidEntry]:
         folder = node.path / FINDINGS_FOLDER if node.sessions else node.path
         for file in entry_files([folder] if folder.exists() else ()):
             try:
-                _read(file, file.stat().st_mtime_ns)
+                _read(file, node.shared, file.stat().st_mtime_ns)
             except InvalidEntry as error:
                 found.append(error)
             except OSError:  # it is gone by now

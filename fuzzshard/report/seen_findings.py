@@ -138,7 +138,7 @@ def _grouped(nodes: Iterable[Node]) -> Iterator[SeenFinding]:
     for node in nodes:
         for sighting in node.sightings:
             file = sighting.folder / CASE_FILE
-            if (entry := entry_at(file)) is None:
+            if (entry := entry_at(file, node.shared)) is None:
                 yield SeenFinding((sighting,))
             else:
                 by_file[file] = sighting
@@ -155,6 +155,8 @@ def unseen_findings(nodes: Sequence[Node]) -> list[SeenFinding]:
         SeenFinding((Sighting(entry.signature, file.parent, at=0.0),), file, entry)
         for node in nodes
         for file in sorted(node.path.glob(f"{FINDINGS_FOLDER}/*/{CASE_FILE}"))
-        if file.parent not in seen and (entry := entry_at(file)) is not None and entry.signature
+        if file.parent not in seen
+        and (entry := entry_at(file, node.shared)) is not None
+        and entry.signature
     ]
     return sorted(unseen, key=lambda f: (severity_rank(f.severity), f.cause, f.folder))

@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -22,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 from fuzzshard.errors import InfraError
+from fuzzshard.temporary import TemporaryFolder, remove_abandoned
 from fuzzshard.world.activity import DEAD, STOPPED, Threads, activity, descendants, state_of
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.zygote import Fork, Reap, Reply
@@ -125,7 +125,8 @@ class ForkServer(Node):
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._logs = tempfile.TemporaryDirectory(prefix="fuzzshard-", ignore_cleanup_errors=True)
+        remove_abandoned()
+        self._logs = TemporaryFolder()
         self._count = 0
         self._leaders: set[int] = set()
         self._printed: dict[int, Path] = {}
@@ -152,7 +153,7 @@ class ForkServer(Node):
         """Forks a rank that has these channels, which the caller closes; its pid."""
         with self._lock:
             self._count += 1
-            path = Path(self._logs.name) / f"{self._count}-rank{rank}.log"
+            path = self._logs.path / f"{self._count}-rank{rank}.log"
             log = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o600)
             try:
                 fds = [channel.fileno(), log, side.fileno()]
@@ -213,7 +214,7 @@ class ForkServer(Node):
                 self._process.kill()
                 self._process.wait()
             self._process = self._control = None
-        self._logs.cleanup()
+        self._logs.remove()
 
     def stop_importing(self) -> None:
         """Kills a server that still imports torch; whoever waits for it gets an InfraError.

@@ -172,10 +172,10 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
 def test_an_entry_whose_writing_was_cut_short_is_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(_self: Path, _target: Path) -> None:
+    def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Path, "replace", killed)
+    monkeypatch.setattr("fuzzshard.corpus.atomic.os.replace", killed)
     with pytest.raises(KeyboardInterrupt):
         save_unshrunk(tmp_path, ENTRY, "")
     assert entry_files([tmp_path]) == []

@@ -63,7 +63,7 @@ def held(world: World, spares: Spares) -> tuple[int, int, int]:
     return (
         psutil.Process().num_fds(),
         threading.active_count(),
-        len(os.listdir(fork_server()._logs.name)),
+        len(os.listdir(fork_server()._logs.path)),
     )
 
 
