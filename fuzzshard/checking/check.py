@@ -112,9 +112,15 @@ def _report(training: Training, outcome: Outcome, seconds: float) -> TrainingRep
         if failure.phase == "subject":
             raise UsageError(failure.message.partition(": ")[2], "see fuzzshard check --help")
     for failure in failures:
-        if failure.phase in ("judge", "setup") or failure.machine:
+        if failure.machine or failure.phase == "setup":
             raise InfraError(
                 failure.machine or failure.message, "this says nothing about the model"
+            )
+        if failure.phase == "judge":
+            raise InfraError(
+                f"an error of fuzzshard's own{f', {failure.engine}' if failure.engine else ''}: "
+                f"{failure.message}, {raised_in(failure.traceback)}",
+                "this says nothing about the model; please report it with this line",
             )
     if (found := _trouble(outcome, failures)) is not None:
         place, message = found

@@ -26,7 +26,7 @@ from fuzzshard.subject.compare import (
     perturbed_bound,
 )
 from fuzzshard.subject.dropout import draws_by_dtype
-from fuzzshard.subject.functions import SubjectError, blaming, load
+from fuzzshard.subject.functions import SubjectError, blaming, call, load
 from fuzzshard.subject.likeness import (
     Pair,
     Seen,
@@ -111,7 +111,7 @@ class Check:
             return self._checked(comparison, structural)
         if self._everywhere(comparison.is_bitwise):
             return self._checked(comparison)
-        coarsest = max(plain.dtypes | parallel.dtypes, key=lambda dtype: torch.finfo(dtype).eps)
+        coarsest = max(plain.coarsest, parallel.coarsest, key=lambda t: torch.finfo(t).eps)
         comparison = self._compare_within_rounding(plain, parallel, coarsest)
         if self._draws_differ(plain, parallel) and not self._everywhere(comparison.first is None):
             self.limits.append(
@@ -254,7 +254,7 @@ class Check:
                     ) from error
                 raise
             return wrapped
-        module = self.functions["parallelize"](model, self.mesh)
+        module = call(self.functions["parallelize"], model, self.mesh)
         module = model if module is None else module
         if not isinstance(module, nn.Module):
             raise SubjectError(
@@ -292,14 +292,14 @@ class Check:
     def _take_values(self, module: nn.Module, plain: nn.Module) -> None:
         """Load the values of the plain model, which was built on the meta device too."""
         if on_meta(module):
-            module.to_empty(device=self.device)
+            call(module.to_empty, device=self.device)
         else:
             self.limits.append(
                 "build gives no values, so those that parallelize gives are replaced and not "
                 "compared"
             )
         options = StateDictOptions(full_state_dict=True)
-        set_model_state_dict(module, plain.state_dict(), options=options)
+        call(set_model_state_dict, module, plain.state_dict(), options=options)
 
     def _skip_what_is_not_due(self, plain: Record) -> None:
         buffers = plain.of("buffers")

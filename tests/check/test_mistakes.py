@@ -44,6 +44,7 @@ FOUND = {
     "frozen_by_name": Found("gradients", "head.weight", "no gradient"),
     "gradients_broadcast": Found("gradients", FIRST, "rank 0's value on all ranks"),
     "mean_of_means": Found("gradients", FIRST, "a mean of the ranks' means"),
+    "no_module_called": Found("gradients", "0.weight", OWN),
     "no_sync_left_on": Found("gradients", FIRST, OWN),
     "nothing_loaded": Found("parameters", FIRST, step=-1),
     "optimizer_too_early": Found("parameters", FIRST, "never updated"),

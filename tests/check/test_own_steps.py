@@ -1,0 +1,29 @@
+"""Training steps of one's own call the model as they like: right ones raise no alarm."""
+
+from __future__ import annotations
+
+import pytest
+from user_models import Checked, model
+
+RIGHT = {
+    "evaluated": ("fsdp", "build"),
+    "twice": ("fsdp", "build"),
+    "contrasted": ("ddp", "build"),
+    "in_pieces": ("fsdp", "build"),
+    "head_alone": ("fsdp", "build_frozen"),
+    "accumulated": ("fsdp", "build"),
+    "with_teacher": ("ddp", "build"),
+    "augmented": ("ddp", "build"),
+    "all_at_once": ("ddp", "build_without_dropout"),
+}
+
+
+@pytest.mark.parametrize("step", RIGHT)
+def test_a_step_that_is_right_is_equal(step: str, checked: Checked):
+    parallelize, build = RIGHT[step]
+    subject = model("steps", train_step=step, parallelize=parallelize, build=build)
+    report = checked(subject, microbatches=2)
+    report.require("rounding")
+    compared = {row.kind: row.compared for row in report.trainings[0].rows}
+    assert bool(compared["outputs"]) == (step != "all_at_once")
+    assert compared["gradients"]
