@@ -35,12 +35,25 @@ class Place:
 
 @dataclasses.dataclass
 class Record:
-    """Tensors by where they were seen, and the dtypes that modules computed in."""
+    """Tensors by where they were seen, and the dtypes that modules computed in.
+
+    ``num_updates`` counts those of each step, ``num_batches`` the batches that it trains on.
+    ``frozen`` are the parameters that take no gradient. ``stale_optimizer`` says that the
+    optimizer had none of the parameters.
+    ``draws`` says whether a forward drew random numbers, ``mixes`` whether one was of no single
+    batch; ``seeds`` are those that the user's code set meanwhile.
+    """
 
     tensors: dict[Place, torch.Tensor | None] = dataclasses.field(default_factory=dict)
     dtypes: set[torch.dtype] = dataclasses.field(default_factory=set)
     aliases: frozenset[frozenset[str]] = frozenset()
     num_updates: list[int] = dataclasses.field(default_factory=list)
+    num_batches: list[int] = dataclasses.field(default_factory=list)
+    frozen: set[str] = dataclasses.field(default_factory=set)
+    stale_optimizer: bool = False
+    draws: bool = False
+    mixes: bool = False
+    seeds: list[int] = dataclasses.field(default_factory=list)
 
     def add(self, step: int, kind: Kind, tensors: Named, microbatch: int = -1) -> None:
         """Keep ``tensors`` as they are now."""
@@ -161,9 +174,6 @@ class Forwards:
     batch: those that train are kept, others, of an evaluation say, only of a batch that has none.
     What is computed again in a backward is no forward. ``inside`` is the module that runs, with
     its hooks; after it the module that holds it.
-
-    ``draws`` says whether a forward drew random numbers, ``mixes`` whether one was of no single
-    batch; ``seeds`` are those that the user's code set meanwhile.
     """
 
     def __init__(
@@ -179,9 +189,6 @@ class Forwards:
         self.device = device
         self.step = 0
         self.inside = ""
-        self.draws = False
-        self.mixes = False
-        self.seeds: list[int] = []
         self._calls: list[_Call] = []
         self._outermost: nn.Module | None = None
         self._seen: list[tuple[str, int, torch.Tensor]] = []
@@ -211,9 +218,12 @@ class Forwards:
     def end_step(self) -> None:
         """Keep what forwards of this step gave: each module's by how often the batch called it."""
         counts: Counter[tuple[int, str, int]] = Counter()
+        kept = [call for call in self._calls if self._is_kept(call)]
+        self.record.num_batches.append(len({call.batch for call in kept}))
         for call in self._calls:
             self.record.dtypes.update(tensor.dtype for _, _, tensor in call.outputs)
-            for name, index, tensor in call.outputs if self._is_kept(call) else ():
+        for call in kept:
+            for name, index, tensor in call.outputs:
                 counts[call.batch, name, index] += 1
                 calls = counts[call.batch, name, index]
                 label = name + (f" (call {calls})" if calls > 1 else "")
@@ -260,10 +270,10 @@ class Forwards:
         if self._outermost is not None or recomputes:
             return
         if torch.initial_seed() != self._last_seed:
-            self.seeds.append(torch.initial_seed())
+            self.record.seeds.append(torch.initial_seed())
         call = _Call(name, self._batch_of(inputs), torch.is_grad_enabled(), module.training)
         again = self._calls.count(call)
-        self.mixes |= call.batch < 0
+        self.record.mixes |= call.batch < 0
         self._calls.append(call)
         self._outermost, self._seen, self._was_called = module, call.outputs, True
         self._set_seed(call.batch, 7_919 * again + zlib.crc32(name.encode()))
@@ -273,7 +283,7 @@ class Forwards:
     def _end(self, module: nn.Module) -> None:
         if self._outermost is module:
             self._outermost = None
-            self.draws |= not torch.equal(self._state, self._random_state())
+            self.record.draws |= not torch.equal(self._state, self._random_state())
 
     def _batch_of(self, inputs: Any) -> int:
         owners = (self._owners.get(storage, set()) for storage in _storages(inputs))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_map
 
 from fuzzshard.engines.registry import ENGINES
@@ -94,9 +96,10 @@ class Trainer:
         noise: Noise | None = None,
         alone: bool = False,
         drops_out: bool = True,
+        weighs: bool = False,
     ) -> None:
-        """``alone`` trains the plain model on the data of this rank only; ``drops_out`` is False
-        to train without dropout.
+        """``alone`` trains the plain model on the data of this rank only, in the mean that
+        ``loss_weight`` says if it ``weighs``; ``drops_out`` is False to train without dropout.
         """
         self.functions = functions
         self.training = training
@@ -106,6 +109,7 @@ class Trainer:
         self.noise = noise
         self.alone = alone
         self.drops_out = drops_out
+        self.weighs = weighs
         self.forwards: Forwards | None = None
         self.where = ""
 
@@ -256,6 +260,7 @@ class Side:
             parameters = self.parameters()
             self.record.add(step, "parameters", {**parameters})
             self.record.aliases = aliases(parameters)
+            self.record.frozen |= {n for n, p in parameters.items() if not p.requires_grad}
         self.record.add(step, "buffers", {**self.buffers()})
 
     def note_gradients(self, step: int) -> None:
@@ -264,7 +269,7 @@ class Side:
             gradients = {name: p.grad for name, p in self.parameters().items() if p.requires_grad}
             here = sorted(name for name, gradient in gradients.items() if gradient is not None)
             everywhere: list[list[str]] = [[] for _ in range(dist.get_world_size())]
-            dist.all_gather_object(everywhere, here)
+            dist.all_gather_object(everywhere, here, group=_own_group())
             common = set.intersection(*map(set, everywhere))
             for name, gradient in gradients.items():
                 if isinstance(gradient, DTensor) and name not in common:
@@ -283,14 +288,21 @@ class Side:
         )
         trainer.forwards = forwards
         optimizer = trainer.optimizer(self.module)
-        handle = optimizer.register_step_pre_hook(lambda *_: self._before_update(forwards.step))
+        self.record.stale_optimizer = self._is_stale(optimizer)
+        handles = [
+            optimizer.register_step_pre_hook(lambda *_: self._before_update(forwards.step)),
+            register_optimizer_step_pre_hook(
+                lambda other, *_: self._note_update(other, optimizer)
+            ),
+        ]
         with contextlib.nullcontext() if trainer.drops_out else without_dropout():
             for step in range(training.steps):
                 self.record.num_updates.append(0)
                 self._step(step, forwards, optimizer)
                 forwards.end_step()
                 self.note_state(step)
-        handle.remove()
+        for handle in handles:
+            handle.remove()
         trainer.where = "after training, state dict"
         state = call(self.module.state_dict) if self.is_plain else self._whole_state()
         self.record.add(
@@ -301,6 +313,17 @@ class Side:
 
     def _module_name(self, name: str) -> str:
         return self._module_names.of(name) if self._module_names else name
+
+    def _is_stale(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether an optimizer has no parameter that the model has, but what it had before."""
+        there = {id(parameter) for parameter in self.module.parameters()}
+        groups = (group["params"] for group in optimizer.param_groups)
+        return not any(id(parameter) in there for group in groups for parameter in group)
+
+    def _note_update(self, optimizer: torch.optim.Optimizer, given: torch.optim.Optimizer) -> None:
+        """Note that an optimizer makes a step, which may be another one than is given."""
+        if optimizer is not given:
+            self.record.stale_optimizer |= self._is_stale(optimizer)
 
     def _before_update(self, step: int) -> None:
         self.record.num_updates[-1] += 1
@@ -339,8 +362,12 @@ class Side:
             trainer.where = f"step {step}, train_step"
             with self._blaming("train_step, on the plain model,"):
                 call(trainer.functions["train_step"], self.module, optimizer, batches)
-            if not self.record.num_updates[-1]:
-                raise SubjectError("train_step", "did not call optimizer.step()")
+            if self.is_plain and not self.record.num_updates[-1]:
+                raise SubjectError(
+                    "train_step",
+                    "did not call step() of the optimizer that it is given; if you make one of "
+                    "your own, return it from a function for --optimizer",
+                )
             return
         batches = forwards.begin_step(step, self._batches(step, [data.rank]))
         if training.variation.evaluates:
@@ -382,13 +409,16 @@ class Side:
 
         Those of the plain model sum up to 1 over all ranks; an engine takes the mean over ranks.
         """
-        if not self.is_plain or self.trainer.alone:
+        trainer = self.trainer
+        if not self.is_plain or (trainer.alone and not trainer.weighs):
             return [1 / len(batches)] * len(batches)
-        weights = [self.trainer.weight(batch) for batch in batches]
+        weights = [trainer.weight(batch) for batch in batches]
+        if trainer.alone:
+            return [weight / sum(weights) for weight in weights]
         total = torch.tensor(sum(weights), dtype=torch.float64)
-        total = total.to(self.trainer.device)
+        total = total.to(trainer.device)
         dist.all_reduce(total)
-        total /= self.trainer.data.copies
+        total /= trainer.data.copies
         return [weight / total.item() for weight in weights]
 
     def _blaming(self, what: str) -> contextlib.AbstractContextManager[None]:
@@ -398,6 +428,18 @@ class Side:
     def _whole_state(self) -> dict[str, Any]:
         options = StateDictOptions(full_state_dict=True)
         return call(get_model_state_dict, self.module, options=options)
+
+
+@functools.cache
+def _own_group() -> dist.ProcessGroup:
+    """A group in which all ranks meet before an update.
+
+    Where another rank is still in a collective of the user's, this one waits: in the same group
+    the two would take each other's data.
+    """
+    group = dist.new_group(backend="gloo")
+    assert isinstance(group, dist.ProcessGroup)
+    return group
 
 
 def outputs_of(model: nn.Module, batch: Any) -> Any:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
+from types import SimpleNamespace
 
 import pytest
 from command_line import fuzzshard
@@ -11,10 +14,16 @@ from user_models import mistake, model, words_of
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING
 
 
-def test_equal_trainings_are_objects_of_json(capsys: pytest.CaptureFixture[str]):
+def test_equal_trainings_are_objects_of_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    long_ago = SimpleNamespace(monotonic=lambda: time.monotonic() - 1000)
+    monkeypatch.setattr(sys.modules["fuzzshard.commands.check"], "time", long_ago)
     assert fuzzshard("check", *words_of(model("mlp")), "--json") == EXIT_CLEAN
     reports = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [report["training"]["engine"] for report in reports] == ["fully_shard", "ddp"]
+    first, second = (report["seconds"] for report in reports)
+    assert first > 1000 > second  # since the command began
     assert all(report["outcome"] == "equal" for report in reports)
     assert {row["reached"] for report in reports for row in report["rows"]} == {"bitwise"}
 

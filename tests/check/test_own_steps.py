@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from script_ranks import ForkedRanks
 from user_models import Checked, model
+
+from fuzzshard.checking.report import TrainingReport
+from fuzzshard.checking.script import script
+from fuzzshard.subject.subject import MeshShape, Training
 
 RIGHT = {
     "evaluated": ("fsdp", "build"),
@@ -27,3 +32,12 @@ def test_a_step_that_is_right_is_equal(step: str, checked: Checked):
     compared = {row.kind: row.compared for row in report.trainings[0].rows}
     assert bool(compared["outputs"]) == (step != "all_at_once")
     assert compared["gradients"]
+
+
+@pytest.mark.parametrize("step", ["twice", "evaluated"])
+def test_a_script_runs_it_as_a_check_does(step: str, run_script: ForkedRanks):
+    subject = model("steps", train_step=step, parallelize="ddp")
+    training = Training(mesh=MeshShape({"dp_shard": 2}), microbatches=2)
+    report = TrainingReport(training=training, outcome="different")
+    result = run_script(script(subject, report, ()), 2)
+    assert not result.fails, result.output
