@@ -190,7 +190,7 @@ class Forwards:
         self.step = 0
         self.inside = ""
         self._calls: list[_Call] = []
-        self._outermost: nn.Module | None = None
+        self._outermost = 0
         self._seen: list[tuple[str, int, torch.Tensor]] = []
         self._taken: list[int] = []
         self._was_called = False
@@ -243,8 +243,10 @@ class Forwards:
     ) -> tuple[Callable[..., None], Callable[..., None]]:
         """The hooks before and after a module; what is below the root may be compiled.
 
-        A copy of a module has these hooks, too, and is not watched.
+        A copy of a module has these hooks, too, and is not watched. Dynamo follows no module into
+        an attribute, so that the outermost one is known by its id.
         """
+        own = id(watched)
 
         def enter(module: nn.Module, arguments: Any, keywords: Any) -> None:
             if module is watched:
@@ -253,21 +255,20 @@ class Forwards:
                     self._begin(module, name, (arguments, keywords))
 
         def leave(module: nn.Module, _arguments: Any, output: Any) -> None:
-            if module is watched and self._outermost is not None:
+            if module is watched and self._outermost:
                 self.inside = module_of(name)
-                is_whole = self._outermost is module and not name
-                if name or is_whole:
+                if name or self._outermost == own:
                     for index, tensor in enumerate(floats(output)):
                         self._seen.append((name or "output", index, tensor.detach().clone()))
                 if is_root or not torch.compiler.is_compiling():
-                    self._end(module)
+                    self._end(own)
 
         return enter, leave
 
     @_uncompiled
     def _begin(self, module: nn.Module, name: str, inputs: Any) -> None:
         recomputes = torch._C._current_graph_task_id() != -1
-        if self._outermost is not None or recomputes:
+        if self._outermost or recomputes:
             return
         if torch.initial_seed() != self._last_seed:
             self.record.seeds.append(torch.initial_seed())
@@ -275,14 +276,14 @@ class Forwards:
         again = self._calls.count(call)
         self.record.mixes |= call.batch < 0
         self._calls.append(call)
-        self._outermost, self._seen, self._was_called = module, call.outputs, True
+        self._outermost, self._seen, self._was_called = id(module), call.outputs, True
         self._set_seed(call.batch, 7_919 * again + zlib.crc32(name.encode()))
         self._state = self._random_state()
 
     @_uncompiled
-    def _end(self, module: nn.Module) -> None:
-        if self._outermost is module:
-            self._outermost = None
+    def _end(self, module: int) -> None:
+        if self._outermost == module:
+            self._outermost = 0
             self.record.draws |= not torch.equal(self._state, self._random_state())
 
     def _batch_of(self, inputs: Any) -> int:
@@ -296,7 +297,7 @@ class Forwards:
         if self._was_called or number in self._taken:
             self._taken = []
         self._taken.append(number)
-        self._was_called, self._outermost = False, None
+        self._was_called, self._outermost = False, 0
         self._set_seed(number)
 
     def _set_seed(self, number: int, more: int = 0) -> None:

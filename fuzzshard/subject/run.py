@@ -557,6 +557,9 @@ class Check:
         trained = self._gather(parallel.num_batches[place.step] if place.step >= 0 else 0)
         if place.kind == "gradients" and place.name in parallel.frozen - plain.frozen:
             return "no gradient: frozen here, and not in the plain model"
+        loaded = {other.name for other in plain.of("state dict")}
+        if place.kind == "buffers" and place.step < 0 and place.name not in loaded:
+            return "a buffer that no state dict holds: did to_empty leave it without values?"
         if len(set(trained)) > 1:
             counts = (f"rank {rank} on {count}" for rank, count in enumerate(trained))
             return f"ranks train on unequal numbers of batches: {', '.join(counts)}"

@@ -37,7 +37,9 @@ class Found:
 
 FOUND = {
     "behind_a_key_bias": Found("gradients", "head.weight", OWN),
-    "buffer_lost_by_meta": Found("buffers", "scales", "zero everywhere", step=-1),
+    "buffer_lost_by_meta": Found(
+        "buffers", "scales", "did to_empty leave it without values?", step=-1
+    ),
     "buffer_of_the_rank": Found("buffers", "projection", "differs between ranks", step=-1),
     "clipped_by_local_norms": Found("gradients", FIRST, "by the norm of its own shards?"),
     "divided_at_the_root": Found("gradients", FIRST, HALF),
@@ -130,6 +132,13 @@ def test_what_shows_nowhere_is_said_not_to_be_checked(name: str, checked: Checke
     (training,) = checked(mistake(name)).trainings
     assert training.outcome == "equal"
     assert UNSEEN[name] in " ".join(training.limits)
+
+
+def test_of_values_that_are_replaced_it_is_said_that_shards_are_equal(checked: Checked):
+    (training,) = checked(mistake("drawn_after_sharding", build="build_on_meta")).trainings
+    assert training.outcome == "equal"
+    (limit,) = training.limits
+    assert "replaced and not compared; the shards of embedding.weight are equal" in limit
 
 
 @pytest.mark.slow  # ranks are waited for

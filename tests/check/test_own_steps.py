@@ -41,3 +41,9 @@ def test_a_script_runs_it_as_a_check_does(step: str, run_script: ForkedRanks):
     report = TrainingReport(training=training, outcome="different")
     result = run_script(script(subject, report, ()), 2)
     assert not result.fails, result.output
+
+
+@pytest.mark.slow  # Dynamo is
+@pytest.mark.parametrize("parallelize", ["blocks", "whole"])
+def test_what_is_compiled_is_equal(parallelize: str, checked: Checked):
+    checked(model("compiled", parallelize=parallelize)).require("rounding")

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import torch
+from tiny import Tiny
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
+
+
+def build_on_meta() -> nn.Module:
+    with torch.device("meta"):
+        return Tiny()
 
 
 def parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
