@@ -101,18 +101,28 @@ def train_step(model, optimizer, step, plain):
 '''
 
 _OWN_STEP = '''
+class Batches(list):
+    """Batches with their seeds, which torch gets when one is taken."""
+
+    def __getitem__(self, index):
+        seed, batch = super().__getitem__(index)
+        torch.manual_seed(seed)
+        return batch
+
+    def __iter__(self):
+        return (self[index] for index in range(len(self)))
+
+
 def train_step(model, optimizer, step, plain):
     """The plain model gets the batches of all ranks."""
     ranks = range(data_size) if plain else [data_rank]
-    numbers = itertools.count(0 if plain else data_rank * MICROBATCHES)
+    numbers = [(rank, number) for rank in ranks for number in range(MICROBATCHES)]
+    own_step(model, optimizer, Batches(seeded(step, *each) for each in numbers))
 
-    def seed(*_):
-        torch.manual_seed(SEED + step * 10007 + next(numbers))
 
-    handle = model.register_forward_pre_hook(seed, prepend=True)
-    batches = [batch_of(step, n, rank) for rank in ranks for n in range(MICROBATCHES)]
-    own_step(model, optimizer, batches)
-    handle.remove()
+def seeded(step, rank, number):
+    seed = SEED + step * 10007 + rank * MICROBATCHES + number
+    return seed, batch_of(step, number, rank)
 '''
 
 _TRAIN = '''
@@ -190,7 +200,7 @@ def script(subject: Subject, report: TrainingReport, preload: tuple[str, ...]) -
         subject = subject.of_one_module
     body = "\n".join(_lines(subject, report, preload))
     imports = import_block(body).strip()
-    others = ("importlib", "os", "sys", "contextlib", "itertools")
+    others = ("importlib", "os", "sys", "contextlib")
     known = [f"import {name}" for name in others if f"import {name}" not in imports]
     found = report.difference
     what = f"{found.kind} {found.name} {found.looks_like}" if found else report.message

@@ -29,6 +29,7 @@ from fuzzshard.drafts.changes import as_code
 from fuzzshard.drafts.draft import MOST_CHARACTERS, draft
 from fuzzshard.drafts.evidence import Evidence, ScriptRuns, collect_env, readable, run_example
 from fuzzshard.drafts.variants import duplicates, variants
+from fuzzshard.drafts.words import title
 from fuzzshard.mending.mend import own_mends
 from fuzzshard.mending.source import as_diff
 from fuzzshard.parts.leaves.linear import Linear
@@ -419,6 +420,15 @@ def test_what_the_newest_torch_has_lost_is_said_first() -> None:
     assert impact.endswith("**Torch 2.15.0, the newest that was tried, does not show it.**")
 
 
+def test_a_title_names_a_component_once() -> None:
+    for name in own_mends():
+        crash = Verdict(status=Status.CRASH, findings=(FINDING,))
+        entry = make_entry(clean_case(2), crash, INFO)
+        words = title(msgspec.structs.replace(entry, cause=name), ())
+        tag, _, rest = words.removeprefix("[").partition("] ")
+        assert not rest.startswith(f"{tag}:"), words
+
+
 def test_a_title_ends_with_a_whole_word() -> None:
     words = " ".join(["splitting"] * 40)
     finding = msgspec.structs.replace(FINDING, oracle="exception", observed=words)
@@ -557,4 +567,4 @@ def test_a_leak_is_not_told_as_a_difference_from_the_reference() -> None:
 
 def test_a_title_names_a_part_of_torch_once() -> None:
     entry = msgspec.structs.replace(ENTRY, cause="awaited_input_loses_gradient")
-    assert text(entry).startswith("# torch.compile: the gradient of an input is lost")
+    assert text(entry).startswith("# [torch.compile] the gradient of an input is lost")
