@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -10,6 +10,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.store import NO_SCRIPT
 from fuzzshard.errors import UsageError
+from fuzzshard.model.statements import comment
 from fuzzshard.reproducer.shown import Ran, Shown, shown
 from fuzzshard.verdict import Finding
 
@@ -43,13 +44,25 @@ class ScriptCheck(Protocol):
         """Raises nothing for a script that fails: that is its purpose."""
 
 
-def scripts_of(entry: CorpusEntry, render: ScriptRender) -> Iterable[str]:
+def scripts_of(entry: CorpusEntry, render: ScriptRender) -> Iterator[str]:
     """Scripts that may show the finding of ``entry``; raises :class:`UsageError` where there are
     none.
+
+    Also where writing one fails: what an entry says may be true of no case.
     """
-    return render(
-        entry.case, signature=entry.signature, findings=entry.findings, torch_version=entry.torch
-    )
+    try:
+        yield from render(
+            entry.case,
+            signature=entry.signature,
+            findings=entry.findings,
+            torch_version=entry.torch,
+        )
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"writing a script failed: {comment(repr(error))}", "replay the case"
+        ) from error
 
 
 def script_of(entry: CorpusEntry, render: ScriptRender) -> str:
@@ -57,9 +70,7 @@ def script_of(entry: CorpusEntry, render: ScriptRender) -> str:
     try:
         return next(iter(scripts_of(entry, render)))
     except UsageError as error:
-        return f"{NO_SCRIPT}: {error}\n"
-    except Exception as error:
-        return f"{NO_SCRIPT}: {error!r}\n"
+        return f"{NO_SCRIPT}: {comment(str(error))}\n"
 
 
 def shown_by(outcome: Ran, entry: CorpusEntry) -> Shown:
