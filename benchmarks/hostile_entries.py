@@ -35,9 +35,11 @@ import msgspec
 from common import figures_table, make_console, make_parser, print_json, run_main
 
 from fuzzshard.cli import main as fuzzshard
+from fuzzshard.corpus.causes import by_cause
 from fuzzshard.corpus.codec import decode_entry, encode_entry, read_entry
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.gather import load
+from fuzzshard.corpus.listing import ANY, listed
 from fuzzshard.corpus.scripts import script_of, scripts_of
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.corpus.verify import verify
@@ -313,6 +315,8 @@ def in_corpus(document: dict[str, Any], good: bytes, folder: Path, figures: Figu
         (folder / name / "case.json").write_bytes(data)
     try:
         stored, broken = load([folder])
+        listed(stored, ANY)
+        by_cause(stored)
     except Exception as error:
         figures.note("stopped", f"a corpus: {type(error).__name__} stops it")
         return

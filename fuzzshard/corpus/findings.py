@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 
 from fuzzshard.case.case import ALL_ENGINES, Case
+from fuzzshard.case.limits import LARGEST_DIM
 from fuzzshard.errors import InvalidCase, UsageError
 from fuzzshard.parts.names import check_name
 from fuzzshard.parts.oracle import NOT_REFUSED
@@ -20,6 +21,8 @@ def check_finding(finding: Finding, case: Case) -> None:
         raise InvalidCase(f"a finding accuses {finding.engine!r}, which is no engine", _REMEDY)
     if not -1 <= finding.op < len(case.schedule):
         raise InvalidCase(f"a finding is at op {finding.op}, which is not there", _REMEDY)
+    if not 0 <= finding.rank < LARGEST_DIM:  # a world may be larger than the mesh
+        raise InvalidCase(f"a finding is of rank {finding.rank}", _REMEDY)
     try:
         named(finding.oracle)
         if finding.detail != NOT_REFUSED:

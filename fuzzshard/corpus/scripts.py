@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -44,25 +44,13 @@ class ScriptCheck(Protocol):
         """Raises nothing for a script that fails: that is its purpose."""
 
 
-def scripts_of(entry: CorpusEntry, render: ScriptRender) -> Iterator[str]:
+def scripts_of(entry: CorpusEntry, render: ScriptRender) -> Iterable[str]:
     """Scripts that may show the finding of ``entry``; raises :class:`UsageError` where there are
     none.
-
-    Also where writing one fails: what an entry says may be true of no case.
     """
-    try:
-        yield from render(
-            entry.case,
-            signature=entry.signature,
-            findings=entry.findings,
-            torch_version=entry.torch,
-        )
-    except UsageError:
-        raise
-    except Exception as error:
-        raise UsageError(
-            f"writing a script failed: {comment(repr(error))}", "replay the case"
-        ) from error
+    return render(
+        entry.case, signature=entry.signature, findings=entry.findings, torch_version=entry.torch
+    )
 
 
 def script_of(entry: CorpusEntry, render: ScriptRender) -> str:
@@ -71,6 +59,8 @@ def script_of(entry: CorpusEntry, render: ScriptRender) -> str:
         return next(iter(scripts_of(entry, render)))
     except UsageError as error:
         return f"{NO_SCRIPT}: {comment(str(error))}\n"
+    except Exception as error:
+        return f"{NO_SCRIPT}: {comment(repr(error))}\n"
 
 
 def shown_by(outcome: Ran, entry: CorpusEntry) -> Shown:

@@ -17,7 +17,6 @@ from fuzzshard.events import AnyEvent
 from fuzzshard.journal.schema import connect, one_line
 from fuzzshard.printable import all_printable, printable
 
-
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 """What is drawn over time has to have an end."""
 
