@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fuzzshard.checking.report import TrainingReport
+from fuzzshard.model.statements import comment
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.program.imports import import_block
 from fuzzshard.subject.statements import prepare_lines, recompute_lines, wrap_lines
@@ -205,8 +206,8 @@ def script(subject: Subject, report: TrainingReport, preload: tuple[str, ...]) -
     found = report.difference
     what = f"{found.kind} {found.name} {found.looks_like}" if found else report.message
     size = training.mesh.size
-    head = f'"""{report.outcome}: {" ".join(what.split())}\n\n'
-    head += f'torchrun --standalone --nproc-per-node {size} repro.py\n"""\n'
+    head = f"# {report.outcome}: {comment(what)}\n"
+    head += f"# torchrun --standalone --nproc-per-node {size} repro.py\n"
     trees = "from torch.utils._pytree import tree_leaves, tree_map_only"
     kept = [line for line in imports.splitlines() if "torch.utils._pytree" not in line]
     return "\n".join([head, *known, *kept, trees, body])

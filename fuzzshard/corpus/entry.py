@@ -26,7 +26,7 @@ FORMAT = 4
 checksum; 3 the cause; in 4 a schedule says where parameters are resharded.
 """
 
-Link = Annotated[str, msgspec.Meta(pattern=r"^(https?://\S+)?$")]
+Link = Annotated[str, msgspec.Meta(pattern=r"^(https?://\S+)?\Z")]
 
 
 CONTRACT = "contract"

@@ -123,7 +123,9 @@ def read_node(directory: Path) -> Node:
 def node_without_campaign(directory: Path) -> Node:
     """A corpus that was merged or committed: its entries, which no case of a journal showed."""
     files = entry_files([directory])
-    return node_of_entries(directory, (Stored(f, directory, e) for f in files if (e := entry_at(f))))
+    return node_of_entries(
+        directory, (Stored(f, directory, e) for f in files if (e := entry_at(f)))
+    )
 
 
 def node_of_entries(
