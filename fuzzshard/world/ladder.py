@@ -6,7 +6,7 @@ What that takes beyond the traces is trained here: the same runs in higher preci
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -79,15 +79,17 @@ class Ladder:
         self.mesh = mesh
         self.traces = traces
         self.again = again
-        self.excused: Counter[str] = Counter()
-        """By engine the tensors that differ in what its contract allows to differ by any value."""
+        self.skipped: defaultdict[str, set[Key]] = defaultdict(set)
+        """By engine the tensors that differ and may have any value: its contract allows that, or
+        no digits are left.
+        """
         self._trained: dict[Case, Trace] = {}
 
     def differences(self, engine: str) -> list[Difference]:
         """What differs from the reference, of all that the case wants to be compared."""
         found = self._differing(engine, self.traces)
         kept = self._not_allowed(engine, found)
-        self.excused[engine] = len(found) - len(kept)
+        self.skipped[engine] |= _keys(found) - _keys(kept)
         return kept
 
     def judge(self, differing: Differing) -> Judgement:
@@ -124,7 +126,7 @@ class Ladder:
             recorded = sum(
                 key in reference and self._wants(key) for key in self.traces[name].tensors
             )
-            skipped = self.excused[name]
+            skipped = len(self.skipped[name])
             compared[name] = Compared(rung=rung, tensors=recorded - skipped, skipped=skipped)
         return compared
 
@@ -208,6 +210,9 @@ class Ladder:
             name: [d for d in found if not any(b.excess(d)[0] for b in bounds[name])]
             for name, found in differing.items()
         }
+        for name, kept in still.items():
+            wrong = [d for d in differing[name] if not bound.excess(d)[0]]
+            self.skipped[name] |= _keys(wrong) - _keys(kept)
         return self._findings(still, loose_rung(case), bound, traces)
 
     def _engine_shaken(self, case: Case, name: str) -> Iterator[Bound]:
@@ -318,6 +323,10 @@ changes of it may take what is nothing but rounding equally far
 
 NO_LESS = 2.0
 """A mistake of the case is wrong by at most so many times as much in a finer run."""
+
+
+def _keys(found: list[Difference]) -> set[Key]:
+    return {difference.key for difference in found}
 
 
 def _before(differing: Differing, ends: Mapping[str, int]) -> Differing:
