@@ -6,6 +6,7 @@ What that takes beyond the traces is trained here: the same runs in higher preci
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -97,6 +98,8 @@ class Ladder:
         self.traces = traces
         self.again = again
         self.manner = manner
+        self.skipped: defaultdict[str, set[Key]] = defaultdict(set)
+        """By engine the tensors that differ where no digits are left to judge."""
         self._trained: dict[Case, Trace] = {}
         self._witnesses: Differing = {}
 
@@ -172,7 +175,8 @@ class Ladder:
             recorded = sum(
                 key in reference and self._wants(key) for key in self.traces[name].tensors
             )
-            compared[name] = Compared(rung=rung, tensors=recorded)
+            skipped = len(self.skipped[name])
+            compared[name] = Compared(rung=rung, tensors=recorded - skipped, skipped=skipped)
         return compared
 
     def _loose_findings(self, differing: Differing, overflow: Mapping[str, int]) -> list[Finding]:
@@ -253,6 +257,9 @@ class Ladder:
             name: [d for d in found if not any(b.excess(d)[0] for b in bounds[name])]
             for name, found in differing.items()
         }
+        for name, kept in still.items():
+            wrong = [d for d in differing[name] if not bound.excess(d)[0]]
+            self.skipped[name] |= _keys(wrong) - _keys(kept)
         return self._findings(still, loose_rung(case), bound, traces)
 
     def _engine_shaken(self, case: Case, name: str) -> Iterator[Bound]:
@@ -357,6 +364,10 @@ changes of it may take what is nothing but rounding equally far
 
 NO_LESS = 2.0
 """A mistake of the case is wrong by at most so many times as much in a finer run."""
+
+
+def _keys(found: list[Difference]) -> set[Key]:
+    return {difference.key for difference in found}
 
 
 def _before(differing: Differing, ends: Mapping[str, int]) -> Differing:
