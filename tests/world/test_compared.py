@@ -5,9 +5,8 @@ from __future__ import annotations
 from cases import BACKWARD, FORWARD, ROOT, STEP, groups, make_case
 from msgspec.structs import replace
 
-from fuzzshard.case.case import Freeze, Optimizer
+from fuzzshard.case.case import Freeze
 from fuzzshard.case.options import Precision
-from fuzzshard.parts.ops import SaveState
 from fuzzshard.verdict import Compared, Status
 from fuzzshard.world import World
 
@@ -46,14 +45,3 @@ def test_an_engine_that_refuses_is_not_compared(two_ranks: World) -> None:
     assert verdict.notes["ddp"].startswith("refused: ")
     assert "ddp" not in verdict.compared
     assert "fully_shard" in verdict.compared
-
-
-def test_what_may_have_any_value_is_skipped_and_counted(two_ranks: World) -> None:
-    """A save makes the state of ASGD before a scheduler changes the rate that it keeps."""
-    optimizer = Optimizer(kind="asgd", lr=0.5, lr_scheduler="step_lr")
-    verdict = two_ranks.run(
-        make_case(schedule=(SaveState(), STEP, FORWARD, BACKWARD, STEP), optimizer=optimizer)
-    )
-    plain = two_ranks.run(make_case(schedule=(STEP, FORWARD, BACKWARD, STEP), optimizer=optimizer))
-    assert verdict.compared["ddp"].skipped > 0
-    assert plain.compared["ddp"].skipped == 0
