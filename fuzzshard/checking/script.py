@@ -103,12 +103,12 @@ def train_step(model, optimizer, step, plain):
 
 _OWN_STEP = '''
 class Batches(list):
-    """Batches with their seeds, which torch gets when one is taken."""
+    """Seeds torch for each batch that is taken."""
 
     def __getitem__(self, index):
-        seed, batch = super().__getitem__(index)
-        torch.manual_seed(seed)
-        return batch
+        if isinstance(index, int):
+            torch.manual_seed(self.seeds[index])
+        return super().__getitem__(index)
 
     def __iter__(self):
         return (self[index] for index in range(len(self)))
@@ -118,12 +118,9 @@ def train_step(model, optimizer, step, plain):
     """The plain model gets the batches of all ranks."""
     ranks = range(data_size) if plain else [data_rank]
     numbers = [(rank, number) for rank in ranks for number in range(MICROBATCHES)]
-    own_step(model, optimizer, Batches(seeded(step, *each) for each in numbers))
-
-
-def seeded(step, rank, number):
-    seed = SEED + step * 10007 + rank * MICROBATCHES + number
-    return seed, batch_of(step, number, rank)
+    batches = Batches(batch_of(step, number, rank) for rank, number in numbers)
+    batches.seeds = [SEED + step * 10007 + rank * MICROBATCHES + n for rank, n in numbers]
+    own_step(model, optimizer, batches)
 '''
 
 _TRAIN = '''

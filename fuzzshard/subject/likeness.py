@@ -153,7 +153,7 @@ def repeats(tensor: torch.Tensor, number: int, close: float = CLOSE) -> bool:
     """Return whether a tensor, which is not constant, has ``number`` shards that are equal as far
     as they go, along the first dimension, as ``fully_shard`` cuts.
     """
-    parts = tensor.chunk(number) if tensor.dim() else ()
+    parts = tensor.chunk(number) if tensor.dim() and tensor.numel() else ()
     if not 1 < number == len(parts) or not (tensor != tensor.flatten()[0]).any():
         return False
     rows = len(parts[-1])

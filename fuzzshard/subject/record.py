@@ -39,9 +39,9 @@ class Record:
 
     ``num_updates`` counts those of each step, ``num_batches`` the batches that it trains on.
     ``frozen`` are the parameters that take no gradient. ``stale_optimizer`` says that the
-    optimizer had none of the parameters.
-    ``draws`` says whether a forward drew random numbers, ``mixes`` whether one was of no single
-    batch; ``seeds`` are those that the user's code set meanwhile.
+    optimizer had none of the parameters. ``draws`` says whether a forward drew random numbers,
+    ``mixes`` whether one was of no single batch; ``seeds`` are those that the user's code set
+    meanwhile.
     """
 
     tensors: dict[Place, torch.Tensor | None] = dataclasses.field(default_factory=dict)
@@ -210,6 +210,7 @@ class Forwards:
     def begin_step(self, step: int, batches: Mapping[int, Any]) -> Batches:
         """Begin another step; ``batches`` have their numbers among those of all ranks."""
         self.step, self._calls, self._taken, self._owners = step, [], [], {}
+        self._last_seed = torch.initial_seed()
         for number, batch in batches.items():
             for storage in _storages(batch):
                 self._owners.setdefault(storage, set()).add(number)
@@ -270,8 +271,6 @@ class Forwards:
         recomputes = torch._C._current_graph_task_id() != -1
         if self._outermost or recomputes:
             return
-        if torch.initial_seed() != self._last_seed:
-            self.record.seeds.append(torch.initial_seed())
         call = _Call(name, self._batch_of(inputs), torch.is_grad_enabled(), module.training)
         again = self._calls.count(call)
         self.record.mixes |= call.batch < 0
@@ -301,6 +300,8 @@ class Forwards:
         self._set_seed(number)
 
     def _set_seed(self, number: int, more: int = 0) -> None:
+        if torch.initial_seed() != self._last_seed:
+            self.record.seeds.append(torch.initial_seed())
         self._last_seed = self.seed * 1_000_003 + self.step * 10_007 + number % 10_007 + more
         seed_everything(self._last_seed)
 

@@ -60,7 +60,6 @@ IGNORED = -100
 MOST_ELEMENTS = 1 << 24
 """A larger tensor is not sent to other ranks to say what it looks like."""
 
-
 PARALLELIZING = 1 << 30
 """What is added to the seed while parallelize runs: a seed that the user sets is another one."""
 
@@ -391,6 +390,8 @@ class Check:
             close = closeness(gradients[0], None, parallel.coarsest)
             for place in gradients:
                 observed = parallel.tensors.get(place)
+                if observed is None or observed.numel() > MOST_ELEMENTS:
+                    continue
                 seen = [Seen(observed, None, own=part) for part in self._gather(own[place])]
                 if (found := weighted_otherwise(seen, due, close)) is None:
                     continue

@@ -289,20 +289,22 @@ class Side:
         trainer.forwards = forwards
         optimizer = trainer.optimizer(self.module)
         self.record.stale_optimizer = self._is_stale(optimizer)
-        handles = [
-            optimizer.register_step_pre_hook(lambda *_: self._before_update(forwards.step)),
-            register_optimizer_step_pre_hook(
+        with contextlib.ExitStack() as stack:
+            if not trainer.drops_out:
+                stack.enter_context(without_dropout())
+            update = optimizer.register_step_pre_hook(
+                lambda *_: self._before_update(forwards.step)
+            )
+            others = register_optimizer_step_pre_hook(
                 lambda other, *_: self._note_update(other, optimizer)
-            ),
-        ]
-        with contextlib.nullcontext() if trainer.drops_out else without_dropout():
+            )
+            stack.callback(update.remove)
+            stack.callback(others.remove)
             for step in range(training.steps):
                 self.record.num_updates.append(0)
                 self._step(step, forwards, optimizer)
                 forwards.end_step()
                 self.note_state(step)
-        for handle in handles:
-            handle.remove()
         trainer.where = "after training, state dict"
         state = call(self.module.state_dict) if self.is_plain else self._whole_state()
         self.record.add(

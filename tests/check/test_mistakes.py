@@ -134,6 +134,16 @@ def test_what_shows_nowhere_is_said_not_to_be_checked(name: str, checked: Checke
     assert UNSEEN[name] in " ".join(training.limits)
 
 
+def test_a_seed_of_all_ranks_is_seen_within_a_step_and_none_where_nobody_sets_one(
+    checked: Checked,
+):
+    for step, said in (("seeding", UNSEEN["ranks_seeded_alike"]), ("", "draws random numbers")):
+        subject = mistake("ranks_seeded_alike", parallelize="wrap", train_step=step)
+        (training,) = checked(subject).trainings
+        (limit,) = training.limits
+        assert said in limit
+
+
 def test_of_values_that_are_replaced_it_is_said_that_shards_are_equal(checked: Checked):
     (training,) = checked(mistake("drawn_after_sharding", build="build_on_meta")).trainings
     assert training.outcome == "equal"

@@ -176,7 +176,7 @@ def test_a_draft_of_a_known_cause_carries_its_mend_as_a_diff_against_torch() -> 
     mend = next(m for m in own_mends().values() if m.edits_here() and m.torch.include())
     entry = msgspec.structs.replace(ENTRY, cause=mend.slug)
     said = text(entry, dataclasses.replace(EVIDENCE, cured=True))
-    assert mend.title[:40] in said.splitlines()[0]
+    assert mend.title.partition(": ")[2][:40] in said.splitlines()[0]
     assert mend.diagnosis.partition("\n")[0].replace("``", "`") in said
     assert "**A fix**, with which the same program passes. It shows the cause" in said
     assert as_diff(mend).rstrip() in said

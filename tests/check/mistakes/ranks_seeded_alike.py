@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -20,3 +22,15 @@ def batch(step: int, dp_rank: int, dp_size: int) -> Tensor:
 def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     torch.manual_seed(1234)
     return DistributedDataParallel(model, device_mesh=mesh)
+
+
+def wrap(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    return DistributedDataParallel(model, device_mesh=mesh)
+
+
+def seeding(model: nn.Module, optimizer: torch.optim.Optimizer, batches: list[Any]) -> None:
+    torch.manual_seed(1234)
+    for x in batches:
+        (model(x).square().mean() / len(batches)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
