@@ -98,6 +98,10 @@ class Ladder:
         self.again = again
         self.manner = manner
         self._trained: dict[Case, Trace] = {}
+        self._skipped: dict[str, int] = {}
+        """By engine the tensors that differ and that only a finer run could judge, where the
+        engine has none.
+        """
         self._witnesses: Differing = {}
 
     def differences(self, engine: str) -> list[Difference]:
@@ -172,7 +176,8 @@ class Ladder:
             recorded = sum(
                 key in reference and self._wants(key) for key in self.traces[name].tensors
             )
-            compared[name] = Compared(rung=rung, tensors=recorded)
+            skipped = self._skipped.get(name, 0)
+            compared[name] = Compared(rung=rung, tensors=recorded - skipped, skipped=skipped)
         return compared
 
     def _loose_findings(self, differing: Differing, overflow: Mapping[str, int]) -> list[Finding]:
@@ -200,12 +205,13 @@ class Ladder:
             for name, found in before.items()
         }
         bound = Bound(self.case, reference, self._truth)
-        precise = self._finer_findings(differing)
+        ends = {name: min(step, end) for name, end in overflow.items()}
+        precise = self._finer_findings(differing, ends)
         seen = {(f.engine, f.op, f.oracle, f.name) for f in precise}
         found = self._findings_with_digits(self.case, early, bound, self.traces)
         return [*precise, *(f for f in found if (f.engine, f.op, f.oracle, f.name) not in seen)]
 
-    def _finer_findings(self, differing: Differing) -> list[Finding]:
+    def _finer_findings(self, differing: Differing, ends: Mapping[str, int]) -> list[Finding]:
         """What the engines that differ do otherwise than the reference in the next higher
         precision, too.
 
@@ -226,6 +232,9 @@ class Ladder:
                 trace = self.again(case, name, 0.0)
                 if trace is not None:
                     traces[name] = trace
+                else:
+                    late = (d for d in found if d.comparable and d.key.op >= ends[name])
+                    self._skipped[name] = sum(1 for _ in late)
         still = {
             name: _no_less_wrong(self._differences(name, traces), differing[name])
             for name in traces
