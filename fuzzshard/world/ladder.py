@@ -6,6 +6,7 @@ What that takes beyond the traces is trained here: the same runs in higher preci
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -97,12 +98,13 @@ class Ladder:
         self.traces = traces
         self.again = again
         self.manner = manner
-        self._trained: dict[Case, Trace] = {}
-        self._skipped: dict[str, int] = {}
-        """By engine the tensors that differ and that only a finer run could judge, where the
-        engine has none.
+        self.skipped: defaultdict[str, set[Key]] = defaultdict(set)
+        """By engine the tensors that differ and may have any value: no digits are left, or only a
+        finer run could judge them and the engine has none.
         """
-        self._witnesses: Differing = {}
+        self.witnesses: Differing = {}
+        """What of all engines differs from the reference that each is held to."""
+        self._trained: dict[Case, Trace] = {}
 
     def differences(self, engine: str) -> list[Difference]:
         """What differs from the reference, of all that the case wants to be compared."""
@@ -120,7 +122,7 @@ class Ladder:
         others = {name: ladder for name, ladder in ladders.items() if ladder is not self}
         found = {name: ladders[name].differences(name) for name in others}
         for ladder in (self, *others.values()):
-            ladder._witnesses = differing | found
+            ladder.witnesses = differing | found
         plain = {name: here for name, here in differing.items() if name not in others}
         judged = [ladder._judge({name: found[name]}) for name, ladder in others.items()]
         judged += [self._judge(plain)] if plain or not judged else []
@@ -176,7 +178,7 @@ class Ladder:
             recorded = sum(
                 key in reference and self._wants(key) for key in self.traces[name].tensors
             )
-            skipped = self._skipped.get(name, 0)
+            skipped = len(self.skipped[name])
             compared[name] = Compared(rung=rung, tensors=recorded - skipped, skipped=skipped)
         return compared
 
@@ -233,8 +235,8 @@ class Ladder:
                 if trace is not None:
                     traces[name] = trace
                 else:
-                    late = (d for d in found if d.comparable and d.key.op >= ends[name])
-                    self._skipped[name] = sum(1 for _ in late)
+                    late = [d for d in found if d.comparable and d.key.op >= ends[name]]
+                    self.skipped[name] |= _keys(late)
         still = {
             name: _no_less_wrong(self._differences(name, traces), differing[name])
             for name in traces
@@ -262,6 +264,9 @@ class Ladder:
             name: [d for d in found if not any(b.excess(d)[0] for b in bounds[name])]
             for name, found in differing.items()
         }
+        for name, kept in still.items():
+            wrong = [d for d in differing[name] if not bound.excess(d)[0]]
+            self.skipped[name] |= _keys(wrong) - _keys(kept)
         return self._findings(still, loose_rung(case), bound, traces)
 
     def _engine_shaken(self, case: Case, name: str) -> Iterator[Bound]:
@@ -293,7 +298,7 @@ class Ladder:
         self, differing: Differing, rung: str, bound: Bound | None, traces: Mapping[str, Trace]
     ) -> list[Finding]:
         findings = []
-        others = {name: found for name, found in self._witnesses.items() if name in traces}
+        others = {name: found for name, found in self.witnesses.items() if name in traces}
         for name, found in differing.items():
             agreeing = agreement(name, traces, others | differing)
             findings += tensor_findings(name, found, rung, bound, agreeing, self.mesh.rank)
@@ -366,6 +371,10 @@ changes of it may take what is nothing but rounding equally far
 
 NO_LESS = 2.0
 """A mistake of the case is wrong by at most so many times as much in a finer run."""
+
+
+def _keys(found: list[Difference]) -> set[Key]:
+    return {difference.key for difference in found}
 
 
 def _before(differing: Differing, ends: Mapping[str, int]) -> Differing:

@@ -17,7 +17,7 @@ from fuzzshard.case.graph import Block
 from fuzzshard.case.options import FSDP1
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.linear import Linear
-from fuzzshard.parts.ops import ClipGradValue, Forward, LoadState, SaveState, SetMode
+from fuzzshard.parts.ops import ClipGradNorm, ClipGradValue, Forward, LoadState, SaveState, SetMode
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World
 
@@ -108,6 +108,21 @@ FOUND = {
         2,
         "b.weight",
     ),
+    "a gradient after the statistics were evaluated": Planted(
+        "doubles_gradients_of_evaluations",
+        msgspec.structs.replace(RECOMPUTED, schedule=(*EVALUATED, BACKWARD)),
+        "divergence/fully_shard/gradient",
+        4,
+        "b.bias",
+    ),
+    "a parameter whose state a save makes": Planted(
+        "asgd_goes_too_far",
+        BY_A_SCHEDULER,
+        "divergence/fully_shard/parameter",
+        4,
+        "a.bias",
+        (MEND,),
+    ),
     "a state that a save makes": Planted(
         "makes_states_of_another_rate",
         BY_A_SCHEDULER,
@@ -138,6 +153,16 @@ def test_a_fault_in_what_is_allowed_is_found(
     assert verdict.signature == planted.signature, verdict.findings[:3]
     first = verdict.findings[0]
     assert (first.op, first.name) == (planted.op, planted.name)
+
+
+def test_what_only_a_finer_run_could_judge_is_counted(four_ranks: World, tmp_path: Path) -> None:
+    """FSDP1 computes norms in float32, so that it has no run in float64."""
+    planted = FOUND["zeros in a flat gradient that is clipped"]
+    schedule = (*planted.case.schedule[:2], ClipGradNorm(max_norm=0.1))
+    case = msgspec.structs.replace(planted.case, schedule=schedule)
+    assert four_ranks.run(case).compared["fsdp1"].skipped == 0
+    verdict = run_with(four_ranks, tmp_path, planted._replace(case=case))
+    assert verdict.compared["fsdp1"].skipped > 0
 
 
 def run_with(world: World, folder: Path, planted: Planted) -> Verdict:
