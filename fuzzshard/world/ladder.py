@@ -99,9 +99,12 @@ class Ladder:
         self.again = again
         self.manner = manner
         self.skipped: defaultdict[str, set[Key]] = defaultdict(set)
-        """By engine the tensors that differ where no digits are left to judge."""
+        """By engine the tensors that differ and may have any value: no digits are left, or only a
+        finer run could judge them and the engine has none.
+        """
+        self.witnesses: Differing = {}
+        """What of all engines differs from the reference that each is held to."""
         self._trained: dict[Case, Trace] = {}
-        self._witnesses: Differing = {}
 
     def differences(self, engine: str) -> list[Difference]:
         """What differs from the reference, of all that the case wants to be compared."""
@@ -119,7 +122,7 @@ class Ladder:
         others = {name: ladder for name, ladder in ladders.items() if ladder is not self}
         found = {name: ladders[name].differences(name) for name in others}
         for ladder in (self, *others.values()):
-            ladder._witnesses = differing | found
+            ladder.witnesses = differing | found
         plain = {name: here for name, here in differing.items() if name not in others}
         judged = [ladder._judge({name: found[name]}) for name, ladder in others.items()]
         judged += [self._judge(plain)] if plain or not judged else []
@@ -204,12 +207,13 @@ class Ladder:
             for name, found in before.items()
         }
         bound = Bound(self.case, reference, self._truth)
-        precise = self._finer_findings(differing)
+        ends = {name: min(step, end) for name, end in overflow.items()}
+        precise = self._finer_findings(differing, ends)
         seen = {(f.engine, f.op, f.oracle, f.name) for f in precise}
         found = self._findings_with_digits(self.case, early, bound, self.traces)
         return [*precise, *(f for f in found if (f.engine, f.op, f.oracle, f.name) not in seen)]
 
-    def _finer_findings(self, differing: Differing) -> list[Finding]:
+    def _finer_findings(self, differing: Differing, ends: Mapping[str, int]) -> list[Finding]:
         """What the engines that differ do otherwise than the reference in the next higher
         precision, too.
 
@@ -230,6 +234,9 @@ class Ladder:
                 trace = self.again(case, name, 0.0)
                 if trace is not None:
                     traces[name] = trace
+                else:
+                    late = [d for d in found if d.comparable and d.key.op >= ends[name]]
+                    self.skipped[name] |= _keys(late)
         still = {
             name: _no_less_wrong(self._differences(name, traces), differing[name])
             for name in traces
@@ -291,7 +298,7 @@ class Ladder:
         self, differing: Differing, rung: str, bound: Bound | None, traces: Mapping[str, Trace]
     ) -> list[Finding]:
         findings = []
-        others = {name: found for name, found in self._witnesses.items() if name in traces}
+        others = {name: found for name, found in self.witnesses.items() if name in traces}
         for name, found in differing.items():
             agreeing = agreement(name, traces, others | differing)
             findings += tensor_findings(name, found, rung, bound, agreeing, self.mesh.rank)

@@ -45,3 +45,11 @@ def test_an_engine_that_refuses_is_not_compared(two_ranks: World) -> None:
     assert verdict.notes["ddp"].startswith("refused: ")
     assert "ddp" not in verdict.compared
     assert "fully_shard" in verdict.compared
+
+
+def test_what_is_documented_is_compared_as_well(two_ranks: World) -> None:
+    """A save makes the state of momentum, which plain training has none of."""
+    case = make_case(schedule=(SaveState(), FORWARD), optimizer=Optimizer(momentum=0.5))
+    verdict = two_ranks.run(case)
+    assert verdict.status is Status.PASS
+    assert {(how.rung, how.skipped) for how in verdict.compared.values()} == {("bitwise", 0)}
