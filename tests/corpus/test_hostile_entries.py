@@ -115,6 +115,12 @@ def test_a_finding_that_accuses_no_engine_can_be_read(engine: str) -> None:
     assert entry.findings[-1].engine == engine
 
 
+def test_a_torch_that_is_no_version_is_refused() -> None:
+    document = a_finding("gradient") | {"torch": f"2.15.0\n{RUNS}"}
+
+    assert "write the version of torch as" in refusal(document)
+
+
 @pytest.mark.parametrize("op", [-2, 10**4])
 def test_a_finding_at_an_op_that_is_not_there_is_refused(op: int) -> None:
     document = a_finding("gradient")
@@ -243,7 +249,6 @@ def test_no_command_that_runs_scripts_runs_a_text(tmp_path: Path) -> None:
     document = a_finding("gradient")
     document["notes"] = {"repro.py": RUNS, RUNS: RUNS}
     document["findings"][0]["observed"] = f'"""\n{RUNS}\n"""'
-    document["torch"] = f"2.15.0\n{RUNS}"
     figures = Figures()
     commands([document], 1, 0, figures)
 
