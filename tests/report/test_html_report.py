@@ -156,7 +156,6 @@ def test_what_a_finding_says_is_text_and_never_markup(tmp_path: Path) -> None:
     hostile = replace(
         entry,
         findings=(finding,),
-        torch=HOSTILE,
         culprits=(Culprit(change=HOSTILE, outcome=HOSTILE),),
         notes={"ddp": HOSTILE},
         preload=(HOSTILE,),
