@@ -118,14 +118,20 @@ def may_be_allowed(case: Case, engine: str, difference: Difference) -> bool:
     return bool(makes) and is_beyond_rounding(difference)
 
 
-def manner_of(case: Case, engine: str, trace: Trace, mesh: RankMesh) -> Manner:
+def manner_here(case: Case, engine: str, trace: Trace) -> Manner:
     """Return what the documents of an engine let it do in a case, as its trace on this rank says
-    that it did; all ranks of the mesh ask together.
+    that it did.
+    """
+    spec = spec_of(engine)
+    return Manner(**{a.field: a.done(case, trace) for a in ALLOWED if a.of(spec)})
+
+
+def manner_of(case: Case, engine: str, trace: Trace, mesh: RankMesh) -> Manner:
+    """Return the same; all ranks of the mesh ask together.
 
     A rank may have the states of some parameters only: all ranks make those that some have.
     """
-    spec = spec_of(engine)
-    here = Manner(**{a.field: a.done(case, trace) for a in ALLOWED if a.of(spec)})
+    here = manner_here(case, engine, trace)
     everywhere: list[Any] = [None] * dist.get_world_size(mesh.everyone)
     dist.all_gather_object(everywhere, here.made, group=mesh.everyone)
     return dataclasses.replace(here, made=frozenset[tuple[int, str]]().union(*everywhere))
