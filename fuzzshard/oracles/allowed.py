@@ -40,14 +40,6 @@ class Allowed(NamedTuple):
     reason: str
 
 
-def _applies_groups(case: Case, trace: Trace) -> bool:
-    return bool(case.wrap)
-
-
-def _has_several_parameters(case: Case, trace: Trace) -> bool:
-    return True
-
-
 def _counted(case: Case, trace: Trace) -> Counts:
     """What batch norms have counted after each backward, where graphs recompute."""
     return trace.counts if case.compile in TRACED_BACKWARD else {}
@@ -67,7 +59,7 @@ ALLOWED: tuple[Allowed, ...] = (
     Allowed(
         lambda spec: spec.applies_groups,
         "joins_inputs",
-        _applies_groups,
+        lambda case, trace: bool(case.wrap),
         "inputs of a wrapped module pass through one torch.autograd.Function: a backward runs "
         "through all of them if it runs through one, recomputes checkpoints before unused ones, "
         "and materializes undefined gradients as zeros (FunctionCtx.set_materialize_grads)",
@@ -75,7 +67,7 @@ ALLOWED: tuple[Allowed, ...] = (
     Allowed(
         lambda spec: spec.has_units,
         "fills_units",
-        _has_several_parameters,
+        lambda case, trace: True,
         "the gradient of a flat parameter is one tensor, with zeros for parameters that a "
         "backward does not reach (torch/distributed/fsdp/_flat_param.py, _reset_is_grad_none)",
     ),
