@@ -245,11 +245,13 @@ class FindingSaved(Event, frozen=True, kw_only=True, tag="finding_saved"):
 class CorpusLoaded(Event, frozen=True, kw_only=True, tag="corpus_loaded"):
     """The campaign knows the ``known`` findings that its corpus has already.
 
-    ``explained`` more are caused by known bugs of torch, and count as these.
+    ``explained`` more are caused by known bugs of torch, and count as these. Work on those in the
+    folders ``in_work`` is not done, and is not this campaign's.
     """
 
     known: int
     explained: int = 0
+    in_work: tuple[str, ...] = ()
 
 
 class Exchanged(Event, frozen=True, kw_only=True, tag="exchanged"):

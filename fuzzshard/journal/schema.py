@@ -98,7 +98,7 @@ CREATE TABLE IF NOT EXISTS compared (  -- each engine that a judged case was dra
   engine TEXT NOT NULL,
   rung TEXT NOT NULL,              -- of the ladder; or why there is none
   tensors INTEGER NOT NULL,        -- that were compared, on all ranks
-  skipped INTEGER NOT NULL         -- that differ, and may have any value
+  skipped INTEGER NOT NULL         -- that differ where no digits are left
 )
 """
 """Not in the first journals of this format: readers have to ask for it."""
@@ -116,6 +116,8 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
         )
         try:
             has_tables = _check_format(connection, path)
+            if read_only and not has_tables:
+                raise InvalidJournal(f"{path} is empty", "move it away or use another --corpus")
             if not read_only:
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA synchronous = NORMAL")
@@ -159,6 +161,7 @@ def one_line(path: Path) -> Iterator[None]:
         if getattr(error, "sqlite_errorcode", None) in (
             sqlite3.SQLITE_CORRUPT,
             sqlite3.SQLITE_NOTADB,
+            sqlite3.SQLITE_ERROR,  # no such table, malformed JSON
         ):
             raise InvalidJournal(
                 f"{path} is damaged: {error}",

@@ -37,8 +37,8 @@ class Comparisons(msgspec.Struct, frozen=True, kw_only=True):
 
     ``half_precision``: something differed, by what half precision may round. ``not_compared``: it
     ran, and ranks were lost or only errors were expected. ``not_run``: torch refused the case, or
-    a documentation excludes it. ``skipped`` is the share of all ``tensors`` that differ and may
-    have any value there.
+    a documentation excludes it. ``skipped`` is the share of all ``tensors`` that differ where
+    no digits are left to judge.
     """
 
     runs: int

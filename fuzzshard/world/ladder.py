@@ -126,8 +126,8 @@ class Ladder:
         self.again = again
         self.manner = manner
         self.skipped: defaultdict[str, set[Key]] = defaultdict(set)
-        """By engine the tensors that differ and may have any value: no digits are left, or only a
-        finer run could judge them and the engine has none.
+        """By engine the tensors that differ where no digits are left to judge, or only a finer run
+        could and the engine has none.
         """
         self.witnesses: Differing = {}
         """What of all engines differs from the reference that each is held to."""

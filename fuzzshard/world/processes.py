@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -22,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 from fuzzshard.errors import InfraError
+from fuzzshard.temporary import TemporaryFolder, remove_abandoned
 from fuzzshard.world.activity import DEAD, STOPPED, Threads, activity, descendants, state_of
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.zygote import Fork, Reap, Reply
@@ -125,7 +125,8 @@ class ForkServer(Node):
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._logs = tempfile.TemporaryDirectory(prefix="fuzzshard-", ignore_cleanup_errors=True)
+        remove_abandoned()
+        self._logs = TemporaryFolder()
         self._count = 0
         self._leaders: set[int] = set()
         self._printed: dict[int, Path] = {}
@@ -152,7 +153,7 @@ class ForkServer(Node):
         """Forks a rank that has these channels, which the caller closes; its pid."""
         with self._lock:
             self._count += 1
-            path = Path(self._logs.name) / f"{self._count}-rank{rank}.log"
+            path = self._logs.path / f"{self._count}-rank{rank}.log"
             log = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o600)
             try:
                 fds = [channel.fileno(), log, side.fileno()]
@@ -205,6 +206,7 @@ class ForkServer(Node):
 
     def close(self) -> None:
         """Ends the zygote and with it every rank."""
+        self.stop_importing()
         with self._lock:
             if self._control is not None:
                 self._control.close()
@@ -212,7 +214,7 @@ class ForkServer(Node):
                 self._process.kill()
                 self._process.wait()
             self._process = self._control = None
-        self._logs.cleanup()
+        self._logs.remove()
 
     def stop_importing(self) -> None:
         """Kills a server that still imports torch; whoever waits for it gets an InfraError.
@@ -278,6 +280,19 @@ def _kill_group(leader: int) -> None:
 
 _server: ForkServer | None = None
 _server_lock = threading.Lock()
+
+
+def import_torch_meanwhile() -> None:
+    """Starts the fork server in a thread of its own, for a command that will want ranks.
+
+    What goes wrong is told to whoever asks for the first rank.
+    """
+
+    def start() -> None:
+        with contextlib.suppress(InfraError):
+            fork_server().import_torch()
+
+    threading.Thread(target=start, name="fuzzshard-fork-server", daemon=True).start()
 
 
 def fork_server() -> ForkServer:

@@ -141,7 +141,7 @@ def test_nobody_else_writes_to_the_folder_of_a_node(agents):
 
 
 def test_a_full_disk_is_told_and_tried_again(agents, monkeypatch):
-    def fail(path: Path, data: bytes) -> None:
+    def fail(path: Path, data: bytes, **_: object) -> None:
         raise InfraError(f"cannot write {path}: No space left on device", "free some space")
 
     agent = agents()
