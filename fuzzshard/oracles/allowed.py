@@ -16,6 +16,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import torch
 import torch.distributed as dist
 
 from fuzzshard.case.case import TRACED_BACKWARD, Case
@@ -46,13 +47,25 @@ def _counted(case: Case, trace: Trace) -> Counts:
 
 
 def _made(case: Case, trace: Trace) -> frozenset[tuple[int, str]]:
-    """The parameters that have a state after a save on disk, or a load, which may have made it."""
-    asks = {at.index for at in follow(case) if "dcp" in (at.op.via, at.op.loads and at.saved)}
-    return frozenset(
-        (key.op, key.name.partition(" of ")[2])
-        for key, held in trace.tensors.items()
-        if key.op in asks and key.rule.is_state and held.tensor is not None
-    )
+    """The parameters whose state a save on disk may have made, or a load: it is there, and after a
+    save as it is before a first step.
+    """
+    saves = {at.index for at in follow(case) if at.op.via == "dcp"}
+    loads = {at.index for at in follow(case) if at.op.loads and at.saved == "dcp"}
+    made, stepped = set[tuple[int, str]](), set[tuple[int, str]]()
+    for key, held in trace.tensors.items():
+        if key.op in saves | loads and key.rule.is_state and held.tensor is not None:
+            name, _, fqn = key.name.partition(" of ")
+            initial = case.optimizer.initially(name) if key.op in saves else None
+            made.add((key.op, fqn))
+            if initial is not None and not _is_full_of(initial, held.tensor):
+                stepped.add((key.op, fqn))
+    return frozenset(made - stepped)
+
+
+def _is_full_of(value: float, tensor: torch.Tensor) -> bool:
+    """Whether it has nothing but that, as optimizers keep scalars in float32."""
+    return bool((tensor == torch.tensor(value).to(tensor.dtype)).all())
 
 
 ALLOWED: tuple[Allowed, ...] = (
@@ -61,8 +74,9 @@ ALLOWED: tuple[Allowed, ...] = (
         "joins_inputs",
         lambda case, trace: bool(case.wrap),
         "inputs of a wrapped module pass through one torch.autograd.Function: a backward runs "
-        "through all of them if it runs through one, recomputes checkpoints before unused ones, "
-        "and materializes undefined gradients as zeros (FunctionCtx.set_materialize_grads)",
+        "through all of them if it runs through one, and recomputes checkpoints before unused "
+        "ones. It may materialize undefined gradients as zeros (set_materialize_grads), which "
+        "inputs have then, and no parameters",
     ),
     Allowed(
         lambda spec: spec.has_units,

@@ -5,6 +5,7 @@ What that takes beyond the traces is trained here: the same runs in higher preci
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -67,6 +68,32 @@ def train_reference(case: Case, mesh: RankMesh, manner: Manner, shake: float = 0
     return trace
 
 
+def train_as_documented(case: Case, mesh: RankMesh, manner: Manner, trace: Trace) -> Trace:
+    """Return what the reference computes in the ``manner`` of the engine that ``trace`` is of.
+
+    Where that engine has gradients of inputs, so may the reference, if undefined gradients become
+    zeros; those of parameters it has without.
+    """
+    reference = train_reference(case, mesh, manner)
+    missing = [
+        key
+        for key, held in reference.tensors.items()
+        if key.rule.gradient == "input" and held.tensor is None
+    ]
+    unexpected = [k for k in missing if k in trace.tensors and trace.tensors[k].tensor is not None]
+    if manner.joins_inputs and anywhere(mesh, bool(unexpected)):
+        zeros = train_reference(case, mesh, dataclasses.replace(manner, makes_zeros=True))
+        reference.tensors |= {key: zeros.tensors[key] for key in unexpected}
+    return reference
+
+
+def anywhere(mesh: RankMesh, here: bool) -> bool:
+    """Whether ``here`` holds on any rank of a mesh; all of them ask."""
+    flag = torch.tensor([here], dtype=torch.int32, device=mesh.device)
+    dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=mesh.everyone)
+    return bool(flag.item())
+
+
 class Judgement(NamedTuple):
     """What the ladder says of all engines on this rank: findings, the rung of the case, and how
     each engine was compared.
@@ -99,8 +126,8 @@ class Ladder:
         self.again = again
         self.manner = manner
         self.skipped: defaultdict[str, set[Key]] = defaultdict(set)
-        """By engine the tensors that differ and may have any value: no digits are left, or only a
-        finer run could judge them and the engine has none.
+        """By engine the tensors that differ where no digits are left to judge, or only a finer run
+        could and the engine has none.
         """
         self.witnesses: Differing = {}
         """What of all engines differs from the reference that each is held to."""
@@ -142,7 +169,7 @@ class Ladder:
         manner = manner_of(self.case, engine, trace, self.mesh)
         if not self.anywhere(manner != PLAIN):
             return None
-        reference = train_reference(self.case, self.mesh, manner)
+        reference = train_as_documented(self.case, self.mesh, manner, trace)
         traces = {**self.traces, Reference.name: reference}
         return Ladder(self.case, self.mesh, traces, self.again, manner)
 
@@ -342,9 +369,7 @@ class Ladder:
         """Whether ``here`` holds on any rank of the mesh; every rank asks the same questions in
         order.
         """
-        flag = torch.tensor([here], dtype=torch.int32, device=self.mesh.device)
-        dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=self.mesh.everyone)
-        return bool(flag.item())
+        return anywhere(self.mesh, here)
 
     def _trace(self, case: Case) -> Trace:
         """What the reference computes in a case on the same mesh; each is trained once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -27,10 +28,13 @@ class Adds(nn.Module):
 
 def test_joined_inputs_have_gradients_of_zeros_where_nothing_uses_them() -> None:
     used, unused = (torch.ones(2, requires_grad=True) for _ in range(2))
-    plain, joining = Adds(), Adds()
-    joining.register_forward_pre_hook(join_inputs, with_kwargs=True)
-    plain(used, beside={"y": [unused], "z": 3}).sum().backward()
-    assert unused.grad is None
+    plain, joining, undefined = Adds(), Adds(), Adds()
+    for module, makes_zeros in ((joining, True), (undefined, False)):
+        join = functools.partial(join_inputs, makes_zeros)
+        module.register_forward_pre_hook(join, with_kwargs=True)
+    for module in (plain, undefined):
+        module(used, beside={"y": [unused], "z": 3}).sum().backward()
+        assert unused.grad is None
     joining(used, beside={"y": [unused], "z": 3}).sum().backward()
     assert unused.grad is not None
     assert torch.equal(unused.grad, torch.zeros(2))

@@ -52,13 +52,15 @@ def test_only_a_graph_that_recomputes_leaves_counts_alone() -> None:
         assert not manner_here(case, "fully_shard", counted).counts
 
 
-def test_only_a_checkpoint_on_disk_makes_states_that_a_run_has_then() -> None:
+def test_only_a_checkpoint_on_disk_makes_states_as_they_are_before_a_step() -> None:
     schedule = (SaveState(), Forward(), BACKWARD, STEP, LoadState())
     case = make_case(schedule=schedule, optimizer=Optimizer(kind="adam"))
     copied = msgspec.structs.replace(case, schedule=(SaveState(via="state_dict"), *schedule[1:]))
     states = trace(
         {
             Key(0, "resume", "step of a.weight"): floats(0.0),
+            Key(0, "resume", "step of b.bias"): floats(1.0),
+            Key(0, "resume", "exp_avg of b.bias"): floats(0.0),
             Key(0, "resume", "step of a.bias"): None,
             Key(3, "optimizer_state", "step of a.bias"): floats(1.0),
             Key(4, "resume", "step of a.bias"): floats(1.0),
