@@ -22,6 +22,7 @@ import torch.distributed as dist
 from fuzzshard.case.case import TRACED_BACKWARD, Case
 from fuzzshard.case.facts import has_batch_norm
 from fuzzshard.case.schedule_state import follow
+from fuzzshard.case.units import units
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.reference.manner import Counts, Manner
 from fuzzshard.oracles.compare import Difference
@@ -68,6 +69,18 @@ def _is_full_of(value: float, tensor: torch.Tensor) -> bool:
     return bool((tensor == torch.tensor(value).to(tensor.dtype)).all())
 
 
+def _filled(case: Case, trace: Trace) -> frozenset[tuple[int, str]]:
+    """The gradients that there are of parameters which share a unit with others, by op."""
+    shared = {fqn for unit in units(case).values() if len(unit) > 1 for fqn in unit}
+    return frozenset(
+        (key.op, key.name)
+        for key, held in trace.tensors.items()
+        if key.rule.gradient in ("reduced", "local")
+        and held.tensor is not None
+        and key.name in shared
+    )
+
+
 ALLOWED: tuple[Allowed, ...] = (
     Allowed(
         lambda spec: spec.applies_groups,
@@ -80,8 +93,8 @@ ALLOWED: tuple[Allowed, ...] = (
     ),
     Allowed(
         lambda spec: spec.has_units,
-        "fills_units",
-        lambda case, trace: True,
+        "filled",
+        _filled,
         "the gradient of a flat parameter is one tensor, with zeros for parameters that a "
         "backward does not reach (torch/distributed/fsdp/_flat_param.py, _reset_is_grad_none)",
     ),
@@ -135,9 +148,11 @@ def manner_here(case: Case, engine: str, trace: Trace) -> Manner:
 def manner_of(case: Case, engine: str, trace: Trace, mesh: RankMesh) -> Manner:
     """Return the same; all ranks of the mesh ask together.
 
-    A rank may have the states of some parameters only: all ranks make those that some have.
+    A rank may have the states and gradients of some parameters only: all ranks make those that
+    some have.
     """
     here = manner_here(case, engine, trace)
     everywhere: list[Any] = [None] * dist.get_world_size(mesh.everyone)
-    dist.all_gather_object(everywhere, here.made, group=mesh.everyone)
-    return dataclasses.replace(here, made=frozenset[tuple[int, str]]().union(*everywhere))
+    dist.all_gather_object(everywhere, (here.made, here.filled), group=mesh.everyone)
+    made, filled = map(frozenset[tuple[int, str]]().union, *everywhere)
+    return dataclasses.replace(here, made=made, filled=filled)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import torch
-from cases import BACKWARD, STEP, call, children, groups, make_case
+from cases import BACKWARD, STEP, call, chain, children, groups, make_case
 from traces import difference, floats, gradient, trace
 
 from fuzzshard.case.case import Checkpoint, Optimizer
@@ -38,8 +38,10 @@ def test_only_groups_join_the_inputs_of_their_modules() -> None:
 
 
 def test_only_flat_parameters_have_zeros_beside_a_gradient() -> None:
-    assert manner_here(make_case(), "fsdp1", NOTHING).fills_units
-    assert not manner_here(make_case(), "fully_shard", NOTHING).fills_units
+    case = make_case(chain(a=Linear(out=4), b=Linear(out=4)), wrap=())
+    held = trace({gradient(1): floats(0.0)})
+    assert manner_here(case, "fsdp1", held).filled == {(1, "a.weight")}
+    assert not manner_here(case, "fully_shard", held).filled
 
 
 def test_only_a_graph_that_recomputes_leaves_counts_alone() -> None:

@@ -19,7 +19,6 @@ from fuzzshard.case.facts import Facts
 from fuzzshard.case.groups import modules_named
 from fuzzshard.case.passed_roots import passed_roots
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
-from fuzzshard.case.units import units
 from fuzzshard.engines.base import Engine
 from fuzzshard.engines.mesh import RankMesh, rank_mesh
 from fuzzshard.engines.precision import (
@@ -53,8 +52,7 @@ class Reference(Engine):
         self.sync = ExplicitSync(
             mesh, dict(self.facts.owners), self.flags, self._gradient_dtypes()
         )
-        if manner.fills_units:
-            self.sync.units = [*map(frozenset, units(case).values())]
+        self.sync.filled = manner.filled
         self._broadcasts = case.ddp.does("broadcasts_buffers")
 
     @override

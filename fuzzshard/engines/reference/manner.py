@@ -28,15 +28,15 @@ class Manner:
     """How the reference trains (:data:`fuzzshard.oracles.allowed.ALLOWED` says why).
 
     ``joins_inputs``: the inputs of modules whose groups have parameters pass through one autograd
-    function. ``makes_zeros``: that function gets zeros for undefined gradients. ``fills_units``:
-    what a backward brings one parameter of a unit comes with zeros for the others. ``counts``: a
-    batch norm counts a recomputed batch only up to these. ``made``: the parameters that the
-    optimizer makes a state of before an op, by the index of the op.
+    function. ``makes_zeros``: that function gets zeros for undefined gradients. ``filled``: the
+    parameters that have a gradient after a backward, of zeros where it brings none, by the index
+    of the op. ``counts``: a batch norm counts a recomputed batch only up to these. ``made``: the
+    parameters that the optimizer makes a state of before an op.
     """
 
     joins_inputs: bool = False
     makes_zeros: bool = False
-    fills_units: bool = False
+    filled: frozenset[tuple[int, str]] = frozenset()
     counts: Counts = dataclasses.field(default_factory=dict)
     made: frozenset[tuple[int, str]] = frozenset()
 
