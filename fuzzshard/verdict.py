@@ -191,7 +191,8 @@ class Compared(
 
     ``rung`` is the one that judged what differed: ``bitwise`` where nothing did, ``precision``
     where half precision explains it. ``tensors`` counts the tensors that were compared,
-    ``skipped`` those that differ where no digits are left to judge; both add up over ranks.
+    ``skipped`` those that differ where no digits are left to judge, or where the engine has no
+    finer run that alone could; both add up over ranks.
     """
 
     rung: str

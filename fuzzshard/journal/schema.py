@@ -98,7 +98,7 @@ CREATE TABLE IF NOT EXISTS compared (  -- each engine that a judged case was dra
   engine TEXT NOT NULL,
   rung TEXT NOT NULL,              -- of the ladder; or why there is none
   tensors INTEGER NOT NULL,        -- that were compared, on all ranks
-  skipped INTEGER NOT NULL         -- that differ where no digits are left
+  skipped INTEGER NOT NULL         -- that differ, and may have any value
 )
 """
 """Not in the first journals of this format: readers have to ask for it."""

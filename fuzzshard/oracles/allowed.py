@@ -16,11 +16,13 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import torch
 import torch.distributed as dist
 
 from fuzzshard.case.case import TRACED_BACKWARD, Case
 from fuzzshard.case.facts import has_batch_norm
 from fuzzshard.case.schedule_state import follow
+from fuzzshard.case.units import units
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.reference.manner import Counts, Manner
 from fuzzshard.oracles.compare import Difference
@@ -40,26 +42,42 @@ class Allowed(NamedTuple):
     reason: str
 
 
-def _applies_groups(case: Case, trace: Trace) -> bool:
-    return bool(case.wrap)
-
-
-def _has_several_parameters(case: Case, trace: Trace) -> bool:
-    return True
-
-
 def _counted(case: Case, trace: Trace) -> Counts:
     """What batch norms have counted after each backward, where graphs recompute."""
     return trace.counts if case.compile in TRACED_BACKWARD else {}
 
 
 def _made(case: Case, trace: Trace) -> frozenset[tuple[int, str]]:
-    """The parameters that have a state after a save on disk, or a load, which may have made it."""
-    asks = {at.index for at in follow(case) if "dcp" in (at.op.via, at.op.loads and at.saved)}
+    """The parameters whose state a save on disk may have made, or a load: it is there, and after a
+    save as it is before a first step.
+    """
+    saves = {at.index for at in follow(case) if at.op.via == "dcp"}
+    loads = {at.index for at in follow(case) if at.op.loads and at.saved == "dcp"}
+    made, stepped = set[tuple[int, str]](), set[tuple[int, str]]()
+    for key, held in trace.tensors.items():
+        if key.op in saves | loads and key.rule.is_state and held.tensor is not None:
+            name, _, fqn = key.name.partition(" of ")
+            initial = case.optimizer.initially(name) if key.op in saves else None
+            made.add((key.op, fqn))
+            if initial is not None and not _is_full_of(initial, held.tensor):
+                stepped.add((key.op, fqn))
+    return frozenset(made - stepped)
+
+
+def _is_full_of(value: float, tensor: torch.Tensor) -> bool:
+    """Whether it has nothing but that, as optimizers keep scalars in float32."""
+    return bool((tensor == torch.tensor(value).to(tensor.dtype)).all())
+
+
+def _filled(case: Case, trace: Trace) -> frozenset[tuple[int, str]]:
+    """The gradients that there are of parameters which share a unit with others, by op."""
+    shared = {fqn for unit in units(case).values() if len(unit) > 1 for fqn in unit}
     return frozenset(
-        (key.op, key.name.partition(" of ")[2])
+        (key.op, key.name)
         for key, held in trace.tensors.items()
-        if key.op in asks and key.rule.is_state and held.tensor is not None
+        if key.rule.gradient in ("reduced", "local")
+        and held.tensor is not None
+        and key.name in shared
     )
 
 
@@ -67,15 +85,16 @@ ALLOWED: tuple[Allowed, ...] = (
     Allowed(
         lambda spec: spec.applies_groups,
         "joins_inputs",
-        _applies_groups,
+        lambda case, trace: bool(case.wrap),
         "inputs of a wrapped module pass through one torch.autograd.Function: a backward runs "
-        "through all of them if it runs through one, recomputes checkpoints before unused ones, "
-        "and materializes undefined gradients as zeros (FunctionCtx.set_materialize_grads)",
+        "through all of them if it runs through one, and recomputes checkpoints before unused "
+        "ones. It may materialize undefined gradients as zeros (set_materialize_grads), which "
+        "inputs have then, and no parameters",
     ),
     Allowed(
         lambda spec: spec.has_units,
-        "fills_units",
-        _has_several_parameters,
+        "filled",
+        _filled,
         "the gradient of a flat parameter is one tensor, with zeros for parameters that a "
         "backward does not reach (torch/distributed/fsdp/_flat_param.py, _reset_is_grad_none)",
     ),
@@ -118,14 +137,22 @@ def may_be_allowed(case: Case, engine: str, difference: Difference) -> bool:
     return bool(makes) and is_beyond_rounding(difference)
 
 
-def manner_of(case: Case, engine: str, trace: Trace, mesh: RankMesh) -> Manner:
+def manner_here(case: Case, engine: str, trace: Trace) -> Manner:
     """Return what the documents of an engine let it do in a case, as its trace on this rank says
-    that it did; all ranks of the mesh ask together.
-
-    A rank may have the states of some parameters only: all ranks make those that some have.
+    that it did.
     """
     spec = spec_of(engine)
-    here = Manner(**{a.field: a.done(case, trace) for a in ALLOWED if a.of(spec)})
+    return Manner(**{a.field: a.done(case, trace) for a in ALLOWED if a.of(spec)})
+
+
+def manner_of(case: Case, engine: str, trace: Trace, mesh: RankMesh) -> Manner:
+    """Return the same; all ranks of the mesh ask together.
+
+    A rank may have the states and gradients of some parameters only: all ranks make those that
+    some have.
+    """
+    here = manner_here(case, engine, trace)
     everywhere: list[Any] = [None] * dist.get_world_size(mesh.everyone)
-    dist.all_gather_object(everywhere, here.made, group=mesh.everyone)
-    return dataclasses.replace(here, made=frozenset[tuple[int, str]]().union(*everywhere))
+    dist.all_gather_object(everywhere, (here.made, here.filled), group=mesh.everyone)
+    made, filled = map(frozenset[tuple[int, str]]().union, *everywhere)
+    return dataclasses.replace(here, made=made, filled=filled)

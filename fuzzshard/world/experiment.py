@@ -46,7 +46,7 @@ from fuzzshard.training.trace import Trace
 from fuzzshard.training.trainer import Trainer
 from fuzzshard.verdict import Finding, Note
 from fuzzshard.world.blame import device_error, error_text
-from fuzzshard.world.ladder import Ladder, train_reference
+from fuzzshard.world.ladder import Ladder, train_as_documented
 from fuzzshard.world.messages import RankReport
 
 
@@ -221,7 +221,7 @@ class Experiment:
         if not self.ladder.anywhere(any(map(is_beyond_rounding, found))):
             return found
         one, other = (
-            train_reference(case, mesh, manner_of(case, trace.engine, trace, mesh))
+            train_as_documented(case, mesh, manner_of(case, trace.engine, trace, mesh), trace)
             for case, trace in zip(cases, traces, strict=True)
             for mesh in [rank_mesh(case, self.mesh.device)]
         )

@@ -5,6 +5,7 @@ What that takes beyond the traces is trained here: the same runs in higher preci
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -67,6 +68,32 @@ def train_reference(case: Case, mesh: RankMesh, manner: Manner, shake: float = 0
     return trace
 
 
+def train_as_documented(case: Case, mesh: RankMesh, manner: Manner, trace: Trace) -> Trace:
+    """Return what the reference computes in the ``manner`` of the engine that ``trace`` is of.
+
+    Where that engine has gradients of inputs, so may the reference, if undefined gradients become
+    zeros; those of parameters it has without.
+    """
+    reference = train_reference(case, mesh, manner)
+    missing = [
+        key
+        for key, held in reference.tensors.items()
+        if key.rule.gradient == "input" and held.tensor is None
+    ]
+    unexpected = [k for k in missing if k in trace.tensors and trace.tensors[k].tensor is not None]
+    if manner.joins_inputs and anywhere(mesh, bool(unexpected)):
+        zeros = train_reference(case, mesh, dataclasses.replace(manner, makes_zeros=True))
+        reference.tensors |= {key: zeros.tensors[key] for key in unexpected}
+    return reference
+
+
+def anywhere(mesh: RankMesh, here: bool) -> bool:
+    """Whether ``here`` holds on any rank of a mesh; all of them ask."""
+    flag = torch.tensor([here], dtype=torch.int32, device=mesh.device)
+    dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=mesh.everyone)
+    return bool(flag.item())
+
+
 class Judgement(NamedTuple):
     """What the ladder says of all engines on this rank: findings, the rung of the case, and how
     each engine was compared.
@@ -99,9 +126,12 @@ class Ladder:
         self.again = again
         self.manner = manner
         self.skipped: defaultdict[str, set[Key]] = defaultdict(set)
-        """By engine the tensors that differ where no digits are left to judge."""
+        """By engine the tensors that differ where no digits are left to judge, or only a finer run
+        could and the engine has none.
+        """
+        self.witnesses: Differing = {}
+        """What of all engines differs from the reference that each is held to."""
         self._trained: dict[Case, Trace] = {}
-        self._witnesses: Differing = {}
 
     def differences(self, engine: str) -> list[Difference]:
         """What differs from the reference, of all that the case wants to be compared."""
@@ -119,7 +149,7 @@ class Ladder:
         others = {name: ladder for name, ladder in ladders.items() if ladder is not self}
         found = {name: ladders[name].differences(name) for name in others}
         for ladder in (self, *others.values()):
-            ladder._witnesses = differing | found
+            ladder.witnesses = differing | found
         plain = {name: here for name, here in differing.items() if name not in others}
         judged = [ladder._judge({name: found[name]}) for name, ladder in others.items()]
         judged += [self._judge(plain)] if plain or not judged else []
@@ -139,7 +169,7 @@ class Ladder:
         manner = manner_of(self.case, engine, trace, self.mesh)
         if not self.anywhere(manner != PLAIN):
             return None
-        reference = train_reference(self.case, self.mesh, manner)
+        reference = train_as_documented(self.case, self.mesh, manner, trace)
         traces = {**self.traces, Reference.name: reference}
         return Ladder(self.case, self.mesh, traces, self.again, manner)
 
@@ -204,12 +234,13 @@ class Ladder:
             for name, found in before.items()
         }
         bound = Bound(self.case, reference, self._truth)
-        precise = self._finer_findings(differing)
+        ends = {name: min(step, end) for name, end in overflow.items()}
+        precise = self._finer_findings(differing, ends)
         seen = {(f.engine, f.op, f.oracle, f.name) for f in precise}
         found = self._findings_with_digits(self.case, early, bound, self.traces)
         return [*precise, *(f for f in found if (f.engine, f.op, f.oracle, f.name) not in seen)]
 
-    def _finer_findings(self, differing: Differing) -> list[Finding]:
+    def _finer_findings(self, differing: Differing, ends: Mapping[str, int]) -> list[Finding]:
         """What the engines that differ do otherwise than the reference in the next higher
         precision, too.
 
@@ -230,6 +261,9 @@ class Ladder:
                 trace = self.again(case, name, 0.0)
                 if trace is not None:
                     traces[name] = trace
+                else:
+                    late = [d for d in found if d.comparable and d.key.op >= ends[name]]
+                    self.skipped[name] |= _keys(late)
         still = {
             name: _no_less_wrong(self._differences(name, traces), differing[name])
             for name in traces
@@ -291,7 +325,7 @@ class Ladder:
         self, differing: Differing, rung: str, bound: Bound | None, traces: Mapping[str, Trace]
     ) -> list[Finding]:
         findings = []
-        others = {name: found for name, found in self._witnesses.items() if name in traces}
+        others = {name: found for name, found in self.witnesses.items() if name in traces}
         for name, found in differing.items():
             agreeing = agreement(name, traces, others | differing)
             findings += tensor_findings(name, found, rung, bound, agreeing, self.mesh.rank)
@@ -335,9 +369,7 @@ class Ladder:
         """Whether ``here`` holds on any rank of the mesh; every rank asks the same questions in
         order.
         """
-        flag = torch.tensor([here], dtype=torch.int32, device=self.mesh.device)
-        dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=self.mesh.everyone)
-        return bool(flag.item())
+        return anywhere(self.mesh, here)
 
     def _trace(self, case: Case) -> Trace:
         """What the reference computes in a case on the same mesh; each is trained once."""

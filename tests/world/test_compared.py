@@ -5,8 +5,9 @@ from __future__ import annotations
 from cases import BACKWARD, FORWARD, ROOT, STEP, groups, make_case
 from msgspec.structs import replace
 
-from fuzzshard.case.case import Freeze
+from fuzzshard.case.case import Freeze, Optimizer
 from fuzzshard.case.options import Precision
+from fuzzshard.parts.ops import SaveState
 from fuzzshard.verdict import Compared, Status
 from fuzzshard.world import World
 
@@ -45,3 +46,11 @@ def test_an_engine_that_refuses_is_not_compared(two_ranks: World) -> None:
     assert verdict.notes["ddp"].startswith("refused: ")
     assert "ddp" not in verdict.compared
     assert "fully_shard" in verdict.compared
+
+
+def test_what_is_documented_is_compared_as_well(two_ranks: World) -> None:
+    """A save makes the state of momentum, which plain training has none of."""
+    case = make_case(schedule=(SaveState(), FORWARD), optimizer=Optimizer(momentum=0.5))
+    verdict = two_ranks.run(case)
+    assert verdict.status is Status.PASS
+    assert {(how.rung, how.skipped) for how in verdict.compared.values()} == {("bitwise", 0)}

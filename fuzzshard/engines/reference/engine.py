@@ -19,7 +19,6 @@ from fuzzshard.case.facts import Facts
 from fuzzshard.case.groups import modules_named
 from fuzzshard.case.passed_roots import passed_roots
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
-from fuzzshard.case.units import units
 from fuzzshard.engines.base import Engine
 from fuzzshard.engines.mesh import RankMesh, rank_mesh
 from fuzzshard.engines.precision import (
@@ -53,8 +52,7 @@ class Reference(Engine):
         self.sync = ExplicitSync(
             mesh, dict(self.facts.owners), self.flags, self._gradient_dtypes()
         )
-        if manner.fills_units:
-            self.sync.units = [*map(frozenset, units(case).values())]
+        self.sync.filled = manner.filled
         self._broadcasts = case.ddp.does("broadcasts_buffers")
 
     @override
@@ -78,11 +76,11 @@ class Reference(Engine):
         self.master_weights = MasterWeights(model, self._policy)
         norms = {path: self._modules[path] for path in self.facts.batch_norms}
         self._recomputed = Recomputed(norms if self.manner.counts else {}, self.manner.counts)
-        for index in self._joining():  # before it casts them
+        join = functools.partial(join_inputs, self.manner.makes_zeros)
+        for index in self._joining():  # inputs are cast before
             for path in self.case.wrap[index].modules:
-                model.get_submodule(path).register_forward_pre_hook(
-                    join_inputs, with_kwargs=True, prepend=True
-                )
+                module = model.get_submodule(path)
+                module.register_forward_pre_hook(join, with_kwargs=True, prepend=True)
         cast_boundaries(self.case, self._modules)
         for index, group in enumerate(self.case.wrap):
             for path in group.modules if fills_unused(self.case, index) else ():

@@ -28,13 +28,15 @@ class Manner:
     """How the reference trains (:data:`fuzzshard.oracles.allowed.ALLOWED` says why).
 
     ``joins_inputs``: the inputs of modules whose groups have parameters pass through one autograd
-    function. ``fills_units``: what a backward brings one parameter of a unit comes with zeros for
-    the others. ``counts``: a batch norm counts a recomputed batch only up to these. ``made``: the
-    parameters that the optimizer makes a state of before an op, by the index of the op.
+    function. ``makes_zeros``: that function gets zeros for undefined gradients. ``filled``: the
+    parameters that have a gradient after a backward, of zeros where it brings none, by the index
+    of the op. ``counts``: a batch norm counts a recomputed batch only up to these. ``made``: the
+    parameters that the optimizer makes a state of before an op.
     """
 
     joins_inputs: bool = False
-    fills_units: bool = False
+    makes_zeros: bool = False
+    filled: frozenset[tuple[int, str]] = frozenset()
     counts: Counts = dataclasses.field(default_factory=dict)
     made: frozenset[tuple[int, str]] = frozenset()
 
@@ -44,25 +46,23 @@ PLAIN = Manner()
 
 
 class _Joined(torch.autograd.Function):
-    """Returns its inputs. A backward through one of them runs through all, and makes zeros of
-    undefined gradients (``FunctionCtx.set_materialize_grads``).
-    """
+    """Returns its inputs. A backward through one of them runs through all."""
 
     @staticmethod
-    def forward(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(makes_zeros: bool, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return inputs
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, ...], output: Any) -> None:
-        """Keeps nothing."""
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.set_materialize_grads(inputs[0])
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return gradients
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        return None, *gradients
 
 
 def join_inputs(
-    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    makes_zeros: bool, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Pass what requires a gradient through one function; a hook before a forward.
 
@@ -78,7 +78,7 @@ def join_inputs(
     map_tensors(collect, (args, kwargs))
     if not inputs or not torch.is_grad_enabled() or _in_backward():
         return args, kwargs
-    joined = iter(_Joined.apply(*inputs))
+    joined = iter(_Joined.apply(makes_zeros, *inputs))
     args, kwargs = map_tensors(lambda t: next(joined) if t.requires_grad else t, (args, kwargs))
     return args, kwargs
 
