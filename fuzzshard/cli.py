@@ -20,7 +20,6 @@ from fuzzshard.commands.doctor import doctor
 from fuzzshard.commands.explain import explain
 from fuzzshard.commands.features import features
 from fuzzshard.commands.fleet import fleet_app
-from fuzzshard.commands.host import host
 from fuzzshard.commands.html import html
 from fuzzshard.commands.mistakes import in_words, whole_numbers
 from fuzzshard.commands.profiles import apply_profile
@@ -95,7 +94,6 @@ _COMMANDS: tuple[Callable[..., int], ...] = (
     bisect,
     features,
     doctor,
-    host,
 )
 for _order, _command in enumerate(_COMMANDS):
     _config = (apply_profile, whole_numbers) if _command is run else (whole_numbers,)

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter, Token, validators
 
 from fuzzshard.errors import UsageError
-from fuzzshard.world.config import WorldConfig, check_hosts
+from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.placement import RanksOf, Worlds, available_cores, check_cores, check_devices
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -63,19 +63,6 @@ Preload = Annotated[
 Globs = Annotated[
     tuple[str, ...],
     Parameter(negative=(), consume_multiple=True, show_default=False, metavar="GLOB..."),
-]
-Hosts = Annotated[
-    tuple[str, ...],
-    Parameter(
-        negative=(),
-        show_default=False,
-        metavar="ADDRESS:PORT",
-        help="Where fuzzshard host listens on another node: each world has as many ranks there as "
-        "on this one. Repeat for several.",
-    ),
-]
-SecretFile = Annotated[
-    Path | None, Parameter(show_default=False, help="The file with the secret of --hosts.")
 ]
 ExtraMends = Annotated[
     tuple[Path, ...],
@@ -143,22 +130,18 @@ def world_config(
     size: int,
     ranks_per_device: int = 1,
     of: RanksOf = "world",
-    hosts: tuple[str, ...] = (),
-    secret_file: Path | None = None,
 ) -> WorldConfig:
-    """The settings of a world of ``size`` ranks, by itself or ``of`` a mesh, of which ``hosts``
-    have their share; raises :class:`UsageError` where it cannot be.
+    """The settings of a world of ``size`` ranks, by itself or ``of`` a mesh; raises
+    :class:`UsageError` where it cannot be.
     """
-    check_hosts(hosts, secret_file)
-    num_nodes = len(hosts) + 1
     if size < 1:
         raise UsageError(f"a world of {size} ranks runs nothing", "use --world-size 1 or more")
     if ranks_per_device < 1:
         raise UsageError(f"{ranks_per_device} ranks per device run nothing", "use 1 or more")
     if device == "cuda":
-        check_devices(size // num_nodes, num_devices, ranks_per_device)
+        check_devices(size, num_devices, ranks_per_device)
     else:
-        check_cores(size // num_nodes, available_cores(), of)
+        check_cores(size, available_cores(), of)
     for path in preload:
         if not path.is_file():
             raise UsageError(f"{path}, to be preloaded, is not a file", "check the path")
@@ -167,6 +150,4 @@ def world_config(
         device=device,
         preload=tuple(str(path.resolve()) for path in preload),
         devices=tuple(range(num_devices)) if device == "cuda" and ranks_per_device > 1 else (),
-        hosts=hosts,
-        secret_file="" if secret_file is None else str(secret_file),
     )
