@@ -102,9 +102,10 @@ def make_actor(kind: type, node: ClusterNode, *arguments: object, threads: int =
 
 
 def end_actor(actor: Any) -> None:
-    """Kill an actor, which may be gone."""
-    with contextlib.suppress(RayError):
-        ray.kill(actor)
+    """Kill an actor, if there is one; it may be gone."""
+    if actor is not None:
+        with contextlib.suppress(RayError):
+            ray.kill(actor)
 
 
 def answered(calls: Sequence[Any]) -> list[Any]:

@@ -276,8 +276,7 @@ class _Head:
     def _begin_again(self, member: _Member) -> None:
         """Ends what its agent does, and makes another one."""
         self._dissolve(member)
-        if member.agent is not None:
-            end_actor(member.agent)
+        end_actor(member.agent)
         member.agent = member.call = None
         member.state, member.doing, member.position, member.due = "starting", "greet", 0, 0.0
         if self._is_stopping:
@@ -424,8 +423,7 @@ class _Head:
     def _leave(self, member: _Member, state: Literal["ended", "left out"]) -> None:
         """Ends the agent, which gives its GPUs and CPUs back."""
         member.state, member.call = state, None
-        if member.agent is not None:
-            end_actor(member.agent)
+        end_actor(member.agent)
         member.agent = None
         self._dissolve(member)
 

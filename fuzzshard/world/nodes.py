@@ -247,11 +247,11 @@ _ends = 0
 def reaching(reach: Reach) -> Iterator[None]:
     """Within it worlds may lie on other nodes; then their ranks there end."""
     global _reach
-    _reach = reach
+    before, _reach = _reach, reach
     try:
         yield
     finally:
-        _reach = _nowhere
+        _reach = before
         end_nodes()
         for known in list(_known.values()):
             if known.node is not None:

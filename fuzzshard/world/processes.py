@@ -17,7 +17,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection
-from pathlib import Path
+from typing import IO
 
 import msgspec
 
@@ -126,10 +126,8 @@ class ForkServer(Node):
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._logs = tempfile.TemporaryDirectory(prefix="fuzzshard-", ignore_cleanup_errors=True)
-        self._count = 0
         self._leaders: set[int] = set()
-        self._printed: dict[int, Path] = {}
+        self._printed: dict[int, IO[bytes]] = {}
         atexit.register(self.close)
 
     @property
@@ -144,16 +142,12 @@ class ForkServer(Node):
         ours, theirs = socket.socketpair()
         side, their_side = socket.socketpair()
         with self._lock, theirs, their_side:
-            self._count += 1
-            path = Path(self._logs.name) / f"{self._count}-rank{rank}.log"
-            log = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o600)
-            try:
-                fds = [theirs.fileno(), log, their_side.fileno()]
-                pid = self._ask(Fork(rank, config), fds).value
-            finally:
-                os.close(log)
+            # a file without a name: nothing is left of it, whoever is killed
+            log = tempfile.TemporaryFile()  # noqa: SIM115
+            fds = [theirs.fileno(), log.fileno(), their_side.fileno()]
+            pid = self._ask(Fork(rank, config), fds).value
             self._leaders.add(pid)
-            self._printed[pid] = path
+            self._printed[pid] = log
         return RankProcess(rank, pid, ours, side, self)
 
     def kill_group(self, pid: int) -> None:
@@ -167,8 +161,8 @@ class ForkServer(Node):
             ended = self._ask(Reap(pid), [])
             if ended.running:
                 return None
-            if (path := self._printed.pop(pid, None)) is not None:
-                path.unlink(missing_ok=True)
+            if (log := self._printed.pop(pid, None)) is not None:
+                log.close()
             return ended.value
 
     def ask_stacks(self, pid: int) -> None:
@@ -177,8 +171,10 @@ class ForkServer(Node):
 
     def printed(self, pid: int, start: int = 0) -> bytes:
         """As :meth:`Node.printed`."""
-        path = self._printed.get(pid)
-        return b"" if path is None or not path.exists() else path.read_bytes()[start:]
+        if (log := self._printed.get(pid)) is None:
+            return b""
+        size = os.fstat(log.fileno()).st_size
+        return os.pread(log.fileno(), max(0, size - start), start)
 
     def activity(self, pids: Collection[int]) -> dict[int, Threads]:
         """As :meth:`Node.activity`."""
@@ -205,7 +201,6 @@ class ForkServer(Node):
                 self._process.kill()
                 self._process.wait()
             self._process = self._control = None
-        self._logs.cleanup()
 
     def stop_importing(self) -> None:
         """Kills a server that still imports torch; whoever waits for it gets an InfraError.
