@@ -10,12 +10,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from fuzzshard.campaign.control import Control, ControlledWorld
 from fuzzshard.campaign.explain import Explanation, OnMends, judge_explained, unknown_only
 from fuzzshard.campaign.judge import Stopped, judge
 from fuzzshard.campaign.known import Found, Registry
 from fuzzshard.campaign.prefetch import Prefetch
 from fuzzshard.campaign.reduce import SHRINK_BUDGET, Judged, confirm_and_shrink
+from fuzzshard.campaign.tally import how_compared
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.atomic import write_atomic
@@ -23,6 +26,7 @@ from fuzzshard.corpus.codec import encode_entry
 from fuzzshard.corpus.entry import make_entry
 from fuzzshard.corpus.store import CASE_FILE, UNSHRUNK_FILE
 from fuzzshard.guidance import Feedback
+from fuzzshard.report.comparisons import EngineRuns, comparisons
 from fuzzshard.runner import Runner
 from fuzzshard.shrink import Budget
 from fuzzshard.verdict import Status, Verdict
@@ -121,6 +125,7 @@ class Examination:
         self.notes: Counter[str] = Counter()
         self.judged: Counter[str] = Counter()
         self.rungs: Counter[str] = Counter()
+        self.compared: list[EngineRuns] = []
         self.explanations: Counter[str] = Counter()
         self.unexplained: list[Unexplained] = []
         self._lock = threading.Lock()
@@ -178,6 +183,10 @@ class Examination:
         self.notes.update(f"{engine} {note_kind(note)}" for engine, note in verdict.notes.items())
         self.rungs[f"{verdict.status} {verdict.rung}".strip()] += 1
         self.explanations[explanation] += 1
+        self.compared += (
+            EngineRuns(engine, how.rung, 1, how.tensors, how.skipped)
+            for engine, how in how_compared(case, verdict).items()
+        )
 
     def _save(self, found: Found, shrunk: Judged | None, info: Mapping[str, str]) -> Path:
         """Saves a case as the corpus does: in its smallest form, with the case as found beside
@@ -199,6 +208,7 @@ class Examination:
             "cases": self.statuses.total(),
             "statuses": dict(self.statuses.most_common()),
             "rungs": dict(self.rungs.most_common()),
+            "compared": msgspec.to_builtins(comparisons(self.compared)),
             "explanations": dict(self.explanations.most_common()),
             "judged": dict(self.judged.most_common()),
             "notes": dict(self.notes.most_common()),

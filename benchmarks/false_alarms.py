@@ -3,7 +3,7 @@
 An explanation is a documented refusal of torch, or a known bug of torch: with mends the case
 passes. Whatever has none is listed, and its case saved; then the exit code is 1. With ``--on
 mended`` cases run on torch with all mends, and what fails there counts if it fails on torch as it
-is.
+is. How engines were compared, and how many of their runs were not, is counted as well.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+import msgspec
 from common import (
     add_alarm_options,
     add_shrink_seconds,
@@ -38,6 +39,7 @@ from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INTERRUPTED
 from fuzzshard.guidance import Guidance, guided
 from fuzzshard.instruments import off_lines
 from fuzzshard.mending.mend import mends_for
+from fuzzshard.report.comparisons import HEADS, Comparisons, comparison_rows
 from fuzzshard.strategies import case_stream
 from fuzzshard.strategies.steered import reach, steered_stream
 from fuzzshard.world import World, WorldConfig
@@ -65,6 +67,10 @@ def make_tables(result: dict[str, Any]) -> list[Table]:
             table.add_row(shorten(name, 140), str(count))
         if result[key]:
             tables.append(table)
+    compared = msgspec.convert(result["compared"], dict[str, Comparisons])
+    tables.append(Table(*HEADS, title="How engines were compared", title_justify="left"))
+    for row in comparison_rows(compared):
+        tables[-1].add_row(*row)
     return tables
 
 

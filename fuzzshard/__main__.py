@@ -21,7 +21,11 @@ def main() -> None:
 
     for number in heard:
         signal.signal(number, signal.default_int_handler)
-    cli.main()
+    try:
+        cli.main()
+    finally:  # what Python does at its exit prints a traceback of an interrupt
+        for number in heard:
+            signal.signal(number, _leave)
 
 
 def _leave(*_: object) -> None:

@@ -6,31 +6,15 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
 
 from fuzzshard import __version__
-from fuzzshard.bisect.environment import cache_folder
-from fuzzshard.commands.bisect import bisect
-from fuzzshard.commands.check import check
-from fuzzshard.commands.corpus import corpus_app
-from fuzzshard.commands.corpus_sets import merge
-from fuzzshard.commands.doctor import doctor
-from fuzzshard.commands.explain import explain
-from fuzzshard.commands.features import features
-from fuzzshard.commands.fleet import fleet_app
-from fuzzshard.commands.html import html
+from fuzzshard.cache import cache_folder
 from fuzzshard.commands.mistakes import in_words, whole_numbers
 from fuzzshard.commands.profiles import apply_profile
-from fuzzshard.commands.replay import replay
-from fuzzshard.commands.report import report
-from fuzzshard.commands.repro import repro
-from fuzzshard.commands.run import run
-from fuzzshard.commands.show import show
-from fuzzshard.commands.shrink import shrink
-from fuzzshard.commands.status import status
-from fuzzshard.commands.usage import with_flowing_help
+from fuzzshard.commands.usage import Command, add_command, group_app
 from fuzzshard.errors import EXIT_INFRA, EXIT_INTERRUPTED, EXIT_USAGE, FuzzshardError
 
 EXIT_BROKEN_PIPE = 141
@@ -79,30 +63,118 @@ app = App(
     suppress_keyboard_interrupt=False,
     result_action="return_value",
 )
-_COMMANDS: tuple[Callable[..., int], ...] = (
-    run,
-    check,
-    status,
-    html,
-    merge,
-    replay,
-    explain,
-    show,
-    shrink,
-    repro,
-    report,
-    bisect,
-    features,
-    doctor,
+_MERGE = Command(
+    "merge",
+    "corpus_sets:merge",
+    "Join corpora in one: of each signature and set of features the smallest case is kept.",
 )
-for _order, _command in enumerate(_COMMANDS):
-    _config = (apply_profile, whole_numbers) if _command is run else (whole_numbers,)
-    _epilogue = EXIT_CODES if _command in (run, replay) else ""
-    app.command(
-        with_flowing_help(_command), help_epilogue=_epilogue, sort_key=_order, config=_config
+COMMANDS = (
+    Command(
+        "run",
+        "run:run",
+        "Fuzz: draw random training runs and judge each one, until a limit or Ctrl-C.",
+    ),
+    Command(
+        "check",
+        "check:check",
+        "Train your own model twice, plain and parallelised, and compare the two.",
+    ),
+    Command(
+        "status",
+        "status:status",
+        "Show the progress and findings of campaigns, running or ended, on one node or several.",
+    ),
+    Command(
+        "html",
+        "html:html",
+        "Write one HTML file with plots, findings, scripts and drawings of the cases.",
+    ),
+    _MERGE,
+    Command("replay", "replay:replay", "Run saved cases again and print one line for each."),
+    Command(
+        "explain",
+        "explain:explain",
+        "Find out which known bugs of torch cause the findings of cases.",
+    ),
+    Command(
+        "show",
+        "show:show",
+        "Draw one case, list the cases in a folder, or tell about a known bug.",
+    ),
+    Command(
+        "shrink",
+        "shrink:shrink",
+        "Shrink a case with a finding to a minimal one with the same finding.",
+    ),
+    Command("repro", "repro:repro", "Print a script that shows the finding with torch alone."),
+    Command(
+        "report",
+        "report:report",
+        "Draft a PyTorch issue of a finding (report.md), or rank what to file first.",
+    ),
+    Command("bisect", "bisect:bisect", "Find the release of torch that began or fixed a finding."),
+    Command(
+        "features",
+        "features:features",
+        "List the features that cases can have, with what each means.",
+    ),
+    Command(
+        "doctor",
+        "doctor:doctor",
+        "Check that this machine can fuzz: a clean case must pass, a planted bug be found.",
+    ),
+)
+CORPUS_COMMANDS = (
+    Command("list", "corpus:list_", "Print one line for each entry, the worst first."),
+    Command(
+        "causes",
+        "corpus:causes",
+        "Print the causes of findings, a line for each, the worst first.",
+    ),
+    Command(
+        "add",
+        "corpus_sets:add",
+        "Copy entries and case files into a corpus, unless they are there already.",
+    ),
+    Command(
+        "prune",
+        "corpus_sets:prune",
+        "Keep the smallest case for each signature and set of features.",
+    ),
+    Command(
+        "verify",
+        "corpus:verify",
+        "Check that each entry can be read and that its script belongs to its case.",
+    ),
+    _MERGE,
+    Command("mark", "corpus_mark:mark", "Write into entries what you know about their finding."),
+)
+FLEET_COMMANDS = (
+    Command(
+        "run",
+        "fleet:run",
+        "Run a campaign on each node of a Ray cluster, and gather what they find in one corpus.",
+    ),
+    Command(
+        "status",
+        "fleet:status",
+        "Show the progress and findings of a fleet: each campaign, the sum, every distinct "
+        "finding.",
+    ),
+    Command("stop", "fleet:stop", "End all campaigns of a fleet in order, within a minute."),
+)
+for _order, _command in enumerate(COMMANDS):
+    add_command(
+        app,
+        _command,
+        _order,
+        epilogue=EXIT_CODES if _command.name in ("run", "replay") else "",
+        config=(apply_profile, whole_numbers) if _command.name == "run" else (whole_numbers,),
     )
-app.command(corpus_app(sort_key=len(_COMMANDS)))
-app.command(fleet_app(sort_key=len(_COMMANDS) + 1))
+_corpus = "List, add, prune, verify and merge saved cases."
+app.command(group_app("corpus", len(COMMANDS), _corpus, CORPUS_COMMANDS))
+_fleet = "Run campaigns on all nodes of a Ray cluster, without a shared folder."
+app.command(group_app("fleet", len(COMMANDS) + 1, _fleet, FLEET_COMMANDS))
 app.register_install_completion_command(
     help="Let bash, zsh or fish complete commands and options: adds a line to its start-up file."
 )

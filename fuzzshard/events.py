@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from fuzzshard.verdict import Status
+from fuzzshard.verdict import Compared, Status
 
 SCHEMA = 1
 """The version of the events. A new event or field leaves it as it is; one that goes, or means
@@ -142,7 +142,8 @@ class CaseDetail(Event, frozen=True, kw_only=True, tag="case_detail"):
     times as long. ``new_pairs`` of features and ``points`` of torch came up for the first time;
     ``new_points`` of those are the case's own, the others were reached by what was run before it
     to confirm and to shrink. ``refused`` are the refusals it counts for, ``idle`` the seconds for
-    which its world had waited.
+    which its world had waited. ``compared`` has each engine that was drawn; of one that was not
+    compared the rung says why not, and is empty if ranks were lost.
     """
 
     features: tuple[str, ...]
@@ -151,6 +152,7 @@ class CaseDetail(Event, frozen=True, kw_only=True, tag="case_detail"):
     points: tuple[tuple[str, int, int], ...] = ()
     new_points: int = 0
     idle: float = 0.0
+    compared: dict[str, Compared] = {}
 
 
 class FindingFound(Event, frozen=True, kw_only=True, tag="finding_found"):
@@ -243,11 +245,13 @@ class FindingSaved(Event, frozen=True, kw_only=True, tag="finding_saved"):
 class CorpusLoaded(Event, frozen=True, kw_only=True, tag="corpus_loaded"):
     """The campaign knows the ``known`` findings that its corpus has already.
 
-    ``explained`` more are caused by known bugs of torch, and count as these.
+    ``explained`` more are caused by known bugs of torch, and count as these. Work on those in the
+    folders ``in_work`` is not done, and is not this campaign's.
     """
 
     known: int
     explained: int = 0
+    in_work: tuple[str, ...] = ()
 
 
 class Exchanged(Event, frozen=True, kw_only=True, tag="exchanged"):

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from fuzzshard.parts import oracles
+from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.oracle import Oracle, Severity, TensorType
 
 
@@ -17,7 +18,7 @@ class Status(enum.StrEnum):
 
     ``REJECTED``: an engine refused with a documented error and nothing else went wrong.
     ``INCONCLUSIVE``: a finding that did not repeat on fresh ranks.
-    ``INFRA``: our fault or the machine's; says nothing about torch.
+    ``INFRA``: the fault of the machine, or of fuzzshard; says nothing about torch.
     """
 
     PASS = "PASS"
@@ -54,10 +55,11 @@ class Finding(
 ):
     """One broken rule.
 
-    ``oracle`` names the rule, one of :data:`fuzzshard.parts.oracles.ORACLES`. ``engine`` is the
-    culprit by vote. ``op`` is the index into the schedule (-1: none), ``name`` the FQN or output
-    that differs. ``error`` and ``bound`` are absolute, in the tensor's unit; a bound of 0 means
-    bitwise equality was required. ``detail`` tells kinds of one oracle's findings apart.
+    ``oracle`` names the rule, one of :data:`fuzzshard.parts.oracles.ORACLES`. ``engine`` breaks
+    it; other engines that have the same bits are in ``agrees_with``. ``op`` is the index into the
+    schedule (-1: none), ``name`` the FQN or output that differs. ``error`` and ``bound`` are
+    absolute, in the tensor's unit; a bound of 0 means bitwise equality was required. ``detail``
+    tells kinds of one oracle's findings apart.
     """
 
     oracle: str
@@ -71,6 +73,32 @@ class Finding(
     error: float | None = None
     bound: float | None = None
     detail: str = ""
+    agrees_with: tuple[str, ...] = ()
+
+    @property
+    def engines(self) -> str:
+        """The engine and those that agree with it, in words."""
+        return " and ".join((self.engine, *self.agrees_with))
+
+    @property
+    def shared(self) -> bool:
+        """Whether engines of different implementations have the same bits, and the reference has
+        others: the reference may be wrong, or code that the engines share.
+
+        Those of one implementation are expected to be wrong in the same way.
+        """
+        ours = spec_of(self.engine).implementation
+        return any(spec_of(other).implementation != ours for other in self.agrees_with)
+
+    @property
+    def doubt(self) -> str:
+        """What a reader has to know of a finding that is :attr:`shared`; empty of any other."""
+        if not self.shared:
+            return ""
+        return (
+            f"{self.engines} agree with each other bit for bit: code that they share may be "
+            "wrong, or the reference"
+        )
 
     @property
     def rule(self) -> Oracle:
@@ -136,12 +164,48 @@ def signature_of(findings: Sequence[Finding]) -> str:
     A lost collective shows as a hang, a SIGABRT or a reset connection, by chance; all three have
     the signature ``desync/<engine>``. A tensor that is missing, or there where none should be, is
     another kind than a wrong value, and another error than the expected one than none at all;
-    leaks are told apart by what is left. Empty when there is no finding.
+    leaks are told apart by what is left. It ends in ``/shared`` where engines agree with each
+    other and not with the reference. Empty when there is no finding.
     """
     if not findings:
         return ""
     first = findings[0]
-    return first.rule.signature(first.engine, first.detail)
+    return first.rule.signature(first.engine, first.detail) + "/shared" * first.shared
+
+
+STRICTNESS = {
+    "precision": 0,
+    "bounded": 1,
+    "relation": 1,
+    "bitwise": 2,
+    "exact": 2,
+    "invariant": 3,
+}
+"""How much a rung demands; ``exact``, and ``bitwise`` of older entries, demand equal bits."""
+
+
+class Compared(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+):
+    """How an engine was compared with the reference.
+
+    ``rung`` is the one that judged what differed: ``bitwise`` where nothing did, ``precision``
+    where half precision explains it. ``tensors`` counts the tensors that were compared,
+    ``skipped`` those that differ and may have any value, as no digits are left or an engine has
+    no finer run to be judged in; both add up over ranks.
+    """
+
+    rung: str
+    tensors: int = 0
+    skipped: int = 0
+
+    def plus(self, other: Compared) -> Compared:
+        """The same of several ranks: the rung is the one that demands least."""
+        return Compared(
+            rung=min(self.rung, other.rung, key=STRICTNESS.__getitem__),
+            tensors=self.tensors + other.tensors,
+            skipped=self.skipped + other.skipped,
+        )
 
 
 class Verdict(
@@ -154,7 +218,8 @@ class Verdict(
     applicable). ``stacks`` hold the Python stack of every rank, for a hang or a death, and
     ``recordings`` what torch's flight recorder says on the ranks that hung, a JSON text each.
     ``rung`` is the strictest rung of the ladder by which tensors were judged; ``bitwise``: none
-    differed. ``tripped`` are the known causes whose tripwires said that they occurred.
+    differed. ``compared`` says the same of each engine that was compared (:class:`Compared`).
+    ``tripped`` are the known causes whose tripwires said that they occurred.
     """
 
     status: Status
@@ -163,6 +228,7 @@ class Verdict(
     stacks: dict[str, str] = {}
     recordings: dict[str, str] = {}
     rung: str = ""
+    compared: dict[str, Compared] = {}
     seconds: float = 0.0
     message: str = ""
     tripped: tuple[str, ...] = ()

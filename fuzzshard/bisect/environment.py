@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import os
 import re
 import shutil
 import subprocess
@@ -55,12 +54,6 @@ class Source:
         """Tells environments of one version apart that were installed from other places."""
         python = self.python or ".".join(map(str, sys.version_info[:2]))
         return hashlib.sha256("\0".join([python, *self.arguments()]).encode()).hexdigest()[:8]
-
-
-def cache_folder(name: str) -> Path:
-    """Where fuzzshard keeps what it can make again, below the XDG cache folder."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "fuzzshard" / name
 
 
 def environment(version: str, cache: Path, source: Source, *, others: Sequence[str] = ()) -> Path:

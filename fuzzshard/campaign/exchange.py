@@ -18,7 +18,6 @@ import dataclasses
 import os
 import re
 import secrets
-import shutil
 import socket
 import threading
 import time
@@ -31,23 +30,24 @@ from typing import Literal
 import msgspec
 
 from fuzzshard.campaign.control import Control
-from fuzzshard.campaign.keep import NOT_RUN, Keeper
+from fuzzshard.campaign.keep import Keeper, is_in_work
 from fuzzshard.campaign.known import Found, Registry
 from fuzzshard.campaign.saved import known_of
 from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.beneath import open_folder, remove_below
 from fuzzshard.corpus.codec import read_entry
-from fuzzshard.corpus.distinct import FindingKey, Stored, finding_key
+from fuzzshard.corpus.distinct import FindingKey, finding_key
 from fuzzshard.corpus.entry import CorpusEntry
-from fuzzshard.corpus.gather import add
+from fuzzshard.corpus.gather import add, read_foreign
+from fuzzshard.corpus.reading import read_regular
 from fuzzshard.corpus.scripts import ScriptRender
 from fuzzshard.corpus.store import (
     CASE_FILE,
     FINDINGS_FOLDER,
     NODE_FILE,
-    SCRIPT_FILE,
     STATS_FILE,
 )
-from fuzzshard.errors import InvalidEntry, UsageError
+from fuzzshard.errors import InfraError, InvalidEntry, UsageError
 from fuzzshard.events import Event, Exchanged
 
 STOP_FILE = "stop"
@@ -132,17 +132,25 @@ class NodeSeen:
         return "running" if self.silent < SILENT_SECONDS else "lost"
 
 
-def read_nodes(exchange: Path, now: float) -> list[NodeSeen]:
-    """All campaigns that took part, by name; without those whose files cannot be read.
+def read_nodes(
+    exchange: Path, now: float, complain: Callable[[str], None] = lambda _: None
+) -> list[NodeSeen]:
+    """All campaigns that took part, by name; without those whose files cannot be read, of which
+    ``complain`` is told.
 
     ``now`` is by the clock of the file system, which files written there tell: clocks of nodes
     differ.
     """
     nodes = []
     for file in sorted(exchange.glob(f"*/{NODE_FILE}")):
-        with contextlib.suppress(OSError, ValueError):
-            state = msgspec.json.decode(file.read_bytes(), type=NodeState)
+        try:
+            data = read_regular(file, below=exchange)
+            state = msgspec.json.decode(data, type=NodeState)
             nodes.append(NodeSeen(file.parent, state, max(0.0, now - file.stat().st_mtime)))
+        except OSError as error:
+            complain(f"cannot read {file}: {error.strerror}")
+        except ValueError as error:
+            complain(f"{file} is no file of a campaign: {error}")
     return nodes
 
 
@@ -205,7 +213,10 @@ class Exchange:
         self._seen = time.monotonic()
         """When that was looked up last."""
         self._problems: list[str] = []
+        self._bad: set[str] = set()
+        """What is wrong with files of others."""
         self._said = (0, False)
+        self._said_bad: set[str] = set()
         self._first = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fuzzshard-exchange", daemon=True)
 
@@ -372,33 +383,48 @@ class Exchange:
         """Makes the folder of this campaign; where it is another one than before, as after a
         mount, nothing is told there yet.
         """
-        self._ours.mkdir(exist_ok=True)
-        folder = self._ours.stat()
+        try:
+            with open_folder(self._ours, below=self._exchange, make=True) as handle:
+                folder = os.fstat(handle)
+        except OSError as error:
+            raise InfraError(
+                f"cannot write in {self._ours}: {error.strerror}", "check the exchange"
+            ) from None
         if self._place != (folder.st_dev, folder.st_ino):
             self._place = (folder.st_dev, folder.st_ino)
             self._copied.clear()
+
+    def _complain(self, problem: str) -> None:
+        """Keeps what is wrong with a file of somebody else, to be said once."""
+        self._bad.add(problem)
 
     @contextlib.contextmanager
     def _trying(self) -> Iterator[None]:
         """Keeps what goes wrong within, to be said, and goes on."""
         try:
             yield
+        except InvalidEntry as error:
+            self._complain(str(error))
         except Exception as error:  # a thread has nobody above it
             self._problems.append(str(error) or repr(error))
 
     def _say(self, learned: Collection[str]) -> None:
         said = (1 + len(self._others), bool(self._problems))
-        if not learned and said == self._said:
+        is_new = said != self._said
+        problems = [*self._problems[: int(is_new)], *self._bad.difference(self._said_bad)]
+        if not (learned or problems or is_new):
             return
-        self._said = said
-        self._emit(
-            Exchanged(
-                nodes=said[0],
-                learned=tuple(learned),
-                problem=next(iter(self._problems), ""),
-                elapsed=self._control.elapsed(),
+        self._said, self._said_bad = said, set(self._bad)
+        for problem in problems or [""]:
+            self._emit(
+                Exchanged(
+                    nodes=said[0],
+                    learned=tuple(learned),
+                    problem=problem,
+                    elapsed=self._control.elapsed(),
+                )
             )
-        )
+            learned = ()
 
     def _hear(self) -> None:
         """Reads what others have told since the last round, and what this campaign told before it
@@ -409,7 +435,7 @@ class Exchange:
             at_home = self._corpus / FINDINGS_FOLDER / file.parent.name / CASE_FILE
             if self._ours not in file.parents or not at_home.exists():
                 with self._trying():
-                    heard[file] = _read(file, self._heard.get(file))
+                    heard[file] = _read(file, self._heard.get(file), self._exchange)
         self._heard = heard
 
     def _tell(self) -> bool:
@@ -422,23 +448,31 @@ class Exchange:
         for file in (self._corpus / FINDINGS_FOLDER).glob(f"*/{CASE_FILE}"):
             names.add(name := file.parent.name)
             with self._trying(), contextlib.suppress(FileNotFoundError, InvalidEntry):
-                told = _read(file, before.get(file))
+                told = _read(file, before.get(file), self._corpus)
                 is_known = told.key in theirs and name not in self._copied
                 is_new = told is not before.get(file) or name not in self._copied
                 if told.is_ours_to_tell and not is_known and is_new:
-                    _copy(file.parent, self._ours / FINDINGS_FOLDER / name)
+                    self._copy(file.parent, self._ours / FINDINGS_FOLDER / name)
                     self._copied.add(name)
                 self._at_home[file] = told
         for name in self._copied - names:
-            shutil.rmtree(self._ours / FINDINGS_FOLDER / name, ignore_errors=True)
-            self._copied.remove(name)
+            with self._trying():
+                remove_below(self._ours / FINDINGS_FOLDER / name, below=self._exchange)
+                self._copied.remove(name)
         self._tell_figures()
         return len(self._problems) == problems
 
     def _tell_figures(self) -> None:
         if (stats := self._corpus / STATS_FILE).exists():
             with self._trying():
-                write_atomic(self._ours / STATS_FILE, stats.read_bytes())
+                write_atomic(self._ours / STATS_FILE, stats.read_bytes(), below=self._exchange)
+
+    def _copy(self, folder: Path, target: Path) -> None:
+        """Copies an entry, its case last: without that it is no entry yet."""
+        for file in sorted(folder.iterdir(), key=lambda file: file.name == CASE_FILE):
+            if file.is_file() and not file.is_symlink() and not file.name.startswith("."):
+                data = read_regular(file, below=self._corpus)
+                write_atomic(target / file.name, data, below=self._exchange)
 
     def _release(self, given: Collection[str]) -> None:
         """Gives up the claims whose end the others may hear."""
@@ -463,7 +497,8 @@ class Exchange:
             heard=self._heard_tokens,
             ended=reason,
         )
-        write_atomic(self._ours / NODE_FILE, msgspec.json.encode(state) + b"\n")
+        data = msgspec.json.encode(state) + b"\n"
+        write_atomic(self._ours / NODE_FILE, data, below=self._exchange)
 
     def _learn(self, learned: list[str]) -> None:
         """Takes over what others have finished and this campaign has not; ``learned`` gets where
@@ -473,10 +508,10 @@ class Exchange:
             usable = told.is_done and told.preload <= set(map(str, self._keeper.preload))
             if usable and not self._keeper.has(told.key):
                 with self._trying():
-                    entry = read_entry(file)
-                    folder = add(Stored(file, file.parent, entry), self._corpus, self._render)
-                    self._keeper.learn(folder, entry)
-                    self._registry.learn(known_of(folder / CASE_FILE, entry))
+                    item = read_foreign(file, self._exchange)
+                    folder = add(item, self._corpus, self._render)
+                    self._keeper.learn(folder, item.entry)
+                    self._registry.learn(known_of(folder / CASE_FILE, item.entry))
                     learned.append(str(folder))
 
     def _return(self, signatures: Collection[str]) -> None:
@@ -491,7 +526,7 @@ class Exchange:
         now = (self._ours / NODE_FILE).stat().st_mtime
         self._others = [
             node
-            for node in read_nodes(self._exchange, now)
+            for node in read_nodes(self._exchange, now, self._complain)
             if node.name != self._ours.name and node.condition == "running"
         ]
         self._seen = time.monotonic()
@@ -514,12 +549,14 @@ class _Told:
     is_ours_to_tell: bool
 
 
-def _read(file: Path, before: _Told | None) -> _Told:
-    """What ``file`` says; ``before`` where it has not changed since."""
+def _read(file: Path, before: _Told | None, below: Path) -> _Told:
+    """What ``file`` says, in which no link under ``below`` is followed; ``before`` where it has
+    not changed since.
+    """
     changed = file.stat().st_mtime_ns
     if before is not None and before.changed == changed:
         return before
-    entry = read_entry(file)
+    entry = read_entry(file, below=below)
     return _Told(
         changed=changed,
         key=finding_key(entry.signature, entry.case),
@@ -531,12 +568,4 @@ def _read(file: Path, before: _Told | None) -> _Told:
 
 def is_done(entry: CorpusEntry) -> bool:
     """Whether ``entry`` is a finding that nobody works on any more."""
-    has_run = entry.notes.get(SCRIPT_FILE) != NOT_RUN
-    return entry.is_confirmed and not entry.unshrunk and has_run
-
-
-def _copy(folder: Path, target: Path) -> None:
-    """Copies an entry, its case last: without that it is no entry yet."""
-    for file in sorted(folder.iterdir(), key=lambda file: file.name == CASE_FILE):
-        if file.is_file() and not file.name.startswith("."):
-            write_atomic(target / file.name, file.read_bytes())
+    return entry.is_confirmed and bool(entry.signature) and not is_in_work(entry)

@@ -99,7 +99,7 @@ class FollowUp:
                 self._leave_unresolved([found])
                 raise
         else:
-            self._tell_flaky(entry.signature, judged, path)
+            self._tell_flaky(found, judged, path)
 
     def _judge_again(self, cut_off: Found, half_saved: Path) -> None:
         """A case whose session was cut off while it was explained or saved: it gets its verdict,
@@ -194,7 +194,7 @@ class FollowUp:
         if judged.confirmation.absent and found.smaller is not None:
             judged = self._confirm_and_shrink(found.case, found.verdict, path)
         if judged.confirmation.absent:
-            self._tell_flaky(signature, judged, shared.keeper.save_flaky(found, path, judged))
+            self._tell_flaky(found, judged, shared.keeper.save_flaky(found, path, judged))
             return None
         if not judged.confirmation.reproduced:
             shared.registry.leave_unresolved(found)
@@ -212,7 +212,14 @@ class FollowUp:
             self._emit(finding_saved(found, judged, path, replay, None, duplicate=True))
         cause = cause_of(judged.case, found.case)
         internal = judged.verdict.internal
-        return Known(signature, path, cause, confirmed=judged.confirmation, internal=internal)
+        return Known(
+            signature,
+            path,
+            cause,
+            confirmed=judged.confirmation,
+            saved_before=found.before,
+            internal=internal,
+        )
 
     def _confirm_and_shrink(self, case: Case, expected: Verdict, path: Path) -> Judged:
         """What torch as it is and mended torch show, unless the campaign has no mends."""
@@ -231,9 +238,10 @@ class FollowUp:
             seconds_left=shared.control.seconds_left,
         )
 
-    def _tell_flaky(self, signature: str, judged: Judged, path: Path) -> None:
-        self._shared.registry.count_flaky()
-        seen = judged.confirmation
+    def _tell_flaky(self, found: Found, judged: Judged, path: Path) -> None:
+        if not found.before:
+            self._shared.registry.count_flaky()
+        seen, signature = judged.confirmation, found.verdict.signature
         others = tuple(seen.others)
         self._emit(
             FindingFlaky(signature=signature, runs=seen.runs, observed=others, path=str(path))
@@ -290,6 +298,6 @@ def _describe(finding: Finding) -> str:
     where = f" of {finding.name}" if finding.name else ""
     when = f" at op {finding.op}" if finding.op >= 0 else ""
     return (
-        f"{finding.engine}: {finding.oracle}{where}{when}: {finding.observed}, expected "
+        f"{finding.engines}: {finding.oracle}{where}{when}: {finding.observed}, expected "
         f"{finding.expected}"
     )

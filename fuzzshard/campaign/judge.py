@@ -16,7 +16,7 @@ from fuzzshard.corpus.entry import Confirmation
 from fuzzshard.errors import FuzzshardError
 from fuzzshard.identity import shows
 from fuzzshard.runner import Runner
-from fuzzshard.verdict import Status, Verdict
+from fuzzshard.verdict import STRICTNESS, Status, Verdict
 
 CONFIRM_RUNS = 3
 """Runs on fresh ranks, of the case as found and of the final one; the rate is kept in the corpus
@@ -24,16 +24,6 @@ entry.
 """
 FLAKY_RUNS = 10
 """As many at least once one of them shows something else: a rate out of three says little."""
-
-STRICTNESS = {
-    "precision": 0,
-    "bounded": 1,
-    "relation": 1,
-    "bitwise": 2,
-    "exact": 2,
-    "invariant": 3,
-}
-"""How much a rung demands; ``exact``, and ``bitwise`` of older entries, demand equal bits."""
 
 
 class Stopped(Exception):

@@ -35,7 +35,12 @@ from fuzzshard.reproducer.shown import Shown
 from fuzzshard.verdict import Status, Verdict
 
 NOT_RUN = "nobody has run it yet"
-"""The note on the script of an entry until it was run: the next campaign goes on there."""
+"""The note on the script of an entry until it was run: the same command goes on there."""
+
+
+def is_in_work(entry: CorpusEntry) -> bool:
+    """Whether the campaign that saved ``entry`` has not shrunk it yet, or not run its script."""
+    return entry.unshrunk or entry.notes.get(SCRIPT_FILE) == NOT_RUN
 
 
 class Keeper:
@@ -89,9 +94,8 @@ class Keeper:
 
     def save_suspect(self, case: Case, verdict: Verdict) -> Path:
         """Saves a case that was cut off while it was explained; the next session judges it."""
-        folder = self.corpus / FINDINGS_FOLDER / slug(verdict.signature, case)
-        if not folder.exists():
-            write_atomic(folder / UNSHRUNK_FILE, codec.encode(case) + b"\n")
+        folder = self.corpus / UNJUDGED_FOLDER / slug(verdict.signature, case)
+        write_atomic(folder / UNSHRUNK_FILE, codec.encode(case) + b"\n")
         return folder
 
     def save_unjudged(self, case: Case) -> Path:
@@ -199,11 +203,12 @@ def _with_what_is_written(folder: Path, new: CorpusEntry) -> CorpusEntry:
 
 
 def _minimal_cases(corpus: Path) -> dict[FindingKey, Path]:
-    """The confirmed findings that ``corpus`` has already; files that cannot be read are not ours
+    """The confirmed findings of campaigns in ``corpus``; files that cannot be read are not ours
     to judge.
     """
     saved: dict[FindingKey, Path] = {}
-    for file in entry_files([corpus]) if corpus.exists() else ():
+    findings = corpus / FINDINGS_FOLDER
+    for file in entry_files([findings]) if findings.exists() else ():
         entry = entry_or_none(file)
         if entry is not None and entry.is_confirmed:
             saved[finding_key(entry.signature, entry.case)] = file.parent

@@ -37,7 +37,7 @@ class Found:
     """A case of the stream with a finding; ``path`` is where it is saved, once it is.
 
     ``smaller`` is what an earlier session had shrunk it to when it was cut off. ``untold``: it was
-    cut off before anybody heard of it.
+    cut off before anybody heard of it. ``before``: another campaign found it, so it is no news.
     """
 
     index: int
@@ -46,6 +46,7 @@ class Found:
     path: Path | None = None
     smaller: Case | None = None
     untold: bool = False
+    before: bool = False
 
 
 _PLAIN = Case(
@@ -126,7 +127,7 @@ class Registry:
     def __init__(self) -> None:
         self.known: list[Known] = []
         self._known_at: dict[Path, Known] = {}
-        self._unresolved: list[Path] = []
+        self._unresolved: list[Found] = []
         self.suspects: list[Path] = []
         self.num_flaky = 0
         self.examples: dict[str, list[tuple[int, Path]]] = defaultdict(list)
@@ -253,15 +254,24 @@ class Registry:
         """
         assert found.path is not None
         with self._lock:
-            left = self.suspects if found.verdict == NO_VERDICT else self._unresolved
-            left.append(found.path)
+            if found.verdict == NO_VERDICT:
+                self.suspects.append(found.path)
+            else:
+                self._unresolved.append(found)
 
     @property
     def unresolved(self) -> tuple[Path, ...]:
         """The folders of what was left, and of what a world that was given up still works on."""
+        return tuple(dict.fromkeys(found.path for found in self._left() if found.path))
+
+    @property
+    def has_news(self) -> bool:
+        """Whether this campaign has found something, be the work on it done or not."""
+        return self.num_new > 0 or not all(found.before for found in self._left())
+
+    def _left(self) -> list[Found]:
         with self._lock:
-            working = [found.path for found in self._claimed.values()]
-            return tuple(dict.fromkeys(filter(None, (*self._unresolved, *working))))
+            return [*self._unresolved, *self._claimed.values()]
 
     def count_flaky(self) -> None:
         """One more finding did not come back on fresh ranks."""
@@ -274,7 +284,7 @@ class Registry:
         """
         with self._lock:
             known = self._known_at.get(found.path) if found.path else None
-            if known is not None:
+            if known is not None and not found.before:
                 known.hits += 1
                 known.saved_before = False
 

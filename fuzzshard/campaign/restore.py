@@ -5,24 +5,26 @@ findings.
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 
-from fuzzshard.campaign.keep import NOT_RUN
+from fuzzshard.campaign.keep import is_in_work
 from fuzzshard.campaign.known import CUT_OFF, NO_VERDICT, Found, Registry
+from fuzzshard.campaign.resume import Plan
 from fuzzshard.campaign.tally import Tally
 from fuzzshard.corpus.codec import entry_or_none
 from fuzzshard.corpus.entry import CorpusEntry
-from fuzzshard.corpus.lifecycle import release
 from fuzzshard.corpus.store import (
     CASE_FILE,
     FINDINGS_FOLDER,
     INCONCLUSIVE_FOLDER,
-    SCRIPT_FILE,
+    UNJUDGED_FOLDER,
     UNSHRUNK_FILE,
 )
 from fuzzshard.events import (
+    CampaignFinished,
+    CorpusLoaded,
     FindingFlaky,
     FindingFound,
     FindingSaved,
@@ -31,7 +33,6 @@ from fuzzshard.events import (
 from fuzzshard.guidance.reached import Reached
 from fuzzshard.journal.history import History
 from fuzzshard.verdict import Verdict
-from fuzzshard.world.config import WorldConfig
 
 
 def restore_counts(history: History, campaign: int, tally: Tally, reached: Reached) -> int:
@@ -52,14 +53,14 @@ def restore_findings(history: History, campaign: int, registry: Registry) -> Non
     """
     hits = history.count_by_folder(campaign, "finding_hit")
     saved, made = Counter[str](), set[str]()
-    for told in history.events(campaign, "finding_saved", "finding_flaky", "known_cause"):
+    kinds = ("finding_found", "finding_saved", "finding_flaky", "known_cause")
+    for told in history.events(campaign, *kinds):
         match event := told.event:
+            case FindingFound():
+                made.add(Path(event.path).name)
             case FindingSaved():
-                name = Path(event.path).name
-                saved[name] += 1
-                if not event.duplicate:
-                    made.add(name)
-            case FindingFlaky():
+                saved[Path(event.path).name] += 1
+            case FindingFlaky() if Path(event.path).name in made:
                 registry.count_flaky()
             case KnownCause():
                 registry.count_causes(event.signature, event.causes)
@@ -71,76 +72,80 @@ def restore_findings(history: History, campaign: int, registry: Registry) -> Non
         known.saved_before = name not in made
 
 
+def in_work(corpus: Path) -> tuple[str, ...]:
+    """The folders of saved findings that some campaign did not get done, sorted: not shrunk yet,
+    or with a script that was not run, or saved by half, or not explained. What has a cause is
+    known, and done.
+    """
+    places = (corpus / FINDINGS_FOLDER, corpus / UNJUDGED_FOLDER)
+    files = sorted(file for place in places for file in place.glob(f"*/{UNSHRUNK_FILE}"))
+    return tuple(
+        file.parent.name
+        for file in files
+        if not (whole := file.with_name(CASE_FILE)).exists()
+        or ((entry := entry_or_none(whole)) is not None and _is_left(entry))
+    )
+
+
+def _is_left(entry: CorpusEntry) -> bool:
+    return entry.status.is_finding and not entry.cause and is_in_work(entry)
+
+
 def unfinished(
     history: History,
-    campaign: int | None,
+    plan: Plan,
     corpus: Path,
-    config: WorldConfig,
+    left: Collection[str],
     *,
     shrinking: bool = True,
 ) -> list[Found]:
-    """The findings of which the journal does not have the end, as they are on disk.
+    """What earlier sessions of the same command found and did not get done, as it is on disk.
 
-    Those that it tells of ``campaign`` come first, the oldest before the others; then those that
-    it does not, by name. They were not confirmed or not shrunk yet; or they were, and their
-    session was cut off before it said so; or it was cut off while it saved the entry, so that the
-    case is there, and its verdict is not. A campaign that begins (``campaign`` None) takes them
-    over as well. Without ``shrinking``, those that are confirmed are left as they are.
+    ``left`` are the folders :func:`in_work`. Those that the journal tells of come first, in the
+    order in which they were found. Where the campaign goes on, those follow that it found and
+    could not tell of any more: they were not there when it began. What else is in work belongs to
+    others, and is left alone. Without ``shrinking``, so is what is confirmed.
     """
-    found: dict[str, int] = {}
-    kinds = ("finding_found", "finding_saved", "finding_flaky")
-    for told in history.events(campaign, *kinds) if campaign is not None else ():
-        match event := told.event:
-            case FindingFound():
-                found[Path(event.path).name] = event.index
-            case FindingSaved() | FindingFlaky():
-                found.pop(Path(event.path).name, None)
-            case _:
-                pass
-    left = []
-    for name in dict.fromkeys((*found, *_not_done(corpus, config, shrinking))):
-        for folder in (corpus / FINDINGS_FOLDER / name, corpus / INCONCLUSIVE_FOLDER / name):
-            if (entry := entry_or_none(folder / CASE_FILE)) is not None:
-                as_found = _as_found(folder, entry, found.get(name, CUT_OFF))
-                left.append(dataclasses.replace(as_found, untold=name not in found))
-                break
-    return left + _half_saved(corpus)
+    found: dict[str, tuple[int, bool]] = {}
+    others: set[str] = set()
+    kinds = ("corpus_loaded", "finding_found", "finding_saved", "finding_flaky")
+    for campaign in plan.alike:
+        before = campaign != plan.campaign
+        for told in history.events(campaign, *kinds, "campaign_finished"):
+            match event := told.event:
+                case FindingFound():
+                    found[Path(event.path).name] = (event.index, before)
+                case FindingSaved() | FindingFlaky():
+                    found.pop(Path(event.path).name, None)
+                case CampaignFinished():
+                    found |= {Path(path).name: (CUT_OFF, before) for path in event.suspects}
+                case CorpusLoaded() if not before:
+                    others.update(event.in_work)
+                case _:
+                    pass
+    own = [name for name in left if name not in others] if plan.campaign is not None else []
+    todo = []
+    for name in dict.fromkeys((*found, *own)):
+        index, before = found.get(name, (CUT_OFF, False))
+        if before and name not in left:
+            continue  # somebody else has done it
+        if (saved := _on_disk(corpus, name, index, shrinking)) is not None:
+            untold = saved.untold or name not in found
+            todo.append(dataclasses.replace(saved, untold=untold, before=before))
+    return todo
 
 
-def _half_saved(corpus: Path) -> list[Found]:
-    """What was being saved when the disk was full or the session killed: ``case.json`` comes
-    last.
-    """
-    files = sorted((corpus / FINDINGS_FOLDER).glob(f"*/{UNSHRUNK_FILE}"))
-    return [
-        Found(CUT_OFF, entry.case, NO_VERDICT, file.parent, untold=True)
-        for file in files
-        if not file.with_name(CASE_FILE).exists() and (entry := entry_or_none(file)) is not None
-    ]
-
-
-def _is_unshrunk(entry: CorpusEntry, shrinking: bool) -> bool:
-    return entry.unshrunk and (shrinking or entry.confirmed is None)
-
-
-def _not_done(corpus: Path, config: WorldConfig, shrinking: bool) -> list[str]:
-    """The folders of findings that were saved under these conditions, and are not shrunk yet or
-    have a script that was not run yet.
-    """
-    torch = release(importlib.metadata.version("torch"))
-    files = sorted((corpus / FINDINGS_FOLDER).glob(f"*/{UNSHRUNK_FILE}"))
-    entries = {file.parent.name: entry_or_none(file.with_name(CASE_FILE)) for file in files}
-    return [
-        name
-        for name, entry in entries.items()
-        if entry is not None
-        and (_is_unshrunk(entry, shrinking) or entry.notes.get(SCRIPT_FILE) == NOT_RUN)
-        and entry.status.is_finding
-        and entry.torch
-        and release(entry.torch) == torch
-        and entry.device == config.device
-        and entry.preload == config.preload
-    ]
+def _on_disk(corpus: Path, name: str, index: int, shrinking: bool) -> Found | None:
+    """The finding in the folder ``name``, should there be work left on it."""
+    for folder in (corpus / FINDINGS_FOLDER / name, corpus / INCONCLUSIVE_FOLDER / name):
+        if (entry := entry_or_none(folder / CASE_FILE)) is not None:
+            is_enough = entry.unshrunk and entry.confirmed is not None and not shrinking
+            return None if entry.cause or is_enough else _as_found(folder, entry, index)
+    for folder in (corpus / FINDINGS_FOLDER / name, corpus / UNJUDGED_FOLDER / name):
+        half = entry_or_none(folder / UNSHRUNK_FILE)
+        if half is not None and not (folder / CASE_FILE).exists():
+            return Found(CUT_OFF, half.case, NO_VERDICT, folder, untold=True)
+    return None
 
 
 def _as_found(folder: Path, entry: CorpusEntry, index: int) -> Found:

@@ -23,13 +23,15 @@ class Plan:
     """A session to come: its seeds, and the ``earlier`` sessions of its campaign, none for a new
     one.
 
-    ``note`` says why another campaign that did not end is not continued.
+    ``alike`` are all campaigns of the same command, the oldest first. ``note`` says why another
+    campaign that did not end is not continued.
     """
 
     seed: int
     stream_seed: int
     stream: dict[str, Any]
     earlier: tuple[SessionRow, ...] = ()
+    alike: tuple[int, ...] = ()
     note: str = ""
 
     @property
@@ -58,14 +60,15 @@ def plan_session(history: History, options: CampaignOptions, config: WorldConfig
     stream = _stream(options, config)
     sessions = history.sessions()
     alike = [s for s in sessions if _same(s, stream, options.seed)]
+    campaigns = tuple(dict.fromkeys(s.campaign for s in sessions if _same(s, stream, None)))
     if alike and not alike[-1].complete and not options.fresh:
         earlier = [s for s in sessions if s.campaign == alike[-1].campaign]
         seed = earlier[0].seed
-        return Plan(seed, session_seed(seed, len(earlier)), stream, tuple(earlier))
+        return Plan(seed, session_seed(seed, len(earlier)), stream, tuple(earlier), campaigns)
     seed = options.resolved_seed()
     left = [s for s in sessions[-1:] if not s.complete]
     note = _why_not(left[0], stream, options) if left else ""
-    return Plan(seed, session_seed(seed, 0), stream, note=note)
+    return Plan(seed, session_seed(seed, 0), stream, alike=campaigns, note=note)
 
 
 def session_seed(seed: int, number: int) -> int:

@@ -24,16 +24,16 @@ def _torch() -> str:
 def load_known(
     *corpora: Path,
     preload: Collection[str] | None = None,
-    unfinished: bool = True,
+    unfinished: Collection[Path] = (),
     mends: Collection[str] = (),
 ) -> Registry:
     """The findings saved below ``corpora``, as a campaign knows those that it has made itself.
 
     Those that this torch does not have by what their entries say are none: one that shows is back,
     and news. Those whose cause is one of ``mends``, which tell of it better, are examples. With
-    ``preload``, those of them that need no other preloaded files; without ``unfinished``, those
-    that are confirmed and shrunk. Files that cannot be read are left out: replaying says what is
-    wrong with them.
+    ``preload``, those of them that need no other preloaded files. Those in the folders
+    ``unfinished``, which somebody is about to go on with, are left out until they are confirmed
+    and shrunk. So are files that cannot be read: replaying says what is wrong with them.
     """
     registry = Registry()
     torch = _torch()
@@ -47,7 +47,8 @@ def load_known(
             continue
         elsewhere = preload is not None and not set(entry.preload) <= set(preload)
         is_finished = entry.is_confirmed and not entry.unshrunk
-        if entry.status.is_finding and not elsewhere and (is_finished or unfinished):
+        is_settled = is_finished or file.parent not in unfinished
+        if entry.status.is_finding and not elsewhere and is_settled:
             registry.learn(known_of(file, entry))
     return registry
 

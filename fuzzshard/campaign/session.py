@@ -13,7 +13,7 @@ from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Found, Registry
 from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.campaign.prefetch import Prefetch
-from fuzzshard.campaign.restore import restore_counts, restore_findings, unfinished
+from fuzzshard.campaign.restore import in_work, restore_counts, restore_findings, unfinished
 from fuzzshard.campaign.resume import Plan
 from fuzzshard.campaign.saved import load_known
 from fuzzshard.campaign.shared import Shared
@@ -75,6 +75,7 @@ class Session:
         self._reached = Reached()
         self._cases_before = 0
         self._unfinished: deque[Found] = deque()
+        self._of_others: tuple[str, ...] = ()
         self.returned: deque[Found] = deque()
         self._guiding_before: list[Indices] = []
 
@@ -82,10 +83,17 @@ class Session:
         """What the corpus has already needs no shrinking again, nor what this campaign did
         before.
         """
+        corpus, left = self.options.corpus, in_work(self.options.corpus)
+        self._unfinished.extend(
+            unfinished(history, self.plan, corpus, left, shrinking=self.options.shrink)
+        )
+        own = [found.path for found in self._unfinished if found.path is not None]
+        names = {path.name for path in own}
+        self._of_others = tuple(name for name in left if name not in names)
         saved = load_known(
-            self.options.corpus / FINDINGS_FOLDER,
+            corpus / FINDINGS_FOLDER,
             preload=self.config.preload,
-            unfinished=False,
+            unfinished=own,
             mends=self.mends,
         )
         for known in saved.known:
@@ -97,15 +105,6 @@ class Session:
             if self.options.guidance != "none":
                 latest = history.latest_features(campaign, REMEMBERED_CASES)
                 self._guiding_before.extend(map(guiding, latest))
-        self._unfinished.extend(
-            unfinished(
-                history,
-                campaign,
-                self.options.corpus,
-                self.config,
-                shrinking=self.options.shrink,
-            )
-        )
         for found in self._unfinished:
             self.registry.count_made(found)
         limit, made = self.options.max_findings, self.registry.num_new
@@ -182,8 +181,13 @@ class Session:
         )
         known = sum(known.saved_before for known in self.registry.all())
         explained = sum(map(len, self.registry.examples.values()))
-        if known or explained:
-            yield CorpusLoaded(known=known, explained=explained, elapsed=self.control.elapsed())
+        if known or explained or self._of_others:
+            yield CorpusLoaded(
+                known=known,
+                explained=explained,
+                in_work=self._of_others,
+                elapsed=self.control.elapsed(),
+            )
 
     def _continued(self) -> Continued:
         return Continued(

@@ -94,7 +94,7 @@ def verdict_code(tally: Tally, registry: Registry) -> int:
     What the corpus had before is no news: a campaign in CI would be red on every torch with an
     open finding.
     """
-    if registry.num_new or registry.unresolved:
+    if registry.has_news:
         return EXIT_FINDING
     if tally.cases and tally.counts[Status.INFRA] == tally.cases:
         return EXIT_INFRA

@@ -13,7 +13,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.features import ALL_FEATURES, features
 from fuzzshard.events import CaseDetail, CaseJudged
 from fuzzshard.guidance.reached import Point
-from fuzzshard.verdict import Status, Verdict
+from fuzzshard.verdict import Compared, Status, Verdict
 
 MAX_REFUSALS = 500
 """Distinct messages kept; a campaign of weeks must not grow without bound."""
@@ -63,6 +63,7 @@ class Tally:
                 points=tuple(points),
                 new_points=new_points,
                 idle=idle,
+                compared=how_compared(case, verdict),
             )
             judged = CaseJudged(
                 index=index,
@@ -86,6 +87,12 @@ class Tally:
             counted = message if known else "(other messages)"
             self.refusals[counted] += 1
             yield counted
+
+
+def how_compared(case: Case, verdict: Verdict) -> dict[str, Compared]:
+    """How each engine of a case was compared; of one that was not, why not in place of a rung."""
+    notes = {name: Compared(rung=note.partition(":")[0]) for name, note in verdict.notes.items()}
+    return dict.fromkeys(case.engines, Compared(rung="")) | notes | verdict.compared
 
 
 def gist(message: str) -> str:

@@ -23,6 +23,7 @@ from fuzzshard.case.groups import (
     uses_outside_groups,
     wrapped_modules,
 )
+from fuzzshard.case.limits import LARGEST_DIM
 from fuzzshard.case.optimized import shares
 from fuzzshard.case.paths import is_within, is_within_any
 from fuzzshard.case.schedule_state import ScheduleState, ranks_differ
@@ -30,12 +31,11 @@ from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.engines import specs
 from fuzzshard.parts.op import Op
 
-LARGEST_DIM = 4096
-"""No tensor dimension of a case may exceed this: a hand-edited case must not exhaust a machine."""
-
 
 def validate(case: Case, world_size: int | None = None) -> Facts:
     """Raises :class:`InvalidCase` unless a world of ``world_size`` ranks can run ``case``."""
+    if case.mesh.size > LARGEST_DIM:  # every shape of the mesh is looked at
+        raise InvalidCase(f"the mesh has {case.mesh.size} ranks", f"use at most {LARGEST_DIM}")
     found = facts(case)
     _check_targets(case, found)
     check_options(case, found)

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from fuzzshard.checking.report import TrainingReport, weakest
 from fuzzshard.errors import InfraError, UsageError, did_you_mean
 from fuzzshard.parts.engines import ENGINES, meant_by, spec_of
@@ -67,14 +69,23 @@ def import_from_here() -> None:
 
 
 class Checker:
-    """Runs trainings of a subject, each in the world of its size; ``patience`` is how many seconds
-    one may take.
+    """Runs trainings of a subject, each in the world of its size.
+
+    ``patience`` is how many seconds one may take. Its report says how many have passed with what
+    it takes to start ranks, the first one's since the command ``began``.
     """
 
-    def __init__(self, subject: Subject, config: WorldConfig, patience: float) -> None:
+    def __init__(
+        self,
+        subject: Subject,
+        config: WorldConfig,
+        patience: float,
+        began: float | None = None,
+    ) -> None:
         self.subject = subject
         self._config = config
         self._patience = patience
+        self._began = began
         self._worlds: dict[int, World] = {}
 
     def __enter__(self) -> Checker:
@@ -89,6 +100,7 @@ class Checker:
 
         Raises :class:`UsageError` for a function that cannot be used, and :class:`InfraError`.
         """
+        began, self._began = self._began or time.monotonic(), None
         size = training.mesh.size
         if size not in self._worlds:
             self._worlds[size] = World(dataclasses.replace(self._config, size=size))
@@ -96,9 +108,11 @@ class Checker:
         if fresh:
             world.restart()
         world.start()
-        began = time.monotonic()
+        started = time.monotonic()
         outcome = world.check_subject(self.subject, training, patience=self._patience)
-        return _report(training, outcome, time.monotonic() - began)
+        ended = time.monotonic()
+        report = _report(training, outcome, ended - started)
+        return msgspec.structs.replace(report, seconds=ended - began)
 
     @property
     def torch(self) -> str:
@@ -112,15 +126,19 @@ def _report(training: Training, outcome: Outcome, seconds: float) -> TrainingRep
         if failure.phase == "subject":
             raise UsageError(failure.message.partition(": ")[2], "see fuzzshard check --help")
     for failure in failures:
-        if failure.phase in ("judge", "setup") or failure.machine:
+        if failure.machine or failure.phase == "setup":
             raise InfraError(
                 failure.machine or failure.message, "this says nothing about the model"
             )
+        if failure.phase == "judge":
+            raise InfraError(
+                f"an error of fuzzshard's own{f', {failure.engine}' if failure.engine else ''}: "
+                f"{failure.message}, {raised_in(failure.traceback)}",
+                "this says nothing about the model; please report it with this line",
+            )
     if (found := _trouble(outcome, failures)) is not None:
         place, message = found
-        return TrainingReport(
-            training=training, outcome="error", place=place, message=message, seconds=seconds
-        )
+        return TrainingReport(training=training, outcome="error", place=place, message=message)
     if outcome.waiting():
         ended = f"the training has not ended after {seconds:.0f} s"
         stacks = (f"rank {rank}\n{text}" for rank, text in sorted(outcome.stacks.items()))
@@ -129,30 +147,45 @@ def _report(training: Training, outcome: Outcome, seconds: float) -> TrainingRep
             outcome="hang",
             message="\n".join([ended, *_places(outcome)]),
             stacks="\n".join(stacks),
-            seconds=seconds,
         )
     checks = [outcome.checks[rank].checked for rank in sorted(outcome.checks)]
-    return _merged(training, checks, seconds)
+    return _merged(training, checks)
 
 
 def _trouble(outcome: Outcome, failures: Sequence[Failure]) -> tuple[str, str] | None:
     """What ended ranks before they compared: what they did, and what happened."""
-    if failures:
-        first = next((failure for failure in failures if not failure.desync), failures[0])
-        if first.desync:
-            raised = raised_in(first.traceback)
-            text = first.message.strip().splitlines()[0]
-            question = "do all ranks run the same collectives?"
-            return first.engine, f"a collective failed {raised}: {text} ({question})"
+    first = next((failure for failure in failures if not failure.desync), None)
+    if len(failures) == outcome.size and len({failure.message for failure in failures}) == 1:
+        first = failures[0]  # what all ranks say is no word of a lost one
+    if first is not None:
         return first.engine, f"{first.message}, {raised_in(first.traceback)}"
-    if outcome.dead:
-        rank = min(outcome.dead)
-        printed = outcome.stacks.get(rank, "")
-        code = outcome.exits.get(rank, 0)
+    for rank in sorted(outcome.dead):
+        printed, code = outcome.stacks.get(rank, ""), outcome.exits.get(rank, 0)
         if trouble := death_trouble(code, printed, outcome.out_of_memory):
             raise InfraError(f"rank {rank} {trouble}", "this says nothing about the model")
-        return f"rank {rank}", f"died of {signal_name(code)}"
+    if failures:
+        return "", "\n".join(_collectives(outcome))
+    if outcome.dead:
+        rank = min(outcome.dead)
+        return f"rank {rank}", f"died of {signal_name(outcome.exits.get(rank, 0))}"
     return None
+
+
+def _collectives(outcome: Outcome) -> Iterator[str]:
+    """What ranks say of a collective that failed, and where each was: gloo ends some."""
+    failures = outcome.failures
+    places = {rank: raised_in(failure.traceback) for rank, failure in failures.items()}
+    places |= {rank: stands_in(outcome.stacks.get(rank, "")) for rank in outcome.dead}
+    question = (
+        "all ranks are in the same one: do they give tensors of equal sizes, no uneven shards?"
+        if len(set(places.values())) == 1 < len(places)
+        else "do all ranks run the same collectives, on as many microbatches?"
+    )
+    text = failures[min(failures)].message.strip().splitlines()[0]
+    yield f"a collective failed ({question}): {text}"
+    for rank, where in sorted(places.items()):
+        doing = f"at {failures[rank].engine}" if rank in failures else "died"
+        yield f"rank {rank} {doing}, {where}"
 
 
 def _places(outcome: Outcome) -> Iterator[str]:
@@ -169,7 +202,7 @@ def _places(outcome: Outcome) -> Iterator[str]:
         yield f"rank {rank} {'waits' if waits else 'is'} {where}{when}"
 
 
-def _merged(training: Training, checks: Sequence[Checked], seconds: float) -> TrainingReport:
+def _merged(training: Training, checks: Sequence[Checked]) -> TrainingReport:
     limits = tuple(dict.fromkeys(limit for checked in checks for limit in checked.limits))
     unequal = next((checked.unequal_runs for checked in checks if checked.unequal_runs), "")
     if unequal:
@@ -178,12 +211,9 @@ def _merged(training: Training, checks: Sequence[Checked], seconds: float) -> Tr
             outcome="not judged",
             message=f"the plain model trained twice differs from itself: {unequal}; a check needs "
             "a model that computes the same twice",
-            seconds=seconds,
         )
     if refused := next((checked.refused for checked in checks if checked.refused), ""):
-        return TrainingReport(
-            training=training, outcome="not judged", message=refused, seconds=seconds
-        )
+        return TrainingReport(training=training, outcome="not judged", message=refused)
     rows = weakest([checked.rows for checked in checks])
     difference = next((c.difference for c in checks if c.difference is not None), None)
     blind = any(row.kind == "gradients" and row.left_out and not row.compared for row in rows)
@@ -196,7 +226,6 @@ def _merged(training: Training, checks: Sequence[Checked], seconds: float) -> Tr
         limits=limits,
         blocks=checks[0].blocks,
         outline=checks[0].outline,
-        seconds=seconds,
     )
 
 
@@ -222,7 +251,7 @@ def raised_in(traceback: str) -> str:
 
 def stands_in(stack: str) -> str:
     """Say what the main thread of a rank is doing."""
-    main = stack.rpartition("Current thread")[2]
+    main = stack.rpartition("hread 0x")[2]  # the last one, current or not
     return _described([Frame(f, int(n), name) for f, n, name in _STANDING.findall(main)])
 
 

@@ -15,6 +15,7 @@ import msgspec
 
 from fuzzshard.checking.report import TrainingReport
 from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.reading import read_regular
 from fuzzshard.corpus.store import SCRIPT_FILE, SUBJECT_FILE
 from fuzzshard.errors import InvalidEntry
 from fuzzshard.subject.subject import Subject
@@ -54,8 +55,8 @@ def load(path: Path) -> SubjectEntry:
     """Read an entry, from its folder or its file; raises :class:`InvalidEntry`."""
     file = path / SUBJECT_FILE if path.is_dir() else path
     try:
-        entry = msgspec.json.decode(file.read_bytes(), type=SubjectEntry)
-    except (OSError, msgspec.DecodeError) as error:
+        entry = msgspec.json.decode(read_regular(file), type=SubjectEntry)
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise InvalidEntry(
             f"{file} is no saved finding of fuzzshard check: {reason}", "check the path"

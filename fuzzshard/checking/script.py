@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fuzzshard.checking.report import TrainingReport
+from fuzzshard.model.statements import comment
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.program.imports import import_block
 from fuzzshard.subject.statements import prepare_lines, recompute_lines, wrap_lines
@@ -101,18 +102,25 @@ def train_step(model, optimizer, step, plain):
 '''
 
 _OWN_STEP = '''
+class Batches(list):
+    """Seeds torch for each batch that is taken."""
+
+    def __getitem__(self, index):
+        if isinstance(index, int):
+            torch.manual_seed(self.seeds[index])
+        return super().__getitem__(index)
+
+    def __iter__(self):
+        return (self[index] for index in range(len(self)))
+
+
 def train_step(model, optimizer, step, plain):
     """The plain model gets the batches of all ranks."""
     ranks = range(data_size) if plain else [data_rank]
-    numbers = itertools.count(0 if plain else data_rank * MICROBATCHES)
-
-    def seed(*_):
-        torch.manual_seed(SEED + step * 10007 + next(numbers))
-
-    handle = model.register_forward_pre_hook(seed, prepend=True)
-    batches = [batch_of(step, n, rank) for rank in ranks for n in range(MICROBATCHES)]
+    numbers = [(rank, number) for rank in ranks for number in range(MICROBATCHES)]
+    batches = Batches(batch_of(step, number, rank) for rank, number in numbers)
+    batches.seeds = [SEED + step * 10007 + rank * MICROBATCHES + n for rank, n in numbers]
     own_step(model, optimizer, batches)
-    handle.remove()
 '''
 
 _TRAIN = '''
@@ -190,13 +198,13 @@ def script(subject: Subject, report: TrainingReport, preload: tuple[str, ...]) -
         subject = subject.of_one_module
     body = "\n".join(_lines(subject, report, preload))
     imports = import_block(body).strip()
-    others = ("importlib", "os", "sys", "contextlib", "itertools")
+    others = ("importlib", "os", "sys", "contextlib")
     known = [f"import {name}" for name in others if f"import {name}" not in imports]
     found = report.difference
     what = f"{found.kind} {found.name} {found.looks_like}" if found else report.message
     size = training.mesh.size
-    head = f'"""{report.outcome}: {" ".join(what.split())}\n\n'
-    head += f'torchrun --standalone --nproc-per-node {size} repro.py\n"""\n'
+    head = f"# {report.outcome}: {comment(what)}\n"
+    head += f"# torchrun --standalone --nproc-per-node {size} repro.py\n"
     trees = "from torch.utils._pytree import tree_leaves, tree_map_only"
     kept = [line for line in imports.splitlines() if "torch.utils._pytree" not in line]
     return "\n".join([head, *known, *kept, trees, body])

@@ -95,10 +95,11 @@ def bisect(
         The Python of the environments: a path or, with uv, a version. By default this one.
     """
     from fuzzshard.bisect.bisect import Bisection, Result, Tried
-    from fuzzshard.bisect.environment import Source, cache_folder, environment
+    from fuzzshard.bisect.environment import Source, environment
     from fuzzshard.bisect.index import versions_of_torch
     from fuzzshard.bisect.search import between, boundaries, search
     from fuzzshard.bisect.versions import parse_versions
+    from fuzzshard.cache import cache_folder
     from fuzzshard.report.busy import busy
 
     file = only_case(path)

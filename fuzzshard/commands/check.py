@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -156,6 +157,7 @@ def check(
     from fuzzshard.world import resolve_device
     from fuzzshard.world.world import SUBJECT_SECONDS
 
+    began = time.monotonic()
     runs: tuple[Training, ...]
     if again is not None:
         entry = load(again)
@@ -205,7 +207,7 @@ def check(
         ranks_per_device=ranks_per_device,
         of="mesh",
     )
-    with Checker(subject, config, deadline or SUBJECT_SECONDS) as checker:
+    with Checker(subject, config, deadline or SUBJECT_SECONDS, began) as checker:
         done: list[TrainingReport] = []
         try:
             for training in runs:

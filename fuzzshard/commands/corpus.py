@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
 from fuzzshard.bisect.versions import parse_versions
-from fuzzshard.commands.corpus_mark import mark
-from fuzzshard.commands.corpus_sets import Flag, add, complain, merge, print_json, prune
+from fuzzshard.commands.corpus_sets import Flag, complain, print_json
 from fuzzshard.commands.options import (
     DEFAULT_CORPUS,
     Device,
@@ -27,7 +26,6 @@ from fuzzshard.commands.options import (
     WorldsHere,
     world_config,
 )
-from fuzzshard.commands.usage import group_app
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.causes import (
     FINDINGS_PAGE,
@@ -60,11 +58,6 @@ from fuzzshard.world.placement import Worlds
 
 if TYPE_CHECKING:
     from fuzzshard.corpus.verify_causes import CauseVerified
-
-HELP = """\
-List, add, prune, verify and merge saved cases.
-"""
-
 
 Filters = Annotated[Asked, Parameter(name="*", negative=(), show_default=False)]
 
@@ -335,12 +328,6 @@ def _cause_line(verified: CauseVerified, *, as_json: bool) -> str:
         return msgspec.json.encode(row).decode()
     words = (f"{verified.condition:<7}", str(verified.path), verified.cause, verified.message)
     return "  ".join(words).rstrip()
-
-
-def corpus_app(sort_key: int) -> App:
-    """The group of commands."""
-    commands = (list_, causes, add, prune, verify, merge, mark)
-    return group_app("corpus", sort_key, HELP, commands)
 
 
 def _as_line(verified: Verified) -> str:

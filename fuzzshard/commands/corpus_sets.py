@@ -42,7 +42,7 @@ def add(*files: Path, corpus: Folder = DEFAULT_CORPUS) -> int:
     """
     from fuzzshard import reproducer
 
-    stored, broken = load(given(files, "add", "an entry or a case file"))
+    stored, broken = load(given(files, "add", "an entry or a case file"), follow=False)
     known = {_key(item): item.file for item in load([corpus])[0]} if corpus.exists() else {}
     for item in stored:
         if there := known.get(_key(item)):
@@ -105,7 +105,7 @@ def merge(*sources: Path, into: Folder) -> int:
     """
     from fuzzshard import reproducer
 
-    incoming, broken = load(given(sources, "merge", "a corpus"))
+    incoming, broken = load(given(sources, "merge", "a corpus"), follow=False)
     target, broken_here = load([into]) if into.exists() else ([], [])
     ours = {item.file.resolve() for item in target}
     incoming = [item for item in incoming if item.file.resolve() not in ours]

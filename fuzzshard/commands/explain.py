@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from fuzzshard.case.case import Case
+from fuzzshard.commands.corpus_sets import complain
 from fuzzshard.commands.options import (
     DEFAULT_CORPUS,
     DeviceHere,
@@ -23,13 +24,11 @@ from fuzzshard.commands.options import (
     WorldsAtOnce,
     world_config,
 )
-from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry
+from fuzzshard.corpus.gather import load
 from fuzzshard.corpus.outcome import most_ranks, obstacle
 from fuzzshard.corpus.replay import shown_path
-from fuzzshard.corpus.store import entry_files
 from fuzzshard.errors import (
-    EXIT_CLEAN,
     EXIT_FINDING,
     EXIT_INFRA,
     EXIT_INTERRUPTED,
@@ -78,7 +77,7 @@ def explain(
     median time for a finding in seconds.
 
     Exit code 0: no finding, or all are known; 1: at least one is NEW;
-    4: MEND or INFRA.
+    2: an entry cannot be read, and none is NEW; 4: MEND or INFRA.
 
     For example:
       fuzzshard explain corpus/findings/NAME
@@ -101,9 +100,11 @@ def explain(
 
     kind, num_devices = resolve_device(device)
     mends = mends_for(extra=extra_mends)
-    entries = [
-        (shown_path(file), read_entry(file)) for file in entry_files(paths or (DEFAULT_CORPUS,))
-    ]
+    stored, broken = load(paths or (DEFAULT_CORPUS,))
+    entries = [(shown_path(item.file), item.entry) for item in stored]
+    unread = complain(broken)
+    if not entries and broken:
+        return unread
     if not entries:
         raise UsageError(
             "no cases found", "give an entry of a corpus, a case file or a folder of them"
@@ -133,7 +134,7 @@ def explain(
     seen = {told.origin for told in all_told}
     if seen & {"INFRA", Origin.MEND.upper()}:
         return EXIT_INFRA
-    return EXIT_FINDING if Origin.NEW.upper() in seen else EXIT_CLEAN
+    return EXIT_FINDING if Origin.NEW.upper() in seen else unread
 
 
 def _explained(world: Runner, path: Path, case: Case, mends: tuple[str, ...]) -> _Told:

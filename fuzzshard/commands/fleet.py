@@ -15,14 +15,9 @@ from fuzzshard.commands.options import DEFAULT_CORPUS, Folder, Json
 from fuzzshard.commands.profiles import apply_profile
 from fuzzshard.commands.run import run as run_campaign
 from fuzzshard.commands.status import status as campaign_status
-from fuzzshard.commands.usage import group_app
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.store import FLEET_FOLDER
 from fuzzshard.errors import EXIT_CLEAN, UsageError
-
-HELP = """\
-Run campaigns on all nodes of a Ray cluster, without a shared folder.
-"""
 
 OptionsOfRun = Annotated[str, Parameter(allow_leading_hyphen=True, show_default=False)]
 Nodes = Annotated[
@@ -140,11 +135,6 @@ def stop(directory: Path) -> int:
     write_atomic(_fleet_of(directory) / STOP_FILE, b"")
     print("all campaigns end within a minute; the same fleet run goes on with them")
     return EXIT_CLEAN
-
-
-def fleet_app(sort_key: int) -> App:
-    """The group of commands."""
-    return group_app("fleet", sort_key, HELP, (run, status, stop))
 
 
 def _fleet_of(directory: Path) -> Path:

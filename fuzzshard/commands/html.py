@@ -7,20 +7,24 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from fuzzshard.commands.corpus_sets import complain
 from fuzzshard.commands.options import OutputFile, campaign_directories
-from fuzzshard.errors import EXIT_CLEAN
+from fuzzshard.corpus.store import PAGE_FILE
 
 
 def html(
     *directories: Path,
-    output: Annotated[OutputFile, Parameter(name=("--output", "-o"))] = Path("report.html"),
+    output: Annotated[OutputFile | None, Parameter(name=("--output", "-o"))] = None,
 ) -> int:
     """Write one HTML file with plots, findings, scripts and drawings of the cases.
 
-    The file needs no other file and no network. Findings can
-    be filtered by severity, component, cause and status. A campaign writes
-    the same into its own directory; this is for a corpus without a campaign,
-    and for several nodes together.
+    The file needs no other file and no network. Findings with one cause are
+    together, with the first one drawn, and can be filtered by severity,
+    component, cause and status. A campaign writes the same into its own
+    directory; this is for a corpus without a campaign, and for several nodes
+    together.
+
+    Exit code 2: some entries cannot be read; the page has all others.
 
     For example:
       fuzzshard html corpus
@@ -32,10 +36,14 @@ def html(
     directories
         Corpora, or what was given to run as --corpus.
     output
-        The file to write.
+        The file to write. By default report.html in the directory, or here for several.
     """
     from fuzzshard.report.html.page import write_page
+    from fuzzshard.report.node import read_node, unreadable
 
-    size = write_page(campaign_directories(directories, "html"), output)
+    asked = campaign_directories(directories, "html")
+    if output is None:
+        output = (asked[0] if len(asked) == 1 else Path()) / PAGE_FILE
+    size = write_page(asked, output)
     print(f"{output}: {size:,} bytes")
-    return EXIT_CLEAN
+    return complain(unreadable(map(read_node, asked)))

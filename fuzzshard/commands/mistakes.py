@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import types
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -15,7 +16,6 @@ from cyclopts.exceptions import (
 )
 
 from fuzzshard.errors import did_you_mean
-from fuzzshard.parts.engines import ENGINES, meant_by
 
 _KINDS: dict[object, str] = {int: "a whole number", float: "a number", bool: "true or false"}
 
@@ -44,13 +44,20 @@ def _what(error: CycloptsError) -> str:
             return f'there is no command "{token}"{did_you_mean(*close)}'
         case MissingArgumentError(argument=argument) if argument is not None:
             name = error.keyword or argument.name
-            is_there = name in (error.root_input_tokens or ())
-            return f"{name} needs a value" if is_there else f"{name} is missing"
+            tokens = list(error.root_input_tokens or ())
+            if name not in tokens:
+                return f"{name} is missing"
+            given = next(iter(tokens[tokens.index(name) + 1 :]), "")
+            if re.match(r"-[.\d]", given):  # taken for an option
+                return f'{name} must not be negative, and is "{given}"'
+            return f"{name} needs a value"
         case CoercionError(token=token) if token is not None:
             name = token.keyword or (error.argument.name if error.argument is not None else "")
             name += f" from {token.source}" if token.source not in ("", "cli") else ""
             if error.msg is not None:
                 return f"{name}: {error.msg}"
+            from fuzzshard.parts.engines import ENGINES, meant_by
+
             if get_args(error.target_type) == tuple(ENGINES):
                 meant = did_you_mean(meant_by(token.value))
                 return f'{name} takes {", ".join(ENGINES)}, not "{token.value}"{meant}'

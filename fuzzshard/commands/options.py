@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter, Token, validators
 
 from fuzzshard.errors import UsageError
-from fuzzshard.world.config import WorldConfig
-from fuzzshard.world.placement import RanksOf, Worlds, available_cores, check_cores, check_devices
+
+if TYPE_CHECKING:
+    from fuzzshard.world.config import WorldConfig
+    from fuzzshard.world.placement import RanksOf
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -75,12 +77,14 @@ ExtraMends = Annotated[
 ]
 
 
-def _check_worlds(_hint: object, worlds: Worlds) -> None:
+def _check_worlds(_hint: object, worlds: int | Literal["auto"]) -> None:
     if worlds != "auto" and worlds < 1:
         raise UsageError(f"--worlds is {worlds}", "give more than 0, or leave it out")
 
 
-WorldsHere = Annotated[Worlds, Parameter(metavar="INT|auto", validator=_check_worlds)]
+WorldsHere = Annotated[
+    int | Literal["auto"], Parameter(metavar="INT|auto", validator=_check_worlds)
+]
 WorldsAtOnce = Annotated[
     WorldsHere,
     Parameter(
@@ -134,6 +138,9 @@ def world_config(
     """The settings of a world of ``size`` ranks, by itself or ``of`` a mesh; raises
     :class:`UsageError` where it cannot be.
     """
+    from fuzzshard.world.config import WorldConfig
+    from fuzzshard.world.placement import available_cores, check_cores, check_devices
+
     if size < 1:
         raise UsageError(f"a world of {size} ranks runs nothing", "use --world-size 1 or more")
     if ranks_per_device < 1:

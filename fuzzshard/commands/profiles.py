@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from cyclopts import App, ArgumentCollection, CycloptsError
-from cyclopts.config import Dict, Toml
 
 from fuzzshard.errors import UsageError
 
@@ -53,6 +52,8 @@ def apply_profile(app: App, commands: tuple[str, ...], arguments: ArgumentCollec
     if "profile" in options:
         raise UsageError(f"the profile {name!r} names a profile", f"remove the key from {FILE}")
     where = f"the profile {name!r}" + (f" of {FILE}" if name in own else "")
+    from cyclopts.config import Dict
+
     Dict({commands[-1]: options}, source=where)(app, commands, arguments)
 
 
@@ -60,6 +61,8 @@ def _own_profiles() -> Mapping[str, Mapping[str, Any]]:
     """The tables in the ``pyproject.toml`` of this directory, or of the nearest parent that has
     one.
     """
+    from cyclopts.config import Toml
+
     try:
         table: Any = Toml(FILE, search_parents=True).config
     except CycloptsError as error:

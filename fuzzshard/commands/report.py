@@ -203,9 +203,9 @@ def _gather(
     size = max(entry.case.mesh.size, MOST_RANKS)
     size = size if kind == "cpu" else min(size, num_devices)
     config = world_config(kind, num_devices, preload, size=size)
-    with busy("running the case, and changes of it that may make it pass", 3) as line:
+    with busy("starting ranks", 3) as line:
         with World(config) as world:
-            evidence = judged(world, size, entry)
+            evidence = judged(world, size, entry, line.now)
         line.advance()
         if script is not None:
             line.now(f"running the script, {runs} times")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +16,7 @@ from fuzzshard.corpus.scripts import scripts_of, shown_by
 from fuzzshard.corpus.store import only_case, saved_script
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INCONCLUSIVE
 from fuzzshard.reproducer.shown import Shown, last_error
+from fuzzshard.temporary import TemporaryFolder
 
 _EXIT = {Shown.YES: EXIT_FINDING, Shown.NO: EXIT_CLEAN, Shown.OTHERWISE: EXIT_INCONCLUSIVE}
 
@@ -77,8 +77,8 @@ def _run(script: str, entry: CorpusEntry, preload: Preload) -> Shown:
     from fuzzshard.report.busy import busy
 
     ranks = entry.case.mesh.size
-    with tempfile.TemporaryDirectory(prefix="fuzzshard-repro-") as folder:
-        target = Path(folder) / "repro.py"
+    with TemporaryFolder() as folder:
+        target = folder / "repro.py"
         target.write_text(script)
         with busy(f"running the script on {ranks} ranks"):
             result = reproducer.check(target, ranks, preload=preload)

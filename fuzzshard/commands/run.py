@@ -6,13 +6,11 @@ import contextlib
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from fuzzshard.case.case import EngineName
-from fuzzshard.case.feature_words import globs_of_words
-from fuzzshard.case.steering import Steering
 from fuzzshard.commands.options import (
     DEFAULT_CORPUS,
     Confirm,
@@ -27,9 +25,9 @@ from fuzzshard.commands.options import (
     RanksShared,
     WorldsAtOnce,
 )
-from fuzzshard.corpus.codec import read_entry
-from fuzzshard.corpus.entry import digest
-from fuzzshard.corpus.store import only_case
+
+if TYPE_CHECKING:
+    from fuzzshard.case.steering import Steering
 
 
 def run(
@@ -145,6 +143,9 @@ def run(
     as_json
         Print one JSON object for each event instead of the panel.
     """
+    from fuzzshard.world.processes import import_torch_meanwhile
+
+    import_torch_meanwhile()
     from fuzzshard.campaign.loop import run_campaign
     from fuzzshard.campaign.options import CampaignOptions
     from fuzzshard.report.html.page import report_writer
@@ -194,6 +195,12 @@ def _steering(
     engine: tuple[EngineName, ...],
 ) -> Steering:
     """Return what the options ask for; print what the words of ``like`` stand for."""
+    from fuzzshard.case.feature_words import globs_of_words
+    from fuzzshard.case.steering import Steering
+    from fuzzshard.corpus.codec import read_entry
+    from fuzzshard.corpus.entry import digest
+    from fuzzshard.corpus.store import only_case
+
     globs = globs_of_words(like) if like else {}
     for words, glob in globs.items():
         print(f"{words!r} is --require {shlex.quote(glob)}", file=sys.stderr)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fuzzshard.commands.corpus_sets import complain
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry
+from fuzzshard.corpus.gather import load
 from fuzzshard.corpus.replay import shown_path
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.errors import EXIT_CLEAN, UsageError
@@ -47,9 +49,10 @@ def show(path: Path, /) -> int:
     if not files:
         raise UsageError(f"{path} holds no case", "give an entry of a corpus or a case file")
     if len(files) > 1:
-        for file in files:
-            print(_line(read_entry(file), shown_path(file)))
-        return EXIT_CLEAN
+        stored, broken = load([path])
+        for item in stored:
+            print(_line(item.entry, shown_path(item.file)))
+        return complain(broken)
 
     (file,) = files
     print(drawn(read_entry(file), shown_path(file), target))

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from fuzzshard.commands.options import Json, OutputFile, campaign_directories
 from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.errors import EXIT_CLEAN, UsageError
+from fuzzshard.errors import EXIT_CLEAN, EXIT_USAGE, UsageError
 
 SECONDS_BETWEEN = 5.0
 CLEAR = "\x1b[H\x1b[J"
@@ -26,6 +26,8 @@ def status(
     watch: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
 ) -> int:
     """Show the progress and findings of campaigns, running or ended, on one node or several.
+
+    Exit code 2: some entries cannot be read; 0: all can, whatever was found.
 
     For example:
       fuzzshard status corpus
@@ -48,17 +50,19 @@ def status(
         Print it again every five seconds, until the campaigns end.
     """
     while True:
-        again = _say(directories, as_json=as_json, junit=junit, clear=watch)
+        again, code = _say(directories, as_json=as_json, junit=junit, clear=watch)
         if not (watch and again):
-            return EXIT_CLEAN
+            return code
         time.sleep(SECONDS_BETWEEN)
 
 
-def _say(directories: tuple[Path, ...], *, as_json: bool, junit: Path | None, clear: bool) -> bool:
-    """Say it once; return whether a campaign still runs."""
+def _say(
+    directories: tuple[Path, ...], *, as_json: bool, junit: Path | None, clear: bool
+) -> tuple[bool, int]:
+    """Say it once; return whether a campaign still runs, and the exit code."""
     from fuzzshard.report.exchange import exchange_lines, is_exchange, read_exchange
     from fuzzshard.report.junit import junit_xml
-    from fuzzshard.report.node import read_node
+    from fuzzshard.report.node import read_node, unreadable
     from fuzzshard.report.seen_findings import seen_findings
     from fuzzshard.report.stats import stats_of
     from fuzzshard.report.status import status_json, status_lines
@@ -71,7 +75,7 @@ def _say(directories: tuple[Path, ...], *, as_json: bool, junit: Path | None, cl
             print(msgspec.json.encode(told).decode())
         else:
             print(above + "\n".join(exchange_lines(exchange, told, seen)), flush=True)
-        return any(campaign.condition == "running" for campaign in told.campaigns)
+        return any(campaign.condition == "running" for campaign in told.campaigns), EXIT_CLEAN
     nodes = [read_node(directory) for directory in campaign_directories(directories, "status")]
     findings = seen_findings(nodes)
     stats = stats_of(nodes, findings)
@@ -81,7 +85,7 @@ def _say(directories: tuple[Path, ...], *, as_json: bool, junit: Path | None, cl
         print(msgspec.json.encode(status_json(nodes, stats, findings)).decode())
     else:
         print(above + "\n".join(status_lines(nodes, stats, findings)), flush=True)
-    return stats.state == "running"
+    return stats.state == "running", EXIT_USAGE if unreadable(nodes) else EXIT_CLEAN
 
 
 def _only_exchange(directories: tuple[Path, ...], junit: Path | None) -> tuple[Path, ...]:

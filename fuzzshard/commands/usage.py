@@ -1,15 +1,26 @@
-"""The help of a command is its docstring; some commands come in groups."""
+"""Commands are imported when they are called; the help of one is its docstring."""
 
 from __future__ import annotations
 
 import inspect
 import re
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from cyclopts import App
+from cyclopts.command_spec import CommandSpec
 
-_Command = TypeVar("_Command", bound=Callable[..., int])
+_Command = TypeVar("_Command", bound=Callable[..., object])
+
+
+class Command(NamedTuple):
+    """A command: its ``name``, the ``place`` of its function (``module:name``) among the commands,
+    and ``line``, the first line of its docstring.
+    """
+
+    name: str
+    place: str
+    line: str
 
 
 def with_flowing_help(command: _Command) -> _Command:
@@ -21,7 +32,33 @@ def with_flowing_help(command: _Command) -> _Command:
     return command
 
 
-def group_app(name: str, sort_key: int, text: str, commands: Iterable[Callable[..., int]]) -> App:
+class _Imported(CommandSpec):
+    """A command that is imported when it is called. Until then its ``help`` is one line."""
+
+    def resolve(self, parent_app: App) -> App:
+        """Import the command, whose help is its docstring from now on."""
+        if not self.is_resolved:
+            self.help = None
+            command = super().resolve(parent_app).default_command
+            assert command is not None
+            with_flowing_help(command)
+        return super().resolve(parent_app)
+
+
+def add_command(
+    app: App, command: Command, order: int, *, epilogue: str = "", **settings: object
+) -> None:
+    """Give ``app`` a command, which is not imported for that."""
+    app._commands[command.name] = _Imported(
+        import_path=f"fuzzshard.commands.{command.place}",
+        name=command.name,
+        help=command.line,
+        sort_key=order,
+        app_kwargs={"help_epilogue": epilogue, **settings},
+    )
+
+
+def group_app(name: str, sort_key: int, text: str, commands: Iterable[Command]) -> App:
     """Return the group ``name`` of commands, in their order; ``text`` is its help."""
     app = App(
         name=name,
@@ -32,6 +69,5 @@ def group_app(name: str, sort_key: int, text: str, commands: Iterable[Callable[.
         version_flags=(),
     )
     for order, command in enumerate(commands):
-        own = command.__name__.rstrip("_")
-        app.command(with_flowing_help(command), name=own, help_epilogue="", sort_key=order)
+        add_command(app, command, order)
     return app

@@ -11,14 +11,21 @@ from typing import Any
 import msgspec
 from packaging.version import InvalidVersion
 
-from fuzzshard.case import codec
+from fuzzshard.case.case import Case
 from fuzzshard.case.edit import with_reshards
+from fuzzshard.case.limits import check_limits
 from fuzzshard.case.schedule_state import lacking_reshards
 from fuzzshard.case.validate import validate
 from fuzzshard.corpus.entry import FORMAT, CorpusEntry, bare_entry, new_lifecycle
 from fuzzshard.corpus.expectation import with_versions
+from fuzzshard.corpus.findings import check_finding
 from fuzzshard.corpus.lifecycle import release
+from fuzzshard.corpus.reading import read_regular
 from fuzzshard.errors import FuzzshardError, InvalidEntry
+from fuzzshard.printable import all_printable, printable
+
+Fields = dict[str, Any]
+"""An entry as decoded JSON."""
 
 
 def encode_entry(entry: CorpusEntry) -> bytes:
@@ -39,34 +46,32 @@ class _Header(msgspec.Struct, frozen=True):
     format: int | None = None
 
 
-def _read_bare(data: bytes) -> CorpusEntry:
-    return bare_entry(codec.decode(data))
+def _read_bare(fields: Fields) -> CorpusEntry:
+    return bare_entry(msgspec.convert(fields, Case))
 
 
-_decode_1 = msgspec.json.Decoder(CorpusEntry).decode
-
-
-def _read_1(data: bytes) -> CorpusEntry:
+def _read_1(fields: Fields) -> CorpusEntry:
     """Its last writers noted the releases that a bisection had tried, with the name of the
     build.
     """
-    stored = msgspec.structs.replace(_decode_1(data), format=FORMAT)
+    stored = msgspec.structs.replace(msgspec.convert(fields, CorpusEntry), format=FORMAT)
     fresh = new_lifecycle(stored)
     bad, good = set(map(release, stored.bad_on)), set(map(release, stored.good_on))
     return with_versions(fresh, bad | (set(fresh.bad_on) - good), good) if bad | good else fresh
 
 
-def _read_2(data: bytes) -> CorpusEntry:
-    """What was written by hand has no checksum. Format 2 named no cause."""
-    fields = msgspec.json.decode(data, type=dict[str, Any])
-    stored = [fields.pop("checksum")] if "checksum" in fields else []
-    entry = msgspec.convert(fields, CorpusEntry)
-    if stored and stored != [_checksum(fields)]:
+def _read_2(fields: Fields) -> CorpusEntry:
+    """Format 2 named no cause."""
+    return msgspec.structs.replace(msgspec.convert(fields, CorpusEntry), format=FORMAT)
+
+
+def _check_unchanged(fields: Fields) -> None:
+    """Takes the checksum out of ``fields``; what was written by hand has none."""
+    if "checksum" in fields and fields.pop("checksum") != _checksum(fields):
         raise InvalidEntry(
             "the file was changed after it was saved",
             'restore it, or remove its "checksum" where that was on purpose',
         )
-    return msgspec.structs.replace(entry, format=FORMAT)
 
 
 def _resharding(entry: CorpusEntry) -> CorpusEntry:
@@ -85,7 +90,7 @@ def _resharding(entry: CorpusEntry) -> CorpusEntry:
     return msgspec.structs.replace(entry, case=with_reshards(entry.case), findings=tuple(findings))
 
 
-READERS: dict[int | None, Callable[[bytes], CorpusEntry]] = {
+READERS: dict[int | None, Callable[[Fields], CorpusEntry]] = {
     None: _read_bare,
     1: _read_1,
     2: _read_2,
@@ -98,43 +103,62 @@ READERS: dict[int | None, Callable[[bytes], CorpusEntry]] = {
 def decode_entry(data: bytes, path: Path) -> CorpusEntry:
     """The entry in ``data``, read from ``path``; a bare Case is an entry that expects PASS.
 
-    Raises :class:`InvalidEntry`, naming the file, for anything but a Case that could be run.
+    Its texts are :func:`printable`. Raises :class:`InvalidEntry`, naming the file, for anything
+    but a Case that could be run, whatever is wrong with it: a bad entry costs no other one.
     """
+    where = printable(str(path))
     try:
-        version = msgspec.json.decode(data, type=_Header).format
-        if version not in READERS:
-            raise InvalidEntry(
-                f"format {version} is not known to this version, which reads up to {FORMAT}",
-                "upgrade fuzzshard"
-                if version is not None and version > FORMAT
-                else "restore the file",
-            )
-        entry = READERS[version](data)
-        if version != FORMAT:
-            entry = _resharding(entry)
-        for known in (*entry.bad_on, *entry.good_on):
-            release(known)
-        validate(entry.case)
+        return _decoded(msgspec.json.decode(data, type=dict[str, Any]))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidEntry(
-            f"{path}: not a corpus entry: {_one_line(error)}", "restore the file or delete it"
+            f"{where}: not a corpus entry: {_one_line(error)}", "restore the file or delete it"
         ) from None
     except InvalidVersion as error:
         raise InvalidEntry(
-            f"{path}: {_one_line(error)}", "write the version of torch as 2.13.0"
+            f"{where}: {_one_line(error)}", "write the version of torch as 2.13.0"
         ) from None
     except FuzzshardError as error:
-        raise InvalidEntry(f"{path}: {error.problem}", error.remedy) from None
+        raise InvalidEntry(f"{where}: {error.problem}", error.remedy) from None
+    except Exception as error:
+        # what is checked last may be what an earlier check takes for granted
+        raise InvalidEntry(
+            f"{where}: not a case that can be run: {type(error).__name__}: {_one_line(error)}",
+            "restore the file or delete it",
+        ) from error
+
+
+def _decoded(fields: Fields) -> CorpusEntry:
+    version = msgspec.convert(fields, _Header).format
+    if version not in READERS:
+        newer = version is not None and version > FORMAT
+        raise InvalidEntry(
+            f"format {version} is not known to this version, which reads up to {FORMAT}",
+            "upgrade fuzzshard" if newer else "restore the file",
+        )
+    if version is not None and version > 1:
+        _check_unchanged(fields)
+    check_limits(fields if version is None else fields.get("case"))
+    entry = READERS[version](all_printable(fields))
+    if version != FORMAT:
+        entry = _resharding(entry)
+    for known in (*entry.bad_on, *entry.good_on):
+        release(known)
+    validate(entry.case)
+    for finding in entry.findings:
+        check_finding(finding, entry.case)
     return entry
 
 
-def read_entry(path: Path) -> CorpusEntry:
-    """The entry in the file ``path``; raises :class:`InvalidEntry`."""
+def read_entry(path: Path, *, below: Path | None = None) -> CorpusEntry:
+    """The entry in the file ``path``, without following links under ``below``; raises
+    :class:`InvalidEntry`.
+    """
     try:
-        data = path.read_bytes()
+        data = read_regular(path, below=below)
     except OSError as error:
         raise InvalidEntry(
-            f"cannot read {path}: {error.strerror}", "check the path and its permissions"
+            f"cannot read {printable(str(path))}: {error.strerror}",
+            "check the path and its permissions",
         ) from None
     return decode_entry(data, path)
 
@@ -147,4 +171,4 @@ def entry_or_none(path: Path) -> CorpusEntry | None:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+    return printable(" ".join(str(error).split()))

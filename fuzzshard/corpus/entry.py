@@ -26,7 +26,7 @@ FORMAT = 4
 checksum; 3 the cause; in 4 a schedule says where parameters are resharded.
 """
 
-Link = Annotated[str, msgspec.Meta(pattern=r"^(https?://\S+)?$")]
+Link = Annotated[str, msgspec.Meta(pattern=r"^(https?://\S+)?\Z")]
 
 
 CONTRACT = "contract"
@@ -101,7 +101,7 @@ class CorpusEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     of torch that showed the finding on this kind of device, and did not; ``issue`` links to where
     it was reported. ``cause`` is the name of the mend that cures it (:mod:`fuzzshard.mends`),
     empty where there is none yet. ``unshrunk``: nothing has made the case smaller yet, or what did
-    was cut off; the next campaign in the same corpus goes on with it.
+    was cut off; the same command goes on with it.
     """
 
     format: int = FORMAT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.distinct import Same, Stored, distinct
 from fuzzshard.corpus.entry import CorpusEntry, bare_entry, digest, is_slug, slug
+from fuzzshard.corpus.reading import read_regular
 from fuzzshard.corpus.scripts import ScriptRender, script_of
 from fuzzshard.corpus.store import (
     CASE_FILE,
@@ -27,19 +29,31 @@ from fuzzshard.verdict import Status
 REGRESSIONS_FOLDER = "regressions"
 
 
-def load(paths: Iterable[Path]) -> tuple[list[Stored], list[InvalidEntry]]:
+def load(paths: Iterable[Path], *, follow: bool = True) -> tuple[list[Stored], list[InvalidEntry]]:
     """The entries that ``paths`` stand for, each once, and what is wrong with the other files
-    there.
+    there; with ``follow`` off, with a link too, and with what :func:`add` would copy.
     """
     stored: dict[Path, Stored] = {}
     broken: dict[Path, InvalidEntry] = {}
     for root in paths:
         for file in entry_files([root]):
+            place = Path(os.path.realpath(file))
             try:
-                stored.setdefault(file.resolve(), Stored(file, root, read_entry(file)))
+                item = Stored(file, root, read_entry(file)) if follow else read_foreign(file, root)
+                stored.setdefault(place, item)
             except InvalidEntry as error:
-                broken[file.resolve()] = error
+                broken[place] = error
     return list(stored.values()), list(broken.values())
+
+
+def read_foreign(file: Path, root: Path) -> Stored:
+    """The entry that somebody else has put into ``file``, a link nowhere under ``root``.
+
+    Raises :class:`InvalidEntry` if any file that :func:`add` copies cannot be read.
+    """
+    item = Stored(file, root, read_entry(file, below=None if file == root else root))
+    _script(item), _unshrunk(item)
+    return item
 
 
 def add(item: Stored, corpus: Path, render: ScriptRender) -> Path:
@@ -47,19 +61,16 @@ def add(item: Stored, corpus: Path, render: ScriptRender) -> Path:
 
     A finding gets a folder named after its signature, with the script; a case without one keeps
     its place below a folder of ``item.root``, or else goes to ``regressions/``. Raises
-    :class:`InfraError` for a disk that is full or read-only.
+    :class:`InfraError` for a disk that is full or read-only, and :class:`InvalidEntry` for a
+    script that cannot be read.
     """
     if not item.entry.signature:
         return _add_bare(item, corpus)
-    is_folder = item.file.name == CASE_FILE
+    script, unshrunk = _script(item), _unshrunk(item)
     folder = _free_folder(item, corpus)
-    script, unshrunk = item.file.with_name(SCRIPT_FILE), item.file.with_name(UNSHRUNK_FILE)
-    if is_folder and unshrunk.is_file():
-        write_atomic(folder / UNSHRUNK_FILE, unshrunk.read_bytes())
-    is_scripted = is_folder and script.is_file()
-    save_shrunk(
-        folder, item.entry, script.read_text() if is_scripted else script_of(item.entry, render)
-    )
+    if unshrunk is not None:
+        write_atomic(folder / UNSHRUNK_FILE, unshrunk)
+    save_shrunk(folder, item.entry, script_of(item.entry, render) if script is None else script)
     return folder
 
 
@@ -120,6 +131,33 @@ def _add_bare(item: Stored, corpus: Path) -> Path:
         target, codec.encode(item.entry.case) + b"\n" if is_bare else encode_entry(item.entry)
     )
     return target
+
+
+def _script(item: Stored) -> str | None:
+    data = _beside(item, SCRIPT_FILE)
+    try:
+        return None if data is None else data.decode()
+    except UnicodeDecodeError:
+        script = item.file.with_name(SCRIPT_FILE)
+        raise InvalidEntry(f"{script} is no text", "remove it") from None
+
+
+def _unshrunk(item: Stored) -> bytes | None:
+    return _beside(item, UNSHRUNK_FILE)
+
+
+def _beside(item: Stored, name: str) -> bytes | None:
+    """The file ``name`` of the entry, without following a link to it; None if it has none."""
+    file = item.file.with_name(name)
+    if item.file.name != CASE_FILE:
+        return None
+    try:
+        below = file.parent if item.file == item.root else item.root
+        return read_regular(file, below=below)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InvalidEntry(f"cannot read {file}: {error.strerror}", "remove it") from None
 
 
 def _rewrite(file: Path, entry: CorpusEntry) -> None:

@@ -10,6 +10,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.store import NO_SCRIPT
 from fuzzshard.errors import UsageError
+from fuzzshard.model.statements import comment
 from fuzzshard.reproducer.shown import Ran, Shown, shown
 from fuzzshard.verdict import Finding
 
@@ -57,9 +58,9 @@ def script_of(entry: CorpusEntry, render: ScriptRender) -> str:
     try:
         return next(iter(scripts_of(entry, render)))
     except UsageError as error:
-        return f"{NO_SCRIPT}: {error}\n"
+        return f"{NO_SCRIPT}: {comment(str(error))}\n"
     except Exception as error:
-        return f"{NO_SCRIPT}: {error!r}\n"
+        return f"{NO_SCRIPT}: {comment(repr(error))}\n"
 
 
 def shown_by(outcome: Ran, entry: CorpusEntry) -> Shown:

@@ -12,10 +12,11 @@ from typing import Literal
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.expectation import Expected, expected
 from fuzzshard.corpus.outcome import obstacle
+from fuzzshard.corpus.reading import read_regular
 from fuzzshard.corpus.replay import shown_path, without_path
 from fuzzshard.corpus.scripts import ScriptCheck, ScriptRender, scripts_of, shown_by
 from fuzzshard.corpus.store import CASE_FILE, NO_SCRIPT, SCRIPT_FILE, UNSHRUNK_FILE
-from fuzzshard.errors import InvalidEntry
+from fuzzshard.errors import InvalidEntry, UsageError
 from fuzzshard.reproducer.shown import Shown
 
 
@@ -61,14 +62,18 @@ def verify(file: Path, render: ScriptRender) -> Verified:
     if not entry.signature:
         return Verified(path, Condition.OK)
     try:
-        saved = file.with_name(SCRIPT_FILE).read_text()
+        saved = read_regular(file.with_name(SCRIPT_FILE)).decode()
     except (OSError, UnicodeDecodeError):
         return Verified(
             path, Condition.MISSING, f"no {SCRIPT_FILE}; write it with fuzzshard repro -o"
         )
     if saved.startswith(NO_SCRIPT):
         return Verified(path, Condition.UNSCRIPTED, saved.strip().removeprefix("# "))
-    if saved not in scripts_of(entry, render):
+    try:
+        is_known = saved in scripts_of(entry, render)
+    except UsageError as error:
+        return Verified(path, Condition.STALE, f"this version writes no script: {error.problem}")
+    if not is_known:
         return Verified(
             path, Condition.STALE, f"{SCRIPT_FILE} is not a script that this version writes"
         )

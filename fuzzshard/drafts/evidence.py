@@ -7,11 +7,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.metadata
+import itertools
 import re
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -29,6 +29,7 @@ from fuzzshard.mending.mend import Mend, own_mends
 from fuzzshard.reproducer.check import check
 from fuzzshard.reproducer.shown import Shown
 from fuzzshard.runner import Runner
+from fuzzshard.temporary import TemporaryFolder
 from fuzzshard.verdict import Finding, Status, Verdict
 
 ENVIRONMENT_SECONDS = 120.0
@@ -106,13 +107,13 @@ def run_script(
 ) -> ScriptRuns:
     """Runs the script on fresh ranks, as its reader will."""
     outputs = []
-    with tempfile.TemporaryDirectory(prefix="fuzzshard-report-") as folder:
-        script = Path(folder) / "repro.py"
+    with TemporaryFolder() as folder:
+        script = folder / "repro.py"
         script.write_text(text)
         for _ in range(runs):
             result = check(script, entry.case.mesh.size, preload=preload)
             if shown_by(result, entry) is Shown.YES:
-                outputs.append(readable(result.output, folder))
+                outputs.append(readable(result.output, str(folder)))
     return ScriptRuns(runs, len(outputs), next(iter(outputs), ""))
 
 
@@ -120,11 +121,11 @@ def run_example(mend: Mend, *, preload: tuple[Path, ...] = ()) -> ScriptRuns:
     """Runs the example of ``mend`` once, if it has one: it fails while the bug is there."""
     if not mend.example:
         return ScriptRuns()
-    with tempfile.TemporaryDirectory(prefix="fuzzshard-report-") as folder:
-        script = Path(folder) / "example.py"
+    with TemporaryFolder() as folder:
+        script = folder / "example.py"
         script.write_text(mend.example)
         result = check(script, mend.example_ranks, preload=preload)
-    return ScriptRuns(1, int(result.fails), readable(result.output, folder))
+    return ScriptRuns(1, int(result.fails), readable(result.output, str(folder)))
 
 
 def readable(output: str, folder: str) -> str:
@@ -198,8 +199,8 @@ def right_changes(
     be.
     """
     right: list[str] = []
-    with tempfile.TemporaryDirectory(prefix="fuzzshard-report-") as folder:
-        target = Path(folder) / "repro.py"
+    with TemporaryFolder() as folder:
+        target = folder / "repro.py"
         for change in as_code(entry, script):
             target.write_text(change.script)
             if not run or not check(target, entry.case.mesh.size, preload=preload).fails:
@@ -209,22 +210,32 @@ def right_changes(
     return tuple(right)
 
 
-def judged(world: Runner, num_ranks: int, entry: CorpusEntry) -> Evidence:
-    """Runs the case and its neighbours; what the entry knows is not run again."""
+def judged(
+    world: Runner, num_ranks: int, entry: CorpusEntry, now: Callable[[str], None] = lambda _: None
+) -> Evidence:
+    """Runs the case and its neighbours; what the entry knows is not run again.
+
+    ``now`` is told what is run: cases that hang take minutes.
+    """
     engine = entry.findings[0].engine if entry.findings else ""
+    runs = itertools.count(1)
 
     def status(case: Case) -> Status:
+        now(f"running changes of the case that may make it pass: change {next(runs)}")
         verdict = _run(world, case)
         return Status.REJECTED if verdict is None or engine in verdict.notes else verdict.status
 
+    now("running the case")
     again = _run(world, entry.case)
     shows = "" if again is None else again.signature or again.status
     if again is None or not is_there(entry, again, importlib.metadata.version("torch")):
         return Evidence(repeats=False, shows=shows, culprits=entry.culprits)
+    helpful = changes_that_help(entry, status, num_ranks)
+    now("running the case under another engine, in float64 and without its cause")
     return Evidence(
         repeats=True,
         shows=shows,
-        culprits=changes_that_help(entry, status, num_ranks),
+        culprits=helpful,
         peer=_agreeing_peer(world, entry, engine),
         exactly=_in_higher_precision(world, entry),
         cured=entry.cause in own_mends()

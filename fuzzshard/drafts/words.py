@@ -106,7 +106,7 @@ def title(entry: CorpusEntry, cause: Collection[str], script: str | None = None)
     tag = _tag(entry, script)
     before = f"[{tag}] " if tag else ""
     if (mend := own_mends().get(entry.cause)) is not None:
-        return cut(f"{before}{mend.title}", _TITLE_LENGTH)
+        return cut(f"{before}{mend.title.removeprefix(f'{tag}: ')}", _TITLE_LENGTH)
     api = accused(entry, script).strip("`")
     first = entry.findings[0]
     text = cut(f"{before}{f'{api}: ' if api else ''}{_headline(entry, first)}", _TITLE_LENGTH)
@@ -228,6 +228,8 @@ def reasons(entry: CorpusEntry, script: str | None, evidence: Evidence) -> Itera
     if evidence.peer:
         peer = engine_name(evidence.peer)
         yield f"{peer} agrees with plain training on the same model, data and schedule."
+    if first.doubt:
+        yield f"Before this is reported: {first.doubt}."
 
 
 def _rule(entry: CorpusEntry, first: Finding) -> str:

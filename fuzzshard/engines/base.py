@@ -167,6 +167,11 @@ class Engine(abc.ABC):
     def follow(self, op: Op) -> None:  # noqa: B027
         """Notes what an op sets, before its statements run; does what the engine has for it."""
 
+    def before_op(  # noqa: B027
+        self, index: int, optimizers: Sequence[torch.optim.Optimizer]
+    ) -> None:
+        """Called before every op that this rank runs."""
+
     def before_backward(self) -> None:  # noqa: B027
         """Called before every ``backward``."""
 

@@ -5,7 +5,7 @@ manages.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Container, Mapping, Set
+from collections.abc import Callable, Collection, Container, Mapping, Set
 
 import torch
 import torch.distributed as dist
@@ -60,6 +60,10 @@ class ExplicitSync:
         """What has not even been added up over the shards of one replica."""
         self.filling: set[int | None] = set()
         """The groups that reduce zeros for parameters without a gradient."""
+        self.units: Collection[Set[str]] = ()
+        """Sets of parameters that a backward brings zeros where it brings another one of the set a
+        gradient.
+        """
         self._reduced: dict[str, torch.Tensor | None] = {}
         self._hooks: dict[str, dict[int, Callable[[torch.Tensor], None]]] = {}
         """What users registered to run after accumulation: once gradients are averaged, not
@@ -87,6 +91,10 @@ class ExplicitSync:
         averaged by hand, all of it.
         """
         news = {fqn: g for fqn in self.owners if (g := self._take(fqn, parameters)) is not None}
+        for unit in self.units if news else ():
+            for fqn in unit - news.keys() if not unit.isdisjoint(news) else ():
+                if parameters[fqn].requires_grad:
+                    news[fqn] = torch.zeros_like(self.dtypes.leaves.get(fqn, parameters[fqn]))
         for fqn, new in news.items():
             for held in (self.local, self.unreduced):
                 total = held[fqn] + new if fqn in held else new

@@ -27,6 +27,7 @@ from typing import IO
 
 from fuzzshard.campaign.exchange import STOP_FILE, node_name
 from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.beneath import open_folder
 from fuzzshard.errors import (
     EXIT_INFRA,
     EXIT_INTERRUPTED,
@@ -89,7 +90,7 @@ class Report:
 
     ``code`` is None while the campaign runs; ``log`` is the end of its log once it has ended;
     ``restarts`` counts how often it was killed and started again. ``problem`` says why the agent
-    could not write what others have told.
+    could not write what others have told, or read what its campaign tells.
     """
 
     changes: Changes
@@ -160,7 +161,8 @@ class Agent:
             write_atomic(self._exchange / STOP_FILE, b"")
             self._is_stopped = True
         code = self._code()
-        changes, self._told = changes_since(self._ours, self._told)
+        unread: list[str] = []
+        changes, self._told = changes_since(self._ours, self._told, unread.append)
         if code is None and self._campaign is not None and nodes != self._nodes and not stop:
             self._campaign.kill()
         elif self._campaign is None or (code is not None and self._is_cut_off(code, nodes)):
@@ -176,7 +178,7 @@ class Agent:
             code=code,
             log="" if code is None else self._log_tail(),
             restarts=self._restarts,
-            problem=problem,
+            problem=problem or next(iter(unread), ""),
         )
 
     def _is_cut_off(self, code: int, nodes: tuple[str, ...] | None) -> bool:
@@ -265,13 +267,14 @@ def _take_slot(job: Job) -> tuple[Path, IO[str]]:
 
     One that an earlier head, or an earlier agent of this node, still holds is about to be free.
     """
-    usual = Path(tempfile.gettempdir()) / f"fuzzshard-fleet-{os.getuid()}"
-    root = (Path(job.local) if job.local else usual) / job.campaign
+    place = Path(job.local or tempfile.gettempdir())
+    usual = place if job.local else place / f"fuzzshard-fleet-{os.getuid()}"
+    root = usual / job.campaign
     end = time.monotonic() + SLOT_SECONDS
     try:
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if root.stat().st_uid != os.getuid():
-            raise InfraError(f"{root} belongs to somebody else", "give another --local")
+        place.mkdir(parents=True, exist_ok=True)
+        with open_folder(root, below=place, make=True, mode=0o700):
+            pass  # nobody else can replace what is in there
         number = 0
         while True:
             slot = root / str(number)

@@ -21,9 +21,8 @@ from fuzzshard.campaign.exchange import is_done
 from fuzzshard.case.features import features
 from fuzzshard.corpus.absorb import absorb
 from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.distinct import Stored
-from fuzzshard.corpus.gather import load, merge
+from fuzzshard.corpus.gather import load, merge, read_foreign
 from fuzzshard.corpus.scripts import ScriptRender, script_of
 from fuzzshard.corpus.store import (
     CASE_FILE,
@@ -64,10 +63,10 @@ class Gathered:
         self._told_problems: set[str] = set()
         self.is_new = False
         for folder in sorted(self._fleet.iterdir()):
-            if folder.is_dir():
-                self._note(folder.name, changes_since(folder, {})[0])
+            if folder.is_dir() and not folder.is_symlink():
+                self._note(folder.name, changes_since(folder, {}, say)[0])
         self._unsaved.clear()
-        had, _ = changes_since(corpus, {})
+        had, _ = changes_since(corpus, {}, say)
         findings = {p: c for p, c in had.items() if p.startswith(f"{FINDINGS_FOLDER}/")}
         for path, change in findings.items():
             self._put(CORPUS_NAME, path, change)
@@ -209,14 +208,14 @@ class Gathered:
         """The entries that are ``wanted``; says once of each file what is wrong with it."""
         for file in sorted(files):
             try:
-                entry = read_entry(file)
+                item = read_foreign(file, self._fleet)
             except (InvalidEntry, OSError) as error:
                 if file.exists() and str(error) not in self._told_problems:
                     self._told_problems.add(str(error))
                     self._say(str(error))
                 continue
-            if wanted(entry):
-                yield Stored(file, file.parent, entry)
+            if wanted(item.entry):
+                yield item
 
 
 def campaign_of(corpus: Path) -> str:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.beneath import open_folder, remove_below
+from fuzzshard.corpus.reading import read_regular
 from fuzzshard.corpus.store import CASE_FILE, FINDINGS_FOLDER, NODE_FILE
 from fuzzshard.errors import InvalidMessage
 
@@ -42,16 +43,22 @@ def snapshot(folder: Path) -> Snapshot:
     return found
 
 
-def changes_since(folder: Path, before: Snapshot) -> tuple[Changes, Snapshot]:
-    """Return what has changed in a node's ``folder``, and the files that it has now."""
+def changes_since(
+    folder: Path, before: Snapshot, complain: Callable[[str], None] = lambda _: None
+) -> tuple[Changes, Snapshot]:
+    """Return what has changed in a node's ``folder``, and the files that it has now; without
+    those that cannot be read, of which ``complain`` is told.
+    """
     found, changes = snapshot(folder), Changes()
     for name in found.keys() - before.keys() | {n for n in before if found.get(n) != before[n]}:
         try:
             age = max(0.0, time.time() - found[name][0] / 1e9)
-            changes[name] = (age, (folder / name).read_bytes())
-        except (KeyError, FileNotFoundError):
+            changes[name] = (age, read_regular(folder / name, below=folder))
+        except (KeyError, OSError) as error:
             found.pop(name, None)
             changes[name] = None
+            if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+                complain(f"cannot read {folder / name}: {error.strerror}")
     return changes, found
 
 
@@ -72,18 +79,17 @@ def apply_changes(folder: Path, changes: Changes) -> None:
     """Makes ``changes`` in a node's ``folder``, and removes each from ``changes`` once it is made.
 
     The case of an entry is written last and removed first: without it there is no entry. Nothing
-    is written if a path is invalid. Raises :class:`InfraError` for a full disk; what is left can
-    be tried again.
+    is written if a path is invalid. Raises :class:`InfraError` for a full disk, and for a folder
+    that is a link or belongs to somebody else; what is left can be tried again.
     """
     check_paths(changes)
     for name in sorted(changes, key=lambda name: _order(name, changes[name])):
         change, file = changes[name], folder / name
         if change is not None:
-            _write(file, *change)
-        elif file.name == CASE_FILE:
-            shutil.rmtree(file.parent, ignore_errors=True)
+            _write(file, *change, below=folder.parent)
         else:
-            file.unlink(missing_ok=True)
+            gone = file.parent if file.name == CASE_FILE else file
+            remove_below(gone, below=folder.parent)
         del changes[name]
 
 
@@ -99,10 +105,11 @@ def _order(name: str, change: Change) -> tuple[int, str]:
     return (0 if change is None else 2), name
 
 
-def _write(file: Path, age: float, data: bytes) -> None:
-    if file.name != NODE_FILE and file.is_file() and file.read_bytes() == data:
-        return
-    write_atomic(file, data)
+def _write(file: Path, age: float, data: bytes, *, below: Path) -> None:
+    with contextlib.suppress(OSError):
+        if file.name != NODE_FILE and read_regular(file, below=below) == data:
+            return
+    write_atomic(file, data, below=below)
     then = time.time() - age
-    with contextlib.suppress(FileNotFoundError):
-        os.utime(file, (then, then))
+    with contextlib.suppress(FileNotFoundError), open_folder(file.parent, below=below) as folder:
+        os.utime(file.name, (then, then), dir_fd=folder, follow_symlinks=False)

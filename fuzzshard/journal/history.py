@@ -8,13 +8,17 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
-from fuzzshard.errors import InvalidJournal
+from fuzzshard.errors import FuzzshardError, InvalidJournal
 from fuzzshard.events import AnyEvent
 from fuzzshard.journal.schema import connect, one_line
+from fuzzshard.printable import all_printable, printable
+
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+"""What is drawn over time has to have an end."""
 
 
 class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,7 +27,7 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     id: int
     campaign: int
     continues: int | None
-    started: float
+    started: Seconds
     options: dict[str, dict[str, Any]]
     seed: int
     stream_seed: int
@@ -34,10 +38,10 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     worlds: int
     device: str
     info: dict[str, str] | None
-    elapsed: float
-    idle: float
-    last_new: float
-    ended: float | None
+    elapsed: Seconds
+    idle: Seconds
+    last_new: Seconds
+    ended: Seconds | None
     reason: str | None
     exit_code: int | None
     complete: bool
@@ -68,8 +72,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class History:
-    """A journal that is open; every method raises :class:`fuzzshard.errors.InvalidJournal` for a
-    damaged one.
+    """A journal that is open. What is read from its file is printable, and every method raises
+    :class:`fuzzshard.errors.InvalidJournal` for a damaged one.
 
     A *campaign* is named by the id of its first session.
     """
@@ -78,13 +82,20 @@ class History:
         self._path = path
         self._owned = connection is None
         self._connection = connection or connect(path, read_only=True)
+        if self._owned:
+            self._connection.text_factory = _text
 
     def __enter__(self) -> History:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """Make one line of whatever is wrong with what was read: SQLite keeps any value in any
+        column.
+        """
         if self._owned:
             self._connection.close()
+            if isinstance(error, Exception) and not isinstance(error, FuzzshardError):
+                raise self._damaged(error) from error
 
     def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         """The rows of any query, for what has no method here."""
@@ -167,6 +178,17 @@ class History:
             )
         }
 
+    def compared(self) -> list[tuple[str, str, int, int, int]]:
+        """Engine, rung, judged cases, and the tensors that were compared and skipped in them, of
+        all campaigns; nothing in the first journals, which did not keep that.
+        """
+        if not self.rows("SELECT name FROM sqlite_master WHERE name = 'compared'"):
+            return []
+        return self.rows(
+            "SELECT engine, rung, count(*), sum(tensors), sum(skipped) FROM compared "
+            "GROUP BY engine, rung"
+        )
+
     def case_runs(self, campaign: int) -> Iterator[CaseRun]:
         """Every case in the order in which they started; a million of them take a while."""
         names = dict(self.rows("SELECT id, name FROM feature"))
@@ -202,7 +224,7 @@ class History:
             *kinds,
         ):
             try:
-                event = msgspec.json.decode(body, type=AnyEvent)
+                event = msgspec.convert(all_printable(msgspec.json.decode(body)), AnyEvent)
             except msgspec.MsgspecError as error:
                 raise self._damaged(error) from None
             yield Told(session=session, elapsed=elapsed, event=event)
@@ -223,9 +245,14 @@ class History:
         return counts
 
     def _damaged(self, error: Exception) -> InvalidJournal:
+        said = printable(" ".join(f"{error}".split())) or type(error).__name__
         return InvalidJournal(
-            f"{self._path} is damaged: {error}", "move it away or use another --corpus"
+            f"{self._path} is damaged: {said}", "move it away or use another --corpus"
         )
+
+
+def _text(data: bytes) -> str:
+    return printable(data.decode(errors="replace"))
 
 
 def _unpacked(packed: bytes | None, names: Mapping[int, str]) -> frozenset[str]:

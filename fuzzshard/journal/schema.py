@@ -92,6 +92,18 @@ CREATE INDEX event_kind ON event(session, kind);
 """
 
 
+_LATER_TABLES = """
+CREATE TABLE IF NOT EXISTS compared (  -- each engine that a judged case was drawn with
+  case_run INTEGER NOT NULL REFERENCES case_run(id),
+  engine TEXT NOT NULL,
+  rung TEXT NOT NULL,              -- of the ladder; or why there is none
+  tensors INTEGER NOT NULL,        -- that were compared, on all ranks
+  skipped INTEGER NOT NULL         -- that differ, and may have any value
+)
+"""
+"""Not in the first journals of this format: readers have to ask for it."""
+
+
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     """Opens the journal at ``path``; without ``read_only`` one is made where there is none.
 
@@ -104,6 +116,8 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
         )
         try:
             has_tables = _check_format(connection, path)
+            if read_only and not has_tables:
+                raise InvalidJournal(f"{path} is empty", "move it away or use another --corpus")
             if not read_only:
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA synchronous = NORMAL")
@@ -114,6 +128,7 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
                             connection.execute(statement)
                         connection.execute(f"PRAGMA user_version = {FORMAT}")
                 with transaction(connection):
+                    connection.execute(_LATER_TABLES)
                     names = [(name,) for name in ALL_FEATURES]
                     connection.executemany(
                         "INSERT OR IGNORE INTO feature (name) VALUES (?)", names
@@ -146,6 +161,7 @@ def one_line(path: Path) -> Iterator[None]:
         if getattr(error, "sqlite_errorcode", None) in (
             sqlite3.SQLITE_CORRUPT,
             sqlite3.SQLITE_NOTADB,
+            sqlite3.SQLITE_ERROR,  # no such table, malformed JSON
         ):
             raise InvalidJournal(
                 f"{path} is damaged: {error}",

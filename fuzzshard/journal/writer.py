@@ -181,6 +181,14 @@ class JournalWriter:
             "ON CONFLICT DO UPDATE SET cases = cases + 1",
             [(self.session, message) for message in detail.refused],
         )
+        executemany(
+            "INSERT INTO compared (case_run, engine, rung, tensors, skipped) "
+            "VALUES (?, ?, ?, ?, ?)",
+            [
+                (case_run, engine, how.rung, how.tensors, how.skipped)
+                for engine, how in detail.compared.items()
+            ],
+        )
         execute("UPDATE session SET idle = idle + ? WHERE id = ?", (detail.idle, self.session))
         if detail.new_pairs or detail.new_points:
             self._note_new(elapsed)

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import pprint
+
+from fuzzshard.parts.names import check_path
+from fuzzshard.printable import printable
 
 _WIDTH = 105
 
 
 def at(root: str, path: str) -> str:
-    """The expression for the module or parameter at ``path`` below the variable ``root``."""
-    return f"{root}.{path}" if path else root
+    """The expression for the module or parameter at ``path`` below the variable ``root``.
+
+    Raises :class:`UsageError` for what is no path: it comes from a file, and would be run.
+    """
+    return f"{root}.{check_path(path)}" if path else root
+
+
+def literal(text: str) -> str:
+    """A text of anyone's as a literal in double quotes, which are those of a script."""
+    return json.dumps(printable(text), ensure_ascii=False)
+
+
+def comment(text: str) -> str:
+    """A text of anyone's as one line, of a comment."""
+    return printable(" ".join(text.split()))
 
 
 def indented(lines: list[str]) -> list[str]:

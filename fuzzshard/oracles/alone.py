@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from fuzzshard.case.case import Case
 from fuzzshard.oracles.bound import Bound
 from fuzzshard.oracles.compare import Difference
-from fuzzshard.oracles.judge import tensor_findings, vote
+from fuzzshard.oracles.judge import agreement, tensor_findings
 from fuzzshard.oracles.registration import registration_findings
 from fuzzshard.oracles.rungs import before_rounding_feeds_back, first_step, loose_rung
 from fuzzshard.parts.engines import REFERENCE, specs
@@ -30,9 +30,9 @@ def findings_alone(
     findings = []
     bound, step = Bound(case, traces[REFERENCE.name]), first_step(case)
     for engine, found in differing.items():
-        culprit = vote(case, engine, traces, differing)
+        agreeing = agreement(engine, traces, differing)
         early = before_rounding_feeds_back(found, step)
-        findings += tensor_findings(engine, early, loose_rung(case), bound, culprit, rank)
+        findings += tensor_findings(engine, early, loose_rung(case), bound, agreeing, rank)
     for spec in specs(differing):
         if spec.predicts_groups:
             findings += registration_findings(case, traces[spec.name], rank)

@@ -1,4 +1,4 @@
-"""Makes findings of the differences that a rung does not allow, and names the engine at fault."""
+"""Makes findings of the differences that a rung does not allow."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import NamedTuple
 import torch
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.schedule_state import first
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.oracles.bound import Bound, distance, largest_distance
 from fuzzshard.oracles.compare import Difference, agree
-from fuzzshard.parts.engines import REFERENCE, spec_of
+from fuzzshard.parts.engines import REFERENCE
 from fuzzshard.parts.oracle import MISSING, UNEXPECTED, TensorType
-from fuzzshard.training.trace import Trace
+from fuzzshard.training.trace import Observation, Trace
 from fuzzshard.verdict import Finding, is_internal
 
 MOST_FINDINGS = 12
@@ -36,11 +35,11 @@ def tensor_findings(
     differences: Sequence[Difference],
     rung: str,
     bound: Bound | None,
-    culprit: Callable[[Difference], str],
+    agreeing: Callable[[Difference], tuple[str, ...]],
     rank: int,
 ) -> list[Finding]:
     """The differences that the rung does not allow; ``bound`` is None where bitwise equality is
-    due.
+    due, and ``agreeing`` names the engines that have the same bits.
     """
     found = []
     for difference in differences:
@@ -54,7 +53,7 @@ def tensor_findings(
         found.append(
             Finding(
                 oracle=key.oracle,
-                engine=culprit(difference),
+                engine=engine,
                 observed=describe(difference.observed, difference),
                 expected=describe(difference.expected, difference),
                 op=key.op,
@@ -64,6 +63,7 @@ def tensor_findings(
                 error=error,
                 bound=limit,
                 detail=_detail(difference),
+                agrees_with=agreeing(difference),
             )
         )
         if len(found) >= MOST_FINDINGS and not is_internal(found):
@@ -101,38 +101,31 @@ def describe(tensor: torch.Tensor | None, difference: Difference) -> str:
     return f"{float(tensor[index]):.9g} at {where} of {list(tensor.shape)}"
 
 
-def vote(
-    case: Case,
+def agreement(
     engine: str,
     traces: Mapping[str, Trace],
     differing: Mapping[str, Sequence[Difference]],
-) -> Callable[[Difference], str]:
-    """Names the culprit: the reference where another engine agrees bit for bit with ``engine``
-    against it.
-
-    Engines with one implementation are no witnesses for one another, and from the first checkpoint
-    on disk on no engines are: all of them save and load through ``torch.distributed.checkpoint``,
-    and the reference does not.
+) -> Callable[[Difference], tuple[str, ...]]:
+    """Returns what tells of a difference of ``engine`` which other engines differ from the
+    reference there, too, and have the same bits.
     """
-    disagreeing = {name: {d.key for d in found} for name, found in differing.items()}
-    shared = first(case, lambda op: op.via == "dcp")
+    others = {name: {d.key for d in found} for name, found in differing.items() if name != engine}
 
-    def culprit(difference: Difference) -> str:
-        for other, keys in disagreeing.items():
-            if other == engine or difference.key not in keys or difference.key.op >= shared:
-                continue
-            if spec_of(other).implementation == spec_of(engine).implementation:
-                continue
-            witness = traces[other].tensors[difference.key]
-            a, b = difference.observed, witness.tensor
-            if a is None or b is None:
-                if a is b:
-                    return REFERENCE.name
-                continue
-            truth = traces[REFERENCE.name].tensors[difference.key].tensor
-            shape = b.shape if truth is None else truth.shape
-            if agree(shape, (a, difference.pieces), (b, witness.pieces)):
-                return REFERENCE.name
-        return engine
+    def agreeing(difference: Difference) -> tuple[str, ...]:
+        key = difference.key
+        truth = traces[REFERENCE.name].tensors[key].tensor
+        return tuple(
+            name
+            for name, keys in others.items()
+            if key in keys and _agrees(difference, traces[name].tensors[key], truth)
+        )
 
-    return culprit
+    return agreeing
+
+
+def _agrees(difference: Difference, other: Observation, truth: torch.Tensor | None) -> bool:
+    a, b = difference.observed, other.tensor
+    if a is None or b is None:
+        return a is b
+    shape = b.shape if truth is None else truth.shape
+    return agree(shape, (a, difference.pieces), (b, other.pieces))

@@ -11,9 +11,8 @@ reduced, and by their place there gloo and NCCL choose in which order they add t
 from __future__ import annotations
 
 from fuzzshard.case.case import Case
-from fuzzshard.oracles.allowed import is_allowed
 from fuzzshard.oracles.bound import Bound
-from fuzzshard.oracles.compare import Difference, rank_of, same_bits
+from fuzzshard.oracles.compare import Difference, differences, rank_of, same_bits
 from fuzzshard.oracles.judge import tensor_findings
 from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import Finding
@@ -31,13 +30,8 @@ def regroups_sums(case: Case) -> bool:
     return of_steps or case.relation in ("plan", "checkpoint")
 
 
-def relation_findings(
-    case: Case, trace: Trace, other: Trace, rank: int, *, rounds: bool = False
-) -> list[Finding]:
-    """Where the values of a run are not those of ``other``, the run of the case's variant.
-
-    If it ``rounds`` otherwise, as far as rounding does not explain that.
-    """
+def relation_differences(trace: Trace, other: Trace) -> list[Difference]:
+    """Where the bits of a run are not those of ``other``, the run of the case's variant."""
     found = []
     for key, observation in trace.tensors.items():
         if not key.rule.in_relations or key not in other.tensors:
@@ -49,18 +43,33 @@ def relation_findings(
         elif same_bits(observed, expected):
             continue
         found.append(Difference(key, observed, expected, observation.pieces))
-    due = [
-        d
-        for d in sorted(found, key=lambda d: rank_of(d.key))
-        if not _is_allowed(case, trace.engine, d)
-    ]
+    return sorted(found, key=lambda d: rank_of(d.key))
+
+
+def not_documented(
+    case: Case, found: list[Difference], references: tuple[Trace, Trace]
+) -> list[Difference]:
+    """What the documents of both runs do not make differ: the reference, trained in the manner of
+    either, has the same bits there, or as good as the same where the two may round otherwise.
+    """
+    one, other = references
+    bound = Bound(case, other) if regroups_sums(case) else None
+    apart = differences(other, one)
+    documented = {d.key for d in apart if bound is None or not bound.excess(d)[0]}
+    return [d for d in found if d.key not in documented]
+
+
+def relation_findings(
+    case: Case,
+    trace: Trace,
+    other: Trace,
+    found: list[Difference],
+    rank: int,
+    *,
+    rounds: bool = False,
+) -> list[Finding]:
+    """What is wrong of the differences of a run from ``other``; if it ``rounds`` otherwise, what
+    rounding does not explain.
+    """
     bound = Bound(case, other) if rounds else None
-    return tensor_findings(trace.engine, due, "relation", bound, lambda _: trace.engine, rank)
-
-
-def _is_allowed(case: Case, engine: str, difference: Difference) -> bool:
-    """Neither run is the truth, so that a listed difference may be either way round."""
-    turned = Difference(
-        difference.key, difference.expected, difference.observed, difference.pieces
-    )
-    return any(is_allowed(engine, case, d) for d in (difference, turned))
+    return tensor_findings(trace.engine, found, "relation", bound, lambda _: (), rank)

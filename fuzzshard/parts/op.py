@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.moments import Moment, Never
+from fuzzshard.parts.names import check_path
 from fuzzshard.parts.part import Part
 
 if TYPE_CHECKING:  # what an op is shown of the layers above, for types alone
@@ -500,8 +501,11 @@ def names_rank(ranks: Ranks, rank: int) -> bool:
 
 
 def expression(path: str) -> str:
-    """The expression for the module at ``path``; the root is ``model``."""
-    return f"model.{path}" if path else "model"
+    """The expression for the module at ``path``; the root is ``model``.
+
+    Raises :class:`UsageError` for what is no path: it comes from a file, and would be run.
+    """
+    return f"model.{check_path(path)}" if path else "model"
 
 
 Features = Iterator[str]

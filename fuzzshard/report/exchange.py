@@ -10,9 +10,11 @@ from pathlib import Path
 import msgspec
 
 from fuzzshard.campaign.exchange import Condition, NodeSeen, read_nodes
+from fuzzshard.corpus.gather import load
+from fuzzshard.corpus.reading import read_regular
 from fuzzshard.corpus.store import NODE_FILE, STATS_FILE
 from fuzzshard.report.lines import counts_text
-from fuzzshard.report.node import node_without_campaign
+from fuzzshard.report.node import node_of_entries
 from fuzzshard.report.seen_findings import SeenFinding, seen_findings
 from fuzzshard.report.stages import clock, counted
 from fuzzshard.report.stats import Stats
@@ -53,11 +55,19 @@ def is_exchange(directory: Path) -> bool:
 def read_exchange(exchange: Path) -> tuple[ExchangeStatus, list[SeenFinding]]:
     """What all campaigns of ``exchange`` have told so far."""
     nodes = read_nodes(exchange, time.time())
-    told = [node_without_campaign(node.folder) for node in nodes]
+    entries, _ = load([exchange], follow=False)
+    told = [
+        node_of_entries(
+            node.folder,
+            [item for item in entries if item.file.is_relative_to(node.folder)],
+            shared=exchange,
+        )
+        for node in nodes
+    ]
     for sighting in (sighting for node in told for sighting in node.sightings):
         sighting.found = True
     findings = list(seen_findings(told))
-    campaigns = tuple(map(_campaign, nodes))
+    campaigns = tuple(_campaign(exchange, node) for node in nodes)
     figures = [campaign.stats for campaign in campaigns if campaign.stats is not None]
     status = ExchangeStatus(
         campaigns=campaigns,
@@ -88,9 +98,10 @@ def exchange_lines(
     yield from finding_lines(findings)
 
 
-def _campaign(node: NodeSeen) -> CampaignStatus:
+def _campaign(exchange: Path, node: NodeSeen) -> CampaignStatus:
     try:
-        stats = msgspec.json.decode((node.folder / STATS_FILE).read_bytes(), type=Stats)
+        data = read_regular(node.folder / STATS_FILE, below=exchange)
+        stats = msgspec.json.decode(data, type=Stats)
     except (OSError, msgspec.MsgspecError):
         stats = None
     state = node.state

@@ -16,6 +16,7 @@ from fuzzshard.corpus.store import replay_command
 from fuzzshard.errors import EXIT_INFRA
 from fuzzshard.report.node import Node
 from fuzzshard.report.seen_findings import SeenFinding
+from fuzzshard.report.stages import counted
 from fuzzshard.report.stats import Stats
 from fuzzshard.report.status import status_lines
 from fuzzshard.report.text import drawn_findings
@@ -85,7 +86,7 @@ def _finding(finding: SeenFinding) -> _Element:
         ElementTree.SubElement(case, "skipped", message=f"known, {finding.status}")
         return case
     rate = f", {finding.rate.text()}" if finding.rate else ""
-    message = _plain(f"{finding.signature}{rate}, {finding.hits} cases")
+    message = _plain(f"{finding.signature}{rate}, {counted(finding.hits, 'case')}")
     failure = ElementTree.SubElement(
         case, "failure", type=_plain(finding.signature), message=message
     )

@@ -172,6 +172,11 @@ def corpus_text(loaded: CorpusLoaded) -> str:
         )
     if loaded.explained:
         parts.append(f"{loaded.explained} of known bugs of torch")
+    if loaded.in_work:
+        parts.append(
+            f"{len(loaded.in_work)} that another campaign did not get done, which fuzzshard "
+            "shrink goes on with"
+        )
     return ", ".join(parts)
 
 
@@ -229,10 +234,10 @@ def _summary(event: CampaignFinished) -> Iterator[str]:
         yield f"    {finding.path}"
     for path in event.unresolved:
         yield f"not done before the end: {path}"
-        yield f"    the next run in this corpus goes on with it, or: fuzzshard shrink {path}"
+        yield f"    the same command goes on with it, or: fuzzshard shrink {path}"
     for path in event.suspects:
         yield f"failed, and was not explained before the end: {path}"
-        yield "    the next run in this corpus says whether a known bug is why"
+        yield "    the same command says whether a known bug is why"
     if event.cases and not (event.findings or event.unresolved):
         yield f"no findings in {counted(event.cases, 'case')}"
     elif not (event.cases or event.unresolved or event.suspects):

@@ -5,19 +5,27 @@ views are made from.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import socket
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 import psutil
 
-from fuzzshard.corpus.entry import Confirmation
-from fuzzshard.corpus.gather import load
-from fuzzshard.corpus.store import CASE_FILE, FINDINGS_FOLDER, INCONCLUSIVE_FOLDER
-from fuzzshard.errors import UsageError
+from fuzzshard.corpus.codec import read_entry
+from fuzzshard.corpus.distinct import Stored
+from fuzzshard.corpus.entry import Confirmation, CorpusEntry
+from fuzzshard.corpus.store import (
+    CASE_FILE,
+    FINDINGS_FOLDER,
+    INCONCLUSIVE_FOLDER,
+    entry_files,
+)
+from fuzzshard.errors import InvalidEntry, UsageError
 from fuzzshard.events import (
     FindingConfirmed,
     FindingFlaky,
@@ -26,6 +34,7 @@ from fuzzshard.events import (
 )
 from fuzzshard.journal.history import History, SessionRow
 from fuzzshard.journal.schema import JOURNAL_FILE
+from fuzzshard.report.comparisons import EngineRuns
 from fuzzshard.verdict import Status
 
 SILENT_SECONDS = 600.0
@@ -62,7 +71,8 @@ class Node:
     ``first_seen`` has the time of each feature ``(a,)`` and pair ``(a, b)``; times are in seconds
     during which the campaign ran. ``confirmations`` are the runs on fresh ranks of each finding as
     it was found. ``causes`` counts the cases that known bugs of torch caused, by the name of the
-    mend.
+    mend. ``compared`` says how engines were compared. No links under ``shared`` are followed, a
+    folder that others write to as well.
     """
 
     path: Path
@@ -73,6 +83,8 @@ class Node:
     confirmations: tuple[Confirmation, ...]
     gpu_seconds: float
     causes: Counter[str]
+    compared: tuple[EngineRuns, ...]
+    shared: Path | None = None
 
     @property
     def seconds(self) -> float:
@@ -99,6 +111,8 @@ def read_node(directory: Path) -> Node:
             return node
     node = node_without_campaign(directory)
     if not node.sightings:
+        for broken in unreadable([node]):
+            raise broken
         raise UsageError(
             f"{directory} has neither a campaign nor a finding",
             "give a corpus, or the --corpus of a fuzzshard run",
@@ -108,9 +122,19 @@ def read_node(directory: Path) -> Node:
 
 def node_without_campaign(directory: Path) -> Node:
     """A corpus that was merged or committed: its entries, which no case of a journal showed."""
-    stored, _ = load([directory])
+    files = entry_files([directory])
+    return node_of_entries(
+        directory, (Stored(f, directory, e) for f in files if (e := entry_at(f)))
+    )
+
+
+def node_of_entries(
+    directory: Path, stored: Iterable[Stored], *, shared: Path | None = None
+) -> Node:
+    """A ``directory`` with these entries, which no case of a journal showed."""
     return Node(
         path=directory,
+        shared=shared,
         sessions=(),
         verdicts=Counter(),
         first_seen={},
@@ -128,7 +152,37 @@ def node_without_campaign(directory: Path) -> Node:
         confirmations=(),
         gpu_seconds=0.0,
         causes=Counter(),
+        compared=(),
     )
+
+
+def entry_at(file: Path, shared: Path | None = None) -> CorpusEntry | None:
+    """The entry in ``file``; None for one that was moved away, or changed by hand, meanwhile."""
+    try:
+        return _read(file, shared, file.stat().st_mtime_ns)
+    except (InvalidEntry, OSError):
+        return None
+
+
+@functools.lru_cache(maxsize=2000)
+def _read(file: Path, shared: Path | None, _modified: int) -> CorpusEntry:
+    """Figures are written every few seconds, and entries change rarely."""
+    return read_entry(file, below=shared)
+
+
+def unreadable(nodes: Iterable[Node]) -> list[InvalidEntry]:
+    """What is wrong with each entry of ``nodes`` that cannot be read."""
+    found = []
+    for node in nodes:
+        folder = node.path / FINDINGS_FOLDER if node.sessions else node.path
+        for file in entry_files([folder] if folder.exists() else ()):
+            try:
+                _read(file, node.shared, file.stat().st_mtime_ns)
+            except InvalidEntry as error:
+                found.append(error)
+            except OSError:  # it is gone by now
+                pass
+    return found
 
 
 def node_of(directory: Path, history: History) -> Node:
@@ -151,6 +205,7 @@ def node_of(directory: Path, history: History) -> Node:
         confirmations=confirmations,
         gpu_seconds=_gpu_seconds(history, sessions),
         causes=Counter(dict(history.rows(_CAUSES))),
+        compared=tuple(itertools.starmap(EngineRuns, history.compared())),
     )
 
 

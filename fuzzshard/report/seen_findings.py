@@ -5,19 +5,16 @@ disk.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.distinct import Stored, distinct
 from fuzzshard.corpus.entry import Confirmation, CorpusEntry
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.listing import component_of, component_rank, severity_rank
 from fuzzshard.corpus.store import CASE_FILE, FINDINGS_FOLDER
-from fuzzshard.errors import InvalidEntry
 from fuzzshard.mending.mend import own_mends
-from fuzzshard.report.node import Node, Sighting
+from fuzzshard.report.node import Node, Sighting, entry_at
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +47,8 @@ class SeenFinding:
 
     @property
     def new(self) -> bool:
-        """Whether these campaigns made it; if not, the corpus had it before."""
-        return any(sighting.found for sighting in self.sightings)
+        """Whether these campaigns made it, and nobody knows its cause; if not, it is known."""
+        return not self.cause and any(sighting.found for sighting in self.sightings)
 
     @property
     def at(self) -> float:
@@ -141,7 +138,7 @@ def _grouped(nodes: Iterable[Node]) -> Iterator[SeenFinding]:
     for node in nodes:
         for sighting in node.sightings:
             file = sighting.folder / CASE_FILE
-            if (entry := _entry(file)) is None:
+            if (entry := entry_at(file, node.shared)) is None:
                 yield SeenFinding((sighting,))
             else:
                 by_file[file] = sighting
@@ -158,20 +155,8 @@ def unseen_findings(nodes: Sequence[Node]) -> list[SeenFinding]:
         SeenFinding((Sighting(entry.signature, file.parent, at=0.0),), file, entry)
         for node in nodes
         for file in sorted(node.path.glob(f"{FINDINGS_FOLDER}/*/{CASE_FILE}"))
-        if file.parent not in seen and (entry := _entry(file)) is not None and entry.signature
+        if file.parent not in seen
+        and (entry := entry_at(file, node.shared)) is not None
+        and entry.signature
     ]
     return sorted(unseen, key=lambda f: (severity_rank(f.severity), f.cause, f.folder))
-
-
-def _entry(file: Path) -> CorpusEntry | None:
-    """The entry in ``file``; None for one that was moved away, or changed by hand, meanwhile."""
-    try:
-        return _read(file, file.stat().st_mtime_ns)
-    except (InvalidEntry, OSError):
-        return None
-
-
-@functools.lru_cache(maxsize=1000)
-def _read(file: Path, _modified: int) -> CorpusEntry:
-    """Figures are written every few seconds, and entries change rarely."""
-    return read_entry(file)

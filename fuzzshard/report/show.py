@@ -36,7 +36,7 @@ from fuzzshard.verdict import Finding
 def show(case: Case, findings: Iterable[Finding] = ()) -> RenderableType:
     """The whole experiment; the ops that ``findings`` name are marked in the schedule."""
     found = facts(case)
-    marks = {f.op: f"{f.oracle} of {f.engine}" for f in reversed(tuple(findings))}
+    marks = {f.op: f"{f.oracle} of {f.engines}" for f in reversed(tuple(findings))}
     sections: list[tuple[str, RenderableType]] = [
         ("Setting", _setting(case)),
         ("Model", module_tree(case, found)),
@@ -306,11 +306,13 @@ def observed_and_expected(findings: Iterable[Finding]) -> RenderableType:
 
 def _compared(finding: Finding, ranks: Sequence[int]) -> tuple[RenderableType, ...]:
     where = ", ".join(filter(None, (_op(finding), among(ranks))))
-    what = ", ".join(filter(None, (f"{finding.oracle} of {finding.engine}", finding.name)))
+    what = ", ".join(filter(None, (f"{finding.oracle} of {finding.engines}", finding.name)))
     pairs = {"observed": finding.observed, "expected": finding.expected}
     if finding.error is not None:
         allowed = f"at most {finding.bound:.3g}" if finding.bound else "none"
         pairs["error"] = f"{finding.error:.3g}, {allowed} is allowed"
+    if finding.doubt:
+        pairs["but"] = finding.doubt
     return Text(f"{where}: {what}"), Padding(_pairs(pairs), (0, 0, 0, 2))
 
 

@@ -17,6 +17,7 @@ from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.store import STATS_FILE
 from fuzzshard.errors import worst_exit_code
 from fuzzshard.journal.history import SessionRow
+from fuzzshard.report.comparisons import Comparisons, comparisons
 from fuzzshard.report.node import Node, is_running, read_node
 from fuzzshard.report.periodic import PeriodicWriter
 from fuzzshard.report.seen_findings import SeenFinding, seen_findings
@@ -33,7 +34,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     ``seconds`` is how long the campaign ran, the longest of several; rates add up. ``hangs`` and
     ``crashes`` count cases, ``findings`` distinct confirmed findings, of which the corpus did not
     have ``new_findings``, ``inconclusive`` those that did not come back. ``causes`` counts cases
-    that known bugs of torch caused, by the name of the mend. ``stability`` is the share of the
+    that known bugs of torch caused, by the name of the mend. ``compared`` says how each engine was
+    compared, and ``all`` of them. ``stability`` is the share of the
     runs that confirm findings, as they were found, that showed them again; ``flake_rate`` the
     share of findings that stayed away in at least one. What cannot be known is null.
     ``seconds_since_*`` is campaign time since a case last had a new feature, or a new pair of
@@ -54,6 +56,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     new_findings: int
     hits: int
     causes: dict[str, int]
+    compared: dict[str, Comparisons]
     inconclusive: int
     hangs: int
     crashes: int
@@ -95,6 +98,7 @@ def stats_of(nodes: Sequence[Node], findings: Sequence[SeenFinding]) -> Stats:
         new_findings=sum(finding.confirmed and finding.new for finding in findings),
         hits=sum(finding.hits for finding in findings),
         causes=dict(sum((node.causes for node in nodes), Counter[str]()).most_common()),
+        compared=comparisons(row for node in nodes for row in node.compared),
         inconclusive=sum(finding.status == "inconclusive" for finding in findings),
         hangs=verdicts[Status.HANG],
         crashes=verdicts[Status.CRASH],

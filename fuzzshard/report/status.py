@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from fuzzshard.instruments import off_lines
+from fuzzshard.report.comparisons import comparison_lines
 from fuzzshard.report.lines import counts_text
-from fuzzshard.report.node import Node, is_running
+from fuzzshard.report.node import Node, is_running, unreadable
 from fuzzshard.report.seen_findings import SeenFinding, seen_findings
-from fuzzshard.report.stages import clock
+from fuzzshard.report.stages import clock, counted
 from fuzzshard.report.stats import Stats, stats_of
 
 
@@ -44,6 +45,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     total: Stats
     directories: tuple[DirectoryStatus, ...]
     findings: tuple[FindingStatus, ...]
+    unreadable: tuple[str, ...]
 
 
 def status_json(nodes: Sequence[Node], stats: Stats, findings: Sequence[SeenFinding]) -> Status:
@@ -55,6 +57,7 @@ def status_json(nodes: Sequence[Node], stats: Stats, findings: Sequence[SeenFind
             for node in nodes
         ),
         findings=finding_states(findings),
+        unreadable=tuple(map(str, unreadable(nodes))),
     )
 
 
@@ -86,12 +89,16 @@ def status_lines(
     if stats.state != "saved":
         yield from _campaign_lines(stats)
     inconclusive = f"{stats.inconclusive} inconclusive{_rates(stats)}"
-    seen = f" in {stats.hits} cases" if stats.state != "saved" else ""
+    seen = f" in {counted(stats.hits, 'case')}" if stats.state != "saved" else ""
     yield f"findings  {stats.findings} distinct{seen}, {stats.new_findings} new, {inconclusive}"
     if stats.causes:
-        yield f"known     {len(stats.causes)} bugs of torch in {sum(stats.causes.values())} cases"
+        cases = counted(sum(stats.causes.values()), "case")
+        yield f"known     {counted(len(stats.causes), 'bug')} of torch in {cases}"
         yield from (f"  {cases:>5} x {cause}" for cause, cases in stats.causes.items())
     yield from finding_lines(findings)
+    if broken := unreadable(nodes):
+        yield f"INVALID   {counted(len(broken), 'entry', 'entries')} could not be read:"
+        yield from (f"  {error}" for error in broken)
 
 
 def finding_lines(findings: Sequence[SeenFinding]) -> Iterator[str]:
@@ -103,17 +110,21 @@ def finding_lines(findings: Sequence[SeenFinding]) -> Iterator[str]:
 
 def _campaign_lines(stats: Stats) -> Iterator[str]:
     directories = f"{stats.directories} directories, " if stats.directories > 1 else ""
-    sessions = f"{directories}{stats.sessions} session{'s' * (stats.sessions != 1)}"
+    sessions = f"{directories}{counted(stats.sessions, 'session')}"
     rate = f"{stats.cases_per_second:.2f} per second"
     yield f"cases     {stats.cases} in {clock(stats.seconds)} ({sessions}), {rate}"
     yield f"verdicts  {counts_text(stats.verdicts)}"
-    yield f"trouble   {stats.hangs} hangs, {stats.crashes} crashes{_gpu(stats)}"
+    crashes = counted(stats.crashes, "crash", "crashes")
+    yield f"trouble   {counted(stats.hangs, 'hang')}, {crashes}{_gpu(stats)}"
     yield (
-        f"coverage  {stats.features_seen} of {stats.features_total} features, {stats.pairs_seen} "
-        "pairs; "
+        f"coverage  {stats.features_seen} of {stats.features_total} features, "
+        f"{counted(stats.pairs_seen, 'pair')}; "
         f"{clock(stats.seconds_since_new_feature)} since a new feature, "
         f"{clock(stats.seconds_since_new_pair)} since a new pair"
     )
+    if stats.compared:
+        yield "compared  shares of the runs of engines that were drawn"
+    yield from comparison_lines(stats.compared)
 
 
 def ending(node: Node) -> str:
@@ -137,8 +148,8 @@ def _seen(finding: SeenFinding) -> str:
     nodes = f", {len(finding.sightings)} entries" if len(finding.sightings) > 1 else ""
     known = "" if finding.new else ", known before"
     known += ", internal" if finding.internal else ""
-    cases = f", {finding.hits} cases, first at {clock(finding.at)}" if finding.hits else ""
-    return f"{rate}{cases}{nodes}{known}"
+    first = f", {counted(finding.hits, 'case')}, first at {clock(finding.at)}"
+    return f"{rate}{first if finding.hits else ''}{nodes}{known}"
 
 
 def _gpu(stats: Stats) -> str:

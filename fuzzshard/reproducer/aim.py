@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from fuzzshard.errors import UsageError
+from fuzzshard.parts.names import check_name
 from fuzzshard.parts.oracle import Oracle, TensorOracle
 
 if TYPE_CHECKING:
@@ -33,6 +36,8 @@ VALUES: tuple[Values, ...] = ("seeded", "named")
 
 ROUNDING = {"float32": 1e-6, "float64": 1e-15}
 """What sums in another order may differ by where the finding was compared bit for bit."""
+
+_ENDS_QUOTES = re.compile(r"""["'{}\\\n]""")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +69,17 @@ class Aim:
     error: float = 0.0
     values: Values = "named"
     rule: Oracle = Oracle()  # noqa: RUF009 (a value)
+
+    def __post_init__(self) -> None:
+        """Nothing that was loaded comes into a script as source: not by any oracle.
+
+        A name is one (:func:`check_name`). What is due and what was seen cannot end what they are
+        quoted in. A pattern may have anything; it is written by :func:`literal` alone.
+        """
+        check_name(self.name)
+        for text in (self.observed, *([] if self.kind == "error" else [self.expected])):
+            if _ENDS_QUOTES.search(text):
+                raise UsageError(f"no script can say {text!r}", "replay the case")
 
     def but(self, **changes: Any) -> Self:
         """The same aim with other fields."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.options import Expect
-from fuzzshard.model.statements import indented
+from fuzzshard.model.statements import indented, literal
 from fuzzshard.parts.op import names_rank
 from fuzzshard.reproducer.aim import Aim
 from fuzzshard.reproducer.scope import Scope
@@ -36,7 +36,7 @@ def _error(expect: Expect, lines: list[str]) -> list[str]:
         "except Exception as error:",
         f"    assert re.search({expect.pattern!r}, str(error)), error",
         "else:",
-        f'    raise AssertionError("nothing raised {expect.pattern}")',
+        f"    raise AssertionError({literal(f'nothing raised {expect.pattern}')})",
     ]
     if expect.ranks == "all":
         return body

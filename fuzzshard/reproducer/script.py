@@ -107,8 +107,20 @@ def script(
     what the finding's rung requires. From a ``signature`` alone it looks at everything of that
     kind; with neither it compares all tensors. ``values`` that are seeded may not show it.
     ``torch_version`` is that of the finding, by default the installed one. Raises
-    :class:`UsageError` where nothing but replaying the case shows the finding.
+    :class:`UsageError` where nothing but replaying the case shows the finding, and where writing
+    it fails: what a file says of a finding may be true of no case.
     """
+    try:
+        return _script(case, signature, finding, torch_version, values)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(f"writing a script failed: {error!r}", "replay the case") from error
+
+
+def _script(
+    case: Case, signature: str, finding: Finding | None, torch_version: str, values: Values
+) -> str:
     aim = aim_of(case, signature, finding, values)
     if aim.trains_reference:  # what a coarser dtype rounds differs between any two models
         case = with_unrounded_steps(case)

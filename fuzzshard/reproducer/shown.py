@@ -17,6 +17,11 @@ _RAISED = re.compile(
     r"^(?:\[rank\d+\]:\s?)?((?:\w+\.)*\w*(?:Error|Exception))(?::\s*(.*))?$", re.M
 )
 
+_RAISED_AS = r"(?m)^(?:\[rank\d+\]:\s?)?(?:\w+\.)*{}(?::|$)"
+"""The line of an error whose class is known, which may be called anything, such as
+``BackendCompilerFailed``.
+"""
+
 _OF_TORCHRUN = "ChildFailedError"
 
 _NOT_A_LOST_RANK = (
@@ -72,7 +77,8 @@ def _fails_so(output: str, kind: str, detail: str, observed: str) -> bool:
         case "crash":
             name, where = detail.partition(" in ")[0], re.escape(function(detail))
             same_message = has_message(observed) and said(observed) in without_run(output)
-            return name in classes and (
+            is_raised = re.search(_RAISED_AS.format(re.escape(name)), output) is not None
+            return is_raised and (
                 same_message or re.search(rf"\bin _*{where}\b", output) is not None
             )
         case "death":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
+from fuzzshard.model.statements import comment
 from fuzzshard.parts.oracle import MISSING, TensorOracle, cut
 from fuzzshard.reproducer.aim import Aim
 from fuzzshard.verdict import Finding
@@ -25,6 +26,9 @@ def story(
     else:
         run += "  (exits 1 while this is so)"
         text = f"{_what(aim, signature, finding)} Found with torch {torch_version}."
+        if finding is not None and finding.doubt:
+            text += f" In fuzzshard {finding.doubt}."
+    text = comment(text)
     wrapped = textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
     return "\n".join(f"# {line}" for line in [run, *wrapped])
 

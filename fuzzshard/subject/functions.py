@@ -5,20 +5,31 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import os
 import sys
 import traceback
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
+import fuzzshard
 from fuzzshard.subject.subject import Subject
 
-NOT_THE_USERS = ("/torch/", "/fuzzshard/", "<frozen", "<statements", "/importlib/")
+STATEMENTS = "<statements"
+"""What the name of the file of statements begins with that ranks execute."""
+
+NOT_THE_USERS = ("/torch/", "/fuzzshard/", "<frozen", STATEMENTS, "/importlib/")
 """Parts of the names of files that are no code of the user's."""
 
+OURS = str(Path(fuzzshard.__file__).parent) + os.sep
+"""What the names of our own files begin with."""
+
 Function = Callable[..., Any]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class SubjectError(Exception):
@@ -83,6 +94,27 @@ def _file(path: Path) -> ModuleType:
     return module
 
 
+def call(function: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
+    """Call what the user gave, or torch for it: what is raised below is the training's error."""
+    return function(*arguments, **keywords)
+
+
+def is_ours(error: BaseException) -> bool:
+    """Return whether an exception is an error of fuzzshard's own.
+
+    The innermost frame of ours tells. It is that of :func:`call` or of a statement that scripts
+    print, too, where the user's code raised, or torch that runs for it. Elsewhere we raised it
+    ourselves, or torch did that we called to look at the training.
+    """
+    for frame in reversed(list(traceback.walk_tb(error.__traceback__))):
+        code = frame[0].f_code
+        if code is call.__code__ or code.co_filename.startswith(STATEMENTS):
+            return False
+        if code.co_filename.startswith(OURS):
+            return True
+    return False
+
+
 @contextlib.contextmanager
 def blaming(what: str) -> Iterator[None]:
     """Make an exception of the user's code a :class:`SubjectError` that names the function."""
@@ -91,6 +123,8 @@ def blaming(what: str) -> Iterator[None]:
     except SubjectError:
         raise
     except Exception as error:
+        if is_ours(error):
+            raise
         raise SubjectError(what, f"raised {summary(error)}") from error
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
@@ -104,6 +105,61 @@ def _absence(place: Place, seen: Sequence[Seen]) -> str:
     return "no gradient" if place.kind == "gradients" else "missing"
 
 
+def looks_partly_reduced(
+    seen: Sequence[Seen], axes: Mapping[str, int], close: float = CLOSE
+) -> str:
+    """Say over which axes of the mesh alone a gradient is a mean; empty if it is none.
+
+    ``seen`` is in the order of ranks, and all get data of their own.
+    """
+    ranks = torch.arange(len(seen)).reshape(tuple(axes.values()))
+    numbers = range(len(axes))
+    for count in numbers[1:]:
+        for over in itertools.combinations(numbers, count):
+            others = [number for number in numbers if number not in over]
+            groups = ranks.permute(*others, *over).flatten(len(others)).flatten(0, -2)
+            means = {
+                rank: _mean([seen[other].own for other in group])
+                for group in groups.tolist()
+                for rank in group
+            }
+            if all(_alike(seen[rank].observed, mean, close) for rank, mean in means.items()) and (
+                not all(_alike(seen[rank].expected, mean, close) for rank, mean in means.items())
+            ):
+                names = [list(axes)[number] for number in (*over, *others)]
+                return (
+                    f"the mean over {' and '.join(names[:count])}: not reduced over "
+                    f"{' and '.join(names[count:])}"
+                )
+    return ""
+
+
+def looks_repeated(place: Place, seen: Seen, shards: Iterable[int], close: float = CLOSE) -> str:
+    """Say that all shards of a tensor are equal, and should not be; empty if they are not."""
+    if seen.observed is None or seen.expected is None:
+        return ""
+    for number in shards:
+        if repeats(seen.observed, number, close) and not repeats(seen.expected, number, close):
+            question = (
+                "are the ranks' shards reduced with one another?"
+                if place.kind == "gradients"
+                else "does each rank draw the same numbers for its own?"
+            )
+            return f"its {number} shards are equal: {question}"
+    return ""
+
+
+def repeats(tensor: torch.Tensor, number: int, close: float = CLOSE) -> bool:
+    """Return whether a tensor, which is not constant, has ``number`` shards that are equal as far
+    as they go, along the first dimension, as ``fully_shard`` cuts.
+    """
+    parts = tensor.chunk(number) if tensor.dim() and tensor.numel() else ()
+    if not 1 < number == len(parts) or not (tensor != tensor.flatten()[0]).any():
+        return False
+    rows = len(parts[-1])
+    return _all_alike([part[:rows] for part in parts], close)
+
+
 def _reason(factor: float, seen: Sequence[Seen], num_ranks: int, close: float) -> str:
     """What may have made a factor that has to do with the number of ranks."""
     near = max(0.01, close)
@@ -167,6 +223,23 @@ def looks_weighted(seen: Sequence[Seen], close: float = CLOSE) -> str:
         f"{_listed(expected)}"
         + (" (a mean of the ranks' means, which have unequal counts?)" if equal else "")
     )
+
+
+def weighted_otherwise(
+    seen: Sequence[Seen], due: Sequence[float], close: float = CLOSE
+) -> tuple[torch.Tensor, str] | None:
+    """Return what a gradient would be if the ranks' own had weights like those that are ``due``,
+    and how that differs, as :func:`looks_weighted` says it; None if it is no sum of them.
+
+    Whatever scales all of it, as clipping does, makes no difference.
+    """
+    observed, own = seen[0].observed, [s.own for s in seen]
+    if observed is None or (weights := _weights(observed, own, close)) is None:
+        return None
+    parts = [part.double() * w for part, w in zip(own, due, strict=True) if part is not None]
+    expected = (torch.stack(parts).sum(0) * (sum(weights) / sum(due))).to(observed.dtype)
+    likeness = looks_weighted([dataclasses.replace(s, expected=expected) for s in seen], close)
+    return expected, likeness
 
 
 def looks_scaled(gradients: Sequence[Pair], shards: Iterable[int], close: float = CLOSE) -> str:

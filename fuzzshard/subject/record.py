@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable, Iterator
-from typing import Any
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, SupportsIndex, TypeVar, overload
 
 import torch
 from torch import nn
@@ -33,18 +35,38 @@ class Place:
 
 @dataclasses.dataclass
 class Record:
-    """Tensors by where they were seen, and the dtypes that modules computed in."""
+    """Tensors by where they were seen, and the dtypes that modules computed in.
+
+    ``num_updates`` counts those of each step, ``num_batches`` the batches that it trains on.
+    ``frozen`` are the parameters that take no gradient. ``stale_optimizer`` says that the
+    optimizer had none of the parameters. ``draws`` says whether a forward drew random numbers,
+    ``mixes`` whether one was of no single batch; ``seeds`` are those that the user's code set
+    meanwhile.
+    """
 
     tensors: dict[Place, torch.Tensor | None] = dataclasses.field(default_factory=dict)
     dtypes: set[torch.dtype] = dataclasses.field(default_factory=set)
     aliases: frozenset[frozenset[str]] = frozenset()
     num_updates: list[int] = dataclasses.field(default_factory=list)
+    num_batches: list[int] = dataclasses.field(default_factory=list)
+    frozen: set[str] = dataclasses.field(default_factory=set)
+    stale_optimizer: bool = False
+    draws: bool = False
+    mixes: bool = False
+    seeds: list[int] = dataclasses.field(default_factory=list)
 
     def add(self, step: int, kind: Kind, tensors: Named, microbatch: int = -1) -> None:
         """Keep ``tensors`` as they are now."""
         for name, tensor in tensors.items():
             place = Place(step, kind, name, microbatch)
             self.tensors[place] = None if tensor is None else kept(tensor)
+
+    @property
+    def coarsest(self) -> torch.dtype:
+        """The coarsest dtype that was computed in, as far as modules gave outputs."""
+        tensors = (t for t in self.tensors.values() if t is not None and t.is_floating_point())
+        seen = self.dtypes or {tensor.dtype for tensor in tensors}
+        return max(seen, key=lambda dtype: torch.finfo(dtype).eps)
 
     def of(self, kind: Kind) -> dict[Place, torch.Tensor | None]:
         """Return the tensors of one kind."""
@@ -84,75 +106,207 @@ def seed_everything(seed: int) -> None:
     np.random.seed(seed % 2**32)
 
 
+F = TypeVar("F", bound=Callable[..., None])
+
+
+def _uncompiled(function: F) -> F:
+    """Have Dynamo run a function and not compile it."""
+    disable: Any = torch.compiler.disable  # which has no types
+    disabled: F = disable(function)
+    return disabled
+
+
+class Batches(list[Any]):
+    """The batches of a step by their numbers; ``taken`` is told which one is looked at."""
+
+    def __init__(self, numbered: Mapping[int, Any], taken: Callable[[int], None]) -> None:
+        super().__init__(numbered.values())
+        self._numbers = list(numbered)
+        self._taken = taken
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, batch in zip(self._numbers, super().__iter__(), strict=False):
+            self._taken(number)
+            yield batch
+
+    def __reversed__(self) -> Iterator[Any]:
+        return (self[index] for index in reversed(range(len(self))))
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> Batches: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> Any:
+        if isinstance(index, slice):
+            batches = super().__getitem__(index)
+            return Batches(dict(zip(self._numbers[index], batches, strict=True)), self._taken)
+        self._taken(self._numbers[index])
+        return super().__getitem__(index)
+
+
+def _storages(batch: Any) -> set[int]:
+    """The memory of the tensors in a nest: of views the same as of what they are views of."""
+    leaves = (leaf for leaf in tree_flatten(_plain(batch))[0] if type(leaf) is torch.Tensor)
+    return {leaf.untyped_storage().data_ptr() for leaf in leaves} - {0}
+
+
+@dataclasses.dataclass
+class _Call:
+    """A forward of the model or, where a step goes round that, of a module of it.
+
+    ``batch`` is the number of the batch that it is of, -1: of no single one.
+    """
+
+    name: str
+    batch: int
+    has_graph: bool
+    in_training: bool
+    outputs: list[tuple[str, int, torch.Tensor]] = dataclasses.field(
+        default_factory=list, compare=False
+    )
+
+
 class Forwards:
     """Watches the forwards of a model: seeds each one, and keeps what its modules give.
 
-    ``first`` is the number of the first forward of a step among those of all ranks, so that a
-    forward draws the same numbers on whatever rank it runs. What is computed again in a backward
-    is not kept, nor what is while it is ``paused``. ``inside`` is the module that runs, with its
-    hooks; after it the module that holds it.
+    A forward is of the batch that its inputs are part of, or else of the one that was taken last,
+    and draws the same numbers on whatever rank it runs. A step may have any number of them of each
+    batch: those that train are kept, others, of an evaluation say, only of a batch that has none.
+    What is computed again in a backward is no forward. ``inside`` is the module that runs, with
+    its hooks; after it the module that holds it.
     """
 
     def __init__(
-        self, model: nn.Module, plain_name: Callable[[str], str], record: Record, seed: int
+        self,
+        model: nn.Module,
+        plain_name: Callable[[str], str],
+        record: Record,
+        seed: int,
+        device: torch.device,
     ) -> None:
         self.record = record
         self.seed = seed
-        self.first = 0
+        self.device = device
         self.step = 0
-        self.number = 0
-        self.paused = False
         self.inside = ""
-        self._running = False
-        self._seen: Named = {}
-        model.register_forward_pre_hook(self._begin, prepend=True)
+        self._calls: list[_Call] = []
+        self._outermost = 0
+        self._seen: list[tuple[str, int, torch.Tensor]] = []
+        self._taken: list[int] = []
+        self._was_called = False
+        self._owners: dict[int, set[int]] = {}
+        self._last_seed = torch.initial_seed()
+        self._state = torch.empty(0)
         for name, module in model.named_modules():
-            if plain := plain_name(name):
-                module.register_forward_pre_hook(self._entering(plain), prepend=True)
-                module.register_forward_hook(self._keeping(plain))
-        model.register_forward_hook(self._end)
+            enter, leave = self._hooks(module, plain_name(name), is_root=not name)
+            module.register_forward_pre_hook(enter, prepend=True, with_kwargs=True)
+            module.register_forward_hook(leave)
 
-    def begin_step(self, step: int, first: int) -> None:
-        """Count the forwards of another step, from 0."""
-        self.step, self.first, self.number = step, first, 0
+    @property
+    def number(self) -> int:
+        """How many forwards this step has begun."""
+        return len(self._calls)
 
-    def _begin(self, _module: nn.Module, _arguments: Any) -> None:
-        if self.paused:
+    def begin_step(self, step: int, batches: Mapping[int, Any]) -> Batches:
+        """Begin another step; ``batches`` have their numbers among those of all ranks."""
+        self.step, self._calls, self._taken, self._owners = step, [], [], {}
+        self._last_seed = torch.initial_seed()
+        for number, batch in batches.items():
+            for storage in _storages(batch):
+                self._owners.setdefault(storage, set()).add(number)
+        return Batches(batches, self._take)
+
+    def end_step(self) -> None:
+        """Keep what forwards of this step gave: each module's by how often the batch called it."""
+        counts: Counter[tuple[int, str, int]] = Counter()
+        kept = [call for call in self._calls if self._is_kept(call)]
+        self.record.num_batches.append(len({call.batch for call in kept}))
+        for call in self._calls:
+            self.record.dtypes.update(tensor.dtype for _, _, tensor in call.outputs)
+        for call in kept:
+            for name, index, tensor in call.outputs:
+                counts[call.batch, name, index] += 1
+                calls = counts[call.batch, name, index]
+                label = name + (f" (call {calls})" if calls > 1 else "")
+                label += f"[{index}]" if index else ""
+                self.record.add(self.step, "outputs", {label: tensor}, call.batch)
+            call.outputs = []
+
+    def _is_kept(self, call: _Call) -> bool:
+        """Whether a call is of one batch, and no other one of that is more like training."""
+        others = [other for other in self._calls if other.batch == call.batch]
+        if call.batch < 0 or any(other.has_graph > call.has_graph for other in others):
+            return False
+        return not any(o.name == call.name and o.in_training > call.in_training for o in others)
+
+    def _hooks(
+        self, watched: nn.Module, name: str, *, is_root: bool
+    ) -> tuple[Callable[..., None], Callable[..., None]]:
+        """The hooks before and after a module; what is below the root may be compiled.
+
+        A copy of a module has these hooks, too, and is not watched. Dynamo follows no module into
+        an attribute, so that the outermost one is known by its id.
+        """
+        own = id(watched)
+
+        def enter(module: nn.Module, arguments: Any, keywords: Any) -> None:
+            if module is watched:
+                self.inside = name
+                if is_root or not torch.compiler.is_compiling():
+                    self._begin(module, name, (arguments, keywords))
+
+        def leave(module: nn.Module, _arguments: Any, output: Any) -> None:
+            if module is watched and self._outermost:
+                self.inside = module_of(name)
+                if name or self._outermost == own:
+                    for index, tensor in enumerate(floats(output)):
+                        self._seen.append((name or "output", index, tensor.detach().clone()))
+                if is_root or not torch.compiler.is_compiling():
+                    self._end(own)
+
+        return enter, leave
+
+    @_uncompiled
+    def _begin(self, module: nn.Module, name: str, inputs: Any) -> None:
+        recomputes = torch._C._current_graph_task_id() != -1
+        if self._outermost or recomputes:
             return
-        seed_everything(self.seed * 1_000_003 + self.step * 10_007 + self.first + self.number)
-        self._running, self._seen, self.inside = True, {}, ""
+        call = _Call(name, self._batch_of(inputs), torch.is_grad_enabled(), module.training)
+        again = self._calls.count(call)
+        self.record.mixes |= call.batch < 0
+        self._calls.append(call)
+        self._outermost, self._seen, self._was_called = id(module), call.outputs, True
+        self._set_seed(call.batch, 7_919 * again + zlib.crc32(name.encode()))
+        self._state = self._random_state()
 
-    def _entering(self, name: str) -> Callable[[nn.Module, Any], None]:
-        def enter(_module: nn.Module, _arguments: Any) -> None:
-            self.inside = name
+    @_uncompiled
+    def _end(self, module: int) -> None:
+        if self._outermost == module:
+            self._outermost = 0
+            self.record.draws |= not torch.equal(self._state, self._random_state())
 
-        return enter
+    def _batch_of(self, inputs: Any) -> int:
+        owners = (self._owners.get(storage, set()) for storage in _storages(inputs))
+        numbers = {number for of_one in owners if len(of_one) == 1 for number in of_one}
+        numbers = numbers or set(self._taken)
+        return numbers.pop() if len(numbers) == 1 else -1
 
-    def _keeping(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def keep(_module: nn.Module, _arguments: Any, output: Any) -> None:
-            self.inside = module_of(name)
-            if self._running:
-                self._keep(name, output)
+    def _take(self, number: int) -> None:
+        """Note that forwards may now be of this batch: of several, if all are put together."""
+        if self._was_called or number in self._taken:
+            self._taken = []
+        self._taken.append(number)
+        self._was_called, self._outermost = False, 0
+        self._set_seed(number)
 
-        return keep
+    def _set_seed(self, number: int, more: int = 0) -> None:
+        if torch.initial_seed() != self._last_seed:
+            self.record.seeds.append(torch.initial_seed())
+        self._last_seed = self.seed * 1_000_003 + self.step * 10_007 + number % 10_007 + more
+        seed_everything(self._last_seed)
 
-    def _keep(self, name: str, output: Any) -> None:
-        for index, tensor in enumerate(floats(output)):
-            self.record.dtypes.add(tensor.dtype)
-            label, calls = (f"{name}[{index}]" if index else name), 1
-            while label in self._seen:
-                calls += 1
-                label = f"{name} (call {calls})" + (f"[{index}]" if index else "")
-            copy = tensor.detach().clone()
-            self._seen[label] = copy
-
-    def _end(self, _module: nn.Module, _arguments: Any, output: Any) -> None:
-        if not self._running:
-            return
-        self._running, self.inside = False, ""
-        for index, tensor in enumerate(floats(output)):
-            self.record.dtypes.add(tensor.dtype)
-            self._seen[f"output[{index}]" if index else "output"] = tensor.detach().clone()
-        self.record.add(self.step, "outputs", self._seen, self.first + self.number)
-        self._seen = {}
-        self.number += 1
+    def _random_state(self) -> torch.Tensor:
+        if self.device.type == "cpu":
+            return torch.get_rng_state()
+        state: torch.Tensor = torch.get_device_module(self.device).get_rng_state(self.device)
+        return state

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_flatten
 
 from fuzzshard.parts.engines import spec_of
@@ -26,18 +27,22 @@ from fuzzshard.subject.compare import (
     perturbed_bound,
 )
 from fuzzshard.subject.dropout import draws_by_dtype
-from fuzzshard.subject.functions import SubjectError, blaming, load
+from fuzzshard.subject.functions import SubjectError, blaming, call, load
 from fuzzshard.subject.likeness import (
     Pair,
     Seen,
     closeness,
     looks_like,
+    looks_partly_reduced,
+    looks_repeated,
     looks_scaled,
     looks_weighted,
+    repeats,
     sketch,
+    weighted_otherwise,
 )
 from fuzzshard.subject.names import PlainNames
-from fuzzshard.subject.record import Place, Record
+from fuzzshard.subject.record import Place, Record, kept, seed_everything
 from fuzzshard.subject.report import Checked, Difference, Kind
 from fuzzshard.subject.statements import recompute_lines, wrap_lines
 from fuzzshard.subject.subject import Subject, Training
@@ -49,9 +54,16 @@ NUM_PERTURBED = 3
 MOST_NAMES = 3
 """How many parameters a limit names."""
 
+IGNORED = -100
+"""What losses of torch leave out by default (``ignore_index``)."""
+
 MOST_ELEMENTS = 1 << 24
 """A larger tensor is not sent to other ranks to say what it looks like."""
 
+PARALLELIZING = 1 << 30
+"""What is added to the seed while parallelize runs: a seed that the user sets is another one."""
+
+STALE = "the optimizer has none of the model's parameters: was it made before parallelize?"
 
 SCALARS = "support scalar parameters"
 """What FSDP's errors say that refuse such parameters (_fsdp_init.py, _init_utils.py)."""
@@ -82,6 +94,7 @@ class Check:
         self.blocks: tuple[str, ...] = ()
         self.outline = Outline()
         self._broadcasts_buffers = False
+        self._seeds: list[int] = []
         self._drops_out = True
         self.skip: dict[Kind, Skip] = {}
         self._trainer = self._new_trainer()
@@ -89,8 +102,10 @@ class Check:
     @property
     def where(self) -> str:
         """What the training that runs, or ran last, is doing."""
-        inside = self._trainer.forwards.inside if self._trainer.forwards else ""
-        return self._trainer.where + (f", in {inside}" if inside else "")
+        where, forwards = self._trainer.where, self._trainer.forwards
+        if forwards and where.endswith("train_step"):
+            where += f", {forwards.number} forward{'s' * (forwards.number != 1)} begun"
+        return where + (f", in {forwards.inside}" if forwards and forwards.inside else "")
 
     def run(self) -> Checked:
         """Train, compare and say what differs."""
@@ -106,12 +121,14 @@ class Check:
         except _RefusedError as error:
             return Checked(refused=str(error))
         self._skip_what_is_not_due(plain)
+        self._say_what_is_unseen(parallel)
         comparison = compare(plain, parallel, BITWISE, "", self.skip)
-        if (structural := self._structural_difference(plain, parallel)) is not None:
-            return self._checked(comparison, structural)
+        structural = self._gather(self._structural_difference(plain, parallel))
+        if (first := next(filter(None, structural), None)) is not None:
+            return self._checked(comparison, first)
         if self._everywhere(comparison.is_bitwise):
-            return self._checked(comparison)
-        coarsest = max(plain.dtypes | parallel.dtypes, key=lambda dtype: torch.finfo(dtype).eps)
+            return self._checked(comparison, self._other_weights(parallel))
+        coarsest = max(plain.coarsest, parallel.coarsest, key=lambda t: torch.finfo(t).eps)
         comparison = self._compare_within_rounding(plain, parallel, coarsest)
         if self._draws_differ(plain, parallel) and not self._everywhere(comparison.first is None):
             self.limits.append(
@@ -136,7 +153,7 @@ class Check:
                 f"by a large part, so they are not compared: {', '.join(named)}{more}"
             )
         if place is None:
-            return self._checked(comparison)
+            return self._checked(comparison, self._other_weights(parallel))
         differs = comparison.first == place
         difference = self._difference(place, differs, plain, parallel, coarsest)
         return self._checked(comparison, difference)
@@ -151,7 +168,7 @@ class Check:
 
     def _new_trainer(self, **changes: Any) -> Trainer:
         self._trainer = Trainer(
-            self.functions,
+            changes.pop("functions", self.functions),
             self.training,
             self.data,
             self.device,
@@ -254,7 +271,10 @@ class Check:
                     ) from error
                 raise
             return wrapped
-        module = self.functions["parallelize"](model, self.mesh)
+        seed_everything(PARALLELIZING + self.training.seed)
+        module = call(self.functions["parallelize"], model, self.mesh)
+        if torch.initial_seed() != PARALLELIZING + self.training.seed:
+            self._seeds = [torch.initial_seed()]
         module = model if module is None else module
         if not isinstance(module, nn.Module):
             raise SubjectError(
@@ -292,14 +312,22 @@ class Check:
     def _take_values(self, module: nn.Module, plain: nn.Module) -> None:
         """Load the values of the plain model, which was built on the meta device too."""
         if on_meta(module):
-            module.to_empty(device=self.device)
+            call(module.to_empty, device=self.device)
         else:
             self.limits.append(
                 "build gives no values, so those that parallelize gives are replaced and not "
-                "compared"
+                "compared" + self._equal_shards(module)
             )
         options = StateDictOptions(full_state_dict=True)
-        set_model_state_dict(module, plain.state_dict(), options=options)
+        call(set_model_state_dict, module, plain.state_dict(), options=options)
+
+    def _equal_shards(self, module: nn.Module) -> str:
+        """What is wrong with values that are replaced, as far as that shows without others."""
+        sharded = ((n, p) for n, p in module.named_parameters() if isinstance(p, DTensor))
+        for name, whole in ((name, kept(parameter)) for name, parameter in sharded):
+            if any(repeats(whole, number) for number in self._shards):
+                return f"; the shards of {name} are equal: does each rank draw the same numbers?"
+        return ""
 
     def _skip_what_is_not_due(self, plain: Record) -> None:
         buffers = plain.of("buffers")
@@ -319,6 +347,78 @@ class Check:
                 "buffers are not compared: with --train-step the plain model sees the data of all "
                 "ranks, and its buffers change in training"
             )
+
+    def _say_what_is_unseen(self, parallel: Record) -> None:
+        """Say what no comparison shows, where the user's program has to do with it."""
+        if self.data.size == 1:
+            return
+        if any(self._gather(parallel.draws)):
+            self.limits.append(self._unseen_draws(parallel))
+        if any(self._gather(parallel.mixes)):
+            self.limits.append(
+                "train_step calls the model on what belongs to no single batch: such outputs are "
+                "not compared, and dropouts there draw other values than in the plain model"
+            )
+
+    def _unseen_draws(self, parallel: Record) -> str:
+        seeds = [set(seeds) for seeds in self._gather(parallel.seeds or self._seeds)]
+        if common := set.intersection(*seeds):
+            return (
+                f"all ranks are seeded with {min(common)}, so that their dropouts draw alike if "
+                "you do not seed them apart; a check seeds each forward itself and compares none "
+                "of that"
+            )
+        return (
+            "the model draws random numbers, which a check seeds itself for each batch: whether "
+            "your ranks draw apart is not checked"
+        )
+
+    def _other_weights(self, parallel: Record) -> Difference | None:
+        """Describe a gradient in which train_step weighs batches as --loss-weight does not.
+
+        The plain model has the same step and the same mistake. Where nothing can be told, say so.
+        """
+        if "train_step" not in self.functions or self.data.size == 1 or not self._sizes_differ():
+            return None
+        if "loss_weight" in self.functions and self.data.copies == 1:
+            count, trainer = self.training.microbatches, self._trainer
+            batches = [trainer.batch(0, number, self.data.rank) for number in range(count)]
+            due = self._gather(sum(map(trainer.weight, batches)))
+            functions = {f: given for f, given in self.functions.items() if f != "train_step"}
+            own = self._train_plain(functions=functions, alone=True, weighs=True).tensors
+            gradients = [p for p in own if p.kind == "gradients" and p.step == 0]
+            close = closeness(gradients[0], None, parallel.coarsest)
+            for place in gradients:
+                observed = parallel.tensors.get(place)
+                if observed is None or observed.numel() > MOST_ELEMENTS:
+                    continue
+                seen = [Seen(observed, None, own=part) for part in self._gather(own[place])]
+                if (found := weighted_otherwise(seen, due, close)) is None:
+                    continue
+                expected, likeness = found
+                if not likeness:
+                    return None
+                return Difference(
+                    kind=place.kind,
+                    name=place.name,
+                    step=place.step,
+                    observed=sketch(observed, expected),
+                    expected=sketch(expected, observed),
+                    looks_like=f"{likeness}, as --loss-weight says",
+                )
+        self.limits.append(
+            "batches have unequal sizes, and what each weighs within train_step is not "
+            "checked: if each token shall count alike, divide by the tokens of all ranks"
+            + ", or say with --loss-weight what each weighs"
+            * ("loss_weight" not in self.functions)
+        )
+        return None
+
+    def _sizes_differ(self) -> bool:
+        """Whether batches of the first step count unequal numbers of elements."""
+        count = self.training.microbatches
+        here = [_sizes(self._trainer.batch(0, i, self.data.rank)) for i in range(count)]
+        return len({sizes for of_rank in self._gather(here) for sizes in of_rank}) > 1
 
     def _structural_difference(self, plain: Record, parallel: Record) -> Difference | None:
         """Describe a tie that is broken, or a step with another number of updates."""
@@ -344,6 +444,7 @@ class Check:
                     observed=f"{done} updates",
                     expected=f"{due} updates",
                     rank=dist.get_rank(),
+                    looks_like=STALE if parallel.stale_optimizer else "",
                 )
         return None
 
@@ -421,12 +522,19 @@ class Check:
             everywhere = [everywhere[rank], *everywhere[:rank], *everywhere[rank + 1 :]]
         gradients = _pairs(place, plain, parallel)
         close = closeness(place, expected, computed)
-        likeness = looks_like(place, everywhere, self.data.size, gradients, close)
+        likeness = self._reason(place, plain, parallel) or (
+            looks_like(place, everywhere, self.data.size, gradients, close)
+        )
+        if likeness == "never updated" and parallel.stale_optimizer:
+            likeness += f": {STALE}"
+        if likeness == "no gradient" and not gradients:
+            likeness += " of any parameter: perhaps gradient synchronisation is never turned on"
+        if place.kind == "gradients" and self.data.copies == 1 and len(in_order) > 1:
+            partly = looks_partly_reduced(in_order, self.training.mesh.axes, close)
+            likeness = partly or likeness or looks_weighted(in_order, close)
         if place.kind == "gradients" and not likeness:
-            sizes = sorted({*self.training.mesh.axes.values(), self.training.mesh.size})
-            likeness = looks_scaled(gradients, sizes, close)
-            if not likeness and self.data.copies == 1 and len(in_order) > 1:
-                likeness = looks_weighted(in_order, close)
+            likeness = looks_scaled(gradients, self._shards, close)
+        likeness = likeness or looks_repeated(place, everywhere[0], self._shards, close)
         inside = place.microbatch >= 0
         return Difference(
             kind=place.kind,
@@ -438,6 +546,25 @@ class Check:
             expected=sketch(everywhere[0].expected, everywhere[0].observed),
             looks_like=self._gather(likeness)[rank] or self._weights_differ,
         )
+
+    @property
+    def _shards(self) -> list[int]:
+        """The numbers of shards that a tensor may have."""
+        axes = self.training.mesh.axes
+        return sorted({*axes.values(), self.training.mesh.size})
+
+    def _reason(self, place: Place, plain: Record, parallel: Record) -> str:
+        """What made a difference, whatever it looks like; every rank must ask."""
+        trained = self._gather(parallel.num_batches[place.step] if place.step >= 0 else 0)
+        if place.kind == "gradients" and place.name in parallel.frozen - plain.frozen:
+            return "no gradient: frozen here, and not in the plain model"
+        loaded = {other.name for other in plain.of("state dict")}
+        if place.kind == "buffers" and place.step < 0 and place.name not in loaded:
+            return "a buffer that no state dict holds: did to_empty leave it without values?"
+        if len(set(trained)) > 1:
+            counts = (f"rank {rank} on {count}" for rank, count in enumerate(trained))
+            return f"ranks train on unequal numbers of batches: {', '.join(counts)}"
+        return ""
 
     @property
     def _weights_differ(self) -> str:
@@ -482,6 +609,21 @@ def _pairs(place: Place, plain: Record, parallel: Record) -> list[Pair]:
 def name_of(dtype: torch.dtype) -> str:
     """Return the name of a dtype, without that of torch."""
     return str(dtype).removeprefix("torch.")
+
+
+def _sizes(batch: Any) -> tuple[Any, ...]:
+    """The sizes of the tensors in a nest, and how many elements of each a loss may leave out."""
+    tensors = (leaf for leaf in tree_flatten(batch)[0] if isinstance(leaf, torch.Tensor))
+    return tuple(
+        (tuple(tensor.shape), int((tensor == IGNORED).sum()), _padding(tensor))
+        for tensor in tensors
+    )
+
+
+def _padding(tensor: torch.Tensor) -> int:
+    """The number of zeros in a mask."""
+    is_mask = not tensor.is_floating_point() and bool(((tensor == 0) | (tensor == 1)).all())
+    return int((tensor == 0).sum()) if is_mask else 0
 
 
 def _digest(values: Any) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,13 +14,14 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_map
 
 from fuzzshard.engines.registry import ENGINES
 from fuzzshard.oracles.bound import largest
 from fuzzshard.subject.compare import ROUNDINGS
 from fuzzshard.subject.dropout import without_dropout
-from fuzzshard.subject.functions import Function, SubjectError, blaming
+from fuzzshard.subject.functions import Function, SubjectError, blaming, call
 from fuzzshard.subject.inputs import Inputs, recorded_inputs
 from fuzzshard.subject.names import PlainNames
 from fuzzshard.subject.record import Forwards, Record, floats, seed_everything
@@ -94,9 +96,10 @@ class Trainer:
         noise: Noise | None = None,
         alone: bool = False,
         drops_out: bool = True,
+        weighs: bool = False,
     ) -> None:
-        """``alone`` trains the plain model on the data of this rank only; ``drops_out`` is False
-        to train without dropout.
+        """``alone`` trains the plain model on the data of this rank only, in the mean that
+        ``loss_weight`` says if it ``weighs``; ``drops_out`` is False to train without dropout.
         """
         self.functions = functions
         self.training = training
@@ -106,6 +109,7 @@ class Trainer:
         self.noise = noise
         self.alone = alone
         self.drops_out = drops_out
+        self.weighs = weighs
         self.forwards: Forwards | None = None
         self.where = ""
 
@@ -120,23 +124,24 @@ class Trainer:
         seed_everything(self.training.seed)
         size = self.training.variation.size
         with blaming("smaller" if size else "build"):
-            model = self.functions["smaller"](size) if size else self.functions["build"]()
+            build = self.functions["smaller" if size else "build"]
+            model = call(build, size) if size else call(build)
         if not isinstance(model, nn.Module):
             raise SubjectError("build", f"returned {type(model).__name__} and no nn.Module")
         prepare(model, self.training.variation)
         if self.dtype is not None:
-            model = model.to(self.dtype)
-        return model if on_meta(model) else model.to(self.device)
+            model = call(model.to, self.dtype)
+        return model if on_meta(model) else call(model.to, self.device)
 
     def materialize(self, model: nn.Module) -> nn.Module:
         """Give a model on the meta device memory and the values of ``reset_parameters``."""
-        model.to_empty(device=self.device)
+        call(model.to_empty, device=self.device)
         seed_everything(self.training.seed)
         with torch.no_grad():
             for module in model.modules():
                 reset: Any = getattr(module, "reset_parameters", None)
                 if callable(reset):
-                    reset()
+                    call(reset)
                 elif any(True for _ in _own_tensors(module)):
                     raise SubjectError(
                         "build",
@@ -152,7 +157,7 @@ class Trainer:
         """
         number = step * self.training.microbatches + microbatch
         with blaming("inputs"):
-            batch = self.functions["inputs"](number, data_rank, self.data.size)
+            batch = call(self.functions["inputs"], number, data_rank, self.data.size)
 
         def move(leaf: Any) -> Any:
             if not isinstance(leaf, torch.Tensor):
@@ -174,7 +179,7 @@ class Trainer:
         """Return the loss of a batch; raises :class:`SubjectError` for no scalar."""
         outputs = outputs_of(model, batch)
         if "loss" in self.functions:
-            value = self.functions["loss"](outputs, batch)
+            value = call(self.functions["loss"], outputs, batch)
         else:
             squares = [tensor.square().mean() for tensor in floats(outputs)]
             if not squares:
@@ -188,7 +193,7 @@ class Trainer:
         """Return what updates the parameters of ``model``."""
         if "optimizer" not in self.functions:
             return torch.optim.AdamW(model.parameters(), lr=1e-3)
-        optimizer = self.functions["optimizer"](model.parameters())
+        optimizer = call(self.functions["optimizer"], model.parameters())
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise SubjectError(
                 "optimizer", f"returned {type(optimizer).__name__} and no torch.optim.Optimizer"
@@ -200,7 +205,7 @@ class Trainer:
         if "loss_weight" not in self.functions:
             return 1.0
         with blaming("loss_weight"):
-            return float(self.functions["loss_weight"](batch))
+            return float(call(self.functions["loss_weight"], batch))
 
 
 class Side:
@@ -255,6 +260,7 @@ class Side:
             parameters = self.parameters()
             self.record.add(step, "parameters", {**parameters})
             self.record.aliases = aliases(parameters)
+            self.record.frozen |= {n for n, p in parameters.items() if not p.requires_grad}
         self.record.add(step, "buffers", {**self.buffers()})
 
     def note_gradients(self, step: int) -> None:
@@ -263,7 +269,7 @@ class Side:
             gradients = {name: p.grad for name, p in self.parameters().items() if p.requires_grad}
             here = sorted(name for name, gradient in gradients.items() if gradient is not None)
             everywhere: list[list[str]] = [[] for _ in range(dist.get_world_size())]
-            dist.all_gather_object(everywhere, here)
+            dist.all_gather_object(everywhere, here, group=_own_group())
             common = set.intersection(*map(set, everywhere))
             for name, gradient in gradients.items():
                 if isinstance(gradient, DTensor) and name not in common:
@@ -277,18 +283,30 @@ class Side:
         self.note_state(-1)
         if trainer.noise:
             trainer.noise.add_to(self.module)
-        forwards = Forwards(self.module, self._module_name, self.record, training.seed)
+        forwards = Forwards(
+            self.module, self._module_name, self.record, training.seed, trainer.device
+        )
         trainer.forwards = forwards
         optimizer = trainer.optimizer(self.module)
-        handle = optimizer.register_step_pre_hook(lambda *_: self._before_update(forwards.step))
-        with contextlib.nullcontext() if trainer.drops_out else without_dropout():
+        self.record.stale_optimizer = self._is_stale(optimizer)
+        with contextlib.ExitStack() as stack:
+            if not trainer.drops_out:
+                stack.enter_context(without_dropout())
+            update = optimizer.register_step_pre_hook(
+                lambda *_: self._before_update(forwards.step)
+            )
+            others = register_optimizer_step_pre_hook(
+                lambda other, *_: self._note_update(other, optimizer)
+            )
+            stack.callback(update.remove)
+            stack.callback(others.remove)
             for step in range(training.steps):
                 self.record.num_updates.append(0)
                 self._step(step, forwards, optimizer)
+                forwards.end_step()
                 self.note_state(step)
-        handle.remove()
         trainer.where = "after training, state dict"
-        state = self.module.state_dict() if self.is_plain else self._whole_state()
+        state = call(self.module.state_dict) if self.is_plain else self._whole_state()
         self.record.add(
             training.steps - 1,
             "state dict",
@@ -297,6 +315,17 @@ class Side:
 
     def _module_name(self, name: str) -> str:
         return self._module_names.of(name) if self._module_names else name
+
+    def _is_stale(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether an optimizer has no parameter that the model has, but what it had before."""
+        there = {id(parameter) for parameter in self.module.parameters()}
+        groups = (group["params"] for group in optimizer.param_groups)
+        return not any(id(parameter) in there for group in groups for parameter in group)
+
+    def _note_update(self, optimizer: torch.optim.Optimizer, given: torch.optim.Optimizer) -> None:
+        """Note that an optimizer makes a step, which may be another one than is given."""
+        if optimizer is not given:
+            self.record.stale_optimizer |= self._is_stale(optimizer)
 
     def _before_update(self, step: int) -> None:
         self.record.num_updates[-1] += 1
@@ -331,18 +360,20 @@ class Side:
         if "train_step" in trainer.functions:
             of_all = self.is_plain and not trainer.alone
             ranks = range(data.size) if of_all else [data.rank]
-            forwards.begin_step(step, first=0 if of_all else data.rank * count)
-            batches = [trainer.batch(step, i, rank) for rank in ranks for i in range(count)]
+            batches = forwards.begin_step(step, self._batches(step, ranks))
             trainer.where = f"step {step}, train_step"
             with self._blaming("train_step, on the plain model,"):
-                trainer.functions["train_step"](self.module, optimizer, batches)
-            if not self.record.num_updates[-1]:
-                raise SubjectError("train_step", "did not call optimizer.step()")
+                call(trainer.functions["train_step"], self.module, optimizer, batches)
+            if self.is_plain and not self.record.num_updates[-1]:
+                raise SubjectError(
+                    "train_step",
+                    "did not call step() of the optimizer that it is given; if you make one of "
+                    "your own, return it from a function for --optimizer",
+                )
             return
-        forwards.begin_step(step, first=data.rank * count)
-        batches = [trainer.batch(step, i, data.rank) for i in range(count)]
+        batches = forwards.begin_step(step, self._batches(step, [data.rank]))
         if training.variation.evaluates:
-            self._evaluate(step, batches[0], forwards)
+            self._evaluate(step, batches[0])
         for index, (batch, share) in enumerate(zip(batches, self._shares(batches), strict=True)):
             trainer.where = f"step {step}, forward {index}"
             with self._blaming("the plain model, given this batch,"):
@@ -354,21 +385,24 @@ class Side:
                 self._blaming("the backward of the plain model"),
                 unsynced(self.module) if waits else contextlib.nullcontext(),
             ):
-                torch.autograd.backward(loss * share)
+                call(torch.autograd.backward, loss * share)
         trainer.where = f"step {step}, update"
         with self._blaming("the update of the plain model"):
-            optimizer.step()
-        optimizer.zero_grad()
+            call(optimizer.step)
+            call(optimizer.zero_grad)
 
-    def _evaluate(self, step: int, batch: Any, forwards: Forwards) -> None:
-        """Run a forward in evaluation mode, of which nothing is kept."""
+    def _batches(self, step: int, ranks: Iterable[int]) -> dict[int, Any]:
+        """The batches of ``ranks`` in a step, by their numbers among those of all ranks."""
+        trainer, count = self.trainer, self.trainer.training.microbatches
+        return {r * count + i: trainer.batch(step, i, r) for r in ranks for i in range(count)}
+
+    def _evaluate(self, step: int, batch: Any) -> None:
+        """Run a forward in evaluation mode."""
         self.trainer.where = f"step {step}, evaluation"
         modes = {module: module.training for module in self.module.modules()}
         self.module.eval()
-        forwards.paused = True
         with torch.no_grad(), self._blaming("the plain model, in evaluation,"):
             self.trainer.loss(self.module, batch)
-        forwards.paused = False
         for module, mode in modes.items():
             module.training = mode
 
@@ -377,13 +411,16 @@ class Side:
 
         Those of the plain model sum up to 1 over all ranks; an engine takes the mean over ranks.
         """
-        if not self.is_plain or self.trainer.alone:
+        trainer = self.trainer
+        if not self.is_plain or (trainer.alone and not trainer.weighs):
             return [1 / len(batches)] * len(batches)
-        weights = [self.trainer.weight(batch) for batch in batches]
+        weights = [trainer.weight(batch) for batch in batches]
+        if trainer.alone:
+            return [weight / sum(weights) for weight in weights]
         total = torch.tensor(sum(weights), dtype=torch.float64)
-        total = total.to(self.trainer.device)
+        total = total.to(trainer.device)
         dist.all_reduce(total)
-        total /= self.trainer.data.copies
+        total /= trainer.data.copies
         return [weight / total.item() for weight in weights]
 
     def _blaming(self, what: str) -> contextlib.AbstractContextManager[None]:
@@ -391,20 +428,33 @@ class Side:
         return blaming(what) if self.is_plain else contextlib.nullcontext()
 
     def _whole_state(self) -> dict[str, Any]:
-        return get_model_state_dict(self.module, options=StateDictOptions(full_state_dict=True))
+        options = StateDictOptions(full_state_dict=True)
+        return call(get_model_state_dict, self.module, options=options)
+
+
+@functools.cache
+def _own_group() -> dist.ProcessGroup:
+    """A group in which all ranks meet before an update.
+
+    Where another rank is still in a collective of the user's, this one waits: in the same group
+    the two would take each other's data.
+    """
+    group = dist.new_group(backend="gloo")
+    assert isinstance(group, dist.ProcessGroup)
+    return group
 
 
 def outputs_of(model: nn.Module, batch: Any) -> Any:
     """Return what ``model`` gives for a batch."""
     match batch:
         case Inputs(arguments, keywords):
-            return model(*arguments, **keywords)
+            return call(model, *arguments, **keywords)
         case dict():
-            return model(**batch)
+            return call(model, **batch)
         case tuple() | list():
-            return model(*batch)
+            return call(model, *batch)
         case _:
-            return model(batch)
+            return call(model, batch)
 
 
 def _own_tensors(module: nn.Module) -> Iterator[torch.Tensor]:

@@ -55,6 +55,9 @@ class Observer:
         """Records what the op at ``index`` may have changed."""
         for look in op.looks:
             self.look(index, look)
+        if op.takes and self.trainer.case.checkpoints:
+            counts = {n: b for n, b in self.buffers() if not b.is_floating_point()}
+            self.trace.counts |= {(index, name): int(count) for name, count in counts.items()}
 
     def look(self, index: int, look: str) -> None:
         """Records what stands in ``look`` after the op at ``index``."""

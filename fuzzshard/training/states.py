@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
-import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +11,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
 from fuzzshard.engines.base import Engine
+from fuzzshard.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     from fuzzshard.training.trainer import Trainer
@@ -27,7 +26,7 @@ class States:
         self._group = mesh.everyone if together else mesh.group
         self._name = engine.plain_name
         self._saving = mesh.saving
-        self._folder = ""
+        self._folder: TemporaryFolder | None = None
         self.saved: dict[str, Any] = {"averaged": None}
         self.taken: dict[str, torch.Tensor] = {}
         """Its tensors are to follow every later change in place."""
@@ -36,8 +35,8 @@ class States:
         """Make a directory for a checkpoint, which all ranks that save it share."""
         self.remove()
         if dist.get_rank(self._group) == 0:
-            self._folder = tempfile.mkdtemp(prefix="fuzzshard-checkpoint-")
-        name = [self._folder]
+            self._folder = TemporaryFolder()
+        name = ["" if self._folder is None else str(self._folder.path)]
         dist.broadcast_object_list(name, group=self._group, group_src=0)
         return name[0]
 
@@ -61,8 +60,8 @@ class States:
 
     def remove(self) -> None:
         """Remove the directory; the rank that made it does."""
-        if self._folder:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._folder is not None:
+            self._folder.remove()
 
 
 @contextlib.contextmanager

@@ -91,7 +91,8 @@ class Trace:
 
     ``has_tensors`` says whether any are recorded. ``remains`` is what the run has left behind, if
     it went to its end. ``survivors`` are modules and parameters that were still there without
-    their engine.
+    their engine. ``counts`` are the batches that batch norms in checkpoints have counted after
+    each backward, by its op and the name of the buffer.
     """
 
     tensors: dict[Key, Observation] = dataclasses.field(default_factory=dict)
@@ -101,6 +102,7 @@ class Trace:
     skipped: list[int] = dataclasses.field(default_factory=list)
     remains: Remains | None = None
     survivors: tuple[str, ...] = ()
+    counts: dict[tuple[int, str], int] = dataclasses.field(default_factory=dict)
     engine: str = ""
     has_tensors: bool = True
 

@@ -86,6 +86,7 @@ class Trainer:
                 if on_op is not None:
                     on_op(index)
                 self.recorder.op = index
+                self.engine.before_op(index, self.optimizers)
                 skipped = op.runs_on(self.rank) and op.run(self, index) is False
                 self.at.advance(skipped=skipped)
                 if self.observer is not None and not (self.in_stages and op.begins):

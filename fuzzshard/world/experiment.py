@@ -22,10 +22,17 @@ from fuzzshard.engines.mesh import RankMesh, rank_mesh
 from fuzzshard.engines.registry import engine_of, not_applicable
 from fuzzshard.instruments import COLLECTIVES, InstrumentError, believed, works
 from fuzzshard.oracles.after_run import memory_findings
+from fuzzshard.oracles.allowed import is_beyond_rounding, manner_of, may_be_allowed
 from fuzzshard.oracles.alone import findings_alone
 from fuzzshard.oracles.beside_tensors import findings_beside_tensors
+from fuzzshard.oracles.compare import Difference
 from fuzzshard.oracles.judge import Run
-from fuzzshard.oracles.relation import regroups_sums, relation_findings
+from fuzzshard.oracles.relation import (
+    not_documented,
+    regroups_sums,
+    relation_differences,
+    relation_findings,
+)
 from fuzzshard.oracles.resume import uncorrupted
 from fuzzshard.parts.engines import REFERENCE, specs
 from fuzzshard.training import hooks
@@ -39,7 +46,7 @@ from fuzzshard.training.trace import Trace
 from fuzzshard.training.trainer import Trainer
 from fuzzshard.verdict import Finding, Note
 from fuzzshard.world.blame import device_error, error_text
-from fuzzshard.world.ladder import Ladder
+from fuzzshard.world.ladder import Ladder, train_reference
 from fuzzshard.world.messages import RankReport
 
 
@@ -118,8 +125,8 @@ class Experiment:
         engines = [name for name in self.traces if name != REFERENCE.name]
         reference = self.traces[REFERENCE.name]
         differing = {name: self.ladder.differences(name) for name in engines}
-        findings, rung = self.ladder.judge(differing)
-        findings += self.unexpected
+        judged = self.ladder.judge(differing)
+        findings = judged.findings + self.unexpected
         findings += uncorrupted(self.case, reference, self.mesh.rank)
         if self.case.observe != "losses":
             findings += self._findings_beside_tensors(engines, reference)
@@ -131,7 +138,8 @@ class Experiment:
             findings=tuple(filter(believed, findings)),
             notes=self.notes,
             refused=tuple(self.refused),
-            rung=rung,
+            rung=judged.rung,
+            compared=judged.compared,
             collectives={
                 n: ", ".join(map(str, t.collectives))
                 for n, t in self.traces.items()
@@ -175,7 +183,11 @@ class Experiment:
         if REFERENCE.name not in self.traces:
             return tuple(self.unexpected)
         self.traces[engine] = trace
-        differing = {n: self.ladder.differences(n) for n in self.traces if n != REFERENCE.name}
+        differing = {
+            n: [d for d in self.ladder.differences(n) if not may_be_allowed(self.case, n, d)]
+            for n in self.traces
+            if n != REFERENCE.name
+        }
         alone = findings_alone(self.case, self.traces, differing, self.mesh.rank)
         return (*filter(believed, alone), *self.unexpected)
 
@@ -190,14 +202,30 @@ class Experiment:
         other = Trace(engine=engine)
         if not again._train(engine, lambda: again._build(engine), other):
             return again.unexpected
-        found = relation_findings(self.case, trace, other, self.mesh.rank)
+        rank = self.mesh.rank
+        found = self._relation_differences((self.case, changed), (trace, other))
         if not regroups_sums(self.case) or not self.ladder.anywhere(bool(found)):
-            return found
-        precise = [uniform(case, "float64") for case in (self.case, changed)]
+            return relation_findings(self.case, trace, other, found, rank)
+        precise = uniform(self.case, "float64"), uniform(changed, "float64")
         one, two = (self._train_again(case, engine) for case in precise)
         if one is None or two is None:
             return []
-        return relation_findings(precise[0], one, two, self.mesh.rank, rounds=True)
+        found = self._relation_differences(precise, (one, two))
+        return relation_findings(precise[0], one, two, found, rank, rounds=True)
+
+    def _relation_differences(
+        self, cases: tuple[Case, Case], traces: tuple[Trace, Trace]
+    ) -> list[Difference]:
+        """Where two runs differ, and what is documented for their engine does not."""
+        found = relation_differences(*traces)
+        if not self.ladder.anywhere(any(map(is_beyond_rounding, found))):
+            return found
+        one, other = (
+            train_reference(case, mesh, manner_of(case, trace.engine, trace, mesh))
+            for case, trace in zip(cases, traces, strict=True)
+            for mesh in [rank_mesh(case, self.mesh.device)]
+        )
+        return not_documented(cases[0], found, (one, other))
 
     def _train_again(self, case: Case, name: str, shake: float = 0.0) -> Trace | None:
         """Trains the engine of that name on another case, from parameters that differ by

@@ -6,7 +6,9 @@ What that takes beyond the traces is trained here: the same runs in higher preci
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -17,7 +19,8 @@ from fuzzshard.case.validate import is_valid
 from fuzzshard.engines.base import DTYPES
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.reference.engine import Reference
-from fuzzshard.oracles.allowed import is_allowed
+from fuzzshard.engines.reference.manner import PLAIN, Manner
+from fuzzshard.oracles.allowed import is_beyond_rounding, manner_of
 from fuzzshard.oracles.bound import (
     OF_COARSER,
     Bound,
@@ -26,13 +29,13 @@ from fuzzshard.oracles.bound import (
     margin_of_last_bits,
 )
 from fuzzshard.oracles.compare import Difference, differences
-from fuzzshard.oracles.judge import tensor_findings, vote
+from fuzzshard.oracles.judge import agreement, tensor_findings
 from fuzzshard.oracles.overflow import first_overflow
 from fuzzshard.oracles.rungs import before_rounding_feeds_back, exact_until, first_step, loose_rung
 from fuzzshard.parts.engines import spec_of
-from fuzzshard.training.trace import Trace
+from fuzzshard.training.trace import Key, Trace
 from fuzzshard.training.trainer import Trainer
-from fuzzshard.verdict import Finding
+from fuzzshard.verdict import STRICTNESS, Compared, Finding
 
 Again = Callable[[Case, str, float], Trace | None]
 """Trains an engine, by its name, on another case, from parameters that differ by so much of
@@ -53,32 +56,101 @@ def runs_finer(case: Case) -> Case:
     return precise if is_valid(precise) else uniform(case, "float64")
 
 
+def train_reference(case: Case, mesh: RankMesh, manner: Manner, shake: float = 0.0) -> Trace:
+    """Return what the reference computes, from parameters that differ by ``shake`` of
+    themselves.
+    """
+    trace, engine = Trace(), Reference(case, mesh, DTYPES[case.dtype], manner)
+    if shake:
+        engine.shake(shake)
+    Trainer(case, engine, trace).run()
+    return trace
+
+
+class Judgement(NamedTuple):
+    """What the ladder says of all engines on this rank: findings, the rung of the case, and how
+    each engine was compared.
+    """
+
+    findings: list[Finding]
+    rung: str
+    compared: dict[str, Compared]
+
+
 class Ladder:
     """Judges what the engines of a case did on this rank; ``traces`` holds what each one recorded
     so far.
 
-    All ranks of the mesh ask the same questions in the same order: some of them train again.
+    All ranks of the mesh ask the same questions in the same order: some of them train again. The
+    reference trains in the ``manner`` that is documented for the engines.
     """
 
     def __init__(
-        self, case: Case, mesh: RankMesh, traces: Mapping[str, Trace], again: Again
+        self,
+        case: Case,
+        mesh: RankMesh,
+        traces: Mapping[str, Trace],
+        again: Again,
+        manner: Manner = PLAIN,
     ) -> None:
         self.case = case
         self.mesh = mesh
         self.traces = traces
         self.again = again
+        self.manner = manner
+        self.skipped: defaultdict[str, set[Key]] = defaultdict(set)
+        """By engine the tensors that differ and may have any value: no digits are left, or only a
+        finer run could judge them and the engine has none.
+        """
+        self.witnesses: Differing = {}
+        """What of all engines differs from the reference that each is held to."""
         self._trained: dict[Case, Trace] = {}
 
     def differences(self, engine: str) -> list[Difference]:
         """What differs from the reference, of all that the case wants to be compared."""
         return self._differences(engine, self.traces)
 
-    def judge(self, differing: Differing) -> tuple[list[Finding], str]:
+    def judge(self, differing: Differing) -> Judgement:
         """Bitwise comparison came first; only a difference makes it worth finding out what is
         due.
+
+        An engine that differs by more than rounding is held to what is documented for it.
         """
         if not self.anywhere(any(differing.values())):
-            return [], "bitwise"
+            return self._judge(differing)
+        ladders = {name: self._documented(name) or self for name in differing}
+        others = {name: ladder for name, ladder in ladders.items() if ladder is not self}
+        found = {name: ladders[name].differences(name) for name in others}
+        for ladder in (self, *others.values()):
+            ladder.witnesses = differing | found
+        plain = {name: here for name, here in differing.items() if name not in others}
+        judged = [ladder._judge({name: found[name]}) for name, ladder in others.items()]
+        judged += [self._judge(plain)] if plain or not judged else []
+        return Judgement(
+            [finding for each in judged for finding in each.findings],
+            min((each.rung for each in judged), key=STRICTNESS.__getitem__),
+            {name: how for each in judged for name, how in each.compared.items()},
+        )
+
+    def _documented(self, engine: str) -> Ladder | None:
+        """The ladder with the reference in the manner that is documented for an engine; None where
+        the engine differs by rounding only, or nothing is documented.
+        """
+        plain, trace = self.traces[Reference.name], self.traces[engine]
+        if not self.anywhere(any(map(is_beyond_rounding, differences(plain, trace)))):
+            return None
+        manner = manner_of(self.case, engine, trace, self.mesh)
+        if not self.anywhere(manner != PLAIN):
+            return None
+        reference = train_reference(self.case, self.mesh, manner)
+        traces = {**self.traces, Reference.name: reference}
+        return Ladder(self.case, self.mesh, traces, self.again, manner)
+
+    def _judge(self, differing: Differing) -> Judgement:
+        """What the reference of this ladder says of some engines."""
+        if not self.anywhere(any(differing.values())):
+            rungs = dict.fromkeys(differing, "bitwise")
+            return Judgement([], "bitwise", self._compared(rungs))
         overflow = self._first_overflows(differing)
         exact = self._exact_until() if self.case.values == "dyadic" else 0
         strict: Differing = {name: [] for name in differing}
@@ -92,7 +164,23 @@ class Ladder:
         if self.anywhere(any(loose.values())):
             findings += self._loose_findings(loose, overflow)
         rung = "exact" if exact >= len(self.case.schedule) else loose_rung(self.case)
-        return findings, rung
+        rungs = {
+            name: loose_rung(self.case) if loose[name] else "exact" if strict[name] else "bitwise"
+            for name in differing
+        }
+        return Judgement(findings, rung, self._compared(rungs))
+
+    def _compared(self, rungs: Mapping[str, str]) -> dict[str, Compared]:
+        """How each engine was compared, by the rung that its differences took."""
+        reference = self.traces[Reference.name].tensors
+        compared = {}
+        for name, rung in rungs.items():
+            recorded = sum(
+                key in reference and self._wants(key) for key in self.traces[name].tensors
+            )
+            skipped = len(self.skipped[name])
+            compared[name] = Compared(rung=rung, tensors=recorded - skipped, skipped=skipped)
+        return compared
 
     def _loose_findings(self, differing: Differing, overflow: Mapping[str, int]) -> list[Finding]:
         """What rounding does not explain: in the precision of the case, then in a finer one.
@@ -119,12 +207,13 @@ class Ladder:
             for name, found in before.items()
         }
         bound = Bound(self.case, reference, self._truth)
-        precise = self._finer_findings(differing)
+        ends = {name: min(step, end) for name, end in overflow.items()}
+        precise = self._finer_findings(differing, ends)
         seen = {(f.engine, f.op, f.oracle, f.name) for f in precise}
         found = self._findings_with_digits(self.case, early, bound, self.traces)
         return [*precise, *(f for f in found if (f.engine, f.op, f.oracle, f.name) not in seen)]
 
-    def _finer_findings(self, differing: Differing) -> list[Finding]:
+    def _finer_findings(self, differing: Differing, ends: Mapping[str, int]) -> list[Finding]:
         """What the engines that differ do otherwise than the reference in the next higher
         precision, too.
 
@@ -145,6 +234,9 @@ class Ladder:
                 trace = self.again(case, name, 0.0)
                 if trace is not None:
                     traces[name] = trace
+                else:
+                    late = [d for d in found if d.comparable and d.key.op >= ends[name]]
+                    self.skipped[name] |= _keys(late)
         still = {
             name: _no_less_wrong(self._differences(name, traces), differing[name])
             for name in traces
@@ -172,6 +264,9 @@ class Ladder:
             name: [d for d in found if not any(b.excess(d)[0] for b in bounds[name])]
             for name, found in differing.items()
         }
+        for name, kept in still.items():
+            wrong = [d for d in differing[name] if not bound.excess(d)[0]]
+            self.skipped[name] |= _keys(wrong) - _keys(kept)
         return self._findings(still, loose_rung(case), bound, traces)
 
     def _engine_shaken(self, case: Case, name: str) -> Iterator[Bound]:
@@ -189,24 +284,24 @@ class Ladder:
         """What the reference computes from parameters that differ ``by`` so many last bits of the
         coarsest dtype in which the case computes something.
         """
-        trace, engine = Trace(), Reference(case, self.mesh, DTYPES[case.dtype])
-        engine.shake(by * last_bit(case))
-        Trainer(case, engine, trace).run()
-        return trace
+        return train_reference(case, self.mesh, self.manner, by * last_bit(case))
 
     def _differences(self, engine: str, traces: Mapping[str, Trace]) -> list[Difference]:
         found = differences(traces[Reference.name], traces[engine])
-        if self.case.observe == "losses":
-            found = [d for d in found if d.key.rule.is_loss]
-        return [d for d in found if not is_allowed(engine, self.case, d)]
+        return [d for d in found if self._wants(d.key)]
+
+    def _wants(self, key: Key) -> bool:
+        """Whether the case wants it to be compared."""
+        return self.case.observe != "losses" or key.rule.is_loss
 
     def _findings(
         self, differing: Differing, rung: str, bound: Bound | None, traces: Mapping[str, Trace]
     ) -> list[Finding]:
         findings = []
+        others = {name: found for name, found in self.witnesses.items() if name in traces}
         for name, found in differing.items():
-            culprit = vote(self.case, name, traces, differing)
-            findings += tensor_findings(name, found, rung, bound, culprit, self.mesh.rank)
+            agreeing = agreement(name, traces, others | differing)
+            findings += tensor_findings(name, found, rung, bound, agreeing, self.mesh.rank)
         return findings
 
     def _first_overflows(self, differing: Differing, *, finer: bool = False) -> dict[str, int]:
@@ -256,8 +351,7 @@ class Ladder:
         if case == self.case:
             return self.traces[Reference.name]
         if case not in self._trained:
-            trace = self._trained[case] = Trace()
-            Trainer(case, Reference(case, self.mesh, DTYPES[case.dtype]), trace).run()
+            self._trained[case] = train_reference(case, self.mesh, self.manner)
         return self._trained[case]
 
 
@@ -277,6 +371,10 @@ changes of it may take what is nothing but rounding equally far
 
 NO_LESS = 2.0
 """A mistake of the case is wrong by at most so many times as much in a finer run."""
+
+
+def _keys(found: list[Difference]) -> set[Key]:
+    return {difference.key for difference in found}
 
 
 def _before(differing: Differing, ends: Mapping[str, int]) -> Differing:

@@ -12,7 +12,7 @@ import msgspec
 from fuzzshard.case.case import Case
 from fuzzshard.parts.engines import REFERENCE
 from fuzzshard.parts.oracles import ORACLES, losing
-from fuzzshard.verdict import Finding, Status, Verdict, first_findings
+from fuzzshard.verdict import Compared, Finding, Status, Verdict, first_findings
 from fuzzshard.world.blame import death_trouble, device_error, signal_name
 from fuzzshard.world.desync import describe_hang, latest
 from fuzzshard.world.messages import CheckReport, Failure, Position, RankReport
@@ -100,18 +100,23 @@ def _judged(case: Case, outcome: Outcome, seconds: float, limit: float) -> Verdi
         )
         return _accuse(Status.HANG, (finding,), stacks, seconds)
     active = {rank: r for rank, r in sorted(outcome.reports.items()) if not r.idle}
-    findings = [f for r in active.values() for f in r.findings]
+    findings = _agreeing([f for r in active.values() for f in r.findings])
     findings += _disagreements(case, active)
     findings.sort(key=_appearance)
     first = next(iter(active.values()))
     status, message = _status(
         findings, [f"{engine} {first.notes[engine]}" for engine in first.refused]
     )
+    compared: dict[str, Compared] = {}
+    for report in active.values():
+        for engine, here in report.compared.items():
+            compared[engine] = compared[engine].plus(here) if engine in compared else here
     return Verdict(
         status=status,
         findings=first_findings(findings, MOST_FINDINGS),
         notes=first.notes,
         rung=first.rung,
+        compared=compared,
         seconds=seconds,
         message=message,
     )
@@ -122,10 +127,26 @@ def _appearance(finding: Finding) -> tuple[int, int, str, int]:
     return finding.op, finding.rule.place, finding.name, finding.rank
 
 
+def _agreeing(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings, with all engines that agree on some rank: one rank may hold a shard that is
+    right under one of them.
+    """
+    names: dict[tuple[str, int, str, str], set[str]] = {}
+    for f in findings:
+        names.setdefault((f.engine, f.op, f.oracle, f.name), set()).update(f.agrees_with)
+    return [
+        msgspec.structs.replace(
+            f, agrees_with=tuple(sorted(names[f.engine, f.op, f.oracle, f.name]))
+        )
+        for f in findings
+    ]
+
+
 def _status(findings: list[Finding], refused: Sequence[str]) -> tuple[Status, str]:
     if findings:
         if findings[0].engine == REFERENCE.name:
-            return Status.INFRA, "the engines agree with each other against the reference"
+            what = findings[0]
+            return Status.INFRA, f"the reference: {what.observed}, expected {what.expected}"
         return Status.DIVERGENCE, ""
     return (Status.REJECTED, "; ".join(refused)) if refused else (Status.PASS, "")
 
@@ -195,7 +216,7 @@ def _lost(outcome: Outcome, stacks: dict[str, str], seconds: float) -> Verdict:
         if (
             silent
         ):  # what goes wrong first is the finding: the crash may follow from it, and would hide it
-            status, _ = _status(silent, ())
+            status = Status.DIVERGENCE
         found = [*silent, finding, *(f for f in found if f not in silent)]
         return _accuse(
             status, first_findings(found, MOST_FINDINGS), stacks | _tracebacks(outcome), seconds

@@ -12,7 +12,7 @@ import msgspec
 from fuzzshard.case.case import Case
 from fuzzshard.subject.report import Checked
 from fuzzshard.subject.subject import Subject, Training
-from fuzzshard.verdict import Finding
+from fuzzshard.verdict import Compared, Finding
 
 _LENGTH = struct.Struct("!I")
 
@@ -117,6 +117,7 @@ class RankReport(_Message, frozen=True, kw_only=True, tag="report"):
     notes: dict[str, str] = {}
     refused: tuple[str, ...] = ()
     rung: str = ""
+    compared: dict[str, Compared] = {}
     collectives: dict[str, str] = {}
     replicas: dict[str, str] = {}
     idle: bool = False

@@ -12,16 +12,16 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection
-from typing import IO
+from pathlib import Path
 
 import msgspec
 
 from fuzzshard.errors import InfraError
+from fuzzshard.temporary import TemporaryFolder, remove_abandoned
 from fuzzshard.world.activity import DEAD, STOPPED, Threads, activity, descendants, state_of
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.messages import Channel
@@ -126,8 +126,11 @@ class ForkServer(Node):
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        remove_abandoned()
+        self._logs = TemporaryFolder()
+        self._count = 0
         self._leaders: set[int] = set()
-        self._printed: dict[int, IO[bytes]] = {}
+        self._printed: dict[int, Path] = {}
         atexit.register(self.close)
 
     @property
@@ -142,12 +145,16 @@ class ForkServer(Node):
         ours, theirs = socket.socketpair()
         side, their_side = socket.socketpair()
         with self._lock, theirs, their_side:
-            # a file without a name: nothing is left of it, whoever is killed
-            log = tempfile.TemporaryFile()  # noqa: SIM115
-            fds = [theirs.fileno(), log.fileno(), their_side.fileno()]
-            pid = self._ask(Fork(rank, config), fds).value
+            self._count += 1
+            path = self._logs.path / f"{self._count}-rank{rank}.log"
+            log = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o600)
+            try:
+                fds = [theirs.fileno(), log, their_side.fileno()]
+                pid = self._ask(Fork(rank, config), fds).value
+            finally:
+                os.close(log)
             self._leaders.add(pid)
-            self._printed[pid] = log
+            self._printed[pid] = path
         return RankProcess(rank, pid, ours, side, self)
 
     def kill_group(self, pid: int) -> None:
@@ -161,8 +168,8 @@ class ForkServer(Node):
             ended = self._ask(Reap(pid), [])
             if ended.running:
                 return None
-            if (log := self._printed.pop(pid, None)) is not None:
-                log.close()
+            if (path := self._printed.pop(pid, None)) is not None:
+                path.unlink(missing_ok=True)
             return ended.value
 
     def ask_stacks(self, pid: int) -> None:
@@ -171,10 +178,8 @@ class ForkServer(Node):
 
     def printed(self, pid: int, start: int = 0) -> bytes:
         """As :meth:`Node.printed`."""
-        if (log := self._printed.get(pid)) is None:
-            return b""
-        size = os.fstat(log.fileno()).st_size
-        return os.pread(log.fileno(), max(0, size - start), start)
+        path = self._printed.get(pid)
+        return b"" if path is None or not path.exists() else path.read_bytes()[start:]
 
     def activity(self, pids: Collection[int]) -> dict[int, Threads]:
         """As :meth:`Node.activity`."""
@@ -194,6 +199,7 @@ class ForkServer(Node):
 
     def close(self) -> None:
         """Ends the zygote and with it every rank."""
+        self.stop_importing()
         with self._lock:
             if self._control is not None:
                 self._control.close()
@@ -201,6 +207,7 @@ class ForkServer(Node):
                 self._process.kill()
                 self._process.wait()
             self._process = self._control = None
+        self._logs.remove()
 
     def stop_importing(self) -> None:
         """Kills a server that still imports torch; whoever waits for it gets an InfraError.
@@ -266,6 +273,19 @@ def _kill_group(leader: int) -> None:
 
 _server: ForkServer | None = None
 _server_lock = threading.Lock()
+
+
+def import_torch_meanwhile() -> None:
+    """Starts the fork server in a thread of its own, for a command that will want ranks.
+
+    What goes wrong is told to whoever asks for the first rank.
+    """
+
+    def start() -> None:
+        with contextlib.suppress(InfraError):
+            fork_server().import_torch()
+
+    threading.Thread(target=start, name="fuzzshard-fork-server", daemon=True).start()
 
 
 def fork_server() -> ForkServer:

@@ -161,7 +161,7 @@ def _run(
 
 
 def _check(message: CheckSubject, device: torch.device, doing: _Doing) -> CheckReport | Failure:
-    from fuzzshard.subject.functions import SubjectError
+    from fuzzshard.subject.functions import SubjectError, is_ours
     from fuzzshard.subject.run import Check
 
     sys.path += [folder for folder in message.path if folder not in sys.path]
@@ -172,7 +172,9 @@ def _check(message: CheckSubject, device: torch.device, doing: _Doing) -> CheckR
     except SubjectError as error:
         return _failure("subject", error.what, error)
     except Exception as error:
-        return _failure("engine" if check else "judge", check.where if check else "", error)
+        lost = lost_peers(error)  # in a call of ours, too, where ranks run other collectives
+        phase: Literal["engine", "judge"] = "judge" if is_ours(error) and not lost else "engine"
+        return _failure(phase, check.where if check else "", error)
     finally:
         doing.check = None
 

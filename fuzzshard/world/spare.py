@@ -53,15 +53,12 @@ class Spares:
         """
         with self._lock:
             coming = self._coming.pop(config, None)
-            if not self._closed and self._failures[config] < MOST_FAILURES:
+        ranks = (coming and _living(coming)) or self._started(config)
+        with self._lock:  # only now: the first case waits for these ranks, and for no others
+            wanted = not self._closed and self._failures[config] < MOST_FAILURES
+            if wanted and config not in self._coming:
                 self._coming[config] = self._order(config)
-        if coming is not None:
-            with contextlib.suppress(FuzzshardError):
-                ranks = coming.result()
-                if ranks.alive():
-                    return ranks
-                end_ranks(ranks.processes)
-        return self._started(config)
+        return ranks
 
     @property
     def starting(self) -> list[int]:
@@ -109,6 +106,16 @@ class Spares:
             with self._lock:
                 del self._failures[config]
             future.set_result(ranks)
+
+
+def _living(coming: Future[Ranks]) -> Ranks | None:
+    """The ranks that come, or None where they do not start or have died since."""
+    with contextlib.suppress(FuzzshardError):
+        ranks = coming.result()
+        if ranks.alive():
+            return ranks
+        end_ranks(ranks.processes)
+    return None
 
 
 def _end_untaken(future: Future[Ranks]) -> None:

@@ -171,13 +171,15 @@ def test_a_case_that_is_cut_off_while_it_is_explained_is_judged_by_the_next_sess
         interrupt,
         sink=lambda event: cut_off.set() if isinstance(event, Finishing) else None,
     )
-    (folder,) = (corpus / "findings").iterdir()
+    (folder,) = (corpus / "unjudged").iterdir()
     assert [file.name for file in folder.iterdir()] == ["unshrunk.json"]
     assert (first.code, first.finished.suspects) == (130, (str(folder),))
     assert f"failed, and was not explained before the end: {folder}" in lines(first)
     second = mends.campaign(corpus, lambda case: SHOWN, lambda case, on: SHOWN, max_cases=1)
-    assert [Path(saved.path) for saved in second.of(FindingSaved)] == [folder]
+    saved = corpus / "findings" / folder.name
+    assert [Path(event.path) for event in second.of(FindingSaved)] == [saved]
     assert second.of(FindingFound)[0].index == -1
+    assert not folder.exists()
 
 
 def test_a_cause_that_a_signature_had_before_is_tried_first(mends: Mends, corpus: Path) -> None:

@@ -343,11 +343,11 @@ def test_what_could_not_be_told_once_is_told_later(tmp_path, exchange, monkeypat
 
     write, failed = module.write_atomic, []
 
-    def fails_once(path: Path, data: bytes) -> None:
+    def fails_once(path: Path, data: bytes, **where: Path) -> None:
         if path.name == CASE_FILE and b'"unshrunk":true' not in data and not failed:
             failed.append(path)
             raise InfraError(f"cannot write {path}: no space", "free some space")
-        write(path, data)
+        write(path, data, **where)
 
     monkeypatch.setattr(module, "write_atomic", fails_once)
 
@@ -521,3 +521,91 @@ def test_the_status_of_an_exchange_adds_up(tmp_path, exchange):
 
 def PASS_ALL(case: Case) -> Verdict:
     return PASS
+
+
+def spoilt(exchange: Path, good: Path, private: Path) -> list[str]:
+    """Puts all that a hostile node can think of into an ``exchange``; the names of what is bad.
+
+    ``good`` is the case of a finding, which each bad entry has another signature for.
+    """
+    node = other_node(exchange)
+    findings = node / "findings"
+    for index, name in enumerate(names := ["linked-script", "piped-script", "linked-unshrunk"]):
+        shutil.copytree(good.parent, findings / name)
+        entry = msgspec.structs.replace(read_entry(good), signature=f"crash/ddp/Error{index}")
+        (findings / name / CASE_FILE).write_bytes(encode_entry(entry))
+    (findings / "linked-script" / SCRIPT_FILE).unlink()
+    (findings / "linked-script" / SCRIPT_FILE).symlink_to(private)
+    (findings / "piped-script" / SCRIPT_FILE).unlink()
+    os.mkfifo(findings / "piped-script" / SCRIPT_FILE)
+    (findings / "linked-unshrunk" / "unshrunk.json").unlink(missing_ok=True)
+    (findings / "linked-unshrunk" / "unshrunk.json").symlink_to(private)
+    for name in ("linked-case", "piped-case", "huge-case"):
+        (findings / name).mkdir()
+    (findings / "linked-case" / CASE_FILE).symlink_to(good)
+    os.mkfifo(findings / "piped-case" / CASE_FILE)
+    with (findings / "huge-case" / CASE_FILE).open("wb") as file:
+        file.truncate(2**40)
+    (findings / "linked-folder").symlink_to(good.parent)
+    (exchange / "piped-node").mkdir()
+    os.mkfifo(exchange / "piped-node" / "node.json")
+    (exchange / "linked-node").symlink_to(good.parents[2])
+    return [*names, "linked-case", "piped-case", "huge-case", "linked-folder", "piped-node"]
+
+
+def test_a_hostile_node_costs_itself_and_nothing_else(tmp_path, exchange):
+    private = tmp_path / "private"
+    private.write_text("print('private')")
+    campaign(tmp_path / "a", fails_at(2), max_cases=5, exchange=exchange)
+    (good,) = told(exchange)
+    bad = spoilt(exchange, good, private)
+    ran = campaign(tmp_path / "b", fails_at(2), max_cases=5, exchange=exchange)
+    assert len(ran.of(FindingHit)) == 1
+    assert [path.parent.name for path in (tmp_path / "b" / "findings").glob(f"*/{CASE_FILE}")] == [
+        good.parent.name
+    ]
+    problems = [event.problem for event in ran.of(Exchanged) if event.problem]
+    for name in [*bad, "linked-node"]:
+        assert [name in problem for problem in problems].count(True) >= 1, name
+    copies = [*(tmp_path / "b").rglob("*"), *exchange.glob(f"{node_name(tmp_path / 'b')}/**/*")]
+    assert not any(b"private" in file.read_bytes() for file in copies if file.is_file())
+
+    seen, findings = read_exchange(exchange)
+    assert len(findings) == 1
+    assert "linked-node" not in [each.name for each in seen.campaigns]
+
+
+@pytest.mark.parametrize("place", ["", "findings"])
+def test_a_link_in_the_place_of_our_folder_is_not_written_through(tmp_path, exchange, place):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    link = exchange / node_name(tmp_path / "a") / place
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(elsewhere)
+    ran = campaign(tmp_path / "a", fails_at(2), max_cases=5, exchange=exchange)
+    assert ran.code == 1
+    assert list(elsewhere.iterdir()) == []
+    assert any(f"{link} is a symbolic link" in event.problem for event in ran.of(Exchanged))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
+def test_our_folder_that_belongs_to_another_user_is_not_written_to(tmp_path, exchange):
+    ours = exchange / node_name(tmp_path / "a")
+    ours.mkdir()
+    os.chown(ours, 12345, -1)
+    ran = campaign(tmp_path / "a", fails_at(2), max_cases=5, exchange=exchange)
+    assert ran.code == 1
+    assert list(ours.iterdir()) == []
+    assert any("belongs to another user" in event.problem for event in ran.of(Exchanged))
+
+
+def test_a_link_in_our_own_corpus_is_not_told(tmp_path, exchange):
+    private = tmp_path / "private"
+    private.write_text("private")
+    campaign(tmp_path / "a", fails_at(2), max_cases=5)
+    (file,) = (tmp_path / "a" / "findings").glob(f"*/{CASE_FILE}")
+    (file.parent / "notes.txt").symlink_to(private)
+    campaign(tmp_path / "a", slowly, max_cases=5, exchange=exchange)
+    (copy,) = told(exchange)
+    assert SCRIPT_FILE in [each.name for each in copy.parent.iterdir()]
+    assert not (copy.parent / "notes.txt").exists()

@@ -4,6 +4,7 @@ command.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import multiprocessing
 import os
@@ -30,18 +31,19 @@ from msgspec.structs import replace
 
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Found
-from fuzzshard.campaign.restore import unfinished
-from fuzzshard.campaign.resume import session_seed
+from fuzzshard.campaign.restore import in_work, unfinished
+from fuzzshard.campaign.resume import Plan, session_seed
 from fuzzshard.case.case import Case
 from fuzzshard.case.order import size_order
 from fuzzshard.case.steering import Steering
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry
-from fuzzshard.corpus.store import entry_files
+from fuzzshard.corpus.store import entry_files, save_shrunk
 from fuzzshard.errors import UsageError
 from fuzzshard.events import (
     CampaignStarted,
     CaseJudged,
+    CorpusLoaded,
     Event,
     FindingConfirmed,
     FindingFlaky,
@@ -54,11 +56,10 @@ from fuzzshard.guidance import guided
 from fuzzshard.guidance.novelty import guiding
 from fuzzshard.journal.history import History
 from fuzzshard.journal.schema import JOURNAL_FILE
-from fuzzshard.report.lines import event_lines
+from fuzzshard.report.lines import corpus_text, event_lines
 from fuzzshard.report.progress import Progress
 from fuzzshard.shrink import Progress as ShrinkStep
 from fuzzshard.verdict import Status, Verdict
-from fuzzshard.world.config import WorldConfig
 
 MAX_CASES = 12
 
@@ -215,9 +216,50 @@ def test_findings_that_no_journal_tells_are_gone_on_with_in_an_order_of_their_ow
         keeper.save_found(Found(number, make_case(number), divergence()), world.info)
         for number in range(6)
     ]
+    plan = Plan(seed=0, stream_seed=0, stream={})
     with history(tmp_path) as journal:
-        left = unfinished(journal, 1, tmp_path, WorldConfig(size=2))
+        plan = dataclasses.replace(plan, earlier=tuple(journal.sessions()), alike=(1,))
+        left = unfinished(journal, plan, tmp_path, in_work(tmp_path))
     assert [found.path for found in left] == sorted(saved)
+
+
+def a_finding_in_work(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The folder of a finding that a campaign was shrinking when somebody stopped it."""
+    cut_off_while_shrinking(corpus, monkeypatch, lambda: os.kill(os.getpid(), signal.SIGINT))
+    (file,) = entry_files([corpus / "findings"])
+    assert in_work(corpus) == (file.parent.name,)
+    return file.parent.name
+
+
+def test_a_new_journal_leaves_what_another_campaign_has_in_work(tmp_path, monkeypatch):
+    name = a_finding_in_work(tmp_path, monkeypatch)
+    (tmp_path / JOURNAL_FILE).unlink()
+    before = only_entry(tmp_path)
+    killed(tmp_path, nth(CaseJudged, 2), verdict_of=lambda case: PASS)
+    ran = run(tmp_path, lambda case: PASS)
+    assert ran.of(CampaignStarted)[0].continues is not None
+    assert (ran.code, ran.finished.findings, ran.finished.unresolved) == (0, (), ())
+    assert only_entry(tmp_path) == before
+    (loaded,) = ran.of(CorpusLoaded)
+    assert loaded.in_work == (name,)
+    assert "1 that another campaign did not get done" in corpus_text(loaded)
+
+
+def test_half_of_an_entry_of_another_campaign_is_left_alone(tmp_path, monkeypatch):
+    killed_while_saving(tmp_path, monkeypatch)
+    (tmp_path / JOURNAL_FILE).unlink()
+    ran = run(tmp_path, lambda case: PASS)
+    assert (ran.code, ran.finished.cases, len(in_work(tmp_path))) == (0, MAX_CASES, 1)
+
+
+def test_a_finding_in_work_that_has_a_cause_by_now_is_left_alone(tmp_path, monkeypatch):
+    name = a_finding_in_work(tmp_path, monkeypatch)
+    entry = only_entry(tmp_path)
+    save_shrunk(tmp_path / "findings" / name, replace(entry, cause="a_known_bug"), "")
+    ran = run(tmp_path, lambda case: PASS)
+    assert ran.of(CampaignStarted)[0].continues is not None
+    assert not ran.of(FindingConfirmed)
+    assert only_entry(tmp_path).unshrunk
 
 
 def test_a_campaign_killed_again_and_again_adds_up(tmp_path):
@@ -382,6 +424,8 @@ def test_a_finding_for_whose_shrinking_time_was_up_is_the_first_of_the_next_camp
     kinds = [type(event) for event in second.events]
     assert kinds.index(FindingSaved) < kinds.index(CaseJudged)
     assert not only_entry(tmp_path).unshrunk
+    (known,) = second.finished.findings
+    assert (second.code, known.new) == (0, False), "the first campaign has told of it"
 
 
 def test_a_campaign_that_shrinks_nothing_leaves_what_was_cut_off(tmp_path, monkeypatch):

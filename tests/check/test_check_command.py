@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
+from types import SimpleNamespace
 
 import pytest
 from command_line import fuzzshard
-from user_models import mistake, model
+from user_models import mistake, model, words_of
 
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING
-from fuzzshard.subject.subject import Subject
 
 
-def arguments(subject: Subject) -> list[str]:
-    """A subject as the command line has it."""
-    options = dict(subject.functions)
-    words = [options.pop("build")]
-    for field, name in options.items():
-        words += [f"--{field.replace('_', '-')}", name]
-    return words
-
-
-def test_equal_trainings_are_objects_of_json(capsys: pytest.CaptureFixture[str]):
-    assert fuzzshard("check", *arguments(model("mlp")), "--json") == EXIT_CLEAN
+def test_equal_trainings_are_objects_of_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    long_ago = SimpleNamespace(monotonic=lambda: time.monotonic() - 1000)
+    monkeypatch.setattr(sys.modules["fuzzshard.commands.check"], "time", long_ago)
+    assert fuzzshard("check", *words_of(model("mlp")), "--json") == EXIT_CLEAN
     reports = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [report["training"]["engine"] for report in reports] == ["fully_shard", "ddp"]
+    first, second = (report["seconds"] for report in reports)
+    assert first > 1000 > second  # since the command began
     assert all(report["outcome"] == "equal" for report in reports)
     assert {row["reached"] for report in reports for row in report["rows"]} == {"bitwise"}
 
 
 def test_a_difference_is_printed(capsys: pytest.CaptureFixture[str]):
-    words = arguments(mistake("root_not_wrapped"))
+    words = words_of(mistake("root_not_wrapped"))
     assert fuzzshard("check", *words, "--fuzz", "all") == EXIT_FINDING
     printed, said = capsys.readouterr()
     assert "nothing is fuzzed" in said

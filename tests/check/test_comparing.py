@@ -10,6 +10,8 @@ from fuzzshard.subject.likeness import (
     Seen,
     closeness,
     looks_like,
+    looks_partly_reduced,
+    looks_repeated,
     looks_scaled,
     looks_weighted,
 )
@@ -196,6 +198,31 @@ def test_one_factor_for_each_shard_of_all_gradients_looks_like_local_norms() -> 
     assert "shards 0 to 1 are 0.30 and 0.70 times the expected" in text
     assert not looks_scaled([one], [2])
     assert not looks_scaled([one, Pair(rows(0.9, 2.4), rows(3, 3))], [2])
+
+
+def test_shards_that_are_equal_are_named_where_they_should_not_be() -> None:
+    twice, apart = torch.stack([ONE, OTHER, ONE, OTHER]), torch.arange(12.0).reshape(4, 3)
+    assert "2 shards are equal" in looks_repeated(GRADIENT, Seen(twice, apart), [2, 4])
+    assert "2 shards are equal" in looks_repeated(GRADIENT, Seen(twice[:3], apart[:3]), [2])
+    assert not looks_repeated(GRADIENT, Seen(twice, twice), [2])
+    for nothing in (torch.ones(4), torch.empty(0, 3), torch.tensor(1.0)):
+        assert not looks_repeated(GRADIENT, Seen(nothing, apart), [2])
+
+
+def test_a_mean_over_some_axes_of_the_mesh_is_named() -> None:
+    own = [rank * ONE + rank**2 * OTHER for rank in range(4)]
+    whole = sum(own, torch.zeros(3)) / 4
+    axes = {"dp_replicate": 2, "dp_shard": 2}
+    for name, other, groups in (
+        ("dp_shard", "dp_replicate", [(0, 1), (0, 1), (2, 3), (2, 3)]),
+        ("dp_replicate", "dp_shard", [(0, 2), (1, 3), (0, 2), (1, 3)]),
+    ):
+        means = [(own[one] + own[two]) / 2 for one, two in groups]
+        seen = [Seen(mean, whole, own=mine) for mean, mine in zip(means, own, strict=True)]
+        assert (
+            looks_partly_reduced(seen, axes) == f"the mean over {name}: not reduced over {other}"
+        )
+    assert not looks_partly_reduced([Seen(whole, whole, own=mine) for mine in own], axes)
 
 
 def test_other_weights_of_the_ranks_own_gradients_are_named() -> None:

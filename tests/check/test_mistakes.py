@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from user_models import Checked, mistake, model
 
 OWN = "equal to this rank's own gradient: never reduced"
+STALE = "the optimizer has none of the model's parameters"
 SUM = "every element is 2.00 times the expected: perhaps a sum over 2 ranks"
 HALF = "every element is 0.50 times the expected: perhaps divided by 2 ranks"
 FIRST = "embedding.weight"
@@ -19,7 +20,8 @@ TWO = ("embedding.weight and head.weight are parameters of their own", "are one 
 class Found:
     """What a report says first: of which tensor, when, and what it looks like.
 
-    ``values`` are in what was observed and what was expected. ``build`` replaces the model.
+    ``values`` are in what was observed and what was expected. ``build`` replaces the model,
+    ``loss_weight`` the weight of a batch.
     """
 
     kind: str
@@ -29,10 +31,15 @@ class Found:
     values: tuple[str, str] = ("", "")
     build: str = "build"
     mesh: str = "dp_shard=2"
+    loss_weight: str = "loss_weight"
+    microbatches: int = 1
 
 
 FOUND = {
     "behind_a_key_bias": Found("gradients", "head.weight", OWN),
+    "buffer_lost_by_meta": Found(
+        "buffers", "scales", "did to_empty leave it without values?", step=-1
+    ),
     "buffer_of_the_rank": Found("buffers", "projection", "differs between ranks", step=-1),
     "clipped_by_local_norms": Found("gradients", FIRST, "by the norm of its own shards?"),
     "divided_at_the_root": Found("gradients", FIRST, HALF),
@@ -40,25 +47,47 @@ FOUND = {
         "gradients", FIRST, "right if --train-step divides by a constant"
     ),
     "divided_by_one": Found("gradients", FIRST, SUM),
+    "drawn_after_sharding": Found(
+        "parameters", FIRST, "its 2 shards are equal: does each rank draw the same", step=-1
+    ),
     "evaluation_mode": Found("outputs", "1"),
-    "frozen_by_name": Found("gradients", "head.weight", "no gradient"),
+    "frozen_by_name": Found("gradients", "head.weight", "frozen here, and not in the plain model"),
     "gradients_broadcast": Found("gradients", FIRST, "rank 0's value on all ranks"),
     "mean_of_means": Found("gradients", FIRST, "a mean of the ranks' means"),
+    "mean_of_each_batch": Found(
+        "gradients",
+        FIRST,
+        "with the weights 0.50 and 0.50 in place of 0.27 and 0.73",
+        loss_weight="weigh",
+    ),
+    "microbatch_left_out_by_ddp": Found(
+        "gradients", FIRST, "unequal numbers of batches: rank 0 on 2, rank 1 on 1", microbatches=2
+    ),
+    "no_module_called": Found("gradients", "0.weight", OWN),
     "no_sync_left_on": Found("gradients", FIRST, OWN),
     "nothing_loaded": Found("parameters", FIRST, step=-1),
-    "optimizer_too_early": Found("parameters", FIRST, "never updated"),
+    "optimizer_of_its_own": Found("parameters", "", STALE, values=("0 updates", "1 updates")),
+    "optimizer_too_early": Found("parameters", FIRST, f"never updated: {STALE}"),
     "parameter_replaced": Found("gradients", "head.weight", OWN),
     "parameters_ignored": Found("gradients", "norm.weight", OWN),
     "ranks_initialised_apart": Found("parameters", FIRST, step=-1),
     "reduced_twice": Found("gradients", FIRST, SUM),
     "replicas_forgotten": Found(
-        "gradients", FIRST, "differs between ranks", mesh="dp_replicate=2,dp_shard=2"
+        "gradients",
+        FIRST,
+        "the mean over dp_shard: not reduced over dp_replicate",
+        mesh="dp_replicate=2,dp_shard=2",
     ),
     "replicas_not_broadcast": Found("parameters", "head.weight", "differs between", step=-1),
     "root_not_wrapped": Found("gradients", FIRST, OWN),
-    "shards_mixed": Found("gradients", FIRST),
+    "shards_mixed": Found("gradients", FIRST, "are the ranks' shards reduced with one another?"),
     "stale_gradients": Found("gradients", FIRST, "stale by one step", step=1),
-    "sync_left_off": Found("gradients", FIRST, "no gradient", values=("nothing", "float32[8, 4]")),
+    "sync_left_off": Found(
+        "gradients",
+        FIRST,
+        "synchronisation is never turned on",
+        values=("nothing", "float32[8, 4]"),
+    ),
     "tie_lost_by_meta": Found("parameters", FIRST, "tie", -1, TWO, "build_tied"),
     "tie_lost_by_replacing": Found("parameters", FIRST, "tie", -1, TWO, "build_tied"),
     "updates_scaled_by_shard": Found("parameters", FIRST),
@@ -66,10 +95,11 @@ FOUND = {
 }
 
 RAISED = {
-    "factor_that_gloo_refuses": ("Cannot use ReduceOp.PREMUL_SUM with Gloo", "do all ranks run"),
+    "factor_that_gloo_refuses": ("RuntimeError: Cannot use ReduceOp.PREMUL_SUM with Gloo",),
     "method_bypassed": ("got mixed torch.Tensor and DTensor", "encode (method_bypassed.py"),
     "mixed_dtypes": ("FSDP expects uniform original parameter dtype",),
     "sharded_parameter_replaced": ("no attribute '_local_tensor'",),
+    "uneven_shards_mixed": ("a collective failed", "no uneven shards?", "rank 1"),
     "tie_lost_by_sharding": ("Parameter 'head.weight' is shared with", "same FSDP group"),
 }
 
@@ -78,7 +108,8 @@ RAISED = {
 def test_the_first_difference_says_what_the_mistake_did(name: str, checked: Checked):
     expected = FOUND[name]
     steps = max(1, expected.step + 1)
-    report = checked(mistake(name, build=expected.build), expected.mesh, steps=steps)
+    subject = mistake(name, build=expected.build, loss_weight=expected.loss_weight)
+    report = checked(subject, expected.mesh, steps=steps, microbatches=expected.microbatches)
     assert report.exit_code == 1
     difference = report.trainings[0].difference
     assert difference is not None
@@ -88,6 +119,46 @@ def test_the_first_difference_says_what_the_mistake_did(name: str, checked: Chec
     observed, due = expected.values
     assert observed in difference.observed
     assert due in difference.expected
+
+
+UNSEEN = {
+    "mean_of_each_batch": "what each weighs within train_step is not checked",
+    "ranks_seeded_alike": "all ranks are seeded with 1234",
+}
+
+
+@pytest.mark.parametrize("name", UNSEEN)
+def test_what_shows_nowhere_is_said_not_to_be_checked(name: str, checked: Checked):
+    (training,) = checked(mistake(name)).trainings
+    assert training.outcome == "equal"
+    assert UNSEEN[name] in " ".join(training.limits)
+
+
+def test_a_seed_of_all_ranks_is_seen_within_a_step_and_none_where_nobody_sets_one(
+    checked: Checked,
+):
+    for step, said in (("seeding", UNSEEN["ranks_seeded_alike"]), ("", "draws random numbers")):
+        subject = mistake("ranks_seeded_alike", parallelize="wrap", train_step=step)
+        (training,) = checked(subject).trainings
+        (limit,) = training.limits
+        assert said in limit
+
+
+def test_of_values_that_are_replaced_it_is_said_that_shards_are_equal(checked: Checked):
+    (training,) = checked(mistake("drawn_after_sharding", build="build_on_meta")).trainings
+    assert training.outcome == "equal"
+    (limit,) = training.limits
+    assert "replaced and not compared; the shards of embedding.weight are equal" in limit
+
+
+@pytest.mark.slow  # ranks are waited for
+def test_a_rank_that_leaves_out_a_microbatch_is_told_from_those_that_do_not(checked: Checked):
+    (training,) = checked(mistake("microbatch_left_out"), microbatches=2).trainings
+    assert training.outcome == "hang"
+    _, first, second = training.message.splitlines()
+    assert first.startswith("rank 0 waits in ")
+    assert first.endswith(", at step 0, train_step, 2 forwards begun")
+    assert second.endswith(", at step 0, train_step, 1 forward begun")
 
 
 @pytest.mark.parametrize("name", RAISED)

@@ -64,3 +64,12 @@ def _subject(functions: dict[str, str], others: dict[str, str]) -> Subject:
     named |= {field: functions[field] for field in FIELDS if field in functions}
     named |= {field: functions.get(name, "") for field, name in others.items()}
     return Subject(**named)
+
+
+def words_of(subject: Subject) -> list[str]:
+    """A subject as the command line has it."""
+    options = dict(subject.functions)
+    words = [options.pop("build")]
+    for field, name in options.items():
+        words += [f"--{field.replace('_', '-')}", name]
+    return words

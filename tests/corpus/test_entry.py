@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -139,8 +140,7 @@ def test_a_format_that_never_was_does_not_ask_for_an_upgrade(version: int) -> No
 
 
 def test_an_older_format_is_read_by_its_own_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read_old(data: bytes) -> CorpusEntry:
-        fields = json.loads(data)
+    def read_old(fields: dict[str, Any]) -> CorpusEntry:
         return CorpusEntry(case=msgspec.convert(fields["experiment"], type(CASE)), signature="old")
 
     monkeypatch.setitem(entry_codec.READERS, -7, read_old)

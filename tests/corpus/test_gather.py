@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,12 +11,14 @@ from verdicts import crash
 
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
+from fuzzshard.commands import corpus_sets
 from fuzzshard.corpus import gather
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.distinct import distinct
 from fuzzshard.corpus.entry import Confirmation, CorpusEntry, make_entry, slug
 from fuzzshard.corpus.lifecycle import Lifecycle
+from fuzzshard.errors import EXIT_USAGE
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.verdict import Finding, Status, Verdict
 
@@ -226,3 +229,65 @@ def test_an_interrupted_merge_loses_nothing(tmp_path: Path) -> None:
     )
     assert next(steps)[0] == "added"
     assert len(in_corpus(tmp_path / "corpus")) == 2
+
+
+def hostile(node: Path, private: Path) -> list[str]:
+    """Fills ``node`` with entries that lead elsewhere, wait, or fill memory; their names."""
+    save(node, "linked-script", entry(MEDIUM, "a")).joinpath("repro.py").unlink()
+    (node / "findings" / "linked-script" / "repro.py").symlink_to(private)
+    save(node, "piped-script", entry(MEDIUM, "b")).joinpath("repro.py").unlink()
+    os.mkfifo(node / "findings" / "piped-script" / "repro.py")
+    save(node, "no-text", entry(MEDIUM, "c")).joinpath("repro.py").write_bytes(b"\xff")
+    with (save(node, "huge", entry(MEDIUM, "d")) / "unshrunk.json").open("wb") as file:
+        file.truncate(2**40)
+    os.mkfifo(node / "pipe.json")
+    (node / "loop.json").symlink_to("loop.json")
+    (node / "link.json").symlink_to(save_bare(private.with_name("case.json"), SMALL))
+    return ["linked-script", "piped-script", "no-text", "huge", "pipe", "loop", "link.json"]
+
+
+@pytest.mark.parametrize("command", ["merge", "add"])
+def test_what_a_hostile_node_has_is_named_and_left_out(
+    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    private = tmp_path / "private"
+    private.write_text("print('private')")
+    bad = hostile(tmp_path / "node", private)
+    save(tmp_path / "node", "good", entry(SMALL))
+    corpus = tmp_path / "corpus"
+    code = (
+        corpus_sets.merge(tmp_path / "node", into=corpus)
+        if command == "merge"
+        else corpus_sets.add(tmp_path / "node", corpus=corpus)
+    )
+    said = capsys.readouterr().out.splitlines()
+
+    assert code == EXIT_USAGE
+    assert [file.name for file in corpus.rglob("*.json")] == ["case.json"]
+    assert [any(name in line for line in said if "INVALID" in line) for name in bad] == [
+        True for _ in bad
+    ]
+    assert sum("INVALID" in line for line in said) == len(bad)
+
+
+def test_a_larger_case_is_merged_where_the_smaller_one_leads_elsewhere(tmp_path: Path) -> None:
+    private = tmp_path / "private"
+    private.write_text("")
+    script = save(tmp_path / "bad", "x", entry(MEDIUM)) / "repro.py"
+    script.unlink()
+    script.symlink_to(private)
+    save(tmp_path / "good", "y", entry(LARGE))
+    incoming, broken = gather.load([tmp_path / "bad", tmp_path / "good"], follow=False)
+
+    assert [item.entry.case for item in incoming] == [LARGE]
+    assert len(broken) == 1
+
+
+def test_a_source_that_is_a_link_itself_is_followed(tmp_path: Path) -> None:
+    save(tmp_path / "node", "x", entry(SMALL))
+    (tmp_path / "link").symlink_to(tmp_path / "node")
+    (tmp_path / "case.json").symlink_to(tmp_path / "node" / "findings" / "x" / "case.json")
+
+    for given in ("link", "case.json"):
+        incoming, broken = gather.load([tmp_path / given], follow=False)
+        assert (len(incoming), broken) == (1, [])

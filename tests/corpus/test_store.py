@@ -7,11 +7,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fuzzshard.campaign.keep import is_in_work
 from fuzzshard.case import codec
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry, make_entry
+from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.store import (
+    CASE_FILE,
     entry_files,
     only_case,
     replay_command,
@@ -30,6 +33,16 @@ VERDICT = Verdict(status=Status.DIVERGENCE, findings=(FINDING,))
 INFO = {"torch": "2.13.0", "backend": "gloo"}
 ENTRY = make_entry(CASE, VERDICT, INFO)
 SHRUNK = make_entry(SMALLER, VERDICT, INFO)
+
+
+CORPUS = Path(__file__).parents[2] / "corpus"
+
+
+def test_no_committed_finding_that_torch_still_has_is_in_work() -> None:
+    entries = {file.parent.name: read_entry(file) for file in CORPUS.rglob(CASE_FILE)}
+    assert len(entries) > 200
+    left = [name for name, entry in entries.items() if is_in_work(entry)]
+    assert [name for name in left if entries[name].lifecycle is not Lifecycle.FIXED] == []
 
 
 def test_a_saved_finding_has_its_case_its_script_and_the_case_as_found(tmp_path: Path) -> None:
@@ -159,10 +172,10 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
 def test_an_entry_whose_writing_was_cut_short_is_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(_self: Path, _target: Path) -> None:
+    def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Path, "replace", killed)
+    monkeypatch.setattr("fuzzshard.corpus.atomic.os.replace", killed)
     with pytest.raises(KeyboardInterrupt):
         save_unshrunk(tmp_path, ENTRY, "")
     assert entry_files([tmp_path]) == []

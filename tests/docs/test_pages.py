@@ -89,4 +89,4 @@ def test_the_case_by_hand_is_the_same_in_json_and_in_python() -> None:
 
 def test_the_readme_counts_the_known_bugs() -> None:
     readme = (DOCS.parent / "README.md").read_text()
-    assert f"It knows {len(own_mends())} bugs" in readme
+    assert f"a fix for each of {len(own_mends())} known bugs" in readme

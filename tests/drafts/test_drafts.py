@@ -29,10 +29,12 @@ from fuzzshard.drafts.changes import as_code
 from fuzzshard.drafts.draft import MOST_CHARACTERS, draft
 from fuzzshard.drafts.evidence import Evidence, ScriptRuns, collect_env, readable, run_example
 from fuzzshard.drafts.variants import duplicates, variants
+from fuzzshard.drafts.words import title
 from fuzzshard.mending.mend import own_mends
 from fuzzshard.mending.source import as_diff
 from fuzzshard.parts.leaves.linear import Linear
-from fuzzshard.parts.oracle import MISSING
+from fuzzshard.parts.oracle import MISSING, Oracle, TensorOracle
+from fuzzshard.parts.oracles import ORACLES
 from fuzzshard.verdict import Finding, Status, Verdict
 
 FINDING = Finding(
@@ -174,7 +176,7 @@ def test_a_draft_of_a_known_cause_carries_its_mend_as_a_diff_against_torch() -> 
     mend = next(m for m in own_mends().values() if m.edits_here() and m.torch.include())
     entry = msgspec.structs.replace(ENTRY, cause=mend.slug)
     said = text(entry, dataclasses.replace(EVIDENCE, cured=True))
-    assert mend.title[:40] in said.splitlines()[0]
+    assert mend.title.partition(": ")[2][:40] in said.splitlines()[0]
     assert mend.diagnosis.partition("\n")[0].replace("``", "`") in said
     assert "**A fix**, with which the same program passes. It shows the cause" in said
     assert as_diff(mend).rstrip() in said
@@ -303,7 +305,10 @@ def test_the_command_writes_the_draft_beside_the_entry_or_where_asked(
     folder = saved(tmp_path / "corpus", 1)
     assert fuzzshard("report", folder, "--no-run") == 0
     assert "read it before you send it" in capsys.readouterr().out
-    assert (folder / "report.md").read_text().startswith("# [FSDP2]")
+    said = (folder / "report.md").read_text()
+    assert said.startswith("# [FSDP2]")
+    assert "Nothing was run for this draft; its versions are" in said
+    assert "comes from a run" not in said
     assert fuzzshard("report", folder, "--no-run", "-o", tmp_path / "draft.md") == 0
     assert (tmp_path / "draft.md").read_text() == (folder / "report.md").read_text()
 
@@ -413,6 +418,15 @@ def test_what_the_newest_torch_has_lost_is_said_first() -> None:
     fixed = msgspec.structs.replace(ENTRY, lifecycle=Lifecycle.FIXED)
     impact = text(fixed).partition("**Impact**")[2].splitlines()[0]
     assert impact.endswith("**Torch 2.15.0, the newest that was tried, does not show it.**")
+
+
+def test_a_title_names_a_component_once() -> None:
+    for name in own_mends():
+        crash = Verdict(status=Status.CRASH, findings=(FINDING,))
+        entry = make_entry(clean_case(2), crash, INFO)
+        words = title(msgspec.structs.replace(entry, cause=name), ())
+        tag, _, rest = words.removeprefix("[").partition("] ")
+        assert not rest.startswith(f"{tag}:"), words
 
 
 def test_a_title_ends_with_a_whole_word() -> None:
@@ -534,3 +548,23 @@ def test_what_is_said_of_a_tensor_names_its_place_once() -> None:
     finding = msgspec.structs.replace(FINDING, oracle="registered_parameter")
     entry = make_entry(clean_case(2), Verdict(status=Status.DIVERGENCE, findings=(finding,)), INFO)
     assert "`fully_shard`, linear0.weight after the forward differs from plain" in text(entry)
+
+
+@pytest.mark.parametrize("oracle", [o for o in ORACLES if not isinstance(o, TensorOracle)])
+def test_an_oracle_that_compares_no_tensors_says_what_it_rests_on(oracle: Oracle) -> None:
+    assert oracle.basis
+
+
+def test_a_leak_is_not_told_as_a_difference_from_the_reference() -> None:
+    finding = msgspec.structs.replace(
+        FINDING, oracle="leak", detail="survivor", expected="freed with the last reference to it"
+    )
+    entry = make_entry(clean_case(2), Verdict(status=Status.DIVERGENCE, findings=(finding,)), INFO)
+    said = text(entry)
+    assert "does not depend on rounding; expected: freed with the last reference to it" in said
+    assert "averaged by an explicit all-reduce" not in said
+
+
+def test_a_title_names_a_part_of_torch_once() -> None:
+    entry = msgspec.structs.replace(ENTRY, cause="awaited_input_loses_gradient")
+    assert text(entry).startswith("# [torch.compile] the gradient of an input is lost")

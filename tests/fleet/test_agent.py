@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -138,7 +141,7 @@ def test_nobody_else_writes_to_the_folder_of_a_node(agents):
 
 
 def test_a_full_disk_is_told_and_tried_again(agents, monkeypatch):
-    def fail(path: Path, data: bytes) -> None:
+    def fail(path: Path, data: bytes, **_: object) -> None:
         raise InfraError(f"cannot write {path}: No space left on device", "free some space")
 
     agent = agents()
@@ -254,3 +257,28 @@ def test_versions_that_differ_are_named():
     assert differences(ours, {**ours, "torch": "2.14.0"}, "the head") == (
         "it has torch 2.14.0, and the head 2.15.0"
     )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
+@pytest.mark.parametrize("theirs", ["fuzzshard-fleet-0", "fuzzshard-fleet-0/c"])
+def test_a_folder_that_somebody_else_has_made_is_not_used(tmp_path, monkeypatch, theirs):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = tmp_path / "fuzzshard-fleet-0" / "c"
+    folder.mkdir(parents=True)
+    os.chown(tmp_path / theirs, 12345, -1)
+    with pytest.raises(InfraError, match=f"{theirs} belongs to another user"):
+        OnNode().join(SECRET, dataclasses.replace(job(tmp_path), local=""))
+    assert list(folder.iterdir()) == []
+
+
+def test_a_huge_file_of_a_campaign_is_said_and_the_rest_is_told(agents):
+    agent = agents()
+    ours = Path(agent.joined.slot) / "exchange" / agent.joined.name
+    ours.mkdir()
+    (ours / "node.json").write_text("{}")
+    with (ours / "stats.json").open("wb") as file:
+        file.truncate(2**40)
+    told = agent.sync(SECRET, {}, False)
+    assert told.changes["node.json"][1] == b"{}"
+    assert told.changes["stats.json"] is None
+    assert "stats.json" in told.problem

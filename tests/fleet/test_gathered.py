@@ -153,7 +153,7 @@ def test_what_a_node_told_before_its_disk_was_lost_is_kept(head):
 
 
 def test_a_full_disk_is_said_once_and_tried_again(head, monkeypatch):
-    def fail(path: Path, data: bytes) -> None:
+    def fail(path: Path, data: bytes, **_: object) -> None:
         raise InfraError(f"cannot write {path}: No space left on device", "free some space")
 
     with monkeypatch.context() as patched:

@@ -103,7 +103,7 @@ def test_the_case_of_an_entry_is_written_last(tmp_path, monkeypatch):
     written: list[str] = []
     monkeypatch.setattr(
         "fuzzshard.fleet.mirror.write_atomic",
-        lambda path, data: written.append(path.relative_to(tmp_path).as_posix()),
+        lambda path, data, **_: written.append(path.relative_to(tmp_path).as_posix()),
     )
     names = ("case.json", "unshrunk.json", "repro.py")
     apply_changes(tmp_path, {f"findings/x-1/{name}": (0.0, b"") for name in names})
@@ -112,7 +112,7 @@ def test_the_case_of_an_entry_is_written_last(tmp_path, monkeypatch):
 
 
 def test_what_a_full_disk_has_no_room_for_is_left_to_try_again(tmp_path, monkeypatch):
-    def fail(path: Path, data: bytes) -> None:
+    def fail(path: Path, data: bytes, **_: object) -> None:
         if path.name == "stats.json":
             raise InfraError(f"cannot write {path}", "free some space")
 

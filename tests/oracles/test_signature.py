@@ -10,7 +10,9 @@ from fuzzshard.verdict import Finding, Status, Verdict, severity_of, signature_o
 
 def signature(oracle: str, detail: str = "", **fields: object) -> str:
     finding = Finding(
-        oracle=oracle, engine="fully_shard", observed="1", expected="2", detail=detail, **fields
+        **{"engine": "fully_shard", "observed": "1", "expected": "2", **fields},
+        oracle=oracle,
+        detail=detail,
     )
     return Verdict(status=Status.DIVERGENCE, findings=(finding,)).signature
 
@@ -35,6 +37,20 @@ def test_a_finding_has_a_signature(oracle: str, detail: str, expected: str) -> N
 def test_the_signature_has_no_op_no_name_no_rank_and_no_number() -> None:
     assert signature("gradient") == signature(
         "gradient", op=3, name="a.weight", rank=1, error=2.0, bound=1.0
+    )
+
+
+@pytest.mark.parametrize("detail", ["", MISSING])
+def test_engines_that_agree_against_the_reference_have_a_signature_of_their_own(
+    detail: str,
+) -> None:
+    shared = signature("gradient", detail, agrees_with=("replicate", "ddp"))
+    assert shared == f"{signature('gradient', detail)}/shared"
+
+
+def test_engines_of_one_implementation_that_agree_are_one_engine() -> None:
+    assert signature("gradient", engine="replicate", agrees_with=("ddp",)) == signature(
+        "gradient", engine="replicate"
     )
 
 

@@ -1155,11 +1155,27 @@ def test_a_rounding_unit_is_a_finding_before_the_first_op_that_rounds(
     assert four_ranks.run(case).status is Status.PASS
 
 
-def test_two_engines_that_agree_against_the_reference_accuse_the_reference(faulty: Faulty) -> None:
-    case = make_case()
-    verdict = faulty("reference_wrong_gradient", case)
-    assert verdict.status is Status.INFRA
-    assert {finding.engine for finding in verdict.findings} == {"reference"}
+@pytest.mark.parametrize(
+    ("faults", "schedule", "oracle"),
+    [
+        (("reference_wrong_gradient",), (FORWARD, BACKWARD, STEP), "gradient"),
+        (("wrong_gradient", "ddp_wrong_gradient"), (FORWARD, BACKWARD, STEP), "gradient"),
+        (("checkpoints_load_twice_the_values",), resuming("dcp", "zero"), "parameter"),
+    ],
+    ids=("in the reference", "the same in two engines", "in code that two engines share"),
+)
+def test_engines_that_agree_against_the_reference_are_a_finding(
+    faults: tuple[str, ...], schedule: tuple[Op, ...], oracle: str
+) -> None:
+    case = make_case(schedule=schedule)
+    preload = tuple(str(FAULTS / f"{fault}.py") for fault in faults)
+    with World(WorldConfig(size=2, preload=preload)) as world:
+        verdict = world.run(case)
+    first = verdict.findings[0]
+    assert verdict.status is Status.DIVERGENCE
+    assert verdict.signature == f"divergence/{case.engines[0]}/{oracle}/shared"
+    assert {first.engine, *first.agrees_with} == set(case.engines)
+    assert {finding.engine for finding in verdict.findings} == set(case.engines)
 
 
 def test_a_state_that_was_never_lost_accuses_the_harness() -> None:

@@ -126,17 +126,23 @@ def record(
 
 
 def one_finding(
-    directory: Path, name: str, signature: str, *, at: float, rate: Confirmation = ALWAYS
+    directory: Path,
+    name: str,
+    signature: str,
+    *,
+    at: float,
+    rate: Confirmation = ALWAYS,
+    known: bool = False,
 ) -> list[Event]:
-    """An entry of the corpus in ``directory``, and the events with which a campaign comes to
-    it.
+    """An entry of the corpus in ``directory``, and the events with which a campaign comes to it;
+    its cause is ``known`` only where somebody has looked for it.
     """
     folder = directory / "findings" / name
     shutil.copytree(FINDINGS / name, folder)
     lifecycle = Lifecycle.FLAKY if rate.flaky else Lifecycle.OPEN
-    entry = replace(
-        read_entry(folder / "case.json"), confirmed=rate, lifecycle=lifecycle, issue=""
-    )
+    entry = read_entry(folder / "case.json")
+    cause = entry.cause if known else ""
+    entry = replace(entry, confirmed=rate, lifecycle=lifecycle, issue="", cause=cause)
     (folder / "case.json").write_bytes(encode_entry(entry))
     path = str(folder)
     return [

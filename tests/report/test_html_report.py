@@ -6,12 +6,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from command_line import fuzzshard
 from msgspec.structs import replace
 from recorded import LIST_GROUP, RESHARD, finished, judged, one_finding, record
 
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import Culprit
 from fuzzshard.events import FindingHit
+from fuzzshard.mending.mend import own_mends
 from fuzzshard.report.html.page import page
 from fuzzshard.report.node import read_node
 from fuzzshard.verdict import Status
@@ -216,7 +218,7 @@ def test_a_campaign_that_finds_nothing_new_says_so(tmp_path: Path) -> None:
 
 def test_a_corpus_without_a_journal_is_a_page_of_its_findings(tmp_path: Path) -> None:
     for name in (RESHARD, LIST_GROUP):
-        one_finding(tmp_path, name, "", at=0.0)
+        one_finding(tmp_path, name, "", at=0.0, known=True)
     drawn = page_of(tmp_path)
     assert drawn.text("h1") == "2 findings of 2 causes"
     assert re.sub(r"\s+", " ", drawn.text("dl", "div")).startswith("silent 1 crash 1 open 2 ")
@@ -224,9 +226,51 @@ def test_a_corpus_without_a_journal_is_a_page_of_its_findings(tmp_path: Path) ->
     assert drawn.text("h2") == "Figures Findings"
 
 
+def test_findings_with_one_cause_are_together_and_one_of_them_is_drawn(tmp_path: Path) -> None:
+    for name in (RESHARD, LIST_GROUP):
+        one_finding(tmp_path, name, "", at=0.0, known=True)
+    file = tmp_path / "findings" / LIST_GROUP / "case.json"
+    cause = read_entry(file.parents[1] / RESHARD / "case.json").cause
+    file.write_bytes(encode_entry(replace(read_entry(file), cause=cause)))
+    drawn = page_of(tmp_path)
+    title = own_mends()[cause].title
+    assert drawn.text("h1") == "2 findings of 1 cause"
+    assert sum(title in text for path, text in drawn.texts if "th" in path) == 1
+    assert sum(title in text for path, text in drawn.texts if "summary" in path) == 1
+    assert len(drawn.all("article")) == 2
+    assert drawn.classes().count("case") == 1
+    assert "fuzzshard show" in drawn.text("article", "code")
+
+
+def test_findings_of_a_campaign_without_any_other_case_are_in_the_headline(tmp_path: Path) -> None:
+    found = one_finding(tmp_path, RESHARD, "divergence", at=1.0)
+    record(tmp_path, [*found, finished(3.0, exit_code=1)])
+    assert page_of(tmp_path).text("h1") == "1 finding, and no other case has been judged"
+
+
+def test_a_finding_with_a_recorded_cause_is_known(tmp_path: Path) -> None:
+    found = one_finding(tmp_path, RESHARD, "divergence", at=1.0, known=True)
+    record(tmp_path, [*judged(Status.DIVERGENCE, at=0.0), *found, finished(3.0)])
+    assert page_of(tmp_path).text("h1") == "0 new findings in 1 case, and 1 known before"
+
+
+def test_the_page_of_one_directory_is_written_into_it_and_counts_what_it_lacks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in (RESHARD, LIST_GROUP):
+        one_finding(tmp_path, name, "", at=0.0, known=True)
+    assert fuzzshard("html", tmp_path) == 0
+    (tmp_path / "findings" / LIST_GROUP / "case.json").write_text("{}")
+    assert fuzzshard("html", tmp_path) == 2
+    assert "INVALID" in capsys.readouterr().out
+    drawn = Page((tmp_path / "report.html").read_text())
+    assert "entries that cannot be read" in drawn.text("dt")
+    assert drawn.text("h1") == "1 finding of 1 cause"
+
+
 def test_findings_can_be_filtered_by_what_they_differ_in(tmp_path: Path) -> None:
     for name in (RESHARD, LIST_GROUP):
-        one_finding(tmp_path, name, "", at=0.0)
+        one_finding(tmp_path, name, "", at=0.0, known=True)
     drawn = page_of(tmp_path)
     assert [field["name"] for field in drawn.all("select")] == ["severity", "cause"]
     values = [option["value"] for option in drawn.all("option")]

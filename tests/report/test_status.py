@@ -329,6 +329,39 @@ def test_a_corpus_without_a_campaign_has_its_findings_and_no_figures(
     assert json.loads(capsys.readouterr().out)["total"]["state"] == "saved"
 
 
+@pytest.mark.parametrize("is_campaign", [True, False])
+def test_entries_that_cannot_be_read_are_counted(
+    is_campaign: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    signature = "divergence/fully_shard/registered_parameter"
+    found = one_finding(tmp_path, RESHARD, signature, at=1.0)
+    if is_campaign:
+        record(tmp_path, [*judged(Status.DIVERGENCE, at=0.0), *found, finished(3.0)])
+    for name in ("crash-one", "crash-two"):
+        folder = tmp_path / "findings" / name
+        folder.mkdir()
+        (folder / "case.json").write_text('{"format": 4}')
+    assert run("status", tmp_path) == 2
+    out = capsys.readouterr().out
+    assert "1 distinct" in out
+    assert "INVALID   2 entries could not be read:" in out
+    assert str(tmp_path / "findings" / "crash-one" / "case.json") in out
+    assert run("status", tmp_path, "--json") == 2
+    assert len(json.loads(capsys.readouterr().out)["unreadable"]) == 2
+
+
+def test_one_case_is_counted_in_the_singular(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = one_finding(tmp_path, RESHARD, "divergence", at=1.0)
+    record(tmp_path, [*judged(Status.HANG, at=0.0), *found, finished(3.0)])
+    assert run("status", tmp_path) == 0
+    out = capsys.readouterr().out
+    assert "1 distinct in 1 case," in out
+    assert "1 hang, 0 crashes" in out
+    assert "1 cases" not in out
+
+
 def test_status_watches_a_campaign_until_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -28,6 +28,16 @@ def ran(error: str) -> ScriptResult:
         ("crash/fully_shard/RuntimeError in foreach_reduce", "RuntimeError: sizes", Shown.YES),
         ("crash/fully_shard/RuntimeError in chunk_cat", "RuntimeError: sizes", Shown.OTHERWISE),
         ("crash/fully_shard/IndexError in foreach_reduce", "RuntimeError: sizes", Shown.OTHERWISE),
+        (
+            "crash/fully_shard/BackendCompilerFailed in foreach_reduce",
+            "torch._dynamo.exc.BackendCompilerFailed: backend='aot_eager' raised:\nTypeError: no",
+            Shown.YES,
+        ),
+        (
+            "crash/fully_shard/BackendCompilerFailed in foreach_reduce",
+            "TypeError: BackendCompilerFailed",
+            Shown.OTHERWISE,
+        ),
         ("death/fully_shard/SIGSEGV", "Signal 11 (SIGSEGV) received by PID 7", Shown.YES),
         ("death/fully_shard/SIGSEGV", "ImportError: no torch", Shown.OTHERWISE),
         ("desync/fully_shard", "torch.distributed.DistBackendError: timed out", Shown.YES),

@@ -50,6 +50,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("check a.py:b --inputs a.py:c --engine hsdp", 'Did you mean "fully_shard"?'),
         ("check a.py:b --inputs a.py:c --engine distributeddataparallel", 'mean "ddp"?'),
         ("run --confirm 0", "Must be >= 1"),
+        ("run --max-time -5s", '--max-time must not be negative, and is "-5s"; see fuzzshard run'),
         ("run --max-findings", "--max-findings needs a value; see fuzzshard run --help"),
         ("run --corpus note.txt", "note.txt is a file; give a folder"),
         ("run --profile nope", "there is no profile 'nope'"),

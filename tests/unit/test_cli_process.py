@@ -18,24 +18,10 @@ from fuzzshard.errors import EXIT_INTERRUPTED
 
 TREE = Path(__file__).parents[2]
 FUZZSHARD = [sys.executable, "-m", "fuzzshard"]
+HEAVY = {"torch", "numpy", "hypothesis", "networkx", "jinja2", "rich.live", "sqlite3", "psutil"}
+_OF_ALL = ("mistakes", "profiles", "usage")
+"""The modules of ``commands/`` that every command line needs."""
 COMMANDS = ["run", "replay", "show", "shrink", "repro", "doctor"]
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["--version"]])
-def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
-    program = f"""
-import sys
-from fuzzshard.cli import main
-try:
-    main({arguments})
-except SystemExit:
-    heavy = {{"torch", "numpy", "hypothesis", "networkx", "jinja2", "rich.live"}}
-    print(sorted(heavy & sys.modules.keys()))
-"""
-    result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert result.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -96,6 +82,23 @@ def test_an_interrupt_is_one_line_even_while_modules_are_imported(
     assert result.returncode == EXIT_INTERRUPTED
 
 
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+def test_an_interrupt_at_the_exit_is_one_line(number: str) -> None:
+    script = f"""
+import atexit, os, signal, sys
+from fuzzshard.__main__ import main
+
+atexit.register(os.kill, os.getpid(), signal.{number})
+sys.argv = ["fuzzshard", "--version"]
+main()
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert result.stderr == "fuzzshard: interrupted\n"
+    assert result.returncode == EXIT_INTERRUPTED
+
+
 @pytest.mark.parametrize("arguments", ["show case.json", "--help", "shrink --help"])
 def test_a_reader_that_goes_away_is_no_error(tmp_path: Path, arguments: str) -> None:
     write_atomic(tmp_path / "case.json", codec.encode(clean_case(2)))
@@ -142,3 +145,46 @@ def test_characters_that_the_terminal_lacks_are_replaced(tmp_path: Path) -> None
     )
     assert result.returncode == 0, result.stderr
     assert b"up: Linear(4 ? 6)" in result.stdout
+
+
+IMPORTS = """
+import sys
+from fuzzshard.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit:
+    print(*sys.modules)
+"""
+
+
+def imported_by(words: list[str]) -> set[str]:
+    """The modules that a command line imports."""
+    program = [sys.executable, "-c", IMPORTS, *words]
+    result = subprocess.run(program, capture_output=True, text=True, check=True)
+    return set(result.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize(
+    ("words", "own"),
+    [
+        (["--help"], set()),
+        (["--version"], set()),
+        (["rn"], set()),
+        (["corpus", "--help"], set()),
+        (["fleet", "--help"], set()),
+        (["run", "--help"], {"run", "options"}),
+        (["run", "--max-tme", "5s"], {"run", "options"}),
+        (["run", "--max-cases", "1.5"], {"run", "options"}),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_a_command_is_imported_only_when_it_is_called(words: list[str], own: set[str]) -> None:
+    modules = imported_by(words)
+    assert "fuzzshard.cli" in modules
+    of_all = {"fuzzshard.commands", *(f"fuzzshard.commands.{m}" for m in _OF_ALL)}
+    ours = {m for m in modules if m.startswith("fuzzshard.commands")}
+    assert ours - of_all == {f"fuzzshard.commands.{name}" for name in own}
+    packages = {f"fuzzshard.{package}" for package in ("campaign", "corpus", "world")}
+    assert modules & {*packages, *HEAVY} == set()
+    if not own:
+        assert modules & {"fuzzshard.case", "fuzzshard.parts", "msgspec"} == set()

@@ -12,6 +12,8 @@ from fuzzshard.corpus.store import save_unshrunk
 from fuzzshard.doctor import PLANTED_FAULT, clean_case
 from fuzzshard.world import World, WorldConfig
 
+FAULTS = Path(__file__).parents[1] / "planted" / "faults"
+
 
 def test_doctor_finds_its_planted_fault(capsys: pytest.CaptureFixture[str]) -> None:
     assert fuzzshard("doctor", "--device", "cpu", "--world-size", 2) == 0
@@ -31,3 +33,16 @@ def test_a_finding_replays_as_the_same_under_its_fault_and_as_fixed_without(
     assert fuzzshard("replay", folder, "--device", "cpu") == 0
     outcomes = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
     assert outcomes == ["SAME", "replayed", "FIXED", "replayed"]
+
+
+@pytest.mark.slow
+def test_a_campaign_whose_reference_is_wrong_exits_with_1(tmp_path: Path) -> None:
+    fault = ("--preload", FAULTS / "reference_wrong_gradient.py")
+    options = ("--max-findings", 1, "--no-shrink", "--confirm", 1, "--mends", "on", "--seed", 5)
+    engines = ("--require", "engine:ddp", "engine:fully_shard")
+    ranks = ("--device", "cpu", "--world-size", 2)
+    corpus = tmp_path / "corpus"
+    assert fuzzshard("run", *options, *engines, *ranks, *fault, "--corpus", corpus) == 1
+    (folder,) = (corpus / "findings").iterdir()
+    assert "-shared-" in folder.name
+    assert fuzzshard("replay", folder, "--device", "cpu", *fault) == 1

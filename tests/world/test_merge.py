@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from cases import make_case
 
-from fuzzshard.verdict import Finding, Status, Verdict
+from fuzzshard.verdict import Compared, Finding, Status, Verdict
 from fuzzshard.world.merge import MOST_FINDINGS, Outcome, merge
 from fuzzshard.world.messages import Failure, RankReport
 
@@ -170,11 +170,35 @@ def test_a_finding_beats_another_engines_refusal() -> None:
     assert verdict.notes == {"ddp": "refused: frozen"}
 
 
-def test_engines_that_agree_against_the_reference_accuse_us() -> None:
+def test_what_is_wrong_with_the_reference_alone_accuses_us() -> None:
     ours = finding(engine="reference")
     verdict = judged(outcome(reports={0: report(ours), 1: report(ours)}))
     assert verdict.status is Status.INFRA
-    assert "agree with each other against the reference" in verdict.message
+    assert verdict.message.startswith("the reference: ")
+
+
+def test_engines_that_agree_against_the_reference_are_a_finding_of_its_own_kind() -> None:
+    both = (finding(agrees_with=("ddp",)), finding(engine="ddp", agrees_with=("fully_shard",)))
+    verdict = judged(outcome(reports={0: report(*both), 1: report(*both)}))
+    assert verdict.status is Status.DIVERGENCE
+    assert verdict.signature == "divergence/fully_shard/gradient/shared"
+    assert {f.engine for f in verdict.findings} == {"fully_shard", "ddp"}
+
+
+def test_one_rank_whose_shard_is_right_hides_no_agreement() -> None:
+    alone = finding(engine="ddp")
+    both = (finding(agrees_with=("ddp",)), finding(engine="ddp", agrees_with=("fully_shard",)))
+    verdict = judged(outcome(reports={0: report(alone), 1: report(*both)}))
+    assert (verdict.findings[0].rank, verdict.findings[0].engine) == (0, "ddp")
+    assert verdict.signature == "divergence/ddp/gradient/shared"
+
+
+def test_what_ranks_compared_adds_up_on_the_rung_that_demands_least() -> None:
+    here = report(compared={"ddp": Compared(rung="bitwise", tensors=5, skipped=1)})
+    there = report(compared={"ddp": Compared(rung="precision", tensors=4, skipped=2)})
+    for reports in ({0: here, 1: there}, {0: there, 1: here}):
+        verdict = judged(outcome(reports=reports))
+        assert verdict.compared == {"ddp": Compared(rung="precision", tensors=9, skipped=3)}
 
 
 def test_other_collectives_on_another_rank_are_a_finding() -> None:

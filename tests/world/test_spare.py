@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 
 import psutil
@@ -20,6 +21,7 @@ from fuzzshard.verdict import Status
 from fuzzshard.world import Spares, World, WorldConfig
 from fuzzshard.world.processes import fork_server
 from fuzzshard.world.spare import MOST_FAILURES
+from fuzzshard.world.start import Ranks
 
 TWO = WorldConfig(size=2)
 
@@ -61,7 +63,7 @@ def held(world: World, spares: Spares) -> tuple[int, int, int]:
     return (
         psutil.Process().num_fds(),
         threading.active_count(),
-        len(os.listdir(fork_server()._logs.name)),
+        len(os.listdir(fork_server()._logs.path)),
     )
 
 
@@ -124,14 +126,51 @@ def test_where_ranks_cannot_start_none_are_kept_ready(tmp_path: Path) -> None:
     config = WorldConfig(size=1, preload=(str(fault),))
     before = ranks_alive()
     with Spares() as spares:
-        for _ in range(MOST_FAILURES):
-            with pytest.raises(InfraError, match="no room"):
-                spares.take(config)
-            spares._coming[config].exception()
         with pytest.raises(InfraError, match="no room"):
             spares.take(config)
         assert not spares._coming
     assert ranks_alive() == before
+
+
+def test_where_spare_ranks_do_not_start_again_and_again_none_are_kept_ready(
+    tmp_path: Path,
+) -> None:
+    fault, starts = tmp_path / "fault.py", tmp_path / "starts"
+    starts.write_text("")
+    fault.write_text(
+        f"import pathlib\nstarts = pathlib.Path({str(starts)!r})\n"
+        "starts.write_text(starts.read_text() + '.')\n"
+        "assert len(starts.read_text()) % 2, 'no room'\n"
+    )
+    config = WorldConfig(size=1, preload=(str(fault),))
+    with Spares() as spares, World(config, spares) as world:
+        for _ in range(MOST_FAILURES):
+            world.restart()
+            assert isinstance(spares._coming[config].exception(), InfraError)
+        world.restart()
+        assert not spares._coming
+
+
+def test_a_spare_set_starts_when_the_ranks_that_are_waited_for_have_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log: list[str] = []
+    started, order = Spares._started, Spares._order
+
+    def and_log(self: Spares, config: WorldConfig) -> Ranks:
+        ranks = started(self, config)
+        log.append("started")
+        return ranks
+
+    def log_order(self: Spares, config: WorldConfig) -> Future[Ranks]:
+        log.append("ordered")
+        return order(self, config)
+
+    monkeypatch.setattr(Spares, "_started", and_log)
+    monkeypatch.setattr(Spares, "_order", log_order)
+    with Spares() as spares, World(TWO, spares) as world:
+        world.start()
+        assert log[:2] == ["started", "ordered"]
 
 
 def test_a_spare_set_that_does_not_start_now_and_then_is_ordered_again(tmp_path: Path) -> None:

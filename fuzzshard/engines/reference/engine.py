@@ -5,8 +5,8 @@ synchronises.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.distributed as dist
@@ -19,13 +19,21 @@ from fuzzshard.case.facts import Facts
 from fuzzshard.case.groups import modules_named
 from fuzzshard.case.passed_roots import passed_roots
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
+from fuzzshard.case.units import units
 from fuzzshard.engines.base import Engine
-from fuzzshard.engines.mesh import RankMesh
+from fuzzshard.engines.mesh import RankMesh, rank_mesh
 from fuzzshard.engines.precision import (
     MasterWeights,
     accumulates_in_reduce_dtype,
     cast_boundaries,
     parameter_dtypes,
+)
+from fuzzshard.engines.reference.manner import (
+    PLAIN,
+    Manner,
+    Recomputed,
+    join_inputs,
+    make_states,
 )
 from fuzzshard.engines.sync import ExplicitSync, GradientDtypes
 from fuzzshard.parts.op import Op
@@ -36,13 +44,22 @@ class Reference(Engine):
 
     name: ClassVar[str] = "reference"
 
-    def __init__(self, case: Case, mesh: RankMesh, dtype: torch.dtype) -> None:
+    def __init__(
+        self, case: Case, mesh: RankMesh, dtype: torch.dtype, manner: Manner = PLAIN
+    ) -> None:
+        self.manner = manner
         super().__init__(case, mesh, dtype)
         self.flags = SyncFlags(case)
         self.sync = ExplicitSync(
             mesh, dict(self.facts.owners), self.flags, self._gradient_dtypes()
         )
+        if manner.fills_units:
+            self.sync.units = [*map(frozenset, units(case).values())]
         self._broadcasts = case.ddp.does("broadcasts_buffers")
+
+    @override
+    def rebuilt(self, case: Case, dtype: torch.dtype) -> Self:
+        return type(self)(case, rank_mesh(case, self.mesh.device), dtype, self.manner)
 
     def _gradient_dtypes(self) -> GradientDtypes:
         """What the policies of mixed precision say about gradients."""
@@ -59,6 +76,13 @@ class Reference(Engine):
         _run_hooks_around_methods(self.facts, self._modules)
         self._policy = parameter_dtypes(self.case, self.facts)
         self.master_weights = MasterWeights(model, self._policy)
+        norms = {path: self._modules[path] for path in self.facts.batch_norms}
+        self._recomputed = Recomputed(norms if self.manner.counts else {}, self.manner.counts)
+        for index in self._joining():  # before it casts them
+            for path in self.case.wrap[index].modules:
+                model.get_submodule(path).register_forward_pre_hook(
+                    join_inputs, with_kwargs=True, prepend=True
+                )
         cast_boundaries(self.case, self._modules)
         for index, group in enumerate(self.case.wrap):
             for path in group.modules if fills_unused(self.case, index) else ():
@@ -68,6 +92,11 @@ class Reference(Engine):
             if isinstance(module, nn.Dropout):
                 module.register_forward_hook(_drop_gradients)
         return model
+
+    def _joining(self) -> set[int]:
+        """The groups that join the inputs of their modules: those that have parameters."""
+        owners = self.facts.owners.values() if self.manner.joins_inputs else ()
+        return {owner for owner in owners if owner is not UNMANAGED}
 
     @override
     def shake(self, size: float) -> None:
@@ -115,6 +144,12 @@ class Reference(Engine):
         self._broadcasts = synced and self.case.ddp.does("broadcasts_buffers")
 
     @override
+    def before_op(self, index: int, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        made = [self.trained[fqn] for op, fqn in self.manner.made if op == index]
+        for optimizer, spec in zip(optimizers, self.case.optimizer.each.values(), strict=True):
+            make_states(optimizer, made, spec)
+
+    @override
     def before_backward(self) -> None:
         self.sync.before_backward(self.trained)
         self.master_weights.register_leaves()
@@ -122,6 +157,7 @@ class Reference(Engine):
     @override
     def after_backward(self, index: int) -> None:
         self.master_weights.register_masters()
+        self._recomputed.take_back(index)
         passed = passed_roots(self.case, self.mesh.rank)[index]
         self.sync.after_backward(self.trained, index, passed)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 
+from fuzzshard.errors import UsageError
 from fuzzshard.parts.oracle import Oracle, TensorOracle
 from fuzzshard.parts.part import below
 
@@ -24,7 +26,10 @@ _NAMED = {oracle.name: oracle for oracle in ORACLES}
 
 
 def named(name: str) -> Oracle:
-    """Return the oracle of that name; one of another release compares tensors, for all we know."""
+    """Return the oracle of that name; one of another release compares tensors, for all we know.
+
+    Raises :class:`UsageError` for what can be no name.
+    """
     return _NAMED.get(name) or _of_another_release(name)
 
 
@@ -36,6 +41,9 @@ def tensor_oracle(name: str) -> TensorOracle:
 
 
 def _of_another_release(name: str) -> TensorOracle:
+    if not re.fullmatch(r"\w*", name):
+        raise UsageError(f"{name!r} is no name of an oracle", "restore the entry")
+
     class Unknown(TensorOracle):
         """What nothing else is known of."""
 

@@ -48,6 +48,7 @@ class Leak(oracle.Oracle):
     tells_apart = True
     needs_finding = ignores_values = True
     title = "{name}: {observed}; {expected} is due"
+    basis = "what a run leaves behind does not depend on rounding; expected: {expected}."
     shown = "What {engine} leaves behind of {name}: {observed}, expected {expected}."
 
     @override

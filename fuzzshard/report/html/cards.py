@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pygments
 from markupsafe import Markup
@@ -18,6 +18,7 @@ from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import known_versions
 from fuzzshard.corpus.store import replay_command, saved_script
 from fuzzshard.drafts.words import title
+from fuzzshard.mending.mend import own_mends
 from fuzzshard.parts.engines import BY_GROUPS
 from fuzzshard.parts.op import expression
 from fuzzshard.program.script import script_of
@@ -70,7 +71,7 @@ class Drawing:
 @dataclasses.dataclass(frozen=True)
 class Card:
     """All that the template says of one finding; drawing and script are None where there is no
-    entry.
+    entry, or where another finding with the same cause has them.
     """
 
     seen: SeenFinding
@@ -84,19 +85,32 @@ class Card:
     entry: CorpusEntry | None = None
 
 
-def card(seen: SeenFinding) -> Card:
-    """The card of one finding."""
+def by_cause(findings: Iterable[SeenFinding]) -> list[list[SeenFinding]]:
+    """``findings`` with one cause together, new ones apart, in the order of the first ones."""
+    groups: dict[object, list[SeenFinding]] = {}
+    for seen in findings:
+        groups.setdefault((seen.new, seen.cause or seen.anchor), []).append(seen)
+    return list(groups.values())
+
+
+def cards(group: Sequence[SeenFinding]) -> list[Card]:
+    """The cards of findings with one cause; the first one has its case drawn, for all of them."""
+    return [card(seen, whole=number == 0) for number, seen in enumerate(group)]
+
+
+def card(seen: SeenFinding, *, whole: bool = True) -> Card:
+    """The card of one finding, ``whole`` with its drawing and its script."""
     entry, file = seen.entry, seen.file
     if entry is None or file is None:
         return Card(seen, finding_title(seen), dict(_facts(seen)), (), 0)
-    script = saved_script(file)
+    script = saved_script(file) if whole else None
     return Card(
         seen=seen,
         title=finding_title(seen),
         facts=dict(_facts(seen)),
         findings=entry.findings[:MOST_FINDINGS],
         num_more=max(len(entry.findings) - MOST_FINDINGS, 0),
-        drawing=_drawing(seen, entry),
+        drawing=_drawing(seen, entry) if whole else None,
         script=None if script is None else highlighted(script),
         script_lines=0 if script is None else script.count("\n"),
         entry=entry,
@@ -107,7 +121,8 @@ def finding_title(seen: SeenFinding) -> str:
     """What goes wrong, in one line."""
     if seen.entry is None or seen.file is None or not seen.entry.findings:
         return next((s.summary for s in seen.sightings if s.summary), "") or seen.signature
-    return title(seen.entry, saved_cause(seen.file, seen.entry))
+    is_known = seen.cause in own_mends()  # its title says it, and no other file has to be read
+    return title(seen.entry, () if is_known else saved_cause(seen.file, seen.entry))
 
 
 def highlighted(python: str) -> Markup:
@@ -142,7 +157,7 @@ def _facts(seen: SeenFinding) -> Iterator[tuple[str, str]]:
 
 def _drawing(seen: SeenFinding, entry: CorpusEntry) -> Drawing:
     case = entry.case
-    marks = {f.op: f"{f.oracle} of {f.engine}" for f in reversed(entry.findings) if f.op >= 0}
+    marks = {f.op: f"{f.oracle} of {f.engines}" for f in reversed(entry.findings) if f.op >= 0}
     statements = program(case)
     return Drawing(
         forward=draw_forward(case, {f.name for f in entry.findings if f.name}),

@@ -31,6 +31,9 @@ function show() {
       ? one.dataset.text.includes(needle)
       : field.value === "*" || one.dataset[field.name] === field.value);
   }
+  for (const group of document.querySelectorAll("[data-group]")) {
+    group.hidden = !group.querySelector("[data-finding]:not([hidden])");
+  }
   const listed = [...document.querySelectorAll("tr[data-finding], li[data-finding]")];
   const left = listed.filter((one) => !one.hidden).length;
   filters.querySelector("output").textContent = `${left} of ${listed.length}`;

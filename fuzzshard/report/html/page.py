@@ -21,7 +21,8 @@ from fuzzshard.instruments import off_lines
 from fuzzshard.journal.history import SessionRow
 from fuzzshard.mending.mend import own_mends
 from fuzzshard.parts.oracle import Severity
-from fuzzshard.report.html.cards import card, finding_title
+from fuzzshard.report.comparisons import HEADS, comparison_rows
+from fuzzshard.report.html.cards import by_cause, cards, finding_title
 from fuzzshard.report.html.plots import (
     NARROW,
     WIDE,
@@ -31,7 +32,7 @@ from fuzzshard.report.html.plots import (
     verdicts_plot,
 )
 from fuzzshard.report.html.scale import duration, number
-from fuzzshard.report.node import Node, is_running, read_node
+from fuzzshard.report.node import Node, is_running, read_node, unreadable
 from fuzzshard.report.periodic import PeriodicWriter
 from fuzzshard.report.seen_findings import SeenFinding, seen_findings, unseen_findings
 from fuzzshard.report.stages import counted
@@ -51,6 +52,10 @@ _TEMPLATES = jinja2.Environment(
 )
 _TEMPLATES.filters["duration"] = duration
 _TEMPLATES.filters["short"] = issue_name
+_TEMPLATES.filters["counted"] = counted
+
+
+NO_CASE = "No case has been judged"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,17 +109,23 @@ def page(nodes: Sequence[Node]) -> str:
         stats=stats,
         refresh=SECONDS_BETWEEN,
         settings=_settings(nodes),
-        tiles=_tiles(stats) if stats.sessions else _corpus_tiles(findings),
+        tiles=[
+            *(_tiles(stats) if stats.sessions else _corpus_tiles(findings)),
+            *_unreadable_tile(nodes),
+        ],
         plots=_plots(timeline) if stats.cases else {},
         verdicts=[
             (status, stats.verdicts[status], stats.verdicts[status] / stats.cases)
             for status in Status
             if status in stats.verdicts
         ],
-        cards=[card(finding) for finding in findings],
-        unseen=[(finding, finding_title(finding)) for finding in unseen],
+        groups=[cards(group) for group in by_cause(findings)],
+        unseen=[(finding_title(group[0]), group) for group in by_cause(unseen)],
+        num_unseen=counted(len(unseen), "known finding"),
         choices=_choices([*findings, *unseen]),
         causes=[(cause, _title(cause), cases) for cause, cases in stats.causes.items()],
+        comparison_heads=HEADS,
+        comparison_rows=list(comparison_rows(stats.compared)),
         sessions=[
             (node, session, _ending(session)) for node in nodes for session in node.sessions
         ],
@@ -131,7 +142,8 @@ def headline(stats: Stats, findings: Sequence[SeenFinding] = ()) -> str:
         return f"{counted(stats.findings, 'finding')}{of}"
     cases = counted(stats.cases, "case")
     if not stats.cases:
-        return "No case has been judged"
+        done = counted(len(findings), "finding")
+        return f"{done}, and no other case has been judged" if findings else NO_CASE
     if not stats.findings:
         return f"No findings in {cases}"
     if stats.new_findings == stats.findings:
@@ -167,6 +179,13 @@ def _corpus_tiles(findings: Sequence[SeenFinding]) -> list[Tile]:
         ),
         *(Tile(status, str(count)) for status, count in sorted(by_status.items())),
     ]
+
+
+def _unreadable_tile(nodes: Sequence[Node]) -> list[Tile]:
+    """How many entries this page cannot show."""
+    broken = len(unreadable(nodes))
+    more = "corpus verify says what is wrong"
+    return [Tile("entries that cannot be read", str(broken), more, alarm=True)] if broken else []
 
 
 def _settings(nodes: Sequence[Node]) -> list[str]:

@@ -10,6 +10,7 @@ from markupsafe import Markup
 from fuzzshard.report.html.frame import Frame, Tick
 from fuzzshard.report.html.scale import duration, number, ticks, time_ticks
 from fuzzshard.report.html.svg import Element, element, group, label, path, picture, tip
+from fuzzshard.report.stages import counted
 from fuzzshard.report.timeline import Histogram, Point, Timeline
 from fuzzshard.verdict import Status
 
@@ -40,7 +41,8 @@ def coverage_plot(timeline: Timeline, width: float = WIDE) -> Markup:
         frame.width,
         frame.height,
         "Pairs of features over time",
-        f"{number(seen)} pairs after {duration(timeline.seconds)}, {len(marks)} findings",
+        f"{number(seen)} pairs after {duration(timeline.seconds)}, "
+        f"{counted(len(marks), 'finding')}",
         frame.axes(_times(frame), _numbers(heights)),
         *(_restart(frame, at) for at in timeline.restarts),
         element(
@@ -112,7 +114,7 @@ def durations_plot(histogram: Histogram) -> Markup:
         element(
             "rect",
             tip(
-                f"{count:,} cases took {duration(histogram.edges[i])} to "
+                f"{counted(count, 'case')} took {duration(histogram.edges[i])} to "
                 f"{duration(histogram.edges[i + 1])}"
             ),
             x=frame.x(at[i]) + 0.5,

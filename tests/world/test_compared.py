@@ -1,0 +1,55 @@
+"""A verdict says of each engine how it was compared: on real ranks."""
+
+from __future__ import annotations
+
+from cases import BACKWARD, FORWARD, ROOT, STEP, groups, make_case
+from msgspec.structs import replace
+
+from fuzzshard.case.case import Freeze
+from fuzzshard.case.options import Precision
+from fuzzshard.verdict import Compared, Status
+from fuzzshard.world import World
+
+CASE = make_case()
+
+
+def test_equal_bits_are_compared_bit_for_bit_on_all_ranks(two_ranks: World) -> None:
+    verdict = two_ranks.run(CASE)
+    everything = {name: verdict.compared[name] for name in CASE.engines}
+    assert verdict.status is Status.PASS
+    assert {how.rung for how in everything.values()} == {"bitwise"}
+    assert all(how.tensors > 50 and not how.skipped for how in everything.values())
+    losses = two_ranks.run(replace(CASE, observe="losses"))
+    assert losses.compared["ddp"] == Compared(rung="bitwise", tensors=2 * 2)  # losses, ranks
+
+
+def test_an_engine_that_differs_has_a_rung_of_its_own(four_ranks: World) -> None:
+    case = make_case(mesh=4, engines=("ddp", "fully_shard"))
+    half = make_case(
+        mesh=4,
+        wrap=tuple(
+            replace(group, precision=Precision(reduce="bfloat16"))
+            for group in groups("a", "b", ROOT)
+        ),
+    )
+    rungs = {name: how.rung for name, how in four_ranks.run(case).compared.items()}
+    assert rungs == {"ddp": "bitwise", "fully_shard": "bounded"}
+    verdict = four_ranks.run(half)
+    assert verdict.status is Status.PASS
+    assert verdict.compared["fully_shard"].rung == "precision"
+
+
+def test_an_engine_that_refuses_is_not_compared(two_ranks: World) -> None:
+    case = make_case(freezes=(Freeze(target=ROOT),), schedule=(FORWARD, BACKWARD, STEP))
+    verdict = two_ranks.run(case)
+    assert verdict.notes["ddp"].startswith("refused: ")
+    assert "ddp" not in verdict.compared
+    assert "fully_shard" in verdict.compared
+
+
+def test_what_is_documented_is_compared_as_well(two_ranks: World) -> None:
+    """A save makes the state of momentum, which plain training has none of."""
+    case = make_case(schedule=(SaveState(), FORWARD), optimizer=Optimizer(momentum=0.5))
+    verdict = two_ranks.run(case)
+    assert verdict.status is Status.PASS
+    assert {(how.rung, how.skipped) for how in verdict.compared.values()} == {("bitwise", 0)}
