@@ -58,7 +58,7 @@ class Chaos:
             "campaigns killed": lambda: self._kill(self.fleet.running_as("fuzzshard", "run")),
             "agents killed": lambda: self._kill(self.fleet.actors("Agent")),
             "lenders killed": lambda: self._kill(self.fleet.actors("Lender")),
-            "heads killed": lambda: self._kill([psutil.Process(self.fleet.process.pid)]),
+            "heads killed": self._kill_head,
             "raylets killed": lambda: self._take_away(self._nodes.kill),
             "nodes removed": lambda: self._take_away(self._nodes.remove),
             "nodes added": self._add,
@@ -122,8 +122,12 @@ class Chaos:
     def _kill(self, processes: list[psutil.Process]) -> bool:
         if processes:
             self._rng.choice(processes).kill()
-        self.fleet.process.poll()
         return bool(processes)
+
+    def _kill_head(self) -> bool:
+        self.fleet.process.kill()
+        self.fleet.process.wait()
+        return True
 
     def _take_away(self, how: Callable[[Any], None]) -> bool:
         if self._nodes.running:

@@ -152,8 +152,7 @@ class Agent:
         The first call tells everything, and starts the campaign once it knows what others have
         told. Its worlds lie on this node and on ``nodes`` of the cluster; None if one of these is
         missing. A campaign with other nodes than these is killed, and goes on as soon as there are
-        all. With ``stop`` it ends as soon as it can. What is told
-        once it has ended is everything.
+        all. With ``stop`` it ends as soon as it can. What is told once it has ended is everything.
         """
         self._check(secret)
         problem = self._take_over(others)
