@@ -141,7 +141,7 @@ def _decoded(fields: Fields) -> CorpusEntry:
     entry = READERS[version](all_printable(fields))
     if version != FORMAT:
         entry = _resharding(entry)
-    for known in (*entry.bad_on, *entry.good_on):
+    for known in (*entry.bad_on, *entry.good_on, *([entry.torch] if entry.torch else [])):
         release(known)
     validate(entry.case)
     for finding in entry.findings:

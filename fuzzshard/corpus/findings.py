@@ -9,6 +9,7 @@ import re
 from fuzzshard.case.case import ALL_ENGINES, Case
 from fuzzshard.case.limits import LARGEST_DIM
 from fuzzshard.errors import InvalidCase, UsageError
+from fuzzshard.parts.engines import REFERENCE
 from fuzzshard.parts.names import check_name
 from fuzzshard.parts.oracle import NOT_REFUSED
 from fuzzshard.parts.oracles import named
@@ -17,7 +18,7 @@ from fuzzshard.verdict import Finding
 
 def check_finding(finding: Finding, case: Case) -> None:
     """Raises :class:`InvalidCase` for a finding that names what ``case`` cannot have."""
-    if finding.engine not in ("", *ALL_ENGINES):
+    if finding.engine not in ("", REFERENCE.name, *ALL_ENGINES):
         raise InvalidCase(f"a finding accuses {finding.engine!r}, which is no engine", _REMEDY)
     if not -1 <= finding.op < len(case.schedule):
         raise InvalidCase(f"a finding is at op {finding.op}, which is not there", _REMEDY)

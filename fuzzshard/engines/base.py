@@ -170,7 +170,7 @@ class Engine(abc.ABC):
     def before_op(  # noqa: B027
         self, index: int, optimizers: Sequence[torch.optim.Optimizer]
     ) -> None:
-        """Called before every op that this rank runs."""
+        """Called before every op."""
 
     def before_backward(self) -> None:  # noqa: B027
         """Called before every ``backward``."""

@@ -40,14 +40,6 @@ class Allowed(NamedTuple):
     reason: str
 
 
-def _applies_groups(case: Case, trace: Trace) -> bool:
-    return bool(case.wrap)
-
-
-def _has_several_parameters(case: Case, trace: Trace) -> bool:
-    return True
-
-
 def _counted(case: Case, trace: Trace) -> Counts:
     """What batch norms have counted after each backward, where graphs recompute."""
     return trace.counts if case.compile in TRACED_BACKWARD else {}
@@ -67,7 +59,7 @@ ALLOWED: tuple[Allowed, ...] = (
     Allowed(
         lambda spec: spec.applies_groups,
         "joins_inputs",
-        _applies_groups,
+        lambda case, trace: bool(case.wrap),
         "inputs of a wrapped module pass through one torch.autograd.Function: a backward runs "
         "through all of them if it runs through one, recomputes checkpoints before unused ones, "
         "and materializes undefined gradients as zeros (FunctionCtx.set_materialize_grads)",
@@ -75,7 +67,7 @@ ALLOWED: tuple[Allowed, ...] = (
     Allowed(
         lambda spec: spec.has_units,
         "fills_units",
-        _has_several_parameters,
+        lambda case, trace: True,
         "the gradient of a flat parameter is one tensor, with zeros for parameters that a "
         "backward does not reach (torch/distributed/fsdp/_flat_param.py, _reset_is_grad_none)",
     ),
@@ -118,14 +110,20 @@ def may_be_allowed(case: Case, engine: str, difference: Difference) -> bool:
     return bool(makes) and is_beyond_rounding(difference)
 
 
-def manner_of(case: Case, engine: str, trace: Trace, mesh: RankMesh) -> Manner:
+def manner_here(case: Case, engine: str, trace: Trace) -> Manner:
     """Return what the documents of an engine let it do in a case, as its trace on this rank says
-    that it did; all ranks of the mesh ask together.
+    that it did.
+    """
+    spec = spec_of(engine)
+    return Manner(**{a.field: a.done(case, trace) for a in ALLOWED if a.of(spec)})
+
+
+def manner_of(case: Case, engine: str, trace: Trace, mesh: RankMesh) -> Manner:
+    """Return the same; all ranks of the mesh ask together.
 
     A rank may have the states of some parameters only: all ranks make those that some have.
     """
-    spec = spec_of(engine)
-    here = Manner(**{a.field: a.done(case, trace) for a in ALLOWED if a.of(spec)})
+    here = manner_here(case, engine, trace)
     everywhere: list[Any] = [None] * dist.get_world_size(mesh.everyone)
     dist.all_gather_object(everywhere, here.made, group=mesh.everyone)
     return dataclasses.replace(here, made=frozenset[tuple[int, str]]().union(*everywhere))

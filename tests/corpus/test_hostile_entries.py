@@ -36,6 +36,7 @@ from fuzzshard.corpus.scripts import script_of
 from fuzzshard.corpus.verify import Condition, verify
 from fuzzshard.errors import EXIT_USAGE, InvalidEntry, UsageError
 from fuzzshard.model.statements import at, comment, literal
+from fuzzshard.parts.engines import REFERENCE
 from fuzzshard.parts.oracle import TensorType
 from fuzzshard.reproducer.aim import Aim
 from fuzzshard.reproducer.script import scripts
@@ -102,6 +103,22 @@ def test_a_finding_that_names_what_no_model_has_is_refused(field: str) -> None:
     document["findings"][0][field] = f"linear0.weight if [{RUNS}] else 0"
 
     assert RUNS.partition("'")[0] in refusal(document)
+
+
+@pytest.mark.parametrize("engine", ["", REFERENCE.name])
+def test_a_finding_that_accuses_no_engine_can_be_read(engine: str) -> None:
+    document = a_finding("gradient")
+    document["findings"][-1]["engine"] = engine
+
+    entry = decode_entry(json.dumps(document).encode(), Path("case.json"))
+
+    assert entry.findings[-1].engine == engine
+
+
+def test_a_torch_that_is_no_version_is_refused() -> None:
+    document = a_finding("gradient") | {"torch": f"2.15.0\n{RUNS}"}
+
+    assert "write the version of torch as" in refusal(document)
 
 
 @pytest.mark.parametrize("op", [-2, 10**4])
@@ -232,7 +249,6 @@ def test_no_command_that_runs_scripts_runs_a_text(tmp_path: Path) -> None:
     document = a_finding("gradient")
     document["notes"] = {"repro.py": RUNS, RUNS: RUNS}
     document["findings"][0]["observed"] = f'"""\n{RUNS}\n"""'
-    document["torch"] = f"2.15.0\n{RUNS}"
     figures = Figures()
     commands([document], 1, 0, figures)
 

@@ -352,8 +352,8 @@ def test_entries_that_share_a_signature_and_nothing_else_are_no_duplicates(tmp_p
 def test_no_value_is_called_wrong_where_a_dtype_is() -> None:
     finding = msgspec.structs.replace(
         FINDING,
-        observed="a tensor of shape [2], float64",
-        expected="a tensor of shape [2], float32",
+        observed="a tensor of shape [2], torch.float64",
+        expected="a tensor of shape [2], torch.float32",
         error=None,
     )
     assert finding.type_due is not None

@@ -16,6 +16,7 @@ from cases import (
     call,
     chain,
     children,
+    float_inputs,
     groups,
     make_case,
 )
@@ -25,7 +26,11 @@ from fuzzshard.case.case import Case, Checkpoint, Mesh, WrapGroup
 from fuzzshard.case.graph import Block
 from fuzzshard.case.options import Delay, Precision, Relation
 from fuzzshard.case.relations import variant
-from fuzzshard.oracles.relation import relation_findings
+from fuzzshard.oracles.relation import (
+    not_documented,
+    relation_differences,
+    relation_findings,
+)
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.dropout import Dropout
@@ -158,13 +163,35 @@ def test_another_plan_may_cast_outputs_to_the_dtype_that_they_have() -> None:
 def test_one_bit_is_a_finding() -> None:
     case, key = make_case(mesh=4, relation="reshard"), Key(1, "gradient", "a.bias")
     one, other = trace({key: floats(1.0)}), trace({key: floats(1.0 + 2**-23)})
-    (finding,) = relation_findings(case, one, other, rank=2)
+    found = relation_differences(one, other)
+    (finding,) = relation_findings(case, one, other, found, rank=2)
     assert (finding.rung, finding.engine, finding.rank) == ("relation", "fully_shard", 2)
-    assert relation_findings(case, one, one, rank=2) == []
-    assert relation_findings(case, one, other, rank=2, rounds=True) == []
+    assert relation_differences(one, one) == []
+    assert relation_findings(case, one, other, found, rank=2, rounds=True) == []
 
 
-def test_zeros_for_no_input_gradient_are_allowed_either_way_round() -> None:
-    case, key = make_case(relation="plan"), Key(1, "input_gradient", "input 0 of batch 0")
-    none, zeros = trace({key: None}), trace({key: torch.zeros(2)})
-    assert relation_findings(case, none, zeros, 0) == relation_findings(case, zeros, none, 0) == []
+def test_what_is_documented_of_one_run_only_may_differ() -> None:
+    """Zeros where inputs pass through one function, and none where they do not."""
+    zeros, sums = Key(1, "input_gradient", "input 0 of batch 0"), Key(1, "gradient", "a.weight")
+    one = trace({zeros: torch.zeros(2), sums: floats(1.0)})
+    other = trace({zeros: None, sums: floats(2.0)})
+    by_plan, by_mesh = make_case(relation="plan"), make_case(relation="mesh")
+    for case, pair in ((by_plan, (one, other)), (by_mesh, (other, one))):
+        found = relation_differences(*pair)
+        assert [d.key for d in not_documented(case, found, (one, one))] == [d.key for d in found]
+        assert not_documented(case, found, pair) == []
+    rounded = trace({zeros: torch.zeros(2), sums: floats(1.0 + 2**-23)})
+    found = relation_differences(one, other)
+    assert {d.key for d in not_documented(by_plan, found, (one, rounded))} == {sums, zeros}
+    assert [d.key for d in not_documented(by_mesh, found, (one, rounded))] == [zeros]
+
+
+def test_another_plan_joins_other_inputs(four_ranks: World) -> None:
+    """An input that nothing uses has a gradient of zeros where the module that it comes to has a
+    group.
+    """
+    used = msgspec.structs.replace(chain(a=Linear(out=4), b=Linear(out=3)), inputs=("x", "y"))
+    inputs = float_inputs(count=2)
+    case = make_case(used, inputs=inputs, relation="plan", engines=("fully_shard",))
+    assert variant(case) is not None
+    assert four_ranks.run(case).status is Status.PASS

@@ -152,11 +152,10 @@ def test_what_a_finding_says_is_text_and_never_markup(tmp_path: Path) -> None:
     events = one_finding(tmp_path, RESHARD, "divergence/fully_shard/registered_parameter", at=1.0)
     file = tmp_path / "findings" / RESHARD / "case.json"
     entry = read_entry(file)
-    finding = replace(entry.findings[0], observed=HOSTILE, expected=HOSTILE, name=HOSTILE)
+    finding = replace(entry.findings[0], observed=HOSTILE, expected=HOSTILE)
     hostile = replace(
         entry,
         findings=(finding,),
-        torch=HOSTILE,
         culprits=(Culprit(change=HOSTILE, outcome=HOSTILE),),
         notes={"ddp": HOSTILE},
         preload=(HOSTILE,),

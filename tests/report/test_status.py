@@ -308,7 +308,7 @@ def test_junit_holds_no_character_that_xml_cannot(tmp_path: Path) -> None:
     suite = ElementTree.fromstring(junit_xml([node], stats_of([node], findings), findings))[0]
     failure = suite.find("testcase/failure")
     assert failure is not None
-    assert failure.get("type") == "crash/��[31m<&>"
+    assert failure.get("type") == r"crash/\x00\x1b[31m<&>"
 
 
 def test_a_corpus_without_a_campaign_has_its_findings_and_no_figures(

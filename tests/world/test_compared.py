@@ -5,8 +5,9 @@ from __future__ import annotations
 from cases import BACKWARD, FORWARD, ROOT, STEP, groups, make_case
 from msgspec.structs import replace
 
-from fuzzshard.case.case import Freeze
+from fuzzshard.case.case import Freeze, Optimizer
 from fuzzshard.case.options import Precision
+from fuzzshard.parts.ops import SaveState
 from fuzzshard.verdict import Compared, Status
 from fuzzshard.world import World
 

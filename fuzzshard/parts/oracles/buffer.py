@@ -10,8 +10,8 @@ from fuzzshard.parts import oracle
 class Buffer(oracle.TensorOracle):
     """Every buffer, such as the statistics of batch norms, after what may change it.
 
-    It cannot see a statistic that a compiled checkpoint counts once where plain checkpointing
-    counts it twice: recomputation is part of the compiled graph and leaves buffers alone.
+    It cannot see what a recomputation makes of a statistic before the next forward, which is what
+    it looks at.
     """
 
     name = "buffer"

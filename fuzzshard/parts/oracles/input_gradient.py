@@ -10,9 +10,7 @@ from fuzzshard.parts import oracle
 class InputGradient(oracle.TensorOracle):
     """The gradients of inputs that require one, after each backward.
 
-    It cannot see a gradient of zeros where plain training has None under engines that apply wrap
-    groups: inputs pass through a ``torch.autograd.Function``, which makes zeros of undefined
-    gradients.
+    It cannot see the gradients of what modules pass to each other.
     """
 
     name = "input_gradient"
