@@ -4,11 +4,12 @@
 Ranks, campaigns, agents, raylets and the head are killed at random; nodes are added and removed.
 At the end the fleet is left alone until the planted fault is in its corpus, and is stopped. Then
 the head's figures are held against the journals of all nodes, those against what the campaigns
-said, the corpus against the findings of all nodes, and no process may be left. Exit code 1 if
-anything is wrong. Needs Ray.
+said, the corpus against the findings of all nodes, and no process may be left. All the time
+nothing of fuzzshard may listen for connections. Exit code 1 if anything is wrong. Needs Ray.
 
 For example, as a test of a release, on 32 cores:
   python benchmarks/fleet_chaos.py --time 20m --nodes 4
+  python benchmarks/fleet_chaos.py --time 20m --nodes 4 --world-nodes 2
 """
 
 from __future__ import annotations
@@ -53,21 +54,23 @@ class Chaos:
         self._fewest_nodes, self._most_nodes = max(2, args.world_nodes), args.nodes + 1
         self._rng = random.Random(args.seed)
         self._misfortunes = {
-            "ranks killed": lambda: self._kill(self._ranks()),
-            "campaigns killed": lambda: self._kill(self._with("fuzzshard", "run")),
-            "agents killed": lambda: self._kill(self._agents()),
-            "heads killed": lambda: self._kill([psutil.Process(self.fleet.process.pid)]),
+            "ranks killed": lambda: self._kill(self.fleet.ranks()),
+            "campaigns killed": lambda: self._kill(self.fleet.running_as("fuzzshard", "run")),
+            "agents killed": lambda: self._kill(self.fleet.actors("Agent")),
+            "lenders killed": lambda: self._kill(self.fleet.actors("Lender")),
+            "heads killed": self._kill_head,
             "raylets killed": lambda: self._take_away(self._nodes.kill),
             "nodes removed": lambda: self._take_away(self._nodes.remove),
             "nodes added": self._add,
         }
         self.happened = Counter(dict.fromkeys(self._misfortunes, 0))
         self.wrong: list[str] = []
+        self._of_a_driver = nodes.sockets_of_a_driver()
         self.fleet = self._begin()
 
     def _begin(self) -> Fleet:
         self.happened["heads started"] += 1
-        return Fleet(self._folder, self._nodes.address, self._options)
+        return Fleet(self._folder, self._nodes, self._options)
 
     def _begin_again(self) -> None:
         if (code := self.fleet.process.returncode) != -signal.SIGKILL:
@@ -119,8 +122,12 @@ class Chaos:
     def _kill(self, processes: list[psutil.Process]) -> bool:
         if processes:
             self._rng.choice(processes).kill()
-        self.fleet.process.poll()
         return bool(processes)
+
+    def _kill_head(self) -> bool:
+        self.fleet.process.kill()
+        self.fleet.process.wait()
+        return True
 
     def _take_away(self, how: Callable[[Any], None]) -> bool:
         if self._nodes.running:
@@ -134,25 +141,11 @@ class Chaos:
             return True
         return False
 
-    def _with(self, *words: str) -> list[psutil.Process]:
-        """Campaigns' processes that Python runs with these words after ``-m``."""
-        found = []
-        for process in self.fleet.processes():
-            with contextlib.suppress(psutil.Error):
-                line = process.cmdline()
-                if "-m" in line and tuple(line[line.index("-m") + 1 :][: len(words)]) == words:
-                    found.append(process)
-        return found
-
-    def _agents(self) -> list[psutil.Process]:
-        return [agent for p in self._with("fuzzshard.guard") if (agent := p.parent()) is not None]
-
-    def _ranks(self) -> list[psutil.Process]:
-        servers = self._with("fuzzshard.world.zygote")
-        pids = {server.pid for server in servers}
-        return [
-            rank for server in servers if server.ppid() not in pids for rank in server.children()
-        ]
+    def look_what_listens(self) -> None:
+        """Takes note of sockets that should not be there."""
+        self.happened["looks what listens"] += 1
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self.wrong += self.fleet.listening(self._of_a_driver)
 
 
 def entries_in(corpus: Path) -> list[CorpusEntry]:
@@ -282,6 +275,7 @@ def torment(chaos: Chaos, args: Any, console: Console) -> list[str]:
     began, rng = time.monotonic(), random.Random(args.seed)
     while (left := args.time - (time.monotonic() - began)) > 0:
         time.sleep(min(left, rng.uniform(0.5, 1.5) * args.disturb_every))
+        chaos.look_what_listens()
         if what := chaos.disturb():
             console.print(f"{time.monotonic() - began:5.0f} s: {what}")
     try:

@@ -69,7 +69,7 @@ def measure(num_nodes: int, args: Any) -> Row:
         options += ["--mends", "on", "--no-shrink"]
         if each:
             options += ["--ranks-per-device", -(-args.world_size // each)]
-        fleet = Fleet(Path(folder), nodes.address, options)
+        fleet = Fleet(Path(folder), nodes, options)
         try:
             fleet.wait_until(
                 lambda: len(counts := judged(fleet)) == num_nodes and min(counts) > 0,

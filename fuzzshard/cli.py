@@ -123,12 +123,6 @@ COMMANDS = (
         "doctor:doctor",
         "Check that this machine can fuzz: a clean case must pass, a planted bug be found.",
     ),
-    Command(
-        "host",
-        "host:host",
-        "Lend ranks on this node to fuzzshard run --hosts on another node, until Ctrl-C or "
-        "SIGTERM.",
-    ),
 )
 CORPUS_COMMANDS = (
     Command("list", "corpus:list_", "Print one line for each entry, the worst first."),

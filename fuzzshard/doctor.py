@@ -34,8 +34,6 @@ from fuzzshard.world.placement import available_cores, place_on_cpu, place_on_de
 PLANTED_FAULT = Path(__file__).parent / "world" / "doubled_gradients.py"
 """What a campaign must find."""
 
-_PRELOADED_FAULT = "fuzzshard.world.doubled_gradients"
-
 
 @dataclasses.dataclass(frozen=True)
 class Check:
@@ -78,13 +76,12 @@ def examine(
     yield Check(
         "machine", f"{os.cpu_count()} CPUs, of which {cores} may be used, {memory:.0f} GiB memory"
     )
-    nodes = f", on this node and {', '.join(config.hosts)}" if config.hosts else ""
-    yield Check("ranks", f"{config.size} on {config.device}{nodes}")
+    yield Check("ranks", f"{config.size} on {config.device}")
     if config.device == "cpu":
-        worlds = place_on_cpu("auto", config.ranks_per_node, cores)
+        worlds = place_on_cpu("auto", config.size, cores)
     else:
-        size, shared = config.ranks_per_node, config.ranks_per_device
-        worlds = len(place_on_devices("auto", size, cuda_devices(), cores, shared))
+        shared = config.ranks_per_device
+        worlds = len(place_on_devices("auto", config.size, cuda_devices(), cores, shared))
     yield Check("worlds", f"--worlds auto starts {worlds}, of this many ranks each")
     case = clean_case(config.size)
     try:
@@ -148,7 +145,7 @@ def _examine_fault(
     config: WorldConfig,
     case: Case,
 ) -> Check:
-    with start_world(dataclasses.replace(config, preload=(_PRELOADED_FAULT,))) as world:
+    with start_world(dataclasses.replace(config, preload=(str(PLANTED_FAULT),))) as world:
         verdict = world.run(case)
     found = verdict.status.is_finding and verdict.findings[0].engine == BY_GROUPS.name
     what = "fully_shard made to double its gradients"

@@ -266,9 +266,9 @@ class Exchanged(Event, frozen=True, kw_only=True, tag="exchanged"):
 
 
 class NodeChanged(Event, frozen=True, kw_only=True, tag="node_changed"):
-    """Another node of the worlds, ``host``, is lost, and they wait for it; or it is back."""
+    """Another ``node`` of the worlds is lost, and they wait for it; or it is back."""
 
-    host: str
+    node: str
     is_lost: bool
 
 

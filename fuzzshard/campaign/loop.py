@@ -45,7 +45,7 @@ from fuzzshard.journal.schema import JOURNAL_FILE, connect
 from fuzzshard.journal.writer import JournalWriter
 from fuzzshard.world import resolve_device
 from fuzzshard.world.config import WorldConfig
-from fuzzshard.world.hosts import telling
+from fuzzshard.world.nodes import telling
 from fuzzshard.world.spare import Spares
 from fuzzshard.world.start import kill_ranks
 
@@ -267,9 +267,9 @@ class _Coordinator:
         self.control.halt_or_raise()
         self.queue.put(_Interrupt())
 
-    def _on_node(self, host: str, is_lost: bool) -> None:
+    def _on_node(self, name: str, is_lost: bool) -> None:
         elapsed = self.control.elapsed()
-        self.queue.put(NodeChanged(host=host, is_lost=is_lost, elapsed=elapsed))
+        self.queue.put(NodeChanged(node=name, is_lost=is_lost, elapsed=elapsed))
 
     def _interrupt(self) -> None:
         self.control.interrupted = True

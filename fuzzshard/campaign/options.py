@@ -14,7 +14,7 @@ from fuzzshard.corpus.store import CASE_FILE, FINDINGS_FOLDER
 from fuzzshard.errors import UsageError
 from fuzzshard.guidance import Guidance
 from fuzzshard.mending.mend import mends_for
-from fuzzshard.world.config import SAMPLED_COVERAGE, WorldConfig, check_hosts
+from fuzzshard.world.config import SAMPLED_COVERAGE, WorldConfig
 from fuzzshard.world.placement import Worlds, placed
 
 MendsMode = Literal["both", "on", "off"]
@@ -36,7 +36,7 @@ class CampaignOptions:
     every rank imports before torch is used. ``guidance`` says what cases are chosen by, and
     ``steering`` which ones there are to choose from. Through the folder ``exchange`` campaigns on
     several nodes tell each other what they find. The ranks of each world lie on this node and on
-    those of ``hosts``, which know the secret in ``secret_file``.
+    the other ``nodes``.
     """
 
     corpus: Path
@@ -58,8 +58,7 @@ class CampaignOptions:
     extra_mends: tuple[Path, ...] = ()
     guidance: Guidance = "none"
     exchange: Path | None = None
-    hosts: tuple[str, ...] = ()
-    secret_file: Path | None = None
+    nodes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         limits = ("max_cases", "max_time", "max_findings", "stop_after_no_new")
@@ -78,7 +77,6 @@ class CampaignOptions:
                 "--extra-mends does nothing with --mends off", "leave one of the two out"
             )
         mends_for(extra=self.extra_mends)
-        check_hosts(self.hosts, self.secret_file)
         if self.exchange is not None:
             check_exchange(self.exchange, self.corpus)
         if any(self.corpus.glob(f"*/{CASE_FILE}")):
@@ -100,16 +98,10 @@ def world_configs(
     Raises :class:`UsageError` for more ranks in a world than the CUDA devices take.
     """
     shared = options.ranks_per_device if device == "cuda" else 1
-    size = options.world_size or num_devices * shared * (len(options.hosts) + 1)
+    size = options.world_size or num_devices * shared * (len(options.nodes) + 1)
     preload = tuple(str(path.resolve()) for path in options.preload)
     coverage = SAMPLED_COVERAGE if options.guidance == "coverage" else 0
-    secret_file = "" if options.secret_file is None else str(options.secret_file)
     config = WorldConfig(
-        size=size,
-        device=device,
-        preload=preload,
-        coverage=coverage,
-        hosts=options.hosts,
-        secret_file=secret_file,
+        size=size, device=device, preload=preload, coverage=coverage, nodes=options.nodes
     )
     return placed(config, options.worlds, num_devices, shared)

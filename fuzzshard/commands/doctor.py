@@ -6,10 +6,8 @@ import msgspec
 
 from fuzzshard.commands.options import (
     DeviceHere,
-    Hosts,
     Json,
     RanksShared,
-    SecretFile,
     world_config,
 )
 from fuzzshard.errors import EXIT_CLEAN, EXIT_INFRA
@@ -20,8 +18,6 @@ def doctor(
     device: DeviceHere = "auto",
     world_size: int | None = None,
     ranks_per_device: RanksShared = 1,
-    hosts: Hosts = (),
-    secret_file: SecretFile = None,
     as_json: Json = False,
 ) -> int:
     """Check that this machine can fuzz: a clean case must pass, a planted bug be found.
@@ -31,13 +27,11 @@ def doctor(
     For example:
       fuzzshard doctor
       fuzzshard doctor --device cpu --world-size 2
-      fuzzshard doctor --hosts 10.0.0.2:29400 --secret-file secret
 
     Parameters
     ----------
     world_size
-        Number of ranks to start. By default one for each CUDA device, or 4 on CPU; as many on
-        each of --hosts.
+        Number of ranks to start. By default one for each CUDA device, or 4 on CPU.
     as_json
         Print one JSON object for each line: name, text, ok.
     """
@@ -51,10 +45,8 @@ def doctor(
         kind,
         num_devices,
         (),
-        size=default * (len(hosts) + 1) if world_size is None else world_size,
+        size=default if world_size is None else world_size,
         ranks_per_device=ranks_per_device,
-        hosts=hosts,
-        secret_file=secret_file,
     )
     healthy = True
     with busy("running a clean case, and one under a planted fault"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -73,14 +73,10 @@ def run(
         raise UsageError(
             f"--world-nodes is {world_nodes}", "give at least 1, and not more than --nodes"
         )
-    # Read when Ray is imported: the head says itself which agents died.
-    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
-    try:
-        import ray  # noqa: F401
-    except ImportError:
+    if importlib.util.find_spec("ray") is None:
         raise UsageError(
             "a fleet needs Ray, which is not installed", "pip install 'fuzzshard[fleet]'"
-        ) from None
+        )
     from fuzzshard.fleet.head import FleetOptions, run_fleet
 
     return run_fleet(
@@ -156,15 +152,9 @@ def _words_of_run(options: tuple[str, ...]) -> tuple[tuple[str, ...], int | None
     app.command(run_campaign, name="run", config=(apply_profile, whole_numbers))
     _, bound, _ = app.parse_args(("run", *options), print_error=False, exit_on_error=False)
     asked: Mapping[str, Any] = bound.arguments
-    for name in ("corpus", "exchange"):
+    for name in ("corpus", "exchange", "cluster", "node"):
         if name in asked:
             raise UsageError(f"every node of a fleet has its own --{name}", "leave it out")
-    for name in ("hosts", "secret_file"):
-        if name in asked:
-            option = f"--{name.replace('_', '-')}"
-            raise UsageError(
-                f"a fleet makes its own {option}", "for worlds over nodes give --world-nodes"
-            )
     words: list[str] = []
     for name, value in asked.items():
         if name not in ("profile", "seed") and value is not None:

@@ -66,19 +66,6 @@ Globs = Annotated[
     tuple[str, ...],
     Parameter(negative=(), consume_multiple=True, show_default=False, metavar="GLOB..."),
 ]
-Hosts = Annotated[
-    tuple[str, ...],
-    Parameter(
-        negative=(),
-        show_default=False,
-        metavar="ADDRESS:PORT",
-        help="Where fuzzshard host listens on another node: each world has as many ranks there as "
-        "on this one. Repeat for several.",
-    ),
-]
-SecretFile = Annotated[
-    Path | None, Parameter(show_default=False, help="The file with the secret of --hosts.")
-]
 ExtraMends = Annotated[
     tuple[Path, ...],
     Parameter(
@@ -147,25 +134,21 @@ def world_config(
     size: int,
     ranks_per_device: int = 1,
     of: RanksOf = "world",
-    hosts: tuple[str, ...] = (),
-    secret_file: Path | None = None,
 ) -> WorldConfig:
-    """The settings of a world of ``size`` ranks, by itself or ``of`` a mesh, of which ``hosts``
-    have their share; raises :class:`UsageError` where it cannot be.
+    """The settings of a world of ``size`` ranks, by itself or ``of`` a mesh; raises
+    :class:`UsageError` where it cannot be.
     """
-    from fuzzshard.world.config import WorldConfig, check_hosts
+    from fuzzshard.world.config import WorldConfig
     from fuzzshard.world.placement import available_cores, check_cores, check_devices
 
-    check_hosts(hosts, secret_file)
-    num_nodes = len(hosts) + 1
     if size < 1:
         raise UsageError(f"a world of {size} ranks runs nothing", "use --world-size 1 or more")
     if ranks_per_device < 1:
         raise UsageError(f"{ranks_per_device} ranks per device run nothing", "use 1 or more")
     if device == "cuda":
-        check_devices(size // num_nodes, num_devices, ranks_per_device)
+        check_devices(size, num_devices, ranks_per_device)
     else:
-        check_cores(size // num_nodes, available_cores(), of)
+        check_cores(size, available_cores(), of)
     for path in preload:
         if not path.is_file():
             raise UsageError(f"{path}, to be preloaded, is not a file", "check the path")
@@ -174,6 +157,4 @@ def world_config(
         device=device,
         preload=tuple(str(path.resolve()) for path in preload),
         devices=tuple(range(num_devices)) if device == "cuda" and ranks_per_device > 1 else (),
-        hosts=hosts,
-        secret_file="" if secret_file is None else str(secret_file),
     )

@@ -17,11 +17,9 @@ from fuzzshard.commands.options import (
     DeviceHere,
     Duration,
     ExtraMends,
-    Hosts,
     Json,
     Preload,
     RanksShared,
-    SecretFile,
     WorldsAtOnce,
     world_config,
 )
@@ -51,8 +49,6 @@ def replay(
     summary: bool = False,
     update: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     allow_user_code: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
-    hosts: Hosts = (),
-    secret_file: SecretFile = None,
 ) -> int:
     """Run saved cases again and print one line for each.
 
@@ -138,10 +134,8 @@ def replay(
         kind,
         num_devices,
         preload,
-        size=largest * (len(hosts) + 1) if world_size is None else world_size,
+        size=largest if world_size is None else world_size,
         ranks_per_device=ranks_per_device,
-        hosts=hosts,
-        secret_file=secret_file,
     )
     mends = mends_for(extra=extra_mends)
     here = CommandWorlds(config, worlds, num_devices)

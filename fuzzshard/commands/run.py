@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
 from pathlib import Path
@@ -19,11 +20,9 @@ from fuzzshard.commands.options import (
     Folder,
     Globs,
     Guidance,
-    Hosts,
     Json,
     Preload,
     RanksShared,
-    SecretFile,
     WorldsAtOnce,
 )
 
@@ -58,8 +57,8 @@ def run(
     extra_mends: ExtraMends = (),
     guidance: Guidance = "none",
     exchange: Path | None = None,
-    hosts: Hosts = (),
-    secret_file: SecretFile = None,
+    cluster: Annotated[str, Parameter(show=False)] = "",
+    node: Annotated[tuple[str, ...], Parameter(show=False, negative=())] = (),
     as_json: Json = False,
 ) -> int:
     """Fuzz: draw random training runs and judge each one, until a limit or Ctrl-C.
@@ -80,7 +79,6 @@ def run(
       fuzzshard run --focus corpus/findings/NAME --max-time 10m
       fuzzshard run --worlds auto --world-size 2 --max-time 8h
       fuzzshard run --worlds auto --corpus /local/fuzz --exchange /nfs/fuzz
-      fuzzshard run --hosts 10.0.0.2:29400 --secret-file secret --max-time 8h
 
     Parameters
     ----------
@@ -105,7 +103,7 @@ def run(
         already do not count as new.
     world_size
         Number of ranks that run a case together: the largest mesh. By default one for each CUDA
-        device, or 4 on CPU; as many on each of --hosts.
+        device, or 4 on CPU.
     engine
         Test only this engine. Repeat for several. By default all are tested. The same as --only
         engine:NAME.
@@ -138,6 +136,10 @@ def run(
     exchange
         A folder that several nodes can reach. Campaigns with the same one tell each other what
         they find and work on, so that each finding is shrunk once. Each keeps its own --corpus.
+    cluster
+        The address of a Ray cluster; fleet run gives it.
+    node
+        A node of that cluster that has its share of the ranks of each world. Repeat for several.
     as_json
         Print one JSON object for each event instead of the panel.
     """
@@ -173,10 +175,14 @@ def run(
         extra_mends=extra_mends,
         guidance=guidance,
         exchange=exchange,
-        hosts=hosts,
-        secret_file=secret_file,
+        nodes=node,
     )
-    with make_sink(json=as_json) as sink:
+    with contextlib.ExitStack() as stack:
+        if node:
+            from fuzzshard.fleet.cluster import borrowing
+
+            stack.enter_context(borrowing(cluster))
+        sink = stack.enter_context(make_sink(json=as_json))
         return run_campaign(options, tee(stats_writer(corpus), report_writer(corpus), sink))
 
 

@@ -20,10 +20,8 @@ from fuzzshard.commands.options import (
     Duration,
     ExtraMends,
     Folder,
-    Hosts,
     Preload,
     RanksShared,
-    SecretFile,
     world_config,
 )
 from fuzzshard.corpus.codec import read_entry
@@ -50,8 +48,6 @@ def shrink(
     preload: Preload = (),
     confirm: Confirm = 3,
     worlds: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 1,
-    hosts: Hosts = (),
-    secret_file: SecretFile = None,
 ) -> int:
     """Shrink a case with a finding to a minimal one with the same finding.
 
@@ -112,17 +108,14 @@ def shrink(
     known = read_entry(file)
     kind, num_devices = resolve_device(device)
     if world_size is None:
-        nodes, needed = len(hosts) + 1, known.case.mesh.size
-        own = needed if kind == "cuda" else min(needed, LARGEST_CPU_WORLD)
-        world_size = math.ceil(own / nodes) * nodes
+        needed = known.case.mesh.size
+        world_size = needed if kind == "cuda" else min(needed, LARGEST_CPU_WORLD)
     config = world_config(
         kind,
         num_devices,
         preload,
         size=world_size,
         ranks_per_device=ranks_per_device,
-        hosts=hosts,
-        secret_file=secret_file,
     )
     validate(known.case, config.size)
     budget = SHRINK_BUDGET if max_time is None else Budget(sys.maxsize, math.inf)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
@@ -33,9 +34,8 @@ class CommandWorlds:
         """Worlds of ``size`` ranks; each starts with its first case. Raises what
         :func:`fuzzshard.world.placement.placed` does.
         """
-        sized = self._config.with_ranks(size)
-        each = sized.ranks_per_node
-        shared = math.ceil(each / self._num_devices) if sized.device == "cuda" else 1
+        sized = dataclasses.replace(self._config, size=size)
+        shared = math.ceil(size / self._num_devices) if sized.device == "cuda" else 1
         self._started = [
             world.World(config)
             for config in placed(sized, self._worlds, self._num_devices, shared)

@@ -5,7 +5,6 @@
     LOCAL/CAMPAIGN/0/corpus      of the campaign, which goes on with it when it returns
     LOCAL/CAMPAIGN/0/exchange    what this campaign and those of other nodes tell
     LOCAL/CAMPAIGN/0/run.log     what ``fuzzshard run`` prints
-    LOCAL/CAMPAIGN/host-0/       of a node that lends its ranks to the campaign of another one
 """
 
 from __future__ import annotations
@@ -50,8 +49,6 @@ SLOT_SECONDS = 60.0
 """How long an agent waits for a slot whose last owner is about to end."""
 RESTART_SECONDS = 10.0
 """A campaign that was killed goes on after as long, counted from its last start."""
-LISTENS = "listening at "
-"""With it ``fuzzshard host`` says its address."""
 LEASE_SECONDS = 300.0
 """An agent that nobody has called for as long ends, and its campaign with it: the head has given
 it up.
@@ -64,13 +61,14 @@ TAIL_BYTES = 4000
 class Job:
     """What an agent is to run: ``options`` of ``fuzzshard run`` without corpus, exchange and seed.
 
-    ``local`` is the folder of fleets on the node, "" for the usual one; ``campaign`` the name of
-    this fleet's folder in there. ``session`` names the head, and ``node`` the node within the
-    session.
+    ``cluster`` is the address of the Ray cluster. ``local`` is the folder of fleets on the node,
+    "" for the usual one; ``campaign`` the name of this fleet's folder in there. ``session`` names
+    the head, and ``node`` the node within the session.
     """
 
     options: tuple[str, ...]
     seed: int | None
+    cluster: str
     local: str
     campaign: str
     session: str
@@ -113,9 +111,7 @@ class Agent:
         self._others: dict[str, Changes] = {}
         self._told: Snapshot = {}
         self._campaign: subprocess.Popen[bytes] | None = None
-        self._hosts: tuple[str, ...] = ()
-        self._host: subprocess.Popen[bytes] | None = None
-        self._listens = ""
+        self._nodes: tuple[str, ...] = ()
         self._began = -math.inf
         self._restarts = 0
         self._is_stopped = False
@@ -127,10 +123,12 @@ class Agent:
 
     def join(self, secret: str, job: Job) -> Joined:
         """Take a slot, in which the campaign begins with the first :meth:`sync` that has its
-        hosts.
+        nodes.
         """
         self._check(secret)
-        self._settle(job, "")
+        self._job = job
+        self._slot, self._lock = _take_slot(job)
+        threading.Thread(target=self._end_alone, daemon=True).start()
         self._corpus, self._exchange = self._slot / "corpus", self._slot / "exchange"
         self._ours = self._exchange / node_name(self._corpus)
         is_new = not self._ours.exists()
@@ -142,39 +140,19 @@ class Agent:
                 shutil.rmtree(path)
         return Joined(name=self._ours.name, slot=str(self._slot), is_new=is_new)
 
-    def lend(self, secret: str, job: Job, listen: str) -> str:
-        """Lend the ranks of this node at ``listen``, or at another port where that one is taken,
-        to campaigns with the same secret (:mod:`fuzzshard.world.host`); return the address.
-
-        Each call starts again what has ended since. Raises :class:`InfraError` where nothing can
-        listen there.
-        """
-        self._check(secret)
-        if self._host is None:
-            self._settle(job, "host-")
-        elif self._host.poll() is None:
-            return self._listens
-        any_port = f"{listen.rpartition(':')[0]}:0"
-        self._listens = self._start_host(listen) or self._start_host(any_port)
-        if not self._listens:
-            why = self._log_tail().splitlines()[-1:] or ["fuzzshard host ended"]
-            raise InfraError(f"it cannot lend its ranks: {why[0].removeprefix('fuzzshard: ')}")
-        return self._listens
-
     def sync(
         self,
         secret: str,
         others: dict[str, Changes],
         stop: bool,
-        hosts: tuple[str, ...] | None = (),
+        nodes: tuple[str, ...] | None = (),
     ) -> Report:
         """Write what ``others`` have told; return what this node has told since the last call.
 
         The first call tells everything, and starts the campaign once it knows what others have
-        told. Its worlds lie on this node and on ``hosts``, at whose addresses others :meth:`lend`
-        theirs; None if one of these is missing. A campaign with other hosts than these is killed,
-        and goes on as soon as there are all. With ``stop`` it ends as soon as it can. What is told
-        once it has ended is everything.
+        told. Its worlds lie on this node and on ``nodes`` of the cluster; None if one of these is
+        missing. A campaign with other nodes than these is killed, and goes on as soon as there are
+        all. With ``stop`` it ends as soon as it can. What is told once it has ended is everything.
         """
         self._check(secret)
         problem = self._take_over(others)
@@ -184,16 +162,16 @@ class Agent:
         code = self._code()
         unread: list[str] = []
         changes, self._told = changes_since(self._ours, self._told, unread.append)
-        if code is None and self._campaign is not None and hosts != self._hosts and not stop:
+        if code is None and self._campaign is not None and nodes != self._nodes and not stop:
             self._campaign.kill()
-        elif self._campaign is None or (code is not None and self._is_cut_off(code, hosts)):
-            if self._is_stopped and hosts is None:
+        elif self._campaign is None or (code is not None and self._is_cut_off(code, nodes)):
+            if self._is_stopped and nodes is None:
                 code = EXIT_INTERRUPTED
             elif self._campaign is None or not self._is_stopped:
                 code = None
-                if hosts is not None and time.monotonic() - self._began >= RESTART_SECONDS:
+                if nodes is not None and time.monotonic() - self._began >= RESTART_SECONDS:
                     self._restarts += self._campaign is not None
-                    self._start_campaign(hosts)
+                    self._start_campaign(nodes)
         return Report(
             changes=changes,
             code=code,
@@ -202,22 +180,17 @@ class Agent:
             problem=problem or next(iter(unread), ""),
         )
 
-    def _is_cut_off(self, code: int, hosts: tuple[str, ...] | None) -> bool:
-        """Whether a campaign that ended so goes on. One that could not begin may lack a host of
+    def _is_cut_off(self, code: int, nodes: tuple[str, ...] | None) -> bool:
+        """Whether a campaign that ended so goes on. One that could not begin may lack a node of
         which the head has not heard yet that it is lost.
         """
-        lacks_host = hosts != self._hosts or time.monotonic() - self._began < RESTART_SECONDS
-        return _was_killed(code) or (code == EXIT_INFRA and bool(self._hosts) and lacks_host)
+        lacks_node = nodes != self._nodes or time.monotonic() - self._began < RESTART_SECONDS
+        return _was_killed(code) or (code == EXIT_INFRA and bool(self._nodes) and lacks_node)
 
     def _check(self, secret: str) -> None:
         if not hmac.compare_digest(secret.encode(), self._secret.encode()):
             raise InvalidMessage("a call had another secret than that of the fleet")
         self._called = time.monotonic()
-
-    def _settle(self, job: Job, prefix: str) -> None:
-        self._job = job
-        self._slot, self._lock = _take_slot(job, prefix)
-        threading.Thread(target=self._end_alone, daemon=True).start()
 
     def _end_alone(self) -> None:
         while (left := self._called + LEASE_SECONDS - time.monotonic()) > 0:
@@ -240,29 +213,12 @@ class Agent:
             return str(error)
         return ""
 
-    def _start_campaign(self, hosts: tuple[str, ...]) -> None:
-        self._hosts = hosts
+    def _start_campaign(self, nodes: tuple[str, ...]) -> None:
+        self._nodes = nodes
         self._began = time.monotonic()
-        self._campaign = self._guarded(self._command())
-
-    def _start_host(self, listen: str) -> str:
-        """The address at which this node lends its ranks from now on; nothing if it cannot."""
-        before = self._log.stat().st_size
-        words = ["host", "--listen", listen, "--secret-file", self._secret_file()]
-        self._host = self._guarded([sys.executable, "-m", "fuzzshard", *words])
-        while self._host.poll() is None:
-            with self._log.open("rb") as file:
-                file.seek(before)
-                for line in file.read().decode(errors="replace").splitlines(keepends=True):
-                    if line.startswith(LISTENS) and line.endswith("\n"):
-                        return line.removeprefix(LISTENS).strip()
-            time.sleep(0.05)
-        return ""
-
-    def _guarded(self, words: list[str]) -> subprocess.Popen[bytes]:
         with self._log.open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "fuzzshard.guard", *words],
+            self._campaign = subprocess.Popen(
+                [sys.executable, "-m", "fuzzshard.guard", *self._command()],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -271,22 +227,14 @@ class Agent:
                 start_new_session=True,
             )
 
-    def _secret_file(self) -> str:
-        """That of the head, in a file that nobody else can read."""
-        file = self._slot / "secret"
-        file.touch(mode=0o600)
-        file.write_text(self._secret)
-        return str(file)
-
     def _command(self) -> list[str]:
         """What runs the campaign. One that goes on is not a fresh one, whatever was asked for."""
         words = [word for word in self._job.options if not (self._restarts and word == "--fresh")]
         if self._job.seed is not None:
             words += ["--seed", str(seed_of(self._job.seed, self._ours.name))]
-        for host in self._hosts:
-            words += ["--hosts", host]
-        if self._hosts:
-            words += ["--secret-file", self._secret_file()]
+        if self._nodes:
+            words += ["--cluster", self._job.cluster]
+            words += [word for node in self._nodes for word in ("--node", node)]
         words += ["--corpus", str(self._corpus), "--exchange", str(self._exchange)]
         return [sys.executable, "-m", "fuzzshard", "run", *words]
 
@@ -313,8 +261,8 @@ def _was_killed(code: int) -> bool:
     return code > 128 and code != EXIT_INTERRUPTED
 
 
-def _take_slot(job: Job, prefix: str) -> tuple[Path, IO[str]]:
-    """The first slot with this ``prefix`` that no other node of this session has, and its lock.
+def _take_slot(job: Job) -> tuple[Path, IO[str]]:
+    """The first slot that no other node of this session has, and its lock.
 
     One that an earlier head, or an earlier agent of this node, still holds is about to be free.
     """
@@ -328,7 +276,7 @@ def _take_slot(job: Job, prefix: str) -> tuple[Path, IO[str]]:
             pass  # nobody else can replace what is in there
         number = 0
         while True:
-            slot = root / f"{prefix}{number}"
+            slot = root / str(number)
             slot.mkdir(exist_ok=True)
             lock = (slot / "lock").open("a+")
             try:

@@ -8,20 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 import math
-import os
 import re
 import secrets
-import socket
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
-
-import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fuzzshard import reproducer
 from fuzzshard.campaign.exchange import STOP_FILE
@@ -37,6 +30,17 @@ from fuzzshard.errors import (
     worst_exit_code,
 )
 from fuzzshard.fleet.agent import Agent, Job, Joined, Report
+from fuzzshard.fleet.cluster import (
+    ActorGone,
+    ClusterNode,
+    answer,
+    answered,
+    cluster_nodes,
+    connected,
+    end_actor,
+    first_line,
+    make_actor,
+)
 from fuzzshard.fleet.gathered import Gathered, campaign_of
 from fuzzshard.fleet.mirror import check_node_name
 from fuzzshard.journal.lock import locked
@@ -52,11 +56,8 @@ STOP_SECONDS = 90.0
 """How long campaigns may take to end before they are killed."""
 BUSY_SECONDS = 60.0
 """How long an agent may wait for the GPUs or CPUs of its node before that is said."""
-CONNECT_SECONDS = 5.0
 MAX_ATTEMPTS = 5
 """As many agents that die in a row before they answer say that the node cannot run any."""
-
-_nodes_of_ray: Callable[[], list[dict[str, Any]]] = ray.nodes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,40 +89,14 @@ def run_fleet(options: FleetOptions) -> int:
     def say(line: str) -> None:
         print(f"{clock(time.monotonic() - began)}  {line}", flush=True)
 
-    with _connected(options.address), locked(fleet):
+    with connected(options.address) as cluster, locked(fleet):
         (fleet / STOP_FILE).unlink(missing_ok=True)
         campaign = campaign_of(options.corpus)
         gathered = Gathered(options.corpus, reproducer.scripts, say)
-        code = _Head(options, campaign, gathered, say).run()
+        code = _Head(options, cluster, campaign, gathered, say).run()
     print(*exchange_lines(fleet, *read_exchange(fleet)), sep="\n", flush=True)
     gathered.check_saved()
     return code
-
-
-@contextlib.contextmanager
-def _connected(address: str) -> Iterator[None]:
-    """A driver of the cluster at ``address``; raises :class:`UsageError` where there is none."""
-    place = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
-    where = "on this machine" if place == "auto" else f"at {place}"
-    remedy = "start one (ray start --head), or give the --address of one"
-    host, _, port = place.rpartition(":")
-    if place != "auto" and not (host and port.isdigit()):
-        raise UsageError(f"the address {place} is not HOST:PORT", remedy)
-    try:
-        if place != "auto":  # Ray itself looks for it for more than five minutes
-            socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
-        ray.init(address=place, log_to_driver=False, logging_level=logging.CRITICAL)
-    except OSError:
-        raise UsageError(f"there is no Ray cluster {where}", remedy) from None
-    except RuntimeError as error:
-        raise UsageError(
-            f"the Ray cluster {where} cannot be used: {' '.join(str(error).split())}",
-            "use the same Python and the same Ray as its nodes",
-        ) from None
-    try:
-        yield
-    finally:
-        ray.shutdown()
 
 
 @dataclasses.dataclass(eq=False)
@@ -129,21 +104,17 @@ class _Member:
     """A node of the cluster and its agent. ``call`` is the one in flight; the next one comes at
     ``due``. ``position`` is what its agent was given of what others told.
 
-    ``leader`` is the node whose campaign uses this one, at the address ``lends``; itself for one
+    ``leader`` is the node whose campaign uses this one, which has no agent then; itself for one
     that runs a campaign, and None for one that waits until there are enough for another campaign.
     """
 
-    id: str
-    label: str
-    address: str
-    resources: Mapping[str, float]
+    node: ClusterNode
     agent: Any = None
     call: Any = None
-    doing: Literal["greet", "wait", "lend", "place", "sync"] = "greet"
+    doing: Literal["greet", "wait", "place", "sync"] = "greet"
     state: Literal["starting", "running", "ended", "lost", "left out"] = "starting"
     name: str = ""
     leader: _Member | None = None
-    lends: str = ""
     due: float = 0.0
     began: float = 0.0
     attempts: int = 0
@@ -152,6 +123,10 @@ class _Member:
     code: int = EXIT_CLEAN
     is_first: bool = True
     problem: str = ""
+
+    @property
+    def label(self) -> str:
+        return self.node.label
 
 
 class _Head:
@@ -162,11 +137,12 @@ class _Head:
     def __init__(
         self,
         options: FleetOptions,
+        cluster: str,
         campaign: str,
         gathered: Gathered,
         say: Callable[[str], None],
     ) -> None:
-        self._options, self._campaign = options, campaign
+        self._options, self._cluster, self._campaign = options, cluster, campaign
         self._gathered, self._say = gathered, say
         self._secret, self._session = secrets.token_hex(32), secrets.token_hex(8)
         self._stop_file = options.corpus / FLEET_FOLDER / STOP_FILE
@@ -219,21 +195,18 @@ class _Head:
         if self._is_stopping or time.monotonic() < self._next_look:
             return
         self._next_look = time.monotonic() + LOOK_SECONDS
-        nodes = {node["NodeID"]: node for node in _nodes_of_ray() if node["Alive"]}
+        nodes = cluster_nodes()
         for member in self._in("starting", "running"):
-            if member.id not in nodes:
+            if member.node.id not in nodes:
                 self._lose(member, "its node is gone")
                 member.state = "lost"
                 self._dissolve(member)
         for id, node in nodes.items():
-            resources = node["Resources"]
-            has_room = resources.get("GPU", 0) >= 1 or resources.get("CPU", 0) >= 1
+            has_room = any(node.resources.get(kind, 0) >= 1 for kind in ("GPU", "CPU"))
             taking_part = len(self._in("starting", "running", "ended"))
             limit = self._options.max_nodes or math.inf
             if has_room and id not in self._members and taking_part < limit:
-                label = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
-                address = node["NodeManagerAddress"]
-                self._members[id] = _Member(id, label, address, resources)
+                self._members[id] = _Member(node)
         if not (self._members or self._gathered.has_nodes):
             raise UsageError("no node of the cluster has a CPU or a GPU", "add one")
         there, number = self._waiting(), self._options.world_nodes
@@ -263,8 +236,10 @@ class _Head:
                 member.leader = free[0]
             del free[: self._options.world_nodes]
         for member in self._waiting():
-            if member.leader is not None:
-                member.doing = "place" if member.leader is member else "lend"
+            if member.leader is member:
+                member.doing = "place"
+            elif member.leader is not None:
+                self._lend(member, member.leader)
         lacking = [leader for leader in missing if self._missing(leader)]
         if len(lacking) > 1 and not self._in("starting"):
             self._begin_again(lacking[-1])
@@ -276,14 +251,21 @@ class _Head:
     def _lenders(self, leader: _Member) -> list[_Member]:
         return [m for m in self._members.values() if m.leader is leader and m is not leader]
 
-    def _hosts(self, leader: _Member) -> tuple[str, ...] | None:
+    def _lend(self, member: _Member, leader: _Member) -> None:
+        """Leaves a node to the campaign of another one, which makes an actor of its own there."""
+        end_actor(member.agent)
+        member.agent, member.state = None, "running"
+        to, power = leader.name or leader.label, _power(member.node.resources)
+        self._say(f"{member.label} lends its ranks to {to}: {power}")
+
+    def _others(self, leader: _Member) -> tuple[str, ...] | None:
         """Where its worlds lie beside its own node; None as long as a node is missing."""
-        hosts = tuple(member.lends for member in self._lenders(leader))
-        return None if self._missing(leader) or "" in hosts else hosts
+        others = tuple(member.node.id for member in self._lenders(leader))
+        return None if self._missing(leader) else others
 
     def _dissolve(self, member: _Member) -> None:
         """One that is gone, or taken for something else, has no group any more."""
-        leader, member.leader, member.lends = member.leader, None, ""
+        leader, member.leader = member.leader, None
         if leader is member:
             for lender in self._lenders(member):
                 lender.leader = None
@@ -294,8 +276,7 @@ class _Head:
     def _begin_again(self, member: _Member) -> None:
         """Ends what its agent does, and makes another one."""
         self._dissolve(member)
-        if member.agent is not None:
-            ray.kill(member.agent)
+        end_actor(member.agent)
         member.agent = member.call = None
         member.state, member.doing, member.position, member.due = "starting", "greet", 0, 0.0
         if self._is_stopping:
@@ -312,31 +293,26 @@ class _Head:
         if now < member.due or member.doing == "wait":
             return
         if member.agent is None:
-            member.agent, member.doing, member.began = (
-                _make_agent(member, self._secret),
-                "greet",
-                now,
-            )
+            member.agent = make_actor(Agent, member.node, self._secret)
+            member.doing, member.began = "greet", now
         if member.doing == "greet":
             member.call = member.agent.greet.remote(self._secret)
             return
         job = Job(
             options=self._options_of(member),
             seed=self._options.seed,
+            cluster=self._cluster,
             local=self._options.local,
             campaign=self._campaign,
             session=self._session,
-            node=member.id,
+            node=member.node.id,
         )
         if member.doing == "place":
             member.call = member.agent.join.remote(self._secret, job)
-        elif member.doing == "lend":
-            listen = member.lends or _any_port(member.address)
-            member.call = member.agent.lend.remote(self._secret, job, listen)
         else:
             told, member.position = self._gathered.since(member.position, member.name)
-            hosts = self._hosts(member)
-            member.call = member.agent.sync.remote(self._secret, told, self._is_stopping, hosts)
+            others = self._others(member)
+            member.call = member.agent.sync.remote(self._secret, told, self._is_stopping, others)
 
     def _options_of(self, member: _Member) -> tuple[str, ...]:
         """Those of the campaign; one that returns goes on with what it began."""
@@ -351,17 +327,14 @@ class _Head:
         if not waiting:
             time.sleep(0.1)
             return
-        ready, _ = ray.wait(list(waiting), num_returns=1, timeout=1.0)
-        if ready:
-            ready, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=0)
-        for call in ready:
+        for call in answered(list(waiting)):
             member = waiting[call]
             member.call, member.due = None, time.monotonic() + SECONDS_BETWEEN
             try:
-                self._take(member, ray.get(call))
-            except RayTaskError as error:
+                self._take(member, answer(call))
+            except FuzzshardError as error:
                 self._fail(member, error)
-            except (RayActorError, RayError) as error:
+            except ActorGone as error:
                 self._lose_agent(member, error)
 
     def _take(self, member: _Member, answer: Any) -> None:
@@ -369,8 +342,6 @@ class _Head:
             self._take_greeting(member, *answer)
         elif member.doing == "place":
             self._take_place(member, answer)
-        elif member.doing == "lend":
-            self._take_address(member, answer)
         else:
             self._take_report(member, answer)
 
@@ -380,12 +351,6 @@ class _Head:
             self._leave(member, "left out")
             return
         member.doing, member.due = "wait", 0.0
-
-    def _take_address(self, member: _Member, address: str) -> None:
-        member.attempts = 0
-        if (member.state, member.lends) != ("running", address):
-            self._say(f"{member.label} lends its ranks at {address}: {_power(member.resources)}")
-        member.state, member.lends = "running", address
 
     def _take_place(self, member: _Member, joined: Joined) -> None:
         check_node_name(joined.name)
@@ -401,7 +366,7 @@ class _Head:
         if joined.is_new:
             self._gathered.begin(joined.name)
         verb = "returned" if returns else "joined"
-        self._say(f"{joined.name} {verb}: {_power(member.resources)}, {joined.slot}")
+        self._say(f"{joined.name} {verb}: {_power(member.node.resources)}, {joined.slot}")
 
     def _take_report(self, member: _Member, report: Report) -> None:
         self._gathered.take(member.name, report.changes, is_all=member.is_first)
@@ -421,9 +386,9 @@ class _Head:
                 each.leader, each.code = None, report.code
                 self._leave(each, "ended")
 
-    def _fail(self, member: _Member, error: RayTaskError) -> None:
+    def _fail(self, member: _Member, error: FuzzshardError) -> None:
         """Leaves out a node whose agent cannot do what it was asked to; one that runs goes on."""
-        why = _first_line(error.cause if isinstance(error.cause, FuzzshardError) else error)
+        why = first_line(error)
         if member.doing == "sync":
             if member.problem != why:
                 self._say(f"{member.name}: {why}; it goes on")
@@ -432,7 +397,7 @@ class _Head:
         self._say(f"{member.label} is left out: {why}")
         self._leave(member, "left out")
 
-    def _lose_agent(self, member: _Member, error: RayError) -> None:
+    def _lose_agent(self, member: _Member, error: ActorGone) -> None:
         """Makes another agent for a node whose agent is gone, unless that never works."""
         if lacks := re.search(r"No module named '([^'.]+)", str(error)):
             self._say(f"{member.label} is left out: it has no {lacks[1]}; install fuzzshard there")
@@ -440,7 +405,7 @@ class _Head:
             return
         member.attempts += 1
         if member.attempts >= MAX_ATTEMPTS:
-            self._say(f"{member.label} is left out: {_first_line(error)}")
+            self._say(f"{member.label} is left out: {first_line(error)}")
             self._leave(member, "left out")
             return
         self._lose(member, "its agent is gone")
@@ -458,8 +423,7 @@ class _Head:
     def _leave(self, member: _Member, state: Literal["ended", "left out"]) -> None:
         """Ends the agent, which gives its GPUs and CPUs back."""
         member.state, member.call = state, None
-        if member.agent is not None:
-            ray.kill(member.agent)
+        end_actor(member.agent)
         member.agent = None
         self._dissolve(member)
 
@@ -499,26 +463,7 @@ def exit_code(codes: Collection[int], *, interrupted: bool, is_new: bool) -> int
     return worst_exit_code((*codes, *[EXIT_FINDING] * is_new))
 
 
-def _make_agent(member: _Member, secret: str) -> Any:
-    gpus = int(member.resources.get("GPU", 0))
-    cpus = 0 if gpus else int(member.resources.get("CPU", 0))
-    here = NodeAffinitySchedulingStrategy(member.id, soft=False)
-    made = ray.remote(Agent).options(
-        num_cpus=cpus, num_gpus=gpus, max_restarts=0, scheduling_strategy=here
-    )
-    return made.remote(secret)
-
-
-def _any_port(address: str) -> str:
-    return f"[{address}]:0" if ":" in address else f"{address}:0"
-
-
 def _power(resources: Mapping[str, float]) -> str:
     gpus = int(resources.get("GPU", 0))
     count, kind = (gpus, "GPU") if gpus else (int(resources.get("CPU", 0)), "CPU")
     return f"{count} {kind}{'' if count == 1 else 's'}"
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else repr(error)

@@ -100,7 +100,7 @@ def event_lines(event: Event, width: int = WIDTH) -> Iterator[str]:
             yield from (f"    {path}" for path in event.learned)
         case NodeChanged():
             what = "is lost; its worlds wait for it" if event.is_lost else "is back"
-            yield f"[{clock(event.elapsed)}] the node at {event.host} {what}"
+            yield f"[{clock(event.elapsed)}] the node at {event.node} {what}"
         case SaveFailed():
             yield f"[{clock(event.elapsed)}] NOT SAVED {event.signature}: {event.problem}"
             yield f"    the case: {bytes(event.case).decode()}"

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Literal
 
 from fuzzshard.errors import UsageError
@@ -15,28 +13,6 @@ SAMPLED_COVERAGE = 1 if sys.version_info >= (3, 12) else 20
 """A ``coverage`` that costs a campaign little; without ``sys.monitoring`` a traced case takes 2.5
 times as long.
 """
-
-
-def split_address(text: str) -> tuple[str, int]:
-    """The address and the port of ``ADDRESS:PORT``; raises :class:`UsageError` for another
-    text.
-    """
-    address, _, port = text.rpartition(":")
-    if not address or not port.isdecimal() or not 0 <= int(port) < 1 << 16:
-        raise UsageError(f"{text} is not ADDRESS:PORT", "write it like 10.0.0.2:29400")
-    return address.removeprefix("[").removesuffix("]"), int(port)
-
-
-def check_hosts(hosts: Sequence[str], secret_file: Path | None) -> None:
-    """Raise :class:`UsageError` for other nodes of a world that cannot be."""
-    for host in hosts:
-        split_address(host)
-    if len(set(hosts)) < len(hosts):
-        raise UsageError("--hosts names a node twice", "name each node once")
-    if hosts and secret_file is None:
-        raise UsageError(
-            "--hosts needs the secret of fuzzshard host", "give its file with --secret-file"
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,11 +29,10 @@ class WorldConfig:
     ``size`` ranks, and no peers: its process groups are torch's ``fake`` ones
     (:mod:`fuzzshard.world.screen`).
 
-    A world lies on this node and on those of ``hosts``, the addresses of
-    :mod:`fuzzshard.world.host` there, which know the secret in ``secret_file``; each has as many
-    ranks, in order. ``addresses`` are those at which the nodes reach each other, in the same
-    order; they are known once there is a connection. Raises :class:`UsageError` for a number of
-    ranks that nodes cannot share equally.
+    A world lies on this node and on ``nodes``, the ids of others (:mod:`fuzzshard.world.nodes`);
+    each has as many ranks, in order. ``addresses`` are those at which the nodes reach each other,
+    in the same order; they are known once there is a connection. Raises :class:`UsageError` for a
+    number of ranks that nodes cannot share equally.
 
     ``instruments_off`` says which instruments earlier ranks have switched off (the text of
     :func:`fuzzshard.instruments.off_text`); None: ranks prove them when they start.
@@ -70,8 +45,7 @@ class WorldConfig:
     devices: tuple[int, ...] = ()
     screens: Literal["", "first", "last"] = ""
     instruments_off: str | None = None
-    hosts: tuple[str, ...] = ()
-    secret_file: str = ""
+    nodes: tuple[str, ...] = ()
     addresses: tuple[str, ...] = ()
 
     @property
@@ -82,16 +56,11 @@ class WorldConfig:
     @property
     def ranks_per_node(self) -> int:
         """How many ranks each node has."""
-        return self.size // (len(self.hosts) + 1)
-
-    def with_ranks(self, size: int) -> WorldConfig:
-        """The same for a world of ``size`` ranks, or of some more that nodes share equally."""
-        num_nodes = len(self.hosts) + 1
-        return dataclasses.replace(self, size=-(-size // num_nodes) * num_nodes)
+        return self.size // (len(self.nodes) + 1)
 
     def node_of(self, rank: int) -> int:
         """The node of a rank; 0 is this one."""
-        return rank // self.ranks_per_node if self.hosts else 0
+        return rank // self.ranks_per_node if self.nodes else 0
 
     def local_rank(self, rank: int) -> int:
         """The place of a rank among those of its node."""
@@ -114,10 +83,11 @@ class WorldConfig:
         return self.host_of(self.ranks_per_node - 1) + 1
 
     def __post_init__(self) -> None:
-        if self.size % (len(self.hosts) + 1):
+        num_nodes = len(self.nodes) + 1
+        if self.size % num_nodes:
             raise UsageError(
-                f"{len(self.hosts) + 1} nodes cannot share a world of {self.size} ranks equally",
-                f"use a --world-size that is a multiple of {len(self.hosts) + 1}",
+                f"{num_nodes} nodes cannot share a world of {self.size} ranks equally",
+                f"use a --world-size that is a multiple of {num_nodes}",
             )
         if len(set(self.devices)) < len(self.devices):
             raise UsageError(

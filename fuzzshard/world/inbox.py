@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from fuzzshard.world.messages import Message, decoded
+from fuzzshard.world.messages import Channel, Message, decoded
 
 _CHUNK = 1 << 20
 
@@ -16,7 +16,7 @@ class Inbox:
     waits for several ranks, or has a deadline, may not wait for the rest of it.
     """
 
-    def __init__(self, channel: socket.socket) -> None:
+    def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._data = bytearray()
 

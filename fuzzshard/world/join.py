@@ -83,7 +83,7 @@ def _device(rank: int, config: WorldConfig) -> torch.device:
 
     if config.device == "cpu":
         return torch.device("cpu")
-    if config.ranks_per_device > 1 or config.hosts:
+    if config.ranks_per_device > 1 or config.nodes:
         _pose_as_host(config.node_of(rank), config.host_of(rank))
     device = torch.device("cuda", config.device_of(rank))
     # NCCL of torch 2.15 takes the device that this names, whatever device is set (_nccl2_device in
@@ -220,12 +220,7 @@ def _interface_of(address: str) -> str:
 
 
 def _preload(path: str, number: int) -> None:
-    """Imports a file and calls its ``apply()`` if it has one. A module of fuzzshard, which may be
-    in another folder on each node, is given by its name.
-    """
-    if path.startswith("fuzzshard."):
-        found = importlib.util.find_spec(path)
-        path = "" if found is None else str(found.origin)
+    """Imports a file and calls its ``apply()`` if it has one."""
     spec = importlib.util.spec_from_file_location(f"fuzzshard_preload_{number}", path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -179,7 +179,23 @@ _decoder = msgspec.json.Decoder(Message)
 _encoder = msgspec.json.Encoder()
 
 
-def send(channel: socket.socket, message: msgspec.Struct) -> None:
+class Channel(Protocol):
+    """The coordinator's end of a channel to a rank: a socket, or what does as one."""
+
+    def fileno(self) -> int:
+        """What a selector waits for."""
+
+    def recv(self, size: int, flags: int, /) -> bytes:
+        """As that of a socket, with MSG_DONTWAIT."""
+
+    def sendall(self, data: bytes, /) -> None:
+        """As that of a socket."""
+
+    def close(self) -> None:
+        """As that of a socket."""
+
+
+def send(channel: Channel, message: msgspec.Struct) -> None:
     """Writes one message; raises OSError when the peer is gone."""
     data = _encoder.encode(message)
     channel.sendall(_LENGTH.pack(len(data)) + data)
@@ -187,14 +203,11 @@ def send(channel: socket.socket, message: msgspec.Struct) -> None:
 
 def receive(channel: socket.socket) -> Message | None:
     """Reads one message; None when the peer closed its end."""
-    data = receive_bytes(channel)
-    return None if data is None else _decoder.decode(data)
-
-
-def receive_bytes(channel: socket.socket) -> bytes | None:
-    """Reads one message as it was written; None when the peer closed its end."""
     header = read(channel, _LENGTH.size)
-    return None if header is None else read(channel, _LENGTH.unpack(header)[0])
+    if header is None:
+        return None
+    data = read(channel, _LENGTH.unpack(header)[0])
+    return None if data is None else _decoder.decode(data)
 
 
 def decoded(data: bytearray) -> Iterator[Message]:

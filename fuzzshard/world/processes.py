@@ -24,6 +24,7 @@ from fuzzshard.errors import InfraError
 from fuzzshard.temporary import TemporaryFolder, remove_abandoned
 from fuzzshard.world.activity import DEAD, STOPPED, Threads, activity, descendants, state_of
 from fuzzshard.world.config import WorldConfig
+from fuzzshard.world.messages import Channel
 from fuzzshard.world.zygote import Fork, Reap, Reply
 
 ENVIRONMENT = {
@@ -52,8 +53,8 @@ class RankProcess:
 
     rank: int
     pid: int
-    channel: socket.socket
-    side: socket.socket
+    channel: Channel
+    side: Channel
     node: Node
 
     def is_alive(self) -> bool:
@@ -71,7 +72,7 @@ class Node(ABC):
     """
 
     name = ""
-    """Where :mod:`fuzzshard.world.host` listens there; "" for this machine."""
+    """What it is called; "" for this machine."""
 
     is_lost = False
 
@@ -143,26 +144,18 @@ class ForkServer(Node):
         """
         ours, theirs = socket.socketpair()
         side, their_side = socket.socketpair()
-        with theirs, their_side:
-            pid = self.fork(rank, config, theirs, their_side)
-        return RankProcess(rank, pid, ours, side, self)
-
-    def fork(
-        self, rank: int, config: WorldConfig, channel: socket.socket, side: socket.socket
-    ) -> int:
-        """Forks a rank that has these channels, which the caller closes; its pid."""
-        with self._lock:
+        with self._lock, theirs, their_side:
             self._count += 1
             path = self._logs.path / f"{self._count}-rank{rank}.log"
             log = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o600)
             try:
-                fds = [channel.fileno(), log, side.fileno()]
+                fds = [theirs.fileno(), log, their_side.fileno()]
                 pid = self._ask(Fork(rank, config), fds).value
             finally:
                 os.close(log)
             self._leaders.add(pid)
             self._printed[pid] = path
-        return pid
+        return RankProcess(rank, pid, ours, side, self)
 
     def kill_group(self, pid: int) -> None:
         """As :meth:`Node.kill_group`."""

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 from fuzzshard.errors import InfraError
 from fuzzshard.instruments import OFF
 from fuzzshard.world.config import WorldConfig
-from fuzzshard.world.hosts import end_hosts, host_at
 from fuzzshard.world.inbox import Inbox
 from fuzzshard.world.messages import Failure, Message, Port, Ready, send
+from fuzzshard.world.nodes import end_nodes, node_of
 from fuzzshard.world.processes import Node, RankProcess, fork_server
 
 START_SECONDS = 120.0
@@ -56,9 +56,9 @@ def start_ranks(config: WorldConfig, ranks: Ranks | None = None) -> Ranks:
     kind = (config.device, PROVING_RANKS if config.screens else config.size)
     if config.screens and kind not in _proved:
         end_ranks(start_ranks(WorldConfig(PROVING_RANKS, config.device)).processes)
-    hosts = [host_at(address, config) for address in config.hosts]
-    nodes: list[Node] = [fork_server(), *hosts]
-    addresses = (*(host.our_address for host in hosts[:1]), *(host.address for host in hosts))
+    others = [node_of(id, config) for id in config.nodes]
+    nodes: list[Node] = [fork_server(), *others]
+    addresses = (*(other.our_address for other in others[:1]), *(o.address for o in others))
     config = dataclasses.replace(config, instruments_off=_proved.get(kind), addresses=addresses)
     try:
         for rank in range(config.live_ranks):
@@ -83,7 +83,7 @@ def kill_ranks(pids: Callable[[], Iterable[int]]) -> None:
 
     They are asked for after the server, which may just have begun to start them.
     """
-    end_hosts()
+    end_nodes()
     fork_server().stop_importing()
     for pid in pids():
         with contextlib.suppress(ProcessLookupError):

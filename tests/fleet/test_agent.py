@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from fuzzshard.campaign.exchange import STOP_FILE
-from fuzzshard.errors import EXIT_INTERRUPTED, InfraError, InvalidMessage, UsageError
+from fuzzshard.errors import EXIT_INTERRUPTED, InfraError, InvalidMessage
 from fuzzshard.fleet.agent import Agent, Job, Report, seed_of
 from fuzzshard.versions import differences, versions
-from fuzzshard.world.hosts import RemoteNode
 
 SECRET = "the secret of the head"
 
@@ -49,7 +48,7 @@ class OnNode(Agent):
 
 def job(local: Path, *, session: str = "1", node: str = "a", **changes: object) -> Job:
     values = {"options": ("--worlds", "auto"), "seed": None, "campaign": "c", **changes}
-    return Job(local=str(local), session=session, node=node, **values)
+    return Job(local=str(local), cluster="head:6379", session=session, node=node, **values)
 
 
 @pytest.fixture
@@ -85,8 +84,6 @@ def test_every_call_needs_the_secret(tmp_path):
         agent.join("another", job(tmp_path))
     with pytest.raises(InvalidMessage):
         agent.sync("", {}, False)
-    with pytest.raises(InvalidMessage):
-        agent.lend("another", job(tmp_path), "127.0.0.1:0")
     assert not list(tmp_path.iterdir())
     assert agent.greet(SECRET)[1] == versions()
 
@@ -190,69 +187,46 @@ def options_of(words: list[str], option: str) -> list[str]:
     return [words[i + 1] for i, word in enumerate(words) if word == option]
 
 
-def test_a_campaign_waits_for_its_hosts_and_goes_on_with_others_when_these_change(
+def test_a_campaign_waits_for_its_nodes_and_goes_on_with_others_when_these_change(
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr("fuzzshard.fleet.agent.RESTART_SECONDS", 0.0)
     agent = OnNode()
-    joined = agent.join(SECRET, job(tmp_path))
+    agent.join(SECRET, job(tmp_path))
     assert agent.sync(SECRET, {}, False, None).code is None
     assert not agent.commands
-    agent.sync(SECRET, {}, False, ("a:1", "b:2"))
-    agent.sync(SECRET, {}, False, ("a:1", "b:2"))
+    agent.sync(SECRET, {}, False, ("a", "b"))
+    agent.sync(SECRET, {}, False, ("a", "b"))
     (words,) = agent.commands
-    assert options_of(words, "--hosts") == ["a:1", "b:2"]
-    (file,) = options_of(words, "--secret-file")
-    assert Path(file).parent == Path(joined.slot)
-    assert (Path(file).read_text(), Path(file).stat().st_mode & 0o077) == (SECRET, 0)
+    assert options_of(words, "--node") == ["a", "b"]
+    assert options_of(words, "--cluster") == ["head:6379"]
     agent.sync(SECRET, {}, False, None)
     agent._campaign.wait(60)
     agent.sync(SECRET, {}, False, None)
     assert len(agent.commands) == 1
-    report = agent.sync(SECRET, {}, False, ("a:1", "c:3"))
+    report = agent.sync(SECRET, {}, False, ("a", "c"))
     assert (report.code, report.restarts) == (None, 1)
-    assert options_of(agent.commands[1], "--hosts") == ["a:1", "c:3"]
+    assert options_of(agent.commands[1], "--node") == ["a", "c"]
     agent.end()
 
 
-def test_a_campaign_that_is_stopped_while_it_lacks_a_host_has_ended(tmp_path):
+def test_a_campaign_that_is_stopped_while_it_lacks_a_node_has_ended(tmp_path):
     agent = OnNode()
     agent.join(SECRET, job(tmp_path))
     assert agent.sync(SECRET, {}, True, None).code == EXIT_INTERRUPTED
 
 
-def test_what_ends_with_an_error_of_the_machine_is_told_unless_a_host_is_lost(
+def test_what_ends_with_an_error_of_the_machine_is_told_unless_a_node_is_lost(
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr("fuzzshard.fleet.agent.RESTART_SECONDS", 0.0)
     agent = OnNode("raise SystemExit(4)")
     agent.join(SECRET, job(tmp_path))
-    agent.sync(SECRET, {}, False, ("a:1",))
+    agent.sync(SECRET, {}, False, ("a",))
     agent._campaign.wait(60)
     assert agent.sync(SECRET, {}, False, None).code is None
-    assert agent.sync(SECRET, {}, False, ("a:1",)).code == 4
+    assert agent.sync(SECRET, {}, False, ("a",)).code == 4
     agent.end()
-
-
-def test_ranks_are_lent_to_who_knows_the_secret_at_the_same_address_again(tmp_path):
-    agent = Agent(SECRET)
-    address = agent.lend(SECRET, job(tmp_path), "127.0.0.1:0")
-    assert agent.lend(SECRET, job(tmp_path), "127.0.0.1:0") == address
-    RemoteNode(address, SECRET.encode()).close()
-    with pytest.raises(UsageError, match="secret"):
-        RemoteNode(address, b"another secret of the same length")
-    host = agent._host
-    assert host is not None
-    host.kill()
-    host.wait(60)
-    assert agent.lend(SECRET, job(tmp_path), address) == address
-    agent._host.kill()
-    agent._host.wait(60)
-
-
-def test_ranks_that_cannot_be_lent_are_one_line(tmp_path):
-    with pytest.raises(InfraError, match=r"it cannot lend its ranks: cannot listen at 192\.0\.2"):
-        Agent(SECRET).lend(SECRET, job(tmp_path), "192.0.2.77:0")
 
 
 def test_a_local_folder_that_cannot_be_written_is_one_line(tmp_path):
@@ -267,8 +241,8 @@ def test_an_agent_that_nobody_calls_any_more_ends(tmp_path):
         "from fuzzshard.fleet import agent\n"
         "agent.LEASE_SECONDS = 0.5\n"
         "alone = agent.Agent('')\n"
-        "job = agent.Job(options=(), seed=None, local=sys.argv[1], campaign='c', session='1', "
-        "node='a')\n"
+        "job = agent.Job(options=(), seed=None, cluster='', local=sys.argv[1], campaign='c', "
+        "session='1', node='a')\n"
         "alone.join('', job)\n"
         "time.sleep(90)\n"
     )

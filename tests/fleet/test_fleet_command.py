@@ -59,7 +59,7 @@ def test_nothing_of_ray_is_imported_by_other_commands(corpus):
         (["--nodes", "0"], "--nodes is 0"),
         (["--world-nodes", "0"], "--world-nodes is 0"),
         (["--nodes", "1", "--world-nodes", "2"], "not more than --nodes"),
-        (["--hosts", "a:1"], "give --world-nodes"),
+        (["--node", "a"], "every node of a fleet has its own --node"),
         (["--profile", "mine"], "there is no profile 'mine'"),
     ],
 )

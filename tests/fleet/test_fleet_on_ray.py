@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
+from cases import make_case
 from command_line import ran
 
 from fuzzshard.campaign.exchange import NodeState
@@ -21,6 +22,8 @@ from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.store import CASE_FILE, NODE_FILE
 from fuzzshard.journal.history import History
 from fuzzshard.journal.schema import JOURNAL_FILE
+from fuzzshard.verdict import Status
+from fuzzshard.world import World, WorldConfig
 
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 
@@ -96,6 +99,43 @@ class Fleet:
         return code
 
 
+def lent(cluster: Any) -> list[psutil.Process]:
+    """The fork servers of actors on the nodes of the cluster, and their ranks."""
+    found = []
+    raylets = {
+        str(each.process.pid)
+        for node in cluster.list_all_nodes()
+        for each in node.all_processes["raylet"]
+    }
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if "fuzzshard.world.zygote" in process.cmdline() and (
+                process.environ().get("RAY_RAYLET_PID") in raylets
+            ):
+                found.append(process)
+    return found
+
+
+def until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def other(cluster: Any) -> Iterator[str]:
+    """The id of another node."""
+    from fuzzshard.fleet.cluster import cluster_nodes, connected
+
+    with connected(cluster.address):
+        before = set(cluster_nodes())
+        node = cluster.add_node(**NODE)
+        (id,) = cluster_nodes().keys() - before
+    yield id
+    cluster.remove_node(node)
+
+
 def findings(corpus: Path) -> list[Path]:
     return sorted(corpus.glob(f"findings/*/{CASE_FILE}"))
 
@@ -168,6 +208,41 @@ def test_agents_and_heads_that_are_killed_go_on_where_they_were(tmp_path, cluste
     assert len(sessions) == 3
 
 
+def test_a_world_over_two_nodes_loses_one_case_with_the_actor_of_the_other(cluster, other):
+    from fuzzshard.fleet.cluster import borrowing
+
+    with borrowing(cluster.address), World(WorldConfig(2, nodes=(other,))) as world:
+        assert world.run(make_case()).status is Status.PASS
+        here, there = world._ranks
+        processes = lent(cluster)
+        assert there.pid in [process.pid for process in processes]
+        assert here.pid not in [process.pid for process in processes]
+        actor = processes[0].parent()
+        assert actor is not None
+        actor.kill()
+        verdict = world.run(make_case())
+        assert verdict.status is Status.INFRA
+        assert "is lost with its node" in verdict.message
+        assert psutil.wait_procs(processes, SECONDS)[1] == []
+        assert world.run(make_case()).status is Status.PASS
+    until(lambda: not lent(cluster))
+
+
+def test_ranks_on_other_nodes_end_with_the_campaign_that_is_killed(tmp_path, cluster, other):
+    words = ["run", "--cluster", cluster.address, "--node", other, "--corpus", tmp_path / "corpus"]
+    words += ["--device", "cpu", "--world-size", 2, "--engine", "fully_shard", "--json"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "fuzzshard", *map(str, words)], stdout=subprocess.PIPE, text=True
+    ) as campaign:
+        assert campaign.stdout is not None
+        assert any('"case_judged"' in line for line in campaign.stdout)
+        left = lent(cluster)
+        assert len(left) >= 2
+        campaign.kill()
+    assert psutil.wait_procs(left, SECONDS)[1] == []
+    assert not lent(cluster)
+
+
 def test_worlds_over_two_nodes_find_a_bug_and_get_another_node_for_one_that_is_lost(
     tmp_path, cluster
 ):
@@ -182,9 +257,9 @@ def test_worlds_over_two_nodes_find_a_bug_and_get_another_node_for_one_that_is_l
     fleet.until(lambda: done(fleet.corpus))
     assert ran("fleet", "stop", fleet.corpus).code == 0
     assert fleet.ended() == 1
-    (file,) = findings(fleet.corpus)
-    entry = read_entry(file)
-    assert entry.signature == "divergence/fully_shard/gradient"
+    until(lambda: not lent(cluster))
+    signatures = {read_entry(file).signature for file in findings(fleet.corpus)}
+    assert signatures == {"divergence/fully_shard/gradient"}
     assert len(fleet.said("lends its ranks")) == 2
     assert len(fleet.states()) == 1
     with History(fleet.slot(0) / "corpus" / JOURNAL_FILE) as history:

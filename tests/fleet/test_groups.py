@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("ray")
 
+from fuzzshard.fleet.cluster import ClusterNode
 from fuzzshard.fleet.head import FleetOptions, _Head, _Member
 
 
@@ -17,9 +18,9 @@ class Groups:
     def __init__(self, corpus: Path, names: str) -> None:
         self.said: list[str] = []
         options = FleetOptions(corpus=corpus, options=(), world_nodes=2)
-        self.head = _Head(options, "campaign", None, self.said.append)  # type: ignore[arg-type]
+        self.head = _Head(options, "", "campaign", None, self.said.append)  # type: ignore[arg-type]
         for name in names:
-            self.head._members[name] = _Member(name, name, "127.0.0.1", {})
+            self.head._members[name] = _Member(ClusterNode(name, name, "127.0.0.1", {}))
         self.form()
 
     def form(self) -> None:
@@ -29,9 +30,8 @@ class Groups:
                 member.doing = "wait"
         self.head._form_groups()
         for member in self.head._in("starting"):
-            if member.doing in ("place", "lend"):
+            if member.doing == "place":
                 member.state = "running"
-                member.lends = f"{member.id}:1" if member.doing == "lend" else ""
 
     def lose(self, *names: str) -> None:
         for name in names:
@@ -40,23 +40,23 @@ class Groups:
             member.state = "lost"
             self.head._dissolve(member)
 
-    def hosts(self) -> dict[str, tuple[str, ...] | None]:
+    def others(self) -> dict[str, tuple[str, ...] | None]:
         """Where the worlds of each campaign lie beside its own node."""
-        return {member.id: self.head._hosts(member) for member in self.head._running()}
+        return {member.label: self.head._others(member) for member in self.head._running()}
 
     def waiting(self) -> list[str]:
-        return [member.id for member in self.head._waiting()]
+        return [member.label for member in self.head._waiting()]
 
 
 def test_nodes_make_groups_and_what_is_left_takes_the_place_of_a_lost_one(tmp_path):
     groups = Groups(tmp_path, "abcde")
-    assert groups.hosts() == {"a": ("b:1",), "c": ("d:1",)}
+    assert groups.others() == {"a": ("b",), "c": ("d",)}
     assert groups.waiting() == ["e"]
     groups.lose("d")
-    assert groups.hosts() == {"a": ("b:1",), "c": None}
+    assert groups.others() == {"a": ("b",), "c": None}
     assert "c waits for another node" in groups.said
     groups.form()
-    assert groups.hosts() == {"a": ("b:1",), "c": ("e:1",)}
+    assert groups.others() == {"a": ("b",), "c": ("e",)}
     assert not groups.waiting()
 
 
@@ -64,7 +64,7 @@ def test_who_lent_ranks_to_a_campaign_that_is_gone_serves_another_one(tmp_path):
     groups = Groups(tmp_path, "abcd")
     groups.lose("a", "c")
     groups.form()
-    assert groups.hosts() == {"b": ("d:1",)}
+    assert groups.others() == {"b": ("d",)}
 
 
 def test_of_two_campaigns_that_lack_a_node_one_helps_the_other(tmp_path):
@@ -72,7 +72,7 @@ def test_of_two_campaigns_that_lack_a_node_one_helps_the_other(tmp_path):
     groups.lose("b", "d")
     groups.form()
     groups.form()
-    assert groups.hosts() == {"a": ("c:1",)}
+    assert groups.others() == {"a": ("c",)}
 
 
 def test_a_node_that_waits_alone_does_not_end_a_fleet_that_has_not_begun(tmp_path):

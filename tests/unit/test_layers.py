@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,6 +79,21 @@ def test_only_what_runs_on_ranks_imports_torch() -> None:
     }
     assert importing
     assert {m for m in importing if not m.startswith(ON_RANKS)} == set()
+
+
+def test_one_module_imports_ray() -> None:
+    assert [
+        m for m, names in modules().items() if any(n.partition(".")[0] == "ray" for n in names)
+    ] == ["fleet/cluster.py"]
+
+
+def test_nothing_listens_but_the_store_of_torch_that_ranks_meet_in() -> None:
+    listens = re.compile(r"\.(?:bind|listen)\(|create_server|socketserver|http\.server")
+    assert [
+        file.relative_to(ROOT).as_posix()
+        for file in sorted(ROOT.rglob("*.py"))
+        if listens.search(file.read_text())
+    ] == ["world/join.py"]
 
 
 def test_what_the_coordinator_asks_of_an_engine_imports_no_torch() -> None:
