@@ -80,5 +80,5 @@ class Hooks(oracle.Predicted):
             "hooks.clear()",
             *lines,
             f"observed = sum({module} in modules for modules in hooks)",
-            f'assert observed == {wanted}, f"{text}"',
+            f'assert observed >= {wanted}, f"{text}"',
         ]
