@@ -292,7 +292,8 @@ def _does(at: ScheduleState) -> object:
     """What an op does, on whatever batch, and all that decides how it communicates."""
     call = at.op.call and at.op.call._replace(batch=0)
     frozen, paths, mesh = frozenset(at.frozen), dict(at.paths), at.case.mesh
-    flags = dict(at.flags.reduce), dict(at.flags.all_reduce), dict(at.off), dict(at.reshards)
+    off = {flag: modules for flag, modules in at.off.items() if modules}
+    flags = off, dict(at.flags.reduce), dict(at.flags.all_reduce), dict(at.reshards)
     return call or at.op, frozen, paths, mesh, flags, at.unsharded, at.cast
 
 
