@@ -159,54 +159,6 @@ def _is_whole(trace: Trace, groups: Groups, group: int, index: int, before: bool
     return before
 
 
-def wrong_reductions(case: Case, trace: Trace, rank: int) -> Iterator[Wrong]:
-    """Yield the ops that reduce other gradients than those that arrived, or in other dtypes.
-
-    What has waited since an earlier backward may be reduced by itself. Groups that fill in zeros
-    reduce more; a sum over shards that waits for its all-reduce takes part in every reduction; and
-    gradients that wait while everything is cast have any dtype.
-    """
-    if some_fill_unused(case):
-        return
-    groups = Groups(case)
-    passed, flags = passed_roots(case, rank), flags_set(case)
-    partial = case.mesh.replicate is not None and "requires_all_reduce" in flags
-    pending: dict[int, set[str]] = {group: set() for group in groups.order}
-    for at in follow(case, rank, skipped=trace.skipped):
-        op, mesh = at.op, at.case.mesh
-        if op.aborts or op.rebuilds:
-            pending = {group: set() for group in groups.order}
-        if op.aborts:
-            continue
-        if op.casts_to and any(pending.values()):
-            return
-        arrived = arrivals(case).get(at.index, frozenset())
-        due: dict[str, list[Due]] = {"reduce_scatter": [], "all_reduce": []}
-        for group, before in pending.items():
-            new = {*arrived.intersection(groups.parameters[group])}
-            pending[group] = before | new
-            reduces = at.flags.reduce[group] and at.roots[group] in passed.get(at.index, ())
-            if not reduces or not pending[group]:
-                continue
-            if mesh.shard > 1:
-                due["reduce_scatter"].append(Due(before, new))
-            if at.flags.synced(group):
-                if mesh.replicate is not None:
-                    due["all_reduce"].append(Due(before, new))
-                pending[group] = set()
-        for kind, parts in due.items():
-            name, seen = KINDS[kind], _issued(trace, at.index, kind)
-            elements = sum(_sizes(trace, at.index, kind))
-            fewest = sum(groups.elements(each.before | each.new, mesh.shard) for each in parts)
-            both = sum(groups.elements(each.before & each.new, mesh.shard) for each in parts)
-            right = Elements(fewest, fewest + both)
-            if groups.sizes_known and not partial and not fewest <= elements <= fewest + both:
-                yield Wrong(at.index, name, Elements(elements, elements), right)
-            dtypes, allowed = {c.dtype for c in seen}, _allowed(at, parts, len(seen))
-            if allowed and not dtypes <= allowed:
-                yield Wrong(at.index, name, _said(dtypes), _said(allowed))
-
-
 class Due(NamedTuple):
     """The gradients that a group reduces: those from ``before`` a backward, and its ``new``
     ones.
@@ -214,6 +166,80 @@ class Due(NamedTuple):
 
     before: set[str]
     new: set[str]
+
+
+class Reducing(NamedTuple):
+    """What an op has to reduce, by the kind of collective and group.
+
+    A sum over shards that waits for its all-reduce takes part in every reduction of its group, so
+    that the number of elements is not ``known``.
+    """
+
+    at: ScheduleState
+    due: dict[str, list[Due]]
+    known: bool
+
+
+def reductions_due(groups: Groups, trace: Trace, rank: int) -> Iterator[Reducing]:
+    """Yield what each op has to reduce, up to a cast of gradients that wait, which may have any
+    dtype then.
+    """
+    case, passed = groups.case, passed_roots(groups.case, rank)
+    pending: dict[int, set[str]] = {group: set() for group in groups.order}
+    partial: set[int] = set()
+    for at in follow(case, rank, skipped=trace.skipped):
+        op, mesh, known = at.op, at.case.mesh, groups.sizes_known
+        if op.aborts or op.rebuilds:
+            pending, partial = {group: set() for group in groups.order}, set()
+        if op.casts_to and any(pending.values()):
+            return
+        arrived = arrivals(case).get(at.index, frozenset())
+        due: dict[str, list[Due]] = {"reduce_scatter": [], "all_reduce": []}
+        for group, before in pending.items() if op.takes else ():
+            new = {*arrived.intersection(groups.parameters[group])}
+            pending[group] = before | new
+            reduces = at.flags.reduce[group] and at.roots[group] in passed[at.index]
+            if not reduces or not pending[group]:
+                continue
+            if mesh.shard > 1:
+                due["reduce_scatter"].append(Due(before, new))
+            if at.flags.synced(group):
+                known &= group not in partial
+                if mesh.replicate is not None:
+                    due["all_reduce"].append(Due(before, new))
+                partial.discard(group)
+                pending[group] = set()
+            else:
+                known = False
+                partial.add(group)
+        if not op.aborts:
+            yield Reducing(at, due, known)
+
+
+def wrong_reductions(case: Case, trace: Trace, rank: int) -> Iterator[Wrong]:
+    """Yield the ops that reduce other gradients than those that arrived, or in other dtypes.
+
+    What has waited since an earlier backward may be reduced by itself, in a post-backward of its
+    own. Groups that fill in zeros reduce more.
+    """
+    groups = Groups(case)
+    for at, due, known in (
+        reductions_due(groups, trace, rank) if not some_fill_unused(case) else ()
+    ):
+        shards, index = at.case.mesh.shard, at.index
+        done = sum(hook.op == index and hook.kind == "post_backward" for hook in trace.hooks)
+        for kind, parts in due.items():
+            name, seen = KINDS[kind], _issued(trace, index, kind)
+            elements = sum(_sizes(trace, index, kind))
+            fewest = sum(groups.elements(each.before | each.new, shards) for each in parts)
+            most = fewest + sum(groups.elements(each.before & each.new, shards) for each in parts)
+            if known and not fewest <= elements <= most:
+                yield Wrong(index, name, Elements(elements, elements), Elements(fewest, most))
+            elif at.op.takes and works(POST_BACKWARDS) and len(seen) > done:
+                yield Wrong(index, name, len(seen), AtMost(done))
+            dtypes, allowed = {c.dtype for c in seen}, _allowed(at, parts, len(seen))
+            if allowed and not dtypes <= allowed:
+                yield Wrong(index, name, _said(dtypes), _said(allowed))
 
 
 def _issued(trace: Trace, index: int, kind: str) -> list[Collective]:

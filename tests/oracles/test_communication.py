@@ -179,9 +179,19 @@ def test_what_waited_for_a_reduction_may_be_reduced_by_itself(times: int, right:
         gather(1), (1, "post_forward"), (2, "post_backward"), gather(4), (4, "post_forward")
     )
     run.collectives += [scatter(5)] * times
+    run.hooks += [Hook(5, 0, place=len(run.collectives))] * times
     observed = f"{times * SHARD} elements"
     expected = [] if right else [(5, "reduce-scatters", observed, "10 to 20 elements")]
     assert wrong(case, run) == expected
+
+
+def test_a_post_backward_reduces_once() -> None:
+    case = alone((NO_SYNC, *ONCE, SYNC, *ONCE), reshard=False)
+    run = recorded(
+        *(gather(1), (1, "post_forward"), (2, "post_backward"), gather(4), (4, "post_forward")),
+        *((5, "post_backward"), scatter(5), scatter(5)),
+    )
+    assert wrong(case, run) == [(5, "reduce-scatters", "2", "at most 1")]
 
 
 def test_gradients_are_reduced_in_the_dtype_of_the_policy() -> None:
