@@ -29,6 +29,7 @@ from fuzzshard.case.sync_flags import flags_set
 from fuzzshard.case.tensor_parallel import tensor_dims
 from fuzzshard.instruments import POST_BACKWARDS, works
 from fuzzshard.oracles.judge import MOST_FINDINGS, Run
+from fuzzshard.oracles.registration import registered
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.oracles.communication import (
     GATHERS,
@@ -41,9 +42,8 @@ from fuzzshard.parts.oracles.communication import (
     Sizes,
     extent_of,
 )
-from fuzzshard.parts.oracles.registration import Registered
 from fuzzshard.training.collectives import Collective
-from fuzzshard.training.trace import Key, Trace
+from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import Finding
 
 
@@ -153,9 +153,8 @@ def _is_whole(trace: Trace, groups: Groups, group: int, index: int, before: bool
     """
     parallel = tensor_dims(groups.case, groups.found)
     for fqn in groups.parameters[group]:
-        registered = trace.registrations.get(Key(index, Registered.name, fqn))
-        if registered is not None:
-            return len(registered.placements) == (fqn in parallel)
+        if (there := registered(trace, index, fqn)) is not None:
+            return len(there.placements) == (fqn in parallel)
     return before
 
 

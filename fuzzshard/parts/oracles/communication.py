@@ -154,7 +154,7 @@ def read(text: str) -> AtMost | Elements | Sizes | Dtypes:
     return Dtypes(tuple(text.split(" and ")))
 
 
-class Communication(oracle.Predicted):
+class Communication(oracle.Invariant):
     """What ``fully_shard`` gathers and reduces.
 
     A group gathers its parameters once, and again only after something has sharded them. A
