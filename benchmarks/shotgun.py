@@ -108,7 +108,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "backward": {
         "when something is prefetched": (
-            *("case/relations", "parts/options/wrap_group/__init__"),
+            *("case/relations", "oracles/after_run", "parts/options/wrap_group/__init__"),
             "parts/options/wrap_group/backward_prefetch",
         ),
         "when an exception is raised": ("parts/ops/abort",),
@@ -117,6 +117,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "unshard": {
         "a method that no child can be called by": ("case/facts",),
+        "a method of torch that is recorded": ("training/hooks",),
         "a relation": (
             *("case/options", "case/relations", "reproducer/scope", "strategies/options"),
         ),

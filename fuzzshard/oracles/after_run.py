@@ -25,6 +25,7 @@ from fuzzshard.engines.fully_shard.state import GroupState
 from fuzzshard.oracles.judge import MOST_FINDINGS, Run
 from fuzzshard.oracles.registration import SHARDED, RegistrationModel
 from fuzzshard.parts.engines import spec_of
+from fuzzshard.parts.options.wrap_group import When
 from fuzzshard.parts.oracles.leak import IDLE, NOTHING, PARTIAL, Leak, Left
 from fuzzshard.training.remains import Remains
 from fuzzshard.training.trace import Trace
@@ -134,31 +135,33 @@ def _of_groups(case: Case, trace: Trace, remains: Remains, rank: int) -> Iterato
 def settled_groups(case: Case, rank: int) -> frozenset[int]:
     """The groups of which nothing may be under way after the last op.
 
-    A forward may leave what it gathers ahead, and a group of which not all modules have run; the
-    last backward ends all of that below the FSDP roots that it passes
-    (``set_is_last_backward``).
+    A forward may leave what it gathers ahead, and a group of which not all modules have run. A
+    backward may leave what it gathers ahead for other FSDP roots, and ends everything below those
+    that it passes (``set_is_last_backward``).
     """
     if "is_last_backward" in flags_set(case):
         return frozenset()
     every = frozenset(range(len(case.wrap)))
-    ahead = {module for group in case.wrap for module in group.prefetched("forward")}
-    leave = {
-        i
-        for i, group in enumerate(case.wrap)
-        if len(group.modules) > 1 or not ahead.isdisjoint(group.modules)
-    }
+    of_forwards = _ahead(case, "forward") | {i for i in every if len(case.wrap[i].modules) > 1}
+    of_backwards = _ahead(case, "backward") | {i for i in every if case.wrap[i].does("shares")}
     settled, passed = every, passed_roots(case, rank)
     for at in follow(case, rank):
         if at.op.call:
-            settled -= leave
+            settled -= of_forwards
         if at.op.gathers and not at.op.waits:
             settled = frozenset()
         if at.op.takes:
-            ended = passed.get(at.index, frozenset())
-            settled |= {i for i in every if at.roots[i] in ended}
+            ended = {i for i in every if at.roots[i] in passed[at.index]}
+            settled = (settled - of_backwards) | ended
         if at.op.aborts or at.op.rebuilds:
             settled = every
     return settled
+
+
+def _ahead(case: Case, when: When) -> set[int]:
+    """The groups that some group is told to gather ahead."""
+    modules = {module for group in case.wrap for module in group.prefetched(when)}
+    return {i for i, group in enumerate(case.wrap) if not modules.isdisjoint(group.modules)}
 
 
 def _unsharded(held: GroupState) -> Iterator[Left]:

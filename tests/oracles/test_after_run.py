@@ -73,6 +73,13 @@ def test_what_a_forward_leaves_under_way_is_ended_by_the_backward_of_its_root() 
     assert left(make_case(schedule=evaluated, wrap=ahead), gathers=True) == []
 
 
+def test_a_backward_may_leave_what_it_gathers_for_another_root() -> None:
+    other = (WrapGroup(modules=("a",)), WrapGroup(modules=("b",), backward_prefetch=("a",)))
+    of_one = (Forward(target="b"), BACKWARD)
+    assert left(make_case(schedule=of_one, wrap=other), gathers=True) == []
+    assert left(make_case(schedule=(FORWARD, BACKWARD), wrap=other), gathers=True) == ["gather"]
+
+
 def test_hooks_and_misplaced_states_are_leaks_of_any_engine() -> None:
     layout = Layout((), (), (4,), (4,), "float32", "cpu")
     remains = Remains(
