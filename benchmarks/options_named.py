@@ -34,7 +34,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "WrapGroup.reshard_after_forward": {
         "a flag that is switched": (
             *("parts/op", "parts/ops/set_flag"),
-            *("oracles/fully_shard_model", "case/schedule_state"),
+            "case/schedule_state",
         )
     },
     "WrapGroup.precision": {

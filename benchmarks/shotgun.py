@@ -100,16 +100,15 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             *("shrink/leaf_passes", "strategies/tasks"),
         ),
         "when something is prefetched": (
-            *("case/relations", "oracles/hook_model", "parts/options/wrap_group/__init__"),
+            *("case/relations", "oracles/after_run", "parts/options/wrap_group/__init__"),
             *("case/schedule_state", "parts/options/wrap_group/forward_prefetch"),
         ),
-        "a state of a hook": ("oracles/group_model",),
         "when an exception is raised": ("parts/ops/abort",),
         "a lane or a class of a drawing": ("report/html/forward", "report/html/schedule"),
     },
     "backward": {
         "when something is prefetched": (
-            *("case/relations", "oracles/hook_model", "parts/options/wrap_group/__init__"),
+            *("case/relations", "oracles/after_run", "parts/options/wrap_group/__init__"),
             "parts/options/wrap_group/backward_prefetch",
         ),
         "when an exception is raised": ("parts/ops/abort",),
@@ -118,6 +117,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "unshard": {
         "a method that no child can be called by": ("case/facts",),
+        "a method of torch that is recorded": ("training/hooks",),
         "a relation": (
             *("case/options", "case/relations", "reproducer/scope", "strategies/options"),
         ),

@@ -37,7 +37,7 @@ from fuzzshard.parts.options.fsdp1 import FSDP1_OPTIONS
 from fuzzshard.parts.options.optimizer import OPTIMIZER_OPTIONS
 from fuzzshard.parts.options.precision import PRECISION_OPTIONS
 from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS
-from fuzzshard.parts.oracle import AcrossRanks, Oracle, Predicted, TensorOracle
+from fuzzshard.parts.oracle import AcrossRanks, Invariant, Oracle, TensorOracle
 from fuzzshard.parts.oracles import ORACLES
 from fuzzshard.verdict import Finding, Status
 
@@ -245,7 +245,9 @@ def _due(oracle: Oracle) -> str:
         return "the reference, tensor by tensor"
     if isinstance(oracle, AcrossRanks):
         return "the other ranks"
-    if isinstance(oracle, Predicted) or oracle.rests_on:
+    if isinstance(oracle, Invariant):
+        return "what every correct implementation keeps"
+    if oracle.rests_on:
         return "a prediction from the documentation"
     return "the documentation"
 

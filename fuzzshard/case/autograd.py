@@ -23,38 +23,19 @@ from fuzzshard.case.schedule_state import ScheduleState
 from fuzzshard.parts.leaf import Leaf
 
 
-@dataclasses.dataclass
-class Region:
-    """One call of a checkpointed module: what its recomputation calls again.
-
-    ``calls`` are the calls of modules within it: the path, whether the call begins or ends, and
-    the number of nodes made by then.
-    """
-
-    calls: list[tuple[str, bool, int]] = dataclasses.field(default_factory=list)
-    nested: bool = False
-    without_grad: bool = False
-    recomputed: bool = False
-
-
 @dataclasses.dataclass(eq=False)
 class Node:
     """One or several functions of autograd that run together.
 
-    ``parameters`` get gradients here; what it ``reads`` may be frozen as well. ``hooks`` are wrap
-    groups whose hooks run before the node does. ``inputs_of`` is the wrap group whose module's
-    inputs pass through here. One that ``saves`` no tensor for its backward (an addition, a
-    concatenation) has none recomputed either.
+    ``parameters`` get gradients here. ``hooks`` are wrap groups whose hooks run before the node
+    does. ``inputs_of`` is the wrap group whose module's inputs pass through here.
     """
 
     number: int
     inputs: tuple[Node, ...]
     parameters: frozenset[str] = frozenset()
-    regions: tuple[Region, ...] = ()
     inputs_of: int | None = None
-    reads: frozenset[str] = frozenset()
     hooks: list[int] = dataclasses.field(default_factory=list)
-    saves: bool = True
 
 
 Value = Node | None
@@ -90,8 +71,6 @@ class Tape:
         self.case, self.found, self.watcher = case, found, watcher
         self.nodes: list[Node] = []
         self.leaves = flow_of(case).parameters
-        self.checkpoints = {c.module: c.implementation for c in case.checkpoints}
-        self.regions: tuple[Region, ...] = ()
         self.casts: Mapping[str, deque[CastHere]] = {}
         self.paths: Mapping[str, int] = {}
         self.frozen: Collection[str] = ()
@@ -99,18 +78,11 @@ class Tape:
         self.outputs: dict[int, list[Value]] = {}
         """The outputs of each forward that has a backward yet, by its index."""
 
-    def node(
-        self,
-        inputs: Iterable[Value],
-        parameters: frozenset[str] = frozenset(),
-        *,
-        saves: bool = True,
-    ) -> Node:
+    def node(self, inputs: Iterable[Value], parameters: frozenset[str] = frozenset()) -> Node:
         """Makes a node."""
         known = tuple(v for v in inputs if v is not None)
-        made = Node(len(self.nodes), known, parameters, self.regions, saves=saves)
-        self.nodes.append(made)
-        return made
+        self.nodes.append(Node(len(self.nodes), known, parameters))
+        return self.nodes[-1]
 
     def forward(
         self,
@@ -142,62 +114,25 @@ class Tape:
         return taken_nodes(at, self.outputs)
 
     def _module(self, path: str, module: Module, args: list[Value], grad: bool) -> list[Value]:
-        """Calls a module; the checkpoint wrapper is what is wrapped, the other checkpoints are
-        within.
-        """
-        checkpoint = self.checkpoints.get(path)
-        inside = checkpoint in ("composable", "utils")
-        if checkpoint is None:
-            return self._watched(path, module, args, grad)
-        outer = self.regions
-        region = Region(nested=bool(outer))
-        for enclosing in outer:
-            enclosing.nested = True
-        if inside:
-            self.regions = (*outer, region)
-            results = self._watched(path, module, args, grad)
-            self.regions = outer
-            return results
-        return self._watched(path, module, args, grad, region)
-
-    def _watched(
-        self,
-        path: str,
-        module: Module,
-        args: list[Value],
-        grad: bool,
-        region: Region | None = None,
-    ) -> list[Value]:
-        self._note(path, begins=True, grad=grad)
+        """Calls a module."""
         cast = self.casts[path].popleft() if path in self.casts else None
         if cast is not None:
             args = self._cast(args, cast.inputs, grad=grad)
         args = self.watcher.enter(path, args, grad=grad)
-        outer = self.regions
-        self.regions = outer if region is None else (*outer, region)
         results = self._block(path, module, args, grad) if isinstance(module, Block) else None
         if results is None:
             results = [self._leaf(path, module, args, grad)]
-        self.regions = outer
         results = self.watcher.leave(path, results, grad=grad)
         if cast is not None:
             results = self._cast(results, cast.outputs, grad=grad)
-        self._note(path, begins=False, grad=grad)
         return results
 
     def _cast(self, values: list[Value], casts: Iterable[bool], *, grad: bool) -> list[Value]:
         """The values, those that are cast as what the cast makes of them."""
         return [
-            (self.node((value,), saves=False) if grad else None)
-            if value is not None and is_cast
-            else value
+            (self.node((value,)) if grad else None) if value is not None and is_cast else value
             for value, is_cast in zip(values, casts, strict=True)
         ]
-
-    def _note(self, path: str, *, begins: bool, grad: bool) -> None:
-        for region in self.regions:
-            region.calls.append((path, begins, len(self.nodes)))
-            region.without_grad |= not grad
 
     def _leaf(self, path: str, module: Module, args: list[Value], grad: bool) -> Value:
         if isinstance(module, Leaf) and module.is_dropout and not (self.training and module.drops):
@@ -205,9 +140,7 @@ class Tape:
         parameters = self.leaves[path].difference(self.frozen)
         if not grad or (args[0] is None and not parameters):
             return None
-        made = self.node(args, parameters)
-        made.reads = self.leaves[path]
-        return made
+        return self.node(args, parameters)
 
     def _block(self, path: str, block: Block, args: list[Value], grad: bool) -> list[Value]:
         values = dict(zip(block.inputs, args, strict=True))
@@ -232,7 +165,7 @@ class Tape:
             return args[0]
         if op.op == "detach" or not grad or all(a is None for a in args):
             return None
-        return self.node(args, saves=op.op not in ("add", "concat"))
+        return self.node(args)
 
 
 def taken_nodes(at: ScheduleState, outputs: dict[int, list[Value]]) -> list[Node]:

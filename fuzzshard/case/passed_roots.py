@@ -1,5 +1,5 @@
 """Which FSDP roots a backward passes: it ends the iteration of their groups, whether it brings
-them a gradient or not.
+them a gradient or not. And which groups it is done with before its end.
 """
 
 from __future__ import annotations
@@ -7,28 +7,50 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from fuzzshard.case.autograd import Tape, Value, reached
+from fuzzshard.case.autograd import Node, Tape, Value, reached
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.groups import roots_by_op
 from fuzzshard.case.schedule_state import follow
 
 
-@functools.lru_cache(maxsize=64)
 def passed_roots(case: Case, rank: int) -> Mapping[int, frozenset[int]]:
     """The roots, as :func:`roots_by_op` numbers them, by the index of the backward's op.
 
     A backward passes a root where it comes to an output of one of its modules.
     """
-    tape, roots = _Hooks(case, facts(case)).tape, roots_by_op(case)
-    passed = {}
+    roots = roots_by_op(case)
+    return {
+        index: frozenset(roots[index][group] for node in nodes for group in node.hooks)
+        for index, nodes in _backwards(case, rank).items()
+    }
+
+
+def done_within(case: Case, rank: int) -> Mapping[int, frozenset[int]]:
+    """The groups whose inputs get gradients in a backward, by the index of its op.
+
+    Those of several modules are left out: which of them is entered first is not said.
+    """
+    return {
+        index: frozenset(
+            node.inputs_of
+            for node in nodes
+            if node.inputs_of is not None and len(case.wrap[node.inputs_of].modules) == 1
+        )
+        for index, nodes in _backwards(case, rank).items()
+    }
+
+
+@functools.lru_cache(maxsize=64)
+def _backwards(case: Case, rank: int) -> Mapping[int, list[Node]]:
+    """What each backward runs, by the index of its op."""
+    tape = _Hooks(case, facts(case)).tape
+    found = {}
     for at in follow(case, rank):
         losses = tape.follow(at)
         if at.op.takes:
-            passed[at.index] = frozenset(
-                roots[at.index][group] for node in reached(losses) for group in node.hooks
-            )
-    return passed
+            found[at.index] = reached(losses)
+    return found
 
 
 class _Hooks:
@@ -48,7 +70,8 @@ class _Hooks:
         manages = path in self.groups and self.groups[path] in self.managing
         if not manages or not grad or all(a is None for a in args):
             return args
-        joint = self.tape.node(args, saves=False)
+        joint = self.tape.node(args)
+        joint.inputs_of = self.groups[path]
         return [None if a is None else joint for a in args]
 
     def leave(self, path: str, results: list[Value], *, grad: bool) -> list[Value]:

@@ -1,4 +1,4 @@
-"""What sees private state of torch, or predicts what torch does within, and whether it can be
+"""What sees private state of torch, or states what torch does within, and whether it can be
 believed.
 
 An *instrument* reads names that are private to torch, or holds what torch does within against what
@@ -81,7 +81,7 @@ FSDP1_POST_BACKWARDS = Instrument(
 COLLECTIVES = Instrument(
     "collectives",
     _groups,
-    "collectives of fully_shard in a wrong number, size or dtype",
+    "collectives of fully_shard that are repeated, or of a wrong size or dtype",
 )
 REGISTRATION = Instrument(
     "registration",

@@ -7,10 +7,9 @@ docstring) unless it is told to keep it, and the last backward waits for all red
 and the last of a forward is freed "to avoid holding onto memory after forward" (note on the
 overlap of all-gathers, ``_fsdp_param_group.py``). What may be left follows from the schedule:
 groups that stay unsharded (:mod:`fuzzshard.oracles.registration`), all-gathers that were issued
-ahead (:mod:`fuzzshard.oracles.fully_shard_model`), sums over shards that wait for their
-all-reduce. An optimizer's states lie where their parameter does: they are made like it
-(``torch.zeros_like``), and a checkpoint is loaded into the same layout. So do gradients that
-``fully_shard`` has reduced.
+ahead, sums over shards that wait for their all-reduce. An optimizer's states lie where their
+parameter does: they are made like it (``torch.zeros_like``), and a checkpoint is loaded into the
+same layout. So do gradients that ``fully_shard`` has reduced.
 """
 
 from __future__ import annotations
@@ -19,13 +18,14 @@ import itertools
 from collections.abc import Iterator, Sequence, Set
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.passed_roots import passed_roots
+from fuzzshard.case.schedule_state import follow
 from fuzzshard.case.sync_flags import flags_set
 from fuzzshard.engines.fully_shard.state import GroupState
-from fuzzshard.oracles.fully_shard_model import followed
-from fuzzshard.oracles.group_model import Ahead, Group, Phase
 from fuzzshard.oracles.judge import MOST_FINDINGS, Run
 from fuzzshard.oracles.registration import SHARDED, RegistrationModel
 from fuzzshard.parts.engines import spec_of
+from fuzzshard.parts.options.wrap_group import When
 from fuzzshard.parts.oracles.leak import IDLE, NOTHING, PARTIAL, Leak, Left
 from fuzzshard.training.remains import Remains
 from fuzzshard.training.trace import Trace
@@ -112,11 +112,7 @@ def _of_groups(case: Case, trace: Trace, remains: Remains, rank: int) -> Iterato
     registration = RegistrationModel(case, rank)
     for index in range(len(case.schedule)):
         registration.advance(skipped=index in trace.skipped)
-    predictions, model = followed(case, rank)
-    certain = all(
-        prediction is not None and prediction.gathers_certain for prediction in predictions
-    )
-    flags = flags_set(case)
+    flags, settled = flags_set(case), settled_groups(case, rank)
     states = remains.groups.values()
     if all(held.idle for held in states) and any(held.keeps_buffer for held in states):
         yield Left(
@@ -126,14 +122,46 @@ def _of_groups(case: Case, trace: Trace, remains: Remains, rank: int) -> Iterato
             "freed after forward",
         )
     for index, held in remains.groups.items():
-        group = model.groups[index]
+        name = ", ".join(module or "the root" for module in case.wrap[index].modules)
         if case.wrap[index].does("keeps"):
-            yield from _lost(held) if certain and group.was_unsharded else ()
+            yield from _lost(held)
         elif registration.groups[index].state == SHARDED:
             yield from _unsharded(held)
-        yield from _communication(held, group, flags)
-        if certain:
-            yield from _hooks(held, group)
+        yield from _communication(held, name, flags)
+        if index in settled:
+            yield from _hooks(held, name)
+
+
+def settled_groups(case: Case, rank: int) -> frozenset[int]:
+    """The groups of which nothing may be under way after the last op.
+
+    A forward may leave what it gathers ahead, and a group of which not all modules have run. A
+    backward may leave what it gathers ahead for other FSDP roots, and ends everything below those
+    that it passes (``set_is_last_backward``).
+    """
+    if "is_last_backward" in flags_set(case):
+        return frozenset()
+    every = frozenset(range(len(case.wrap)))
+    of_forwards = _ahead(case, "forward") | {i for i in every if len(case.wrap[i].modules) > 1}
+    of_backwards = _ahead(case, "backward") | {i for i in every if case.wrap[i].does("shares")}
+    settled, passed = every, passed_roots(case, rank)
+    for at in follow(case, rank):
+        if at.op.call:
+            settled -= of_forwards
+        if at.op.gathers and not at.op.waits:
+            settled = frozenset()
+        if at.op.takes:
+            ended = {i for i in every if at.roots[i] in passed[at.index]}
+            settled = (settled - of_backwards) | ended
+        if at.op.aborts or at.op.rebuilds:
+            settled = every
+    return settled
+
+
+def _ahead(case: Case, when: When) -> set[int]:
+    """The groups that some group is told to gather ahead."""
+    modules = {module for group in case.wrap for module in group.prefetched(when)}
+    return {i for i, group in enumerate(case.wrap) if not modules.isdisjoint(group.modules)}
 
 
 def _unsharded(held: GroupState) -> Iterator[Left]:
@@ -148,34 +176,19 @@ def _lost(held: GroupState) -> Iterator[Left]:
         yield Left("memory", f"unsharded {fqn}", "no memory", "kept")
 
 
-def _communication(held: GroupState, group: Group, flags: Set[str]) -> Iterator[Left]:
-    name = _name(group)
+def _communication(held: GroupState, name: str, flags: Set[str]) -> Iterator[Left]:
     if held.reduces and "is_last_backward" not in flags:
         expected = "freed at the end of the last backward"
         yield Left("reduction", f"reduction of {name}", "its input or event", expected)
     if held.partial and "requires_all_reduce" not in flags:
-        yield Left(
-            "reduction",
-            f"reduction of {name}",
-            PARTIAL,
-            NOTHING,
-        )
+        yield Left("reduction", f"reduction of {name}", PARTIAL, NOTHING)
 
 
-def _hooks(held: GroupState, group: Group) -> Iterator[Left]:
-    """What the model of the hooks knows; it has to follow every one of them for that."""
-    name = _name(group)
-    ahead = group.ahead is Ahead.ISSUED
-    if held.gathers != ahead and group.ahead is not Ahead.MAYBE:
-        words = {True: "issued and never used", False: NOTHING}
-        yield Left("gather", f"all-gather of {name}", words[held.gathers], words[ahead])
-    if held.idle != (group.phase is Phase.IDLE):
-        observed = IDLE if held.idle else "within a forward or backward"
-        yield Left("state", f"state of {name}", observed, group.phase.value)
-
-
-def _name(group: Group) -> str:
-    return ", ".join(module or "the root" for module in group.spec.modules)
+def _hooks(held: GroupState, name: str) -> Iterator[Left]:
+    if held.gathers:
+        yield Left("gather", f"all-gather of {name}", "issued and never used", NOTHING)
+    if not held.idle:
+        yield Left("state", f"state of {name}", "within a forward or backward", IDLE)
 
 
 def judge(run: Run) -> list[Finding]:

@@ -1,164 +1,355 @@
-"""How much ``fully_shard`` communicates: the collectives of every op against what it documents.
+"""What ``fully_shard`` communicates, by rules that every correct implementation keeps.
 
-A group is gathered where it is used and not unsharded, and reduces the gradients of its trainable
-parameters once for every time that they are complete. Upstream asserts such counts in
-``test_gradient_accumulation`` and the sizes in ``test_train_mixed_requires_grad_per_group``
-(test/distributed/_composable/fsdp). Backward also gathers ahead in the reverse order of forward;
-where that guess is wrong there may be more all-gathers than needed, so their number is a range.
+- A group gathers its parameters once, and again only when something has sharded them since: a
+  forward or a post-backward that reshards, or an op of the schedule. It gathers all of them, and
+  nobody else gathers anything.
+- Where synchronisation is on, a backward reduces every gradient that has arrived and was not
+  reduced yet, once, and nothing else; in the dtype of ``MixedPrecisionPolicy``.
+- Equal iterations communicate alike.
+
+When it does so is left open: prefetching and overlap may change from release to release.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from fuzzshard.case.arrivals import arrivals
 from fuzzshard.case.case import Case
-from fuzzshard.case.schedule_state import ops_that_run
+from fuzzshard.case.communication import some_fill_unused
+from fuzzshard.case.dtypes import promoted_reduction
+from fuzzshard.case.facts import facts
+from fuzzshard.case.passed_roots import passed_roots
+from fuzzshard.case.schedule_state import ScheduleState, follow, ops_that_run
+from fuzzshard.case.sync_flags import flags_set
+from fuzzshard.case.tensor_parallel import tensor_dims
 from fuzzshard.instruments import POST_BACKWARDS, works
-from fuzzshard.oracles.fully_shard_model import followed
-from fuzzshard.oracles.group_model import Issued
 from fuzzshard.oracles.judge import MOST_FINDINGS, Run
+from fuzzshard.oracles.registration import registered
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.oracles.communication import (
-    ENTRY_POINTS,
     GATHERS,
+    KINDS,
     SUMS,
+    AtMost,
     Communication,
     Dtypes,
-    Number,
-    of_sizes,
+    Elements,
+    Sizes,
+    extent_of,
 )
 from fuzzshard.training.collectives import Collective
 from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import Finding
 
-REDUCTIONS = ("reduce_scatter", "all_reduce")
+
+class Wrong(NamedTuple):
+    """What an op communicates, and what is due."""
+
+    op: int
+    name: str
+    observed: object
+    expected: object
 
 
-class Expected(NamedTuple):
-    """The collectives of one op: the fewest and the most all-gathers (None: unknown), and the
-    rest.
+class Groups:
+    """The wrap groups of a case that manage parameters, which the collectives of a run are of."""
+
+    def __init__(self, case: Case) -> None:
+        self.case, self.found = case, facts(case)
+        self.parameters: dict[int, list[str]] = defaultdict(list)
+        for fqn, owner in self.found.owners.items():
+            if owner is not None:
+                self.parameters[owner].append(fqn)
+        self.order = sorted(self.parameters)
+        policies = [group.policy for group in case.wrap]
+        keeping = any(policy is not None and policy.does("keeps_vectors") for policy in policies)
+        self.sizes_known = not (case.dtypes or case.tensor_parallel or keeping)
+        """Parameters of several dtypes travel as bytes, those of tensor-parallel modules in
+        parts.
+        """
+
+    def numbered(self, number: int) -> int | None:
+        """Return the group that was made as the so many-th; a model built anew has later
+        numbers.
+        """
+        return self.order[number % len(self.order)] if number >= 0 else None
+
+    def elements(self, fqns: Iterable[str], shards: int) -> int:
+        """Return the elements of one rank's shards, padded to equal sizes."""
+        total = 0
+        for fqn in fqns:
+            shape, owner = self.found.parameters[fqn], self.found.owners[fqn]
+            assert owner is not None
+            dim = self.case.wrap[owner].dim_of(shape)
+            total += math.prod(shape) // shape[dim] * -(-shape[dim] // shards)
+        return total
+
+
+Event = tuple[int | None, str | int]
+"""A group, and the hook by which it is done or the elements that it gathers."""
+
+
+def wrong_gathers(case: Case, trace: Trace, rank: int) -> Iterator[Wrong]:
+    """Yield the ops in which a group gathers what it holds, or other than its parameters."""
+    groups = Groups(case)
+    known = groups.sizes_known and not any(g.does("gathers_several") for g in case.wrap)
+    events, whole = _events(trace, groups), set[int]()
+    for at in follow(case, rank, skipped=trace.skipped):
+        op, shards, gathers, again, due = at.op, at.case.mesh.shard, list[int](), 0, 0
+        for group, event in events[at.index]:
+            if isinstance(event, str):
+                if group is not None and _is_sharded_by(event, group, at):
+                    whole.discard(group)
+                continue
+            gathers.append(event)
+            again += group is None or group in whole
+            if group is not None:
+                whole.add(group)
+                due += groups.elements(groups.parameters[group], shards) * shards
+        if op.call or op.takes or op.gathers:
+            if again:
+                yield Wrong(at.index, GATHERS, len(gathers), AtMost(len(gathers) - again))
+            elif known and due != sum(gathers):
+                observed = sum(gathers)
+                yield Wrong(at.index, GATHERS, Elements(observed, observed), Elements(due, due))
+        if op.aborts or op.casts_to or op.takes_state or op.rebuilds:
+            whole.clear()
+        whole = {g for g in groups.order if _is_whole(trace, groups, g, at.index, g in whole)}
+
+
+def _events(trace: Trace, groups: Groups) -> Mapping[int, list[Event]]:
+    """What groups gather and where they are done, by op."""
+    hooks = [(h.place, 0, h.op, groups.numbered(h.number), h.kind) for h in trace.hooks]
+    gathers = [
+        (place, 1, c.op, groups.numbered(c.group), max(c.sizes))
+        for place, c in enumerate(trace.collectives)
+        if c.kind == "all_gather" and not c.explicit
+    ]
+    events: dict[int, list[Event]] = defaultdict(list)
+    for _, _, op, group, event in sorted([*hooks, *gathers], key=lambda each: each[:2]):
+        events[op].append((group, event))
+    return events
+
+
+def _is_sharded_by(hook: str, group: int, at: ScheduleState) -> bool:
+    """Whether a group that is done with a forward or a backward is sharded then.
+
+    A module that is recomputed in a backward is not done.
+    """
+    if hook == "post_backward":
+        return at.off["reshard_after_backward"].isdisjoint(at.case.wrap[group].modules)
+    whole, whole_as_root, _ = at.after_forward(group)
+    return not (at.op.takes or whole or (whole_as_root and at.roots[group] == group))
+
+
+def _is_whole(trace: Trace, groups: Groups, group: int, index: int, before: bool) -> bool:
+    """Whether parameters of a group are registered unsharded after an op; if nobody looked, as
+    ``before``.
+    """
+    parallel = tensor_dims(groups.case, groups.found)
+    for fqn in groups.parameters[group]:
+        if (there := registered(trace, index, fqn)) is not None:
+            return len(there.placements) == (fqn in parallel)
+    return before
+
+
+class Due(NamedTuple):
+    """The gradients that a group reduces: those from ``before`` a backward, and its ``new``
+    ones.
     """
 
-    gathers: tuple[int, int] | None
-    gathered: frozenset[int | None]
-    reductions: tuple[Issued, ...]
+    before: set[str]
+    new: set[str]
 
 
-def expected_communication(case: Case, rank: int) -> list[Expected | None]:
-    """For every op of the schedule; None where nothing is predicted."""
-    eager = followed(case, rank).predictions
-    needed = followed(case, rank, prefetches=False).predictions
-    expected: list[Expected | None] = []
-    for most, fewest in zip(eager, needed, strict=True):
-        if most is None or fewest is None:
-            expected.append(None)
-            continue
-        gathers = [i for i in most.issued if i.kind == "all_gather"]
-        possible = [i for i in fewest.issued if i.kind == "all_gather"]
-        counts = [
-            sum(i.sure for i in gathers),
-            len(gathers),
-            sum(i.sure for i in possible),
-            len(possible),
-        ]
-        certain = most.gathers_certain and fewest.gathers_certain
-        expected.append(
-            Expected(
-                gathers=(min(counts), max(counts)) if certain else None,
-                gathered=frozenset(i.size for i in gathers),
-                reductions=tuple(i for i in most.issued if i.kind in REDUCTIONS),
-            )
-        )
-    return expected
+class Reducing(NamedTuple):
+    """What an op has to reduce, by the kind of collective and group.
+
+    A sum over shards that waits for its all-reduce takes part in every reduction of its group, so
+    that the number of elements is not ``known``.
+    """
+
+    at: ScheduleState
+    due: dict[str, list[Due]]
+    known: bool
 
 
-def communication_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:
-    """Where ``fully_shard`` communicated otherwise than it documents, in order."""
-    seen: dict[int, list[Collective]] = {}
-    for collective in trace.collectives:
-        if not collective.explicit:
-            seen.setdefault(collective.op, []).append(collective)
-    expected = expected_communication(case, rank)
-    found = [
-        Finding(
-            oracle=Communication.name,
-            engine=trace.engine,
-            observed=observed,
-            expected=wanted,
-            op=op,
-            name=name,
-            rank=rank,
-        )
-        for op in ops_that_run(case, trace.engine)
-        if (collectives := expected[op]) is not None
-        for name, observed, wanted in _disagreements(collectives, seen.get(op, []))
-    ]
-    return found[:MOST_FINDINGS]
+def reductions_due(groups: Groups, trace: Trace, rank: int) -> Iterator[Reducing]:
+    """Yield what each op has to reduce, up to a cast of gradients that wait, which may have any
+    dtype then.
+    """
+    case, passed = groups.case, passed_roots(groups.case, rank)
+    pending: dict[int, set[str]] = {group: set() for group in groups.order}
+    partial: set[int] = set()
+    for at in follow(case, rank, skipped=trace.skipped):
+        op, mesh, known = at.op, at.case.mesh, groups.sizes_known
+        if op.aborts or op.rebuilds:
+            pending, partial = {group: set() for group in groups.order}, set()
+        if op.casts_to and any(pending.values()):
+            return
+        arrived = arrivals(case).get(at.index, frozenset())
+        due: dict[str, list[Due]] = {"reduce_scatter": [], "all_reduce": []}
+        for group, before in pending.items() if op.takes else ():
+            new = {*arrived.intersection(groups.parameters[group])}
+            pending[group] = before | new
+            reduces = at.flags.reduce[group] and at.roots[group] in passed[at.index]
+            if not reduces or not pending[group]:
+                continue
+            if mesh.shard > 1:
+                due["reduce_scatter"].append(Due(before, new))
+            if at.flags.synced(group):
+                known &= group not in partial
+                if mesh.replicate is not None:
+                    due["all_reduce"].append(Due(before, new))
+                partial.discard(group)
+                pending[group] = set()
+            else:
+                known = False
+                partial.add(group)
+        if not op.aborts:
+            yield Reducing(at, due, known)
 
 
-def sum_findings(case: Case, trace: Trace, rank: int) -> Iterator[Finding]:
+def wrong_reductions(case: Case, trace: Trace, rank: int) -> Iterator[Wrong]:
+    """Yield the ops that reduce other gradients than those that arrived, or in other dtypes.
+
+    What has waited since an earlier backward may be reduced by itself, in a post-backward of its
+    own. Groups that fill in zeros reduce more.
+    """
+    groups = Groups(case)
+    for at, due, known in (
+        reductions_due(groups, trace, rank) if not some_fill_unused(case) else ()
+    ):
+        shards, index = at.case.mesh.shard, at.index
+        done = sum(hook.op == index and hook.kind == "post_backward" for hook in trace.hooks)
+        for kind, parts in due.items():
+            name, seen = KINDS[kind], _issued(trace, index, kind)
+            elements = sum(_sizes(trace, index, kind))
+            fewest = sum(groups.elements(each.before | each.new, shards) for each in parts)
+            most = fewest + sum(groups.elements(each.before & each.new, shards) for each in parts)
+            if known and not fewest <= elements <= most:
+                yield Wrong(index, name, Elements(elements, elements), Elements(fewest, most))
+            elif at.op.takes and works(POST_BACKWARDS) and len(seen) > done:
+                yield Wrong(index, name, len(seen), AtMost(done))
+            dtypes, allowed = {c.dtype for c in seen}, _allowed(at, parts, len(seen))
+            if allowed and not dtypes <= allowed:
+                yield Wrong(index, name, _said(dtypes), _said(allowed))
+
+
+def _issued(trace: Trace, index: int, kind: str) -> list[Collective]:
+    return [c for c in trace.collectives if c.op == index and c.kind == kind and not c.explicit]
+
+
+def _sizes(trace: Trace, index: int, kind: str) -> tuple[int, ...]:
+    extent = extent_of(KINDS[kind])
+    return tuple(extent(c.sizes) for c in _issued(trace, index, kind))
+
+
+def _said(dtypes: Iterable[str]) -> Dtypes:
+    return Dtypes(tuple(sorted(dtypes)))
+
+
+def _allowed(at: ScheduleState, due: Collection[Due], count: int) -> set[str]:
+    """The dtypes of ``count`` reductions of the gradients that are ``due``, by group; empty if any
+    is.
+
+    A group may reduce in several parts.
+    """
+    found, allowed = facts(at.case), set[str]()
+    for each in due:
+        fqns = each.before | each.new
+        parts = [fqns]
+        if count != len(due):
+            parts += [set(pair) for pair in itertools.product(fqns, repeat=2)]
+        for part in parts:
+            if (dtype := promoted_reduction(at.case, found, part, at.cast)) is None:
+                return set()
+            allowed.add(dtype)
+    return allowed
+
+
+def wrong_sums(case: Case, trace: Trace) -> Iterator[Wrong]:
     """Yield where a group adds up gradients over the tensor-parallel axis in another dtype than
     its ``reduce_dtype``: "the dtype for gradient reduction (reduce-scatter or all-reduce)"
     (``MixedPrecisionPolicy``).
     """
-    groups = [group for group in followed(case, rank).after.groups if group.parameters]
-    for done in trace.post_backwards:
-        policy = groups[done.number % len(groups)].spec.policy
+    groups = Groups(case)
+    for hook in trace.hooks if works(POST_BACKWARDS) else ():
+        group = groups.numbered(hook.number)
+        policy = None if group is None else case.wrap[group].policy
         due = policy and policy.dtype_of("gradients")
-        if due and {*done.sums} - {due}:
-            yield Finding(
-                oracle=Communication.name,
-                engine=trace.engine,
-                observed=str(Dtypes(tuple(sorted({*done.sums})))),
-                expected=str(Dtypes((due,))),
-                op=done.op,
-                name=SUMS,
-                rank=rank,
-            )
+        if due and {*hook.sums} - {due}:
+            yield Wrong(hook.op, SUMS, _said({*hook.sums}), Dtypes((due,)))
 
 
-def _disagreements(expected: Expected, seen: list[Collective]) -> Iterator[tuple[str, str, str]]:
-    """(what, observed, expected) of everything that is wrong in one op."""
-    gathers = [max(c.sizes) for c in seen if c.kind == "all_gather"]
-    if (
-        expected.gathers is not None
-        and not expected.gathers[0] <= len(gathers) <= expected.gathers[1]
-    ):
-        yield GATHERS, str(len(gathers)), str(Number(*expected.gathers))
-    elif (
-        expected.gathers is not None
-        and None not in expected.gathered
-        and set(gathers) - expected.gathered
-    ):
-        yield GATHERS, str(of_sizes(gathers)), str(of_sizes(expected.gathered))
-    for kind, name in zip(REDUCTIONS, (n for n in ENTRY_POINTS if n != GATHERS), strict=True):
-        observed = [c for c in seen if c.kind == kind]
-        wanted = [i for i in expected.reductions if i.kind == kind]
-        if len(observed) != len(wanted):
-            yield name, str(len(observed)), str(len(wanted))
+def wrong_iterations(case: Case, trace: Trace, rank: int) -> Iterator[Wrong]:
+    """Yield where an iteration communicates otherwise than an equal one before it.
+
+    The one before that is equal, too, so that both begin in the same state. An iteration whose end
+    ``set_is_last_backward`` leaves out goes on in the next.
+    """
+    if "is_last_backward" in flags_set(case):
+        return
+    iterations: list[list[tuple[object, int]]] = [[]]
+    for at in follow(case, rank, skipped=trace.skipped):
+        op = at.op
+        if op.updates:
+            iterations.append([])
+        elif op.call or op.takes or op.gathers or op.frees or op.takes_state or op.aborts:
+            iterations[-1].append((_does(at), at.index))
+    for first, second, third in zip(iterations, iterations[1:], iterations[2:], strict=False):
+        does = [[what for what, _ in iteration] for iteration in (first, second, third)]
+        if not does[0] == does[1] == does[2]:
             continue
-        sizes = [min(c.sizes) for c in observed]
-        if all(i.size is not None for i in wanted) and Counter(sizes) != Counter(
-            i.size for i in wanted
-        ):
-            yield name, str(of_sizes(sizes)), str(of_sizes(i.size for i in wanted))
-        dtypes, due = {c.dtype for c in observed}, {i.dtype for i in wanted}
-        if None not in due and dtypes != due:
-            yield (
-                name,
-                str(Dtypes(tuple(sorted(dtypes)))),
-                str(Dtypes(tuple(sorted(map(str, due))))),
-            )
+        for (_, before), (_, now) in zip(second, third, strict=True):
+            for kind, name in KINDS.items():
+                old, new = (_sizes(trace, index, kind) for index in (before, now))
+                if old != new:
+                    yield Wrong(now, name, Sizes(new), Sizes(old))
+
+
+def _does(at: ScheduleState) -> object:
+    """What an op does, on whatever batch, and all that decides how it communicates."""
+    call = at.op.call and at.op.call._replace(batch=0)
+    frozen, paths, mesh = frozenset(at.frozen), dict(at.paths), at.case.mesh
+    off = {flag: modules for flag, modules in at.off.items() if modules}
+    flags = off, dict(at.flags.reduce), dict(at.flags.all_reduce), dict(at.reshards)
+    return call or at.op, frozen, paths, mesh, flags, at.unsharded, at.cast
+
+
+def communication_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:
+    """Return where a run communicates otherwise than it must, in order."""
+    if case.compile is not None or not Groups(case).order:
+        return []
+    wrong = [
+        *wrong_gathers(case, trace, rank),
+        *wrong_reductions(case, trace, rank),
+        *wrong_sums(case, trace),
+        *wrong_iterations(case, trace, rank),
+    ]
+    runs = ops_that_run(case, trace.engine)
+    return [
+        Finding(
+            oracle=Communication.name,
+            engine=trace.engine,
+            observed=str(each.observed),
+            expected=str(each.expected),
+            op=each.op,
+            name=each.name,
+            rank=rank,
+        )
+        for each in sorted(wrong, key=lambda each: each.op)
+        if each.op in runs
+    ][:MOST_FINDINGS]
 
 
 def judge(run: Run) -> list[Finding]:
     """Return the findings in one run."""
     if not spec_of(run.engine).predicts_groups:
         return []
-    rank = run.mesh.global_rank
-    found = communication_findings(run.case, run.trace, rank)
-    if works(POST_BACKWARDS):
-        found += sum_findings(run.case, run.trace, rank)
-    return found[:MOST_FINDINGS]
+    return communication_findings(run.case, run.trace, run.mesh.global_rank)

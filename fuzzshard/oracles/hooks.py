@@ -17,9 +17,9 @@ from fuzzshard.case.autograd import Node, Tape, Value, reached
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block
+from fuzzshard.case.passed_roots import done_within
 from fuzzshard.case.schedule_state import follow, ops_that_run
 from fuzzshard.case.units import parameter_units, units
-from fuzzshard.oracles.fully_shard_model import followed
 from fuzzshard.oracles.judge import MOST_FINDINGS, Run
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.oracles.hooks import Hooks, InBackward
@@ -28,23 +28,19 @@ from fuzzshard.verdict import Finding
 
 
 def fully_shard_hook_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:
-    """Where a group's post-backward did not run in the backward as often as its modules' calls
-    demand.
-    """
-    predictions, after = followed(case, rank)
-    groups = [group for group in after.groups if group.parameters]
-    seen = Counter((p.op, p.number % len(groups), p.deferred) for p in trace.post_backwards)
-    found = []
-    for op in ops_that_run(case, trace.engine):
-        if (prediction := predictions[op]) is None:
-            break
-        for number, group in enumerate(groups):
-            wanted, timely = prediction.in_backward.get(group.index, 0), seen[op, number, False]
-            if timely != wanted:
-                late = seen[op, number, True]
-                observed = f"{InBackward(timely)}" + (f", {late} at its end" if late else "")
-                name = ", ".join(m or "the root" for m in group.spec.modules)
-                due = str(InBackward(wanted))
+    """Where a group is not done within a backward that brings its inputs gradients."""
+    managing = sorted({owner for owner in facts(case).owners.values() if owner is not None})
+    timely = {
+        (hook.op, managing[hook.number % len(managing)])
+        for hook in trace.hooks
+        if hook.kind == "post_backward" and not hook.deferred and managing
+    }
+    runs, found = ops_that_run(case, trace.engine), []
+    for op, groups in done_within(case, rank).items() if case.compile is None else ():
+        for group in sorted(groups):
+            if op in runs and (op, group) not in timely:
+                name = case.wrap[group].modules[0] or "the root"
+                observed, due = str(InBackward(0)), str(InBackward(1))
                 found.append(_finding(trace.engine, op, rank, name, observed, due))
     return found[:MOST_FINDINGS]
 
@@ -63,7 +59,7 @@ def _finding(engine: str, op: int, rank: int, name: str, observed: str, expected
 
 def fsdp1_hook_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:
     """Where FSDP1 resharded another number of units within a backward than are done there."""
-    seen = Counter(p.op for p in trace.post_backwards if not p.deferred)
+    seen = Counter(h.op for h in trace.hooks if not h.deferred)
     return [
         _finding(
             trace.engine,

@@ -168,6 +168,11 @@ class RegistrationModel:
                 group.state = None
 
 
+def registered(trace: Trace, index: int, fqn: str) -> Registration | None:
+    """Return how a parameter was registered after an op, if that was recorded."""
+    return trace.registrations.get(Key(index, Registered.name, fqn))
+
+
 def registration_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:
     """Where ``fully_shard`` registered something else than it documents, in order."""
     model = RegistrationModel(case, rank)
@@ -176,7 +181,7 @@ def registration_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:
         if index >= 0:
             model.advance(skipped=index in trace.skipped)
         for fqn in model.facts.parameters:
-            observed = trace.registrations.get(Key(index, Registered.name, fqn))
+            observed = registered(trace, index, fqn)
             expected = model.expected(fqn)
             if observed is not None and expected is not None and observed != expected:
                 found.append(

@@ -255,14 +255,15 @@ class Demanded(Oracle):
     basis = "the documentation demands {expected}."
 
 
-class Predicted(Oracle):
-    """What ``fully_shard`` does within, by a model of what it documents."""
+class Invariant(Oracle):
+    """What every correct ``fully_shard`` keeps within, whatever it does when."""
 
     of_values = False
     harm = Severity.INTERNAL
     needs_finding = stops_at_op = of_one_op = True
     basis = (
-        "collectives and hooks of each op follow from the documented policies of wrapped modules."
+        "collectives and hooks keep to the documented policies of wrapped modules: each group "
+        "gathers and reduces once, in the documented dtypes."
     )
     shown = "{engine} in the last op here{where}: observed {observed}, expected {expected}."
 

@@ -43,7 +43,9 @@ class Collective(NamedTuple):
     """One call: the op of the schedule that ran (-1: none), its kind, and the sizes of its
     tensors.
 
-    ``explicit`` ones are no doing of the engine's but what it leaves to its user.
+    ``explicit`` ones are no doing of the engine's but what it leaves to its user. ``group`` is the
+    number of the group of ``fully_shard`` that gathers by it
+    (:class:`fuzzshard.training.hooks.Hook`), -1 if none does.
     """
 
     op: int
@@ -52,6 +54,7 @@ class Collective(NamedTuple):
     sizes: tuple[int, ...]
     dtype: str
     explicit: bool = False
+    group: int = -1
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(map(str, self.sizes))})"
@@ -69,6 +72,7 @@ class Recorder:
     delays: Delays | None = None
     op: int = -1
     explicit: bool = False
+    group: int = -1
 
 
 _recorder: Recorder | None = None
@@ -83,8 +87,9 @@ def _recorded(name: str, collective: Callable[..., Any]) -> Callable[..., Any]:
             tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
             dtype = str(tensors[0].dtype).removeprefix("torch.") if tensors else ""
             sizes = tuple(t.numel() for t in tensors)
+            explicit, group = _recorder.explicit, _recorder.group
             _recorder.log.append(
-                Collective(_recorder.op, kind, name, sizes, dtype, _recorder.explicit)
+                Collective(_recorder.op, kind, name, sizes, dtype, explicit, group)
             )
             if _recorder.delays is not None and kind in _SITES:
                 _recorder.delays.at(_SITES[kind])

@@ -1,8 +1,4 @@
-"""Records when ``fully_shard`` and FSDP1 run the post-backward of a wrap group.
-
-What runs late keeps its unsharded parameters and gradients until the whole backward has ended: the
-results are the same, the memory and the overlap are not.
-"""
+"""Records when ``fully_shard`` and FSDP1 are done with a wrap group, and which group gathers."""
 
 from __future__ import annotations
 
@@ -11,36 +7,39 @@ import functools
 import importlib
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from fuzzshard.training.collectives import Recorder
 
 
-class PostBackward(NamedTuple):
-    """One post-backward: the op of the schedule that ran, and whether it waited for the end of
-    backward.
+class Hook(NamedTuple):
+    """A group is done with a forward or a backward, in the op of the schedule that ran.
 
     ``number`` counts the groups of ``fully_shard`` that have parameters, in the order in which
-    they were made; it is -1 for a unit of FSDP1. ``sums`` are the dtypes in which gradients were
-    added up over the tensor-parallel axis.
+    they were made; it is -1 for a unit of FSDP1. ``place`` is the number of collectives that came
+    before. A post-backward is ``deferred`` if it waited for the end of backward. ``sums`` are the
+    dtypes in which gradients were added up over the tensor-parallel axis.
     """
 
     op: int
     number: int
-    deferred: bool
+    kind: Literal["post_forward", "post_backward"] = "post_backward"
+    deferred: bool = False
     sums: tuple[str, ...] = ()
+    place: int = 0
 
 
 class _Watch:
-    """Where the post-backwards of one engine run go."""
+    """Where the hooks of one engine run go."""
 
-    def __init__(self, recorder: Recorder, log: list[PostBackward]) -> None:
+    def __init__(self, recorder: Recorder, log: list[Hook]) -> None:
         self.recorder, self.log = recorder, log
         self.numbers: Iterator[int] = itertools.count()
         self.ending = False
 
-    def note(self, number: int) -> None:
-        self.log.append(PostBackward(self.recorder.op, number, self.ending))
+    def note(self, number: int, kind: Literal["post_forward", "post_backward"]) -> None:
+        recorder = self.recorder
+        self.log.append(Hook(recorder.op, number, kind, self.ending, place=len(recorder.log)))
 
     @contextlib.contextmanager
     def adding_up(self) -> Iterator[None]:
@@ -71,11 +70,39 @@ def _noted(post_backward: Callable[..., Any]) -> Callable[..., Any]:
     def call(group: Any, *args: Any) -> Any:
         if _watch is None:
             return post_backward(group, *args)
-        _watch.note(getattr(group, "fuzzshard_number", -1))
+        _watch.note(_number(group), "post_backward")
         with _watch.adding_up():
             return post_backward(group, *args)
 
     return call
+
+
+def _noted_forward(post_forward: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(post_forward)
+    def call(group: Any, *args: Any) -> Any:
+        if _watch is not None:
+            _watch.note(_number(group), "post_forward")
+        return post_forward(group, *args)
+
+    return call
+
+
+def _gathering(unshard: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(unshard)
+    def call(group: Any, *args: Any, **kwargs: Any) -> Any:
+        if _watch is None:
+            return unshard(group, *args, **kwargs)
+        _watch.recorder.group = _number(group)
+        try:
+            return unshard(group, *args, **kwargs)
+        finally:
+            _watch.recorder.group = -1
+
+    return call
+
+
+def _number(group: Any) -> int:
+    return getattr(group, "fuzzshard_number", -1)
 
 
 def _ending(callback: Callable[..., Any]) -> Callable[..., Any]:
@@ -96,7 +123,7 @@ def _noted_unit(reshard: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(reshard)
     def call(*args: Any) -> Any:
         if _watch is not None:
-            _watch.note(-1)
+            _watch.note(-1, "post_backward")
         return reshard(*args)
 
     return call
@@ -105,12 +132,14 @@ def _noted_unit(reshard: Callable[..., Any]) -> Callable[..., Any]:
 def install() -> Callable[[], None]:
     """Wraps the hooks of torch; what it returns takes the wrappers off again.
 
-    Hooks that this torch does not have are left out: who counts post-backwards reads none then,
-    which the proofs of :mod:`fuzzshard.instruments` notice.
+    Hooks that this torch does not have are left out: oracles see none then, which the proofs of
+    :mod:`fuzzshard.instruments` notice.
     """
     core = "torch.distributed.fsdp._fully_shard"
     wrapped = (
         (f"{core}._fsdp_param_group", "FSDPParamGroup", "__init__", _numbered),
+        (f"{core}._fsdp_param_group", "FSDPParamGroup", "unshard", _gathering),
+        (f"{core}._fsdp_param_group", "FSDPParamGroup", "post_forward", _noted_forward),
         (f"{core}._fsdp_param_group", "FSDPParamGroup", "post_backward", _noted),
         (f"{core}._fsdp_state", "FSDPState", "_root_post_backward_final_callback", _ending),
         (f"{core}._fsdp_state", "FSDPState", "finalize_backward", _ending),
@@ -135,7 +164,7 @@ def _put_back(originals: list[tuple[Any, str, Any]]) -> None:
         setattr(holder, name, original)
 
 
-def record_into(recorder: Recorder | None, log: list[PostBackward]) -> None:
-    """From now on post-backwards are given to ``log``; without a recorder nothing is recorded."""
+def record_into(recorder: Recorder | None, log: list[Hook]) -> None:
+    """From now on hooks are given to ``log``; without a recorder nothing is recorded."""
     global _watch
     _watch = None if recorder is None else _Watch(recorder, log)

@@ -15,7 +15,7 @@ from torch.distributed.tensor.placement_types import Placement, _StridedShard
 from fuzzshard.parts.oracle import TensorOracle
 from fuzzshard.parts.oracles import tensor_oracle
 from fuzzshard.training.collectives import Collective
-from fuzzshard.training.hooks import PostBackward
+from fuzzshard.training.hooks import Hook
 
 if TYPE_CHECKING:
     from fuzzshard.training.remains import Remains
@@ -98,7 +98,7 @@ class Trace:
     tensors: dict[Key, Observation] = dataclasses.field(default_factory=dict)
     registrations: dict[Key, Registration] = dataclasses.field(default_factory=dict)
     collectives: list[Collective] = dataclasses.field(default_factory=list)
-    post_backwards: list[PostBackward] = dataclasses.field(default_factory=list)
+    hooks: list[Hook] = dataclasses.field(default_factory=list)
     skipped: list[int] = dataclasses.field(default_factory=list)
     remains: Remains | None = None
     survivors: tuple[str, ...] = ()

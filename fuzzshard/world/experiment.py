@@ -281,7 +281,7 @@ class Experiment:
             recorder.delays = Delays(self.case, self.mesh.device, self.mesh.global_rank)
         traced = nullcontext() if name == REFERENCE.name else tracing()
         record_into(recorder)
-        hooks.record_into(recorder, [] if trace is None else trace.post_backwards)
+        hooks.record_into(recorder, [] if trace is None else trace.hooks)
         try:
             with watch.listening(), engine_of(name).surroundings(self.case), traced:
                 trainer = Trainer(self.case, build(), trace, recorder)

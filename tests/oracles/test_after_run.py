@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from cases import BACKWARD, FORWARD, ROOT, STEP, groups, make_case
 
-from fuzzshard.case.case import Case, Mesh
+from fuzzshard.case.case import Case, Mesh, WrapGroup
 from fuzzshard.engines.fully_shard.state import GroupState
 from fuzzshard.oracles.after_run import leak_findings
-from fuzzshard.parts.ops import SetFlag, Unshard
+from fuzzshard.parts.ops import Forward, SetFlag, Unshard
 from fuzzshard.training.remains import Layout, Remains
 from fuzzshard.training.trace import Trace
 
@@ -61,7 +61,23 @@ def test_what_the_schedule_asks_for_may_be_left() -> None:
     assert left(after(SetFlag(flag="requires_all_reduce", value=False)), partial=True) == []
     ahead = make_case(schedule=(*ONE_STEP, Unshard(async_op=True)), wrap=groups(ROOT))
     assert left(ahead, gathers=True) == []
-    assert left(ahead) == ["gather"]
+
+
+def test_what_a_forward_leaves_under_way_is_ended_by_the_backward_of_its_root() -> None:
+    listed = groups(("a", "b"), ROOT)
+    assert left(make_case(schedule=(FORWARD,), wrap=listed), idle=False) == []
+    assert left(make_case(schedule=(FORWARD, BACKWARD), wrap=listed), idle=False) == ["state"]
+    ahead = (WrapGroup(modules=("b",)), WrapGroup(modules=("a",), forward_prefetch=("b",)))
+    evaluated = (FORWARD, BACKWARD, Forward(target="a", grad=False))
+    assert left(make_case(schedule=evaluated[:2], wrap=ahead), gathers=True) == ["gather"]
+    assert left(make_case(schedule=evaluated, wrap=ahead), gathers=True) == []
+
+
+def test_a_backward_may_leave_what_it_gathers_for_another_root() -> None:
+    other = (WrapGroup(modules=("a",)), WrapGroup(modules=("b",), backward_prefetch=("a",)))
+    of_one = (Forward(target="b"), BACKWARD)
+    assert left(make_case(schedule=of_one, wrap=other), gathers=True) == []
+    assert left(make_case(schedule=(FORWARD, BACKWARD), wrap=other), gathers=True) == ["gather"]
 
 
 def test_hooks_and_misplaced_states_are_leaks_of_any_engine() -> None:

@@ -36,6 +36,7 @@ from upstream import exec_order
 
 from fuzzshard.case.case import (
     Case,
+    Checkpoint,
     EngineName,
     Freeze,
     Inputs,
@@ -402,6 +403,27 @@ DIVERGENCES = {
         make_case(wrap=groups("a", "b", ROOT, reshard=False)),
         f"{DIVERGED}/communication",
         BACKWARD_AT,
+        "all-gathers",
+        "invariant",
+    ),
+    "reshards_in_recomputation": Planted(
+        make_case(
+            wrap=groups("a", "b", ROOT),
+            checkpoints=(Checkpoint(module="", implementation="utils"),),
+            engines=("fully_shard",),
+        ),
+        f"{DIVERGED}/communication",
+        BACKWARD_AT,
+        "all-gathers",
+        "invariant",
+    ),
+    "gathers_for_nobody": Planted(
+        make_case(), f"{DIVERGED}/communication", FORWARD_AT, "all-gathers", "invariant"
+    ),
+    "gathers_in_another_order_at_last": Planted(
+        make_case(schedule=ONE_STEP * 3, wrap=groups("a", "b", ROOT)),
+        f"{DIVERGED}/communication",
+        2 * len(ONE_STEP),
         "all-gathers",
         "invariant",
     ),

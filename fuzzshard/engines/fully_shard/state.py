@@ -71,7 +71,7 @@ class GroupState(NamedTuple):
     """What one ``FSDPParamGroup`` holds between two ops.
 
     ``unsharded`` has the elements of memory that its unsharded parameters take, by FQN, and
-    ``freed`` those of them that have elements and no memory.
+    ``freed`` those of them that have elements, were unsharded before, and have no memory.
     ``gathers`` says that an all-gather was issued and is not used yet, ``keeps_buffer`` that the
     output of one is kept although it was copied out; ``reduces`` that inputs or events of
     reductions are kept, ``partial`` that a sum over shards waits for its all-reduce, ``idle`` that
@@ -94,7 +94,11 @@ def group_state(group: Any, names: Mapping[int, str]) -> GroupState:
     if works(UNSHARDED_MEMORY):
         with reading(UNSHARDED_MEMORY):
             unsharded = {names[id(part)]: unsharded_elements(part) for part in group.fsdp_params}
-            holding = [names[id(part)] for part in group.fsdp_params if part._orig_size.numel()]
+            holding = [
+                names[id(part)]
+                for part in group.fsdp_params
+                if part._orig_size.numel() and hasattr(part, "_unsharded_param")
+            ]
             state = state._replace(
                 unsharded=unsharded,
                 freed=tuple(fqn for fqn in holding if not unsharded[fqn]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from typing_extensions import override
@@ -12,12 +12,26 @@ from fuzzshard.parts import oracle
 
 GATHERS = "all-gathers"
 SUMS = "sums over tensor-parallel ranks"
+KINDS = {
+    "all_gather": GATHERS,
+    "reduce_scatter": "reduce-scatters",
+    "all_reduce": "all-reduces",
+}
+"""What findings are about, by the kind of a collective."""
 ENTRY_POINTS = {
     GATHERS: ("all_gather_into_tensor", "all_gather_single"),
     "reduce-scatters": ("reduce_scatter_tensor", "reduce_scatter_single"),
     "all-reduces": ("all_reduce",),
 }
-"""What findings are about, and the functions of ``torch.distributed`` that do it."""
+"""The functions of ``torch.distributed`` that do it."""
+
+
+def extent_of(name: str) -> Callable[[Iterable[int]], int]:
+    """Return which of its tensors tells the size of a collective: the gathered, or the scattered
+    one.
+    """
+    return max if name == GATHERS else min
+
 
 _RECORD = """
 # functions of torch.distributed are replaced by ones that also note the call
@@ -68,35 +82,51 @@ FSDPParamGroup.post_backward = noted(FSDPParamGroup.post_backward)
 """
 
 
-class Number(NamedTuple):
-    """So many collectives of one op."""
+class AtMost(NamedTuple):
+    """So many collectives of one op, or fewer."""
+
+    number: int
+
+    def __str__(self) -> str:
+        return f"at most {self.number}"
+
+    @property
+    def right(self) -> str:
+        """Write what a script asserts of its ``calls``."""
+        return f"len(calls) <= {self.number}"
+
+
+class Elements(NamedTuple):
+    """So many elements in all collectives of one op."""
 
     fewest: int
     most: int
 
     def __str__(self) -> str:
-        return str(self.fewest) if self.fewest == self.most else f"{self.fewest} to {self.most}"
+        range_of = "" if self.fewest == self.most else f"{self.fewest} to "
+        return f"{range_of}{self.most} elements"
 
-    def right(self, name: str) -> str:
+    @property
+    def right(self) -> str:
         """Write what a script asserts of its ``calls``."""
+        total = "sum(size for size, _ in calls)"
         if self.fewest == self.most:
-            return f"len(calls) == {self.most}"
-        return f"{self.fewest} <= len(calls) <= {self.most}"
+            return f"{total} == {self.most}"
+        return f"{self.fewest} <= {total} <= {self.most}"
 
 
 class Sizes(NamedTuple):
-    """Collectives of so many elements."""
+    """Collectives of so many elements, one after the other."""
 
     sizes: tuple[int, ...]
 
     def __str__(self) -> str:
         return f"of {', '.join(map(str, self.sizes))} elements"
 
-    def right(self, name: str) -> str:
+    @property
+    def right(self) -> str:
         """Write what a script asserts of its ``calls``."""
-        if name == GATHERS:
-            return f"{{size for size, _ in calls}} <= {set(self.sizes)}"
-        return f"sorted(size for size, _ in calls) == {list(self.sizes)}"
+        return f"[size for size, _ in calls] == {list(self.sizes)}"
 
 
 class Dtypes(NamedTuple):
@@ -107,35 +137,32 @@ class Dtypes(NamedTuple):
     def __str__(self) -> str:
         return " and ".join(self.dtypes)
 
-    def right(self, name: str) -> str:
+    @property
+    def right(self) -> str:
         """Write what a script asserts of its ``calls``."""
-        return f"{{dtype for _, dtype in calls}} == {set(self.dtypes)}"
+        return f"{{dtype for _, dtype in calls}} <= {{{', '.join(map(repr, self.dtypes))}}}"
 
 
-def of_sizes(sizes: Iterable[int | None]) -> Sizes:
-    """Return those sizes that are known."""
-    return Sizes(tuple(sorted(size for size in sizes if size is not None)))
-
-
-def read(text: str) -> Number | Sizes | Dtypes:
-    """Return what has this text in a finding."""
-    if number := re.fullmatch(r"(\d+)(?: to (\d+))?", text):
-        return Number(int(number[1]), int(number[2] or number[1]))
+def read(text: str) -> AtMost | Elements | Sizes | Dtypes:
+    """Return what has this text in a finding; earlier ones have a number or a range of them."""
+    if number := re.fullmatch(r"(?:at most |\d+ to )?(\d+)", text):
+        return AtMost(int(number[1]))
+    if number := re.fullmatch(r"(?:(\d+) to )?(\d+) elements", text):
+        return Elements(int(number[1] or number[2]), int(number[2]))
     if re.fullmatch(r"of [\d, ]* elements", text):
         return Sizes(tuple(map(int, re.findall(r"\d+", text))))
     return Dtypes(tuple(text.split(" and ")))
 
 
-class Communication(oracle.Predicted):
-    """The number, sizes and dtypes of the collectives that ``fully_shard`` issues in each op.
+class Communication(oracle.Invariant):
+    """What ``fully_shard`` gathers and reduces.
 
-    What is due follows from the documentation: a group is gathered where it is used and not
-    unsharded, and reduced once for each time its gradients are complete.
+    A group gathers its parameters once, and again only after something has sharded them. A
+    backward reduces each gradient that has arrived once, where synchronisation is on, in the dtype
+    that its policy says; sums of gradients over the tensor-parallel axis have that dtype, too.
+    Equal iterations communicate alike.
 
-    Sums of gradients over the tensor-parallel axis have the ``reduce_dtype`` of their group, too.
-
-    It cannot see what was sent, only how much; and the number of all-gathers in backward is a
-    range, as prefetching may guess wrong.
+    It cannot see what was sent, only how much, and not when.
     """
 
     name = "communication"
@@ -147,13 +174,12 @@ class Communication(oracle.Predicted):
     def before(self, scope: oracle.Scope) -> list[str]:
         if scope.aim.name == SUMS:
             return _RECORD_SUMS.strip().splitlines()
-        size = "max" if scope.aim.name == GATHERS else "min"
-        source = _RECORD.replace("{size}", size)
+        source = _RECORD.replace("{size}", extent_of(scope.aim.name).__name__)
         source = source.replace("{names}", str(ENTRY_POINTS[scope.aim.name]))
         return source.strip().splitlines()
 
     @override
     def around(self, aim: oracle.Aim, lines: list[str]) -> list[str]:
         text = f"rank {{rank}}: expected {aim.expected} {aim.name}, observed {{calls}}"
-        right = read(aim.expected).right(aim.name)
+        right = read(aim.expected).right
         return ["calls.clear()", *lines, f'text = f"{text}"', f"assert {right}, text"]

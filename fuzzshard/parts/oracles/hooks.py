@@ -51,11 +51,11 @@ class InBackward(NamedTuple):
         return cls(int(text.split()[0]), " units " in text)
 
 
-class Hooks(oracle.Predicted):
+class Hooks(oracle.Invariant):
     """The post-backwards of wrap groups that run within a backward.
 
-    A group must reshard and reduce as soon as its gradients are complete, and not at the end of
-    the whole backward.
+    A group whose inputs get gradients must reshard and reduce once it has computed these, and not
+    at the end of the whole backward.
 
     It cannot see how long a post-backward takes, or whether it overlaps with computation.
     """
@@ -80,5 +80,5 @@ class Hooks(oracle.Predicted):
             "hooks.clear()",
             *lines,
             f"observed = sum({module} in modules for modules in hooks)",
-            f'assert observed == {wanted}, f"{text}"',
+            f'assert observed >= {wanted}, f"{text}"',
         ]

@@ -28,7 +28,6 @@ CommunicationOption = Literal[
 Trait = Literal[
     "fills",
     "keeps",
-    "stays_sharded",
     "looks_at_unsharded",
     "own_group",
     "shares",
@@ -36,11 +35,10 @@ Trait = Literal[
     "has_hook",
 ]
 """What somebody else has to know of a group: that parameters get zeros where they have no
-gradient, that it keeps unsharded memory, that backward does not unshard it, that it goes by what
-unsharded parameters require in a backward that makes none (what ``requires_grad_`` says of sharded
-ones between a forward and its backward is not documented there), that reduce-scatters have a
-process group of their own, that it shares streams, that the process group allocates, that it has
-an all-reduce hook.
+gradient, that it keeps unsharded memory, that it goes by what unsharded parameters require in a
+backward that makes none (what ``requires_grad_`` says of sharded ones between a forward and its
+backward is not documented there), that reduce-scatters have a process group of their own, that it
+shares streams, that the process group allocates, that it has an all-reduce hook.
 """
 
 

@@ -14,7 +14,7 @@ class NoBackwardUnshard(Word):
     name, where_it_fits = "no_backward_unshard", 90
     call = "set_unshard_in_backward(False)"
     meaning = "a group that is not unsharded in backward"
-    gives = ("stays_sharded", "looks_at_unsharded")
+    gives = ("looks_at_unsharded",)
 
     @override
     def misfit(self, told: Told) -> str | None:
