@@ -9,7 +9,6 @@ from fuzzshard.contracts.contract import Contract, Releases, installed_torch, ne
 from fuzzshard.contracts.rules import (
     CHANGES_BETWEEN_FORWARD_AND_BACKWARD,
     CONTRACTS,
-    FAKE_COLLECTIVES_HAVE_RESULTS,
     NCCL_RECORDS_LIKE_OTHERS,
     REDUCTIONS_FOLLOW_GRAD_DTYPE,
 )
@@ -17,7 +16,6 @@ from fuzzshard.contracts.rules import (
 __all__ = [
     "CHANGES_BETWEEN_FORWARD_AND_BACKWARD",
     "CONTRACTS",
-    "FAKE_COLLECTIVES_HAVE_RESULTS",
     "NCCL_RECORDS_LIKE_OTHERS",
     "REDUCTIONS_FOLLOW_GRAD_DTYPE",
     "Contract",

@@ -52,21 +52,9 @@ NCCL_RECORDS_LIKE_OTHERS = Contract(
     since="2.15",
 )
 
-FAKE_COLLECTIVES_HAVE_RESULTS = Contract(
-    name="fake-collectives-have-results",
-    says="Collectives of the fake process group can return what equal ranks would get from them.",
-    quote="an explicitly selected fake-world contract consistent across subgroups.",
-    source=(
-        "_create_fake_pg (torch/testing/_internal/distributed/fake_pg.py), of "
-        "Options.simulate_uniform_ranks, which FakeProcessGroup.hpp explains"
-    ),
-    since="2.15",
-)
-
 CONTRACTS: tuple[Contract, ...] = (
     REDUCTIONS_FOLLOW_GRAD_DTYPE,
     CHANGES_BETWEEN_FORWARD_AND_BACKWARD,
-    FAKE_COLLECTIVES_HAVE_RESULTS,
     NCCL_RECORDS_LIKE_OTHERS,
 )
 """Every rule, for the tests and for whoever reads them."""

@@ -27,7 +27,6 @@ _groups: dict[tuple[int, ...], Any] = {}
 _scatter_groups: dict[tuple[int, ...], Any] = {}
 _saving_groups: dict[tuple[int, ...], Any] = {}
 _meshes: dict[Mesh, DeviceMesh] = {}
-_from_the_end = False
 _address = ""
 
 
@@ -137,13 +136,8 @@ def _cached_split_group(*, split_ranks: list[list[int]], **_: Any) -> Any:
     return _groups[tuple(mine)]
 
 
-def install_group_cache(*, from_the_end: bool = False) -> None:
-    """Makes ``DeviceMesh`` reuse groups; once per rank process, after ``init_process_group``.
-
-    A case has the first ranks of the world, or the last ones, counted ``from_the_end``.
-    """
-    global _from_the_end
-    _from_the_end = from_the_end
+def install_group_cache() -> None:
+    """Makes ``DeviceMesh`` reuse groups; once per rank process, after ``init_process_group``."""
     _groups[tuple(range(dist.get_world_size()))] = dist.group.WORLD
     _device_mesh.new_group = _cached_new_group(_device_mesh.new_group)
     _device_mesh.split_group = _cached_split_group
@@ -151,9 +145,8 @@ def install_group_cache(*, from_the_end: bool = False) -> None:
 
 
 def ranks_of(mesh: Mesh) -> torch.Tensor:
-    """The ranks of the world that are those of ``mesh``, in order."""
-    start = dist.get_world_size() - mesh.size if _from_the_end else 0
-    return torch.arange(start, start + mesh.size)
+    """The ranks of the world that are those of ``mesh``, in order: the first ones."""
+    return torch.arange(mesh.size)
 
 
 def _axes(mesh: Mesh) -> dict[str, int]:

@@ -21,8 +21,6 @@ else:  # nobody looks at annotations when it runs
     Case = Facts = Precision = TensorOracle = None
 
 
-RunsAlone = Literal["no", "with results", "yes"]
-"""``"with results"``: where collectives of the fake process group return something."""
 WrapsModels = Literal["no", "if asked", "always"]
 
 
@@ -88,8 +86,6 @@ class EngineSpec:
     """Which gradients (:attr:`fuzzshard.parts.oracle.TensorOracle.gradient`), or "buffers", it may
     have otherwise than the reference for a documented reason (:mod:`fuzzshard.oracles.allowed`).
     """
-    runs_alone: ClassVar[RunsAlone] = "no"
-    """Whether a rank without peers can run it (:mod:`fuzzshard.world.screen`)."""
     wraps_models: ClassVar[WrapsModels] = "no"
     """Whether it wraps models of the user's own, which say nothing of wrap groups."""
     wraps_blocks: ClassVar[bool] = False

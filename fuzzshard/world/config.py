@@ -25,10 +25,6 @@ class WorldConfig:
     none) ranks say which lines and branches of torch they reach. Raises :class:`UsageError` where
     nothing can tell them, and for a device that is named twice.
 
-    A world that ``screens`` has one live rank, the first or the last one of meshes of up to
-    ``size`` ranks, and no peers: its process groups are torch's ``fake`` ones
-    (:mod:`fuzzshard.world.screen`).
-
     A world lies on this node and on ``nodes``, the ids of others (:mod:`fuzzshard.world.nodes`);
     each has as many ranks, in order. ``addresses`` are those at which the nodes reach each other,
     in the same order; they are known once there is a connection. Raises :class:`UsageError` for a
@@ -43,15 +39,9 @@ class WorldConfig:
     preload: tuple[str, ...] = ()
     coverage: int = 0
     devices: tuple[int, ...] = ()
-    screens: Literal["", "first", "last"] = ""
     instruments_off: str | None = None
     nodes: tuple[str, ...] = ()
     addresses: tuple[str, ...] = ()
-
-    @property
-    def live_ranks(self) -> int:
-        """How many ranks are processes."""
-        return 1 if self.screens else self.size
 
     @property
     def ranks_per_node(self) -> int:

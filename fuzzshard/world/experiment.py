@@ -66,22 +66,15 @@ class EngineFailure(Exception):
 
 
 class Experiment:
-    """Runs one case on one rank of its mesh. ``on_engine`` is told which engine runs.
-
-    A rank that is ``alone`` has no peers: what it computes is no result of the case, so nothing is
-    compared.
-    """
+    """Runs one case on one rank of its mesh. ``on_engine`` is told which engine runs."""
 
     def __init__(
         self,
         case: Case,
         mesh: RankMesh,
         on_engine: Callable[[str], None],
-        *,
-        alone: bool = False,
     ) -> None:
-        self.alone = alone
-        self.compares = not alone and not ranks_differ(case)
+        self.compares = not ranks_differ(case)
         self.case = case
         self.mesh = mesh
         self.on_engine = on_engine
@@ -112,8 +105,6 @@ class Experiment:
                 if self._train(name, lambda: self._build(name), trace):  # noqa: B023
                     self.traces[name] = trace
             except EngineFailure as failure:
-                if self.alone and engine_of(name).not_comparable(self.case, trace):
-                    continue  # peers would wait for ever in what it has left
                 failure.findings = self._findings_before(name, trace)
                 raise
         if self.survivors:
@@ -149,17 +140,9 @@ class Experiment:
         )
 
     def _report_without_reference(self) -> RankReport:
-        """Errors and warnings; of a rank that is alone also what is judged beside tensors."""
-        findings = [*self.unexpected]
-        if self.alone and self.case.observe != "losses":
-            names = [
-                name
-                for name, trace in self.traces.items()
-                if not engine_of(name).not_comparable(self.case, trace)
-            ]
-            findings += self._findings_beside_tensors(names, Trace())
+        """Errors and warnings."""
         return RankReport(
-            findings=tuple(filter(believed, findings)),
+            findings=tuple(filter(believed, self.unexpected)),
             notes=self.notes,
             refused=tuple(self.refused),
         )

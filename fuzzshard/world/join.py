@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from fuzzshard.contracts import FAKE_COLLECTIVES_HAVE_RESULTS
 from fuzzshard.instruments import OFF, off_readings, off_text, switch_off
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.device import sleep_while_waiting
@@ -43,11 +42,8 @@ def join(channel: socket.socket, rank: int, config: WorldConfig) -> torch.device
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     device = _device(rank, config)
-    if config.screens:
-        _believe_in_peers(config)
-    else:
-        _init_process_group(channel, rank, config)
-    install_group_cache(from_the_end=config.screens == "last")
+    _init_process_group(channel, rank, config)
+    install_group_cache()
     if config.instruments_off is None:
         off = off_text(_prove_instruments(device))
     else:
@@ -124,26 +120,6 @@ def _init_process_group(channel: socket.socket, rank: int, config: WorldConfig) 
             world_size=config.size,
             timeout=datetime.timedelta(minutes=30),
         )
-
-
-def _believe_in_peers(config: WorldConfig) -> None:
-    """Joins a world of which there is no other rank.
-
-    Collectives end at once, as if all ranks had the tensors of this one.
-    """
-    import torch.distributed as dist
-    from torch.testing._internal.distributed.fake_pg import FakeProcessGroup, FakeStore
-
-    options = FakeProcessGroup.Options()
-    if FAKE_COLLECTIVES_HAVE_RESULTS.holds():
-        options.simulate_uniform_ranks = True
-    dist.init_process_group(
-        "fake",
-        store=FakeStore(),
-        rank=0 if config.screens == "first" else config.size - 1,
-        world_size=config.size,
-        pg_options=options,
-    )
 
 
 def _preload_all(config: WorldConfig) -> None:

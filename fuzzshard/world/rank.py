@@ -89,7 +89,7 @@ def main(
             except Exception as error:
                 reply = _failure("judge", "", error)
             else:
-                ran = _run(channel, message, device, alone=bool(config.screens))
+                ran = _run(channel, message, device)
                 reply = msgspec.structs.replace(ran, points=new_points())
         send(channel, reply)
         if isinstance(reply, Failure):
@@ -126,9 +126,7 @@ def _linger(channel: socket.socket) -> None:
         pass
 
 
-def _run(
-    channel: socket.socket, message: RunCase, device: torch.device, *, alone: bool
-) -> RankReport | Failure:
+def _run(channel: socket.socket, message: RunCase, device: torch.device) -> RankReport | Failure:
     import torch.distributed as dist
 
     from fuzzshard.engines.mesh import prepare_groups, rank_mesh, ranks_of
@@ -146,7 +144,6 @@ def _run(
             message.case,
             rank_mesh(message.case, device),
             lambda engine: send(channel, Progress(engine=engine)),
-            alone=alone,
         )
         if message.bare:
             experiment.run_bare()

@@ -39,9 +39,6 @@ class Ranks:
         return all(process.is_alive() for process in self.processes)
 
 
-PROVING_RANKS = 2
-"""How many real ranks prove the instruments of those that have no peers."""
-
 _proved: dict[tuple[str, int], str] = {}
 """Which instruments were off, by the device and the size of a world; one process has one torch."""
 
@@ -49,19 +46,17 @@ _proved: dict[tuple[str, int], str] = {}
 def start_ranks(config: WorldConfig, ranks: Ranks | None = None) -> Ranks:
     """Ranks that have joined their world; raises :class:`InfraError` where they cannot.
 
-    The first ones of a size prove the instruments, for all that come after them; without peers
-    a rank can prove none, and others do so first. ``ranks`` is where they are put as they start.
+    The first ones of a size prove the instruments, for all that come after them. ``ranks`` is
+    where they are put as they start.
     """
     ranks = Ranks() if ranks is None else ranks
-    kind = (config.device, PROVING_RANKS if config.screens else config.size)
-    if config.screens and kind not in _proved:
-        end_ranks(start_ranks(WorldConfig(PROVING_RANKS, config.device)).processes)
+    kind = (config.device, config.size)
     others = [node_of(id, config) for id in config.nodes]
     nodes: list[Node] = [fork_server(), *others]
     addresses = (*(other.our_address for other in others[:1]), *(o.address for o in others))
     config = dataclasses.replace(config, instruments_off=_proved.get(kind), addresses=addresses)
     try:
-        for rank in range(config.live_ranks):
+        for rank in range(config.size):
             ranks.processes.append(nodes[config.node_of(rank)].start_rank(rank, config))
         _introduce(ranks)
         _proved.setdefault(kind, ranks.info.get(OFF, ""))

@@ -35,7 +35,6 @@ PRELOADED = (
     "torch.distributed.tensor",
     "torch.nn.parallel.distributed",
     "torch._dynamo",
-    "torch.testing._internal.distributed.fake_pg",  # what screens join
     "fuzzshard.world.proofs",
     "fuzzshard.world.rank",
 )

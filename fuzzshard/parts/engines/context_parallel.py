@@ -35,7 +35,6 @@ class ContextParallel(FullyShard):
     choice = Choice("context_parallel", 8, place=103, excludes=("tensor", "compile", "relation"))
     shards_positions = True
     rounds_otherwise = True
-    runs_alone = "no"
     wraps_models = "no"
     wraps_blocks = False
 

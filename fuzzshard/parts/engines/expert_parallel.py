@@ -30,7 +30,6 @@ class ExpertParallel(FullyShard):
         ),
     )
     shards_experts = True
-    runs_alone = "no"
     wraps_models = "no"
     wraps_blocks = False
 

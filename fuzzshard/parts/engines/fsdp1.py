@@ -45,7 +45,6 @@ class FullyShardedDataParallel(EngineSpec):
     wrapper = "FullyShardedDataParallel"
     keeps_order = True
     has_units = True
-    runs_alone = "yes"
     differs_in = ("reduced", "local")
     wraps_models = "if asked"
     wraps_blocks = True

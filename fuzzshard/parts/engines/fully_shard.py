@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
-from fuzzshard.parts.engine import EngineSpec, RunsAlone, WrapsModels
+from fuzzshard.parts.engine import EngineSpec, WrapsModels
 
 if TYPE_CHECKING:
     from fuzzshard.case.case import Case
@@ -21,7 +21,6 @@ class FullyShard(EngineSpec):
     nicknames = ("fsdp", "hsdp")
     meaning = "fully_shard runs"
     applies_groups = True
-    runs_alone: ClassVar[RunsAlone] = "yes"
     differs_in = ("input",)
     wraps_models: ClassVar[WrapsModels] = "always"
     wraps_blocks = True

@@ -27,7 +27,6 @@ class Replicate(DistributedDataParallel):
     wraps_models: ClassVar[WrapsModels] = "if asked"
     choice = Choice("replicate", 23, place=2)
     ignores_modules = True
-    runs_alone = "with results"
     outlives_run = "some parameters of some cases do, on torch 2.13 as it is; why is not known"
 
     @property
