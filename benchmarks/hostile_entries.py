@@ -34,7 +34,8 @@ from typing import Any, TypeVar
 import msgspec
 from common import figures_table, make_console, make_parser, print_json, run_main
 
-from fuzzshard.cli import main as fuzzshard
+import fuzzshard
+from fuzzshard.cli import main as run_command
 from fuzzshard.corpus.causes import by_cause
 from fuzzshard.corpus.codec import decode_entry, encode_entry, read_entry
 from fuzzshard.corpus.entry import CorpusEntry
@@ -215,7 +216,7 @@ def calls(source: str) -> set[str]:
                 called.rpartition(".")[2] if isinstance(node.func, ast.Attribute) else called
             )
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            found.add(ast.unparse(node).partition("(")[0])
+            found |= {alias.name.rpartition(".")[2] for alias in node.names}
     return {name for name in found if name not in own}
 
 
@@ -226,9 +227,18 @@ def texts_of(entry: CorpusEntry) -> list[str]:
     return []
 
 
+def generator_words() -> set[str]:
+    """Read the words of the code that writes scripts: another option may call another of them."""
+    package = Path(fuzzshard.__file__).parents[0]
+    folders = ("program", "reproducer", "model", "parts", "engines", "contracts")
+    files = (file for folder in folders for file in (package / folder).rglob("*.py"))
+    words = {word for file in files for word in re.findall(r"\w+", file.read_text())}
+    return words - {word for text in TEXTS for word in re.findall(r"\w+", text)}
+
+
 def known_calls(entries: Sequence[dict[str, Any]]) -> set[str]:
-    """Name what scripts of untouched entries call and import."""
-    found: set[str] = set()
+    """Name what scripts of untouched entries call and import, or may by another option."""
+    found = generator_words()
     for entry in entries:
         for text in texts_of(decode_entry(json.dumps(entry).encode(), Path("case.json"))):
             found |= calls(text)
@@ -482,7 +492,7 @@ def _ask(folder: Path, what: str, figures: Figures) -> None:
         code: object = 0
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             try:
-                fuzzshard(words)
+                run_command(words)
             except SystemExit as error:
                 code = error.code
         if "Traceback" in said.getvalue():

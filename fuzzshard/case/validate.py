@@ -29,6 +29,7 @@ from fuzzshard.case.paths import is_within, is_within_any
 from fuzzshard.case.schedule_state import ScheduleState, ranks_differ
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.engines import specs
+from fuzzshard.parts.names import is_path
 from fuzzshard.parts.op import Op
 
 
@@ -81,6 +82,10 @@ def _check_targets(case: Case, found: Facts) -> None:
             )
     num_paths = count_paths(found.modules)
     for op in case.schedule:
+        if not is_path(op.target):
+            raise InvalidCase(
+                f"{op.tag} names {op.target!r}, which is no path", "use a path of the model"
+            )
         if op.path is not None and not 0 <= op.path < num_paths.get(op.target, 0):
             raise InvalidCase(
                 f"block {op.target!r} has no path {op.path}",

@@ -77,7 +77,7 @@ def by_cause(stored: Iterable[Stored], sort: CauseSort = "severity") -> list[Cau
     """
     named: dict[str, list[Stored]] = {}
     for item in stored:
-        if item.entry.signature:
+        if item.entry.severity:
             name = item.entry.cause if item.entry.cause in own_mends() else ""
             named.setdefault(name or f"not known: {shown_path(item.file).name}", []).append(item)
     causes = [_cause(name, items, own_mends().get(name)) for name, items in named.items()]

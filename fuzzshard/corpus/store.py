@@ -14,7 +14,7 @@ from fuzzshard.corpus.codec import encode_entry, entry_or_none
 from fuzzshard.corpus.entry import CorpusEntry, slug
 from fuzzshard.corpus.portable import portable_folder
 from fuzzshard.corpus.reading import read_regular
-from fuzzshard.errors import InvalidEntry, UsageError
+from fuzzshard.errors import UsageError
 from fuzzshard.mending.mend import own_mends
 
 CASE_FILE = "case.json"
@@ -119,17 +119,11 @@ def saved_script(file: Path) -> str | None:
     script = file.with_name(SCRIPT_FILE)
     if file.name != CASE_FILE or not script.is_file():
         return None
-    text = _text(script)
-    return None if text.startswith(NO_SCRIPT) else text
-
-
-def _text(script: Path) -> str:
-    """Raises :class:`InvalidEntry` for what can be no script."""
     try:
-        return read_regular(script).decode()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise InvalidEntry(f"cannot read {script}: {reason}", "write it with repro -o") from None
+        text = read_regular(script).decode()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return None if text.startswith(NO_SCRIPT) else text
 
 
 def save_unshrunk(corpus: Path, entry: CorpusEntry, script: str) -> Path:

@@ -12,9 +12,14 @@ _PATH = re.compile(r"(\w+(\.\w+)*)?")
 _NAME = re.compile(r"[\w., -]*")
 
 
+def is_path(path: str) -> bool:
+    """Tell whether a module or a parameter may have this path."""
+    return _PATH.fullmatch(path) is not None
+
+
 def check_path(path: str) -> str:
     """Return the path of a module or a parameter; raises :class:`UsageError` for anything else."""
-    if not _PATH.fullmatch(path):
+    if not is_path(path):
         raise UsageError(f"{path!r} is no path in a model", "restore the entry")
     return path
 

@@ -30,9 +30,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fuzzshard.cli import main
+from fuzzshard.corpus.causes import by_cause
 from fuzzshard.corpus.codec import decode_entry, read_entry
 from fuzzshard.corpus.gather import load
 from fuzzshard.corpus.scripts import script_of
+from fuzzshard.corpus.store import saved_script
 from fuzzshard.corpus.verify import Condition, verify
 from fuzzshard.errors import EXIT_USAGE, InvalidEntry, UsageError
 from fuzzshard.model.statements import at, comment, literal
@@ -225,6 +227,33 @@ def test_what_a_script_looks_at_has_no_quotes_of_its_own() -> None:
             Aim("compare", "fully_shard", name=harm)
         with pytest.raises(UsageError):
             Aim("compare", "fully_shard", expected=harm)
+
+
+@pytest.mark.parametrize("target", [RUNS, "../../x", "import os"])
+def test_an_op_of_no_path_is_refused(target: str) -> None:
+    document = a_finding("gradient")
+    document["case"]["schedule"].insert(0, {"type": "reshard", "target": target})
+
+    assert "which is no path" in refusal(document)
+
+
+def test_causes_are_those_of_entries_with_findings(tmp_path: Path) -> None:
+    for name in ("good", "bad"):
+        document = a_finding("gradient")
+        (tmp_path / name).mkdir()
+        document["findings"] = document["findings"] if name == "good" else []
+        document["cause"] = "" if name == "bad" else document["cause"]
+        (tmp_path / name / "case.json").write_text(json.dumps(document))
+
+    (cause,) = by_cause(load([tmp_path])[0])
+
+    assert cause.entries == ("good",)
+
+
+def test_a_script_that_is_no_text_is_none_to_run(tmp_path: Path) -> None:
+    (tmp_path / "repro.py").write_bytes(b"\xff")
+
+    assert saved_script(tmp_path / "case.json") is None
 
 
 def test_a_path_calls_nothing() -> None:

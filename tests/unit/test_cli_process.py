@@ -176,7 +176,7 @@ def imported_by(words: list[str]) -> set[str]:
         (["run", "--max-tme", "5s"], {"run", "options"}),
         (["run", "--max-cases", "1.5"], {"run", "options"}),
     ],
-    ids=lambda value: " ".join(value),
+    ids=lambda value: " ".join(value if isinstance(value, list) else sorted(value)),
 )
 def test_a_command_is_imported_only_when_it_is_called(words: list[str], own: set[str]) -> None:
     modules = imported_by(words)
