@@ -28,7 +28,7 @@ from fuzzshard.world import World, WorldConfig
 pytestmark = pytest.mark.slow
 
 FAULTS = Path(__file__).parents[1] / "planted" / "faults"
-LIST_GROUPS = Path(__file__).parents[2] / "benchmarks" / "faults" / "list_groups" / "mutants"
+ROW_FAULTS = Path(__file__).parents[1] / "planted" / "row_faults"
 
 CURES = """
 def apply(patch):
@@ -170,7 +170,7 @@ def test_a_planted_bug_that_a_known_one_hides_is_new_and_told_as_mended_torch_sh
     """In torch as it is the head of a list group that runs by itself has no gradient anyway."""
     schedule = (Forward(grad=False), Forward(target="b"), Backward())
     case = make_case(schedule=schedule, wrap=groups(("a", "b"), ROOT), engines=("fully_shard",))
-    fault = LIST_GROUPS / "reduction_waits_for_the_others.py"
+    fault = ROW_FAULTS / "reduces_twice.py"
     without = explain(two_ranks, case, mends_for())
     with World(WorldConfig(size=2, preload=(str(fault),))) as planted:
         explained = explain(planted, case, mends_for())
