@@ -60,7 +60,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("show nowhere", "nowhere does not exist"),
         ("html e -o nowhere/x.html", "there is no folder nowhere; make it"),
         ("html e -o e", "e is a folder; give the name of a file"),
-        ("html note.txt", "note.txt has neither a campaign nor a finding"),
+        ("html note.txt", "note.txt: not a corpus entry"),
         ("status empty", "empty has neither a campaign nor a finding"),
         ("status e --junit nowhere/x.xml", "there is no folder nowhere; make it"),
         ("merge e", "--into is missing"),
