@@ -48,13 +48,10 @@ def row_line(row: Row) -> str:
             f"{row.id}: {row.outcome} after {row.cases} cases{'; ' + row.note if row.note else ''}"
         )
     return (
-        f"{row.id}: after {row.cases} cases {row.signature}; "
-        f"{row.modules_before} -> {row.modules_after} modules, {row.ops_before} -> "
-        f"{row.ops_after} ops, "
-        f"{row.mesh_before} -> {row.mesh_after}; "
-        f"{'; '.join(map(_shrinking, row.shrinkings))}; {row.script_lines} lines, "
-        f"{SCRIPT[row.script_ok]}"
-        f"{'; ' + row.note.strip() if row.note else ''}"
+        f"{row.id}: after {row.cases} cases {row.signature}; {row.modules_before} -> "
+        f"{row.modules_after} modules, {row.ops_before} -> {row.ops_after} ops, {row.mesh_before} "
+        f"-> {row.mesh_after}; {'; '.join(map(_shrinking, row.shrinkings))}; {row.script_lines} "
+        f"lines, {SCRIPT[row.script_ok]}{'; ' + row.note.strip() if row.note else ''}"
     )
 
 

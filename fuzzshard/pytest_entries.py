@@ -88,8 +88,7 @@ class CorpusRun:
         preload = self.world.config.preload
         return (
             f"fuzzshard: {__version__}, torch {self.torch}, {self.device}, up to {self.num_ranks} "
-            "ranks, "
-            f"corpus {', '.join(map(str, self.roots))}; every case has its own seed"
+            f"ranks, corpus {', '.join(map(str, self.roots))}; every case has its own seed"
             + (f"; preloaded: {', '.join(preload)}" if preload else "")
         )
 

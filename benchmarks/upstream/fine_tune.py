@@ -197,8 +197,7 @@ ROWS = (
         differs=(
             "a layer is a module with a Linear, not a Linear with another forward",
             "the reference is a plain model that is frozen too; upstream's is FSDP with nothing "
-            "frozen, "
-            "whose optimizer spares the same parameters",
+            "frozen, whose optimizer spares the same parameters",
             "as upstream the frozen input is passed twice, so that the learnable one is never "
             "used",
             "FSDP1's CPU offload needs CUDA",

@@ -127,8 +127,7 @@ ROWS = (
         + grid(_z2_intended, folder="intended", raf=(False, True, 2), unfreeze=BOTH),
         differs=(
             "as upstream an index slip freezes the first linear only, and with `unfreeze` only "
-            "the engines "
-            "unfreeze it, so that only losses are compared",
+            "the engines unfreeze it, so that only losses are compared",
             "composable DDP does not run with `unfreeze`: it never synchronises what was frozen "
             "at first",
         ),

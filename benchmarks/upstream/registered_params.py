@@ -90,8 +90,7 @@ ROWS = (
         + grid(_after_forward_today, folder="today", raf=(None,), plan=("single",)),
         differs=(
             "the root of `multi` has reshard_after_forward=None, which today means what the root "
-            "did "
-            "then: it never reshards after forward",
+            "did then: it never reshards after forward",
             "a single group is resharded as it is told, as today",
         ),
         folders=(

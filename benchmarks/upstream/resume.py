@@ -84,8 +84,7 @@ ROWS = (
             "attention works on local tensors, as flash attention on a CPU knows no DTensors",
             "wq, wk and wv each gather the sequence; upstream gathers it once before them",
             "the plain reference goes through the same ops with copied states; upstream trains a "
-            "second time "
-            "without a checkpoint",
+            "second time without a checkpoint",
         ),
     ),
 )

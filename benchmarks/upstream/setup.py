@@ -27,8 +27,8 @@ POSITIONS = (
 SHORT_DELAYS = "delays last 2 ms, not 25 to 100; on a CPU the host sleeps"
 UNEVEN = (
     "with raf=2 a parameter of 5 rows is registered with wrong rows after forward, which is a "
-    "finding of its "
-    "own (corpus/findings/README.md), so that only losses are compared, as upstream does"
+    "finding of its own (corpus/findings/README.md), so that only losses are compared, as "
+    "upstream does"
 )
 
 FULLY_SHARD: tuple[EngineName, ...] = ("fully_shard",)

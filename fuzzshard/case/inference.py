@@ -153,8 +153,7 @@ def _tensor_op(path: str, node: TensorOp, args: tuple[Value, ...], seq: int) -> 
     if node.op == "attend" and (seq < 1 or node.head_dim < 1 or args[0].size % node.head_dim):
         raise InvalidCase(
             f"'attend' in block {path!r} needs a sequence, and heads of {node.head_dim} that "
-            "divide "
-            f"width {args[0].size}",
+            f"divide width {args[0].size}",
             "set inputs.seq, or change head_dim",
         )
     if len({v.patches for v in args}) > 1:

@@ -12,15 +12,13 @@ REDUCTIONS_FOLLOW_GRAD_DTYPE = Contract(
     name="reductions-follow-grad-dtype",
     says=(
         "Without a reduce_dtype, gradients are reduced and accumulated in the dtype that the "
-        "parameter "
-        "had at lazy initialization, or in its explicit grad_dtype; before, in param_dtype."
+        "parameter had at lazy initialization, or in its explicit grad_dtype; before, in "
+        "param_dtype."
     ),
     quote=(
         "With reduce_dtype=None, gradients were previously reduced in param_dtype when it was "
-        "set. They "
-        "now follow the parameter's grad_dtype as described above, e.g. fp32 for fp32 parameters "
-        "with "
-        "param_dtype=torch.bfloat16. [...] FSDP1 still reduces in param_dtype."
+        "set. They now follow the parameter's grad_dtype as described above, e.g. fp32 for fp32 "
+        "parameters with param_dtype=torch.bfloat16. [...] FSDP1 still reduces in param_dtype."
     ),
     source=f"MixedPrecisionPolicy, versionchanged 2.15 ({_API})",
     since="2.15",
@@ -31,15 +29,13 @@ CHANGES_BETWEEN_FORWARD_AND_BACKWARD = Contract(
     says="Sharded parameters may be modified between a forward and its backward.",
     quote=(
         "To modify the parameters between forward and backward, the registered parameters must be "
-        "the "
-        "sharded parameters. For False or an int, this can be done by manually resharding via "
+        "the sharded parameters. For False or an int, this can be done by manually resharding via "
         "reshard()."
     ),
     source=(
         f"fully_shard, reshard_after_forward ({_FULLY_SHARD}); 2.15 says in its place: Modifying "
-        "the "
-        "parameters between forward and backward is not supported: the backward all-gather is not "
-        "ordered after such writes, so backward may see the old values."
+        "the parameters between forward and backward is not supported: the backward all-gather is "
+        "not ordered after such writes, so backward may see the old values."
     ),
     until="2.15",
 )

@@ -31,8 +31,7 @@ RETYPED = Exclusion(
 OTHER_GRAPH_ON_ONE_RANK = Exclusion(
     "a dropout returns its input, with its graph and hooks, on the rank without rows alone",
     "aten/src/ATen/native/Dropout.cpp, _dropout_impl: an input without elements is returned as it "
-    "is; "
-    "collectives are issued by hooks of the graph, which is to be the same on all ranks "
+    "is; collectives are issued by hooks of the graph, which is to be the same on all ranks "
     "(pytorch issue 152964: 'I would recommend requiring users to make their programs SPMD')",
 )
 SWAPPED = Exclusion(

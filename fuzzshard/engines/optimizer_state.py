@@ -230,9 +230,8 @@ NO_SAVED_STATE = Refusal(
     "RuntimeError",
     "Missing optimizer state for parameter|Missing key in checkpoint state_dict",
     lacking(Lack.SAVED_STATE),
-    "The parameter requires gradients but has no saved optimizer state. / The default "
-    "behavior is to "
-    "match key exactly between state_dict and metadata.",
+    "The parameter requires gradients but has no saved optimizer state. / The default behavior is "
+    "to match key exactly between state_dict and metadata.",
     "torch/distributed/checkpoint/state_dict.py, _split_optim_state_dict; "
     "torch/distributed/checkpoint/default_planner.py, "
     "create_default_local_load_plan",

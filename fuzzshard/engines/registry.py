@@ -32,8 +32,7 @@ def _may_draw_otherwise(case: Case) -> bool:
 DRAWS_OTHERWISE = Exclusion(
     "dropouts draw other values compiled: Inductor's all, a graph's after one that nothing reads",
     "github.com/pytorch/pytorch/issues/141645: Inductor has a generator of its own, by design; a "
-    "graph "
-    "leaves out what nothing reads",
+    "graph leaves out what nothing reads",
 )
 RANKS_DIFFER = Exclusion(
     "ranks run different programs, which FSDP1 alone looks for",

@@ -125,8 +125,7 @@ class History:
             dict(
                 self.rows(
                     "SELECT status, count(*) FROM case_run JOIN session ON session.id = "
-                    "case_run.session "
-                    "WHERE campaign = ? AND status IS NOT NULL GROUP BY status",
+                    "case_run.session WHERE campaign = ? AND status IS NOT NULL GROUP BY status",
                     campaign,
                 )
             )
@@ -138,8 +137,7 @@ class History:
             dict(
                 self.rows(
                     "SELECT message, sum(cases) FROM refusal JOIN session ON session.id = "
-                    "refusal.session "
-                    "WHERE campaign = ? GROUP BY message",
+                    "refusal.session WHERE campaign = ? GROUP BY message",
                     campaign,
                 )
             )
@@ -172,8 +170,7 @@ class History:
             (file, start, stop)
             for file, start, stop in self.rows(
                 "SELECT file, start, stop FROM point JOIN case_run ON case_run.id = "
-                "point.case_run "
-                "JOIN session ON session.id = case_run.session WHERE campaign = ?",
+                "point.case_run JOIN session ON session.id = case_run.session WHERE campaign = ?",
                 campaign,
             )
         }
@@ -218,8 +215,7 @@ class History:
         some = f"AND kind IN ({', '.join('?' * len(kinds))})" if kinds else ""
         for session, elapsed, body in self.rows(
             "SELECT session, event.elapsed, body FROM event JOIN session ON session.id = "
-            "event.session "
-            f"WHERE campaign = ? {some} ORDER BY event.id",
+            f"event.session WHERE campaign = ? {some} ORDER BY event.id",
             campaign,
             *kinds,
         ):

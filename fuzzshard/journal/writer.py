@@ -89,8 +89,8 @@ class JournalWriter:
         options = json.dumps({"stream": dict(start.stream), "limits": dict(start.limits)})
         cursor = self._connection.execute(
             "INSERT INTO session (campaign, continues, started, options, seed, stream_seed, "
-            "version, host, "
-            "pid, world_size, worlds, device) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "version, host, pid, world_size, worlds, device) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, "
+            "?, ?, ?)",
             (
                 start.campaign or 0,
                 start.continues,
@@ -157,8 +157,7 @@ class JournalWriter:
         ids = self._features
         execute(
             "UPDATE case_run SET status = ?, seconds = ?, signature = ?, message = ?, features = "
-            "?, "
-            "new_points = ? WHERE id = ?",
+            "?, new_points = ? WHERE id = ?",
             (
                 event.status.value,
                 event.seconds,

@@ -18,8 +18,7 @@ TITLE = (
 COMPONENT = "compile"
 CONTRACT = Promise(
     "Under the hood, it registers activation checkpointing logic as pre- and post-forward hooks. "
-    "Hence, this "
-    "API can be easily applied to any model or sub-modules in the model",
+    "Hence, this API can be easily applied to any model or sub-modules in the model",
     "torch.distributed._composable.checkpoint",
 )
 WORKAROUND = "Use ``torch.utils.checkpoint``, with which these programs pass."

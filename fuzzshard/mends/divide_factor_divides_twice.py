@@ -18,12 +18,9 @@ CONTRACT = Promise(
 )
 SETUP = (
     "Expert parallelism over all ranks: the experts are wrapped on a mesh of one rank, for their "
-    "mixed "
-    "precision and for a divide factor (PR 167178), and reductions are sums, for zero-copy NCCL "
-    "or "
-    "because the device is MTIA, or they are in float16. Experts train with gradients that are "
-    "too small "
-    "by the factor."
+    "mixed precision and for a divide factor (PR 167178), and reductions are sums, for zero-copy "
+    "NCCL or because the device is MTIA, or they are in float16. Experts train with gradients "
+    "that are too small by the factor."
 )
 WORKAROUND = "Where the shard axis has one rank, leave the factor alone and divide the loss by it."
 EXAMPLE = r"""

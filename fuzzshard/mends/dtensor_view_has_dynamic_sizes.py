@@ -15,8 +15,7 @@ TITLE = "torch.compile: a guard or a size is wrong when a DTensor with dynamic s
 COMPONENT = "compile"
 CONTRACT = Promise(
     "The symbol here is expected to be simplified out [...] This -shouldn't- happen, but if this "
-    "symbol "
-    "somehow leaks out [...] it may be guarded on, which will hard error",
+    "symbol somehow leaks out [...] it may be guarded on, which will hard error",
     "symint_visitor_fn, a comment",
 )
 WORKAROUND = (

@@ -18,8 +18,7 @@ TITLE = (
 COMPONENT = "compile"
 CONTRACT = Promise(
     "preserve_rng_state (bool, optional): Omit stashing and restoring the RNG state during each "
-    "checkpoint. "
-    "[...] Default: True",
+    "checkpoint. [...] Default: True",
     "torch.utils.checkpoint.checkpoint",
 )
 SETUP = (

@@ -14,8 +14,7 @@ TITLE = "RowwiseParallel: nn.Embedding fails when the shard of a rank has no row
 COMPONENT = "DTensor"
 CONTRACT = Promise(
     "the last few shards on the DeviceMesh dimension might be empty when the tensor dimension is "
-    "not evenly "
-    "divisible",
+    "not evenly divisible",
     "Shard",
 )
 SETUP = (

@@ -15,8 +15,7 @@ TITLE = "torch.compile: backward gets None when a call under no_grad equals one 
 COMPONENT = "compile"
 CONTRACT = Promise(
     "This prevents us from deduplicating returned tensors which have experienced identical "
-    "operations, but "
-    "are separate data structures in eager mode",
+    "operations, but are separate data structures in eager mode",
     "fx_graph_cse, a comment",
 )
 SETUP = (

@@ -17,8 +17,7 @@ TITLE = (
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "If ``False``, then this keeps the unsharded parameters in memory after forward and avoids "
-    "the all- "
-    "gather in backward.",
+    "the all- gather in backward.",
     "fully_shard, reshard_after_forward",
 )
 SETUP = (
@@ -34,8 +33,7 @@ PUBLIC = (
         says="near: merged, introduced it",
         query=(
             "register_fsdp_forward_method fully_shard group of modules post_forward output_dtype "
-            "cast "
-            "root output"
+            "cast root output"
         ),
         date="2026-11-23",
     ),

@@ -32,8 +32,7 @@ PUBLIC = (
     Public(
         "https://github.com/pytorch/pytorch/pull/106858",
         "closed: near, the copy of a model that is only evaluated (EMA weights) outlasts its "
-        "update with "
-        "SHARD_GRAD_OP; mended for mixed precision alone",
+        "update with SHARD_GRAD_OP; mended for mixed precision alone",
         "FSDP SHARD_GRAD_OP weights update ignored next forward uses old parameters; EMA with "
         "frozen layers",
         "2026-11-23",

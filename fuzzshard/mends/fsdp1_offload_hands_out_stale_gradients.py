@@ -17,8 +17,7 @@ TITLE = "FSDP1 CPUOffload: an earlier gradient is applied again when a backward 
 COMPONENT = "FSDP1"
 CONTRACT = Promise(
     "If the user requests ``zero_grad(set_to_none=True)`` followed by a backward pass, `.grad`s "
-    "are "
-    "guaranteed to be None for params that did not receive a gradient.",
+    "are guaranteed to be None for params that did not receive a gradient.",
     "Optimizer.zero_grad",
 )
 SETUP = (

@@ -14,9 +14,7 @@ TITLE = "FSDP1: a warning of another order is wrong when a unit runs twice in ea
 COMPONENT = "FSDP1"
 CONTRACT = Promise(
     "On subsequent iterations, this checks that each rank is locally consistent with its own "
-    "forward "
-    "order from "
-    "the first iteration, issuing a warning if not",
+    "forward order from the first iteration, issuing a warning if not",
     "torch/distributed/fsdp/_exec_order_utils.py, _check_order",
 )
 SETUP = (

@@ -23,10 +23,8 @@ CONTRACT = Promise(
 )
 SETUP = (
     "With a ``param_dtype``, a module runs twice with gradients enabled, and the first output is "
-    "detached "
-    "or only logged: a head that teacher and student share (issue 94857). Its gradients are None. "
-    "Running "
-    "that forward under ``no_grad()`` avoids it."
+    "detached or only logged: a head that teacher and student share (issue 94857). Its gradients "
+    "are None. Running that forward under ``no_grad()`` avoids it."
 )
 WORKAROUND = "Run the first forward under ``no_grad()``."
 TORCH = Releases(since="2.11")

@@ -18,8 +18,7 @@ CONTRACT = Promise(
     "to ensure that all gradients that may depend on the parameters have been computed before "
     "resharding",
     "torch/distributed/fsdp/_runtime_utils.py, _register_post_backward_reshard_only_hook; plain "
-    "autograd "
-    "allows it",
+    "autograd allows it",
 )
 SETUP = (
     "A frozen block returns its input beside its output: the residual stream, or the hidden "
@@ -31,9 +30,7 @@ PUBLIC = (
     Public(
         "https://github.com/pytorch/pytorch/issues/117510",
         "closed: near, a frozen unit is resharded that no pre-backward has unsharded; PR 117997 "
-        "made "
-        "resharding "
-        "idempotent and left its time as it is",
+        "made resharding idempotent and left its time as it is",
         "FSDP frozen module input returned as output ValueError expected to be in states IDLE "
         "FORWARD_BACKWARD post_backward_reshard_only",
         "2026-11-23",

@@ -31,8 +31,7 @@ PUBLIC = (
         "closed, near: the buffer that is gathered into was of the default dtype as well; this one "
         "still is",
         "summon_full_params with_grads dtype mismatch some ranks None gradient zeros default "
-        "dtype "
-        "all_gather",
+        "dtype all_gather",
         "2026-11-23",
     ),
 )

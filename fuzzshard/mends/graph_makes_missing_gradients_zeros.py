@@ -21,8 +21,7 @@ TITLE = "torch.compile: gradients are zeros in place of None when an output of t
 COMPONENT = "compile"
 CONTRACT = Promise(
     "If the user requests zero_grad(set_to_none=True) followed by a backward pass, .grads are "
-    "guaranteed to "
-    "be None for params that did not receive a gradient",
+    "guaranteed to be None for params that did not receive a gradient",
     "Optimizer.zero_grad",
 )
 SETUP = (

@@ -57,8 +57,7 @@ PUBLIC = (
         says="near: merged, introduced it",
         query=(
             "register_fsdp_forward_method fully_shard group of modules post_forward output_dtype "
-            "cast "
-            "root output"
+            "cast root output"
         ),
         date="2026-11-23",
     ),

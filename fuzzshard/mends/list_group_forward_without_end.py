@@ -22,18 +22,16 @@ TITLE = (
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "If ``reshard_after_forward`` is ``True``, then FSDP frees the unsharded parameters after "
-    "forward "
-    "and re-all-gathers them in backward before gradient computation. After gradient computation, "
-    "FSDP frees "
-    "the unsharded parameters and reduce-scatters the unsharded gradients across data-parallel "
-    "workers.",
+    "forward and re-all-gathers them in backward before gradient computation. After gradient "
+    "computation, FSDP frees the unsharded parameters and reduce-scatters the unsharded gradients "
+    "across data-parallel workers.",
     "fully_shard",
 )
 SETUP = (
     "The final norm and the head are one group, ``fully_shard([norm, head])``, as in torchtitan, "
-    "and the "
-    "head alone is trained on features that were computed under ``no_grad()``: a linear probe, or "
-    "fine-tuning of the head. The optimizer does not change the head, and nothing says so."
+    "and the head alone is trained on features that were computed under ``no_grad()``: a linear "
+    "probe, or fine-tuning of the head. The optimizer does not change the head, and nothing says "
+    "so."
 )
 WORKAROUND = "Wrap the head in a group of its own."
 EXAMPLE = r"""
@@ -74,8 +72,7 @@ PUBLIC = (
         link="https://github.com/pytorch/pytorch/pull/180428",
         says=(
             "near: merged for 2.13; it promises reduced gradients for any call pattern that runs "
-            "some "
-            "submodule, and clears iter_forward_root at the end of a backward only"
+            "some submodule, and clears iter_forward_root at the end of a backward only"
         ),
         query=(
             "fully_shard list of modules partial forward group stays unsharded iter_forward_root "

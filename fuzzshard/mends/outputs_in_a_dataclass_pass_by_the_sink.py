@@ -14,8 +14,7 @@ TITLE = "DDP: gradients are not reduced when an unused output is in a dataclass"
 COMPONENT = "DDP"
 CONTRACT = Promise(
     "Traverse the autograd graph from all tensors contained in the return value of the wrapped "
-    "module's "
-    "``forward`` function",
+    "module's ``forward`` function",
     "DistributedDataParallel, find_unused_parameters",
 )
 SETUP = (

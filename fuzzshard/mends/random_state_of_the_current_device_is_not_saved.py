@@ -28,8 +28,7 @@ PUBLIC = (
         "https://github.com/pytorch/pytorch/pull/14518",
         "near: merged; its description says that the current device is saved, too",
         "torch.utils.checkpoint preserve_rng_state CPU inputs moved to GPU inside module dropout "
-        "mask "
-        "differs in recomputation get_device_states",
+        "mask differs in recomputation get_device_states",
         "2026-11-23",
     ),
 )

@@ -20,20 +20,16 @@ TITLE = (
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "After gradient computation, FSDP frees the unsharded parameters and reduce-scatters the "
-    "unsharded "
-    "gradients across data-parallel workers.",
+    "unsharded gradients across data-parallel workers.",
     "fully_shard",
 )
 SETUP = (
     "A model returns hidden states beside its output, activation checkpointing spans several "
-    "groups, and "
-    "two batches are run before one backward, as for a contrastive or a preference loss (issue "
-    "153354 was "
-    "DPO); of the first batch only the hidden states enter the loss. The output part of the model "
-    "stays "
-    "unsharded through the optimizer step, which takes memory, and its next forward is wrong: "
-    "that of an "
-    "evaluation after the step, or of a next batch whose output does enter the loss."
+    "groups, and two batches are run before one backward, as for a contrastive or a preference "
+    "loss (issue 153354 was DPO); of the first batch only the hidden states enter the loss. The "
+    "output part of the model stays unsharded through the optimizer step, which takes memory, and "
+    "its next forward is wrong: that of an evaluation after the step, or of a next batch whose "
+    "output does enter the loss."
 )
 WORKAROUND = "Call ``reshard()`` on every FSDPModule between the backward and the step."
 EXAMPLE = r"""

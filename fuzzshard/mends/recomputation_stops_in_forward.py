@@ -17,8 +17,7 @@ TITLE = "fully_shard: a module stays unsharded after backward when its recomputa
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "After gradient computation, FSDP frees the unsharded parameters and reduce-scatters the "
-    "unsharded "
-    "gradients across data-parallel workers.",
+    "unsharded gradients across data-parallel workers.",
     "fully_shard",
 )
 SETUP = (

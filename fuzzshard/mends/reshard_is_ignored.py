@@ -22,8 +22,7 @@ TITLE = "FSDPModule.reshard: the next forward uses old weights when an all-gathe
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "Before forward, FSDP all-gathers the sharded parameters across the data-parallel workers to "
-    "get the "
-    "unsharded parameters for forward computation.",
+    "get the unsharded parameters for forward computation.",
     "fully_shard",
 )
 SETUP = (

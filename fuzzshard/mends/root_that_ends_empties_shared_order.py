@@ -19,8 +19,7 @@ TITLE = (
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "For Pipeline Parallelism (PP), each model chunk is a FSDP root. We want to share cuda "
-    "streams for "
-    "all-gather, reduce-scatter, and all-reduce.",
+    "streams for all-gather, reduce-scatter, and all-reduce.",
     "share_comm_ctx",
 )
 SETUP = (
@@ -41,8 +40,7 @@ PUBLIC = (
         says="none found",
         query=(
             "fully_shard post_forward_order cleared backward of another root shared communication "
-            "context "
-            "pipeline stages prefetch wrong"
+            "context pipeline stages prefetch wrong"
         ),
         date="2026-11-23",
     ),

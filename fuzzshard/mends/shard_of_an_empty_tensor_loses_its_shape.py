@@ -18,8 +18,7 @@ TITLE = (
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "the last few shards on the DeviceMesh dimension might be empty when the tensor dimension is "
-    "not evenly "
-    "divisible",
+    "not evenly divisible",
     "Shard",
 )
 SETUP = "Tensor parallelism splits a small layer over more ranks than it has rows or columns."

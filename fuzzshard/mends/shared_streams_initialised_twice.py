@@ -26,8 +26,7 @@ PUBLIC = (
         says="none found",
         query=(
             "fully_shard share_comm_ctx post_forward_order list index out of range "
-            "_backward_prefetch "
-            "pipeline parallel"
+            "_backward_prefetch pipeline parallel"
         ),
         date="2026-11-23",
     ),

@@ -17,8 +17,7 @@ TITLE = (
 COMPONENT = "checkpoint"
 CONTRACT = Promise(
     "``ignore_frozen_params``: if the value is True, the returned state_dict won't contain any "
-    "frozen "
-    "parameters -- the ``requires_grad`` is False. The default value is False.",
+    "frozen parameters -- the ``requires_grad`` is False. The default value is False.",
     "StateDictOptions",
 )
 SETUP = (

@@ -13,8 +13,7 @@ TITLE = "torch.compile: gradients are lost when a dropout in eval mode runs unde
 COMPONENT = "compile"
 CONTRACT = Promise(
     "Furthermore, the outputs are scaled by a factor of :math:`\\frac{1}{1-p}` during training. "
-    "This means "
-    "that during evaluation the module simply computes an identity function.",
+    "This means that during evaluation the module simply computes an identity function.",
     "torch.nn.Dropout",
 )
 SETUP = (

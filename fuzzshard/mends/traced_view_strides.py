@@ -14,8 +14,7 @@ TITLE = "torch.compile: an error when a view of an input has a dim of size 1"
 COMPONENT = "compile"
 CONTRACT = Promise(
     "torch.compile makes PyTorch code run faster by JIT-compiling PyTorch code into optimized "
-    "kernels, while "
-    "requiring minimal code changes",
+    "kernels, while requiring minimal code changes",
     "Introduction to torch.compile",
 )
 SETUP = "A batch of one."

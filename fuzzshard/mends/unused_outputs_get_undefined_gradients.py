@@ -21,8 +21,7 @@ TITLE = (
 COMPONENT = "DDP"
 CONTRACT = Promise(
     "Parameters that don't receive gradients as part of this graph are preemptively marked as "
-    "being ready to "
-    "be reduced.",
+    "being ready to be reduced.",
     "DistributedDataParallel, find_unused_parameters",
 )
 SETUP = (
@@ -36,8 +35,7 @@ PUBLIC = (
         "https://github.com/pytorch/pytorch/issues/96136",
         "open; near: batch norm and any recomputation",
         "DDP _DDPSink unused output activation checkpointing recompute batch norm running stats "
-        "updated "
-        "twice",
+        "updated twice",
         "2026-11-22",
     ),
     Public(

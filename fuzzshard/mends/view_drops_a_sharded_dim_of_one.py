@@ -28,8 +28,7 @@ PUBLIC = (
         "https://github.com/pytorch/pytorch/pull/161950",
         "brought the error",
         "DTensor view op size-1 dimension would remove or reshape sharded dimension linear "
-        "singleton dims "
-        "RowwiseParallel",
+        "singleton dims RowwiseParallel",
         "2026-11-22",
     ),
     Public(

@@ -14,8 +14,7 @@ TITLE = "DTensor.view: an endless loop when the tensor has no elements"
 COMPONENT = "DTensor"
 CONTRACT = Promise(
     "Decompose a reshape operation into forwarding, flattening, or splitting dimensions for each "
-    "output "
-    "dimension",
+    "output dimension",
     "view_groups",
 )
 SETUP = (

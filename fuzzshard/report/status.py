@@ -118,9 +118,8 @@ def _campaign_lines(stats: Stats) -> Iterator[str]:
     yield f"trouble   {counted(stats.hangs, 'hang')}, {crashes}{_gpu(stats)}"
     yield (
         f"coverage  {stats.features_seen} of {stats.features_total} features, "
-        f"{counted(stats.pairs_seen, 'pair')}; "
-        f"{clock(stats.seconds_since_new_feature)} since a new feature, "
-        f"{clock(stats.seconds_since_new_pair)} since a new pair"
+        f"{counted(stats.pairs_seen, 'pair')}; {clock(stats.seconds_since_new_feature)} since a "
+        f"new feature, {clock(stats.seconds_since_new_pair)} since a new pair"
     )
     if stats.compared:
         yield "compared  shares of the runs of engines that were drawn"

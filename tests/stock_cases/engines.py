@@ -70,8 +70,7 @@ _FLIP: tuple[Op, ...] = (
 )
 _RAISED = (
     "raised as expected: Forward order differs across ranks: rank 0 is all-gathering parameters "
-    "for "
-    "[['b.weight', 'b.bias']] while rank 1 is all-gathering parameters for [['c.weight', "
+    "for [['b.weight', 'b.bias']] while rank 1 is all-gathering parameters for [['c.weight', "
     "'c.bias']]"
 )
 

@@ -34,8 +34,7 @@ def test_a_collective_and_the_store_say_that_they_lost_their_peers(text: str) ->
         "The size of tensor a (2) must match the size of tensor b (3)",
         "NCCL error in: NCCLUtils.cpp:93, invalid usage\nncclInvalidUsage: Duplicate GPU detected",
         "NCCL communicator has not been initialized before mem pool creation. You can pass "
-        "`device_id` to "
-        "init_process_group",
+        "`device_id` to init_process_group",
     ],
 )
 def test_an_error_of_an_engine_is_its_own(text: str) -> None:

@@ -84,8 +84,7 @@ CRASHES = {
         "rank 1 died: SIGABRT, CUDA error: misaligned address",
     ),
     "raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 PiB. GPU 0 has a "
-    "total "
-    "capacity of 139.72 GiB of which 90.00 GiB is free.')": (
+    "total capacity of 139.72 GiB of which 90.00 GiB is free.')": (
         "crash/fully_shard/OutOfMemoryError in _pre_forward",
         "Tried to allocate 2.00 PiB",
     ),
@@ -107,9 +106,8 @@ TROUBLES = {
     "os.kill(os.getpid(), signal.SIGHUP)": "rank 1 was killed by SIGHUP: by a person or another "
     "program",
     "raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a "
-    "total "
-    "capacity of 139.72 GiB of which 9.00 MiB is free.')": "CUDA out of memory. Tried to allocate "
-    "20.00 MiB",
+    "total capacity of 139.72 GiB of which 9.00 MiB is "
+    "free.')": "CUDA out of memory. Tried to allocate 20.00 MiB",
     "raise RuntimeError('CUDA error: uncorrectable ECC error encountered')": "uncorrectable ECC "
     "error",
     "raise RuntimeError('writing failed') from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))": (

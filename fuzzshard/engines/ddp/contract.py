@@ -20,20 +20,17 @@ from fuzzshard.parts.ops.set_flag import SYNC_FLAGS
 
 _CONSTRUCTION = (
     "distributed.py, class docstring: 'You should never try to change your model's parameters "
-    "after wrapping "
-    "up your model with DistributedDataParallel ... the constructor will register the additional "
-    "gradient "
-    "reduction functions on all the parameters of the model itself at the time of construction'"
+    "after wrapping up your model with DistributedDataParallel ... the constructor will register "
+    "the additional gradient reduction functions on all the parameters of the model itself at the "
+    "time of construction'"
 )
 _NO_SYNC = (
     "distributed.py, no_sync: 'gradients will be accumulated on module variables, which will "
-    "later be "
-    "synchronized in the first forward-backward pass exiting the context'"
+    "later be synchronized in the first forward-backward pass exiting the context'"
 )
 _SYNC_POINTS = (
     "distributed.py, class docstring: 'Constructor, forward method, and differentiation of the "
-    "output ... "
-    "are distributed synchronization points'"
+    "output ... are distributed synchronization points'"
 )
 
 PRECISION = Exclusion(
@@ -66,14 +63,12 @@ PARTIAL_FLAG = Exclusion("a flag for some modules only, which no_sync() cannot e
 SWITCHED = Exclusion(
     "gradient sync is switched between a forward and its backward",
     "distributed.py, no_sync: 'The forward pass should be included inside the context manager, or "
-    "else "
-    "gradients will still be synchronized.'",
+    "else gradients will still be synchronized.'",
 )
 ONE_BY_ONE = Exclusion(
     "several forwards have their backward one by one",
     "reducer.cpp, checkAndRaiseMarkedTwiceError: 'Please make sure model parameters are not "
-    "shared across "
-    "multiple concurrent forward-backward passes.'",
+    "shared across multiple concurrent forward-backward passes.'",
 )
 UNSYNCED_STEP = Exclusion("a step on gradients that were not synchronised", _NO_SYNC)
 UNFROZEN = Exclusion(
@@ -216,8 +211,7 @@ OF_REDUCER: tuple[Refusal, ...] = (
         "is not needed when a module",
         _complains(Complaint.NOTHING_TO_REDUCE),
         "DistributedDataParallel is not needed when a module doesn't have any parameter that "
-        "requires a "
-        "gradient.",
+        "requires a gradient.",
         f"{_DDP}, __init__",
     ),
     Refusal(
@@ -225,12 +219,9 @@ OF_REDUCER: tuple[Refusal, ...] = (
         "Expected to mark a variable ready only once",
         _complains(Complaint.READY_TWICE),
         "For unused parameters, DDP would not expect gradients from then. However, if an unused "
-        "parameter "
-        "becomes part of the autograd graph at a later point in time ..., the gradient will show "
-        "up "
-        "unexpectedly. ... Please make sure model parameters are not shared across multiple "
-        "concurrent "
-        "forward-backward passes.",
+        "parameter becomes part of the autograd graph at a later point in time ..., the gradient "
+        "will show up unexpectedly. ... Please make sure model parameters are not shared across "
+        "multiple concurrent forward-backward passes.",
         f"{_REDUCER}, checkAndRaiseMarkedTwiceError",
     ),
     NO_SAVED_STATE,

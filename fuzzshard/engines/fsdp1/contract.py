@@ -28,8 +28,7 @@ from fuzzshard.parts.ops.set_flag import SYNC_FLAGS
 _CLASS = "fully_sharded_data_parallel.py, class docstring"
 _FREEZING = (
     f"{_CLASS}: 'For use_orig_params=False, each FSDP instance must manage parameters that are "
-    "all frozen or "
-    "all non-frozen.'"
+    "all frozen or all non-frozen.'"
 )
 _VIEWS = (
     f"{_CLASS}: 'FSDP replaces managed modules' parameters with torch.Tensor views during forward "
@@ -37,18 +36,15 @@ _VIEWS = (
 )
 _NO_SYNC = (
     "fully_sharded_data_parallel.py, no_sync: 'gradients will be accumulated in module variables, "
-    "which will "
-    "later be synchronized in the first forward-backward pass after exiting the context. This "
-    "should only be "
-    "used on the root FSDP instance'"
+    "which will later be synchronized in the first forward-backward pass after exiting the "
+    "context. This should only be used on the root FSDP instance'"
 )
 _OURS = "fuzzshard: the reference models this as fully_shard documents it"
 
 FILLED_GRADIENTS = Exclusion(
     "zeros in a flat gradient, which this optimizer does not take for none",
     "_flat_param.py, _reset_is_grad_none: 'if a parameter requires gradient, then it will surely "
-    "receive a "
-    "gradient'",
+    "receive a gradient'",
 )
 
 
@@ -157,8 +153,7 @@ def _options(case: Case) -> Iterator[Exclusion]:
         yield Exclusion(
             "a norm of float64 gradients, which FSDP1 computes in float32 (_get_grad_norm)",
             "fully_sharded_data_parallel.py, _get_grad_norm: 'The returned norm is in FP32 even "
-            "if "
-            "parameters/gradients are in a low precision.'",
+            "if parameters/gradients are in a low precision.'",
         )
 
 
@@ -202,11 +197,9 @@ def _of_schedule(case: Case, skipped: Collection[int]) -> Iterator[Exclusion]:
             if case.fsdp1.does("offloads") and holds_reduced:
                 yield Exclusion(
                     "gradient accumulation outside no_sync() with CPU offloading, which is not "
-                    "supported "
-                    "(fully_sharded_data_parallel.py, class docstring)",
+                    "supported (fully_sharded_data_parallel.py, class docstring)",
                     f"{_CLASS}: 'FSDP currently does not support gradient accumulation outside "
-                    "no_sync() "
-                    "when using CPU offloading.'",
+                    "no_sync() when using CPU offloading.'",
                 )
         if unsynced and op.uses_gradients:
             yield Exclusion("a step on gradients that were not synchronised", _NO_SYNC)
@@ -276,11 +269,9 @@ def _of_backward(at: ScheduleState, last: int) -> Iterator[Exclusion]:
     if any(each.place < last for each in at.taken):
         yield Exclusion(
             "a backward of a forward that another backward came after, which removed the hooks "
-            "that "
-            "reduce (_runtime_utils.py, _finalize_params)",
+            "that reduce (_runtime_utils.py, _finalize_params)",
             "_runtime_utils.py, _register_post_backward_hook: 'We register the post-backward hook "
-            "only "
-            "once in the first forward that a FlatParameter participates in.'",
+            "only once in the first forward that a FlatParameter participates in.'",
         )
     if any(each.synced != at.synced for each in at.taken):
         yield Exclusion("gradient sync is switched between a forward and its backward", _NO_SYNC)
@@ -365,8 +356,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "Must flatten tensors with uniform `requires_grad`",
         _mixes_requires_grad,
         "For use_orig_params=False, each FSDP instance must manage parameters that are all frozen "
-        "or all "
-        "non-frozen.",
+        "or all non-frozen.",
         f"torch/distributed/fsdp/fully_sharded_data_parallel.py, class docstring; {_FLAT}, "
         "_validate_tensors_to_flatten",
     ),
@@ -375,8 +365,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "FSDP does not support wrapping such modules when use_orig_params=False",
         _mixes_requires_grad_below_root,
         "given `modules_to_wrap`, each module would manage parameters that are uniformly frozen "
-        "or "
-        "non-frozen. This uniformity requirement is strict for `use_orig_params=False` (hard "
+        "or non-frozen. This uniformity requirement is strict for `use_orig_params=False` (hard "
         "error)",
         "torch/distributed/fsdp/_wrap_utils.py, _validate_frozen_params",
     ),

@@ -41,9 +41,8 @@ FSDP1_POLICY = Exclusion(
 VIEW_ON_ONE_RANK = Exclusion(
     "an output changed in place may be a view, and so refused, on the rank without rows alone",
     "_fsdp_state.py, _register_pre_backward_hook: 'An in-place op on this view ... will silently "
-    "drop the "
-    "pre-backward hook'; whether an output is a view, only torch knows, and the other ranks would "
-    "wait",
+    "drop the pre-backward hook'; whether an output is a view, only torch knows, and the other "
+    "ranks would wait",
 )
 MODIFIED_MEANWHILE = Exclusion(
     "parameters are modified between a forward and its backward",
@@ -56,8 +55,7 @@ TIED_WITHOUT_A_ROOT = Exclusion(
 CAST_LATER = Exclusion(
     "parameters are cast after the first forward",
     "_fsdp_param_group.py, lazy_init: 'Initialize mixed precision attributes lazily in case the "
-    "user changes "
-    "the parameter dtypes after construction time but before forward'",
+    "user changes the parameter dtypes after construction time but before forward'",
 )
 
 HOOKED = Exclusion(
@@ -184,8 +182,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "requires a single root module",
         _has_flaw(Flaw.LIST_GROUP_AS_ROOT),
         "Lazy initialization ... means that we can determine which state is the root, and we do "
-        "so by the "
-        "1st state to run forward. ... requires a single root module",
+        "so by the 1st state to run forward. ... requires a single root module",
         f"{_STATE}, _lazy_init",
     ),
     Refusal(
@@ -193,8 +190,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "requires running forward through the root module first",
         _has_flaw(Flaw.ROOT_RUNS_LATER),
         "state has already been lazily initialized for ...: requires running forward through the "
-        "root module "
-        "first",
+        "root module first",
         f"{_STATE}, _lazy_init",
     ),
     Refusal(
@@ -211,8 +207,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "Cannot concatenate overlapping meshes",
         _shards_twice,
         "the same rule for a module that is registered in two groups: the second one meets a "
-        "DTensor on its "
-        "own mesh",
+        "DTensor on its own mesh",
         "torch/distributed/fsdp/_fully_shard/_fsdp_param.py, _init_sharded_param",
         doubt="the second group has to leave out what is assigned to a group already "
         "(fully_shard, module)",
@@ -243,10 +238,8 @@ REFUSALS: tuple[Refusal, ...] = (
         "_foreach_zero_.* got mixed torch.Tensor and DTensor",
         lacking(Lack.ONE_KIND_OF_GRADIENT),
         "with foreach the gradients of all parameters are zeroed in one call for each device and "
-        "dtype; got "
-        "mixed torch.Tensor and DTensor, need to convert all torch.Tensor to DTensor before "
-        "calling "
-        "distributed operators",
+        "dtype; got mixed torch.Tensor and DTensor, need to convert all torch.Tensor to DTensor "
+        "before calling distributed operators",
         "torch/optim/optimizer.py, zero_grad; torch/distributed/tensor/_dispatch.py",
         doubt="gradients that a backward of another FSDP root reduces may come later",
     ),

@@ -81,8 +81,7 @@ class Conv2d(Leaf, tag="conv2d", frozen=True, kw_only=True):
         if self.channels * side * side != value.size or side % self.kernel or value.patches:
             raise InvalidCase(
                 f"{path!r} is called with {value}, no square image of {self.channels} channels "
-                "that "
-                f"{self.kernel} divides",
+                f"that {self.kernel} divides",
                 "match channels * side * side",
             )
         if seq:
