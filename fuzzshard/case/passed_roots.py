@@ -14,6 +14,7 @@ from fuzzshard.case.groups import roots_by_op
 from fuzzshard.case.schedule_state import follow
 
 
+@functools.lru_cache(maxsize=64)
 def passed_roots(case: Case, rank: int) -> Mapping[int, frozenset[int]]:
     """The roots, as :func:`roots_by_op` numbers them, by the index of the backward's op.
 
@@ -41,7 +42,7 @@ def done_within(case: Case, rank: int) -> Mapping[int, frozenset[int]]:
     }
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=2)
 def _backwards(case: Case, rank: int) -> Mapping[int, list[Node]]:
     """What each backward runs, by the index of its op."""
     tape = _Hooks(case, facts(case)).tape

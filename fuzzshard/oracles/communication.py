@@ -77,7 +77,9 @@ class Groups:
         """Return the group that was made as the so many-th; a model built anew has later
         numbers.
         """
-        return self.order[number % len(self.order)] if number >= 0 else None
+        if number < 0 or not self.order:
+            return None
+        return self.order[number % len(self.order)]
 
     def elements(self, fqns: Iterable[str], shards: int) -> int:
         """Return the elements of one rank's shards, padded to equal sizes."""

@@ -20,6 +20,7 @@ from fuzzshard.case.graph import Block
 from fuzzshard.case.passed_roots import done_within
 from fuzzshard.case.schedule_state import follow, ops_that_run
 from fuzzshard.case.units import parameter_units, units
+from fuzzshard.oracles.communication import Groups
 from fuzzshard.oracles.judge import MOST_FINDINGS, Run
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.oracles.hooks import Hooks, InBackward
@@ -29,11 +30,11 @@ from fuzzshard.verdict import Finding
 
 def fully_shard_hook_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:
     """Where a group is not done within a backward that brings its inputs gradients."""
-    managing = sorted({owner for owner in facts(case).owners.values() if owner is not None})
+    numbers = Groups(case)
     timely = {
-        (hook.op, managing[hook.number % len(managing)])
+        (hook.op, numbers.numbered(hook.number))
         for hook in trace.hooks
-        if hook.kind == "post_backward" and not hook.deferred and managing
+        if hook.kind == "post_backward" and not hook.deferred
     }
     runs, found = ops_that_run(case, trace.engine), []
     for op, groups in done_within(case, rank).items() if case.compile is None else ():

@@ -119,8 +119,8 @@ def _case(
     engine: EngineName = BY_GROUPS.name,
     policy: Precision | None = None,
 ) -> Case:
-    """Two linear layers, each in a group, of which one has inputs with gradients; and nothing is
-    rounded.
+    """Two linear layers, each in a group, of which one is called twice, on inputs with gradients;
+    and nothing is rounded.
     """
     layer = affine(2 * mesh.size)
     return Case(
@@ -130,8 +130,9 @@ def _case(
             nodes=(
                 Call(name="h", module="up", args=("x",)),
                 Call(name="y", module="down", args=("h",)),
+                Call(name="z", module="down", args=("y",)),
             ),
-            outputs=("y",),
+            outputs=("z",),
         ),
         inputs=Inputs(batch=2, tensors=(TensorSpec(size=2),)),
         mesh=mesh,
