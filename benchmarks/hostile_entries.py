@@ -158,34 +158,43 @@ def at(document: Any, place: Place) -> Any:
 def hostile(document: dict[str, Any], donor: dict[str, Any], choose: Choose[Any]) -> Place:
     """Change one value of ``document``, or a name wherever it stands; return where.
 
-    Each name of a field is as likely as any other, however often it occurs.
+    Texts are as likely as all the rest, and among each of the two kinds one field as any other,
+    however often it occurs.
     """
+    of_texts = choose((True, False))
     named: dict[Any, list[Place]] = {}
     for each in places(document):
-        named.setdefault(each[-1], []).append(each)
-    place = choose(named[choose(list(named))])
+        if isinstance(at(document, each), str) == of_texts:
+            field = next((key for key in reversed(each) if isinstance(key, str)), "")
+            named.setdefault((each[0], field), []).append(each)
+    place: Place = choose(named[choose(list(named))])
     *above, key = place
     parent, value = at(document, tuple(above)), at(document, place)
-    how = choose(("text", "text", "within", "rename", "number", "number", "graft", "drop", "key"))
-    if how == "text" and isinstance(value, list):
-        parent[key] = [*value, choose(TEXTS)]
-    elif how == "key" and isinstance(parent, dict):
+    how = choose(_OF_TEXTS if of_texts else _OF_OTHERS)
+    if how == "key" and isinstance(parent, dict):
         parent[choose(TEXTS)] = parent.pop(key)
-    elif how == "within" and isinstance(value, str):
+    elif how == "within":
         cut = choose(range(len(value) + 1))
         parent[key] = value[:cut] + choose(TEXTS) + value[cut:]
-    elif how == "rename" and isinstance(value, str) and value:
+    elif how == "rename" and value:
         _rename(document, choose(re.split(r"\W", value)) or value, choose(TEXTS))
     elif how == "graft":
         same = [each for each in places(donor) if each[-1] == key]
         parent[key] = json.loads(json.dumps(at(donor, choose(same)))) if same else choose(TEXTS)
     elif how == "drop":
         del parent[key]
-    elif how == "number" or isinstance(value, int | float):
-        parent[key] = [choose(NUMBERS)] if isinstance(value, list) else choose(NUMBERS)
+    elif how == "number":
+        parent[key] = choose(NUMBERS)
+    elif how == "list":
+        parent[key] = [*(value if isinstance(value, list) else []), choose(NUMBERS + TEXTS)]
     else:
         parent[key] = choose(TEXTS)
     return place
+
+
+_OF_TEXTS = (*("text",) * 6, *("within",) * 2, "rename", "graft", "drop", "key", "number")
+_OF_OTHERS = (*("number",) * 4, *("list",) * 2, "graft", "drop", "key", "text")
+"""Ways to change a value."""
 
 
 def _rename(value: Any, old: str, new: str) -> None:
