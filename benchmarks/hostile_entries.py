@@ -186,14 +186,17 @@ def hostile(document: dict[str, Any], donor: dict[str, Any], choose: Choose[Any]
     elif how == "number":
         parent[key] = choose(NUMBERS)
     elif how == "list":
-        parent[key] = [*(value if isinstance(value, list) else []), choose(NUMBERS + TEXTS)]
+        parent[key] = [
+            *(value if isinstance(value, list) else []),
+            choose(choose((NUMBERS, NUMBERS, TEXTS))),
+        ]
     else:
         parent[key] = choose(TEXTS)
     return place
 
 
 _OF_TEXTS = (*("text",) * 6, *("within",) * 2, "rename", "graft", "drop", "key", "number")
-_OF_OTHERS = (*("number",) * 4, *("list",) * 2, "graft", "drop", "key", "text")
+_OF_OTHERS = (*("number",) * 4, *("list",) * 4, "graft", "drop", "key", "text")
 """Ways to change a value."""
 
 
@@ -218,12 +221,13 @@ def calls(source: str) -> set[str]:
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            called = ast.unparse(node.func)
+            function = node.func
+            while isinstance(function, ast.Subscript | ast.Call):
+                function = function.value if isinstance(function, ast.Subscript) else function.func
+            called = ast.unparse(function)
             if called.startswith("self.") and called.replace(".", "").replace("_", "").isalnum():
                 continue
-            found.add(
-                called.rpartition(".")[2] if isinstance(node.func, ast.Attribute) else called
-            )
+            found.add(called.rpartition(".")[2] if isinstance(function, ast.Attribute) else called)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             found |= {alias.name.rpartition(".")[2] for alias in node.names}
     return {name for name in found if name not in own}
