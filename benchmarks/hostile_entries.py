@@ -347,19 +347,34 @@ def in_corpus(document: dict[str, Any], good: bytes, folder: Path, figures: Figu
         figures.note("stopped", f"a corpus: {broken} hides the other entry")
 
 
+def changed(
+    originals: Sequence[dict[str, Any]], count: int, rng: random.Random
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Write ``count`` entries, and say where each is hostile.
+
+    Then, for every forward that there is, one that uses an output which is not there.
+    """
+    for _ in range(count):
+        document = json.loads(json.dumps(rng.choice(originals)))
+        donor = rng.choice(originals)
+        places = [hostile(document, donor, rng.choice) for _ in range(rng.choice((1, 1, 2)))]
+        yield " and ".join(".".join(map(str, place)) for place in places), document
+    for original in originals:
+        for index, op in enumerate(original["case"]["schedule"]):
+            if "outputs" in op:
+                document = json.loads(json.dumps(original))
+                document["case"]["schedule"][index]["outputs"] = [5]
+                yield f"case.schedule.{index}.outputs", document
+
+
 def entries(count: int, seed: int, figures: Figures) -> list[dict[str, Any]]:
-    """Try ``count`` entries; return those that were accepted."""
-    rng = random.Random(seed)
+    """Try ``count`` entries and some more; return those that were accepted."""
     originals = sources()
     known, accepted = known_calls(originals), []
     good = encode_entry(decode_entry(json.dumps(originals[0]).encode(), Path("case.json")))
     signal.signal(signal.SIGALRM, _ring)
     with tempfile.TemporaryDirectory() as name:
-        for _ in range(count):
-            document = json.loads(json.dumps(rng.choice(originals)))
-            donor = rng.choice(originals)
-            changed = [hostile(document, donor, rng.choice) for _ in range(rng.choice((1, 1, 2)))]
-            where = " and ".join(".".join(map(str, place)) for place in changed)
+        for where, document in changed(originals, count, random.Random(seed)):
             before = figures.accepted
             signal.alarm(SECONDS)
             try:
@@ -585,7 +600,8 @@ def main() -> int:
         "--commands", type=int, default=0, help="accepted entries to run commands on"
     )
     args = parser.parse_args()
-    resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY, MOST_MEMORY))
+    limits = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY, limits[1]))
     console, figures = make_console(args), Figures()
     console.print(f"{args.examples} entries, seed {args.seed}")
     accepted = entries(args.examples, args.seed, figures)
@@ -593,6 +609,7 @@ def main() -> int:
         verify_in(document, figures)
     files(sources()[0], figures)
     journals(figures)
+    resource.setrlimit(resource.RLIMIT_DATA, limits)  # ranks need more
     commands(accepted, args.commands, args.seed, figures)
     told = dataclasses.asdict(figures)
     shown = told.pop("shown")
