@@ -158,34 +158,46 @@ def at(document: Any, place: Place) -> Any:
 def hostile(document: dict[str, Any], donor: dict[str, Any], choose: Choose[Any]) -> Place:
     """Change one value of ``document``, or a name wherever it stands; return where.
 
-    Each name of a field is as likely as any other, however often it occurs.
+    Texts are as likely as all the rest, and among each of the two kinds one field as any other,
+    however often it occurs.
     """
+    of_texts = choose((True, False))
     named: dict[Any, list[Place]] = {}
     for each in places(document):
-        named.setdefault(each[-1], []).append(each)
-    place = choose(named[choose(list(named))])
+        if isinstance(at(document, each), str) == of_texts:
+            field = next((key for key in reversed(each) if isinstance(key, str)), "")
+            named.setdefault((each[0], field), []).append(each)
+    place: Place = choose(named[choose(list(named))])
     *above, key = place
     parent, value = at(document, tuple(above)), at(document, place)
-    how = choose(("text", "text", "within", "rename", "number", "number", "graft", "drop", "key"))
-    if how == "text" and isinstance(value, list):
-        parent[key] = [*value, choose(TEXTS)]
-    elif how == "key" and isinstance(parent, dict):
+    how = choose(_OF_TEXTS if of_texts else _OF_OTHERS)
+    if how == "key" and isinstance(parent, dict):
         parent[choose(TEXTS)] = parent.pop(key)
-    elif how == "within" and isinstance(value, str):
+    elif how == "within":
         cut = choose(range(len(value) + 1))
         parent[key] = value[:cut] + choose(TEXTS) + value[cut:]
-    elif how == "rename" and isinstance(value, str) and value:
+    elif how == "rename" and value:
         _rename(document, choose(re.split(r"\W", value)) or value, choose(TEXTS))
     elif how == "graft":
         same = [each for each in places(donor) if each[-1] == key]
         parent[key] = json.loads(json.dumps(at(donor, choose(same)))) if same else choose(TEXTS)
     elif how == "drop":
         del parent[key]
-    elif how == "number" or isinstance(value, int | float):
-        parent[key] = [choose(NUMBERS)] if isinstance(value, list) else choose(NUMBERS)
+    elif how == "number":
+        parent[key] = choose(NUMBERS)
+    elif how == "list":
+        parent[key] = [
+            *(value if isinstance(value, list) else []),
+            choose(choose((NUMBERS, NUMBERS, TEXTS))),
+        ]
     else:
         parent[key] = choose(TEXTS)
     return place
+
+
+_OF_TEXTS = (*("text",) * 6, *("within",) * 2, "rename", "graft", "drop", "key", "number")
+_OF_OTHERS = (*("number",) * 4, *("list",) * 4, "graft", "drop", "key", "text")
+"""Ways to change a value."""
 
 
 def _rename(value: Any, old: str, new: str) -> None:
@@ -209,12 +221,13 @@ def calls(source: str) -> set[str]:
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            called = ast.unparse(node.func)
+            function = node.func
+            while isinstance(function, ast.Subscript | ast.Call):
+                function = function.value if isinstance(function, ast.Subscript) else function.func
+            called = ast.unparse(function)
             if called.startswith("self.") and called.replace(".", "").replace("_", "").isalnum():
                 continue
-            found.add(
-                called.rpartition(".")[2] if isinstance(node.func, ast.Attribute) else called
-            )
+            found.add(called.rpartition(".")[2] if isinstance(function, ast.Attribute) else called)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             found |= {alias.name.rpartition(".")[2] for alias in node.names}
     return {name for name in found if name not in own}
@@ -334,19 +347,34 @@ def in_corpus(document: dict[str, Any], good: bytes, folder: Path, figures: Figu
         figures.note("stopped", f"a corpus: {broken} hides the other entry")
 
 
+def changed(
+    originals: Sequence[dict[str, Any]], count: int, rng: random.Random
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Write ``count`` entries, and say where each is hostile.
+
+    Then, for every forward that there is, one that uses an output which is not there.
+    """
+    for _ in range(count):
+        document = json.loads(json.dumps(rng.choice(originals)))
+        donor = rng.choice(originals)
+        places = [hostile(document, donor, rng.choice) for _ in range(rng.choice((1, 1, 2)))]
+        yield " and ".join(".".join(map(str, place)) for place in places), document
+    for original in originals:
+        for index, op in enumerate(original["case"]["schedule"]):
+            if "outputs" in op:
+                document = json.loads(json.dumps(original))
+                document["case"]["schedule"][index]["outputs"] = [5]
+                yield f"case.schedule.{index}.outputs", document
+
+
 def entries(count: int, seed: int, figures: Figures) -> list[dict[str, Any]]:
-    """Try ``count`` entries; return those that were accepted."""
-    rng = random.Random(seed)
+    """Try ``count`` entries and some more; return those that were accepted."""
     originals = sources()
     known, accepted = known_calls(originals), []
     good = encode_entry(decode_entry(json.dumps(originals[0]).encode(), Path("case.json")))
     signal.signal(signal.SIGALRM, _ring)
     with tempfile.TemporaryDirectory() as name:
-        for _ in range(count):
-            document = json.loads(json.dumps(rng.choice(originals)))
-            donor = rng.choice(originals)
-            changed = [hostile(document, donor, rng.choice) for _ in range(rng.choice((1, 1, 2)))]
-            where = " and ".join(".".join(map(str, place)) for place in changed)
+        for where, document in changed(originals, count, random.Random(seed)):
             before = figures.accepted
             signal.alarm(SECONDS)
             try:
@@ -572,7 +600,8 @@ def main() -> int:
         "--commands", type=int, default=0, help="accepted entries to run commands on"
     )
     args = parser.parse_args()
-    resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY, MOST_MEMORY))
+    limits = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY, limits[1]))
     console, figures = make_console(args), Figures()
     console.print(f"{args.examples} entries, seed {args.seed}")
     accepted = entries(args.examples, args.seed, figures)
@@ -580,6 +609,7 @@ def main() -> int:
         verify_in(document, figures)
     files(sources()[0], figures)
     journals(figures)
+    resource.setrlimit(resource.RLIMIT_DATA, limits)  # ranks need more
     commands(accepted, args.commands, args.seed, figures)
     told = dataclasses.asdict(figures)
     shown = told.pop("shown")

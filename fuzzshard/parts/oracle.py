@@ -98,7 +98,9 @@ class TensorType(NamedTuple):
     @classmethod
     def read(cls, text: str) -> Self | None:
         """Return the type that has this text; None for any other text."""
-        told = re.fullmatch(r"a tensor of shape \[([\d, ]*)\], (torch\.\w+)(?:, on (.+))?", text)
+        told = re.fullmatch(
+            r"a tensor of shape \[([\d, ]*)\], ((?:torch\.)?\w+)(?:, on (.+))?", text
+        )
         if told is None:
             return None
         return cls(tuple(map(int, re.findall(r"\d+", told[1]))), told[2], told[3] or "")
