@@ -21,7 +21,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.needs import unfit_for
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import digest
-from fuzzshard.corpus.store import entry_files
+from fuzzshard.corpus.store import CASE_FILE, entry_files
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING
 from fuzzshard.strategies import case_stream
 from fuzzshard.verdict import Verdict
@@ -38,7 +38,7 @@ def all_cases(args: argparse.Namespace, size: int) -> Iterator[tuple[str, Case]]
     for file in entry_files(args.corpora):
         case = read_entry(file).case
         if case.mesh.size <= size and unfit_for(case, "cpu") is None:
-            yield file.parent.name, case
+            yield (file.parent if file.name == CASE_FILE else file).name, case
     for index, case in enumerate(
         itertools.islice(case_stream(args.seed, world_size=size), args.cases)
     ):

@@ -33,8 +33,9 @@ from matrix_steps import REPOSITORY, Cell, Step, make_steps, matrix_table, read_
 from packaging.requirements import Requirement
 from rich.console import Console
 
-from fuzzshard.bisect.environment import CannotInstall, Source, cache_folder, environment
+from fuzzshard.bisect.environment import CannotInstall, Source, environment
 from fuzzshard.bisect.versions import parse_versions
+from fuzzshard.cache import cache_folder
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.errors import (
     EXIT_CLEAN,

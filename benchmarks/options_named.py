@@ -39,7 +39,10 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "WrapGroup.precision": {
         "a kind of mutations": ("guidance/mutate/__init__",),
-        "a rung": ("campaign/judge", "drafts/words", "oracles/rungs", "reproducer/from_finding"),
+        "a rung": (
+            *("campaign/judge", "drafts/words", "oracles/rungs", "report/comparisons"),
+            *("reproducer/from_finding", "verdict"),
+        ),
         "a dimension of features": ("case/feature_names",),
     },
     "WrapGroup.offload": {
@@ -53,8 +56,12 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "FSDP1.precision": {
         "a dimension of features": ("case/feature_names",),
         "a kind of mutations": ("guidance/mutate/__init__",),
-        "a rung": ("campaign/judge", "oracles/rungs", "reproducer/from_finding"),
+        "a rung": (
+            *("campaign/judge", "oracles/rungs", "report/comparisons"),
+            *("reproducer/from_finding", "verdict"),
+        ),
     },
+    "Optimizer.lr": {"a key of torch's own parameter groups": ("engines/reference/manner",)},
     "FSDP1.hook": {
         "a leak": ("oracles/after_run", "parts/oracles/leak"),
     },

@@ -178,7 +178,7 @@ def _collectives(outcome: Outcome) -> Iterator[str]:
     places |= {rank: stands_in(outcome.stacks.get(rank, "")) for rank in outcome.dead}
     question = (
         "all ranks are in the same one: do they give tensors of equal sizes, no uneven shards?"
-        if len(set(places.values())) == 1 < len(places)
+        if len({_caller(where) for where in places.values()}) == 1 < len(places)
         else "do all ranks run the same collectives, on as many microbatches?"
     )
     text = failures[min(failures)].message.strip().splitlines()[0]
@@ -186,6 +186,11 @@ def _collectives(outcome: Outcome) -> Iterator[str]:
     for rank, where in sorted(places.items()):
         doing = f"at {failures[rank].engine}" if rank in failures else "died"
         yield f"rank {rank} {doing}, {where}"
+
+
+def _caller(where: str) -> str:
+    """The user's line in what :func:`_described` says; ranks may be at two lines of torch's."""
+    return where.rpartition("called by ")[2]
 
 
 def _places(outcome: Outcome) -> Iterator[str]:

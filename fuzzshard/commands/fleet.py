@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from fuzzshard.campaign.exchange import STOP_FILE
 from fuzzshard.commands.mistakes import whole_numbers
 from fuzzshard.commands.options import DEFAULT_CORPUS, Folder, Json
 from fuzzshard.commands.profiles import apply_profile
@@ -132,6 +131,8 @@ def stop(directory: Path) -> int:
     directory
         What was given to fleet run as --corpus.
     """
+    from fuzzshard.campaign.exchange import STOP_FILE
+
     write_atomic(_fleet_of(directory) / STOP_FILE, b"")
     print("all campaigns end within a minute; the same fleet run goes on with them")
     return EXIT_CLEAN

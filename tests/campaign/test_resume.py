@@ -640,7 +640,7 @@ def test_a_disk_that_fills_up_ends_the_campaign_with_one_line_and_the_journal_st
     def limited() -> None:
         import resource
 
-        resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))
         ran = run(tmp_path, lambda case: PASS, max_cases=10_000)
         there.send((ran.code, ran.finished.reason, ran.finished.complete))
 

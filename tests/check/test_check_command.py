@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
 import json
-import sys
 import time
 from types import SimpleNamespace
 
@@ -18,7 +18,7 @@ def test_equal_trainings_are_objects_of_json(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     long_ago = SimpleNamespace(monotonic=lambda: time.monotonic() - 1000)
-    monkeypatch.setattr(sys.modules["fuzzshard.commands.check"], "time", long_ago)
+    monkeypatch.setattr(importlib.import_module("fuzzshard.commands.check"), "time", long_ago)
     assert fuzzshard("check", *words_of(model("mlp")), "--json") == EXIT_CLEAN
     reports = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [report["training"]["engine"] for report in reports] == ["fully_shard", "ddp"]

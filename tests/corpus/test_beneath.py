@@ -138,9 +138,9 @@ def test_what_a_neighbour_changes_in_between_never_leads_elsewhere(
             folder.unlink()
             aside.rename(folder)
 
+    seen = {read_regular(folder / "file", below=shared)}
     neighbour = threading.Thread(target=swap)
     neighbour.start()
-    seen = set()
     try:
         for _ in range(3000):
             try:
