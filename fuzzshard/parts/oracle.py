@@ -292,8 +292,7 @@ class TensorOracle(Oracle):
     is_state: ClassVar[bool] = False
     """Whether it is what a load brings back: states of the optimizer are there or not."""
     of_buffers: ClassVar[bool] = False
-    holds_buffers: ClassVar[bool] = False
-    """Whether buffers are all that it has, or are among it."""
+    """Whether buffers are all that it has."""
     in_relations: ClassVar[bool] = False
     """Whether a relation is about it."""
     dtype: ClassVar[Literal["same", "observed", "wider"]] = "same"

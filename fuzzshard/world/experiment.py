@@ -68,12 +68,7 @@ class EngineFailure(Exception):
 class Experiment:
     """Runs one case on one rank of its mesh. ``on_engine`` is told which engine runs."""
 
-    def __init__(
-        self,
-        case: Case,
-        mesh: RankMesh,
-        on_engine: Callable[[str], None],
-    ) -> None:
+    def __init__(self, case: Case, mesh: RankMesh, on_engine: Callable[[str], None]) -> None:
         self.compares = not ranks_differ(case)
         self.case = case
         self.mesh = mesh

@@ -18,7 +18,6 @@ class Buffer(oracle.TensorOracle):
     place = 140
     looks = ("buffers",)
     of_buffers = True
-    holds_buffers = True
     what = "buffer"
     value = "b"
     over = "n, b in zip(buffer_names, {called}.buffers())"

@@ -18,7 +18,6 @@ class StateDict(oracle.TensorOracle):
     name = "state_dict"
     place = 120
     looks = ("dict", "taken")
-    holds_buffers = True
     what = "state dict"
     value = "t"
     over = "n, t in taken.items()"
