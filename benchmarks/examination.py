@@ -25,7 +25,6 @@ from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry
 from fuzzshard.corpus.entry import make_entry
 from fuzzshard.corpus.store import CASE_FILE, UNSHRUNK_FILE
-from fuzzshard.guidance import Feedback
 from fuzzshard.report.comparisons import EngineRuns, comparisons
 from fuzzshard.runner import Runner
 from fuzzshard.shrink import Budget
@@ -135,8 +134,7 @@ class Examination:
         runner = ControlledWorld(world, control)
         try:
             while (taken := cases.take()) is not None:
-                verdict = self.take(runner, world.info, *taken)
-                cases.tell(Feedback(taken[1], verdict.status is Status.PASS))
+                self.take(runner, world.info, *taken)
         except Stopped:
             pass
 

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 from common import (
@@ -36,7 +36,6 @@ from fuzzshard.campaign.control import Control
 from fuzzshard.campaign.prefetch import Prefetch
 from fuzzshard.case.steering import Steering
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INTERRUPTED
-from fuzzshard.guidance import Guidance, guided
 from fuzzshard.instruments import off_lines
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.report.comparisons import HEADS, Comparisons, comparison_rows
@@ -130,9 +129,6 @@ def main() -> int:
         "--extra-mends", type=Path, nargs="+", default=[], help="folders of more mends"
     )
     parser.add_argument(
-        "--guidance", choices=get_args(Guidance), default="none", help="what chooses cases"
-    )
-    parser.add_argument(
         "--require", nargs="+", default=(), help="globs of features that every case has"
     )
     add_shrink_seconds(parser)
@@ -166,12 +162,9 @@ def main() -> int:
         stream = steered_stream(args.seed, steered=steered, **drawn)
     else:
         stream = case_stream(args.seed, **drawn)
-    learner = guided(
-        args.guidance, stream, args.seed, **drawn, worlds=args.jobs, steering=steering
-    )
     began = time.monotonic()
     finished = examine_all(
-        examination, configs, Prefetch(learner, ahead=4 * args.jobs, limit=args.cases)
+        examination, configs, Prefetch(stream, ahead=4 * args.jobs, limit=args.cases)
     )
     seconds = time.monotonic() - began
     result = {**examination.result(), "seconds": seconds, "seed": args.seed, "machine": machine}

@@ -32,14 +32,12 @@ from fuzzshard.case.case import Case
 from fuzzshard.corpus.store import SCRIPT_FILE
 from fuzzshard.errors import FuzzshardError, InfraError
 from fuzzshard.events import Event, FindingConfirmed, PhaseChanged
-from fuzzshard.guidance import Feedback, Guidance, guided
 from fuzzshard.reproducer import check, scripts
 from fuzzshard.runner import Runner
 from fuzzshard.shrink import Budget
 from fuzzshard.strategies import case_stream
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig
-from fuzzshard.world.config import SAMPLED_COVERAGE
 
 
 @dataclasses.dataclass
@@ -118,7 +116,6 @@ class HuntSettings:
     budget: Budget
     keep: Path
     scripts: bool = True
-    guidance: Guidance = "none"
     worlds: tuple[int, ...] = (1,)
     findings: int = 1
     mends: tuple[str, ...] = ()
@@ -132,7 +129,6 @@ class Hunt:
             id=bug.id,
             difficulty=bug.difficulty,
             outcome=MISSED,
-            guidance=settings.guidance,
             seed=settings.seed,
         )
         self._stock = stock_world(settings.config, 0, settings.mends)
@@ -151,10 +147,7 @@ class Hunt:
         if not self._control.running():
             self.row.outcome = INTERRUPTED
             return self.row
-        coverage = SAMPLED_COVERAGE if self._settings.guidance == "coverage" else 0
-        with World(
-            dataclasses.replace(config, preload=(str(self._file),), coverage=coverage)
-        ) as world:
+        with World(dataclasses.replace(config, preload=(str(self._file),))) as world:
             try:
                 world.start()
             except InfraError as error:
@@ -176,18 +169,12 @@ class Hunt:
         runner = ControlledWorld(BugWorld(world, self._stock, settings.mends), self._control)
         config = settings.config
         stream = case_stream(settings.seed, world_size=config.size, cuda=config.device == "cuda")
-        on_cuda = config.device == "cuda"
-        learner = guided(
-            settings.guidance, stream, settings.seed, world_size=config.size, cuda=on_cuda
-        )
-        cases = Prefetch(learner, ahead=4, limit=settings.max_cases)
+        cases = Prefetch(stream, ahead=4, limit=settings.max_cases)
         began = time.monotonic()
         try:
             while (taken := cases.take()) is not None:
                 index, case = taken
                 verdict = judge(runner, case)
-                new_points = len(world.take_points())
-                cases.tell(Feedback(case, verdict.status is Status.PASS, new_points))
                 if not row.found:
                     row.cases, row.seconds = index + 1, time.monotonic() - began
                 if verdict.status is Status.INFRA:

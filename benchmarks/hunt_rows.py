@@ -57,7 +57,6 @@ class Row(msgspec.Struct, kw_only=True):
     id: str
     difficulty: str
     outcome: str
-    guidance: str = "none"
     seed: int = 0
     found: bool = False
     cases: int = 0

@@ -38,7 +38,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         )
     },
     "WrapGroup.precision": {
-        "a kind of mutations": ("guidance/mutate/__init__",),
+        "a kind of mutations": ("mutate/__init__",),
         "a rung": (
             *("campaign/judge", "drafts/words", "oracles/rungs", "report/comparisons"),
             *("reproducer/from_finding", "verdict"),
@@ -55,7 +55,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "FSDP1.precision": {
         "a dimension of features": ("case/feature_names",),
-        "a kind of mutations": ("guidance/mutate/__init__",),
+        "a kind of mutations": ("mutate/__init__",),
         "a rung": (
             *("campaign/judge", "oracles/rungs", "report/comparisons"),
             *("reproducer/from_finding", "verdict"),

@@ -3,8 +3,7 @@
 Every bug is a Python file whose apply() breaks torch in the process that calls it. It is found by
 a finding that comes three times of three with it and goes away without it: on torch as it is the
 case must pass three times of three, or be refused where that is announced, as found and as shrunk.
-Without guidance all bugs are hunted with the same stream of cases; with several kinds of guidance,
-or seeds, each hunts every bug, and they are compared.
+All bugs are hunted with the same stream of cases; with several seeds, each hunts every bug.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 from pathlib import Path
-from typing import get_args
 
 import msgspec
 from common import (
@@ -31,8 +29,7 @@ from hunt_rows import PlantedBug, Row, mutants, read_index, totals
 from jobs import in_processes
 from recall_tables import (
     cases_to_find,
-    compare_bugs,
-    compare_difficulties,
+    difficulties_table,
     finite,
     make_table,
     rarely_found,
@@ -41,8 +38,7 @@ from recall_tables import (
 from signatures import signature_figures, signature_lines
 
 from fuzzshard.campaign.control import Control
-from fuzzshard.errors import EXIT_CLEAN, EXIT_INTERRUPTED, UsageError
-from fuzzshard.guidance import Guidance
+from fuzzshard.errors import EXIT_CLEAN, EXIT_INTERRUPTED
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.world import World
 
@@ -50,16 +46,6 @@ from fuzzshard.world import World
 def hunt(task: tuple[PlantedBug, HuntSettings], control: Control) -> Row:
     """Hunts one bug."""
     return Hunt(*task, control).run()
-
-
-def read_guidances(text: str) -> list[Guidance]:
-    """The kinds of guidance named in ``text``, separated by commas; raises :class:`UsageError`."""
-    names = list(dict.fromkeys(text.split(",")))
-    if unknown := [name for name in names if name not in get_args(Guidance)]:
-        raise UsageError(
-            f"no guidance is called {unknown[0]!r}", f"use {', '.join(get_args(Guidance))}"
-        )
-    return names  # type: ignore[return-value]
 
 
 def main() -> int:
@@ -74,9 +60,6 @@ def main() -> int:
     parser.add_argument("--only", help="ids of the bugs to hunt, separated by commas")
     parser.add_argument(
         "--jobs", type=int, default=1, help="bugs hunted at the same time, each in its own world"
-    )
-    parser.add_argument(
-        "--guidance", default="none", help="none, features, coverage; separated by commas"
     )
     parser.add_argument(
         "--repeat", type=int, default=1, help="hunts of each bug, with consecutive seeds"
@@ -95,7 +78,6 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="folder for the shrunk cases and their scripts")
     args = parser.parse_args()
     bugs = read_index(args.planted, frozenset(args.only.split(",")) if args.only else None)
-    guidances = read_guidances(args.guidance)
     config, console = configure(args), make_console(args)
     rows: list[Row] = []
     interrupted = False
@@ -116,11 +98,8 @@ def main() -> int:
             mends=mends_for() if args.on == "mended" else (),
         )
         settings = [
-            dataclasses.replace(
-                base, guidance=guidance, seed=seed, keep=base.keep / f"{guidance}-{seed}"
-            )
+            dataclasses.replace(base, seed=seed, keep=base.keep / str(seed))
             for seed in range(args.seed, args.seed + args.repeat)
-            for guidance in guidances
         ]
         try:
             for row in in_processes(
@@ -131,32 +110,24 @@ def main() -> int:
         except KeyboardInterrupt:
             interrupted = True
     order = [bug.id for bug in bugs]
-    rows.sort(key=lambda row: (order.index(row.id), row.seed, guidances.index(row.guidance)))
+    rows.sort(key=lambda row: (order.index(row.id), row.seed))
     if args.json:
-        by_guidance = {g: [row for row in rows if row.guidance == g] for g in guidances}
         print_json(
             {
                 "rows": [msgspec.to_builtins(row) for row in rows],
                 **totals(rows),
                 "signatures": signature_figures(rows),
-                "median_cases": {
-                    g: finite(cases_to_find(mine)) for g, mine in by_guidance.items()
-                },
+                "median_cases": finite(cases_to_find(rows)),
                 "seed": args.seed,
                 "max_cases": args.max_cases,
                 "machine": machine,
             }
         )
-    elif len(settings) == 1:
-        console.print(make_table(rows))
     else:
-        console.print(compare_bugs(rows, guidances, args.repeat))
-        console.print(compare_difficulties(rows, guidances))
-        for guidance in guidances:
-            if rare := rarely_found(rows, guidance, args.repeat):
-                console.print(
-                    f"{guidance}: found in fewer than two thirds of the repeats: {', '.join(rare)}"
-                )
+        console.print(make_table(rows))
+        console.print(difficulties_table(rows))
+        if rare := rarely_found(rows, args.repeat):
+            console.print(f"found in fewer than two thirds of the repeats: {', '.join(rare)}")
     for line in signature_lines(rows):
         console.print(line)
     for figures in (signature_figures(rows), totals(rows)):

@@ -96,7 +96,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "dropout": {"a stream of random numbers": ("training/trainer",)},
     "forward": {
         "the method of a module": (
-            *("case/facts", "case/graph", "guidance/mutate/splice", "program/forward"),
+            *("case/facts", "case/graph", "mutate/splice", "program/forward"),
             *("shrink/leaf_passes", "strategies/tasks"),
         ),
         "when something is prefetched": (

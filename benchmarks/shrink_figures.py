@@ -158,7 +158,6 @@ def main() -> int:
     parser.add_argument(
         "--max-cases", type=int, default=2000, help="cases to find each bug (2000)"
     )
-    parser.add_argument("--guidance", choices=("none", "features", "coverage"), default="none")
     parser.add_argument(
         "--shrink-seconds", type=float, default=600.0, help="limit of each reduction (600)"
     )
@@ -186,7 +185,6 @@ def main() -> int:
             max_cases=args.max_cases,
             budget=Budget(max_seconds=args.shrink_seconds),
             keep=args.keep or Path(temporary),
-            guidance=args.guidance,
             worlds=worlds,
             findings=args.findings,
         )

@@ -45,7 +45,6 @@ from fuzzshard.campaign.tools import Tools
 from fuzzshard.case.case import Case
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INFRA, UsageError
 from fuzzshard.events import CampaignFinished, CaseJudged, Event
-from fuzzshard.guidance import Guidance
 from fuzzshard.verdict import Verdict
 from fuzzshard.world import World, WorldConfig
 from fuzzshard.world.processes import fork_server
@@ -268,7 +267,6 @@ def main() -> int:
         "--worlds", type=int, default=1, help="worlds that run cases at the same time"
     )
     parser.add_argument("--every", type=int, default=1000, help="cases between two looks")
-    parser.add_argument("--guidance", default="features", help="none, features or coverage")
     parser.add_argument(
         "--corpus", type=Path, help="a corpus, copied: its findings are known already"
     )
@@ -284,7 +282,6 @@ def main() -> int:
         os.environ[PIPES] = folder
         look = Look(Path(folder), config.size)
         soak = Soak(look, args.every, console.print)
-        guidance: Guidance = args.guidance
         options = CampaignOptions(
             corpus=corpus,
             max_cases=args.cases + AFTERWARDS,
@@ -292,7 +289,6 @@ def main() -> int:
             world_size=config.size,
             worlds=args.worlds,
             device=args.device,
-            guidance=guidance,
         )
         run_campaign(options, soak.sink, tools=Tools(make_world=soak.make_world))
     console.print(f"{soak.judged} cases; {soak.ended}; {dict(soak.outcomes)}")

@@ -12,7 +12,6 @@ import dataclasses
 import itertools
 import statistics
 import time
-from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -22,14 +21,11 @@ from rich.table import Table
 from fuzzshard.case.case import Case
 from fuzzshard.case.features import features
 from fuzzshard.case.steering import Steering
-from fuzzshard.guidance import Feedback, guided
 from fuzzshard.strategies import draw_cases
 from fuzzshard.strategies.steered import reach, steered_stream
 
 PLAIN = 10
 """Cases drawn without steering for each steered one: rare features need many."""
-GUIDED = 5
-"""Steered cases for each of those that guidance chooses among mutants too."""
 
 
 class Wanted(NamedTuple):
@@ -71,7 +67,6 @@ class Row:
     steered_share: float
     steered_ms: float
     first_ms: float
-    guided_share: float
     features_per_case: float
 
 
@@ -100,17 +95,9 @@ def measure(
     begin = time.process_time()
     steered = reach(steering, seed, world_size=world_size, cuda=False)
     reached = time.process_time()
-
-    def stream() -> Iterator[Case]:
-        return steered_stream(seed, world_size=world_size, steered=steered)
-
-    cases = list(itertools.islice(stream(), num_cases))
+    stream = steered_stream(seed, world_size=world_size, steered=steered)
+    cases = list(itertools.islice(stream, num_cases))
     drawn = time.process_time()
-    learner = guided("features", stream(), seed, world_size=world_size, steering=steering)
-    chosen = []
-    for case in itertools.islice(learner, max(1, num_cases // GUIDED)):
-        chosen.append(case)
-        learner.learn(Feedback(case, passed=True))
     share = statistics.mean(is_wanted(case, wanted) for case in plain)
     return Row(
         name=wanted.name,
@@ -119,7 +106,6 @@ def measure(
         steered_share=statistics.mean(is_wanted(case, wanted) for case in cases),
         steered_ms=1000 * (drawn - reached) / num_cases,
         first_ms=1000 * (reached - begin),
-        guided_share=statistics.mean(is_wanted(case, wanted) for case in chosen),
         features_per_case=statistics.mean(len(features(case)) for case in cases),
     )
 
@@ -134,7 +120,6 @@ def make_table(rows: list[Row], plain_ms: float) -> Table:
         "steered share",
         "ms/wanted",
         "first after ms",
-        "guided share",
         "features/case",
     ):
         table.add_column(name, justify="right")
@@ -147,7 +132,6 @@ def make_table(rows: list[Row], plain_ms: float) -> Table:
             f"{row.steered_share:.0%}",
             f"{row.steered_ms / row.steered_share:.0f}" if row.steered_share else "-",
             f"{row.first_ms:.0f}",
-            f"{row.guided_share:.0%}",
             f"{row.features_per_case:.0f}",
         )
     return table
@@ -179,7 +163,7 @@ def main() -> int:
                 "rows": [dataclasses.asdict(row) for row in rows],
             }
         )
-    return int(any(min(row.steered_share, row.guided_share) < 0.5 for row in rows))
+    return int(any(row.steered_share < 0.5 for row in rows))
 
 
 if __name__ == "__main__":

@@ -139,18 +139,15 @@ class CaseDetail(Event, frozen=True, kw_only=True, tag="case_detail"):
     """What the journal keeps of a case beside its :class:`CaseJudged`, which follows.
 
     Only the journal gets it: a JSONL stream that had the features of every case would be four
-    times as long. ``new_pairs`` of features and ``points`` of torch came up for the first time;
-    ``new_points`` of those are the case's own, the others were reached by what was run before it
-    to confirm and to shrink. ``refused`` are the refusals it counts for, ``idle`` the seconds for
-    which its world had waited. ``compared`` has each engine that was drawn; of one that was not
-    compared the rung says why not, and is empty if ranks were lost.
+    times as long. ``new_pairs`` of features came up for the first time. ``refused`` are the
+    refusals it counts for, ``idle`` the seconds for which its world had waited. ``compared`` has
+    each engine that was drawn; of one that was not compared the rung says why not, and is empty if
+    ranks were lost.
     """
 
     features: tuple[str, ...]
     new_pairs: tuple[tuple[str, str], ...] = ()
     refused: tuple[str, ...] = ()
-    points: tuple[tuple[str, int, int], ...] = ()
-    new_points: int = 0
     idle: float = 0.0
     compared: dict[str, Compared] = {}
 
@@ -322,8 +319,7 @@ class CampaignFinished(Event, frozen=True, kw_only=True, tag="campaign_finished"
     ``counts`` are cases by status; ``explained`` of them ran into known bugs, ``causes`` says how
     many into each, by the name of the mend;
     ``refusals`` are notes and rejections by message, most frequent first; ``overhead`` is the mean
-    time per case, in seconds, that a world stood idle between two cases. ``points_reached`` counts
-    lines and branches of torch's own Python, with guidance by coverage. ``unresolved`` are the
+    time per case, in seconds, that a world stood idle between two cases. ``unresolved`` are the
     folders of findings that are not confirmed, shrunk or shown by their script yet, ``suspects``
     those of cases that failed and were not explained yet. ``examples`` are the smallest entries
     of the corpus that ``causes`` have, or one of another known bug where none was met. It is
@@ -351,7 +347,6 @@ class CampaignFinished(Event, frozen=True, kw_only=True, tag="campaign_finished"
     features_total: int
     features_unseen: tuple[str, ...]
     pairs_seen: int
-    points_reached: int = 0
     complete: bool = False
 
 

@@ -25,7 +25,7 @@ def cpu_ranks(
 
     @contextlib.contextmanager
     def start(size: int) -> Iterator[Sequence[Runner]]:
-        on_cpu = dataclasses.replace(config, device="cpu", size=size, devices=(), coverage=0)
+        on_cpu = dataclasses.replace(config, device="cpu", size=size, devices=())
         with contextlib.ExitStack() as stack:
             started = [stack.enter_context(make_world(on_cpu)) for _ in range(worlds)]
             yield [ControlledWorld(world, control) for world in started]

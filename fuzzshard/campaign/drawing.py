@@ -18,7 +18,7 @@ import msgspec
 
 from fuzzshard.case.case import Case
 from fuzzshard.errors import InfraError
-from fuzzshard.guidance.focus import around
+from fuzzshard.mutate.focus import around
 from fuzzshard.strategies.steered import Steered, steered_stream
 
 _case_decoder = msgspec.json.Decoder(Case)

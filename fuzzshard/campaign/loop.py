@@ -38,11 +38,11 @@ from fuzzshard.events import (
     NodeChanged,
     PhaseChanged,
 )
-from fuzzshard.guidance.focus import reach_near
 from fuzzshard.journal.history import History
 from fuzzshard.journal.lock import locked
 from fuzzshard.journal.schema import JOURNAL_FILE, connect
 from fuzzshard.journal.writer import JournalWriter
+from fuzzshard.mutate.focus import reach_near
 from fuzzshard.world import resolve_device
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.nodes import telling

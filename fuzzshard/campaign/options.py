@@ -12,9 +12,8 @@ from fuzzshard.campaign.judge import CONFIRM_RUNS
 from fuzzshard.case.steering import ANYTHING, Steering
 from fuzzshard.corpus.store import CASE_FILE, FINDINGS_FOLDER
 from fuzzshard.errors import UsageError
-from fuzzshard.guidance import Guidance
 from fuzzshard.mending.mend import mends_for
-from fuzzshard.world.config import SAMPLED_COVERAGE, WorldConfig
+from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.placement import Worlds, placed
 
 MendsMode = Literal["both", "on", "off"]
@@ -26,17 +25,16 @@ class CampaignOptions:
 
     ``max_time`` is in seconds and bounds shrinking too. ``max_findings`` counts distinct findings
     that the corpus did not have. ``stop_after_no_new`` is for how many seconds there may be no new
-    pair of features, point of torch or finding. ``fresh`` begins a new campaign where an earlier
-    one could be continued. ``confirm`` is how often a finding is run again, as found and when it
+    pair of features or finding. ``fresh`` begins a new campaign where an earlier one could be
+    continued. ``confirm`` is how often a finding is run again, as found and when it
     is shrunk. ``mends`` says on which torch cases run: mended, as it is, or three of four mended
     and the others not; ``extra_mends`` are folders with more mends than fuzzshard's own.
     ``seed=None`` draws a fresh one; 0 is a seed like any other. ``worlds`` sets of ``world_size``
     ranks run cases at the same time, ``"auto"`` as many as this node takes; at most
     ``ranks_per_device`` ranks of a world share a CUDA device. ``preload`` are Python files that
-    every rank imports before torch is used. ``guidance`` says what cases are chosen by, and
-    ``steering`` which ones there are to choose from. Through the folder ``exchange`` campaigns on
-    several nodes tell each other what they find. The ranks of each world lie on this node and on
-    the other ``nodes``.
+    every rank imports before torch is used. ``steering`` says which cases are drawn. Through the
+    folder ``exchange`` campaigns on several nodes tell each other what they find. The ranks of
+    each world lie on this node and on the other ``nodes``.
     """
 
     corpus: Path
@@ -56,7 +54,6 @@ class CampaignOptions:
     confirm: int = CONFIRM_RUNS
     mends: MendsMode = "both"
     extra_mends: tuple[Path, ...] = ()
-    guidance: Guidance = "none"
     exchange: Path | None = None
     nodes: tuple[str, ...] = ()
 
@@ -100,8 +97,5 @@ def world_configs(
     shared = options.ranks_per_device if device == "cuda" else 1
     size = options.world_size or num_devices * shared * (len(options.nodes) + 1)
     preload = tuple(str(path.resolve()) for path in options.preload)
-    coverage = SAMPLED_COVERAGE if options.guidance == "coverage" else 0
-    config = WorldConfig(
-        size=size, device=device, preload=preload, coverage=coverage, nodes=options.nodes
-    )
+    config = WorldConfig(size=size, device=device, preload=preload, nodes=options.nodes)
     return placed(config, options.worlds, num_devices, shared)

@@ -30,12 +30,11 @@ from fuzzshard.events import (
     FindingSaved,
     KnownCause,
 )
-from fuzzshard.guidance.reached import Reached
 from fuzzshard.journal.history import History
 from fuzzshard.verdict import Verdict
 
 
-def restore_counts(history: History, campaign: int, tally: Tally, reached: Reached) -> int:
+def restore_counts(history: History, campaign: int, tally: Tally) -> int:
     """Takes over what was counted; returns the number of cases that were judged."""
     tally.counts = history.counts(campaign)
     tally.refusals = history.refusals(campaign)
@@ -43,7 +42,6 @@ def restore_counts(history: History, campaign: int, tally: Tally, reached: Reach
     for pair in history.pairs(campaign):
         tally.pairs.add(pair)
     tally.idle_seconds = sum(session.idle for session in history.sessions(campaign))
-    reached.add(history.points(campaign))
     return tally.cases
 
 

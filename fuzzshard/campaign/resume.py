@@ -105,7 +105,6 @@ def _stream(options: CampaignOptions, config: WorldConfig) -> dict[str, Any]:
         "device": config.device,
         "engines": list(steering.engines),
         **({} if steering.of_engines_alone else {"steering": list(steering.words)}),
-        "guidance": options.guidance,
         "preload": list(config.preload),
         "mends": options.mends,
         "extra_mends": [str(folder.resolve()) for folder in options.extra_mends],
@@ -114,12 +113,20 @@ def _stream(options: CampaignOptions, config: WorldConfig) -> dict[str, Any]:
 
 
 def _same(session: SessionRow, stream: dict[str, Any], seed: int | None) -> bool:
-    return session.options["stream"] == stream and seed in (None, session.seed)
+    return _stream_before(session) == stream and seed in (None, session.seed)
+
+
+def _stream_before(session: SessionRow) -> dict[str, Any]:
+    """What :func:`_stream` returned then. Earlier releases could guide the choice of cases, and a
+    session that they did not guide drew as one does now.
+    """
+    stream: dict[str, Any] = session.options["stream"]
+    return {name: value for name, value in stream.items() if (name, value) != ("guidance", "none")}
 
 
 def _why_not(session: SessionRow, stream: dict[str, Any], options: CampaignOptions) -> str:
     """In words, why the last session is left as it is although it did not end."""
-    before = {**session.options["stream"], "seed": session.seed}
+    before = {**_stream_before(session), "seed": session.seed}
     now = {**stream, "seed": session.seed if options.seed is None else options.seed}
     changed = [
         f"{name} was {_words(before.get(name, []))} and is {_words(value)}"

@@ -28,20 +28,12 @@ from fuzzshard.events import (
     CorpusLoaded,
     Event,
 )
-from fuzzshard.guidance import guided
-from fuzzshard.guidance.novelty import Indices, guiding
-from fuzzshard.guidance.reached import Reached
 from fuzzshard.journal.history import History
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.mending.source import unfit
 from fuzzshard.runner import StartWorlds
 from fuzzshard.strategies.steered import Steered
 from fuzzshard.world.config import WorldConfig
-
-REMEMBERED_CASES = 20_000
-"""Of the cases of earlier sessions, the latest that guidance takes for known: restoring takes
-seconds.
-"""
 
 
 class Session:
@@ -72,12 +64,10 @@ class Session:
         self.tally = Tally()
         self.registry = Registry()
         self.mends = mends_for(extra=options.extra_mends) if options.mends != "off" else ()
-        self._reached = Reached()
         self._cases_before = 0
         self._unfinished: deque[Found] = deque()
         self._of_others: tuple[str, ...] = ()
         self.returned: deque[Found] = deque()
-        self._guiding_before: list[Indices] = []
 
     def restore(self, history: History) -> None:
         """What the corpus has already needs no shrinking again, nor what this campaign did
@@ -100,11 +90,8 @@ class Session:
             self.registry.learn(known)
         self.registry.examples.update(saved.examples)
         if (campaign := self.plan.campaign) is not None:
-            self._cases_before = restore_counts(history, campaign, self.tally, self._reached)
+            self._cases_before = restore_counts(history, campaign, self.tally)
             restore_findings(history, campaign, self.registry)
-            if self.options.guidance != "none":
-                latest = history.latest_features(campaign, REMEMBERED_CASES)
-                self._guiding_before.extend(map(guiding, latest))
         for found in self._unfinished:
             self.registry.count_made(found)
         limit, made = self.options.max_findings, self.registry.num_new
@@ -113,27 +100,15 @@ class Session:
 
     def draw(self, cases: CaseStream) -> Prefetch:
         """The cases of this session, as many as the campaign still has to run."""
-        on_cuda = self.config.device == "cuda"
         stream = cases(
             self.plan.stream_seed,
             world_size=self.config.size,
             steered=self.steered,
-            cuda=on_cuda,
+            cuda=self.config.device == "cuda",
         )
-        learner = guided(
-            self.options.guidance,
-            stream,
-            self.plan.stream_seed,
-            world_size=self.config.size,
-            cuda=on_cuda,
-            worlds=len(self.configs),
-            before=self._guiding_before,
-            steering=self.steered.drawn,
-        )
-        self._guiding_before.clear()
         limit = self.options.max_cases
         left = None if limit is None else max(0, limit - self._cases_before)
-        return Prefetch(learner, ahead=2 * len(self.configs) + 2, limit=left)
+        return Prefetch(stream, ahead=2 * len(self.configs) + 2, limit=left)
 
     def shared(self, cases: Prefetch, keeper: Keeper, on_cpu: StartWorlds | None) -> Shared:
         """What its worlds have in common."""
@@ -146,7 +121,6 @@ class Session:
             mends=self.mends,
             stock_too=self.options.mends == "both",
             confirm=self.options.confirm,
-            reached=self._reached,
             unfinished=self._unfinished,
             returned=self.returned,
             shrinking=self.options.shrink,
@@ -215,7 +189,6 @@ class Session:
             corpus=self.options.corpus,
             mends=self.options.mends,
             elapsed=self.control.elapsed(),
-            points_reached=len(self._reached.points),
             reason=reason,
             exit_code=exit_code,
             complete=complete,

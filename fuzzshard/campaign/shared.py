@@ -12,7 +12,6 @@ from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Found, Registry
 from fuzzshard.campaign.prefetch import Prefetch
 from fuzzshard.campaign.tally import Tally
-from fuzzshard.guidance.reached import Point, Reached
 from fuzzshard.runner import Runner, StartWorlds
 
 
@@ -22,9 +21,6 @@ class WorldHandle(Runner, Protocol):
     @property
     def pids(self) -> list[int]:
         """The processes of the live ranks."""
-
-    def take_points(self) -> frozenset[Point]:
-        """The points of torch that its ranks reached for the first time since the last call."""
 
     def close(self) -> None:
         """Kills the ranks."""
@@ -43,7 +39,6 @@ class Shared:
     tally: Tally
     registry: Registry
     keeper: Keeper
-    reached: Reached
     unfinished: deque[Found] = dataclasses.field(default_factory=deque)
     returned: deque[Found] = dataclasses.field(default_factory=deque)
     mends: tuple[str, ...] = ()

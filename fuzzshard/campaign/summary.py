@@ -23,7 +23,6 @@ def summarize(
     corpus: Path,
     mends: str,
     elapsed: float,
-    points_reached: int,
     reason: str,
     exit_code: int,
     complete: bool,
@@ -53,7 +52,6 @@ def summarize(
         features_total=len(ALL_FEATURES),
         features_unseen=tuple(sorted(set(ALL_FEATURES) - tally.features)),
         pairs_seen=len(tally.pairs),
-        points_reached=points_reached,
         complete=complete,
     )
 

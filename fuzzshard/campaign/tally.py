@@ -7,12 +7,11 @@ from __future__ import annotations
 import re
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.features import ALL_FEATURES, features
 from fuzzshard.events import CaseDetail, CaseJudged
-from fuzzshard.guidance.reached import Point
 from fuzzshard.verdict import Compared, Status, Verdict
 
 MAX_REFUSALS = 500
@@ -36,14 +35,7 @@ class Tally:
         return self.counts.total()
 
     def add(
-        self,
-        index: int,
-        case: Case,
-        verdict: Verdict,
-        *,
-        idle: float = 0.0,
-        points: Collection[Point] = (),
-        new_points: int = 0,
+        self, index: int, case: Case, verdict: Verdict, *, idle: float = 0.0
     ) -> tuple[CaseDetail, CaseJudged]:
         """Counts one case and says what it added; its world stood ``idle`` for so many seconds
         before it.
@@ -60,8 +52,6 @@ class Tally:
                 features=present,
                 new_pairs=new_pairs,
                 refused=refused,
-                points=tuple(points),
-                new_points=new_points,
                 idle=idle,
                 compared=how_compared(case, verdict),
             )

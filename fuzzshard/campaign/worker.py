@@ -23,7 +23,6 @@ from fuzzshard.events import (
     PhaseChanged,
     WorldStarted,
 )
-from fuzzshard.guidance import Feedback
 from fuzzshard.verdict import Status, Verdict
 
 START_ATTEMPTS = 3
@@ -110,23 +109,17 @@ class Worker:
         shared = self._shared
         idle = time.perf_counter() - self._idle_since if self._idle_since is not None else 0.0
         self._emit(CaseStarted(index=index))
-        # Points that were reached by what was run to confirm and to shrink.
-        others = shared.reached.add(self._handle.take_points())
         case, verdict, known = self._explained(index, drawn)
         self._idle_since = time.perf_counter()
-        points = shared.reached.add(self._handle.take_points())
-        shared.cases.tell(Feedback(drawn, verdict.status is Status.PASS, len(points)))
         found = Found(index, case, verdict)
         try:
             if verdict.status.is_finding and not known:
                 found = self._follow_up.first_look(found)
         finally:
-            detail, judged = shared.tally.add(
-                index, case, verdict, idle=idle, points=(*others, *points), new_points=len(points)
-            )
+            detail, judged = shared.tally.add(index, case, verdict, idle=idle)
             self._emit(detail)
             self._emit(judged)
-        if detail.new_pairs or points:
+        if detail.new_pairs:
             shared.control.note_new()
         return found, known
 

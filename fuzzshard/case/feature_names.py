@@ -11,7 +11,7 @@ from fuzzshard.parts.options.optimizer import OPTIMIZER_OPTIONS
 from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS
 
 _OF_GROUPS = sorted(GROUP_OPTIONS, key=lambda option: (option.is_policy, option.wants_even))
-"""In the order that features have always had: guidance adds up in it."""
+"""In the order that features have always had."""
 FEATURES: dict[str, str] = {
     **{f"leaf:{kind.name}": kind.meaning for leaf in LEAVES for kind in leaf.kinds},
     **{f"leaf:{name}": meaning for leaf in LEAVES for name, meaning in leaf.more_features.items()},

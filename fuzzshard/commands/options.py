@@ -43,7 +43,6 @@ DeviceHere = Annotated[
     Device,
     Parameter(help="auto uses CUDA with NCCL if there is a GPU, else the CPU with gloo."),
 ]
-Guidance = Literal["none", "features", "coverage"]
 Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)]
 Confirm = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 RanksPerDevice = Annotated[int, Parameter(validator=validators.Number(gte=1))]

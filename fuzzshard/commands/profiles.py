@@ -14,7 +14,7 @@ from fuzzshard.errors import UsageError
 PROFILES: Mapping[str, Mapping[str, Any]] = {
     "ci": {"seed": 1, "max-time": "5m", "max-findings": 1},
     "nightly": {"worlds": "auto", "max-time": "8h", "stop-after-no-new": "2h"},
-    "soak": {"worlds": "auto", "guidance": "features", "confirm": 5},
+    "soak": {"worlds": "auto", "confirm": 5},
     "dev": {"device": "cpu", "world-size": 2, "max-time": "1m", "shrink": False},
 }
 """Keys are options of ``run`` without their dashes. A user's profile of the same name goes on

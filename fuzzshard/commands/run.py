@@ -19,7 +19,6 @@ from fuzzshard.commands.options import (
     ExtraMends,
     Folder,
     Globs,
-    Guidance,
     Json,
     Preload,
     RanksShared,
@@ -55,7 +54,6 @@ def run(
     confirm: Confirm = 3,
     mends: Literal["both", "on", "off"] = "both",
     extra_mends: ExtraMends = (),
-    guidance: Guidance = "none",
     exchange: Path | None = None,
     cluster: Annotated[str, Parameter(show=False)] = "",
     node: Annotated[tuple[str, ...], Parameter(show=False, negative=())] = (),
@@ -92,8 +90,7 @@ def run(
     max_findings
         Stop after this many distinct new findings.
     stop_after_no_new
-        Stop when nothing new came for this long: no finding, no pair of features, no line of
-        torch.
+        Stop when nothing new came for this long: no finding, no pair of features.
     fresh
         Begin a new campaign even if an earlier one in the same corpus could be continued.
     seed
@@ -130,9 +127,6 @@ def run(
         Whether known bugs of torch are fixed in memory, by "mends". on: yes, so that they hide no
         others; a case that fails counts if it also fails without the fixes. off: no, and known
         bugs count as new. both: on for three of four cases, off for the others.
-    guidance
-        How to choose among drawn cases. none: take each. features: prefer rare combinations of
-        features. coverage: also prefer cases that reach new lines of torch's Python code.
     exchange
         A folder that several nodes can reach. Campaigns with the same one tell each other what
         they find and work on, so that each finding is shrunk once. Each keeps its own --corpus.
@@ -173,7 +167,6 @@ def run(
         confirm=confirm,
         mends=mends,
         extra_mends=extra_mends,
-        guidance=guidance,
         exchange=exchange,
         nodes=node,
     )

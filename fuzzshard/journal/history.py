@@ -60,7 +60,6 @@ class CaseRun(msgspec.Struct, frozen=True, kw_only=True):
     signature: str | None
     message: str | None
     features: frozenset[str]
-    new_points: int | None
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,17 +163,6 @@ class History:
             )
         ]
 
-    def points(self, campaign: int) -> set[tuple[str, int, int]]:
-        """The points of torch's own Python that were reached."""
-        return {
-            (file, start, stop)
-            for file, start, stop in self.rows(
-                "SELECT file, start, stop FROM point JOIN case_run ON case_run.id = "
-                "point.case_run JOIN session ON session.id = case_run.session WHERE campaign = ?",
-                campaign,
-            )
-        }
-
     def compared(self) -> list[tuple[str, str, int, int, int]]:
         """Engine, rung, judged cases, and the tensors that were compared and skipped in them, of
         all campaigns; nothing in the first journals, which did not keep that.
@@ -198,17 +186,6 @@ class History:
             ):
                 fields = dict(zip(CaseRun.__struct_fields__, row, strict=True))
                 yield CaseRun(**{**fields, "features": _unpacked(fields["features"], names)})
-
-    def latest_features(self, campaign: int, limit: int) -> Iterator[frozenset[str]]:
-        """What each of the last ``limit`` cases that were judged had, the latest first."""
-        names = dict(self.rows("SELECT id, name FROM feature"))
-        for (packed,) in self.rows(
-            "SELECT features FROM case_run JOIN session ON session.id = case_run.session "
-            "WHERE campaign = ? AND features IS NOT NULL ORDER BY case_run.id DESC LIMIT ?",
-            campaign,
-            limit,
-        ):
-            yield _unpacked(packed, names)
 
     def events(self, campaign: int, *kinds: str) -> Iterator[Told]:
         """Its events in order, or those of some ``kinds`` (tags such as ``"finding_saved"``)."""

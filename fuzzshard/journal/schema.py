@@ -18,8 +18,10 @@ from urllib.parse import quote
 from fuzzshard.case.features import ALL_FEATURES
 from fuzzshard.errors import InfraError, InvalidJournal
 
-FORMAT = 1
-"""``PRAGMA user_version``. A newer one is refused."""
+FORMAT = 2
+"""``PRAGMA user_version``. A newer one is refused. The first one also has which lines of torch
+cases reached.
+"""
 JOURNAL_FILE = "journal.sqlite"
 
 CACHE_KIB = 256
@@ -47,8 +49,7 @@ CREATE TABLE session (             -- one run of the command
   elapsed REAL NOT NULL DEFAULT 0, -- seconds, kept current
   idle REAL NOT NULL DEFAULT 0,    -- seconds that worlds stood idle between two cases, kept
                                    -- current
-  last_new REAL NOT NULL DEFAULT 0, -- elapsed when a pair, a point or a finding was new, kept
-                                    -- current
+  last_new REAL NOT NULL DEFAULT 0, -- elapsed when a pair or a finding was new, kept current
   ended REAL,                      -- unix seconds; NULL while it runs and after a kill, like the
                                    -- next two
   reason TEXT, exit_code INTEGER,
@@ -64,18 +65,12 @@ CREATE TABLE case_run (
   began REAL NOT NULL,             -- seconds into the session
   status TEXT,                     -- NULL: in flight, or cut off
   seconds REAL, signature TEXT, message TEXT,
-  features BLOB,                   -- little-endian; bit k: the feature with id k
-  new_points INTEGER               -- points of torch's Python that it reached first
+  features BLOB                    -- little-endian; bit k: the feature with id k
 );
 CREATE INDEX case_run_status ON case_run(session, status);
 CREATE TABLE first_seen (          -- growth of coverage, in the campaign
   a INTEGER NOT NULL REFERENCES feature(id),
   b INTEGER REFERENCES feature(id),  -- NULL: the single feature a
-  case_run INTEGER NOT NULL REFERENCES case_run(id)
-);
-CREATE TABLE point (               -- of torch's Python, reached first in the campaign: a line, or
-                                   -- a branch
-  file TEXT NOT NULL, start INTEGER NOT NULL, stop INTEGER NOT NULL,
   case_run INTEGER NOT NULL REFERENCES case_run(id)
 );
 CREATE TABLE refusal (             -- cases by what was refused, by kind of message

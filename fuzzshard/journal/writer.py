@@ -157,14 +157,13 @@ class JournalWriter:
         ids = self._features
         execute(
             "UPDATE case_run SET status = ?, seconds = ?, signature = ?, message = ?, features = "
-            "?, new_points = ? WHERE id = ?",
+            "? WHERE id = ?",
             (
                 event.status.value,
                 event.seconds,
                 event.signature,
                 event.message,
                 _bits(ids[name] for name in detail.features),
-                detail.new_points,
                 case_run,
             ),
         )
@@ -173,8 +172,6 @@ class JournalWriter:
         ]
         seen += [(ids[a], ids[b], case_run) for a, b in detail.new_pairs]
         executemany("INSERT INTO first_seen (a, b, case_run) VALUES (?, ?, ?)", seen)
-        points = [(*point, case_run) for point in detail.points]
-        executemany("INSERT INTO point (file, start, stop, case_run) VALUES (?, ?, ?, ?)", points)
         executemany(
             "INSERT INTO refusal (session, message, cases) VALUES (?, ?, 1) "
             "ON CONFLICT DO UPDATE SET cases = cases + 1",
@@ -189,7 +186,7 @@ class JournalWriter:
             ],
         )
         execute("UPDATE session SET idle = idle + ? WHERE id = ?", (detail.idle, self.session))
-        if detail.new_pairs or detail.new_points:
+        if detail.new_pairs:
             self._note_new(elapsed)
 
     def _note_new(self, elapsed: float) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # what an op is shown of the layers above, for types alone
     from fuzzshard.case.schedule_state import ScheduleState as ScheduleState
     from fuzzshard.case.validate import Checked as Checked
     from fuzzshard.engines.base import Engine as Engine
-    from fuzzshard.guidance.mutate.schedule import Offered as Offered
+    from fuzzshard.mutate.schedule import Offered as Offered
     from fuzzshard.program.scope import Scope as Scope
     from fuzzshard.reproducer.program import Program as Program
     from fuzzshard.shrink.repair import Names as Names

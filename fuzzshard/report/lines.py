@@ -252,8 +252,6 @@ def _summary(event: CampaignFinished) -> Iterator[str]:
         f"coverage: {event.features_seen} of {event.features_total} features, "
         f"{counted(event.pairs_seen, 'pair')}{_unseen(event.features_unseen)}"
     )
-    if event.points_reached:
-        yield f"          {event.points_reached} lines and branches of torch"
     yield from _refusals(event.refusals)
     if event.corpus:
         yield f"page: {Path(event.corpus) / PAGE_FILE}"

@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
-from importlib.util import find_spec
 from typing import Literal
 
 from fuzzshard.errors import UsageError
-
-SAMPLED_COVERAGE = 1 if sys.version_info >= (3, 12) else 20
-"""A ``coverage`` that costs a campaign little; without ``sys.monitoring`` a traced case takes 2.5
-times as long.
-"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,9 +14,8 @@ class WorldConfig:
     first.
 
     ``devices`` are the CUDA devices that ranks take in turn, numbered within
-    ``CUDA_VISIBLE_DEVICES``; by default rank r has device r. In one case of ``coverage`` (0: in
-    none) ranks say which lines and branches of torch they reach. Raises :class:`UsageError` where
-    nothing can tell them, and for a device that is named twice.
+    ``CUDA_VISIBLE_DEVICES``; by default rank r has device r. Raises :class:`UsageError` for a
+    device that is named twice.
 
     A world lies on this node and on ``nodes``, the ids of others (:mod:`fuzzshard.world.nodes`);
     each has as many ranks, in order. ``addresses`` are those at which the nodes reach each other,
@@ -37,7 +29,6 @@ class WorldConfig:
     size: int
     device: Literal["cpu", "cuda"] = "cpu"
     preload: tuple[str, ...] = ()
-    coverage: int = 0
     devices: tuple[int, ...] = ()
     instruments_off: str | None = None
     nodes: tuple[str, ...] = ()
@@ -84,9 +75,4 @@ class WorldConfig:
                 f"{self.devices} has a CUDA device twice",
                 "name each once: several ranks share a device where there are fewer devices than "
                 "ranks",
-            )
-        if self.coverage and sys.version_info < (3, 12) and find_spec("coverage") is None:
-            raise UsageError(
-                "coverage of torch needs the coverage library before Python 3.12",
-                "pip install 'fuzzshard[coverage]', or use --guidance features",
             )

@@ -8,7 +8,6 @@ import functools
 import traceback
 import zlib
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 
 import torch
 
@@ -41,7 +40,6 @@ from fuzzshard.training.delays import Delays
 from fuzzshard.training.expectations import ErrorMissing, Watch, describe
 from fuzzshard.training.memory import bytes_after_runs
 from fuzzshard.training.survivors import Survivors, collect_garbage, wait_for_survivors
-from fuzzshard.training.torch_coverage import tracing
 from fuzzshard.training.trace import Trace
 from fuzzshard.training.trainer import Trainer
 from fuzzshard.verdict import Finding, Note
@@ -257,11 +255,10 @@ class Experiment:
             recorder.log = trace.collectives
         if name != REFERENCE.name:
             recorder.delays = Delays(self.case, self.mesh.device, self.mesh.global_rank)
-        traced = nullcontext() if name == REFERENCE.name else tracing()
         record_into(recorder)
         hooks.record_into(recorder, [] if trace is None else trace.hooks)
         try:
-            with watch.listening(), engine_of(name).surroundings(self.case), traced:
+            with watch.listening(), engine_of(name).surroundings(self.case):
                 trainer = Trainer(self.case, build(), trace, recorder)
                 trainer.run(watch.enter)
                 self._wait_for_kernels()

@@ -34,7 +34,7 @@ def join(channel: socket.socket, rank: int, config: WorldConfig) -> torch.device
     import torch
 
     from fuzzshard.engines.mesh import install_group_cache
-    from fuzzshard.training import collectives, hooks, torch_coverage
+    from fuzzshard.training import collectives, hooks
 
     if config.device == "cpu":
         cores = os.sched_getaffinity(0)
@@ -52,8 +52,6 @@ def join(channel: socket.socket, rank: int, config: WorldConfig) -> torch.device
     _preload_all(config)
     collectives.install()
     hooks.install()
-    if config.coverage:
-        torch_coverage.install(every=config.coverage)
     if config.device == "cuda":
         _warm_up(device)
     info = _info(device)

@@ -17,16 +17,6 @@ from fuzzshard.verdict import Compared, Finding
 _LENGTH = struct.Struct("!I")
 
 
-Points = dict[str, list[tuple[int, int]]]
-"""Arcs of torch's own Python, by path below ``torch``
-(:mod:`fuzzshard.training.torch_coverage`).
-"""
-
-
-Point = tuple[str, int, int]
-"""One of them."""
-
-
 class _Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     pass
 
@@ -103,14 +93,12 @@ class Failure(_Message, frozen=True, kw_only=True, tag="failure"):
     desync: bool = False
     expected: str = ""
     findings: tuple[Finding, ...] = ()
-    points: Points = {}
 
 
 class RankReport(_Message, frozen=True, kw_only=True, tag="report"):
     """What one rank found in one case. Digests are compared between ranks by the coordinator.
 
     ``refused`` are the engines that raised a documented error; ``notes`` have its text.
-    ``points`` are those of torch's own Python that the rank reached for the first time.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -121,7 +109,6 @@ class RankReport(_Message, frozen=True, kw_only=True, tag="report"):
     collectives: dict[str, str] = {}
     replicas: dict[str, str] = {}
     idle: bool = False
-    points: Points = {}
 
 
 class CheckReport(_Message, frozen=True, kw_only=True, tag="checked"):

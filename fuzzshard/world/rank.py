@@ -67,7 +67,6 @@ def main(
     from fuzzshard.mending.patch import Mended
     from fuzzshard.mending.trips import forget_trips, listen
     from fuzzshard.training.housekeeping import clear_caches, tidy
-    from fuzzshard.training.torch_coverage import new_points
 
     doing = _Doing()
     answering = threading.Thread(
@@ -89,8 +88,7 @@ def main(
             except Exception as error:
                 reply = _failure("judge", "", error)
             else:
-                ran = _run(channel, message, device)
-                reply = msgspec.structs.replace(ran, points=new_points())
+                reply = _run(channel, message, device)
         send(channel, reply)
         if isinstance(reply, Failure):
             _linger(channel)
@@ -130,10 +128,8 @@ def _run(channel: socket.socket, message: RunCase, device: torch.device) -> Rank
     import torch.distributed as dist
 
     from fuzzshard.engines.mesh import prepare_groups, rank_mesh, ranks_of
-    from fuzzshard.training.torch_coverage import begin_case
     from fuzzshard.world.experiment import EngineFailure, Experiment
 
-    begin_case()
     try:
         prepare_groups(message.case)
         if (changed := variant(message.case)) is not None:

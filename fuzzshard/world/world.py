@@ -16,7 +16,7 @@ from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.deadline import CUDA_CASES, CUDA_SECONDS, Deadline
 from fuzzshard.world.exchange import HARD_SECONDS, WORKING_SECONDS, ask_positions, exchange
 from fuzzshard.world.merge import Outcome, merge
-from fuzzshard.world.messages import CheckSubject, Point, Points, RunCase
+from fuzzshard.world.messages import CheckSubject, RunCase
 from fuzzshard.world.processes import RankProcess
 from fuzzshard.world.spare import Spares
 from fuzzshard.world.start import Ranks, end_ranks, start_ranks
@@ -61,8 +61,6 @@ class World:
         self._ranks: list[RankProcess] = []
         self._ending: list[threading.Thread] = []
         self._served = 0
-        self._reached: set[Point] = set()
-        self._untaken: set[Point] = set()
 
     def __enter__(self) -> World:
         return self
@@ -156,10 +154,6 @@ class World:
         request = RunCase(case=case, bare=bare, mends=mends)
         outcome = exchange(self._ranks, request, began + deadline, patience)
         seconds = time.monotonic() - began
-        for report in outcome.reports.values():
-            self._note_points(report.points)
-        for failure in outcome.failures.values():
-            self._note_points(failure.points)
         if outcome.lost or outcome.waiting():
             self._bury(outcome)
         else:
@@ -185,21 +179,6 @@ class World:
         if outcome.lost or outcome.waiting():
             self._bury(outcome)
         return outcome
-
-    def take_points(self) -> frozenset[Point]:
-        """The points of torch's own Python that ranks reached for the first time since the last
-        call.
-
-        Empty without ``config.coverage``.
-        """
-        points, self._untaken = frozenset(self._untaken), set()
-        return points
-
-    def _note_points(self, points: Points) -> None:
-        """Fresh ranks say again what others said before them."""
-        said = {(path, start, end) for path, arcs in points.items() for start, end in arcs}
-        self._untaken |= said - self._reached
-        self._reached |= said
 
     def _bury(self, outcome: Outcome) -> None:
         """Takes the stacks of the living, then replaces the world."""

@@ -4,11 +4,9 @@ import math
 import msgspec
 import pytest
 from hunt_rows import FOUND, MISSED, NOT_APPLICABLE, PlantedBug, Row, mutants, read_index, totals
-from recall import read_guidances
 from recall_tables import (
     cases_to_find,
-    compare_bugs,
-    compare_difficulties,
+    difficulties_table,
     make_table,
     rarely_found,
     row_line,
@@ -87,37 +85,29 @@ def test_the_table_has_a_line_for_each_row():
     assert make_table([row(FOUND), row(MISSED), row(NOT_APPLICABLE)]).row_count == 3
 
 
-def hunted(guidance, seed, cases=None):
+def hunted(seed, cases=None, name="bug"):
     """A hunt that found the bug after so many cases, or missed it."""
     outcome = MISSED if cases is None else FOUND
-    return row(outcome, guidance=guidance, seed=seed, cases=cases or 500)
+    return msgspec.structs.replace(row(outcome, seed=seed, cases=cases or 500), id=name)
 
 
 def test_a_missed_bug_counts_as_more_cases_than_any():
-    rows = [hunted("none", 0, 10), hunted("none", 1), hunted("none", 2, 30)]
+    rows = [hunted(0, 10), hunted(1), hunted(2, 30)]
     assert cases_to_find(rows) == 30
-    assert cases_to_find([*rows, hunted("none", 3), hunted("none", 4)]) == math.inf
+    assert cases_to_find([*rows, hunted(3), hunted(4)]) == math.inf
 
 
 def test_a_bug_found_in_one_of_three_repeats_is_named():
-    rows = [hunted("none", 0, 10), hunted("none", 1), hunted("none", 2)]
-    rows += [hunted("features", 0, 10), hunted("features", 1, 5), hunted("features", 2)]
-    assert rarely_found(rows, "none", 3) == ["bug"]
-    assert rarely_found(rows, "features", 3) == []
+    rows = [hunted(0, 10), hunted(1), hunted(2)]
+    rows += [hunted(0, 10, "other"), hunted(1, 5, "other"), hunted(2, name="other")]
+    assert rarely_found(rows, 3) == ["bug"]
 
 
-def test_kinds_of_guidance_stand_side_by_side():
-    rows = [hunted(guidance, seed, 10) for guidance in ("none", "features") for seed in (0, 1)]
-    by_bug = compare_bugs(rows, ["none", "features"], 2)
-    assert [column.header for column in by_bug.columns][2:] == ["none", "of 2", "features", "of 2"]
-    assert by_bug.row_count == 1
-    assert compare_difficulties(rows, ["none", "features"]).row_count == len(["easy", "all"])
-
-
-def test_guidances_are_read_once_each_and_unknown_ones_are_refused():
-    assert read_guidances("none,coverage,none") == ["none", "coverage"]
-    with pytest.raises(UsageError, match="'luck'"):
-        read_guidances("none,luck")
+def test_what_hunts_took_stands_by_difficulty():
+    table = difficulties_table([hunted(0, 10), hunted(1)])
+    columns = {column.header: list(column.cells) for column in table.columns}
+    assert columns["difficulty"] == ["easy", "all"]
+    assert columns["found"] == ["1/2"] * 2
 
 
 def test_signatures_are_counted_by_bug_and_bugs_by_signature():

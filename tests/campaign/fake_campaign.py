@@ -120,9 +120,6 @@ class FakeWorld:
         if self.log.count("restart") <= self.failing_starts:
             raise InfraError("rank 0 died while it started")
 
-    def take_points(self) -> frozenset[tuple[str, int, int]]:
-        return frozenset()
-
     def close(self) -> None:
         self.log.append("close")
 

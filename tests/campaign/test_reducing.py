@@ -154,7 +154,7 @@ def test_cpu_ranks_are_those_of_the_same_settings_and_end_with_the_block() -> No
         fakes.append(world(needs_a_step))
         return fakes[-1]
 
-    config = WorldConfig(size=8, device="cuda", preload=("fault.py",), coverage=1)
+    config = WorldConfig(size=8, device="cuda", preload=("fault.py",))
     start = cpu_ranks(config, make_world, Control(None), worlds=2)
     assert start is not None
     with start(2) as runners:

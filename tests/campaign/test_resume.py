@@ -4,6 +4,7 @@ command.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import multiprocessing
@@ -52,10 +53,8 @@ from fuzzshard.events import (
     FindingSaved,
     Finishing,
 )
-from fuzzshard.guidance import guided
-from fuzzshard.guidance.novelty import guiding
 from fuzzshard.journal.history import History
-from fuzzshard.journal.schema import JOURNAL_FILE
+from fuzzshard.journal.schema import JOURNAL_FILE, connect
 from fuzzshard.report.lines import corpus_text, event_lines
 from fuzzshard.report.progress import Progress
 from fuzzshard.shrink import Progress as ShrinkStep
@@ -510,7 +509,6 @@ def test_a_campaign_that_its_machine_stopped_goes_on_with_its_counts_and_refusal
             {"steering": Steering(require=("wrap:several_groups",))},
             "steering was none and is --require wrap:several_groups",
         ),
-        ({"guidance": "features"}, "guidance was none and is features"),
         ({"fresh": True}, "a fresh campaign was asked for"),
     ],
 )
@@ -521,6 +519,22 @@ def test_other_options_are_another_campaign_and_one_line_says_so(tmp_path, chang
     assert (started.continues, ran.finished.cases) == (None, MAX_CASES)
     assert started.note == f"the campaign with seed 5 did not end and is not continued: {why}"
     assert started.note in list(event_lines(started))
+
+
+@pytest.mark.parametrize(("guidance", "cases_before"), [("none", 4), ("features", 0)])
+def test_a_campaign_of_an_earlier_release_goes_on_unless_it_was_guided(
+    tmp_path, guidance, cases_before
+):
+    killed(tmp_path, nth(CaseJudged, 4), seed=5, verdict_of=lambda case: PASS)
+    with contextlib.closing(connect(tmp_path / JOURNAL_FILE)) as connection:
+        connection.execute(
+            "UPDATE session SET options = json_set(options, '$.stream.guidance', ?)", (guidance,)
+        )
+    ran = run(tmp_path, lambda case: PASS, seed=5)
+    assert len(ran.of(CaseJudged)) == MAX_CASES - cases_before
+    assert ("guidance was features and is none" in ran.of(CampaignStarted)[0].note) == (
+        cases_before == 0
+    )
 
 
 def test_limits_that_change_do_not_make_it_another_campaign(tmp_path):
@@ -538,23 +552,6 @@ def test_the_time_of_earlier_sessions_counts(tmp_path):
     assert ran.finished.reason == "time is up"
     assert (ran.finished.cases, ran.code) == (4, 0)
     assert ran.finished.elapsed > session.elapsed
-
-
-def test_guidance_knows_the_cases_of_earlier_sessions(tmp_path, monkeypatch):
-    taken = []
-
-    def spy(*args, before=(), **options):
-        taken.append([present.tolist() for present in before])
-        return guided(*args, before=before, **options)
-
-    monkeypatch.setattr("fuzzshard.campaign.session.guided", spy)
-    options = {"seed": 5, "verdict_of": lambda case: PASS, "guidance": "features"}
-    killed(tmp_path, nth(CaseJudged, 4), **options)
-    run(tmp_path, **options)
-    with history(tmp_path) as journal:
-        (campaign,) = {session.campaign for session in journal.sessions()}
-        first_four = list(journal.case_runs(campaign))[:4]
-    assert taken == [[guiding(case.features).tolist() for case in reversed(first_four)]]
 
 
 def test_findings_of_earlier_sessions_count(tmp_path):

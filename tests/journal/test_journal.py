@@ -49,14 +49,7 @@ def test_a_journal_holds_what_was_recorded(tmp_path):
     path = tmp_path / JOURNAL_FILE
     journal = writer(path)
     journal.record(WorldStarted(info={"torch": "2.13.0"}, elapsed=1.0))
-    judge(
-        journal,
-        0,
-        new_features=(A, B),
-        new_pairs=((A, B),),
-        points=(("fsdp.py", 1, 2),),
-        new_points=1,
-    )
+    judge(journal, 0, new_features=(A, B), new_pairs=((A, B),))
     judge(journal, 1, status=Status.REJECTED, refused=("ddp: no",), idle=0.25)
     judge(
         journal,
@@ -90,7 +83,6 @@ def test_a_journal_holds_what_was_recorded(tmp_path):
         assert history.refusals(session.campaign) == {"ddp: no": 2, "fsdp1: no": 1}
         assert history.features(session.campaign) == {A, B}
         assert history.pairs(session.campaign) == {(A, B)}
-        assert history.points(session.campaign) == {("fsdp.py", 1, 2)}
         assert history.count_by_folder(session.campaign, "finding_hit") == {"slug": 2}
         kinds = [type(told.event) for told in history.events(session.campaign)]
         assert kinds == [WorldStarted, FindingHit, FindingHit]

@@ -16,7 +16,7 @@ from fuzzshard.case.codec import decode, encode
 from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.case.program_text import program
 from fuzzshard.case.validate import validate
-from fuzzshard.guidance.mutate.schedule import Offered
+from fuzzshard.mutate.schedule import Offered
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import OPS
 from fuzzshard.parts.oracles import ORACLES

@@ -47,7 +47,7 @@ ALLOWED = {
     "program": {"case", "errors", "model", "parts"},
     "subject": {"case", "engines", "errors", "oracles", "parts", "program"},
     "strategies": {"case", "errors", "parts"},
-    "guidance": {"case", "strategies", "shrink", "errors", "parts"},
+    "mutate": {"case", "strategies", "shrink", "errors", "parts"},
 }
 """Packages that import no others of ours."""
 

@@ -1,4 +1,4 @@
-"""Cases around one in focus, and mutants that follow a steering."""
+"""Cases around one in focus."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.features import features
 from fuzzshard.case.steering import Steering
 from fuzzshard.errors import UsageError
-from fuzzshard.guidance import Feedback, guided
-from fuzzshard.guidance.focus import around, reach_near
+from fuzzshard.mutate.focus import around, reach_near
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.strategies import draw_cases
-from fuzzshard.strategies.steered import Steered, reach, steered_stream
+from fuzzshard.strategies.steered import Steered, steered_stream
 
 SEED, WORLD = 5, 4
 
@@ -67,17 +66,3 @@ def test_a_case_in_focus_that_does_not_fit_the_world_is_one_line() -> None:
         UsageError, match="corpus/it needs 4 ranks, and a world has 2; use --world-s"
     ):
         reach_near(steering, SEED, world_size=2, cuda=False)
-
-
-def test_guidance_chooses_among_cases_as_asked_and_mutates_within_them() -> None:
-    steering = Steering(require=("mesh:hsdp",), exclude=("compile:*", "leaf:dropout"))
-    steered = reach(steering, SEED, world_size=WORLD, cuda=False)
-    stream = steered_stream(SEED, world_size=WORLD, steered=steered)
-    learner = guided("features", stream, SEED, world_size=WORLD, worlds=16, steering=steering)
-    cases = []
-    for case in itertools.islice(learner, 60):
-        cases.append(case)
-        learner.learn(Feedback(case, passed=True))
-    assert all(steering.allows(features(case)) for case in cases)
-    pool = learner.pool.entries  # type: ignore[attr-defined]
-    assert sum(entry.children for entry in pool) > 0

@@ -1,6 +1,4 @@
-"""Edits of a Case at random: the reducer's mirror. Every kind in :data:`KINDS` is a source of
-cases.
-"""
+"""Edits of a Case at random: the reducer's mirror. Imports no torch."""
 
 from __future__ import annotations
 
@@ -9,9 +7,9 @@ from random import Random
 
 from fuzzshard.case.case import Case
 from fuzzshard.errors import InvalidCase
-from fuzzshard.guidance.fits import fits
-from fuzzshard.guidance.mutate import model, options, plan, schedule, splice
-from fuzzshard.guidance.mutate.edits import Mutation
+from fuzzshard.mutate import model, options, plan, schedule, splice
+from fuzzshard.mutate.edits import Mutation
+from fuzzshard.mutate.fits import fits
 from fuzzshard.shrink.repair import repaired
 
 __all__ = ["KINDS", "MUTATIONS", "Mutation", "mutated"]
@@ -40,7 +38,7 @@ KINDS: Mapping[str, tuple[Mutation, ...]] = {
     "redraw_options": (splice.redraw_options,),
     "redraw_plan": (splice.redraw_plan,),
 }
-"""What the scheduler chooses between: mutations of one kind, of which one is chosen evenly."""
+"""Mutations by kind; of one kind, one is chosen evenly."""
 
 MUTATIONS: tuple[Mutation, ...] = tuple(mutation for kind in KINDS.values() for mutation in kind)
 

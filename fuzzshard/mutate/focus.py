@@ -11,7 +11,7 @@ from fuzzshard.case.features import features
 from fuzzshard.case.needs import unfit_for
 from fuzzshard.case.steering import Steering
 from fuzzshard.errors import UsageError
-from fuzzshard.guidance.mutate import KINDS, mutated
+from fuzzshard.mutate import KINDS, mutated
 from fuzzshard.strategies import draw_cases
 from fuzzshard.strategies.steered import Steered, nearest, reach
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import count_paths
-from fuzzshard.guidance.mutate.edits import (
+from fuzzshard.mutate.edits import (
     cut_in,
     inserted,
     some_called,

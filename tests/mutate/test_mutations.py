@@ -14,8 +14,8 @@ from fuzzshard.case.codec import decode, encode
 from fuzzshard.case.features import features
 from fuzzshard.case.graph import Block, Call, Child
 from fuzzshard.case.validate import validate
-from fuzzshard.guidance.fits import MAX_LEAVES, MAX_OPS, fits
-from fuzzshard.guidance.mutate import KINDS, MUTATIONS, attempt, mutated
+from fuzzshard.mutate import KINDS, MUTATIONS, attempt, mutated
+from fuzzshard.mutate.fits import MAX_LEAVES, MAX_OPS, fits
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import Backward, Forward, SetRequiresGrad, Step
 from fuzzshard.strategies import draw_cases

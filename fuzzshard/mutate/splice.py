@@ -12,8 +12,8 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.edit import NOWHERE, edit_block, rename_paths
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block, Call, Child
-from fuzzshard.guidance.mutate.edits import wrapped_modules
-from fuzzshard.guidance.mutate.model import chained, fresh
+from fuzzshard.mutate.edits import wrapped_modules
+from fuzzshard.mutate.model import chained, fresh
 from fuzzshard.parts.engines import OPTIONS
 from fuzzshard.strategies.draw import NUM_BYTES
 from fuzzshard.strategies.redraw import redrawn

@@ -12,7 +12,7 @@ from fuzzshard.case.edit import split, with_item, without
 from fuzzshard.case.facts import facts
 from fuzzshard.case.options import Delay, DelaySite
 from fuzzshard.case.paths import is_within
-from fuzzshard.guidance.mutate.edits import (
+from fuzzshard.mutate.edits import (
     Mutation,
     inserted,
     some_called,
