@@ -100,7 +100,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             *("shrink/leaf_passes", "strategies/tasks"),
         ),
         "when something is prefetched": (
-            *("case/relations", "oracles/after_run", "parts/options/wrap_group/__init__"),
+            *("oracles/after_run", "parts/options/wrap_group/__init__"),
             *("case/schedule_state", "parts/options/wrap_group/forward_prefetch"),
         ),
         "when an exception is raised": ("parts/ops/abort",),
@@ -108,7 +108,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "backward": {
         "when something is prefetched": (
-            *("case/relations", "oracles/after_run", "parts/options/wrap_group/__init__"),
+            *("oracles/after_run", "parts/options/wrap_group/__init__"),
             "parts/options/wrap_group/backward_prefetch",
         ),
         "when an exception is raised": ("parts/ops/abort",),
@@ -118,13 +118,9 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "unshard": {
         "a method that no child can be called by": ("case/facts",),
         "a method of torch that is recorded": ("training/hooks",),
-        "a relation": (
-            *("case/options", "case/relations", "reproducer/scope", "strategies/options"),
-        ),
     },
     "reshard": {
         "a method that no child can be called by": ("case/facts",),
-        "a relation": ("case/options", "case/relations", "strategies/options"),
         "a dimension of features": ("case/feature_names",),
     },
     "step": {"a state of an optimizer": ("parts/options/optimizer/kind",)},

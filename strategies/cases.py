@@ -30,7 +30,7 @@ from fuzzshard.strategies.groups import group_options
 from fuzzshard.strategies.inputs import differentiable, fitting, inputs, widths, with_rank_batches
 from fuzzshard.strategies.meshes import mesh
 from fuzzshard.strategies.optimizers import optimizer, optimizer_options
-from fuzzshard.strategies.options import context_parallel, ignored, options, pipelining, related
+from fuzzshard.strategies.options import context_parallel, ignored, options, pipelining
 from fuzzshard.strategies.options import engines as draw_engines
 from fuzzshard.strategies.precision import in_one_dtype, parameter_dtypes, precision
 from fuzzshard.strategies.reuse import ties
@@ -130,7 +130,6 @@ def draw_case(
     case = for_settings.within(with_rank_batches, for_settings, allowed, case, subject.found)
     case = _for_cuda(case) if cuda else case
     case = _with_late_loss(case, allowed, given, cuda=cuda)
-    case = for_settings.within(related, for_settings, allowed, case)
     return for_settings.within(ddp, for_settings, allowed, case)
 
 

@@ -47,7 +47,7 @@ def ddp(tape: Tape, swarm: Swarm, case: Case) -> Case:
             options = replace(case.ddp, **{name: getattr(options, name)})
         case = replace(case, ddp=options)
     if case.ddp.does("broadcasts_buffers") and seen.has_batch_norm:
-        return replace(case, engines=(DistributedDataParallel.name,), relation=None)
+        return replace(case, engines=(DistributedDataParallel.name,))
     return case
 
 

@@ -10,10 +10,8 @@ from fuzzshard.case.adapters import adapters
 from fuzzshard.case.case import ALL_ENGINES, ENGINES, Case, EngineName
 from fuzzshard.case.check_options import fits_options
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.options import ContextParallel, Delay, DelaySite, Pipelining, Relation
-from fuzzshard.case.relations import variant
+from fuzzshard.case.options import ContextParallel, Delay, DelaySite, Pipelining
 from fuzzshard.case.stages import shared_by_stages, stages
-from fuzzshard.case.validate import is_valid
 from fuzzshard.parts.engines import ENGINES as SPECS
 from fuzzshard.parts.engines import specs
 from fuzzshard.parts.options.context_parallel import CONTEXT_PARALLEL_OPTIONS
@@ -32,7 +30,6 @@ _SITES: tuple[DelaySite, ...] = (
     "after_step",
 )
 _MILLISECONDS = (1.0, 2.0, 5.0)
-_RELATIONS: tuple[Relation, ...] = ("unshard", "delay", "prefetch", "checkpoint", "plan", "mesh")
 """Those that some cases have nothing for; ``reshard`` can be asked of nearly every case."""
 
 _TRIES = 3
@@ -127,7 +124,7 @@ def options(tape: Tape, swarm: Swarm, case: Case, *, cuda: bool) -> Case:
         init="meta" if "meta" in swarm else "device",
         compile=compiler,
         finalize=_finalize(tape, swarm, case),
-        delays=_delays(tape, swarm),
+        delays=_delays(tape, swarm) if cuda else (),
     )
 
 
@@ -138,25 +135,12 @@ def _finalize(tape: Tape, swarm: Swarm, case: Case) -> Literal["wait", "async"] 
     return "async" if tape.chance(50) else "wait"
 
 
-def related(tape: Tape, swarm: Swarm, case: Case) -> Case:
-    """The case with a relation that changes something of it, if there is one. A case that is not
-    valid, as parts that users gave do not fit together, has none.
-    """
-    if "relation" not in swarm or not _applies_groups(case) or not is_valid(case):
-        return case
-    others = tape.shuffled(_RELATIONS)
-    for relation in ("reshard", *others) if tape.chance(20) else (*others, "reshard"):
-        if variant(changed := replace(case, relation=relation)) is not None:
-            return changed
-    return case
-
-
 def _applies_groups(case: Case) -> bool:
     return any(spec.applies_groups for spec in specs(case.engines))
 
 
 def _delays(tape: Tape, swarm: Swarm) -> tuple[Delay, ...]:
-    if "delays" not in swarm and not ("relation" in swarm and tape.chance(15)):
+    if "delays" not in swarm:
         return ()
     sites = dict.fromkeys(
         tape.pick(_SITES) for _ in range(tape.weighted(((1, 4), (2, 2), (4, 1))))

@@ -19,7 +19,6 @@ from fuzzshard.parts.engines import specs
 from fuzzshard.strategies.cases import SIZES, planned, with_options
 from fuzzshard.strategies.ddp import ddp
 from fuzzshard.strategies.inputs import with_rank_batches
-from fuzzshard.strategies.options import related
 from fuzzshard.strategies.schedules import schedule
 from fuzzshard.strategies.subject import Subject
 from fuzzshard.strategies.swarm import IMAGES, PRECISION, closed, swarm
@@ -36,7 +35,7 @@ def redrawn(case: Case, data: bytes, start: Start, *, cuda: bool = False) -> Cas
     for_swarm, for_settings, _, for_plans, for_options, for_schedule = cut(data, SIZES)
     allowed = closed(swarm(for_swarm) | frozenset(_present(case, start)))
     inputs = replace(case.inputs, rank_batches=())
-    case = replace(case, inputs=inputs, relation=None, expect=(), schedule=(), ddp=DDP())
+    case = replace(case, inputs=inputs, expect=(), schedule=(), ddp=DDP())
     if start == "plan":
         case = replace(case, wrap=(), ties=(), checkpoints=(), freezes=())
         case = planned(for_plans, allowed, _without_options(case))
@@ -47,7 +46,7 @@ def redrawn(case: Case, data: bytes, start: Start, *, cuda: bool = False) -> Cas
     subject = Subject.of(case)
     case = replace(case, schedule=schedule(for_schedule, allowed, subject))
     case = with_rank_batches(for_settings, allowed, case, subject.found)
-    return ddp(for_settings, allowed, related(for_settings, allowed, case))
+    return ddp(for_settings, allowed, case)
 
 
 def _present(case: Case, start: Start) -> Iterator[str]:

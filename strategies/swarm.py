@@ -131,8 +131,7 @@ EXTENSIONS: dict[str, int] = {
     "ignored": 10,
     "meta": 10,
     "compile": 7,
-    "delays": 7,
-    "relation": 17,
+    "delays": 10,
     # schedule
     **{choice.name: choice.percent for choice in _OF_OPS if choice.place < _LATER},
     "losses_only": 3,

@@ -15,7 +15,6 @@ from fuzzshard.case.options import (
     Expect,
     ParameterDtype,
     Pipelining,
-    Relation,
     TensorParallel,
 )
 from fuzzshard.parts.engines import ENGINES as SPECS
@@ -175,9 +174,8 @@ class Case(Part, frozen=True, kw_only=True):
     ``init="meta"`` the model is wrapped on the meta device and gets its values afterwards. With
     ``finalize`` the root has ``set_manual_backward_finalization(True)``, and ``finalize_backward``
     is called after every backward. ``compile`` is the backend of ``module.compile()`` on the
-    wrapped root. With a ``relation`` ``fully_shard`` runs a second time with that aspect changed,
-    and must give the same bits. ``observe="losses"`` compares nothing else; with ``"memory"``
-    every engine trains again after that, to see whether its memory on the device grows.
+    wrapped root. ``observe="losses"`` compares nothing else; with ``"memory"`` every engine trains
+    again after that, to see whether its memory on the device grows.
     """
 
     seed: int
@@ -206,7 +204,6 @@ class Case(Part, frozen=True, kw_only=True):
     pipelining: Pipelining = Pipelining()
     context_parallel: ContextParallel = ContextParallel()
     delays: tuple[Delay, ...] = ()
-    relation: Relation | None = None
     expect: tuple[Expect, ...] = ()
     observe: Literal["everything", "losses", "memory"] = "everything"
 

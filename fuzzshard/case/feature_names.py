@@ -131,13 +131,6 @@ FEATURES: dict[str, str] = {
     "delay:before_step": "waits before every step",
     "delay:after_step": "waits after every step",
     "delay:some_ranks": "only the ranks other than the first wait",
-    "relation:reshard": "fully_shard again, resharding otherwise",
-    "relation:prefetch": "fully_shard again, prefetching otherwise",
-    "relation:checkpoint": "fully_shard again, checkpointed otherwise",
-    "relation:delay": "fully_shard again, delayed otherwise",
-    "relation:unshard": "fully_shard again, unsharded ahead",
-    "relation:plan": "fully_shard again, wrapped otherwise",
-    "relation:mesh": "fully_shard again, on another mesh",
     "expect:error": "an error that must be raised",
     "expect:warning": "a warning that must be given",
 }
@@ -178,7 +171,6 @@ DIMENSIONS: dict[str, str] = {
     "option": "other settings of a case",
     "compile": "torch.compile",
     "delay": "ranks that wait at some point",
-    "relation": "a second run of fully_shard that must give equal bits",
     "expect": "what a case expects to be raised",
 }
 """What the features of each dimension are about: the part of their names before the colon."""
@@ -187,6 +179,7 @@ NEEDED_RANKS = {"mesh:2": 2, "mesh:3": 3, "mesh:4": 4, "mesh:larger": 5, "mesh:h
 """How large a world must be for a case to have a feature, where that is more than one rank."""
 ON_CUDA = frozenset(
     (
+        *(feature for feature in FEATURES if feature.startswith("delay:")),
         "compile:inductor",
         "fsdp1:initial_first_rank",
         "fsdp1:offload",

@@ -78,8 +78,6 @@ def _options(case: Case) -> Iterator[str]:
     yield from (f"delay:{delay.site}" for delay in case.delays)
     if any(delay.ranks != "all" for delay in case.delays):
         yield "delay:some_ranks"
-    if case.relation is not None:
-        yield f"relation:{case.relation}"
     yield from (f"expect:{expect.kind}" for expect in case.expect)
     if case.observe != "everything":
         yield f"option:{'losses_only' if case.observe == 'losses' else 'memory'}"

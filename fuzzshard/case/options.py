@@ -74,6 +74,3 @@ class Expect(Part, frozen=True, kw_only=True):
     pattern: str
     op: int
     ranks: Ranks = "all"
-
-
-Relation = Literal["reshard", "prefetch", "checkpoint", "delay", "unshard", "plan", "mesh"]

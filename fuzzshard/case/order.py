@@ -99,7 +99,6 @@ SCALARS = (
     "init",
     "finalize",
     "compile",
-    "relation",
     "observe",
     "ignored_by",
     *OPTIONS,

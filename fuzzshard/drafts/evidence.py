@@ -246,7 +246,7 @@ def judged(
 def _agreeing_peer(world: Runner, entry: CorpusEntry, engine: str) -> str:
     """Return another engine that agrees with the reference, of those that every case has."""
     peer = next(other for other in ENGINES if other != engine)
-    if engine not in ALL_ENGINES or entry.case.tensor_parallel or entry.case.relation:
+    if engine not in ALL_ENGINES or entry.case.tensor_parallel:
         return ""
     verdict = _run(world, replace(entry.case, engines=(peer,), expect=()))
     agrees = verdict is not None and verdict.status is Status.PASS and peer not in verdict.notes

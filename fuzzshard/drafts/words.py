@@ -240,8 +240,6 @@ def _rule(entry: CorpusEntry, first: Finding) -> str:
     expected = " ".join(first.expected.split()).rstrip(".")
     if basis := first.rule.basis:
         return basis.format(truth=reference, expected=expected)
-    if first.rung == "relation":
-        return f"its result depends on `{entry.case.relation}`, which must not matter."
     why = {
         "bitwise": "both sides compute the same, and a sum of two terms is the same in either "
         "order, so they must agree bit for bit.",

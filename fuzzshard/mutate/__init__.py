@@ -25,7 +25,6 @@ KINDS: Mapping[str, tuple[Mutation, ...]] = {
         plan.freeze,
         plan.tie,
         plan.exclude,
-        plan.delay,
     ),
     "add_module": (model.add_module, model.residual, model.no_grad_call, model.partial_loss),
     "toggle": (schedule.toggle,),

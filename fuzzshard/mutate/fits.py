@@ -13,9 +13,7 @@ from fuzzshard.case.flow import flow_of
 from fuzzshard.case.graph import Block, walk
 from fuzzshard.case.needs import unfit_for
 from fuzzshard.case.paths import is_within_any
-from fuzzshard.case.relations import variant
 from fuzzshard.case.schedule_state import follow
-from fuzzshard.parts.engines import specs
 from fuzzshard.parts.op import Switch
 
 MAX_OPS = 72
@@ -36,10 +34,6 @@ def fits(case: Case, world_size: int, *, cuda: bool) -> bool:
         and unfit_for(case, "cuda" if cuda else "cpu") is None
         and len(case.schedule) <= MAX_OPS
         and sum(not isinstance(m, Block) for _, m in walk(case.model)) <= MAX_LEAVES
-        and (
-            case.relation is None
-            or (any(s.applies_groups for s in specs(case.engines)) and variant(case) is not None)
-        )
         and _options_meet(case, found)
         and _trains(case, found)
     )

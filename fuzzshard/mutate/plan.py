@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from random import Random
-from typing import get_args
 
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Tie, WrapGroup
 from fuzzshard.case.edit import split, with_item, without
 from fuzzshard.case.facts import facts
-from fuzzshard.case.options import Delay, DelaySite
 from fuzzshard.case.paths import is_within
 from fuzzshard.mutate.edits import (
     Mutation,
@@ -19,7 +17,6 @@ from fuzzshard.mutate.edits import (
     some_parameter,
     wrapped_modules,
 )
-from fuzzshard.parts.op import Ranks
 from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS, GroupOption
 
 _LISTS = (
@@ -135,10 +132,3 @@ def tie(rng: Random, case: Case, other: Case) -> Case | None:
         return None
     source, parameter = rng.choice(pairs)
     return replace(case, ties=(*case.ties, Tie(parameter=parameter, source=source)))
-
-
-def delay(rng: Random, case: Case, other: Case) -> Case | None:
-    """One rank's timing, or everyone's."""
-    ranks: Ranks = "others" if rng.random() < 0.5 else "all"
-    new = Delay(site=rng.choice(get_args(DelaySite)), milliseconds=2.0, ranks=ranks)
-    return replace(case, delays=(new,))

@@ -45,7 +45,6 @@ def splice_plan(rng: Random, case: Case, other: Case) -> Case | None:
             "ignored_by",
             "engines",
             "init",
-            "relation",
             *OPTIONS,
         )
         if rng.random() < 0.4

@@ -49,7 +49,7 @@ class EngineSpec:
     """
     applies_groups: ClassVar[bool] = False
     """Whether it applies the wrap groups one by one, and has all that ``FSDPModule`` has: flags,
-    ``unshard``, relations. What no group manages is averaged by hand.
+    ``unshard``. What no group manages is averaged by hand.
     """
     keeps_order: ClassVar[bool] = False
     """Whether iterations are to be alike: forwards in one order, a backward that synchronises, and

@@ -293,8 +293,6 @@ class TensorOracle(Oracle):
     """Whether it is what a load brings back: states of the optimizer are there or not."""
     of_buffers: ClassVar[bool] = False
     """Whether buffers are all that it has."""
-    in_relations: ClassVar[bool] = False
-    """Whether a relation is about it."""
     dtype: ClassVar[Literal["same", "observed", "wider"]] = "same"
     """Which dtype is due: the reference's, any, or one that is not narrower."""
     gathered: ClassVar[bool] = True

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 Kind = Literal[
     "compare",
-    "relation",
     "accumulation",
     "presence",
     "type",
@@ -45,8 +44,7 @@ class Aim:
     """``compare`` tensors with the reference, or one of the kinds that need no reference. What
     stands ``alone`` is asserted by the ``rule`` itself.
 
-    A ``relation`` compares with the same engine, as :mod:`fuzzshard.case.relations` changes the
-    case, an ``accumulation`` of microbatches with each of them. ``error`` is an error that the
+    An ``accumulation`` compares microbatches with each of them. ``error`` is an error that the
     case expects and that does not come, ``heard`` a warning that does or does not. ``presence`` is
     of a gradient or an optimizer state that is there or not, ``type`` the shape and dtype of a
     tensor.
@@ -91,10 +89,8 @@ class Aim:
 
     @property
     def trains_reference(self) -> bool:
-        """Whether another model trains next to the engine's, the plain one or that of a
-        relation.
-        """
-        return self.kind in ("compare", "relation")
+        """Whether the plain model trains next to the engine's."""
+        return self.kind == "compare"
 
     def watched(self, index: int) -> tuple[TensorOracle, ...]:
         """Whose tensors are wanted after op ``index``."""

@@ -9,11 +9,9 @@ from typing_extensions import override
 from fuzzshard.case.arrivals import ignored_modules
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import has_precision
-from fuzzshard.case.relations import variant
 from fuzzshard.errors import UsageError
 from fuzzshard.model.statements import indented
 from fuzzshard.parts.engines import spec_of
-from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.script import script_of
 from fuzzshard.program.setup import checkpoint_lines
 from fuzzshard.program.wrapping import around_lines, build_call, engine_lines
@@ -34,7 +32,7 @@ class Compare(Writer):
         root = "inner" if spec.wrapper else "model"
         called = script_of(aim.engine).variable if spec.in_stages else "model"
         super().__init__(case, aim, Program(case, aim, called=called, model=root))
-        if has_precision(case) and aim.kind == "compare" and not aim.tolerant:
+        if has_precision(case) and not aim.tolerant:
             raise UsageError(
                 "no script emulates mixed precision on a plain model", "replay the case"
             )
@@ -44,8 +42,6 @@ class Compare(Writer):
             )
         if ignored_modules(self.case, by_replicate=spec_of(aim.engine).ignores_modules):
             raise UsageError("no script averages what replicate() ignores", "replay the case")
-        if self.program.rebuilds and aim.kind == "relation":
-            raise UsageError("no script builds both models anew", "replay the case")
         if aim.op is not None and not any(
             line.lstrip().startswith("return ") for line in self.program.lines
         ):
@@ -149,10 +145,6 @@ class Compare(Writer):
         whole = []
         if self.spec.has_dtensors and self.program.watch.may_be_parts:
             whole = [f"    got = {full} if isinstance(got, DTensor) else got"]
-            if self.aim.kind == "relation":
-                whole.append(
-                    "    want = want.full_tensor() if isinstance(want, DTensor) else want"
-                )
         return [
             *comment,
             "for (name, want), got in zip(expected.items(), observed.values()):",
@@ -183,9 +175,8 @@ class Compare(Writer):
         is_local = self.aim.oracles[0].of_forward or self.aim.has("waiting")
         if self.spec.has_dtensors and (self.case.tensor_parallel or not is_local):
             offloads = any(group.does("offloads") for group in self.case.wrap)
-            for variable in ["expected"] * (self.aim.kind == "relation") + ["observed"]:
-                full = f"{variable}{'.to(device)' if offloads else ''}.full_tensor()"
-                lines += [f"if isinstance({variable}, DTensor):", f"    {variable} = {full}"]
+            full = f"observed{'.to(device)' if offloads else ''}.full_tensor()"
+            lines += ["if isinstance(observed, DTensor):", f"    observed = {full}"]
         lines += [
             f'both = f"rank {{rank}}, {self.aim.name}: '
             f'expected\\n{{expected}}\\nobserved\\n{{observed}}\\n"',
@@ -196,24 +187,3 @@ class Compare(Writer):
         if self.in_stages:
             lines = [f'if "{self.aim.name.split()[-1]}" in here:', *indented(lines)]
         return [*lines, *helpers.END]
-
-
-class Relate(Compare):
-    """Compares the engine with itself, as the relation of the case changes it."""
-
-    def truth(self, copied: list[str]) -> list[str]:
-        """Trains what the engine is compared with: itself, otherwise."""
-        changed = variant(self.case)
-        if changed is None or any(c.implementation == "utils" for c in self.case.checkpoints):
-            raise UsageError(
-                f"no script can be written for the relation {self.case.relation!r}", "replay"
-            )
-        other = changed.mesh != self.case.mesh
-        made = [*model_lines(self.case, "reference"), *copied] if copied else None
-        return [
-            *([MeshNames(changed).make()] if other else []),
-            *engine_lines(changed, self.aim.engine, "reference", made=made),
-            *self.unmanaged_lines(),
-            f"expected = {self._train('reference', self.by_hand('reference'))}",
-            *([self.mesh.make()] if other else []),
-        ]

@@ -58,8 +58,6 @@ def _from_finding(case: Case, finding: Finding) -> Aim:
     if own is not None:
         return own
     oracle = tensor_oracle(rule.name)
-    if finding.rung == "relation":
-        return Aim("relation", engine, (oracle,), op)
     presence = finding.detail in (MISSING, UNEXPECTED)
     if oracle.is_state and presence and not spec_of(engine).has_units:
         return Aim("presence", engine, (oracle,), op, finding.name, expected=finding.detail)
@@ -88,8 +86,6 @@ def _seeded(case: Case, aim: Aim, finding: Finding) -> Aim:
             "the model of this case is built anew with other values", "use the named ones"
         )
     seeded = dataclasses.replace(aim, values="seeded", name=finding.name or aim.name)
-    if aim.kind == "relation":
-        return seeded
     if aim.kind != "compare":
         return aim.rule.seeded(finding, seeded.but(name=aim.name))
     if finding.detail in (MISSING, UNEXPECTED) and _is_attribute(case, aim, finding):

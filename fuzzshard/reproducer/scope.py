@@ -11,7 +11,7 @@ from fuzzshard.case.edit import split
 from fuzzshard.case.options import DelaySite, Expect
 from fuzzshard.model.statements import indented
 from fuzzshard.parts.engines import spec_of
-from fuzzshard.parts.op import Op, Ranks
+from fuzzshard.parts.op import Ranks
 from fuzzshard.program import scope
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.reproducer.aim import Aim
@@ -86,13 +86,6 @@ class Scope(scope.Scope):
         lines = [condition, *indented(plain)] if plain else []
         others = ["else:" if plain else f"if {self.called} is not reference:", *indented(wrapped)]
         return [*lines, *(others if wrapped else [])]
-
-    @override
-    def unshard_lines(self, op: Op) -> list[str]:
-        """A relation may want one of two runs to leave them out."""
-        lines = super().unshard_lines(op)
-        left_out = self.aim.kind == "relation" and self.case.relation == "unshard"
-        return self.unless_reference(lines) if left_out else lines
 
     @property
     def expectations(self) -> tuple[Expect, ...]:

@@ -18,7 +18,7 @@ from fuzzshard.program.imports import import_block
 from fuzzshard.reproducer.accumulation import Accumulate
 from fuzzshard.reproducer.aim import VALUES, Aim, Values
 from fuzzshard.reproducer.alone import Alone
-from fuzzshard.reproducer.compare import Compare, Relate
+from fuzzshard.reproducer.compare import Compare
 from fuzzshard.reproducer.from_finding import aim_of
 from fuzzshard.reproducer.story import story
 from fuzzshard.reproducer.writer import Writer
@@ -135,4 +135,4 @@ def _writer(case: Case, aim: Aim) -> Writer:
         return Accumulate(case, aim)
     if not aim.trains_reference:
         return Alone(case, aim)
-    return Compare(case, aim) if aim.kind == "compare" else Relate(case, aim)
+    return Compare(case, aim)

@@ -41,9 +41,6 @@ def _what(aim: Aim, signature: str, finding: Finding | None) -> str:
     observed, expected = _one_line(finding.observed), _one_line(finding.expected)
     thing = f"{_thing(finding)} under {aim.engine}"
     match aim.kind:
-        case "relation":
-            what = f"{thing} depends on what must not matter"
-            return f"{what}{'' if aim.seeded else ': ' + _observed(finding)}."
         case "error" | "heard":
             return f"Under {aim.engine}: observed {observed}, expected {expected}."
         case "raise":

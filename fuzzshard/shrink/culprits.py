@@ -33,7 +33,7 @@ culprit.
 """
 
 _NO_CAUSE = (
-    *("seed", "engines", "observe", "relation", "values", "loss", "same_on_ranks"),
+    *("seed", "engines", "observe", "values", "loss", "same_on_ranks"),
     *("flag", "value", "ranks", "engines_only"),
 )
 """Fields that say what is looked at, with what numbers, or what an op is. Equal inputs hide

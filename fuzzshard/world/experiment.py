@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 import torch
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import uniform
-from fuzzshard.case.relations import variant
 from fuzzshard.case.schedule_state import ranks_differ
 from fuzzshard.engines.base import DTYPES, Engine
 from fuzzshard.engines.exclusion import Exclusion
@@ -21,17 +19,10 @@ from fuzzshard.engines.mesh import RankMesh, rank_mesh
 from fuzzshard.engines.registry import engine_of, not_applicable
 from fuzzshard.instruments import COLLECTIVES, InstrumentError, believed, works
 from fuzzshard.oracles.after_run import memory_findings
-from fuzzshard.oracles.allowed import is_beyond_rounding, manner_of, may_be_allowed
+from fuzzshard.oracles.allowed import may_be_allowed
 from fuzzshard.oracles.alone import findings_alone
 from fuzzshard.oracles.beside_tensors import findings_beside_tensors
-from fuzzshard.oracles.compare import Difference
 from fuzzshard.oracles.judge import Run
-from fuzzshard.oracles.relation import (
-    not_documented,
-    regroups_sums,
-    relation_differences,
-    relation_findings,
-)
 from fuzzshard.oracles.resume import uncorrupted
 from fuzzshard.parts.engines import REFERENCE, specs
 from fuzzshard.training import hooks
@@ -44,7 +35,7 @@ from fuzzshard.training.trace import Trace
 from fuzzshard.training.trainer import Trainer
 from fuzzshard.verdict import Finding, Note
 from fuzzshard.world.blame import device_error, error_text
-from fuzzshard.world.ladder import Ladder, train_as_documented
+from fuzzshard.world.ladder import Ladder
 from fuzzshard.world.messages import RankReport
 
 
@@ -114,9 +105,6 @@ class Experiment:
         findings += uncorrupted(self.case, reference, self.mesh.rank)
         if self.case.observe != "losses":
             findings += self._findings_beside_tensors(engines, reference)
-        for spec in specs(engines):
-            if spec.applies_groups:
-                findings += self._relation_findings(spec.name, self.traces[spec.name])
         findings += self._memory_findings(engines)
         return RankReport(
             findings=tuple(filter(believed, findings)),
@@ -166,42 +154,6 @@ class Experiment:
         }
         alone = findings_alone(self.case, self.traces, differing, self.mesh.rank)
         return (*filter(believed, alone), *self.unexpected)
-
-    def _relation_findings(self, engine: str, trace: Trace) -> list[Finding]:
-        """Runs an engine again as the relation of the case says, if it has one, and
-        compares.
-        """
-        changed = variant(self.case)
-        if changed is None:
-            return []
-        again = Experiment(changed, rank_mesh(changed, self.mesh.device), self.on_engine)
-        other = Trace(engine=engine)
-        if not again._train(engine, lambda: again._build(engine), other):
-            return again.unexpected
-        rank = self.mesh.rank
-        found = self._relation_differences((self.case, changed), (trace, other))
-        if not regroups_sums(self.case) or not self.ladder.anywhere(bool(found)):
-            return relation_findings(self.case, trace, other, found, rank)
-        precise = uniform(self.case, "float64"), uniform(changed, "float64")
-        one, two = (self._train_again(case, engine) for case in precise)
-        if one is None or two is None:
-            return []
-        found = self._relation_differences(precise, (one, two))
-        return relation_findings(precise[0], one, two, found, rank, rounds=True)
-
-    def _relation_differences(
-        self, cases: tuple[Case, Case], traces: tuple[Trace, Trace]
-    ) -> list[Difference]:
-        """Where two runs differ, and what is documented for their engine does not."""
-        found = relation_differences(*traces)
-        if not self.ladder.anywhere(any(map(is_beyond_rounding, found))):
-            return found
-        one, other = (
-            train_as_documented(case, mesh, manner_of(case, trace.engine, trace, mesh), trace)
-            for case, trace in zip(cases, traces, strict=True)
-            for mesh in [rank_mesh(case, self.mesh.device)]
-        )
-        return not_documented(cases[0], found, (one, other))
 
     def _train_again(self, case: Case, name: str, shake: float = 0.0) -> Trace | None:
         """Trains the engine of that name on another case, from parameters that differ by

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Literal, TextIO
 
 import msgspec
 
-from fuzzshard.case.relations import variant
 from fuzzshard.world.blame import device_error, error_text, machine_trouble
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.join import join
@@ -132,8 +131,6 @@ def _run(channel: socket.socket, message: RunCase, device: torch.device) -> Rank
 
     try:
         prepare_groups(message.case)
-        if (changed := variant(message.case)) is not None:
-            prepare_groups(changed)
         if dist.get_rank() not in ranks_of(message.case.mesh):
             return RankReport(idle=True)
         experiment = Experiment(

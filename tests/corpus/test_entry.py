@@ -206,6 +206,12 @@ def test_a_lifecycle_that_means_nothing_is_one_clear_line(changes: dict[str, obj
     invalid(edited(**changes))
 
 
+def test_the_relation_that_earlier_releases_knew_is_left_out() -> None:
+    case = json.loads(codec.encode(CASE)) | {"relation": "reshard"}
+    assert decode_entry(json.dumps(case).encode(), PATH).case == CASE
+    assert decode_entry(edited(case=case), PATH) == ENTRY
+
+
 def test_format_1_knows_no_culprits_and_not_what_other_runs_showed() -> None:
     fields = json.loads(as_format_1(ENTRY)) | {"confirmed": {"runs": 3, "reproduced": 2}}
     del fields["culprits"]

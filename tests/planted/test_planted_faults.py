@@ -442,13 +442,6 @@ DIVERGENCES = {
         "",
         "invariant",
     ),
-    "unsharded_wrong_gradient": Planted(
-        make_case(mesh=4, wrap=groups(ROOT), relation="reshard"),
-        f"{DIVERGED}/gradient",
-        BACKWARD_AT,
-        "a.bias",
-        "relation",
-    ),
     "extra_collective": Planted(make_case(), f"{DIVERGED}/collectives", STEP_AT, "", "invariant"),
     "diverging_replicas": Planted(
         make_case(mesh=Mesh(replicate=2, shard=2)),

@@ -102,7 +102,6 @@ RICH = make_case(
     tensor_parallel=(TensorParallel(module="last.deep", style="colwise", output="replicate"),),
     ignored=("right.bias",),
     compile="eager",
-    relation="delay",
     delays=(Delay(site="before_step", milliseconds=2.0),),
     fsdp1=FSDP1(use_orig_params=True),
     engines=("fully_shard", "replicate"),
@@ -119,7 +118,6 @@ NEEDS: dict[str, Callable[[Case], bool]] = {
     "an ignored parameter": lambda case: bool(case.ignored),
     "compile": lambda case: case.compile is not None,
     "a delay": lambda case: bool(case.delays),
-    "a relation": lambda case: case.relation is not None,
     "a dataclass": lambda case: any(
         getattr(m, "passing", "") == "dataclass" for _, m in walk(case.model)
     ),

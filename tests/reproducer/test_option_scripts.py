@@ -19,9 +19,9 @@ from option_cases import (
     STATES,
     TENSOR_PARALLEL,
 )
-from small_cases import SMALL, chain
+from small_cases import SMALL
 
-from fuzzshard.case.case import Case, WrapGroup
+from fuzzshard.case.case import Case
 from fuzzshard.case.validate import validate
 from fuzzshard.errors import UsageError
 from fuzzshard.parts.ops import Forward
@@ -127,20 +127,6 @@ def test_nothing_but_the_caller_moves_inputs_of_a_module_within(engine: str) -> 
     case = replace(SMALL, engines=(engine,), inputs=inputs, schedule=(within, *SMALL.schedule))
     text = script(case, finding=finding(case, "gradient", op=2, name="linear0.weight"))
     assert re.search(r"\.linear0\(x\w*\.to\(device\)\)", text), text
-
-
-def test_a_relation_compares_the_engine_with_itself(run_script) -> None:
-    case = replace(
-        SMALL,
-        model=chain("linear0", "linear1"),
-        wrap=(WrapGroup(modules=("linear0",)), WrapGroup(modules=("",))),
-        relation="reshard",
-    )
-    text = script(case, finding=finding(case, "gradient", rung="relation", op=1))
-    assert text.count("fully_shard(") == 4
-    assert "reshard_after_forward=True" in text
-    stock = run_script(text, case.mesh.size)
-    assert not stock.fails, f"{text}\n{stock.output}"
 
 
 def test_what_no_script_can_compare_is_refused_with_the_reason() -> None:

@@ -8,7 +8,7 @@ from stock_cases.batches import BATCHES
 from stock_cases.calls import CALLS
 from stock_cases.ddp import DDP_OPTIONS
 from stock_cases.engines import ENGINES, NEEDS_CUDA, TENSOR
-from stock_cases.groups import ABORTED, COMMUNICATION, FINALIZED, PRECISIONS, RELATIONS, SHARDING
+from stock_cases.groups import ABORTED, COMMUNICATION, FINALIZED, PRECISIONS, SHARDING
 from stock_cases.models import GRAPHS, LEAVES, REUSE
 from stock_cases.plans import FREEZES, MESHES, WRAPS
 from stock_cases.states import STATES
@@ -34,7 +34,6 @@ STOCK: dict[str, Stock] = {
         "finalize": FINALIZED,
         "abort": ABORTED,
         "precision": PRECISIONS,
-        "relation": RELATIONS,
         "state": STATES,
         "engine": ENGINES,
         "ddp": DDP_OPTIONS,

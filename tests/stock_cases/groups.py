@@ -1,4 +1,4 @@
-"""Options of ``fully_shard`` and of its groups, precision, relations, delays."""
+"""Options of ``fully_shard`` and of its groups, precision, delays."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ from cases import (
     two_linears,
 )
 
-from fuzzshard.case.case import Checkpoint, Freeze, Inputs, Mesh, Optimizer, TensorSpec, WrapGroup
+from fuzzshard.case.case import Freeze, Inputs, Mesh, Optimizer, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block
 from fuzzshard.case.options import (
     Delay,
     DelaySite,
     ParameterDtype,
     Precision,
-    Relation,
 )
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.embedding import Embedding
@@ -72,7 +71,16 @@ def told(option: CommunicationOption, **options: Any) -> Stock:
     return bitwise(wrap=configured(*paths, communication=(option,)), **options)
 
 
+_UNSHARDING: tuple[Op, ...] = (
+    *(Unshard(), FORWARD, Reshard(), BACKWARD, STEP, ZERO),
+    *(Unshard(target="a", async_op=True), AGAIN, BACKWARD, STEP, ZERO),
+    *(Unshard(async_op=True, wait=True), FORWARD, BACKWARD, STEP),
+)
 SHARDING = {
+    "reshard, set while training": bounded(
+        schedule=(flag("reshard_after_forward", False, "a"), *TWO_STEPS)
+    ),
+    "explicit unshards": bounded(schedule=_UNSHARDING),
     "offloaded gradients that a scaler looks through": bitwise(
         None,
         wrap=configured("a", "b", ROOT, offload="unpinned"),
@@ -268,28 +276,4 @@ PRECISIONS = {
         chain(a=Linear(out=4), v=RawParameter(), b=Linear(out=3)),
         dtypes=(ParameterDtype(target="v", dtype="bfloat16"),),
     ),
-}
-
-
-def related(relation: Relation, **options: Any) -> Stock:
-    """``fully_shard`` runs twice, with that aspect changed, and gives equal bits."""
-    return bounded(**{"mesh": 2, **options}, relation=relation)
-
-
-_UNSHARDING: tuple[Op, ...] = (
-    *(Unshard(), FORWARD, Reshard(), BACKWARD, STEP, ZERO),
-    *(Unshard(target="a", async_op=True), AGAIN, BACKWARD, STEP, ZERO),
-    *(Unshard(async_op=True, wait=True), FORWARD, BACKWARD, STEP),
-)
-
-RELATIONS = {
-    "reshard, set while training": related(
-        "reshard", schedule=(flag("reshard_after_forward", False, "a"), *TWO_STEPS)
-    ),
-    "prefetch": related("prefetch"),
-    "checkpoint": related("checkpoint", checkpoints=(Checkpoint(module="a"),)),
-    "delay": related("delay", delays=(Delay(site="before_all_gather", milliseconds=1),)),
-    "unshard": related("unshard", schedule=_UNSHARDING),
-    "plan": related("plan"),
-    "mesh": related("mesh"),
 }

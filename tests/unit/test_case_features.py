@@ -149,7 +149,6 @@ HALF = Precision(param="float16")
         ({"ignored": ("b",)}, {"option:ignored", "wrap:parameter_in_no_group"}),
         ({"init": "meta"}, {"option:meta"}),
         ({"compile": "eager"}, {"compile:eager"}),
-        ({"relation": "plan"}, {"relation:plan"}),
         (
             {"delays": (Delay(site="before_step", milliseconds=1.0, ranks="others"),)},
             {"delay:before_step", "delay:some_ranks"},

@@ -406,7 +406,6 @@ def test_dynamo_does_not_see_garbage_of_an_earlier_run_go(tmp_path: Path) -> Non
         mesh=1,
         wrap=groups("b"),
         compile="eager",
-        relation="reshard",
         engines=("fully_shard",),
     )
     with World(WorldConfig(size=1, preload=(str(preload),))) as world:

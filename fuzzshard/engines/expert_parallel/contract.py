@@ -57,10 +57,8 @@ def _of_case(case: Case) -> Iterator[Exclusion]:
     for group in case.wrap:
         if of_experts(case, group):
             yield from _of_group(case, group)
-    if case.mesh.tensor or case.compile or case.init == "meta" or case.relation:
-        yield Exclusion(
-            "tensor parallelism, compilation, the meta device, or a relation", _UNTRIED
-        )
+    if case.mesh.tensor or case.compile or case.init == "meta":
+        yield Exclusion("tensor parallelism, compilation, or the meta device", _UNTRIED)
     if case.optimizer.does("steps_lists"):
         yield Exclusion(
             "a foreach optimizer would step parameters on several meshes together",

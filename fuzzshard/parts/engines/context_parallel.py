@@ -32,7 +32,7 @@ class ContextParallel(FullyShard):
     meaning = "attention runs over ranks that each have a part of the positions"
     options = "context_parallel"
     meanings = meanings_of(CONTEXT_PARALLEL_OPTIONS)
-    choice = Choice("context_parallel", 8, place=103, excludes=("tensor", "compile", "relation"))
+    choice = Choice("context_parallel", 8, place=103, excludes=("tensor", "compile"))
     shards_positions = True
     rounds_otherwise = True
     wraps_models = "no"

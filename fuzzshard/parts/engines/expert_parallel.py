@@ -25,7 +25,7 @@ class ExpertParallel(FullyShard):
         place=101,
         # what there is no mesh of one axis for, or what experts are not told
         excludes=(
-            *("tensor", "meta", "compile", "relation", "no_all_reduce"),
+            *("tensor", "meta", "compile", "no_all_reduce"),
             *("alias", "tie", "reshard_int"),
         ),
     )

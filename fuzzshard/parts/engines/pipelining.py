@@ -42,7 +42,7 @@ class PipelineParallel(EngineSpec):
             *("several_inputs", "input_grad", "several_outputs", "list_group", "root_not_wrapped"),
             *("structured_passing", "structured_returns", "method", "alternatives"),
             *("alias", "tie", "ignored"),
-            *("meta", "compile", "relation", "rank_batches", "finalize", "toggle"),
+            *("meta", "compile", "rank_batches", "finalize", "toggle"),
             *("microbatches", "two_forwards", "partial_loss", "backward_order"),
             *("no_sync", "partial_sync", "no_all_reduce", "not_last_backward", "no_reshard"),
             *("no_zero_grad", "losses_only", "any_moment"),

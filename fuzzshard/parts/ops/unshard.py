@@ -30,7 +30,7 @@ class Unshard(op.Op, tag="unshard", frozen=True, kw_only=True):
         "op:unshard_async": "an explicit unshard that does not wait",
         "op:unshard_wait": "unshard(async_op=True), whose handle is waited for",
     }
-    choices = (op.Choice("unshard", 9, 5, needed_by=("relation",)),)
+    choices = (op.Choice("unshard", 9, 5),)
 
     @property
     @override

@@ -17,7 +17,6 @@ class Gradient(oracle.ParameterGradient):
     name = "gradient"
     place = 70
     gradient = "reduced"
-    in_relations = True
     what = "gradient of a parameter"
     thing = "The gradient of {name}"
     whole = ", gradients=True"

@@ -17,7 +17,6 @@ class InputGradient(oracle.TensorOracle):
     place = 60
     looks = ("inputs",)
     gradient = "input"
-    in_relations = True
     handle = "expression"
     what = "gradient of an input"
     thing = "The gradient of {name}"

@@ -19,7 +19,6 @@ class Loss(oracle.TensorOracle):
     looks = ("outputs",)
     of_forward = True
     is_loss = True
-    in_relations = True
     handle = "expression"
     what = "loss"
     thing = "The loss"

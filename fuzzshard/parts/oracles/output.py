@@ -17,7 +17,6 @@ class Output(oracle.TensorOracle):
     place = 40
     looks = ("outputs",)
     of_forward = True
-    in_relations = True
     handle = "expression"
     what = "output"
 

@@ -17,7 +17,6 @@ class Parameter(oracle.TensorOracle):
     place = 110
     looks = ("trained",)
     is_weight = True
-    in_relations = True
     in_flat = True
     handle = "variable"
     value = "p"

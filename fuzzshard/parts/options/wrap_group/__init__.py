@@ -63,10 +63,6 @@ class WrapGroup(WithOptions["GroupOption", Trait], frozen=True, kw_only=True):
         found = (option.after_forward(value, shard) for option, value in told)
         return next(each for each in found if each is not None)
 
-    def resharding(self, *, after_forward: bool) -> WrapGroup:
-        """Return it with parameters that are sharded after forward, or not."""
-        return replace(self, reshard_after_forward=after_forward)
-
     def dim_of(self, shape: Shape) -> int:
         """Return the dimension that it shards a parameter of this shape along."""
         found = (option.dim_of(value, shape) for option, value in self.told())
@@ -110,18 +106,12 @@ class WrapGroup(WithOptions["GroupOption", Trait], frozen=True, kw_only=True):
         texts = (option.rounding(value) for option, value in self.told_by("rounding"))
         return next((text for text in texts if text), "")
 
-    def kind(self) -> tuple[object, ...]:
-        """Return what must be equal where one group takes the place of several."""
-        return tuple(value for option, value in self.told() if option.of_parameters)
-
 
 class GroupOption(Option):
     """One of them."""
 
     wants_even: ClassVar[bool] = False
     """Whether widths that a shard axis divides are drawn for it."""
-    of_parameters: ClassVar[bool] = False
-    """Whether it says how parameters are held, or in which dtype."""
     prefetches: ClassVar[When | None] = None
     """When the modules that it names are gathered ahead."""
     mutation: ClassVar[str] = ""

@@ -137,7 +137,7 @@ class AllGatherExtension(GroupOption):
     cast.
     """
 
-    name, place, of_parameters = "all_gather_extension", 4, True
+    name, place = "all_gather_extension", 4
     extension = Choice("all_gather_extension", 12, place=102)
     traits = {"signs_apart": ("gathers_several",)}
     prefix = "all_gather:"

@@ -15,7 +15,7 @@ from fuzzshard.parts.options.wrap_group import GroupOption
 class Offload(GroupOption):
     """Whether parameters, gradients and optimizer states are on the CPU, pinned or not."""
 
-    name, place, of_parameters, is_rare = "offload", 0, True, True
+    name, place, is_rare = "offload", 0, True
     extension = Choice("offload", 9, place=2)
     texts = {
         "pinned": "offload_policy=CPUOffloadPolicy()",

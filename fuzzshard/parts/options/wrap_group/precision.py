@@ -17,7 +17,7 @@ from fuzzshard.parts.options.wrap_group import GroupOption, WrapGroup
 class MixedPrecision(GroupOption):
     """The policy of a group; :mod:`fuzzshard.strategies.precision` draws those of all groups."""
 
-    name, of_parameters, is_policy, mutation = "precision", True, True, "precision"
+    name, is_policy, mutation = "precision", True, "precision"
     # batch norms have buffers, which keep their dtype
     extension = Choice(
         "precision",
