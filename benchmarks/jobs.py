@@ -44,7 +44,7 @@ def in_processes(
     """Yields results as they come; after Ctrl-C the rest of them, as they stand, and then raises
     it.
 
-    Processes, because drawing guided cases and reducing keep a processor busy. ``work`` ends early
+    Processes, because drawing cases and reducing keep a processor busy. ``work`` ends early
     when its control is halted.
     """
     context = multiprocessing.get_context("spawn")

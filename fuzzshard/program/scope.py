@@ -91,10 +91,6 @@ class Scope:
             return each if op.below and calls else []
         return op_lines(self.case, self.model, op, guarded=self.shared) if self.shards else []
 
-    def unshard_lines(self, op: Op) -> list[str]:
-        """Write the same, of an op that unshards."""
-        return self.on_groups(op)
-
     def requires_grad_lines(self, target: str, value: bool) -> list[str]:
         """Set ``requires_grad``."""
         if self.engine.has_flat_parameters(self.case):

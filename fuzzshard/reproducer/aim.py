@@ -44,10 +44,10 @@ class Aim:
     """``compare`` tensors with the reference, or one of the kinds that need no reference. What
     stands ``alone`` is asserted by the ``rule`` itself.
 
-    An ``accumulation`` compares microbatches with each of them. ``error`` is an error that the
-    case expects and that does not come, ``heard`` a warning that does or does not. ``presence`` is
-    of a gradient or an optimizer state that is there or not, ``type`` the shape and dtype of a
-    tensor.
+    An ``accumulation`` of microbatches is compared with each of them. ``error`` is an error that
+    the case expects and that does not come, ``heard`` a warning that does or does not.
+    ``presence`` is of a gradient or an optimizer state that is there or not, ``type`` the shape
+    and dtype of a tensor.
 
     ``oracles`` are compared after op ``op``, or after every op if it is None; with a ``name`` only
     that tensor. The difference may be ``bound``, in the unit of the tensor; None means that no

@@ -74,10 +74,6 @@ def _what(aim: Aim, signature: str, finding: Finding | None) -> str:
     return f"{what}: observed {observed}, expected {expected}."
 
 
-def _observed(finding: Finding) -> str:
-    return f"{_one_line(finding.observed)} in place of {_one_line(finding.expected)}"
-
-
 _TRUTH = "plain training with an all-reduce"
 
 

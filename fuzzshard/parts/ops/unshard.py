@@ -58,7 +58,7 @@ class Unshard(op.Op, tag="unshard", frozen=True, kw_only=True):
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:
-        return scope.unshard_lines(self)
+        return scope.on_groups(self)
 
     @classmethod
     @override
