@@ -446,7 +446,6 @@ _BROKEN = {
     "an escape": "UPDATE session SET host = char(27) || ']0;owned', reason = char(27) || '[2J'",
     "text for a number": "UPDATE case_run SET began = 'soon', seconds = 'long', number = 'x'",
     "a status": "UPDATE case_run SET status = 'NOTHING'",
-    "features": "UPDATE case_run SET features = 'text'",
     "another body": "UPDATE event SET body = '[1, {\"path\": 7}]'",
     "numbers for texts": "UPDATE event SET body = replace(body, '\"findings/x\"', '7')",
     "text for seconds": "UPDATE case_run SET seconds = 'long'",
@@ -478,8 +477,8 @@ def journal(file: Path) -> None:
         (options, info),
     )
     connection.execute(
-        "INSERT INTO case_run (id, session, number, world, began, status, seconds, features) "
-        "VALUES (1, 1, 0, 0, 0.5, 'PASS', 0.1, x'03')"
+        "INSERT INTO case_run (id, session, number, world, began, status, seconds) "
+        "VALUES (1, 1, 0, 0, 0.5, 'PASS', 0.1)"
     )
     for event in (
         FindingFound(index=0, status=Status.DIVERGENCE, signature=_SEEN, summary="x", path=_AT),

@@ -138,14 +138,12 @@ class CaseJudged(Event, frozen=True, kw_only=True, tag="case_judged"):
 class CaseDetail(Event, frozen=True, kw_only=True, tag="case_detail"):
     """What the journal keeps of a case beside its :class:`CaseJudged`, which follows.
 
-    Only the journal gets it: a JSONL stream that had the features of every case would be four
-    times as long. ``new_pairs`` of features came up for the first time. ``refused`` are the
-    refusals it counts for, ``idle`` the seconds for which its world had waited. ``compared`` has
-    each engine that was drawn; of one that was not compared the rung says why not, and is empty if
-    ranks were lost.
+    Only the journal gets it: a JSONL stream would be several times as long. ``new_pairs`` of
+    features came up for the first time. ``refused`` are the refusals it counts for, ``idle`` the
+    seconds for which its world had waited. ``compared`` has each engine that was drawn; of one
+    that was not compared the rung says why not, and is empty if ranks were lost.
     """
 
-    features: tuple[str, ...]
     new_pairs: tuple[tuple[str, str], ...] = ()
     refused: tuple[str, ...] = ()
     idle: float = 0.0

@@ -49,7 +49,6 @@ class Tally:
             new_pairs = self.pairs.add(present)
             self.features.update(new)
             detail = CaseDetail(
-                features=present,
                 new_pairs=new_pairs,
                 refused=refused,
                 idle=idle,

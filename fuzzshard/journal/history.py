@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -59,7 +59,6 @@ class CaseRun(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None
     signature: str | None
     message: str | None
-    features: frozenset[str]
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,7 +175,6 @@ class History:
 
     def case_runs(self, campaign: int) -> Iterator[CaseRun]:
         """Every case in the order in which they started; a million of them take a while."""
-        names = dict(self.rows("SELECT id, name FROM feature"))
         columns = ", ".join(f"case_run.{name}" for name in CaseRun.__struct_fields__)
         with one_line(self._path):
             for row in self._connection.execute(
@@ -184,8 +182,7 @@ class History:
                 "WHERE campaign = ? ORDER BY case_run.id",
                 (campaign,),
             ):
-                fields = dict(zip(CaseRun.__struct_fields__, row, strict=True))
-                yield CaseRun(**{**fields, "features": _unpacked(fields["features"], names)})
+                yield CaseRun(**dict(zip(CaseRun.__struct_fields__, row, strict=True)))
 
     def events(self, campaign: int, *kinds: str) -> Iterator[Told]:
         """Its events in order, or those of some ``kinds`` (tags such as ``"finding_saved"``)."""
@@ -226,9 +223,3 @@ class History:
 
 def _text(data: bytes) -> str:
     return printable(data.decode(errors="replace"))
-
-
-def _unpacked(packed: bytes | None, names: Mapping[int, str]) -> frozenset[str]:
-    """The features of a case, from the bits that the journal keeps of them."""
-    bits = int.from_bytes(packed or b"", "little")
-    return frozenset(name for number, name in names.items() if bits >> number & 1)

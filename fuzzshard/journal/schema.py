@@ -19,8 +19,8 @@ from fuzzshard.case.features import ALL_FEATURES
 from fuzzshard.errors import InfraError, InvalidJournal
 
 FORMAT = 2
-"""``PRAGMA user_version``. A newer one is refused. The first one also has which lines of torch
-cases reached.
+"""``PRAGMA user_version``. A newer one is refused. The first one also has the features of
+each case, and which lines of torch it reached.
 """
 JOURNAL_FILE = "journal.sqlite"
 
@@ -64,8 +64,7 @@ CREATE TABLE case_run (
   world INTEGER NOT NULL,
   began REAL NOT NULL,             -- seconds into the session
   status TEXT,                     -- NULL: in flight, or cut off
-  seconds REAL, signature TEXT, message TEXT,
-  features BLOB                    -- little-endian; bit k: the feature with id k
+  seconds REAL, signature TEXT, message TEXT
 );
 CREATE INDEX case_run_status ON case_run(session, status);
 CREATE TABLE first_seen (          -- growth of coverage, in the campaign

@@ -7,7 +7,7 @@ import os
 import socket
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -156,16 +156,8 @@ class JournalWriter:
         execute, executemany = self._connection.execute, self._connection.executemany
         ids = self._features
         execute(
-            "UPDATE case_run SET status = ?, seconds = ?, signature = ?, message = ?, features = "
-            "? WHERE id = ?",
-            (
-                event.status.value,
-                event.seconds,
-                event.signature,
-                event.message,
-                _bits(ids[name] for name in detail.features),
-                case_run,
-            ),
+            "UPDATE case_run SET status = ?, seconds = ?, signature = ?, message = ? WHERE id = ?",
+            (event.status.value, event.seconds, event.signature, event.message, case_run),
         )
         seen: list[tuple[int, int | None, int]] = [
             (ids[name], None, case_run) for name in event.new_features
@@ -193,9 +185,3 @@ class JournalWriter:
         self._connection.execute(
             "UPDATE session SET last_new = ? WHERE id = ?", (elapsed, self.session)
         )
-
-
-def _bits(ids: Iterable[int]) -> bytes:
-    """A set of ids as the bits of a little-endian number."""
-    number = sum(1 << each for each in ids)
-    return number.to_bytes((number.bit_length() + 7) // 8, "little")

@@ -33,7 +33,7 @@ def journal(tmp_path: Path) -> Path:
     for index in range(3):
         writer.record(CaseStarted(index=index))
         if index < 2:
-            writer.record(CaseDetail(features=()))
+            writer.record(CaseDetail())
             writer.record(CaseJudged(index=index, status=Status.PASS, seconds=0.1))
     return path
 

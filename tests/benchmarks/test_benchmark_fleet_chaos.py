@@ -26,7 +26,7 @@ def make_slot(folder: Path, written: Iterable[int], told: Iterable[int]) -> Path
     writer = JournalWriter(path, connect(path), start)
     for index in written:
         writer.record(CaseStarted(index=index))
-        writer.record(CaseDetail(features=()))
+        writer.record(CaseDetail())
         writer.record(CaseJudged(index=index, status=Status.PASS, seconds=0.1))
     said = [json.dumps({"event": "case_judged", "index": index}) for index in told]
     (folder / "run.log").write_text("\n".join([*said, "a warning", '{"event": "cut off']))

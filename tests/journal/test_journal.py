@@ -37,11 +37,10 @@ def writer(path: Path, **changes: object) -> JournalWriter:
 def judge(
     journal: JournalWriter, index: int, *, status: Status = Status.PASS, world: int = 0, **detail
 ) -> None:
-    present = detail.pop("features", (A, B))
     new = detail.pop("new_features", ())
     at = {"world": world, "elapsed": 10.0 + index}
     journal.record(CaseStarted(index=index, **at))
-    journal.record(CaseDetail(features=present, **detail, **at))
+    journal.record(CaseDetail(**detail, **at))
     journal.record(CaseJudged(index=index, status=status, seconds=0.5, new_features=new, **at))
 
 
@@ -57,7 +56,6 @@ def test_a_journal_holds_what_was_recorded(tmp_path):
         status=Status.REJECTED,
         refused=("ddp: no", "fsdp1: no"),
         world=1,
-        features=(A, C),
     )
     journal.record(CaseStarted(index=3, elapsed=20.0))
     journal.record(
@@ -93,7 +91,6 @@ def test_a_journal_holds_what_was_recorded(tmp_path):
             (2, 1, "REJECTED"),
             (3, 0, None),
         ]
-        assert [run.features for run in runs] == [{A, B}, {A, B}, {A, C}, set()]
 
 
 def test_sessions_of_one_campaign_add_up_and_another_campaign_does_not(tmp_path):

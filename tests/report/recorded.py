@@ -48,10 +48,13 @@ def judged(
     """The events of one case, which began at ``at``; its features are new if no earlier case had
     them.
     """
+    names = tuple(sorted(features))
     return [
         CaseStarted(index=0, elapsed=at),
-        CaseDetail(features=tuple(sorted(features)), elapsed=at + seconds),
-        CaseJudged(index=0, status=status, seconds=seconds, elapsed=at + seconds),
+        CaseDetail(new_pairs=tuple(itertools.combinations(names, 2)), elapsed=at + seconds),
+        CaseJudged(
+            index=0, status=status, seconds=seconds, new_features=names, elapsed=at + seconds
+        ),
     ]
 
 
@@ -112,12 +115,12 @@ def record(
             case CaseStarted():
                 event = replace(event, index=index)
             case CaseDetail():
-                present = set(itertools.combinations(event.features, 2))
-                new = tuple(name for name in event.features if name not in features)
-                event = replace(event, new_pairs=tuple(sorted(present - pairs)))
-                features.update(new)
-                pairs |= present
+                new_pairs = tuple(pair for pair in event.new_pairs if pair not in pairs)
+                pairs.update(new_pairs)
+                event = replace(event, new_pairs=new_pairs)
             case CaseJudged():
+                new = tuple(name for name in event.new_features if name not in features)
+                features.update(new)
                 event = replace(event, index=index, new_features=new)
                 index += 1
         writer.record(event)
