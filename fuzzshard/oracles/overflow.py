@@ -14,31 +14,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import dtypes_in_play
 from fuzzshard.oracles.compare import Difference
 
 
-def first_overflow(case: Case, found: Sequence[Difference], *, finer: bool = False) -> int:
+def first_overflow(case: Case, found: Sequence[Difference]) -> int:
     """The first op at which a gradient differs where it is infinite or no number; else the end.
 
-    What comes then may follow from that, so the precision of the case says nothing of it. In the
-    ``finer`` run, and in float64, which has none, an element that is a number on one side only is
-    no overflow.
+    What comes then may follow from that, so the precision of the case says nothing of it.
     """
-    finest = finer or dtypes_in_play(case) == {"float64"}
-    overflowed = (d.key.op for d in found if _overflowed(d, on_both_sides=finest))
-    return min(overflowed, default=len(case.schedule))
+    return min((d.key.op for d in found if _overflowed(d)), default=len(case.schedule))
 
 
-def _overflowed(difference: Difference, *, on_both_sides: bool) -> bool:
+def _overflowed(difference: Difference) -> bool:
     if difference.key.rule.gradient != "reduced" or (both := difference.both) is None:
         return False
     observed, expected = both
     lost = ~(observed.isfinite() & expected.isfinite())
     a, b = observed[lost], expected[lost]
-    if not ((a != b) & ~(a.isnan() & b.isnan())).any():
-        return False
-    return not on_both_sides or torch.equal(~observed.isfinite(), ~expected.isfinite())
+    return bool(((a != b) & ~(a.isnan() & b.isnan())).any())

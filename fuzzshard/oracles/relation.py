@@ -11,7 +11,7 @@ reduced, and by their place there gloo and NCCL choose in which order they add t
 from __future__ import annotations
 
 from fuzzshard.case.case import Case
-from fuzzshard.oracles.bound import Bound
+from fuzzshard.oracles.bound import Bound, half_of_the_digits
 from fuzzshard.oracles.compare import Difference, differences, rank_of, same_bits
 from fuzzshard.oracles.judge import tensor_findings
 from fuzzshard.training.trace import Trace
@@ -53,7 +53,7 @@ def not_documented(
     either, has the same bits there, or as good as the same where the two may round otherwise.
     """
     one, other = references
-    bound = Bound(case, other) if regroups_sums(case) else None
+    bound = _bound(case, other) if regroups_sums(case) else None
     apart = differences(other, one)
     documented = {d.key for d in apart if bound is None or not bound.excess(d)[0]}
     return [d for d in found if d.key not in documented]
@@ -71,5 +71,9 @@ def relation_findings(
     """What is wrong of the differences of a run from ``other``; if it ``rounds`` otherwise, what
     rounding does not explain.
     """
-    bound = Bound(case, other) if rounds else None
+    bound = _bound(case, other) if rounds else None
     return tensor_findings(trace.engine, found, "relation", bound, lambda _: (), rank)
+
+
+def _bound(case: Case, other: Trace) -> Bound:
+    return Bound(case, other, last_bits=half_of_the_digits(case))
