@@ -10,7 +10,7 @@ import msgspec
 
 from fuzzshard.campaign.smallest import outcome_text
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import finer
+from fuzzshard.case.dtypes import lifted
 from fuzzshard.case.schedule_state import engines_train_more_from
 from fuzzshard.corpus.entry import Confirmation
 from fuzzshard.errors import FuzzshardError
@@ -55,8 +55,8 @@ def judge_clearly(world: Runner, case: Case) -> tuple[Case, Verdict]:
         closer, nearer = judge_clearly(world, whole)
         if nearer.status.is_finding:
             return closer, nearer
-    if _is_wide(verdict) and (finer_case := finer(case)) != case:
-        clearer, precise = judge_clearly(world, finer_case)
+    if _is_wide(verdict) and (precise_case := lifted(case)) != case:
+        clearer, precise = judge_clearly(world, precise_case)
         if _is_earlier(precise, verdict):
             return clearer, precise
     return case, verdict

@@ -241,10 +241,10 @@ def is_low_precision(case: Case) -> bool:
     return any(DIGITS[dtype] < DIGITS[case.dtype] for dtype in dtypes_in_play(case))
 
 
-_FINER: dict[Dtype, Dtype] = {
+_LIFTED: dict[Dtype, Dtype] = {
     "bfloat16": "float32",
     "float16": "float32",
-    "float32": "float64",
+    "float32": "float32",
     "float64": "float64",
 }
 
@@ -258,18 +258,16 @@ def with_unrounded_steps(case: Case) -> Case:
     return replace(case, optimizer=case.optimizer.unrounded())
 
 
-def finer(case: Case) -> Case:
-    """The same case in the next higher precision throughout, mixed precision and casts
-    included.
-    """
+def lifted(case: Case) -> Case:
+    """The same case with float32 wherever it has half precision."""
 
     def policy(of: Precision | None) -> Precision | None:
-        return of and of.within(_FINER)
+        return of and of.within(_LIFTED)
 
     return replace(
-        _with_casts(case, _FINER),
-        dtype="float64",
-        dtypes=tuple(replace(entry, dtype=_FINER[entry.dtype]) for entry in case.dtypes),
+        _with_casts(case, _LIFTED),
+        dtype=_LIFTED[case.dtype],
+        dtypes=tuple(replace(entry, dtype=_LIFTED[entry.dtype]) for entry in case.dtypes),
         wrap=tuple(group.with_policy(policy(group.policy)) for group in case.wrap),
         fsdp1=case.fsdp1.with_policy(policy(case.fsdp1.policy)),
         optimizer=case.optimizer.unrounded(),

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from packaging.version import Version
 
 from fuzzshard.case.case import ALL_ENGINES, ENGINES, Case
-from fuzzshard.case.dtypes import finer, is_low_precision
+from fuzzshard.case.dtypes import is_low_precision, uniform
 from fuzzshard.corpus.entry import CorpusEntry, Culprit
 from fuzzshard.corpus.expectation import is_there
 from fuzzshard.corpus.lifecycle import in_order, release
@@ -258,7 +258,7 @@ def _in_higher_precision(world: Runner, entry: CorpusEntry) -> Finding | None:
     first = entry.findings[0]
     if entry.case.dtype == "float64" or is_low_precision(entry.case) or first.error is None:
         return None
-    verdict = _run(world, finer(entry.case))
+    verdict = _run(world, uniform(entry.case, "float64"))
     same = verdict is not None and verdict.signature == entry.signature
     return verdict.findings[0] if verdict is not None and same else None
 

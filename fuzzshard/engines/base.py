@@ -19,7 +19,7 @@ from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Block
 from fuzzshard.engines.fully_shard.state import GroupState
 from fuzzshard.engines.mesh import RankMesh, rank_mesh
-from fuzzshard.engines.rounding import Rounding, rounding_functions, shake
+from fuzzshard.engines.rounding import Rounding, Shake, rounding_functions
 from fuzzshard.model.build import build_model
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.engines import spec_of
@@ -86,6 +86,7 @@ class Engine(abc.ABC):
         self.case = case
         self.mesh = mesh
         self.dtype = dtype
+        self.shaken: Shake | None = None
         self.facts: Facts = facts(case)
         spec, names = spec_of(self.name), MeshNames(case, within=True)
         called = script_of(self.name).variable
@@ -141,12 +142,16 @@ class Engine(abc.ABC):
 
     def rebuilt(self, case: Case, dtype: torch.dtype) -> Self:
         """Another engine of this kind, on the mesh of ``case``."""
-        return type(self)(case, rank_mesh(case, self.mesh.device), dtype)
+        other = type(self)(case, rank_mesh(case, self.mesh.device), dtype)
+        if self.shaken is not None:
+            other.shake(self.shaken)
+        return other
 
-    def shake(self, size: float) -> None:
-        """Changes the parameters by ``size`` of themselves."""
-        for parameter in self.model.parameters():
-            shake(parameter, size)
+    def shake(self, by: Shake) -> None:
+        """Changes the parameters, and the inputs and targets to come."""
+        self.shaken = by
+        for name, parameter in self.model.named_parameters():
+            by.apply(parameter, name)
 
     def build(self) -> nn.Module:
         """The plain model, before anything is done to it."""

@@ -29,7 +29,7 @@ from fuzzshard.case.dtypes import (
 from fuzzshard.case.facts import Facts
 from fuzzshard.engines.base import DTYPES
 from fuzzshard.engines.nested import map_tensors
-from fuzzshard.engines.rounding import Rounding, rounding_functions, shake
+from fuzzshard.engines.rounding import Rounding, Shake, rounding_functions
 
 
 class ParameterDtypes(NamedTuple):
@@ -83,8 +83,8 @@ class MasterWeights:
 
     def __init__(self, model: nn.Module, policy: ParameterDtypes) -> None:
         self.leaves: dict[str, nn.Parameter] = {}
-        self.shake = 0.0
-        """By how much of itself what is rounded changes then (:func:`shake`)."""
+        self.shaken: Shake | None = None
+        """How what is rounded changes then."""
         self._policy = policy
         self._copied: dict[str, tuple[int, int]] = {}
         others = policy.computing.keys() | policy.roundings.keys()
@@ -165,8 +165,8 @@ class MasterWeights:
         """Rounds what training has made of ``master`` to the values and the dtype of its copy."""
         rounding = self._policy.roundings.get(fqn)
         leaf.copy_(master if rounding is None else rounding(master))
-        if rounding is not None:
-            shake(leaf, self.shake)
+        if rounding is not None and self.shaken is not None:
+            self.shaken.apply(leaf, fqn)
 
 
 def accumulates_in_reduce_dtype(case: Case) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -10,6 +11,7 @@ from torch.distributed.tensor import DTensor
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import roundings
 from fuzzshard.case.facts import Facts
+from fuzzshard.model.names import seed_of
 from fuzzshard.program.run import execute
 
 Rounding = Callable[[torch.Tensor], torch.Tensor]
@@ -25,10 +27,19 @@ def rounding_functions(case: Case, found: Facts) -> Mapping[str, Rounding]:
     return {fqn: functions[text] for fqn, text in texts.items()}
 
 
-@torch.no_grad()
-def shake(tensor: torch.Tensor, size: float) -> None:
-    """Multiplies the elements by 1 + ``size`` and 1 - ``size`` in turn, those of this rank."""
-    tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    factors = torch.full_like(tensor, size).flatten()
-    factors[::2] *= -1
-    tensor.mul_(1 + factors.view_as(tensor))
+class Shake(NamedTuple):
+    """By how much of itself every number changes that a model is trained on, up or down: chance
+    decides, seeded by ``seed`` and the name of a tensor.
+    """
+
+    size: float
+    seed: int = 0
+
+    @torch.no_grad()
+    def apply(self, tensor: torch.Tensor, name: object) -> None:
+        """Changes a tensor in place, of a distributed one what this rank has."""
+        local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        if local.is_floating_point():
+            generator = torch.Generator().manual_seed(seed_of(self.seed, name))
+            signs = torch.randint(0, 2, local.shape, generator=generator) * 2 - 1
+            local.mul_(1 + self.size * signs.to(local))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fuzzshard.case.case import Case
-from fuzzshard.oracles.bound import Bound
+from fuzzshard.oracles.bound import Bound, half_of_the_digits
 from fuzzshard.oracles.compare import Difference
 from fuzzshard.oracles.judge import agreement, tensor_findings
 from fuzzshard.oracles.registration import registration_findings
@@ -28,7 +28,8 @@ def findings_alone(
 ) -> list[Finding]:
     """Of the engines in ``differing``, up to where their traces end."""
     findings = []
-    bound, step = Bound(case, traces[REFERENCE.name]), first_step(case)
+    bound = Bound(case, traces[REFERENCE.name], last_bits=half_of_the_digits(case))
+    step = first_step(case)
     for engine, found in differing.items():
         agreeing = agreement(engine, traces, differing)
         early = before_rounding_feeds_back(found, step)

@@ -1,77 +1,41 @@
 """How far rounding alone may take the values of a run from those of the reference.
 
-Rounding is smaller by nine orders of magnitude in float64 than in float32, and a mistake is not.
-So one tolerance for each dtype does, however much a model amplifies: float64 leaves room for
-nearly ten digits.
+An engine adds the same terms in another order. What that does to a value is measured: the
+reference trains again on numbers that differ in their last bits, and as far as its values move
+then, times a factor, an engine may be off. A mistake is as wrong in float64 as in float32, and
+rounding is a billion times smaller there (note 0026).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import math
+from collections import defaultdict
+from collections.abc import Iterable
 
 import torch
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import dtypes_in_play
 from fuzzshard.engines.base import DTYPES
-from fuzzshard.oracles.compare import Difference
-from fuzzshard.parts.oracles import tensor_oracle
+from fuzzshard.oracles.compare import Difference, largest_distance
 from fuzzshard.training.trace import Key, Trace
 
-TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
-"""What an element may differ by, relative to the largest that the op leaves, or to one if that is
-smaller.
-"""
+OF_NOISE = 100.0
+"""How many times as far an engine may be off as the reference moves when last bits change."""
 
-MARGIN = 16.0
-"""How many times closer to float64 than the tolerance the reference has to be for its digits to be
-judged.
+OF_NOISE_IN_HALF = 4.0
+"""The same where half precision computes: a hundred times its noise would be all digits it has."""
 
-An engine rounds otherwise, and the largest distance of any element is a sample of what rounding
-may do.
-"""
-
-
-OF_COARSER = 1e-3
-"""How much an engine may have of the distance that a coarser precision takes the reference.
-
-Where terms cancel, an optimizer makes a step of what rounding left. float64 rounds 2**29 times
-finer than float32, but Adam divides by the size of a gradient, so its steps are not that much
-smaller: parameters before a batch norm had 2e-5 of the distance
-(corpus/regressions/adam-steps-of-gradients-that-cancel.json).
-"""
-
-
-def _used(case: Case) -> set[torch.dtype]:
-    """Every dtype that ``case`` computes something in."""
-    used = {*dtypes_in_play(case), *(op.casts_to for op in case.schedule if op.casts_to)}
-    return {DTYPES[dtype] for dtype in used}
-
-
-def tolerance(case: Case) -> float:
-    """The tolerance of the coarsest dtype that ``case`` computes something in."""
-    return max(TOLERANCES[dtype] for dtype in _used(case))
+LAST_BITS = 16.0
+"""How many last bits of the largest value an engine may be off where nothing moves."""
 
 
 def last_bit(case: Case) -> float:
-    """What the last bit of a number is worth, relative to the number, in that dtype."""
-    return max(torch.finfo(dtype).eps for dtype in _used(case))
-
-
-def margin_of_last_bits(case: Case) -> float:
-    """How many times closer than the tolerance a run from parameters that differ in their last
-    bits has to be; once, where the tolerance itself is a few last bits: in half precision.
+    """What the last bit of a number is worth, relative to the number, in the coarsest dtype that
+    ``case`` computes something in.
     """
-    return MARGIN if tolerance(case) > 16 * MARGIN * last_bit(case) else 1.0
-
-
-def distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Elementwise |a - b| in fp64: 0 between equal infinities, inf between NaN and a number."""
-    error = (a.double() - b.double()).abs()
-    same = (a == b) | (a.isnan() & b.isnan())
-    return torch.where(same, 0.0, error.nan_to_num(nan=float("inf"), posinf=float("inf")))
+    used = {*dtypes_in_play(case), *(op.casts_to for op in case.schedule if op.casts_to)}
+    return max(torch.finfo(DTYPES[dtype]).eps for dtype in used)
 
 
 def largest(tensor: torch.Tensor) -> float:
@@ -80,77 +44,64 @@ def largest(tensor: torch.Tensor) -> float:
     return float(sizes.max()) if sizes.numel() else 0.0
 
 
-@dataclasses.dataclass(frozen=True)
-class Bound:
-    """What rounding explains of the differences from ``reference``, in a run of ``case``.
+def half_of_the_digits(case: Case) -> float:
+    """As many last bits as half of the digits are, for where nothing can be trained again."""
+    return float(last_bit(case) ** -0.5)
 
-    ``other`` is the reference in another precision, and ``factor`` how much of the distance
-    between the two an engine may have: terms that cancel leave nothing but rounding, as large as
-    theirs. Without a factor, what is not ``margin`` times closer to ``other`` than the tolerance
-    has lost its digits: any difference is rounding.
+
+class Bound:
+    """What rounding explains of the differences from ``reference``, in a run of ``case``: so many
+    ``last_bits`` of the largest value, and a multiple of how far last bits :meth:`move` values.
+
+    All that an op leaves for one oracle has one scale: a sum of several gradients may cancel in
+    one of them.
     """
 
-    case: Case
-    reference: Trace
-    other: Trace | None = None
-    factor: float = 0.0
-    margin: float = MARGIN
+    def __init__(self, case: Case, reference: Trace, last_bits: float = LAST_BITS) -> None:
+        self.reference = reference
+        self._last_bit = last_bit(case)
+        self._last_bits = last_bits
+        in_half = self._last_bit > torch.finfo(torch.float32).eps
+        self._of_noise = OF_NOISE_IN_HALF if in_half else OF_NOISE
+        self._noise: defaultdict[tuple[int, str], float] = defaultdict(float)
+
+    def move(self, one: Trace, other: Trace) -> None:
+        """Takes in how far two runs on numbers that differ in their last bits are apart."""
+        for key, observation in one.tensors.items():
+            there = other.tensors.get(key)
+            a, b = observation.tensor, None if there is None else there.tensor
+            if a is not None and b is not None and a.shape == b.shape:
+                place = key.op, key.oracle
+                self._noise[place] = max(self._noise[place], largest_distance(a, b))
 
     def excess(self, difference: Difference) -> tuple[bool, float, float]:
         """Whether rounding explains the difference; its error and the bound."""
         if (both := difference.both) is None:
             return False, float("inf"), 0.0
-        error = largest_distance(*both)
         limit = self.limit(difference.key, both[0].dtype)
-        return error <= limit, error, limit
+        return difference.error <= limit, difference.error, limit
+
+    def leaves(self, found: Iterable[Difference]) -> list[Difference]:
+        """What rounding does not explain."""
+        return [difference for difference in found if not self.excess(difference)[0]]
 
     def limit(self, key: Key, dtype: torch.dtype) -> float:
-        """The largest error that rounding explains; none in integers.
-
-        All that the op leaves has one scale: a sum of several gradients may cancel in one of them,
-        and outputs in their loss. There is none where the reference has nothing to compare with.
-        """
+        """The largest error that rounding explains; none in integers."""
         if not dtype.is_floating_point:
             return 0.0
-        size, moved = self._scales.get((key.op, key.oracle), (float("inf"), 0.0))
-        if key.rule.is_loss:
-            size = max(size, self._forwards.get(key.op, 0.0))
-        limit = tolerance(self.case) * max(1.0, size)
-        if self.factor:
-            return limit + self.factor * moved
-        return limit if self.margin * moved <= limit else float("inf")
+        size = max(self._sizes[key.op, key.oracle], torch.finfo(dtype).tiny)
+        noise = self._noise[key.op, key.oracle]
+        return self._of_noise * noise + self._last_bits * self._last_bit * size
+
+    def has_digits(self, key: Key) -> bool:
+        """Whether the largest value that the op leaves there could be told from none."""
+        return self._of_noise * self._noise[key.op, key.oracle] < self._sizes[key.op, key.oracle]
 
     @functools.cached_property
-    def _scales(self) -> dict[tuple[int, str], tuple[float, float]]:
-        """The largest element, and the largest distance of one, of each op and oracle."""
-        scales: dict[tuple[int, str], tuple[float, float]] = {}
+    def _sizes(self) -> defaultdict[tuple[int, str], float]:
+        """The largest element of each op and oracle."""
+        sizes: defaultdict[tuple[int, str], float] = defaultdict(float)
         for key, observation in self.reference.tensors.items():
             if (tensor := observation.tensor) is not None:
-                size, moved = scales.get((key.op, key.oracle), (0.0, 0.0))
-                scales[key.op, key.oracle] = (
-                    max(size, largest(tensor)),
-                    max(moved, self._moved(key, tensor)),
-                )
-        return scales
-
-    @functools.cached_property
-    def _forwards(self) -> dict[int, float]:
-        """The largest element of what each forward leaves."""
-        sizes: dict[int, float] = {}
-        for (op, oracle), (size, _) in self._scales.items():
-            if tensor_oracle(oracle).of_forward:
-                sizes[op] = max(sizes.get(op, 0.0), size)
+                sizes[key.op, key.oracle] = max(sizes[key.op, key.oracle], largest(tensor))
         return sizes
-
-    def _moved(self, key: Key, tensor: torch.Tensor) -> float:
-        """How far the other precision takes a tensor of the reference."""
-        other = None if self.other is None else self.other.tensors[key].tensor
-        return 0.0 if other is None else largest_distance(other, tensor)
-
-
-def largest_distance(a: torch.Tensor, b: torch.Tensor) -> float:
-    """The largest :func:`distance` of two elements."""
-    if not a.numel():
-        return 0.0
-    error = float((a.double() - b.double()).abs().max())
-    return error if math.isfinite(error) else float(distance(a, b).max())

@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
 
 import torch
 
 from fuzzshard.training.trace import Key, Pieces, Trace, cut
+
+
+def distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Elementwise |a - b| in fp64: 0 between equal infinities, inf between NaN and a number."""
+    error = (a.double() - b.double()).abs()
+    same = (a == b) | (a.isnan() & b.isnan())
+    return torch.where(same, 0.0, error.nan_to_num(nan=float("inf"), posinf=float("inf")))
+
+
+def largest_distance(a: torch.Tensor, b: torch.Tensor) -> float:
+    """The largest :func:`distance` of two elements."""
+    if not a.numel():
+        return 0.0
+    error = float((a.double() - b.double()).abs().max())
+    return error if math.isfinite(error) else float(distance(a, b).max())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +44,11 @@ class Difference:
         if a is None or b is None or (a.shape, a.dtype, a.device) != (b.shape, b.dtype, b.device):
             return None
         return a, b
+
+    @functools.cached_property
+    def error(self) -> float:
+        """The largest distance of two elements; infinite where there is none."""
+        return float("inf") if self.both is None else largest_distance(*self.both)
 
     @property
     def comparable(self) -> bool:

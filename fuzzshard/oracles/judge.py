@@ -9,8 +9,8 @@ import torch
 
 from fuzzshard.case.case import Case
 from fuzzshard.engines.mesh import RankMesh
-from fuzzshard.oracles.bound import Bound, distance, largest_distance
-from fuzzshard.oracles.compare import Difference, agree
+from fuzzshard.oracles.bound import Bound
+from fuzzshard.oracles.compare import Difference, agree, distance
 from fuzzshard.parts.engines import REFERENCE
 from fuzzshard.parts.oracle import MISSING, UNEXPECTED, TensorType
 from fuzzshard.training.trace import Observation, Trace
@@ -44,7 +44,7 @@ def tensor_findings(
     found = []
     for difference in differences:
         if bound is None:
-            error, limit = _error(difference), 0.0
+            error, limit = difference.error, 0.0
         else:
             explained, error, limit = bound.excess(difference)
             if explained:
@@ -77,12 +77,6 @@ def _detail(difference: Difference) -> str:
     if difference.expected is None:
         return UNEXPECTED
     return ""
-
-
-def _error(difference: Difference) -> float:
-    if (both := difference.both) is None:
-        return float("inf")
-    return largest_distance(*both)
 
 
 def describe(tensor: torch.Tensor | None, difference: Difference) -> str:

@@ -1,4 +1,4 @@
-"""Sums of gradients that leave the range of their dtype on one side only.
+"""Sums that leave the range of their dtype on one side only.
 
 The reference adds up and divides afterwards. DDP divides first
 (torch/csrc/distributed/c10d/reducer.cpp, ``mark_variable_ready_dense``), FSDP1 by a part of the
@@ -6,7 +6,8 @@ ranks, and ``fully_shard`` leaves it to the backend: "For fp32/bf16, we do not n
 overflow/underflow" (torch/distributed/fsdp/_fully_shard/ _fsdp_collectives.py). Within a rank the
 terms of a parameter that is used twice may be added up in a narrower dtype than the reference's:
 whether a term is cast before it is added, nothing says. So one of them has an infinity where
-another has a number, or an infinity of the other sign, and both are right. A finer run, in which
+another has a number, or an infinity of the other sign, and both are right. So it is with the loss of a batch that stages take in
+parts. A finer run, in which
 nothing overflows, tells a mistake from that.
 """
 
@@ -14,31 +15,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import dtypes_in_play
 from fuzzshard.oracles.compare import Difference
 
 
-def first_overflow(case: Case, found: Sequence[Difference], *, finer: bool = False) -> int:
-    """The first op at which a gradient differs where it is infinite or no number; else the end.
+def first_overflow(case: Case, found: Sequence[Difference]) -> int:
+    """The first op at which something differs where it is infinite or no number; else the end.
 
-    What comes then may follow from that, so the precision of the case says nothing of it. In the
-    ``finer`` run, and in float64, which has none, an element that is a number on one side only is
-    no overflow.
+    It and what comes then may follow from that, so the precision of the case says nothing of it.
     """
-    finest = finer or dtypes_in_play(case) == {"float64"}
-    overflowed = (d.key.op for d in found if _overflowed(d, on_both_sides=finest))
-    return min(overflowed, default=len(case.schedule))
+    return min((d.key.op for d in found if _overflowed(d)), default=len(case.schedule))
 
 
-def _overflowed(difference: Difference, *, on_both_sides: bool) -> bool:
-    if difference.key.rule.gradient != "reduced" or (both := difference.both) is None:
+def _overflowed(difference: Difference) -> bool:
+    if (both := difference.both) is None:
         return False
     observed, expected = both
     lost = ~(observed.isfinite() & expected.isfinite())
     a, b = observed[lost], expected[lost]
-    if not ((a != b) & ~(a.isnan() & b.isnan())).any():
-        return False
-    return not on_both_sides or torch.equal(~observed.isfinite(), ~expected.isfinite())
+    return bool(((a != b) & ~(a.isnan() & b.isnan())).any())

@@ -61,8 +61,14 @@ class Feed:
         if spec.kind == "ids":
             return named_ids(spec.size, leading, *name).to(device)
         shape = (*leading, spec.size)
-        tensor = named_values(self.case.values, shape, self.trainer.engine.dtype, *name)
-        return tensor.to(device).requires_grad_(spec.requires_grad)
+        return self._values(shape, *name).to(device).requires_grad_(spec.requires_grad)
+
+    def _values(self, shape: tuple[int, ...], *name: object) -> torch.Tensor:
+        engine = self.trainer.engine
+        values = named_values(self.case.values, shape, engine.dtype, *name)
+        if engine.shaken is not None:
+            engine.shaken.apply(values, name)
+        return values
 
     def _data_rank(self) -> int:
         """The number by which this rank's data differs from that of others."""
@@ -71,7 +77,4 @@ class Feed:
     def target(self, op: Call, index: int, output: torch.Tensor) -> torch.Tensor:
         """What the loss compares the ``index``-th output of a forward with."""
         name = (self.case.seed, "target", op.target, index, op.batch, self._data_rank())
-        values = named_values(
-            self.case.values, tuple(output.shape), self.trainer.engine.dtype, *name
-        )
-        return values.to(output.device, output.dtype)
+        return self._values(tuple(output.shape), *name).to(output.device, output.dtype)

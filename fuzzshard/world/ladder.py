@@ -15,20 +15,15 @@ import torch
 import torch.distributed as dist
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import finer, uniform
+from fuzzshard.case.dtypes import lifted, uniform
 from fuzzshard.case.validate import is_valid
 from fuzzshard.engines.base import DTYPES
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.reference.engine import Reference
 from fuzzshard.engines.reference.manner import PLAIN, Manner
+from fuzzshard.engines.rounding import Shake
 from fuzzshard.oracles.allowed import is_beyond_rounding, manner_of
-from fuzzshard.oracles.bound import (
-    OF_COARSER,
-    Bound,
-    largest_distance,
-    last_bit,
-    margin_of_last_bits,
-)
+from fuzzshard.oracles.bound import Bound, last_bit
 from fuzzshard.oracles.compare import Difference, differences
 from fuzzshard.oracles.judge import agreement, tensor_findings
 from fuzzshard.oracles.overflow import first_overflow
@@ -38,31 +33,32 @@ from fuzzshard.training.trace import Key, Trace
 from fuzzshard.training.trainer import Trainer
 from fuzzshard.verdict import STRICTNESS, Compared, Finding
 
-Again = Callable[[Case, str, float], Trace | None]
-"""Trains an engine, by its name, on another case, from parameters that differ by so much of
-themselves; None where it refuses that.
+Again = Callable[[Case, str, Shake | None], Trace | None]
+"""Trains an engine, by its name, on another case, perhaps on numbers that differ by so much; None
+where it refuses that.
 """
 
 Differing = dict[str, list[Difference]]
 """What differs from the reference, by engine."""
 
 
-def runs_finer(case: Case) -> Case:
-    """The case in the next higher precision, or without mixed precision where that is no case.
+def finer(case: Case) -> Iterator[Case]:
+    """Yield the case in precisions that tell a mistake from rounding.
 
-    Norms take half precision with parameters of float32, and nothing of float32 with those of
-    float64.
+    In float64 from beginning to end. And with float32 for half precision, but for float64: what is
+    promised in float32 is asked for there, and all that the policies say.
     """
-    precise = finer(case)
-    return precise if is_valid(precise) else uniform(case, "float64")
+    for precise in dict.fromkeys((uniform(case, "float64"), lifted(case))):
+        if precise != case and is_valid(precise):
+            yield precise
 
 
-def train_reference(case: Case, mesh: RankMesh, manner: Manner, shake: float = 0.0) -> Trace:
-    """Return what the reference computes, from parameters that differ by ``shake`` of
-    themselves.
-    """
+def train_reference(
+    case: Case, mesh: RankMesh, manner: Manner, shake: Shake | None = None
+) -> Trace:
+    """Return what the reference computes, perhaps on numbers that differ by as much as it says."""
     trace, engine = Trace(), Reference(case, mesh, DTYPES[case.dtype], manner)
-    if shake:
+    if shake is not None:
         engine.shake(shake)
     Trainer(case, engine, trace).run()
     return trace
@@ -210,55 +206,43 @@ class Ladder:
         return compared
 
     def _loose_findings(self, differing: Differing, overflow: Mapping[str, int]) -> list[Finding]:
-        """What rounding does not explain: in the precision of the case, then in a finer one.
+        """What rounding does not explain: in the precision of the case, then in finer ones.
 
-        The precision of the case up to the first step and the first ``overflow`` only: Adam makes
-        a whole step of a gradient that is nothing but rounding. Both are needed: ``fully_shard``
-        divides gradients in float64 as it does in float16 (``_get_gradient_divide_factors``), and
-        otherwise in float32. An engine that rounds otherwise is judged in the finer one. Whether
-        something is there, and its shape and dtype, no rounding explains, but an overflow does: a
-        ``GradScaler`` leaves out that step, and the optimizer has no state of it.
+        In the precision of the case up to the first step and the first ``overflow`` only: Adam
+        makes a whole step of a gradient that is nothing but rounding. Both are needed:
+        ``fully_shard`` divides gradients in float64 as it does in float16
+        (``_get_gradient_divide_factors``), and otherwise in float32. Whether something is there,
+        and its shape and dtype, no rounding explains, but an overflow does: a ``GradScaler``
+        leaves out that step, and the optimizer has no state of it.
         """
-        reference = self.traces[Reference.name]
-        before = _before(differing, overflow)
         if self.case == uniform(self.case, "float64"):
-            coarser = Bound(self.case, reference, self._single, OF_COARSER)
-            return self._findings_with_digits(self.case, before, coarser, self.traces)
+            return self._beyond_rounding(self.case, differing, self.traces)
         step = first_step(self.case)
-        early = {
-            name: [
-                d
-                for d in before_rounding_feeds_back(found, step)
-                if not (d.comparable and spec_of(name).rounds_otherwise)
-            ]
-            for name, found in before.items()
-        }
-        bound = Bound(self.case, reference, self._truth)
         ends = {name: min(step, end) for name, end in overflow.items()}
-        precise = self._finer_findings(differing, ends)
-        seen = {(f.engine, f.op, f.oracle, f.name) for f in precise}
-        found = self._findings_with_digits(self.case, early, bound, self.traces)
-        return [*precise, *(f for f in found if (f.engine, f.op, f.oracle, f.name) not in seen)]
+        precise = [
+            f for case in finer(self.case) for f in self._finer_findings(case, differing, ends)
+        ]
+        early = {
+            name: before_rounding_feeds_back(found, step)
+            for name, found in _before(differing, overflow).items()
+        }
+        found = [*precise, *self._beyond_rounding(self.case, early, self.traces)]
+        return list({(f.engine, f.op, f.oracle, f.name): f for f in reversed(found)}.values())[
+            ::-1
+        ]
 
-    def _finer_findings(self, differing: Differing, ends: Mapping[str, int]) -> list[Finding]:
-        """What the engines that differ do otherwise than the reference in the next higher
-        precision, too.
+    def _finer_findings(
+        self, case: Case, differing: Differing, ends: Mapping[str, int]
+    ) -> list[Finding]:
+        """What the engines that differ do otherwise than the reference in a finer precision, too.
 
         It has to be there in both: torch may take another path in the finer one, with a mistake of
-        its own. So the engines do not run again where what differs in the case is too small to
-        count in the finer one.
+        its own.
         """
-        case = runs_finer(self.case)
-        reference = self._trace(case)
-        bound = Bound(case, reference, self._truth)
-        if reference is self._truth:
-            bound = Bound(case, reference, self._single, OF_COARSER)
-        if not self.anywhere(_may_be_wrong(differing, bound)):
-            return []
-        traces = {Reference.name: reference}
+        traces = {Reference.name: self._trace(case)}
         for name, found in differing.items():
             if self.anywhere(any(d.comparable for d in found)):
-                trace = self.again(case, name, 0.0)
+                trace = self.again(case, name, None)
                 if trace is not None:
                     traces[name] = trace
                 else:
@@ -269,49 +253,42 @@ class Ladder:
             for name in traces
             if name != Reference.name
         }
-        before = _before(still, self._first_overflows(still, finer=True))
-        return self._findings_with_digits(case, before, bound, traces)
+        return self._beyond_rounding(case, still, traces)
 
-    def _findings_with_digits(
-        self, case: Case, differing: Differing, bound: Bound, traces: Mapping[str, Trace]
+    def _beyond_rounding(
+        self, case: Case, differing: Differing, traces: Mapping[str, Trace]
     ) -> list[Finding]:
-        """What the bound does not explain, where the reference has digits.
+        """What differs by more than last bits move the reference, or an engine that rounds where
+        the reference does not.
 
-        A model that amplifies by more than a billion leaves none, not even in float64, and a sum
-        that cancels before a ``relu`` has none either: then values that differ in their last bits
-        take the reference as far (note 0026), or an engine that rounds otherwise.
+        Last bits change until all is explained, or :data:`SHAKES` are used up.
         """
-        found = self._findings(differing, loose_rung(case), bound, traces)
-        if not self.anywhere(bool(found)):
-            return []
-        reference, margin = traces[Reference.name], margin_of_last_bits(case)
-        shaken = [Bound(case, reference, self._shaken(case, by), margin=margin) for by in SHAKES]
-        bounds = {name: [*shaken, *self._engine_shaken(case, name)] for name in differing}
-        still = {
-            name: [d for d in found if not any(b.excess(d)[0] for b in bounds[name])]
-            for name, found in differing.items()
-        }
-        for name, kept in still.items():
-            wrong = [d for d in differing[name] if not bound.excess(d)[0]]
-            self.skipped[name] |= _keys(wrong) - _keys(kept)
+        reference = traces[Reference.name]
+        bound = Bound(case, reference)
+        still = {name: bound.leaves(found) for name, found in differing.items()}
+        for shake in SHAKES:
+            if not self.anywhere(any(d.comparable for found in still.values() for d in found)):
+                break
+            by = _last_bits(case, shake)
+            bound.move(reference, train_reference(case, self.mesh, self.manner, by))
+            still = {name: bound.leaves(found) for name, found in still.items()}
+        beyond, still = still, dict(still)
+        for name, found in beyond.items():
+            if spec_of(name).rounds_otherwise and self.anywhere(bool(found)):
+                still[name] = self._engine_bound(case, name, reference).leaves(found)
+        if case == uniform(case, "float64"):
+            for name, found in differing.items():
+                self.skipped[name] |= {key for key in _keys(found) if not bound.has_digits(key)}
+                self.skipped[name] |= _keys(beyond[name]) - _keys(still[name])
         return self._findings(still, loose_rung(case), bound, traces)
 
-    def _engine_shaken(self, case: Case, name: str) -> Iterator[Bound]:
-        """How far last bits take an engine that rounds where the reference does not.
-
-        Between two such runs: a mistake that is made now and then is in one of the others.
-        """
-        if not spec_of(name).rounds_otherwise:
-            return
-        runs = [self.again(case, name, by * last_bit(case)) for by in SHAKES_OF_ENGINES]
-        for one, other in itertools.pairwise(run for run in runs if run is not None):
-            yield Bound(case, one, other, margin=margin_of_last_bits(case))
-
-    def _shaken(self, case: Case, by: int) -> Trace:
-        """What the reference computes from parameters that differ ``by`` so many last bits of the
-        coarsest dtype in which the case computes something.
-        """
-        return train_reference(case, self.mesh, self.manner, by * last_bit(case))
+    def _engine_bound(self, case: Case, name: str, reference: Trace) -> Bound:
+        """How far last bits take an engine, between any two of some runs."""
+        bound = Bound(case, reference)
+        runs = [self.again(case, name, _last_bits(case, shake)) for shake in SHAKES_OF_ENGINES]
+        for one, other in itertools.combinations([run for run in runs if run is not None], 2):
+            bound.move(one, other)
+        return bound
 
     def _differences(self, engine: str, traces: Mapping[str, Trace]) -> list[Difference]:
         found = differences(traces[Reference.name], traces[engine])
@@ -331,9 +308,9 @@ class Ladder:
             findings += tensor_findings(name, found, rung, bound, agreeing, self.mesh.rank)
         return findings
 
-    def _first_overflows(self, differing: Differing, *, finer: bool = False) -> dict[str, int]:
+    def _first_overflows(self, differing: Differing) -> dict[str, int]:
         """By engine the op at which a sum of gradients overflows first on some rank."""
-        here = [first_overflow(self.case, found, finer=finer) for found in differing.values()]
+        here = [first_overflow(self.case, found) for found in differing.values()]
         return dict(zip(differing, self._earliest(here), strict=True))
 
     def _exact_until(self) -> int:
@@ -380,19 +357,17 @@ class Ladder:
         return self._trained[case]
 
 
-SHAKES = (2, -2)
-"""By how many last bits parameters differ in the runs that show whether there are digits to judge.
+SHAKES = tuple((bits, seed) for seed in range(4) for bits in (2, -3))
+"""By how many last bits numbers differ in the runs that measure what rounding does, and the seeds
+of their signs.
 
-Both ways: what takes a sum that cancels away from zero has an opposite that takes it through. Two,
-as a sum of parts is rounded in its parts and again
+Both ways: what takes a sum that cancels away from zero has an opposite that takes it through. More
+than one, as a sum of parts is rounded in its parts and again
 (corpus/regressions/a-relu-of-a-sum-that-ranks-add-up-in-float16.json).
 """
 
-SHAKES_OF_ENGINES = (2, -3, 5)
-"""The same for engines, which are compared with themselves: no two by the same number, as opposite
-changes of it may take what is nothing but rounding equally far
-(corpus/regressions/a-softmax-is-exact-and-its-ring-trains-what-rounding-leaves.json).
-"""
+SHAKES_OF_ENGINES = SHAKES[:3]
+"""The same for engines, which are compared with themselves."""
 
 NO_LESS = 2.0
 """A mistake of the case is wrong by at most so many times as much in a finer run."""
@@ -402,26 +377,18 @@ def _keys(found: list[Difference]) -> set[Key]:
     return {difference.key for difference in found}
 
 
+def _last_bits(case: Case, shake: tuple[int, int]) -> Shake:
+    """Change numbers by so many last bits of what a case computes with."""
+    bits, seed = shake
+    return Shake(bits * last_bit(case), seed)
+
+
 def _before(differing: Differing, ends: Mapping[str, int]) -> Differing:
     """What differs in an op before that of its engine in ``ends``."""
     return {name: [d for d in found if d.key.op < ends[name]] for name, found in differing.items()}
 
 
-def _may_be_wrong(differing: Differing, bound: Bound) -> bool:
-    """Whether the ``bound`` of a finer run leaves anything that :func:`_no_less_wrong` keeps."""
-    return any(
-        NO_LESS * largest_distance(*d.both) > bound.limit(d.key, d.both[0].dtype)
-        for found in differing.values()
-        for d in found
-        if d.both is not None
-    )
-
-
 def _no_less_wrong(precise: list[Difference], found: list[Difference]) -> list[Difference]:
     """What of a finer run is wrong by at most :data:`NO_LESS` times as much as the case itself."""
-    errors = {d.key: largest_distance(*d.both) for d in found if d.both is not None}
-    return [
-        d
-        for d in precise
-        if d.both and largest_distance(*d.both) <= NO_LESS * errors.get(d.key, 0.0)
-    ]
+    errors = {d.key: d.error for d in found}
+    return [d for d in precise if d.error <= NO_LESS * errors.get(d.key, 0.0)]

@@ -17,7 +17,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.engines.context_parallel import contract
 from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.fully_shard.engine import FullyShard
-from fuzzshard.engines.rounding import shake
+from fuzzshard.engines.rounding import Shake
 
 
 class ContextParallel(FullyShard):
@@ -45,20 +45,20 @@ class ContextParallel(FullyShard):
             torchs._disable_context_parallel_dispatcher()
 
     @override
-    def shake(self, size: float) -> None:
+    def shake(self, by: Shake) -> None:
         """Changes what attention gets as well: groups may round parameters to what they were."""
-        super().shake(size)
+        super().shake(by)
         for path in attentions(self.case):
             attention = self._modules[path].get_submodule(self.facts.leaves[path].attends_at)
-            attention.register_forward_pre_hook(functools.partial(_shaken, size), prepend=True)
+            attention.register_forward_pre_hook(functools.partial(_shaken, by), prepend=True)
 
 
 def _shaken(
-    size: float, module: nn.Module, args: tuple[torch.Tensor, ...]
+    by: Shake, module: nn.Module, args: tuple[torch.Tensor, ...]
 ) -> tuple[torch.Tensor, ...]:
     changed = tuple(x.clone() for x in args)
-    for x in changed:
-        shake(x, size)
+    for index, x in enumerate(changed):
+        by.apply(x, index)
     return changed
 
 

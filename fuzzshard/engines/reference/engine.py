@@ -34,6 +34,7 @@ from fuzzshard.engines.reference.manner import (
     join_inputs,
     make_states,
 )
+from fuzzshard.engines.rounding import Shake
 from fuzzshard.engines.sync import ExplicitSync, GradientDtypes
 from fuzzshard.parts.op import Op
 
@@ -97,10 +98,10 @@ class Reference(Engine):
         return {owner for owner in owners if owner is not UNMANAGED}
 
     @override
-    def shake(self, size: float) -> None:
+    def shake(self, by: Shake) -> None:
         """Changes what parameters are rounded to as well."""
-        super().shake(size)
-        self.master_weights.shake = size
+        super().shake(by)
+        self.master_weights.shaken = by
 
     def _enter(self, group: int, module: nn.Module, args: object) -> None:
         """Notes that a group has unsharded parameters: no others get zeros in place of a
