@@ -107,11 +107,7 @@ COMMANDS = (
         "Shrink a case with a finding to a minimal one with the same finding.",
     ),
     Command("repro", "repro:repro", "Print a script that shows the finding with torch alone."),
-    Command(
-        "report",
-        "report:report",
-        "Draft a PyTorch issue of a finding (report.md), or rank what to file first.",
-    ),
+    Command("report", "report:report", "Draft a PyTorch issue of a finding (report.md)."),
     Command("bisect", "bisect:bisect", "Find the release of torch that began or fixed a finding."),
     Command(
         "features",
