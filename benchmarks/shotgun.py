@@ -57,14 +57,12 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "a dimension of features": ("case/feature_names",),
     },
     "sum": {
-        "a word of communication": (
-            *("parts/options/communication/__init__", "parts/options/communication/sum"),
-        ),
-        "a state of an optimizer": ("parts/options/optimizer/kind",),
+        "a word of communication": ("parts/options/communication",),
+        "a state of an optimizer": ("parts/options/optimizer",),
     },
-    "output": {"a dtype of a policy": ("parts/options/precision/output",)},
+    "output": {"a dtype of a policy": ("parts/options/precision",)},
     "buffer": {
-        "a dtype of a policy": ("parts/options/fsdp1/precision",),
+        "a dtype of a policy": ("parts/options/fsdp1",),
         "a leak": ("oracles/after_run",),
     },
     "state_dict": {
@@ -127,7 +125,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "a relation": ("case/options", "case/relations", "strategies/options"),
         "a dimension of features": ("case/feature_names",),
     },
-    "step": {"a state of an optimizer": ("parts/options/optimizer/kind",)},
+    "step": {"a state of an optimizer": ("parts/options/optimizer",)},
     "clip_grad_norm": {"a function of scripts": ("program/helpers",)},
 }
 """What names of oracles and tags of leaves and ops mean as well, and the modules in which they
@@ -302,12 +300,12 @@ def rooms_of_options(mentions: Mapping[Path, options_named.Mentions]) -> dict[st
 
 def in_other_room(module: str, part: str) -> bool:
     """Whether a module is about options of another part."""
-    rooms = "parts/options/"
-    return module.startswith(rooms) and not module.startswith(f"{rooms}{folder(part)}/")
+    rooms, own = "parts/options/", f"parts/options/{folder(part)}"
+    return module.startswith(rooms) and module != own and not module.startswith(f"{own}/")
 
 
 def folder(part: str) -> str:
-    """The folder of the options of a part: ``wrap_group`` for WrapGroup."""
+    """The file or folder of the options of a part: ``wrap_group`` for WrapGroup."""
     return re.sub("(?<=[a-z])(?=[A-Z])", "_", part).lower()
 
 

@@ -10,8 +10,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.paths import is_within
 from fuzzshard.parts.engines.fsdp1 import FullyShardedDataParallel
-from fuzzshard.parts.options.fsdp1 import FSDP1, FSDP1_OPTIONS
-from fuzzshard.parts.options.fsdp1.precision import draw_policy
+from fuzzshard.parts.options.fsdp1 import FSDP1, FSDP1_OPTIONS, draw_policy
 from fuzzshard.strategies.precision import computes
 from fuzzshard.strategies.swarm import PRECISION, Swarm, may_cast
 from fuzzshard.strategies.tape import Tape

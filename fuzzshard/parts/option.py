@@ -9,8 +9,6 @@ the same arguments and run the same lines.
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Mapping as Mapping
 from itertools import chain
@@ -176,20 +174,16 @@ def meanings_of(options: Iterable[Option]) -> dict[str, str]:
     return {name: text for option in options for name, text in option.meanings.items()}
 
 
-def options_of(
-    part: type[WithOptions[O, Any]], package: str, path: list[str], kind: type[O]
-) -> tuple[O, ...]:
-    """Return the options of ``part``, each in a file of its package, and tell it."""
-    options = found_in(package, path, kind, [*defaults(part)])
+def options_of(part: type[WithOptions[O, Any]], kind: type[O]) -> tuple[O, ...]:
+    """Return the options of ``part``, and tell it."""
+    options = found_in(kind, [*defaults(part)])
     for option in options:
         option.default = defaults(part)[option.name]
     part.options = options
     return options
 
 
-def found_in(package: str, path: list[str], kind: type[O], names: Sequence[str]) -> tuple[O, ...]:
-    """Return the options of all files of a package, in the order of ``names``."""
-    for file in pkgutil.iter_modules(path, f"{package}."):
-        importlib.import_module(file.name)
+def found_in(kind: type[O], names: Sequence[str]) -> tuple[O, ...]:
+    """Return the options of a kind, in the order of ``names``."""
     named = {option.name: option for option in (each() for each in below(kind)) if option.name}
     return tuple(named[name] for name in names)

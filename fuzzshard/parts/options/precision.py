@@ -1,5 +1,5 @@
-"""Mixed precision, as ``fully_shard`` and FSDP1 have it. To add an option: its file, and its field
-here.
+"""Mixed precision, as ``fully_shard`` and FSDP1 have it. To add an option: its class, and its
+field.
 """
 
 from __future__ import annotations
@@ -117,5 +117,109 @@ class DtypeOption(PrecisionOption):
         return (f"{self.name}_dtype=torch.{value}",) if value else ()
 
 
-PRECISION_OPTIONS = options_of(Precision, __name__, __path__, PrecisionOption)
+class Param(DtypeOption):
+    """The dtype that parameters are computed in, and inputs are cast to."""
+
+    name, place, of = "param", 1, "parameters"
+    meanings = {
+        "precision:param": "parameters computed in another dtype",
+        "precision:bfloat16": "parameters computed in bfloat16",
+        "precision:float16": "parameters computed in float16",
+    }
+
+    @override
+    def draw(self, tape: Tape, case: Case) -> Dtype | None:
+        return tape.weighted((("bfloat16", 8), ("float16", 3), (None, 2)))
+
+    @override
+    def mutated(self, rng: Random, case: Case) -> Dtype | None:
+        return rng.choice(("bfloat16", "bfloat16", "float16", None))
+
+    @override
+    def features(self, value: Dtype | None, policy: Precision) -> Iterator[str]:
+        """A case that is judged again in finer dtypes has others than those of half precision."""
+        if value is not None:
+            yield "precision:param"
+        yield from self.named(value)
+
+
+class Reduce(DtypeOption):
+    """The dtype that gradients are reduced in, and accumulated in until then."""
+
+    name, place, of, variation = "reduce", 2, "gradients", 1
+    meanings = {
+        "precision:reduce": "a dtype of its own for reduced gradients, beside that of parameters",
+        "precision:reduce_as_param": "gradients reduced in the dtype of the parameters",
+        "precision:reduce_only": "a dtype for reduced gradients only",
+    }
+
+    @override
+    def draw(self, tape: Tape, case: Case) -> Dtype | None:
+        return tape.weighted(((None, 4), ("float32", 4), ("bfloat16", 2)))
+
+    @override
+    def mutated(self, rng: Random, case: Case) -> Dtype | None:
+        return rng.choice((None, "float32", "bfloat16"))
+
+    @override
+    def features(self, value: Dtype | None, policy: Precision) -> Iterator[str]:
+        if policy.dtype_of("parameters"):
+            yield "precision:reduce" if value else "precision:reduce_as_param"
+        elif value:
+            yield "precision:reduce_only"
+
+
+class Output(DtypeOption):
+    """The dtype that the outputs of a wrapped module are cast to."""
+
+    name, place, of, variation, of_activations = "output", 0, "outputs", 2, True
+    meanings = {"precision:output": "a dtype for outputs"}
+
+    @override
+    def draw(self, tape: Tape, case: Case) -> Dtype | None:
+        return tape.weighted(((None, 5), (case.dtype, 4), ("bfloat16", 1)))
+
+    @override
+    def varied(self, tape: Tape, case: Case, value: Dtype | None) -> Dtype | None:
+        return None if value else case.dtype
+
+    @override
+    def mutated(self, rng: Random, case: Case) -> Dtype | None:
+        return rng.choice((None, case.dtype))
+
+
+class CastInputs(PrecisionOption):
+    """Whether the inputs of a wrapped module are cast to the dtype of its parameters."""
+
+    name, place, variation, of_activations = "cast_inputs", 3, 3, True
+    texts = {False: "cast_forward_inputs=False"}
+    traits = {True: ("casts_inputs",)}
+    meanings = {"precision:no_cast": "mixed precision that does not cast inputs"}
+
+    @override
+    def draw(self, tape: Tape, case: Case) -> bool:
+        return not tape.chance(20)
+
+    @override
+    def varied(self, tape: Tape, case: Case, value: bool) -> bool:
+        return not value
+
+    @override
+    def mutated(self, rng: Random, case: Case) -> bool:
+        return rng.random() < 0.8
+
+
+class Keep(PrecisionOption):
+    """Parameters of one dimension keep their dtype; drawn where the model computes with that."""
+
+    name, place, new_field = "keep", 4, "param_dtype_override_fn"
+    kept = "vectors"
+    texts = {"vectors": f"{new_field}=lambda p: p.dtype if p.dim() == 1 else None"}
+    traits = {"vectors": ("keeps_vectors",)}
+    meanings = {
+        "precision:kept": "mixed precision that leaves parameters of one dimension as they are"
+    }
+
+
+PRECISION_OPTIONS = options_of(Precision, PrecisionOption)
 """In the order of their fields."""
