@@ -96,11 +96,7 @@ COMMANDS = (
         "explain:explain",
         "Find out which known bugs of torch cause the findings of cases.",
     ),
-    Command(
-        "show",
-        "show:show",
-        "Draw one case, list the cases in a folder, or tell about a known bug.",
-    ),
+    Command("show", "show:show", "Draw one case, or tell about a known bug."),
     Command(
         "shrink",
         "shrink:shrink",

@@ -30,7 +30,6 @@ from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.causes import (
     FINDINGS_PAGE,
     Cause,
-    CauseSort,
     by_cause,
     cause_lines,
     findings_page,
@@ -38,7 +37,7 @@ from fuzzshard.corpus.causes import (
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.gather import load
 from fuzzshard.corpus.lifecycle import in_order
-from fuzzshard.corpus.listing import ANY, Asked, Sort, entry_lines, listed
+from fuzzshard.corpus.listing import ANY, Asked, entry_lines, listed
 from fuzzshard.corpus.outcome import most_ranks
 from fuzzshard.corpus.replay import shown_path
 from fuzzshard.corpus.store import entry_files
@@ -65,7 +64,6 @@ Filters = Annotated[Asked, Parameter(name="*", negative=(), show_default=False)]
 def list_(
     *paths: Path,
     asked: Filters = ANY,
-    sort: Sort = "severity",
     as_json: Json = False,
 ) -> int:
     """Print one line for each entry, the worst first.
@@ -83,20 +81,18 @@ def list_(
     For example:
       fuzzshard corpus list
       fuzzshard corpus list --severity silent --component fully_shard
-      fuzzshard corpus list --cause "list_group*" --status open --sort size
+      fuzzshard corpus list --cause "list_group*" --status open
       fuzzshard corpus list corpus/findings --json
 
     Parameters
     ----------
     paths
         Corpora, entries or case files; by default ./corpus.
-    sort
-        What to sort by; size is the number of modules, then of ops.
     as_json
         Print one JSON object for each entry.
     """
     stored, broken = load(paths or (DEFAULT_CORPUS,))
-    rows = [row for row, _ in listed(stored, asked, sort)]
+    rows = [row for row, _ in listed(stored, asked)]
     if as_json:
         print_json(rows)
     else:
@@ -107,7 +103,6 @@ def list_(
 def causes(
     *paths: Path,
     asked: Filters = ANY,
-    sort: CauseSort = "severity",
     torch: Annotated[str, Parameter(show_default=False)] = "",
     write: Flag = False,
     as_json: Json = False,
@@ -128,8 +123,6 @@ def causes(
     ----------
     paths
         Corpora or entries; by default ./corpus.
-    sort
-        What to sort by; entries is the number of entries of a cause.
     torch
         Releases, separated by commas. Each gets a column: of the entries that were run under it,
         how many show their finding (2/3).
@@ -155,7 +148,7 @@ def causes(
             f"no entry was run under torch {unknown[0]}",
             f"choose of {others}" if others else "run replay --update under it",
         )
-    rows = by_cause([item for _, item in listed(stored, asked)], sort)
+    rows = by_cause([item for _, item in listed(stored, asked)])
     if as_json:
         print_json(rows)
     else:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Literal
 
 from fuzzshard.corpus.distinct import Stored
 from fuzzshard.corpus.entry import CorpusEntry
@@ -42,8 +41,6 @@ uses, its documentation excludes the case, the case shows something else, or it 
 {releases}"""
 )
 
-CauseSort = Literal["severity", "component", "cause", "entries"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
@@ -69,11 +66,9 @@ class Cause:
     public: tuple[Public, ...]
 
 
-def by_cause(stored: Iterable[Stored], sort: CauseSort = "severity") -> list[Cause]:
-    """Findings by the mend that their entries name; each of those without one is a cause of its
-    own.
-
-    Causes that are equal by ``sort`` are in the order of severity, component and entries.
+def by_cause(stored: Iterable[Stored]) -> list[Cause]:
+    """Findings by the mend that their entries name, in the order of severity, component and
+    entries; each of those without one is a cause of its own.
     """
     named: dict[str, list[Stored]] = {}
     for item in stored:
@@ -81,17 +76,12 @@ def by_cause(stored: Iterable[Stored], sort: CauseSort = "severity") -> list[Cau
             name = item.entry.cause if item.entry.cause in own_mends() else ""
             named.setdefault(name or f"not known: {shown_path(item.file).name}", []).append(item)
     causes = [_cause(name, items, own_mends().get(name)) for name, items in named.items()]
-    return sorted(causes, key=lambda cause: _ranks(cause, sort))
+    return sorted(causes, key=_ranks)
 
 
-def _ranks(cause: Cause, sort: CauseSort) -> tuple[object, ...]:
-    ranks = {
-        "severity": severity_rank(cause.severity),
-        "component": component_rank(cause.component),
-        "entries": -len(cause.entries),
-        "cause": cause.name,
-    }
-    return tuple(ranks[name] for name in dict.fromkeys((sort, *ranks)))
+def _ranks(cause: Cause) -> tuple[object, ...]:
+    where = severity_rank(cause.severity), component_rank(cause.component)
+    return *where, -len(cause.entries), cause.name
 
 
 def _cause(name: str, items: Sequence[Stored], mend: Mend | None) -> Cause:

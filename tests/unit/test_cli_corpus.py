@@ -88,7 +88,7 @@ def test_list_has_the_worst_first_and_what_only_an_instrument_sees_behind_it(
         (["--severity", "silent", "--status", "open"], []),
         (["--status", "unshrunk"], ["findings"]),
         (["--engine", "ddp"], ["regressions"]),
-        (["--cause", "", "--sort", "size"], ["findings", "regressions"]),
+        (["--cause", ""], ["findings", "regressions"]),
         (["--component", "?*"], []),
     ],
 )
