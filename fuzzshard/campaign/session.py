@@ -16,10 +16,9 @@ from fuzzshard.campaign.prefetch import Prefetch
 from fuzzshard.campaign.restore import in_work, restore_counts, restore_findings, unfinished
 from fuzzshard.campaign.resume import Plan
 from fuzzshard.campaign.saved import load_known
-from fuzzshard.campaign.shared import Shared
+from fuzzshard.campaign.shared import CaseStream, Shared
 from fuzzshard.campaign.summary import summarize
 from fuzzshard.campaign.tally import Tally
-from fuzzshard.campaign.tools import CaseStream
 from fuzzshard.corpus.store import FINDINGS_FOLDER
 from fuzzshard.events import (
     CampaignFinished,

@@ -22,12 +22,11 @@ from fuzzshard.commands.options import (
     WorldsAtOnce,
     world_config,
 )
-from fuzzshard.corpus.outcome import Outcome, exit_code, most_ranks
+from fuzzshard.corpus.outcome import Outcome, exit_code, most_ranks, summarise, summary_lines
 from fuzzshard.corpus.replay import ReplayResult
 from fuzzshard.corpus.replay import replay as replay_files
+from fuzzshard.corpus.replay import update as update_entry
 from fuzzshard.corpus.store import entry_files, subject_files
-from fuzzshard.corpus.summary import summarise, summary_lines
-from fuzzshard.corpus.update import update as update_entry
 from fuzzshard.errors import EXIT_INTERRUPTED, UsageError
 from fuzzshard.mending.mend import mends_for
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fuzzshard import reproducer
+from fuzzshard.campaign.control import signals_call
 from fuzzshard.campaign.exchange import STOP_FILE
-from fuzzshard.campaign.signals import signals_call
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.store import FLEET_FOLDER
 from fuzzshard.errors import (

@@ -12,9 +12,8 @@ from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import CorpusEntry, make_entry
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.outcome import Outcome
-from fuzzshard.corpus.replay import ReplayResult
+from fuzzshard.corpus.replay import ReplayResult, update
 from fuzzshard.corpus.store import save_unshrunk
-from fuzzshard.corpus.update import update
 from fuzzshard.doctor import clean_case
 from fuzzshard.verdict import Status, Verdict
 

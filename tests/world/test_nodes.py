@@ -16,7 +16,7 @@ from cases import make_case
 
 from fuzzshard.campaign.loop import run_campaign
 from fuzzshard.campaign.options import CampaignOptions
-from fuzzshard.campaign.tools import Tools
+from fuzzshard.campaign.shared import Tools
 from fuzzshard.case.steering import Steering
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.doctor import PLANTED_FAULT
