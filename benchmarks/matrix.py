@@ -34,8 +34,7 @@ from packaging.requirements import Requirement
 from rich.console import Console
 
 from fuzzshard.bisect.environment import CannotInstall, Source, environment
-from fuzzshard.bisect.versions import parse_versions
-from fuzzshard.cache import cache_folder
+from fuzzshard.bisect.search import parse_versions
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.errors import (
     EXIT_CLEAN,
@@ -44,6 +43,7 @@ from fuzzshard.errors import (
     EXIT_INFRA,
     EXIT_INTERRUPTED,
 )
+from fuzzshard.temporary import cache_folder
 from fuzzshard.world import resolve_device
 
 CPU_WHEELS = "https://download.pytorch.org/whl/cpu"

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from fuzzshard import __version__
-from fuzzshard.cache import cache_folder
 from fuzzshard.commands.mistakes import in_words, whole_numbers
 from fuzzshard.commands.profiles import apply_profile
 from fuzzshard.commands.usage import Command, add_command, group_app
 from fuzzshard.errors import EXIT_INFRA, EXIT_INTERRUPTED, EXIT_USAGE, FuzzshardError
+from fuzzshard.temporary import cache_folder
 
 EXIT_BROKEN_PIPE = 141
 """128 + SIGPIPE: what a shell says of any program whose reader went away."""

@@ -17,7 +17,7 @@ import pytest
 from fuzzshard import __version__
 from fuzzshard.campaign.explain import known_causes
 from fuzzshard.checking.check import import_from_here
-from fuzzshard.checking.replay import replay_subject
+from fuzzshard.checking.entry import replay_subject
 from fuzzshard.commands.options import parse_duration, world_config
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry

@@ -17,7 +17,7 @@ from fuzzshard.case.facts import facts
 from fuzzshard.case.options import DDP, FSDP1
 from fuzzshard.parts.engines import specs
 from fuzzshard.strategies.cases import SIZES, planned, with_options
-from fuzzshard.strategies.ddp import ddp
+from fuzzshard.strategies.engine_options import ddp
 from fuzzshard.strategies.inputs import with_rank_batches
 from fuzzshard.strategies.options import related
 from fuzzshard.strategies.schedules import schedule

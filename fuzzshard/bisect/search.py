@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from fuzzshard.bisect.bisect import Result, Tried
 from fuzzshard.contracts.contract import OLDEST_TORCH
-from fuzzshard.corpus.lifecycle import release
+from fuzzshard.corpus.lifecycle import in_order, release
 from fuzzshard.errors import UsageError
 
 JUDGED = (Result.BAD, Result.GOOD)
@@ -100,3 +100,26 @@ def boundaries(results: Mapping[str, Result]) -> list[str]:
     if first == last:
         return [f"{results[first]} on {first}, the only one that could be judged"]
     return [f"{results[first]} on all tried, from {first} to {last}"]
+
+
+def parse_versions(text: str) -> list[str]:
+    """``"2.10.0,2.9.1"`` -> ``["2.9.1", "2.10.0"]``; raises :class:`UsageError` for what is no
+    version.
+    """
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words:
+        raise UsageError("no version of torch is given", "write --torch 2.12.1,2.13.0")
+    return list(in_order({_version(word) for word in words}))
+
+
+def _version(word: str) -> str:
+    """One version with the three numbers that torch's have, so that an entry names it once."""
+    try:
+        version = Version(word)
+    except InvalidVersion:
+        raise UsageError(
+            f'"{word}" is no version of torch', "write versions as in --torch 2.12.1,2.13.0"
+        ) from None
+    whole = f"{version.major}.{version.minor}.{version.micro}"
+    short = ".".join(map(str, version.release))
+    return str(version) if len(version.release) > 2 else str(version).replace(short, whole, 1)

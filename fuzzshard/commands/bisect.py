@@ -95,12 +95,10 @@ def bisect(
         The Python of the environments: a path or, with uv, a version. By default this one.
     """
     from fuzzshard.bisect.bisect import Bisection, Result, Tried
-    from fuzzshard.bisect.environment import Source, environment
-    from fuzzshard.bisect.index import versions_of_torch
-    from fuzzshard.bisect.search import between, boundaries, search
-    from fuzzshard.bisect.versions import parse_versions
-    from fuzzshard.cache import cache_folder
+    from fuzzshard.bisect.environment import Source, environment, versions_of_torch
+    from fuzzshard.bisect.search import between, boundaries, parse_versions, search
     from fuzzshard.report.busy import busy
+    from fuzzshard.temporary import cache_folder
 
     file = only_case(path)
     entry = read_entry(file)
@@ -156,7 +154,7 @@ def bisect(
 
 def _one(text: str) -> str:
     """The one release in ``text``, if there is any text."""
-    from fuzzshard.bisect.versions import parse_versions
+    from fuzzshard.bisect.search import parse_versions
 
     if not text:
         return ""
@@ -175,7 +173,7 @@ def _cpu_wheels(source: Source) -> tuple[list[str], Source]:
     """The versions that the index of wheels for the CPU has, and that index; none where the user
     names another one or it does not answer.
     """
-    from fuzzshard.bisect.index import CPU_INDEX, versions_of_torch
+    from fuzzshard.bisect.environment import CPU_INDEX, versions_of_torch
 
     if source.index_url or source.find_links:
         return [], source

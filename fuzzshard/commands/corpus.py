@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from cyclopts import Parameter
 
-from fuzzshard.bisect.versions import parse_versions
+from fuzzshard.bisect.search import parse_versions
 from fuzzshard.commands.corpus_sets import Flag, complain, print_json
 from fuzzshard.commands.options import (
     DEFAULT_CORPUS,

@@ -96,7 +96,7 @@ def replay(
     from fuzzshard import reproducer
     from fuzzshard.campaign.explain import known_causes
     from fuzzshard.campaign.judge import Stopped
-    from fuzzshard.checking.replay import replay_subjects
+    from fuzzshard.checking.entry import replay_subjects
     from fuzzshard.commands.worlds import CommandWorlds
     from fuzzshard.report.busy import busy
     from fuzzshard.world import resolve_device

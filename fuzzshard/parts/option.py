@@ -26,9 +26,9 @@ if TYPE_CHECKING:  # what an option is shown of the layers above, for types alon
     from fuzzshard.case.facts import Facts as Facts
     from fuzzshard.engines.fsdp1.contract import SeenByFSDP1 as SeenByFSDP1
     from fuzzshard.parts.options.precision import Precision as Precision
-    from fuzzshard.strategies.fsdp1 import DrawingFSDP1 as DrawingFSDP1
+    from fuzzshard.strategies.engine_options import Drawing as Drawing
+    from fuzzshard.strategies.engine_options import DrawingFSDP1 as DrawingFSDP1
     from fuzzshard.strategies.groups import DrawingGroups as DrawingGroups
-    from fuzzshard.strategies.optimizers import Drawing as Drawing
     from fuzzshard.strategies.tape import Tape as Tape
 else:  # nobody looks at annotations when it runs
     Case = Drawing = DrawingFSDP1 = DrawingGroups = Facts = Precision = Replicated = None

@@ -16,7 +16,6 @@ from torch.utils._pytree import tree_flatten
 
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.program.run import execute
-from fuzzshard.subject.blocks import blocks_of
 from fuzzshard.subject.compare import (
     BITWISE,
     Comparison,
@@ -48,7 +47,7 @@ from fuzzshard.subject.statements import recompute_lines, wrap_lines
 from fuzzshard.subject.subject import Subject, Training
 from fuzzshard.subject.training import DataRank, Noise, Side, Trainer, on_meta
 from fuzzshard.subject.variation import Outline
-from fuzzshard.subject.vary import outline, present
+from fuzzshard.subject.vary import blocks_of, outline, present
 
 NUM_PERTURBED = 3
 MOST_NAMES = 3

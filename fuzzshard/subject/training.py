@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -22,7 +22,6 @@ from fuzzshard.oracles.bound import largest
 from fuzzshard.subject.compare import ROUNDINGS
 from fuzzshard.subject.dropout import without_dropout
 from fuzzshard.subject.functions import Function, SubjectError, blaming, call
-from fuzzshard.subject.inputs import Inputs, recorded_inputs
 from fuzzshard.subject.names import PlainNames
 from fuzzshard.subject.record import Forwards, Record, floats, seed_everything
 from fuzzshard.subject.subject import Training
@@ -465,3 +464,41 @@ def _own_tensors(module: nn.Module) -> Iterator[torch.Tensor]:
 def on_meta(model: nn.Module) -> bool:
     """Whether a model has no values yet."""
     return any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
+
+
+class Inputs(NamedTuple):
+    """The arguments of one call, of which no tensor has a graph."""
+
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+
+
+class _Recorded(BaseException):
+    """The module was reached; models may catch exceptions, so it is none of these."""
+
+
+def recorded_inputs(model: nn.Module, name: str, forward: Callable[[], object]) -> Inputs:
+    """Return the inputs of the first call of the module ``name`` in ``forward``, which ends there.
+
+    Tensors that required a gradient are leaves that require one: engines act on such inputs.
+    Raises :class:`SubjectError` for a module that is not called.
+    """
+    seen: list[Inputs] = []
+
+    def leaf(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return value.detach().clone().requires_grad_(value.requires_grad)
+
+    def record(_module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        seen.append(tree_map(leaf, Inputs(arguments, keywords)))
+        raise _Recorded
+
+    handle = model.get_submodule(name).register_forward_pre_hook(record, with_kwargs=True)
+    try:
+        forward()
+    except _Recorded:
+        return seen[0]
+    finally:
+        handle.remove()
+    raise SubjectError("build", f"gives a model that does not call {name}")

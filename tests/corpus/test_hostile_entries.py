@@ -161,7 +161,9 @@ def test_commands_name_a_bad_entry_and_go_on(
 
     said = capsys.readouterr().out
     assert ended.value.code == EXIT_USAGE
-    assert [name for name in ("good", "other") if f"{name} " not in f"{said} ".replace("\n", " ")] == []
+    assert [
+        name for name in ("good", "other") if f"{name} " not in f"{said} ".replace("\n", " ")
+    ] == []
     assert f"INVALID   {tmp_path / 'bad'}" in said
 
 
