@@ -27,10 +27,6 @@ class BatchNorm(Leaf, tag="batch_norm", frozen=True, kw_only=True):
         return f"nn.BatchNorm1d({width})"
 
     @override
-    def text(self, width: int) -> str:
-        return f"BatchNorm1d({width})"
-
-    @override
     def parameters(self, width: int) -> dict[str, Shape]:
         return {"weight": (width,), "bias": (width,)}
 

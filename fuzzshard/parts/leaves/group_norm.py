@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
-from fuzzshard.parts.dtypes import LOW_PRECISION, Dtype
 from fuzzshard.parts.leaf import Drawing, Kind, Leaf, Value
 from fuzzshard.parts.part import Shape
 
@@ -68,14 +67,6 @@ class GroupNorm(Leaf, tag="group_norm", frozen=True, kw_only=True):
         than 1 value per channel when training", in which it counts rows too.
         """
         return 0 if width // self.groups * max(seq, 1) > 1 else 2
-
-    @override
-    def result_dtype(self, dtype: Dtype | None, own: set[Dtype]) -> Dtype | None:
-        """Return that of its input, beside parameters in float32 as well
-        (aten/src/ATen/native/mixed_data_type.h).
-        """
-        mixed = own == {"float32"} and dtype in LOW_PRECISION
-        return dtype if mixed else super().result_dtype(dtype, own)
 
     @override
     def features_second(self, seq: int) -> bool:

@@ -7,7 +7,6 @@ from typing import ClassVar
 from msgspec.structs import replace
 from typing_extensions import override
 
-from fuzzshard.parts.dtypes import LOW_PRECISION, Dtype
 from fuzzshard.parts.leaf import Kind, Leaf, Style, draw_bias, no_bias, with_bias
 from fuzzshard.parts.part import Shape
 
@@ -37,20 +36,8 @@ class LayerNorm(Leaf, tag="layer_norm", frozen=True, kw_only=True):
         return f"nn.LayerNorm({width}{no_bias(self.bias)})"
 
     @override
-    def text(self, width: int) -> str:
-        return f"LayerNorm({width}{no_bias(self.bias)})"
-
-    @override
     def parameters(self, width: int) -> dict[str, Shape]:
         return with_bias({"weight": (width,)}, self.bias)
-
-    @override
-    def result_dtype(self, dtype: Dtype | None, own: set[Dtype]) -> Dtype | None:
-        return (
-            dtype
-            if own == {"float32"} and dtype in LOW_PRECISION
-            else super().result_dtype(dtype, own)
-        )
 
     @override
     def simpler(self) -> LayerNorm:

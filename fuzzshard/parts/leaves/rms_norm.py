@@ -28,10 +28,6 @@ class RMSNorm(Leaf, tag="rms_norm", frozen=True, kw_only=True):
         return f"nn.RMSNorm({width})"
 
     @override
-    def text(self, width: int) -> str:
-        return f"RMSNorm({width})"
-
-    @override
     def parameters(self, width: int) -> dict[str, Shape]:
         return {"weight": (width,)}
 
