@@ -130,7 +130,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if marker is None:
         return None
     from fuzzshard.commands.options import parse_duration
-    from fuzzshard.testing import Subject, check, fuzz
+    from fuzzshard.testing import Subject, check
 
     names = pyfuncitem._fixtureinfo.argnames
     subject = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
@@ -140,13 +140,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     required = options.pop("require", "rounding")
     if "fuzz" in options:
         try:
-            limit = parse_duration(str(options.pop("fuzz")))
+            options["fuzz"] = parse_duration(str(options["fuzz"]))
         except ValueError as error:
             pytest.fail(f"fuzz={error}", pytrace=False)
-        report = fuzz(subject, max_time=limit, **options)
-    else:
-        report = check(subject, **options)
-    report.require(required)
+    check(subject, **options).require(required)
     return True
 
 

@@ -44,14 +44,14 @@ from fuzzshard.corpus.outcome import most_ranks
 from fuzzshard.errors import InfraError
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.report.text import drawn
-from fuzzshard.subject.subject import MeshShape, Training
+from fuzzshard.subject.subject import MeshShape
 from fuzzshard.subject.variation import ASPECTS, Aspect
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World, WorldConfig, resolve_device
 from fuzzshard.world.shared import SharedWorld
 from fuzzshard.world.world import SUBJECT_SECONDS
 
-__all__ = ["Report", "Subject", "assert_parity", "check", "fuzz"]
+__all__ = ["Report", "Subject", "assert_parity", "check"]
 
 _worlds: dict[WorldConfig, SharedWorld] = {}
 _lock = threading.Lock()
@@ -68,6 +68,9 @@ def check(
     device: Device = "auto",
     ranks_per_device: int = 1,
     max_seconds: float = SUBJECT_SECONDS,
+    fuzz: float = 0.0,
+    max_cases: int | None = None,
+    aspects: Sequence[Aspect] = ASPECTS,
 ) -> Report:
     """Train a subject in each mesh, plain and parallelised, and compare.
 
@@ -75,48 +78,27 @@ def check(
     has no ``parallelize``. A training that takes longer than ``max_seconds`` counts as hung.
     Raises :class:`UsageError` for arguments that cannot be used and :class:`InfraError` if ranks
     fail.
+
+    If all are equal, it is then trained in random ways, until ``fuzz`` seconds have passed since
+    the call or ``max_cases`` have run, and each finding is in the report, shrunk. ``aspects`` are
+    what may change: plan, freeze, mesh, schedule, precision; one that cannot is an error, unless
+    all are given.
     """
     shapes = [MeshShape.parse(mesh) for mesh in meshes]
     runs = trainings(
         subject.named, shapes, engines, steps=steps, microbatches=microbatches, seed=seed
     )
-    config = _config(runs, device, ranks_per_device)
-    with Checker(subject.named, config, max_seconds) as checker:
-        return Report(trainings=tuple(map(checker.run, runs)))
-
-
-def fuzz(
-    subject: Subject,
-    meshes: Sequence[str] = tuple(map(str, DEFAULT_MESHES)),
-    *,
-    max_time: float = 60.0,
-    max_cases: int | None = None,
-    aspects: Sequence[Aspect] = ASPECTS,
-    engines: Sequence[str] = (),
-    steps: int = 3,
-    microbatches: int = 1,
-    seed: int = 0,
-    device: Device = "auto",
-    ranks_per_device: int = 1,
-    max_seconds: float = SUBJECT_SECONDS,
-) -> Report:
-    """Check a subject, then train it in random ways for ``max_time`` seconds or ``max_cases``.
-
-    The report has the trainings of :func:`check`, which takes the other arguments, and each
-    finding, shrunk. Where a training of the check differs, nothing else is tried. ``aspects``
-    are what may change: plan, freeze, mesh, schedule, precision. Raises what :func:`check` raises,
-    and :class:`UsageError` for an aspect that cannot change, unless all are given.
-    """
-    shapes = [MeshShape.parse(mesh) for mesh in meshes]
-    runs = trainings(
-        subject.named, shapes, engines, steps=steps, microbatches=microbatches, seed=seed
+    if fuzz:
+        check_aspects(aspects, runs)
+    kind, num_devices = resolve_device(device)
+    size = max((training.mesh.size for training in runs), default=1)
+    config = world_config(
+        kind, num_devices, (), size=size, ranks_per_device=ranks_per_device, of="mesh"
     )
-    check_aspects(aspects, runs)
-    config = _config(runs, device, ranks_per_device)
-    until = time.monotonic() + max_time
+    until = time.monotonic() + fuzz
     with Checker(subject.named, config, max_seconds) as checker:
         done = tuple(map(checker.run, runs))
-        if not (bases := bases_of(done)):
+        if not (fuzz and (bases := bases_of(done))):
             return Report(trainings=done)
         fuzzer = Fuzzer(
             checker,
@@ -127,15 +109,6 @@ def fuzz(
             number=seed,
         )
         return Report(trainings=(*done, *fuzzer.findings()))
-
-
-def _config(runs: Sequence[Training], device: Device, ranks_per_device: int) -> WorldConfig:
-    """The world of the largest mesh."""
-    kind, num_devices = resolve_device(device)
-    size = max((training.mesh.size for training in runs), default=1)
-    return world_config(
-        kind, num_devices, (), size=size, ranks_per_device=ranks_per_device, of="mesh"
-    )
 
 
 def assert_parity(

@@ -47,22 +47,6 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool
 
 
-class CaseRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One case: judged, or without a ``status`` in flight or cut off."""
-
-    id: int
-    session: int
-    number: int
-    world: int
-    began: float
-    status: str | None
-    seconds: float | None
-    signature: str | None
-    message: str | None
-    features: frozenset[str]
-    new_points: int | None
-
-
 class Told(msgspec.Struct, frozen=True, kw_only=True):
     """An event of the journal; ``elapsed`` is in seconds into its session."""
 
@@ -185,19 +169,6 @@ class History:
             "SELECT engine, rung, count(*), sum(tensors), sum(skipped) FROM compared "
             "GROUP BY engine, rung"
         )
-
-    def case_runs(self, campaign: int) -> Iterator[CaseRun]:
-        """Every case in the order in which they started; a million of them take a while."""
-        names = dict(self.rows("SELECT id, name FROM feature"))
-        columns = ", ".join(f"case_run.{name}" for name in CaseRun.__struct_fields__)
-        with one_line(self._path):
-            for row in self._connection.execute(
-                f"SELECT {columns} FROM case_run JOIN session ON session.id = case_run.session "
-                "WHERE campaign = ? ORDER BY case_run.id",
-                (campaign,),
-            ):
-                fields = dict(zip(CaseRun.__struct_fields__, row, strict=True))
-                yield CaseRun(**{**fields, "features": _unpacked(fields["features"], names)})
 
     def latest_features(self, campaign: int, limit: int) -> Iterator[frozenset[str]]:
         """What each of the last ``limit`` cases that were judged had, the latest first."""
