@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from fuzzshard.pytest_entries import CorpusRun, EntryFile, SubjectFile
+    from fuzzshard.pytest_entries import CorpusRun, EntryFile
 
 _OPTION = "--fuzzshard-corpus"
 SUBJECT_MARKER = (
@@ -161,17 +161,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
-def pytest_collect_file(
-    file_path: Path, parent: pytest.Collector
-) -> EntryFile | SubjectFile | None:
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> EntryFile | None:
     """One collector for each entry below the corpora that were asked for."""
     run = parent.config.stash.get(RUN_KEY, None)
-    if run is None:
+    if run is None or not (run.is_subject(file_path) or run.is_entry(file_path)):
         return None
-    from fuzzshard.pytest_entries import EntryFile, SubjectFile
+    from fuzzshard.pytest_entries import EntryFile
 
-    if run.is_subject(file_path):
-        return SubjectFile.from_parent(parent, path=file_path, corpus_run=run)
-    if not run.is_entry(file_path):
-        return None
     return EntryFile.from_parent(parent, path=file_path, corpus_run=run)
