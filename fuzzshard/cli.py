@@ -129,11 +129,6 @@ CORPUS_COMMANDS = (
         "Copy entries and case files into a corpus, unless they are there already.",
     ),
     Command(
-        "prune",
-        "corpus_sets:prune",
-        "Keep the smallest case for each signature and set of features.",
-    ),
-    Command(
         "verify",
         "corpus:verify",
         "Check that each entry can be read and that its script belongs to its case.",
@@ -163,7 +158,7 @@ for _order, _command in enumerate(COMMANDS):
         epilogue=EXIT_CODES if _command.name in ("run", "replay") else "",
         config=(apply_profile, whole_numbers) if _command.name == "run" else (whole_numbers,),
     )
-_corpus = "List, add, prune, verify and merge saved cases."
+_corpus = "List, add, verify and merge saved cases."
 app.command(group_app("corpus", len(COMMANDS), _corpus, CORPUS_COMMANDS))
 _fleet = "Run campaigns on all nodes of a Ray cluster, without a shared folder."
 app.command(group_app("fleet", len(COMMANDS) + 1, _fleet, FLEET_COMMANDS))

@@ -1,4 +1,4 @@
-"""``fuzzshard corpus add``, ``prune`` and ``merge``: what changes which entries a corpus has."""
+"""``fuzzshard corpus add`` and ``merge``: what changes which entries a corpus has."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import msgspec
 from cyclopts import Parameter
 
 from fuzzshard.commands.options import DEFAULT_CORPUS, Folder
-from fuzzshard.corpus.distinct import Stored, distinct, finding_key
+from fuzzshard.corpus.distinct import Stored, finding_key
 from fuzzshard.corpus.gather import add as add_entry
 from fuzzshard.corpus.gather import load
 from fuzzshard.corpus.gather import merge as merge_entries
-from fuzzshard.corpus.gather import prune as prune_same
 from fuzzshard.corpus.replay import shown_path
 from fuzzshard.errors import EXIT_CLEAN, EXIT_USAGE, FuzzshardError, UsageError
 
@@ -27,7 +26,7 @@ def add(*files: Path, corpus: Folder = DEFAULT_CORPUS) -> int:
     A finding becomes findings/NAME/ with its script; a case that must pass
     becomes regressions/NAME.json. An equal case is left out, and adding it
     again is no error. A different case with the same finding is added;
-    corpus prune removes such cases.
+    merge into a new folder leaves such cases out.
 
     For example:
       fuzzshard corpus add case.json
@@ -54,42 +53,11 @@ def add(*files: Path, corpus: Folder = DEFAULT_CORPUS) -> int:
     return complain(broken)
 
 
-def prune(*paths: Path, dry_run: Flag = False) -> int:
-    """Keep the smallest case for each signature and set of features.
-
-    The others are removed. Confirmed entries are preferred to unconfirmed
-    ones, and stable findings to flaky ones. The entry that is kept takes over
-    the issue and wontfix of the others. Cases without a finding are pruned
-    too: one stays for each set of features.
-
-    For example:
-      fuzzshard corpus prune corpus/findings --dry-run
-
-    Parameters
-    ----------
-    paths
-        Corpora or entries.
-    dry_run
-        Print what would be removed, and remove nothing.
-    """
-    stored, broken = load(given(paths, "prune", "a corpus"))
-    groups, removed = distinct(stored), 0
-    verb = "would remove" if dry_run else "removed"
-    for same in groups:
-        keep, *others = same.items
-        for item in others:
-            print(f"{verb}  {shown_path(item.file)}: {shown_path(keep.file)} is kept")
-        removed += len(others)
-        if not dry_run:
-            prune_same(same)
-    print(f"{len(groups)} kept, {removed} {'to remove' if dry_run else 'removed'}")
-    return complain(broken)
-
-
 def merge(*sources: Path, into: Folder) -> int:
     """Join corpora in one: of each signature and set of features the smallest case is kept.
 
-    Where a smaller case replaces a finding of the corpus, what people wrote
+    Confirmed entries are preferred to unconfirmed ones, and stable findings to
+    flaky ones. Where a smaller case replaces a finding of the corpus, what people wrote
     into it (the issue, wontfix) is kept. The sources stay as they are. To see
     several campaigns together, give their folders to status and to html.
 

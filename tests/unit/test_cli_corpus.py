@@ -154,18 +154,6 @@ def test_add_leaves_out_what_is_there_already(
     ]
 
 
-def test_a_dry_run_of_prune_removes_nothing(
-    corpus: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    double = corpus / "findings" / "double" / "case.json"
-    write_atomic(double, encode_entry(ENTRY))
-    assert fuzzshard("prune", corpus, "--dry-run") == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "2 kept, 1 to remove"
-    assert double.exists()
-    assert fuzzshard("prune", corpus) == 0
-    assert len(list((corpus / "findings").iterdir())) == 1
-
-
 def test_verify_passes_what_is_whole(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fuzzshard("verify", corpus) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "verified 2: 2 OK"
@@ -246,7 +234,6 @@ def test_mark_writes_the_lifecycle_and_the_issue(corpus: Path) -> None:
     ("arguments", "named"),
     [
         (["add"], "add needs a path"),
-        (["prune"], "prune needs a path"),
         (["merge", "--into", "x"], "merge needs a path"),
         (["list", "nowhere"], "nowhere does not exist"),
         (["mark", "x"], "give --lifecycle, --issue, --contract, --looked-up or --cause"),
