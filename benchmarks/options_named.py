@@ -80,7 +80,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "DDP.buffers": {
         "what an op has changed, or an engine": (
             "parts/engine",
-            "parts/engines/ddp",
+            "parts/engines",
             "parts/ops/abort",
             "parts/ops/forward",
             "parts/ops/load_state",

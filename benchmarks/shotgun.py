@@ -226,9 +226,8 @@ def vocabulary() -> dict[str, dict[str, tuple[str, ...]]]:
 
 def in_room(engine: str, file: Path) -> bool:
     """Whether ``file`` is about this engine, or is the list of all engines."""
-    own = f"fuzzshard/parts/engines/{engine}.py", "fuzzshard/parts/engines/__init__.py"
     path = file.relative_to(ROOT).as_posix()
-    return path in own or path.startswith(f"fuzzshard/engines/{engine}/")
+    return path == "fuzzshard/parts/engines.py" or path.startswith(f"fuzzshard/engines/{engine}/")
 
 
 def otherwise(tree: ast.AST) -> set[ast.AST]:
