@@ -35,7 +35,7 @@ from rich.console import Console
 
 from fuzzshard.bisect.environment import CannotInstall, Source, environment
 from fuzzshard.bisect.search import parse_versions
-from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.errors import (
     EXIT_CLEAN,
     EXIT_FINDING,

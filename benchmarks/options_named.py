@@ -83,7 +83,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "parts/engines",
             "parts/ops/abort",
             "parts/ops/forward",
-            "parts/ops/load_state",
+            "parts/ops/states",
             "parts/oracles/tensors",
             "reproducer/forward_lines",
         ),

@@ -67,13 +67,8 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "state_dict": {
         "a way to save": (
-            *(
-                "engines/ddp/contract",
-                "engines/optimizer_state",
-                "parts/op",
-                "parts/ops/load_state",
-            ),
-            *("parts/ops/save_state", "program/states"),
+            *("engines/ddp/contract", "engines/optimizer_state", "parts/op"),
+            *("parts/ops/states", "program/states"),
         ),
         "a method that no child can be called by": ("case/facts",),
         "a word for a feature": ("case/feature_words",),

@@ -34,8 +34,8 @@ from coverage import Coverage
 from rich.table import Table
 from unreached import Explanations, load_reasons
 
+from fuzzshard.campaign.drawing import Prefetch
 from fuzzshard.campaign.judge import judge
-from fuzzshard.campaign.prefetch import Prefetch
 from fuzzshard.errors import InfraError
 from fuzzshard.guidance import Feedback, Guidance, guided
 from fuzzshard.guidance.reached import Point, Reached

@@ -220,7 +220,7 @@ class EntryItem(_Item):
         """The case with what was observed in this run; with ``--tb=short`` or shorter the finding
         alone.
         """
-        from fuzzshard.report.text import drawn, drawn_findings
+        from fuzzshard.report.show import drawn, drawn_findings
 
         assert isinstance(self.entry, CorpusEntry)
         yield ""

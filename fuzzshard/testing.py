@@ -43,7 +43,7 @@ from fuzzshard.corpus.entry import make_entry
 from fuzzshard.corpus.outcome import most_ranks
 from fuzzshard.errors import InfraError
 from fuzzshard.mending.mend import mends_for
-from fuzzshard.report.text import drawn
+from fuzzshard.report.show import drawn
 from fuzzshard.subject.subject import MeshShape
 from fuzzshard.subject.variation import ASPECTS, Aspect
 from fuzzshard.verdict import Status, Verdict

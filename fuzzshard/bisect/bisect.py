@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fuzzshard.bisect.environment import CannotInstall
-from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import with_observation
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.lifecycle import release
 from fuzzshard.corpus.scripts import shown_by
 from fuzzshard.corpus.store import CASE_FILE, SCRIPT_FILE

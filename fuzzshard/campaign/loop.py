@@ -16,10 +16,10 @@ from typing import TypeVar
 import msgspec
 
 from fuzzshard.campaign.control import ControlledCheck, cpu_ranks, signals_call
+from fuzzshard.campaign.drawing import Prefetch
 from fuzzshard.campaign.exchange import Exchange
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.options import CampaignOptions, world_configs
-from fuzzshard.campaign.prefetch import Prefetch
 from fuzzshard.campaign.resume import plan_session, start_of
 from fuzzshard.campaign.session import Session
 from fuzzshard.campaign.shared import TOOLS, Shared, Tools, WorldHandle

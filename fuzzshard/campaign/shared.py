@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from fuzzshard.campaign.control import Control
-from fuzzshard.campaign.drawing import drawn_cases
+from fuzzshard.campaign.drawing import Prefetch, drawn_cases
 from fuzzshard.campaign.judge import CONFIRM_RUNS
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Found, Registry
-from fuzzshard.campaign.prefetch import Prefetch
 from fuzzshard.campaign.tally import Tally
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.scripts import ScriptCheck, ScriptRender

@@ -18,9 +18,8 @@ import msgspec
 
 from fuzzshard.checking.check import Checker, import_from_here
 from fuzzshard.checking.report import TrainingReport
-from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.files import read_regular, write_atomic
 from fuzzshard.corpus.outcome import Outcome
-from fuzzshard.corpus.reading import read_regular
 from fuzzshard.corpus.replay import ReplayResult
 from fuzzshard.corpus.store import SCRIPT_FILE, SUBJECT_FILE
 from fuzzshard.errors import InfraError, InvalidEntry, UsageError

@@ -26,7 +26,6 @@ from fuzzshard.commands.options import (
     WorldsHere,
     world_config,
 )
-from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.causes import (
     FINDINGS_PAGE,
     Cause,
@@ -35,6 +34,7 @@ from fuzzshard.corpus.causes import (
     findings_page,
 )
 from fuzzshard.corpus.entry import CorpusEntry
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.gather import load
 from fuzzshard.corpus.lifecycle import in_order
 from fuzzshard.corpus.listing import ANY, Asked, entry_lines, listed
@@ -165,7 +165,7 @@ def _write_page(corpus: Path, rows: Sequence[Cause]) -> None:
 
 def _width() -> int:
     """The columns of the terminal; of what is none, those of all texts."""
-    from fuzzshard.report.text import WIDTH
+    from fuzzshard.report.show import WIDTH
 
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 
 from fuzzshard.commands.corpus_sets import complain, given
-from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry
 from fuzzshard.corpus.entry import CONTRACT, LOOKED_UP
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.gather import load
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.replay import shown_path

@@ -17,10 +17,10 @@ from fuzzshard.commands.options import (
     Preload,
     world_config,
 )
-from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import known_versions
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.store import CASE_FILE, REPORT_FILE, only_case, saved_script
 from fuzzshard.drafts.evidence import Evidence
@@ -90,7 +90,7 @@ def _write(
     device: Device,
     preload: tuple[Path, ...],
 ) -> int:
-    from fuzzshard.campaign.saved import saved_cause
+    from fuzzshard.campaign.known import saved_cause
     from fuzzshard.drafts.draft import draft
     from fuzzshard.drafts.evidence import right_changes, run_example
 

@@ -34,8 +34,7 @@ def show(path: Path, /) -> int:
     """
     from rich.console import Console
 
-    from fuzzshard.report.show import show_mend
-    from fuzzshard.report.text import as_text, drawn
+    from fuzzshard.report.show import as_text, drawn, show_mend
 
     console = Console()
     target = console if console.is_terminal else None

@@ -19,8 +19,8 @@ from fuzzshard.case.schedule_state import lacking_reshards
 from fuzzshard.case.validate import validate
 from fuzzshard.corpus.entry import FORMAT, CorpusEntry, bare_entry, new_lifecycle
 from fuzzshard.corpus.expectation import with_versions
+from fuzzshard.corpus.files import read_regular
 from fuzzshard.corpus.lifecycle import release
-from fuzzshard.corpus.reading import read_regular
 from fuzzshard.errors import FuzzshardError, InvalidCase, InvalidEntry, UsageError
 from fuzzshard.parts.engines import REFERENCE
 from fuzzshard.parts.names import check_name

@@ -8,11 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from fuzzshard.case import codec
-from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.distinct import Stored, distinct
 from fuzzshard.corpus.entry import CorpusEntry, bare_entry, digest, is_slug, slug
-from fuzzshard.corpus.reading import read_regular
+from fuzzshard.corpus.files import read_regular, write_atomic
 from fuzzshard.corpus.scripts import ScriptRender, script_of
 from fuzzshard.corpus.store import (
     CASE_FILE,

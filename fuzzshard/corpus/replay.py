@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Literal
 
 from fuzzshard.case.case import Case
-from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import is_there, known_versions, with_finding, with_observation
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.outcome import Outcome, Replayed, obstacle, replay_entry
 from fuzzshard.corpus.scripts import ScriptRender, script_of
 from fuzzshard.corpus.side_by_side import in_worlds, nothing_is_halted

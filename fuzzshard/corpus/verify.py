@@ -11,8 +11,8 @@ from typing import Literal
 
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.expectation import Expected, expected
+from fuzzshard.corpus.files import read_regular
 from fuzzshard.corpus.outcome import obstacle
-from fuzzshard.corpus.reading import read_regular
 from fuzzshard.corpus.replay import shown_path, without_path
 from fuzzshard.corpus.scripts import ScriptCheck, ScriptRender, scripts_of, shown_by
 from fuzzshard.corpus.store import CASE_FILE, NO_SCRIPT, SCRIPT_FILE, UNSHRUNK_FILE

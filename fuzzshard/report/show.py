@@ -6,10 +6,11 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -22,6 +23,7 @@ from fuzzshard.case.phrases import span
 from fuzzshard.case.program_text import program
 from fuzzshard.corpus.entry import CorpusEntry, Culprit
 from fuzzshard.corpus.expectation import known_versions
+from fuzzshard.corpus.store import replay_command
 from fuzzshard.drafts.words import markdown
 from fuzzshard.mending.mend import Mend
 from fuzzshard.parts.engines import OPTIONS
@@ -358,3 +360,30 @@ def _plain(stack: str) -> str:
 def _only_waits(thread: str) -> bool:
     head, *frames = thread.splitlines() or [""]
     return head.startswith("Thread 0x") and all(_OWN.match(frame) for frame in frames)
+
+
+WIDTH = 100
+
+
+def drawn(entry: CorpusEntry, path: Path, console: Console | None = None) -> str:
+    """What ``fuzzshard show`` prints of ``entry``, which lies at ``path``, on ``console``.
+
+    The command that replays it is one line, however long: people copy it.
+    """
+    text = as_text(show_entry(entry), console)
+    return f"{text}\nReplay\n  {replay_command(path, entry)}" if entry.signature else text
+
+
+def drawn_findings(findings: Iterable[Finding]) -> str:
+    """What was observed against what was expected."""
+    return as_text(observed_and_expected(findings))
+
+
+def as_text(drawing: RenderableType, console: Console | None = None) -> str:
+    """``drawing`` without blanks at the ends of lines; without a console also without colours."""
+    console = console or Console(
+        width=WIDTH, color_system=None, force_terminal=False, force_jupyter=False
+    )
+    with console.capture() as capture:
+        console.print(drawing)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())

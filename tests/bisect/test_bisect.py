@@ -222,7 +222,7 @@ def test_a_search_steps_over_versions_that_cannot_be_judged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("good", "bad", "versions"),
+    ("good", "bad", "fleet/agent"),
     [
         ("", "", RELEASES[3:]),
         ("2.13.0", "", RELEASES[3:]),

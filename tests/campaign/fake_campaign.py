@@ -23,8 +23,8 @@ from fuzzshard.case.order import size_order
 from fuzzshard.corpus.scripts import ScriptCheck
 from fuzzshard.errors import InfraError
 from fuzzshard.events import CampaignFinished, Event
-from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.norms import LayerNorm
 from fuzzshard.parts.ops import Backward, Forward, Step
 from fuzzshard.shrink import Progress
 from fuzzshard.verdict import Finding, Status, Verdict

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from fake_campaign import PASS, campaign, divergence, make_case
 
-from fuzzshard.campaign.prefetch import Prefetch
+from fuzzshard.campaign.drawing import Prefetch
 from fuzzshard.case.case import Case
 from fuzzshard.guidance import Feedback
 from fuzzshard.strategies.steered import steered_stream

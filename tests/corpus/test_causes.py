@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from fuzzshard import cli
 from fuzzshard.case.case import Case
-from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.causes import by_cause, findings_page
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import LOOKED_UP, CorpusEntry, make_entry
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.gather import load
 from fuzzshard.corpus.store import NO_SCRIPT, save_shrunk
 from fuzzshard.doctor import clean_case

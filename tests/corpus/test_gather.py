@@ -13,10 +13,10 @@ from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.commands import corpus_sets
 from fuzzshard.corpus import gather
-from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry
 from fuzzshard.corpus.distinct import distinct
 from fuzzshard.corpus.entry import Confirmation, CorpusEntry, make_entry, slug
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.errors import EXIT_USAGE
 from fuzzshard.parts.leaves.linear import Linear

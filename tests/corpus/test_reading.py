@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fuzzshard.corpus.reading import read_regular
+from fuzzshard.corpus.files import read_regular
 
 
 def test_a_regular_file_is_read_whole(tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ from command_line import fuzzshard
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case
-from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import CorpusEntry, make_entry
 from fuzzshard.corpus.expectation import Expected, expected
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.corpus.verify import Condition
 from fuzzshard.corpus.verify_causes import verify_cause

@@ -114,7 +114,7 @@ def test_links_across_the_border_of_the_docs_are_mended(
 
 
 def test_a_source_that_a_page_asks_for_is_shown_whole(generate: ModuleType) -> None:
-    path = "fuzzshard/parts/leaves/rms_norm.py"
+    path = "fuzzshard/parts/leaves/lstm.py"
     shown = generate.with_parts(f"above\n\n<!-- source: {path} -->\n\nbelow\n")
     assert shown == f"above\n\n```python\n{(ROOT / path).read_text()}```\n\nbelow\n"
 

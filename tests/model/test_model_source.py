@@ -20,8 +20,8 @@ from fuzzshard.model.expressions import class_name
 from fuzzshard.model.names import MODULUS, seed_of
 from fuzzshard.model.source import model_source
 from fuzzshard.model.values import named_ids, named_values
-from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.norms import BatchNorm
 
 CPU = torch.device("cpu")
 

@@ -32,9 +32,9 @@ from fuzzshard.oracles.relation import (
     relation_findings,
 )
 from fuzzshard.parts.dtypes import Dtype
-from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.dropout import Dropout
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.norms import BatchNorm
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import Forward, Reshard, SetFlag, SetMode, Unshard

@@ -19,9 +19,9 @@ from msgspec.structs import replace
 from fuzzshard import pytest_entries, pytest_plugin
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
-from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry
 from fuzzshard.corpus.entry import CorpusEntry, make_entry
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.doctor import PLANTED_FAULT, clean_case
 from fuzzshard.mending.mend import mends_for

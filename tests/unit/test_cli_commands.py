@@ -20,9 +20,9 @@ from fuzzshard.campaign.control import Control
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.case.order import size_order
-from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import Confirmation, make_entry
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.store import save_unshrunk
 from fuzzshard.corpus.verify import Condition, Verified

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from fuzzshard import reproducer
 from fuzzshard.case import codec
-from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import Confirmation, make_entry
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.store import save_unshrunk
 from fuzzshard.doctor import clean_case

@@ -9,8 +9,8 @@ import pytest
 from command_line import fuzzshard
 from msgspec.structs import replace
 
-from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.entry import make_entry
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.store import save_unshrunk
 from fuzzshard.doctor import clean_case
 from fuzzshard.verdict import Finding, Status, Verdict

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from fuzzshard.campaign.saved import saved_cause
+from fuzzshard.campaign.known import saved_cause
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.facts import facts
 from fuzzshard.case.features import features
@@ -30,7 +30,7 @@ from fuzzshard.report.html.scale import duration
 from fuzzshard.report.html.schedule import draw_schedule
 from fuzzshard.report.module_tree import ModuleNotes
 from fuzzshard.report.seen_findings import SeenFinding
-from fuzzshard.report.text import drawn
+from fuzzshard.report.show import drawn
 from fuzzshard.verdict import Finding
 
 MOST_FINDINGS = 6
