@@ -27,14 +27,10 @@ from fuzzshard.commands.options import (
     world_config,
 )
 from fuzzshard.corpus.causes import (
-    FINDINGS_PAGE,
-    Cause,
     by_cause,
     cause_lines,
-    findings_page,
 )
 from fuzzshard.corpus.entry import CorpusEntry
-from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.gather import load
 from fuzzshard.corpus.lifecycle import in_order
 from fuzzshard.corpus.listing import ANY, Asked, entry_lines, listed
@@ -104,7 +100,6 @@ def causes(
     *paths: Path,
     asked: Filters = ANY,
     torch: Annotated[str, Parameter(show_default=False)] = "",
-    write: Flag = False,
     as_json: Json = False,
 ) -> int:
     """Print the causes of findings, a line for each, the worst first.
@@ -117,7 +112,6 @@ def causes(
     For example:
       fuzzshard corpus causes corpus/findings --severity silent
       fuzzshard corpus causes corpus/findings --torch 2.13.0,2.15.0
-      fuzzshard corpus causes corpus/findings --write
 
     Parameters
     ----------
@@ -126,21 +120,11 @@ def causes(
     torch
         Releases, separated by commas. Each gets a column: of the entries that were run under it,
         how many show their finding (2/3).
-    write
-        Write all causes of a corpus as tables into its README.md, below what people wrote there.
     as_json
         Print one JSON object for each cause.
     """
-    corpora = paths or (DEFAULT_CORPUS,)
     releases = parse_versions(torch) if torch else []
-    stored, broken = load(corpora)
-    if write:
-        if len(corpora) != 1 or not corpora[0].is_dir() or asked != ANY or as_json or torch:
-            raise UsageError(
-                "--write takes one corpus, and no other option", "leave the others out"
-            )
-        _write_page(corpora[0], by_cause(stored))
-        return complain(broken)
+    stored, broken = load(paths or (DEFAULT_CORPUS,))
     known = {v for item in stored for v in (*item.entry.bad_on, *item.entry.good_on)}
     if unknown := [release for release in releases if release not in known]:
         others = ", ".join(in_order(known))
@@ -154,13 +138,6 @@ def causes(
     else:
         print(*cause_lines(rows, _width(), releases), sep="\n")
     return complain(broken)
-
-
-def _write_page(corpus: Path, rows: Sequence[Cause]) -> None:
-    file = corpus / FINDINGS_PAGE
-    old = file.read_text() if file.exists() else ""
-    write_atomic(file, findings_page(rows, corpus, old).encode())
-    print(f"{file}: {len(rows)} causes")
 
 
 def _width() -> int:

@@ -17,30 +17,6 @@ from fuzzshard.corpus.store import SCRIPT_FILE, saved_script
 from fuzzshard.mending.mend import Mend, Public, own_mends
 from fuzzshard.parts.oracle import Severity
 
-FINDINGS_PAGE = "README.md"
-MARKER = "<!-- What follows is written by: "
-"""Begins the part of a page that nobody writes by hand."""
-PAGE = (
-    MARKER
-    + """fuzzshard corpus causes {corpus} --write -->
-
-## {causes} causes of {entries} entries
-
-Each cause is a known bug of torch, described in a file of `fuzzshard/mends`: its docstring is the
-diagnosis, and it has the smallest change of torch with which its entries pass (or, where Python
-cannot fix it, code that notes when it occurs). The link leads to one of its entries. `fuzzshard
-corpus verify {corpus} --causes` checks all of that by running the entries.
-
-{rows}
-## Entries by release of torch
-
-How many entries of each cause show their finding under a release (bad), and how many do not
-(good). The others (n/a) were not run under it, or cannot say: the release lacks what the case
-uses, its documentation excludes the case, the case shows something else, or it needs CUDA.
-
-{releases}"""
-)
-
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
@@ -150,74 +126,6 @@ def _numbers(public: Iterable[Public]) -> str:
     return ", ".join(dict.fromkeys(same))
 
 
-def findings_page(causes: Sequence[Cause], corpus: object, old: str = "") -> str:
-    """A page of Markdown on ``corpus``; what people wrote at the begin of the ``old`` one
-    stays.
-    """
-    head, _, _ = old.partition(MARKER)
-    entries = sum(len(cause.entries) for cause in causes)
-    written = PAGE.format(
-        corpus=corpus,
-        causes=len(causes),
-        entries=entries,
-        rows=_markdown([COLUMNS, *map(_cells, causes)]),
-        releases=_markdown(_release_rows(causes, _releases_of_most(causes))),
-    )
-    return (head or "# Findings\n\n") + written
-
-
-def _markdown(rows: Sequence[Sequence[str]]) -> str:
-    head, *others = rows
-    lines = [head, ["---"] * len(head), *others]
-    return "".join(f"| {' | '.join(row)} |\n" for row in lines)
-
-
-COLUMNS = ("severity", "component", "cause", "torch", "entries", "in public", "mend")
-
-
-def _cells(cause: Cause) -> tuple[str, ...]:
-    links = [issue_link(public.link) for public in cause.public if public.is_same]
-    looked_for = "none found" if cause.public else ""
-    return (
-        str(cause.severity),
-        cause.component,
-        f"[{_escaped(cause.title)}]({cause.example})",
-        cause.torch,
-        str(len(cause.entries)),
-        ", ".join(dict.fromkeys(links)) or looked_for,
-        f"`{cause.name}`" if cause.component else "",
-    )
-
-
-def _releases_of_most(causes: Sequence[Cause]) -> list[str]:
-    """The releases under which more than half of the entries were looked at."""
-    seen: Counter[str] = Counter()
-    for cause in causes:
-        seen.update({release: sum(counts) for release, counts in cause.releases.items()})
-    entries = sum(len(cause.entries) for cause in causes)
-    return [release for release in in_order(set(seen)) if 2 * seen[release] > entries]
-
-
-def _release_rows(causes: Sequence[Cause], releases: Sequence[str]) -> list[list[str]]:
-    rows = [["cause", "entries", *releases]]
-    for cause in causes:
-        counts = (cause.releases.get(release, (0, 0)) for release in releases)
-        cells = (_of_release(bad, good, len(cause.entries)) for bad, good in counts)
-        rows.append([_escaped(cause.title), str(len(cause.entries)), *cells])
-    entries = sum(len(cause.entries) for cause in causes)
-    sums = [
-        [sum(cause.releases.get(release, (0, 0))[kind] for cause in causes) for kind in (0, 1)]
-        for release in releases
-    ]
-    return [*rows, ["all", str(entries), *(_of_release(bad, good, entries) for bad, good in sums)]]
-
-
-def _of_release(bad: int, good: int, entries: int) -> str:
-    """``"3 bad, 1 good, 2 n/a"``, without what there is none of."""
-    counts = (("bad", bad), ("good", good), ("n/a", entries - bad - good))
-    return ", ".join(f"{count} {word}" for word, count in counts if count)
-
-
 def issue_link(address: str) -> str:
     """``[pytorch 183702](https://github.com/pytorch/pytorch/issues/183702)`` for an issue on
     GitHub.
@@ -229,8 +137,3 @@ def issue_name(address: str) -> str:
     """``pytorch 183702`` for an issue on GitHub."""
     parts = address.split("/")
     return f"{parts[-3]} {parts[-1]}" if len(parts) > 5 else address
-
-
-def _escaped(text: str) -> str:
-    """In one line, without an end of the cell."""
-    return " ".join(text.split()).replace("|", "\\|")
