@@ -134,7 +134,7 @@ CORPUS_COMMANDS = (
         "Check that each entry can be read and that its script belongs to its case.",
     ),
     _MERGE,
-    Command("mark", "corpus_mark:mark", "Write into entries what you know about their finding."),
+    Command("mark", "corpus_sets:mark", "Write into entries what you know about their finding."),
 )
 FLEET_COMMANDS = (
     Command(

@@ -30,7 +30,7 @@ from fuzzshard.errors import FuzzshardError, InvalidEntry, UsageError
 from fuzzshard.mending.mend import mends_for, own_mends
 from fuzzshard.verdict import Verdict
 from fuzzshard.world import resolve_device
-from fuzzshard.world.shared import SharedWorld
+from fuzzshard.world.world import SharedWorld
 
 MARKERS = (
     'gpus(n): on CUDA, the number of GPUs that the entry needs; select with -m "gpus(n=2)"',

@@ -48,8 +48,7 @@ from fuzzshard.subject.subject import MeshShape
 from fuzzshard.subject.variation import ASPECTS, Aspect
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World, WorldConfig, resolve_device
-from fuzzshard.world.shared import SharedWorld
-from fuzzshard.world.world import SUBJECT_SECONDS
+from fuzzshard.world.world import SUBJECT_SECONDS, SharedWorld
 
 __all__ = ["Report", "Subject", "assert_parity", "check"]
 

@@ -14,8 +14,8 @@ from fuzzshard.model.statements import at, indented
 from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Call, Op
 from fuzzshard.program.forward import call_text, loss_lines, output_texts, term_text, whole_text
-from fuzzshard.program.groups import if_wrapped
 from fuzzshard.program.mesh import MeshNames
+from fuzzshard.program.wrapping import if_wrapped
 from fuzzshard.reproducer.inputs import InputNames, tuple_text
 from fuzzshard.reproducer.scope import Scope
 from fuzzshard.reproducer.watch import Watch

@@ -8,8 +8,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.losses import losses
 from fuzzshard.case.schedule_state import ScheduleState, ops_that_run
-from fuzzshard.model.names import seed_of
-from fuzzshard.model.statements import call_lines, indented
+from fuzzshard.model.statements import call_lines, indented, seed_of
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.setup import checkpoint_lines
 from fuzzshard.program.wrapping import build_call

@@ -25,7 +25,6 @@ from fuzzshard.subject.compare import (
     moment,
     perturbed_bound,
 )
-from fuzzshard.subject.dropout import draws_by_dtype
 from fuzzshard.subject.functions import SubjectError, blaming, call, load
 from fuzzshard.subject.likeness import (
     Pair,
@@ -45,7 +44,7 @@ from fuzzshard.subject.record import Place, Record, kept, seed_everything
 from fuzzshard.subject.report import Checked, Difference, Kind
 from fuzzshard.subject.statements import recompute_lines, wrap_lines
 from fuzzshard.subject.subject import Subject, Training
-from fuzzshard.subject.training import DataRank, Noise, Side, Trainer, on_meta
+from fuzzshard.subject.training import DataRank, Noise, Side, Trainer, draws_by_dtype, on_meta
 from fuzzshard.subject.variation import Outline
 from fuzzshard.subject.vary import blocks_of, outline, present
 

@@ -31,9 +31,8 @@ from fuzzshard.parts.leaves.dropout import Dropout
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.norms import BatchNorm
 from fuzzshard.parts.ops import Backward, Forward, SetMode, SetRequiresGrad, ZeroGrad
-from fuzzshard.training.optimizers import make_optimizer
 from fuzzshard.training.trace import Key, Trace
-from fuzzshard.training.trainer import Trainer
+from fuzzshard.training.trainer import Trainer, make_optimizer
 
 ONE_RANK = RankMesh(0, 1, torch.device("cpu"), *[cast(Any, None)] * 4, 0)
 

@@ -21,7 +21,6 @@ RANK_MODULES = (
     "model/values.py",
     "subject/vary.py",
     "subject/compare.py",
-    "subject/dropout.py",
     "subject/training.py",
     "subject/likeness.py",
     "subject/record.py",
