@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Literal
 
 from typing_extensions import override
 
@@ -65,20 +65,16 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
         if moment == "before_step" and not run.restore and run.allows("clip", 75):
-            run.ops.append(cls._drawn(run))
+            run.ops += cls.drawn(run)
 
     @classmethod
     @override
-    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
-        return (cls._drawn(run),) if "clip" in run.swarm else ()
-
-    @classmethod
-    def _drawn(cls, run: op.Run) -> Self:
+    def drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
         norm_type = run.tape.weighted(_NORMS)
         largest = run.tape.pick((1.0, 0.25, 8.0))
         overflows = run.case.optimizer.does("scales")
         finite = run.tape.chance(70 if overflows else 20)
-        return cls(max_norm=largest, norm_type=norm_type, error_if_nonfinite=finite)
+        return (cls(max_norm=largest, norm_type=norm_type, error_if_nonfinite=finite),)
 
     @classmethod
     @override
@@ -119,16 +115,12 @@ class ClipGradValue(op.Op, tag="clip_grad_value", frozen=True, kw_only=True):
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
         if moment == "before_step" and not run.restore and run.allows("clip_value", 75):
-            run.ops.append(cls._drawn(run))
+            run.ops += cls.drawn(run)
 
     @classmethod
     @override
-    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
-        return (cls._drawn(run),) if "clip_value" in run.swarm else ()
-
-    @classmethod
-    def _drawn(cls, run: op.Run) -> Self:
-        return cls(clip_value=run.tape.pick((0.5, 0.125, 2.0)))
+    def drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
+        return (cls(clip_value=run.tape.pick((0.5, 0.125, 2.0))),)
 
     @classmethod
     @override
