@@ -65,6 +65,8 @@ class Option:
     """Choices that every swarm may make."""
     extension: ClassVar[Choice | None] = None
     """The choice of swarms without which it is at its default."""
+    weights: ClassVar[tuple[tuple[Any, int], ...]] = ()
+    """Its values with how often each is drawn, where no case makes a difference."""
     always_told: ClassVar[bool] = False
     """Whether drawings say it at its default too."""
     default: Any = None

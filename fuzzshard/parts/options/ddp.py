@@ -96,7 +96,7 @@ class DDPOption(Option):
 
     def draw(self, tape: Tape, seen: Replicated) -> Any:
         """Return a value for a finished case."""
-        raise NotImplementedError
+        return tape.weighted(self.weights)
 
     def features(
         self, value: Any, case: Case, found: Facts, *, by_replicate: bool
@@ -223,6 +223,7 @@ class Buckets(DDPOption):
     """
 
     name, place = "buckets", 1
+    weights = (("default", 6), ("one_each", 4), ("few_each", 3), ("listed", 3))
     texts = {
         "few_each": "bucket_cap_mb=2e-4",
         "one_each": "bucket_cap_mb=1e-6",
@@ -233,10 +234,6 @@ class Buckets(DDPOption):
         "ddp:buckets_one_each": "buckets of one parameter each",
         "ddp:buckets_listed": "bucket_cap_mb_list",
     }
-
-    @override
-    def draw(self, tape: Tape, seen: Replicated) -> str:
-        return tape.weighted((("default", 6), ("one_each", 4), ("few_each", 3), ("listed", 3)))
 
 
 class Buffers(DDPOption):
@@ -290,6 +287,7 @@ class Initial(DDPOption):
     """
 
     name, place = "initial", 8
+    weights = (("equal", 8), ("first_rank", 3), ("unsynced", 2))
     texts = {"unsynced": "init_sync=False"}
     traits = {"first_rank": ("spoils",)}
     meanings = {
@@ -297,10 +295,6 @@ class Initial(DDPOption):
         "constructed",
         "ddp:initial_unsynced": "init_sync=False",
     }
-
-    @override
-    def draw(self, tape: Tape, seen: Replicated) -> str:
-        return tape.weighted((("equal", 8), ("first_rank", 3), ("unsynced", 2)))
 
     @override
     def excludes(self, value: str, seen: Replicated) -> Reasons:
@@ -345,14 +339,11 @@ class Hook(DDPOption):
     """Torch's ``allreduce_hook``, or one that divides after the sum."""
 
     name, place = "hook", 4
+    weights = ((None, 6), ("allreduce", 2), ("average", 2))
     meanings = {
         "ddp:hook_allreduce": "torch's all-reduce as a communication hook",
         "ddp:hook_average": "a communication hook that divides after the sum",
     }
-
-    @override
-    def draw(self, tape: Tape, seen: Replicated) -> str | None:
-        return tape.weighted(((None, 6), ("allreduce", 2), ("average", 2)))
 
     @override
     def lines(self, value: str | None, engine: str, group: str) -> list[str]:
@@ -375,6 +366,7 @@ class Join(DDPOption):
     """
 
     name, place, of_wrapper = "join", 10, True
+    weights = ((None, 4), ("initial", 3), ("effective", 3), ("throwing", 3), ("off", 3))
     texts = {
         "initial": "",
         "effective": "divide_by_initial_world_size=False",
@@ -388,12 +380,6 @@ class Join(DDPOption):
         "ddp:join_throwing": "training within join(throw_on_early_termination=True)",
         "ddp:join_off": "training within join(enable=False)",
     }
-
-    @override
-    def draw(self, tape: Tape, seen: Replicated) -> str | None:
-        return tape.weighted(
-            ((None, 4), ("initial", 3), ("effective", 3), ("throwing", 3), ("off", 3))
-        )
 
     @override
     def arguments(self, value: str | None) -> tuple[str, ...]:

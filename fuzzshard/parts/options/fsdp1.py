@@ -84,7 +84,7 @@ class FSDP1Option(Option):
 
     def draw(self, drawing: DrawingFSDP1) -> Any:
         """Return a value for a case that has the options of lower places."""
-        return self.default
+        return drawing.tape.weighted(self.weights) if self.weights else self.default
 
     def draw_for_orders(self, tape: Tape) -> Any:
         """Return a value for a case of ranks that run other modules than their peers."""
@@ -235,6 +235,7 @@ class BackwardPrefetch(FSDP1Option):
     """When the next unit is gathered in a backward."""
 
     name, place, argument = "backward_prefetch", 4, 2
+    weights = (("pre", 4), ("post", 3), (None, 2))
     texts = {
         "post": "backward_prefetch=BackwardPrefetch.BACKWARD_POST",
         None: "backward_prefetch=None",
@@ -244,10 +245,6 @@ class BackwardPrefetch(FSDP1Option):
         "fsdp1:backward_prefetch_post": "BACKWARD_POST",
         "fsdp1:backward_prefetch_none": "backward_prefetch=None",
     }
-
-    @override
-    def draw(self, drawing: DrawingFSDP1) -> str | None:
-        return drawing.tape.weighted((("pre", 4), ("post", 3), (None, 2)))
 
 
 class LimitAllGathers(FSDP1Option):

@@ -94,7 +94,7 @@ class PrecisionOption(Option):
 
     def draw(self, tape: Tape, case: Case) -> Any:
         """Return a value for a policy of ``case``."""
-        return self.default
+        return tape.weighted(self.weights) if self.weights else self.default
 
     def varied(self, tape: Tape, case: Case, value: Any) -> Any:
         """Return another value for one group."""
@@ -121,15 +121,12 @@ class Param(DtypeOption):
     """The dtype that parameters are computed in, and inputs are cast to."""
 
     name, place, of = "param", 1, "parameters"
+    weights = (("bfloat16", 8), ("float16", 3), (None, 2))
     meanings = {
         "precision:param": "parameters computed in another dtype",
         "precision:bfloat16": "parameters computed in bfloat16",
         "precision:float16": "parameters computed in float16",
     }
-
-    @override
-    def draw(self, tape: Tape, case: Case) -> Dtype | None:
-        return tape.weighted((("bfloat16", 8), ("float16", 3), (None, 2)))
 
     @override
     def mutated(self, rng: Random, case: Case) -> Dtype | None:
@@ -147,15 +144,12 @@ class Reduce(DtypeOption):
     """The dtype that gradients are reduced in, and accumulated in until then."""
 
     name, place, of, variation = "reduce", 2, "gradients", 1
+    weights = ((None, 4), ("float32", 4), ("bfloat16", 2))
     meanings = {
         "precision:reduce": "a dtype of its own for reduced gradients, beside that of parameters",
         "precision:reduce_as_param": "gradients reduced in the dtype of the parameters",
         "precision:reduce_only": "a dtype for reduced gradients only",
     }
-
-    @override
-    def draw(self, tape: Tape, case: Case) -> Dtype | None:
-        return tape.weighted(((None, 4), ("float32", 4), ("bfloat16", 2)))
 
     @override
     def mutated(self, rng: Random, case: Case) -> Dtype | None:
