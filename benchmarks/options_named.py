@@ -90,7 +90,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "a method that no child can be called by": ("case/facts",),
     },
     "Optimizer.kind": {
-        "a kind of input": ("case/features", "report/show"),
+        "a kind of input": ("case/features", "report/show", "training/trainer"),
         "a kind of expectation": ("case/schedule_state",),
     },
     "Optimizer.exclude": {
