@@ -33,8 +33,8 @@ from matrix_steps import REPOSITORY, Cell, Step, make_steps, matrix_table, read_
 from packaging.requirements import Requirement
 from rich.console import Console
 
+from fuzzshard.bisect.bisect import parse_versions
 from fuzzshard.bisect.environment import CannotInstall, Source, environment
-from fuzzshard.bisect.search import parse_versions
 from fuzzshard.corpus.files import write_atomic
 from fuzzshard.errors import (
     EXIT_CLEAN,

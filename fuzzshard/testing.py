@@ -35,17 +35,15 @@ from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.checking.api import Subject
 from fuzzshard.checking.check import DEFAULT_MESHES, Checker, trainings
-from fuzzshard.checking.fuzz import Fuzzer, bases_of
+from fuzzshard.checking.fuzz import Fuzzer, bases_of, check_aspects
 from fuzzshard.checking.report import Report
-from fuzzshard.checking.variations import check_aspects
 from fuzzshard.commands.options import Device, world_config
 from fuzzshard.corpus.entry import make_entry
 from fuzzshard.corpus.outcome import most_ranks
 from fuzzshard.errors import InfraError
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.report.show import drawn
-from fuzzshard.subject.subject import MeshShape
-from fuzzshard.subject.variation import ASPECTS, Aspect
+from fuzzshard.subject.subject import ASPECTS, Aspect, MeshShape
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World, WorldConfig, resolve_device
 from fuzzshard.world.world import SUBJECT_SECONDS, SharedWorld

@@ -13,8 +13,7 @@ from fuzzshard.campaign.drawing import Prefetch
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Found, Registry, load_known
 from fuzzshard.campaign.options import CampaignOptions
-from fuzzshard.campaign.restore import in_work, restore_counts, restore_findings, unfinished
-from fuzzshard.campaign.resume import Plan
+from fuzzshard.campaign.resume import Plan, in_work, restore_counts, restore_findings, unfinished
 from fuzzshard.campaign.shared import CaseStream, Shared
 from fuzzshard.campaign.summary import summarize
 from fuzzshard.campaign.tally import Tally

@@ -94,9 +94,16 @@ def bisect(
     python
         The Python of the environments: a path or, with uv, a version. By default this one.
     """
-    from fuzzshard.bisect.bisect import Bisection, Result, Tried
+    from fuzzshard.bisect.bisect import (
+        Bisection,
+        Result,
+        Tried,
+        between,
+        boundaries,
+        parse_versions,
+        search,
+    )
     from fuzzshard.bisect.environment import Source, environment, versions_of_torch
-    from fuzzshard.bisect.search import between, boundaries, parse_versions, search
     from fuzzshard.report.busy import busy
     from fuzzshard.temporary import cache_folder
 
@@ -154,7 +161,7 @@ def bisect(
 
 def _one(text: str) -> str:
     """The one release in ``text``, if there is any text."""
-    from fuzzshard.bisect.search import parse_versions
+    from fuzzshard.bisect.bisect import parse_versions
 
     if not text:
         return ""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from cyclopts import Parameter
 
-from fuzzshard.bisect.search import parse_versions
+from fuzzshard.bisect.bisect import parse_versions
 from fuzzshard.commands.corpus_sets import Flag, complain, print_json
 from fuzzshard.commands.options import (
     DEFAULT_CORPUS,
@@ -52,7 +52,7 @@ from fuzzshard.runner import Runner
 from fuzzshard.world.placement import Worlds
 
 if TYPE_CHECKING:
-    from fuzzshard.corpus.verify_causes import CauseVerified
+    from fuzzshard.corpus.verify import CauseVerified
 
 Filters = Annotated[Asked, Parameter(name="*", negative=(), show_default=False)]
 
@@ -254,7 +254,7 @@ def _verify_causes(
     as_json: bool,
 ) -> int:
     from fuzzshard.commands.worlds import CommandWorlds
-    from fuzzshard.corpus.verify_causes import verify_cause
+    from fuzzshard.corpus.verify import verify_cause
     from fuzzshard.report.busy import busy
     from fuzzshard.report.stages import counted
     from fuzzshard.world import resolve_device

@@ -43,9 +43,8 @@ from fuzzshard.subject.names import PlainNames
 from fuzzshard.subject.record import Place, Record, kept, seed_everything
 from fuzzshard.subject.report import Checked, Difference, Kind
 from fuzzshard.subject.statements import recompute_lines, wrap_lines
-from fuzzshard.subject.subject import Subject, Training
+from fuzzshard.subject.subject import Outline, Subject, Training
 from fuzzshard.subject.training import DataRank, Noise, Side, Trainer, draws_by_dtype, on_meta
-from fuzzshard.subject.variation import Outline
 from fuzzshard.subject.vary import blocks_of, outline, present
 
 NUM_PERTURBED = 3

@@ -14,7 +14,7 @@ from fuzzshard.program.run import execute
 from fuzzshard.subject.functions import SubjectError
 from fuzzshard.subject.names import module_of
 from fuzzshard.subject.statements import prepare_lines
-from fuzzshard.subject.variation import Outline, Variation
+from fuzzshard.subject.subject import Outline, Variation
 
 
 def outline(model: nn.Module) -> Outline:

@@ -10,9 +10,16 @@ import pytest
 from command_line import fuzzshard
 
 from fuzzshard.bisect import environment as environments
-from fuzzshard.bisect.bisect import Bisection, Result, Tried
+from fuzzshard.bisect.bisect import (
+    Bisection,
+    Result,
+    Tried,
+    between,
+    boundaries,
+    parse_versions,
+    search,
+)
 from fuzzshard.bisect.environment import CannotInstall, Source, environment
-from fuzzshard.bisect.search import between, boundaries, parse_versions, search
 from fuzzshard.contracts.contract import OLDEST_TORCH
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import CorpusEntry, make_entry
@@ -222,7 +229,7 @@ def test_a_search_steps_over_versions_that_cannot_be_judged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("good", "bad", "fleet/agent"),
+    ("good", "bad", "versions"),
     [
         ("", "", RELEASES[3:]),
         ("2.13.0", "", RELEASES[3:]),
@@ -298,15 +305,15 @@ def test_an_environment_is_made_once_and_options_are_passed_on(
 ) -> None:
     log = fake_uv(monkeypatch, tmp_path, "true")
     source = Source(index_url="https://example.org/cpu", constraint=("pins.txt",))
-    first = environment("2.10.0", tmp_path / "temporary", source)
-    assert first == environment("2.10.0", tmp_path / "temporary", source)
+    first = environment("2.10.0", tmp_path / "cache", source)
+    assert first == environment("2.10.0", tmp_path / "cache", source)
     made, installed = log.read_text().splitlines()
     assert made.startswith("venv")
     assert (
         "--index-url https://example.org/cpu --constraint pins.txt torch==2.10.0 numpy"
         in installed
     )
-    assert environment("2.10.0", tmp_path / "temporary", Source()) != first
+    assert environment("2.10.0", tmp_path / "cache", Source()) != first
 
 
 def test_other_packages_do_not_come_from_the_index_of_torch(
@@ -314,7 +321,7 @@ def test_other_packages_do_not_come_from_the_index_of_torch(
 ) -> None:
     log = fake_uv(monkeypatch, tmp_path, "true")
     source = Source(index_url="https://example.org/cpu")
-    environment("2.10.0", tmp_path / "temporary", source, others=["msgspec>=0.19"])
+    environment("2.10.0", tmp_path / "cache", source, others=["msgspec>=0.19"])
     _, with_torch, others = log.read_text().splitlines()
     assert with_torch.endswith("https://example.org/cpu torch==2.10.0 numpy")
     assert others.endswith("python msgspec>=0.19")
@@ -324,9 +331,9 @@ def test_an_environment_that_was_interrupted_is_made_anew(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     log = fake_uv(monkeypatch, tmp_path, "true")
-    python = environment("2.10.0", tmp_path / "temporary", Source())
+    python = environment("2.10.0", tmp_path / "cache", Source())
     (python.parents[1] / environments.READY).unlink()
-    environment("2.10.0", tmp_path / "temporary", Source())
+    environment("2.10.0", tmp_path / "cache", Source())
     assert len(log.read_text().splitlines()) == 4
 
 
@@ -336,9 +343,9 @@ def test_why_a_version_cannot_be_installed_is_one_line(
     says = "  \u00d7 No solution found\\n  ╰─▶ Because there is no version of torch==9.0"
     fake_uv(monkeypatch, tmp_path, f'printf "{says}" >&2; exit 1')
     with pytest.raises(CannotInstall) as caught:
-        environment("9.0", tmp_path / "temporary", Source())
+        environment("9.0", tmp_path / "cache", Source())
     assert str(caught.value) == "No solution found Because there is no version of torch==9.0"
-    assert not list((tmp_path / "temporary").iterdir())
+    assert not list((tmp_path / "cache").iterdir())
 
 
 def test_the_command_prints_a_line_for_each_version_and_a_summary(

@@ -32,8 +32,7 @@ from msgspec.structs import replace
 
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Found
-from fuzzshard.campaign.restore import in_work, unfinished
-from fuzzshard.campaign.resume import Plan, session_seed
+from fuzzshard.campaign.resume import Plan, in_work, session_seed, unfinished
 from fuzzshard.case.case import Case
 from fuzzshard.case.order import size_order
 from fuzzshard.case.steering import Steering

@@ -19,8 +19,7 @@ from fuzzshard.corpus.entry import CorpusEntry, make_entry
 from fuzzshard.corpus.expectation import Expected, expected
 from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.store import entry_files
-from fuzzshard.corpus.verify import Condition
-from fuzzshard.corpus.verify_causes import verify_cause
+from fuzzshard.corpus.verify import Condition, verify_cause
 from fuzzshard.doctor import clean_case
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.verdict import Finding, Status, Verdict

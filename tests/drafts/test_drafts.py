@@ -23,9 +23,15 @@ from fuzzshard.corpus.lifecycle import Lifecycle, release
 from fuzzshard.corpus.scripts import scripts_of
 from fuzzshard.corpus.store import save_unshrunk
 from fuzzshard.doctor import clean_case
-from fuzzshard.drafts.changes import as_code
 from fuzzshard.drafts.draft import MOST_CHARACTERS, draft
-from fuzzshard.drafts.evidence import Evidence, ScriptRuns, collect_env, readable, run_example
+from fuzzshard.drafts.evidence import (
+    Evidence,
+    ScriptRuns,
+    as_code,
+    collect_env,
+    readable,
+    run_example,
+)
 from fuzzshard.drafts.words import title
 from fuzzshard.mending.mend import own_mends
 from fuzzshard.mending.source import as_diff
