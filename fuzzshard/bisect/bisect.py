@@ -1,5 +1,5 @@
-"""Binary search over releases of torch: the script of a finding runs under one after the other, and
-what that says is written down.
+"""Binary search over releases of torch: the script of a finding runs under one after the other,
+and what that says is written down.
 """
 
 from __future__ import annotations

@@ -31,34 +31,22 @@ class CannotInstall(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Where packages come from, as pip's and uv's options of the same names, and for which Python.
-
-    ``python`` is a path or, with uv, a version; empty means the one that runs fuzzshard.
+    """Where packages come from, as pip's and uv's options of the same names. Whatever else these
+    are to be told, they read from their own variables, such as ``PIP_CONSTRAINT``.
     """
 
     index_url: str = ""
     extra_index_url: tuple[str, ...] = ()
-    find_links: tuple[str, ...] = ()
-    constraint: tuple[str, ...] = ()
-    python: str = ""
-
-    def where(self) -> list[str]:
-        """The places to look in, for every command of pip and uv."""
-        words = ["--index-url", self.index_url] if self.index_url else []
-        return [*words, *self._each("extra_index_url"), *self._each("find_links")]
 
     def arguments(self) -> list[str]:
-        """For ``pip install`` and ``uv pip install`` alike."""
-        return [*self.where(), *self._each("constraint")]
-
-    def _each(self, option: str) -> list[str]:
-        name = f"--{option.replace('_', '-')}"
-        return [word for value in getattr(self, option) for word in (name, value)]
+        """The places to look in, for every command of pip and uv."""
+        words = ["--index-url", self.index_url] if self.index_url else []
+        return [*words, *(w for url in self.extra_index_url for w in ("--extra-index-url", url))]
 
     @property
     def key(self) -> str:
         """Tells environments of one version apart that were installed from other places."""
-        python = self.python or ".".join(map(str, sys.version_info[:2]))
+        python = ".".join(map(str, sys.version_info[:2]))
         return hashlib.sha256("\0".join([python, *self.arguments()]).encode()).hexdigest()[:8]
 
 
@@ -96,11 +84,10 @@ def _commands(
 ) -> list[list[str]]:
     """numpy goes along: torch warns at every start without it."""
     packages = [*source.arguments(), f"torch=={version}", "numpy"]
-    base = source.python or sys.executable
-    made = [base, "-m", "venv", str(folder)]
+    made = [sys.executable, "-m", "venv", str(folder)]
     install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     if uv := find_uv():
-        made = [uv, "venv", "--quiet", "--python", base, str(folder)]
+        made = [uv, "venv", "--quiet", "--python", sys.executable, str(folder)]
         install = [uv, "pip", "install", "--quiet", "--python", str(python)]
     return [made, [*install, *packages], *([[*install, *others]] if others else [])]
 
@@ -134,7 +121,7 @@ def versions_of_torch(source: Source, *, cpu: bool) -> list[str]:
     without a name. Raises :class:`UsageError` where pip cannot say it.
     """
     ran = subprocess.run(
-        [*_pip(), "index", "versions", "torch", "--pre", *source.where()],
+        [*_pip(), "index", "versions", "torch", "--pre", *source.arguments()],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
