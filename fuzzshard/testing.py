@@ -23,27 +23,28 @@ all tests of this process, and end with it; those of a check end with the check.
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from fuzzshard.campaign.explain import known_causes
 from fuzzshard.campaign.judge import judge, same_finding
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
-from fuzzshard.checking.api import Subject
 from fuzzshard.checking.check import DEFAULT_MESHES, Checker, trainings
 from fuzzshard.checking.fuzz import Fuzzer, bases_of, check_aspects
 from fuzzshard.checking.report import Report
 from fuzzshard.commands.options import Device, world_config
 from fuzzshard.corpus.entry import make_entry
 from fuzzshard.corpus.outcome import most_ranks
-from fuzzshard.errors import InfraError
+from fuzzshard.errors import InfraError, UsageError
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.report.show import drawn
 from fuzzshard.subject.subject import ASPECTS, Aspect, MeshShape
+from fuzzshard.subject.subject import Subject as NamedSubject
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World, WorldConfig, resolve_device
 from fuzzshard.world.world import SUBJECT_SECONDS, SharedWorld
@@ -186,3 +187,62 @@ def _explained(case: Case, verdict: Verdict, world: World) -> str:
             codec.encode(case).decode(),
         )
     )
+
+
+Function = Callable[..., Any] | str
+
+
+class Subject:
+    """A model and how it is trained: what ``fuzzshard check`` is given.
+
+    Functions are given themselves or by name. They run on ranks, which are other processes, so
+    each must be found at the top level of a module. With pytest, a test that is marked returns a
+    subject::
+
+        @pytest.mark.fuzzshard(meshes=["dp_shard=2"], require="bitwise")
+        def test_my_model():
+            return Subject(build=build, inputs=batch)
+
+    Raises :class:`UsageError` for a function that other processes cannot import.
+    """
+
+    def __init__(
+        self,
+        *,
+        build: Function,
+        inputs: Function,
+        loss: Function | None = None,
+        parallelize: Function | None = None,
+        optimizer: Function | None = None,
+        train_step: Function | None = None,
+        loss_weight: Function | None = None,
+        smaller: Function | None = None,
+        names: Mapping[str, str] | None = None,
+    ) -> None:
+        """``names`` are the plain names of parameters that ``parallelize`` renames."""
+        functions = {
+            "build": build,
+            "inputs": inputs,
+            "loss": loss,
+            "parallelize": parallelize,
+            "optimizer": optimizer,
+            "train_step": train_step,
+            "loss_weight": loss_weight,
+            "smaller": smaller,
+        }
+        given = {field: name_of(f) for field, f in functions.items() if f is not None}
+        self.named = NamedSubject(names=dict(names or {}), **given)
+
+
+def name_of(function: Function) -> str:
+    """Return the name by which a rank can import ``function``; raises :class:`UsageError`."""
+    if isinstance(function, str):
+        return function
+    module, name = function.__module__, function.__qualname__
+    file = inspect.getsourcefile(function)
+    if "<" in name or file is None:
+        raise UsageError(
+            f"ranks, which are other processes, cannot import {name}",
+            "define it at the top level of a module",
+        )
+    return f"{file if module == '__main__' else module}:{name}"

@@ -57,7 +57,7 @@ from fuzzshard.guidance.novelty import guiding
 from fuzzshard.journal.history import History
 from fuzzshard.journal.schema import JOURNAL_FILE
 from fuzzshard.report.lines import corpus_text, event_lines
-from fuzzshard.report.progress import Progress
+from fuzzshard.report.stages import Progress
 from fuzzshard.shrink import Progress as ShrinkStep
 from fuzzshard.verdict import Status, Verdict
 
