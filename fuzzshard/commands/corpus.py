@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import importlib.metadata
 import shutil
@@ -11,9 +10,8 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import msgspec
 from cyclopts import Parameter
 
 from fuzzshard.bisect.bisect import parse_versions
@@ -50,9 +48,6 @@ from fuzzshard.errors import (
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.runner import Runner
 from fuzzshard.world.placement import Worlds
-
-if TYPE_CHECKING:
-    from fuzzshard.corpus.verify import CauseVerified
 
 Filters = Annotated[Asked, Parameter(name="*", negative=(), show_default=False)]
 
@@ -154,7 +149,6 @@ def verify(
     device: Device = "auto",
     worlds: WorldsHere = "auto",
     ranks_per_device: RanksPerDevice = 1,
-    as_json: Json = False,
 ) -> int:
     """Check that each entry can be read and that its script belongs to its case.
 
@@ -196,17 +190,11 @@ def verify(
     ranks_per_device
         With --causes: how many ranks may share a CUDA device, for meshes larger than the node.
         Much slower.
-    as_json
-        With --causes: print one JSON object for each entry.
     """
     if causes and run:
         raise UsageError("--causes checks no scripts", "use --run in a command of its own")
-    if as_json and not causes:
-        raise UsageError("--json is for --causes", "add --causes or leave it out")
     if causes:
-        return _verify_causes(
-            paths or (DEFAULT_CORPUS,), device, worlds, ranks_per_device, as_json=as_json
-        )
+        return _verify_causes(paths or (DEFAULT_CORPUS,), device, worlds, ranks_per_device)
     if worlds != "auto":
         raise UsageError("--worlds is for --causes", "add --causes or leave it out")
     if ranks_per_device != 1:
@@ -246,12 +234,7 @@ def verify(
 
 
 def _verify_causes(
-    paths: Sequence[Path],
-    device: Device,
-    worlds: Worlds,
-    ranks_per_device: int,
-    *,
-    as_json: bool,
+    paths: Sequence[Path], device: Device, worlds: Worlds, ranks_per_device: int
 ) -> int:
     from fuzzshard.commands.worlds import CommandWorlds
     from fuzzshard.corpus.verify import verify_cause
@@ -268,7 +251,7 @@ def _verify_causes(
     seen, shown = Counter[Condition](), set[str]()
     here = CommandWorlds(config, worlds, num_devices)
 
-    def verify_one(world: Runner, path: Path, entry: CorpusEntry) -> CauseVerified:
+    def verify_one(world: Runner, path: Path, entry: CorpusEntry) -> Verified:
         line.now(f"verifying the cause of {path.name}")
         return verify_cause(world, path, entry, kind, num_ranks, mends, torch)
 
@@ -278,29 +261,20 @@ def _verify_causes(
             seen[verified.condition] += 1
             if verified.condition is Condition.OK:
                 shown.add(verified.cause)
-            print(_cause_line(verified, as_json=as_json), flush=True)
+            print(_as_line(verified), flush=True)
     left = len(entries) - seen.total()
-    if not as_json:
-        counts = ", ".join(f"{seen[each]} {each}" for each in Condition if each in seen)
-        said = f"{counts or 'no findings'}; {counted(len(shown), 'cause')}"
-        if left:
-            said += f"; interrupted, {left} not verified"
-        print(f"verified {seen.total()}: {said}")
+    counts = ", ".join(f"{seen[each]} {each}" for each in Condition if each in seen)
+    said = f"{counts or 'no findings'}; {counted(len(shown), 'cause')}"
+    if left:
+        said += f"; interrupted, {left} not verified"
+    print(f"verified {seen.total()}: {said}")
     code = complain(broken)
     if left:
         return EXIT_INTERRUPTED
     return code or (EXIT_INCONCLUSIVE if seen[Condition.UNSHOWN] else EXIT_CLEAN)
 
 
-def _cause_line(verified: CauseVerified, *, as_json: bool) -> str:
-    if as_json:
-        row = {**dataclasses.asdict(verified), "path": str(verified.path)}
-        return msgspec.json.encode(row).decode()
-    words = (f"{verified.condition:<7}", str(verified.path), verified.cause, verified.message)
-    return "  ".join(words).rstrip()
-
-
 def _as_line(verified: Verified) -> str:
-    return (
-        f"{verified.condition:<10}  {verified.path}  {' '.join(verified.message.split())}".rstrip()
-    )
+    message = " ".join(verified.message.split())
+    words = (f"{verified.condition:<10}", str(verified.path), verified.cause, message)
+    return "  ".join(filter(None, words)).rstrip()

@@ -22,19 +22,17 @@ MOST_BYTES = 16 * 2**20
 """The largest entry that was ever saved has a hundredth of it."""
 
 
-def read_regular(
-    path: Path, *, most: int = MOST_BYTES, follow: bool = True, below: Path | None = None
-) -> bytes:
+def read_regular(path: Path, *, most: int = MOST_BYTES, below: Path | None = None) -> bytes:
     """Return what is in the file ``path``, which has at most ``most`` bytes.
 
-    Neither a device nor a pipe makes it wait or fill memory. With ``follow`` off, a link is an
-    error too; where others write to ``below``, so is every link under that. Raises
+    Neither a device nor a pipe makes it wait or fill memory. Where others write to
+    ``below``, every link under that is an error too. Raises
     :class:`OSError`, whose ``strerror`` says why in one line.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
     try:
         if below is None:
-            handle = os.open(path, flags if follow else flags | os.O_NOFOLLOW)
+            handle = os.open(path, flags)
         else:
             with open_folder(path.parent, below=below) as folder:
                 handle = os.open(path.name, flags | os.O_NOFOLLOW, dir_fd=folder)

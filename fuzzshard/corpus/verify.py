@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import time
 from pathlib import Path
 from typing import Literal
 
@@ -47,11 +46,14 @@ class Condition(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Verified:
-    """One entry: what to show it by, its condition, and a line of why."""
+    """One entry: what to show it by, its condition, a line of why, and the cause that was
+    looked at.
+    """
 
     path: Path
     condition: Condition
     message: str = ""
+    cause: str = ""
 
 
 def verify(file: Path, render: ScriptRender) -> Verified:
@@ -103,17 +105,6 @@ def run_script(
     return Verified(path, condition, said)
 
 
-@dataclasses.dataclass(frozen=True)
-class CauseVerified:
-    """One entry and its cause: OK, UNSHOWN or NOT RUN, with a line of why."""
-
-    path: Path
-    cause: str
-    condition: Condition
-    message: str = ""
-    seconds: float = 0.0
-
-
 def verify_cause(
     world: Runner,
     path: Path,
@@ -122,15 +113,14 @@ def verify_cause(
     num_ranks: int,
     mends: tuple[str, ...],
     torch: str,
-) -> CauseVerified:
+) -> Verified:
     """Runs the case on ``torch`` as it is, with its own mend alone, and with all ``mends``.
 
     Under another release than the entry's a root may show in another way. A tripwire has to be
     tripped, and the signature of what cannot be told otherwise has to match.
     """
-    began = time.monotonic()
     condition, message = _verified(world, entry, device, num_ranks, mends, torch)
-    return CauseVerified(path, entry.cause, condition, message, time.monotonic() - began)
+    return Verified(path, condition, message, entry.cause)
 
 
 def _verified(
