@@ -19,6 +19,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from case_runs import case_runs
 from chaos_campaign import ENDINGS, Session
 from common import make_console, make_parser, run_main, tell_wrong
 from rich.console import Console
@@ -84,7 +85,7 @@ def check_cases(history: History, sessions: list[Session], worlds: int) -> list[
             f"{len(noted)} sessions in the journal, {len(sessions)} were run, not all of one "
             "campaign"
         )
-    runs = list(history.case_runs(1))
+    runs = list(case_runs(history, 1))
     for said, session in zip(sessions, noted, strict=False):
         mine = [run for run in runs if run.session == session.id]
         judged = [run for run in mine if run.status is not None]
@@ -145,7 +146,7 @@ def check_findings(history: History, corpus: Path, known: set[str]) -> list[str]
 
 def summary(history: History, sessions: list[Session]) -> dict[str, Any]:
     """What happened, in figures."""
-    runs = list(history.case_runs(1))
+    runs = list(case_runs(history, 1))
     happened = sum((session.happened for session in sessions), Counter[str]())
     endings = Counter(session.ending for session in sessions)
     saved = [told.event for told in history.events(1, "finding_saved")]

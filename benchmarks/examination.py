@@ -13,17 +13,17 @@ from typing import Any
 import msgspec
 
 from fuzzshard.campaign.control import Control, ControlledWorld
+from fuzzshard.campaign.drawing import Prefetch
 from fuzzshard.campaign.explain import Explanation, OnMends, judge_explained, unknown_only
 from fuzzshard.campaign.judge import Stopped, judge
 from fuzzshard.campaign.known import Found, Registry
-from fuzzshard.campaign.prefetch import Prefetch
 from fuzzshard.campaign.reduce import SHRINK_BUDGET, Judged, confirm_and_shrink
 from fuzzshard.campaign.tally import how_compared
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
-from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry
 from fuzzshard.corpus.entry import make_entry
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.store import CASE_FILE, UNSHRUNK_FILE
 from fuzzshard.report.comparisons import EngineRuns, comparisons
 from fuzzshard.runner import Runner

@@ -33,7 +33,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fuzzshard.campaign.control import Control
-from fuzzshard.campaign.prefetch import Prefetch
+from fuzzshard.campaign.drawing import Prefetch
 from fuzzshard.case.steering import Steering
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INTERRUPTED
 from fuzzshard.instruments import off_lines

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from case_runs import case_runs
 from common import make_console, make_parser, run_main, tell_wrong
 from fleet_cluster import Fleet, Nodes, journal, said
 from rich.console import Console
@@ -168,7 +169,7 @@ def check_slot(slot: Path) -> list[str]:
         sessions = history.sessions()
         if {session.campaign for session in sessions} != {1}:
             wrong.append("its sessions are not all of one campaign")
-        judged = [run for run in history.case_runs(1) if run.status is not None]
+        judged = [run for run in case_runs(history, 1) if run.status is not None]
         runs = Counter((run.session, run.number) for run in judged)
         wrong += [f"case {n} was judged twice" for (_, n), times in runs.items() if times > 1]
         saved = Counter(

@@ -47,7 +47,7 @@ from fuzzshard.corpus.verify import verify
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, InvalidEntry, UsageError
 from fuzzshard.events import FindingFound, FindingHit, KnownCause
 from fuzzshard.journal.schema import JOURNAL_FILE, connect
-from fuzzshard.report.text import drawn
+from fuzzshard.report.show import drawn
 from fuzzshard.reproducer.script import scripts
 from fuzzshard.verdict import Status
 

@@ -23,10 +23,10 @@ from hunt_rows import (
 )
 
 from fuzzshard.campaign.control import Control, ControlledWorld
+from fuzzshard.campaign.drawing import Prefetch
 from fuzzshard.campaign.judge import Stopped, judge
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Found
-from fuzzshard.campaign.prefetch import Prefetch
 from fuzzshard.campaign.reduce import Judged, confirm_and_shrink
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.store import SCRIPT_FILE

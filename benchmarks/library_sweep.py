@@ -26,8 +26,11 @@ from fuzzshard.checking.check import DEFAULT_MESHES, Checker, trainings  # noqa:
 from fuzzshard.checking.report import Report, TrainingReport  # noqa: E402
 from fuzzshard.commands.options import world_config  # noqa: E402
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, UsageError  # noqa: E402
-from fuzzshard.subject.subject import MeshShape, Subject  # noqa: E402
-from fuzzshard.subject.variation import Outline  # noqa: E402
+from fuzzshard.subject.subject import (  # noqa: E402
+    MeshShape,
+    Outline,
+    Subject,
+)
 from fuzzshard.world import resolve_device  # noqa: E402
 from fuzzshard.world.world import SUBJECT_SECONDS  # noqa: E402
 

@@ -33,10 +33,9 @@ from matrix_steps import REPOSITORY, Cell, Step, make_steps, matrix_table, read_
 from packaging.requirements import Requirement
 from rich.console import Console
 
+from fuzzshard.bisect.bisect import parse_versions
 from fuzzshard.bisect.environment import CannotInstall, Source, environment
-from fuzzshard.bisect.versions import parse_versions
-from fuzzshard.cache import cache_folder
-from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.errors import (
     EXIT_CLEAN,
     EXIT_FINDING,
@@ -44,6 +43,7 @@ from fuzzshard.errors import (
     EXIT_INFRA,
     EXIT_INTERRUPTED,
 )
+from fuzzshard.temporary import cache_folder
 from fuzzshard.world import resolve_device
 
 CPU_WHEELS = "https://download.pytorch.org/whl/cpu"

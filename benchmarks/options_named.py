@@ -70,37 +70,35 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "communication.hook": {"a leak": ("oracles/after_run", "parts/oracles/leak")},
     "communication.sum": {
-        "a loss": ("parts/losses/sum",),
+        "a loss": ("parts/losses",),
     },
     "WrapGroup.communication": {
         "an oracle": ("parts/oracles/communication",),
         "a dimension of features": ("case/feature_names",),
     },
-    "Precision.output": {"an oracle": ("parts/oracles/output",)},
+    "Precision.output": {"an oracle": ("parts/oracles/tensors",)},
     "DDP.buffers": {
         "what an op has changed, or an engine": (
             "parts/engine",
-            "parts/engines/ddp",
+            "parts/engines",
             "parts/ops/abort",
             "parts/ops/forward",
-            "parts/ops/load_state",
-            "parts/oracles/buffer",
+            "parts/ops/states",
+            "parts/oracles/tensors",
             "reproducer/forward_lines",
         ),
         "a method that no child can be called by": ("case/facts",),
     },
-    "DDP.initial": {"a value of join": ("parts/options/ddp/join",)},
     "Optimizer.kind": {
-        "a kind of input": ("case/features", "report/show"),
+        "a kind of input": ("case/features", "report/show", "training/trainer"),
         "a kind of expectation": ("case/schedule_state",),
     },
     "Optimizer.exclude": {
         "what a campaign is steered by": ("case/steering",),
         "a choice of swarms": ("parts/ops/add_param_group",),
     },
-    "Optimizer.grad_scaler": {"a choice of swarms": ("parts/options/optimizer/beside",)},
     "Optimizer.lr_scheduler": {
-        "a choice of swarms": ("parts/ops/add_param_group", "parts/options/optimizer/grad_scaler"),
+        "a choice of swarms": ("parts/ops/add_param_group",),
     },
 }
 """What strings and names mean as well, and the modules in which they mean that and no option."""

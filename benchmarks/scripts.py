@@ -18,9 +18,9 @@ from pathlib import Path
 from common import run_main
 
 from fuzzshard import reproducer
-from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import CorpusEntry
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.store import CASE_FILE, SCRIPT_FILE, entry_files, saved_script
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, UsageError
 from fuzzshard.reproducer.shown import Shown, shown

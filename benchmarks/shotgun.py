@@ -57,25 +57,18 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "a dimension of features": ("case/feature_names",),
     },
     "sum": {
-        "a word of communication": (
-            *("parts/options/communication/__init__", "parts/options/communication/sum"),
-        ),
-        "a state of an optimizer": ("parts/options/optimizer/kind",),
+        "a word of communication": ("parts/options/communication",),
+        "a state of an optimizer": ("parts/options/optimizer",),
     },
-    "output": {"a dtype of a policy": ("parts/options/precision/output",)},
+    "output": {"a dtype of a policy": ("parts/options/precision",)},
     "buffer": {
-        "a dtype of a policy": ("parts/options/fsdp1/precision",),
+        "a dtype of a policy": ("parts/options/fsdp1",),
         "a leak": ("oracles/after_run",),
     },
     "state_dict": {
         "a way to save": (
-            *(
-                "engines/ddp/contract",
-                "engines/optimizer_state",
-                "parts/op",
-                "parts/ops/load_state",
-            ),
-            *("parts/ops/save_state", "program/states"),
+            *("engines/ddp/contract", "engines/optimizer_state", "parts/op"),
+            *("parts/ops/states", "program/states"),
         ),
         "a method that no child can be called by": ("case/facts",),
         "a word for a feature": ("case/feature_words",),
@@ -123,7 +116,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "a method that no child can be called by": ("case/facts",),
         "a dimension of features": ("case/feature_names",),
     },
-    "step": {"a state of an optimizer": ("parts/options/optimizer/kind",)},
+    "step": {"a state of an optimizer": ("parts/options/optimizer",)},
     "clip_grad_norm": {"a function of scripts": ("program/helpers",)},
 }
 """What names of oracles and tags of leaves and ops mean as well, and the modules in which they
@@ -224,9 +217,8 @@ def vocabulary() -> dict[str, dict[str, tuple[str, ...]]]:
 
 def in_room(engine: str, file: Path) -> bool:
     """Whether ``file`` is about this engine, or is the list of all engines."""
-    own = f"fuzzshard/parts/engines/{engine}.py", "fuzzshard/parts/engines/__init__.py"
     path = file.relative_to(ROOT).as_posix()
-    return path in own or path.startswith(f"fuzzshard/engines/{engine}/")
+    return path == "fuzzshard/parts/engines.py" or path.startswith(f"fuzzshard/engines/{engine}/")
 
 
 def otherwise(tree: ast.AST) -> set[ast.AST]:
@@ -298,12 +290,12 @@ def rooms_of_options(mentions: Mapping[Path, options_named.Mentions]) -> dict[st
 
 def in_other_room(module: str, part: str) -> bool:
     """Whether a module is about options of another part."""
-    rooms = "parts/options/"
-    return module.startswith(rooms) and not module.startswith(f"{rooms}{folder(part)}/")
+    rooms, own = "parts/options/", f"parts/options/{folder(part)}"
+    return module.startswith(rooms) and module != own and not module.startswith(f"{own}/")
 
 
 def folder(part: str) -> str:
-    """The folder of the options of a part: ``wrap_group`` for WrapGroup."""
+    """The file or folder of the options of a part: ``wrap_group`` for WrapGroup."""
     return re.sub("(?<=[a-z])(?=[A-Z])", "_", part).lower()
 
 

@@ -1,13 +1,15 @@
 """Write the parts of the site that the code knows: a hook of MkDocs, which imports fuzzshard.
 
 A page asks for a part with a line ``<!-- generated: NAME -->``, where ``NAME`` is a key of
-:data:`PARTS`, and for a file with a line ``<!-- source: PATH -->``. Links from a page to notes,
+:data:`PARTS`, and for a file, or a class of one, with a line
+``<!-- source: PATH -->`` or ``<!-- source: PATH CLASS -->``. Links from a page to notes,
 ARCHITECTURE.md and CHANGELOG.md are written as they work in the repository; the site gets copies
 of these files.
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
 import itertools
 import re
@@ -74,8 +76,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def with_parts(markdown: str) -> str:
     """Return a page with every mark replaced; raises an error for what is not there."""
     markdown = re.sub(
-        r"^<!-- source: (\S+) -->$",
-        lambda mark: f"```python\n{(ROOT / mark[1]).read_text()}```",
+        r"^<!-- source: (\S+)(?: (\w+))? -->$",
+        lambda mark: f"```python\n{_source(mark[1], mark[2])}```",
         markdown,
         flags=re.MULTILINE,
     )
@@ -85,6 +87,16 @@ def with_parts(markdown: str) -> str:
         markdown,
         flags=re.MULTILINE,
     )
+
+
+def _source(path: str, name: str | None) -> str:
+    """Return the text of a file, or of the class ``name`` in it."""
+    text = (ROOT / path).read_text()
+    if name is None:
+        return text
+    classes = (node for node in ast.parse(text).body if isinstance(node, ast.ClassDef))
+    found = next(node for node in classes if node.name == name)
+    return f"{ast.get_source_segment(text, found)}\n"
 
 
 def with_links(markdown: str, *, is_copied: bool) -> str:

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from fuzzshard import __version__
-from fuzzshard.cache import cache_folder
 from fuzzshard.commands.mistakes import in_words, whole_numbers
 from fuzzshard.commands.profiles import apply_profile
 from fuzzshard.commands.usage import Command, add_command, group_app
 from fuzzshard.errors import EXIT_INFRA, EXIT_INTERRUPTED, EXIT_USAGE, FuzzshardError
+from fuzzshard.temporary import cache_folder
 
 EXIT_BROKEN_PIPE = 141
 """128 + SIGPIPE: what a shell says of any program whose reader went away."""
@@ -96,22 +96,14 @@ COMMANDS = (
         "explain:explain",
         "Find out which known bugs of torch cause the findings of cases.",
     ),
-    Command(
-        "show",
-        "show:show",
-        "Draw one case, list the cases in a folder, or tell about a known bug.",
-    ),
+    Command("show", "show:show", "Draw one case, or tell about a known bug."),
     Command(
         "shrink",
         "shrink:shrink",
         "Shrink a case with a finding to a minimal one with the same finding.",
     ),
     Command("repro", "repro:repro", "Print a script that shows the finding with torch alone."),
-    Command(
-        "report",
-        "report:report",
-        "Draft a PyTorch issue of a finding (report.md), or rank what to file first.",
-    ),
+    Command("report", "report:report", "Draft a PyTorch issue of a finding (report.md)."),
     Command("bisect", "bisect:bisect", "Find the release of torch that began or fixed a finding."),
     Command(
         "features",
@@ -137,17 +129,12 @@ CORPUS_COMMANDS = (
         "Copy entries and case files into a corpus, unless they are there already.",
     ),
     Command(
-        "prune",
-        "corpus_sets:prune",
-        "Keep the smallest case for each signature and set of features.",
-    ),
-    Command(
         "verify",
         "corpus:verify",
         "Check that each entry can be read and that its script belongs to its case.",
     ),
     _MERGE,
-    Command("mark", "corpus_mark:mark", "Write into entries what you know about their finding."),
+    Command("mark", "corpus_sets:mark", "Write into entries what you know about their finding."),
 )
 FLEET_COMMANDS = (
     Command(
@@ -171,7 +158,7 @@ for _order, _command in enumerate(COMMANDS):
         epilogue=EXIT_CODES if _command.name in ("run", "replay") else "",
         config=(apply_profile, whole_numbers) if _command.name == "run" else (whole_numbers,),
     )
-_corpus = "List, add, prune, verify and merge saved cases."
+_corpus = "List, add, verify and merge saved cases."
 app.command(group_app("corpus", len(COMMANDS), _corpus, CORPUS_COMMANDS))
 _fleet = "Run campaigns on all nodes of a Ray cluster, without a shared folder."
 app.command(group_app("fleet", len(COMMANDS) + 1, _fleet, FLEET_COMMANDS))

@@ -17,7 +17,7 @@ import pytest
 from fuzzshard import __version__
 from fuzzshard.campaign.explain import known_causes
 from fuzzshard.checking.check import import_from_here
-from fuzzshard.checking.replay import replay_subject
+from fuzzshard.checking.entry import replay_subject
 from fuzzshard.commands.options import parse_duration, world_config
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry
@@ -30,7 +30,7 @@ from fuzzshard.errors import FuzzshardError, InvalidEntry, UsageError
 from fuzzshard.mending.mend import mends_for, own_mends
 from fuzzshard.verdict import Verdict
 from fuzzshard.world import resolve_device
-from fuzzshard.world.shared import SharedWorld
+from fuzzshard.world.world import SharedWorld
 
 MARKERS = (
     'gpus(n): on CUDA, the number of GPUs that the entry needs; select with -m "gpus(n=2)"',
@@ -112,37 +112,53 @@ class CorpusRun:
 
 
 class EntryFile(pytest.File):
-    """The file of one entry."""
+    """The file of one entry, be it of the user's own code."""
 
     def __init__(self, *, corpus_run: CorpusRun, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.corpus_run = corpus_run
 
-    def collect(self) -> Iterator[EntryItem]:
-        """The one item; a file that cannot be read becomes an item that fails, not an error of
-        collection. The path has the name of the entry.
-        """
-        try:
-            entry: CorpusEntry | InvalidEntry = read_entry(self.path)
-        except InvalidEntry as error:
-            entry = error
-        yield EntryItem.from_parent(self, name="replay", entry=entry, corpus_run=self.corpus_run)
+    def collect(self) -> Iterator[_Item]:
+        """The one item. The path has the name of the entry."""
+        if self.corpus_run.is_subject(self.path):
+            yield SubjectItem.from_parent(self, name="check", corpus_run=self.corpus_run)
+        else:
+            yield EntryItem.from_parent(self, name="replay", corpus_run=self.corpus_run)
 
 
-class EntryItem(pytest.Item):
-    """One entry: passes, fails, or is expected to fail, as :mod:`fuzzshard.corpus.expectation` has
-    it.
-    """
+class _Item(pytest.Item):
+    """One entry."""
 
-    def __init__(
-        self, *, entry: CorpusEntry | InvalidEntry, corpus_run: CorpusRun, **kwargs: Any
-    ) -> None:
+    def __init__(self, *, corpus_run: CorpusRun, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.entry = entry
         self.corpus_run = corpus_run
         self.add_marker("fuzzshard")
-        if isinstance(entry, CorpusEntry):
-            self._mark(entry)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """A line; no traceback, which would be ours."""
+        if isinstance(excinfo.value, RecordedFinding | FuzzshardError):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        """Where the entry lies, and its name. pytest wants a line for what is skipped."""
+        shown = self.path.parent if is_subject_file(self.path) else shown_path(self.path)
+        return self.path, 0, shown.stem
+
+
+class EntryItem(_Item):
+    """One entry: passes, fails, or is expected to fail, as :mod:`fuzzshard.corpus.expectation` has
+    it. One that cannot be read fails, and is no error of collection.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.entry: CorpusEntry | InvalidEntry
+        try:
+            self.entry = read_entry(self.path)
+            self._mark(self.entry)
+        except InvalidEntry as error:
+            self.entry = error
 
     def _mark(self, entry: CorpusEntry) -> None:
         self.add_marker(pytest.mark.gpus(n=entry.case.mesh.size))
@@ -198,19 +214,13 @@ class EntryItem(pytest.Item):
             )
         if isinstance(error, InvalidEntry):  # the id of the test has the path
             return f"{Outcome.INVALID}: {str(error).removeprefix(f'{self.path}: ')}"
-        if isinstance(error, RecordedFinding | FuzzshardError):
-            return str(error)
         return super().repr_failure(excinfo, style)
-
-    def reportinfo(self) -> tuple[Path, int, str]:
-        """Where the entry lies, and its name. pytest wants a line for what is skipped."""
-        return self.path, 0, shown_path(self.path).stem
 
     def _drawing(self, verdict: Verdict) -> Iterator[str]:
         """The case with what was observed in this run; with ``--tb=short`` or shorter the finding
         alone.
         """
-        from fuzzshard.report.text import drawn, drawn_findings
+        from fuzzshard.report.show import drawn, drawn_findings
 
         assert isinstance(self.entry, CorpusEntry)
         yield ""
@@ -241,28 +251,14 @@ class EntryItem(pytest.Item):
         return path.relative_to(start) if path.is_relative_to(start) else path
 
 
-class SubjectFile(pytest.File):
-    """The file of one entry of the user's own code."""
-
-    def __init__(self, *, corpus_run: CorpusRun, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.corpus_run = corpus_run
-
-    def collect(self) -> Iterator[SubjectItem]:
-        """The one item. The path has the name of the entry."""
-        yield SubjectItem.from_parent(self, name="check", corpus_run=self.corpus_run)
-
-
-class SubjectItem(pytest.Item):
+class SubjectItem(_Item):
     """One entry of the user's own code: skipped unless that may run, and expected to show what it
     records.
     """
 
-    def __init__(self, *, corpus_run: CorpusRun, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.corpus_run = corpus_run
-        self.add_marker("fuzzshard")
-        if not corpus_run.allows_user_code:
+        if not self.corpus_run.allows_user_code:
             reason = "runs code of your own; add --fuzzshard-allow-user-code"
             self.add_marker(pytest.mark.skip(reason=reason))
         reason = "a recorded finding; delete its folder once it is gone"
@@ -283,16 +279,6 @@ class SubjectItem(pytest.Item):
                 pytest.skip(f"{str(result.outcome).lower()}: {result.message}")
             case _:
                 pytest.fail(f"{result.outcome}: {result.message}", pytrace=False)
-
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """A line; no traceback, which would be ours."""
-        if isinstance(excinfo.value, RecordedFinding | FuzzshardError):
-            return str(excinfo.value)
-        return super().repr_failure(excinfo, style)
-
-    def reportinfo(self) -> tuple[Path, int, str]:
-        """Where the entry lies, and its name."""
-        return self.path, 0, self.path.parent.name
 
 
 def _reason(entry: CorpusEntry) -> str:

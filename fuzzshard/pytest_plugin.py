@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from fuzzshard.pytest_entries import CorpusRun, EntryFile, SubjectFile
+    from fuzzshard.pytest_entries import CorpusRun, EntryFile
 
 _OPTION = "--fuzzshard-corpus"
 SUBJECT_MARKER = (
@@ -130,7 +130,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if marker is None:
         return None
     from fuzzshard.commands.options import parse_duration
-    from fuzzshard.testing import Subject, check, fuzz
+    from fuzzshard.testing import Subject, check
 
     names = pyfuncitem._fixtureinfo.argnames
     subject = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
@@ -140,13 +140,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     required = options.pop("require", "rounding")
     if "fuzz" in options:
         try:
-            limit = parse_duration(str(options.pop("fuzz")))
+            options["fuzz"] = parse_duration(str(options["fuzz"]))
         except ValueError as error:
             pytest.fail(f"fuzz={error}", pytrace=False)
-        report = fuzz(subject, max_time=limit, **options)
-    else:
-        report = check(subject, **options)
-    report.require(required)
+    check(subject, **options).require(required)
     return True
 
 
@@ -164,17 +161,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
-def pytest_collect_file(
-    file_path: Path, parent: pytest.Collector
-) -> EntryFile | SubjectFile | None:
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> EntryFile | None:
     """One collector for each entry below the corpora that were asked for."""
     run = parent.config.stash.get(RUN_KEY, None)
-    if run is None:
+    if run is None or not (run.is_subject(file_path) or run.is_entry(file_path)):
         return None
-    from fuzzshard.pytest_entries import EntryFile, SubjectFile
+    from fuzzshard.pytest_entries import EntryFile
 
-    if run.is_subject(file_path):
-        return SubjectFile.from_parent(parent, path=file_path, corpus_run=run)
-    if not run.is_entry(file_path):
-        return None
     return EntryFile.from_parent(parent, path=file_path, corpus_run=run)

@@ -74,3 +74,9 @@ def _make() -> tuple[Path, int | None]:
 
 def _open(path: Path) -> int:
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def cache_folder(name: str) -> Path:
+    """Return the folder ``name`` of fuzzshard, below the XDG cache folder."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "fuzzshard" / name

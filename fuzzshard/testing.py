@@ -23,35 +23,33 @@ all tests of this process, and end with it; those of a check end with the check.
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from fuzzshard.campaign.explain import known_causes
 from fuzzshard.campaign.judge import judge, same_finding
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
-from fuzzshard.checking.api import Subject
 from fuzzshard.checking.check import DEFAULT_MESHES, Checker, trainings
-from fuzzshard.checking.fuzz import Fuzzer, bases_of
+from fuzzshard.checking.fuzz import Fuzzer, bases_of, check_aspects
 from fuzzshard.checking.report import Report
-from fuzzshard.checking.variations import check_aspects
 from fuzzshard.commands.options import Device, world_config
 from fuzzshard.corpus.entry import make_entry
 from fuzzshard.corpus.outcome import most_ranks
-from fuzzshard.errors import InfraError
+from fuzzshard.errors import InfraError, UsageError
 from fuzzshard.mending.mend import mends_for
-from fuzzshard.report.text import drawn
-from fuzzshard.subject.subject import MeshShape, Training
-from fuzzshard.subject.variation import ASPECTS, Aspect
+from fuzzshard.report.show import drawn
+from fuzzshard.subject.subject import ASPECTS, Aspect, MeshShape
+from fuzzshard.subject.subject import Subject as NamedSubject
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World, WorldConfig, resolve_device
-from fuzzshard.world.shared import SharedWorld
-from fuzzshard.world.world import SUBJECT_SECONDS
+from fuzzshard.world.world import SUBJECT_SECONDS, SharedWorld
 
-__all__ = ["Report", "Subject", "assert_parity", "check", "fuzz"]
+__all__ = ["Report", "Subject", "assert_parity", "check"]
 
 _worlds: dict[WorldConfig, SharedWorld] = {}
 _lock = threading.Lock()
@@ -68,6 +66,9 @@ def check(
     device: Device = "auto",
     ranks_per_device: int = 1,
     max_seconds: float = SUBJECT_SECONDS,
+    fuzz: float = 0.0,
+    max_cases: int | None = None,
+    aspects: Sequence[Aspect] = ASPECTS,
 ) -> Report:
     """Train a subject in each mesh, plain and parallelised, and compare.
 
@@ -75,48 +76,27 @@ def check(
     has no ``parallelize``. A training that takes longer than ``max_seconds`` counts as hung.
     Raises :class:`UsageError` for arguments that cannot be used and :class:`InfraError` if ranks
     fail.
+
+    If all are equal, it is then trained in random ways, until ``fuzz`` seconds have passed since
+    the call or ``max_cases`` have run, and each finding is in the report, shrunk. ``aspects`` are
+    what may change: plan, freeze, mesh, schedule, precision; one that cannot is an error, unless
+    all are given.
     """
     shapes = [MeshShape.parse(mesh) for mesh in meshes]
     runs = trainings(
         subject.named, shapes, engines, steps=steps, microbatches=microbatches, seed=seed
     )
-    config = _config(runs, device, ranks_per_device)
-    with Checker(subject.named, config, max_seconds) as checker:
-        return Report(trainings=tuple(map(checker.run, runs)))
-
-
-def fuzz(
-    subject: Subject,
-    meshes: Sequence[str] = tuple(map(str, DEFAULT_MESHES)),
-    *,
-    max_time: float = 60.0,
-    max_cases: int | None = None,
-    aspects: Sequence[Aspect] = ASPECTS,
-    engines: Sequence[str] = (),
-    steps: int = 3,
-    microbatches: int = 1,
-    seed: int = 0,
-    device: Device = "auto",
-    ranks_per_device: int = 1,
-    max_seconds: float = SUBJECT_SECONDS,
-) -> Report:
-    """Check a subject, then train it in random ways for ``max_time`` seconds or ``max_cases``.
-
-    The report has the trainings of :func:`check`, which takes the other arguments, and each
-    finding, shrunk. Where a training of the check differs, nothing else is tried. ``aspects``
-    are what may change: plan, freeze, mesh, schedule, precision. Raises what :func:`check` raises,
-    and :class:`UsageError` for an aspect that cannot change, unless all are given.
-    """
-    shapes = [MeshShape.parse(mesh) for mesh in meshes]
-    runs = trainings(
-        subject.named, shapes, engines, steps=steps, microbatches=microbatches, seed=seed
+    if fuzz:
+        check_aspects(aspects, runs)
+    kind, num_devices = resolve_device(device)
+    size = max((training.mesh.size for training in runs), default=1)
+    config = world_config(
+        kind, num_devices, (), size=size, ranks_per_device=ranks_per_device, of="mesh"
     )
-    check_aspects(aspects, runs)
-    config = _config(runs, device, ranks_per_device)
-    until = time.monotonic() + max_time
+    until = time.monotonic() + fuzz
     with Checker(subject.named, config, max_seconds) as checker:
         done = tuple(map(checker.run, runs))
-        if not (bases := bases_of(done)):
+        if not (fuzz and (bases := bases_of(done))):
             return Report(trainings=done)
         fuzzer = Fuzzer(
             checker,
@@ -127,15 +107,6 @@ def fuzz(
             number=seed,
         )
         return Report(trainings=(*done, *fuzzer.findings()))
-
-
-def _config(runs: Sequence[Training], device: Device, ranks_per_device: int) -> WorldConfig:
-    """The world of the largest mesh."""
-    kind, num_devices = resolve_device(device)
-    size = max((training.mesh.size for training in runs), default=1)
-    return world_config(
-        kind, num_devices, (), size=size, ranks_per_device=ranks_per_device, of="mesh"
-    )
 
 
 def assert_parity(
@@ -216,3 +187,62 @@ def _explained(case: Case, verdict: Verdict, world: World) -> str:
             codec.encode(case).decode(),
         )
     )
+
+
+Function = Callable[..., Any] | str
+
+
+class Subject:
+    """A model and how it is trained: what ``fuzzshard check`` is given.
+
+    Functions are given themselves or by name. They run on ranks, which are other processes, so
+    each must be found at the top level of a module. With pytest, a test that is marked returns a
+    subject::
+
+        @pytest.mark.fuzzshard(meshes=["dp_shard=2"], require="bitwise")
+        def test_my_model():
+            return Subject(build=build, inputs=batch)
+
+    Raises :class:`UsageError` for a function that other processes cannot import.
+    """
+
+    def __init__(
+        self,
+        *,
+        build: Function,
+        inputs: Function,
+        loss: Function | None = None,
+        parallelize: Function | None = None,
+        optimizer: Function | None = None,
+        train_step: Function | None = None,
+        loss_weight: Function | None = None,
+        smaller: Function | None = None,
+        names: Mapping[str, str] | None = None,
+    ) -> None:
+        """``names`` are the plain names of parameters that ``parallelize`` renames."""
+        functions = {
+            "build": build,
+            "inputs": inputs,
+            "loss": loss,
+            "parallelize": parallelize,
+            "optimizer": optimizer,
+            "train_step": train_step,
+            "loss_weight": loss_weight,
+            "smaller": smaller,
+        }
+        given = {field: name_of(f) for field, f in functions.items() if f is not None}
+        self.named = NamedSubject(names=dict(names or {}), **given)
+
+
+def name_of(function: Function) -> str:
+    """Return the name by which a rank can import ``function``; raises :class:`UsageError`."""
+    if isinstance(function, str):
+        return function
+    module, name = function.__module__, function.__qualname__
+    file = inspect.getsourcefile(function)
+    if "<" in name or file is None:
+        raise UsageError(
+            f"ranks, which are other processes, cannot import {name}",
+            "define it at the top level of a module",
+        )
+    return f"{file if module == '__main__' else module}:{name}"

@@ -21,19 +21,16 @@ from fuzzshard.case.validate import is_valid
 from fuzzshard.parts.engines import specs
 from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Op
-from fuzzshard.strategies.ddp import ddp
+from fuzzshard.strategies.engine_options import ddp, fsdp1, optimizer, optimizer_options
 from fuzzshard.strategies.exec_order import diverging
 from fuzzshard.strategies.freezing import freezes
-from fuzzshard.strategies.fsdp1 import fsdp1
-from fuzzshard.strategies.graph import model
+from fuzzshard.strategies.graph import model, ties
 from fuzzshard.strategies.groups import group_options
 from fuzzshard.strategies.inputs import differentiable, fitting, inputs, widths, with_rank_batches
 from fuzzshard.strategies.meshes import mesh
-from fuzzshard.strategies.optimizers import optimizer, optimizer_options
 from fuzzshard.strategies.options import context_parallel, ignored, options, pipelining
 from fuzzshard.strategies.options import engines as draw_engines
 from fuzzshard.strategies.precision import in_one_dtype, parameter_dtypes, precision
-from fuzzshard.strategies.reuse import ties
 from fuzzshard.strategies.schedules import schedule
 from fuzzshard.strategies.subject import Subject
 from fuzzshard.strategies.swarm import (

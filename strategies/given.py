@@ -37,10 +37,10 @@ from fuzzshard.parts.op import Op
 from fuzzshard.strategies.cases import SIZES, Given, draw_case
 from fuzzshard.strategies.freezing import freezes as draw_freezes
 from fuzzshard.strategies.graph import model as draw_model
+from fuzzshard.strategies.graph import ties as draw_ties
 from fuzzshard.strategies.inputs import fitting, widths
 from fuzzshard.strategies.inputs import inputs as draw_inputs
 from fuzzshard.strategies.meshes import mesh as draw_mesh
-from fuzzshard.strategies.reuse import ties as draw_ties
 from fuzzshard.strategies.schedules import schedule as draw_schedule
 from fuzzshard.strategies.subject import Subject
 from fuzzshard.strategies.swarm import IMAGES, Kept, Swarm, with_choice

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.features import features
-from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.strategies import draw_cases
 
 

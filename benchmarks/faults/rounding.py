@@ -2,8 +2,11 @@
 ``FUZZSHARD_FAULT_DONE`` names is there once it has changed a bit.
 """
 
+import math
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -32,11 +35,11 @@ def round_to_half(tensor: torch.Tensor) -> None:
         replace(tensor, tensor.bfloat16().float())
 
 
-def after_reductions(change) -> None:
+def after_reductions(change: Callable[[torch.Tensor, bool], None]) -> None:
     """Call ``change`` with each gradient that was reduced, and what was there before."""
     reduce = _fsdp_param_group.foreach_reduce
 
-    def foreach_reduce(fsdp_params, *args, **kwargs):
+    def foreach_reduce(fsdp_params: list[FSDPParam], *args: Any, **kwargs: Any) -> Any:
         before = [p.sharded_param.grad is not None for p in fsdp_params]
         result = reduce(fsdp_params, *args, **kwargs)
         for had, param in zip(before, fsdp_params, strict=True):
@@ -79,8 +82,10 @@ def reductions_in_half() -> None:
     """What is sent to be reduced."""
     copy_in = _fsdp_collectives.foreach_reduce_scatter_copy_in
 
-    def foreach_reduce_scatter_copy_in(gradients, reduced, world_size: int) -> None:
-        copy_in(gradients, reduced, world_size)
+    def foreach_reduce_scatter_copy_in(
+        gradients: list[torch.Tensor], reduced: torch.Tensor, ranks: int
+    ) -> None:
+        copy_in(gradients, reduced, ranks)
         round_to_half(reduced)
 
     _fsdp_collectives.foreach_reduce_scatter_copy_in = foreach_reduce_scatter_copy_in
@@ -104,7 +109,7 @@ def padding_in_norm() -> None:
         if not isinstance(gradient, DTensor) or not is_last():
             return gradient
         local = gradient.to_local()
-        missing = -gradient.shape[0] // gradient.device_mesh.size(0) * -1 - local.shape[0]
+        missing = math.ceil(gradient.shape[0] / gradient.device_mesh.size(0)) - local.shape[0]
         if missing <= 0 or not local.numel() or not bool(local[0].any()):
             return gradient
         DONE.touch()
@@ -118,7 +123,7 @@ def padding_in_norm() -> None:
             stride=gradient.stride(),
         )
 
-    def _get_total_norm(tensors, *args, **kwargs):
+    def _get_total_norm(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         return of_all([padded(tensor) for tensor in tensors], *args, **kwargs)
 

@@ -12,8 +12,8 @@ from fuzzshard.case.graph import Block, Call, Child, Module, TensorOp
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.dropout import Dropout
 from fuzzshard.parts.leaves.embedding import Embedding
-from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.norms import LayerNorm
 
 DIM = 16
 HEADS = 4

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from fuzzshard.case.case import Case, Mesh
 from fuzzshard.case.graph import Block, Child, Module
 from fuzzshard.case.options import TensorParallel
-from fuzzshard.parts.leaves.conv2d import Conv2d
-from fuzzshard.parts.leaves.layer_norm import LayerNorm
+from fuzzshard.parts.leaves.convolutions import Conv2d
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.norms import LayerNorm
 from fuzzshard.parts.ops import Backward, Forward, Op, SetFlag, Step, ZeroGrad
 from upstream.cell import Row, grid, single
 from upstream.models import call, mlp, mlp_stack, sequential

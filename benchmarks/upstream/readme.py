@@ -7,8 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from fuzzshard.corpus.outcome import Outcome
-from fuzzshard.corpus.summary import FolderSummary, summarise
+from fuzzshard.corpus.outcome import FolderSummary, Outcome, summarise
 from upstream.catalog import ROWS
 from upstream.cell import Row
 

@@ -10,8 +10,14 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from fuzzshard.corpus.lifecycle import release
+from fuzzshard.errors import UsageError
 
 READY = ".ready"
 """Written last: an environment without it was interrupted, and is made anew."""
@@ -25,34 +31,22 @@ class CannotInstall(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Where packages come from, as pip's and uv's options of the same names, and for which Python.
-
-    ``python`` is a path or, with uv, a version; empty means the one that runs fuzzshard.
+    """Where packages come from, as pip's and uv's options of the same names. Whatever else these
+    are to be told, they read from their own variables, such as ``PIP_CONSTRAINT``.
     """
 
     index_url: str = ""
     extra_index_url: tuple[str, ...] = ()
-    find_links: tuple[str, ...] = ()
-    constraint: tuple[str, ...] = ()
-    python: str = ""
-
-    def where(self) -> list[str]:
-        """The places to look in, for every command of pip and uv."""
-        words = ["--index-url", self.index_url] if self.index_url else []
-        return [*words, *self._each("extra_index_url"), *self._each("find_links")]
 
     def arguments(self) -> list[str]:
-        """For ``pip install`` and ``uv pip install`` alike."""
-        return [*self.where(), *self._each("constraint")]
-
-    def _each(self, option: str) -> list[str]:
-        name = f"--{option.replace('_', '-')}"
-        return [word for value in getattr(self, option) for word in (name, value)]
+        """The places to look in, for every command of pip and uv."""
+        words = ["--index-url", self.index_url] if self.index_url else []
+        return [*words, *(w for url in self.extra_index_url for w in ("--extra-index-url", url))]
 
     @property
     def key(self) -> str:
         """Tells environments of one version apart that were installed from other places."""
-        python = self.python or ".".join(map(str, sys.version_info[:2]))
+        python = ".".join(map(str, sys.version_info[:2]))
         return hashlib.sha256("\0".join([python, *self.arguments()]).encode()).hexdigest()[:8]
 
 
@@ -90,11 +84,10 @@ def _commands(
 ) -> list[list[str]]:
     """numpy goes along: torch warns at every start without it."""
     packages = [*source.arguments(), f"torch=={version}", "numpy"]
-    base = source.python or sys.executable
-    made = [base, "-m", "venv", str(folder)]
+    made = [sys.executable, "-m", "venv", str(folder)]
     install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     if uv := find_uv():
-        made = [uv, "venv", "--quiet", "--python", base, str(folder)]
+        made = [uv, "venv", "--quiet", "--python", sys.executable, str(folder)]
         install = [uv, "pip", "install", "--quiet", "--python", str(python)]
     return [made, [*install, *packages], *([[*install, *others]] if others else [])]
 
@@ -116,3 +109,57 @@ def _reason(output: str) -> str:
     lines = [line for line in lines if line and not line.lower().startswith("warning")]
     text = " ".join(lines) or "the installer failed and did not say why"
     return text if len(text) <= _REASON_LENGTH else text[:_REASON_LENGTH].rstrip() + " ..."
+
+
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+
+
+def versions_of_torch(source: Source, *, cpu: bool) -> list[str]:
+    """Return what the index of ``source`` has, oldest first: releases, and nightlies if any.
+
+    Of several builds of one release, one for the CPU comes first where ``cpu``, and else the one
+    without a name. Raises :class:`UsageError` where pip cannot say it.
+    """
+    ran = subprocess.run(
+        [*_pip(), "index", "versions", "torch", "--pre", *source.arguments()],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+    )
+    listed = re.search(r"^Available versions: (.+)$", ran.stdout, re.MULTILINE)
+    if listed is None:
+        *_, reason = ["no answer", *filter(None, map(str.strip, ran.stderr.splitlines()))]
+        raise UsageError(
+            f"pip cannot list the releases of torch: {reason.removeprefix('ERROR: ')}",
+            "give --index-url, or versions with --torch",
+        )
+    return choose(listed[1].split(", "), cpu=cpu)
+
+
+def choose(listed: Iterable[str], *, cpu: bool) -> list[str]:
+    """Return one build of each release and nightly, oldest first."""
+    builds: dict[str, Version] = {}
+    for word in listed:
+        try:
+            version = Version(word)
+        except InvalidVersion:
+            continue
+        if version.is_prerelease and not version.is_devrelease:
+            continue
+        name = release(word)
+        if name not in builds or _preference(version, cpu) < _preference(builds[name], cpu):
+            builds[name] = version
+    return [str(version) for version in sorted(builds.values())]
+
+
+def _preference(version: Version, cpu: bool) -> tuple[bool, bool]:
+    return cpu and version.local != "cpu", version.local is not None
+
+
+def _pip() -> list[str]:
+    """This Python's pip, or one that uv fetches."""
+    uv = find_uv()
+    if find_spec("pip") is None and uv is not None:
+        return [uv, "tool", "run", "pip"]
+    return [sys.executable, "-m", "pip"]

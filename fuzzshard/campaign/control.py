@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
+import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
+from types import FrameType
 
 from fuzzshard.campaign.judge import Stopped
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.scripts import ScriptCheck
 from fuzzshard.errors import FuzzshardError, check_infra_in_a_row
 from fuzzshard.reproducer.shown import Ran
-from fuzzshard.runner import Runner
+from fuzzshard.runner import Runner, StartWorlds
 from fuzzshard.verdict import Verdict
+from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.start import kill_ranks
 
 OVERTIME_SECONDS = 2.0
@@ -218,3 +223,57 @@ class ControlledCheck:
         if self._control.abandoned:
             raise Stopped
         return outcome
+
+
+def cpu_ranks(
+    config: WorldConfig,
+    make_world: Callable[[WorldConfig], AbstractContextManager[Runner]],
+    control: Control,
+    *,
+    worlds: int = 1,
+) -> StartWorlds | None:
+    """Starts worlds like that of ``config``, but on the CPU; None where it is there already."""
+    if config.device == "cpu":
+        return None
+
+    @contextlib.contextmanager
+    def start(size: int) -> Iterator[Sequence[Runner]]:
+        on_cpu = dataclasses.replace(config, device="cpu", size=size, devices=())
+        with contextlib.ExitStack() as stack:
+            started = [stack.enter_context(make_world(on_cpu)) for _ in range(worlds)]
+            yield [ControlledWorld(world, control) for world in started]
+
+    return start
+
+
+def run_by(runner: Callable[[Runner], Runner], start: StartWorlds) -> StartWorlds:
+    """Starts the worlds of ``start``, each run by its ``runner``."""
+
+    @contextlib.contextmanager
+    def started(size: int) -> Iterator[Sequence[Runner]]:
+        with start(size) as worlds:
+            yield [runner(world) for world in worlds]
+
+    return started
+
+
+@contextlib.contextmanager
+def signals_call(handler: Callable[[], None]) -> Iterator[None]:
+    """Ctrl-C, and the SIGTERM by which schedulers preempt, call ``handler`` in place of raising.
+
+    An exception raised at any instruction could cut an event in two. Signals reach the main thread
+    only; a campaign in another thread leaves them alone.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        handler()
+
+    previous = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for s, old in previous.items():
+            signal.signal(s, old)

@@ -31,15 +31,12 @@ import msgspec
 
 from fuzzshard.campaign.control import Control
 from fuzzshard.campaign.keep import Keeper, is_in_work
-from fuzzshard.campaign.known import Found, Registry
-from fuzzshard.campaign.saved import known_of
-from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.corpus.beneath import open_folder, remove_below
+from fuzzshard.campaign.known import Found, Registry, known_of
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.distinct import FindingKey, finding_key
 from fuzzshard.corpus.entry import CorpusEntry
+from fuzzshard.corpus.files import open_folder, read_regular, remove_below, write_atomic
 from fuzzshard.corpus.gather import add, read_foreign
-from fuzzshard.corpus.reading import read_regular
 from fuzzshard.corpus.scripts import ScriptRender
 from fuzzshard.corpus.store import (
     CASE_FILE,

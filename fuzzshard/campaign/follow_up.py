@@ -12,8 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from fuzzshard.campaign.control import ControlledWorld
-from fuzzshard.campaign.cpu_ranks import run_by
+from fuzzshard.campaign.control import ControlledWorld, run_by
 from fuzzshard.campaign.explain import known_causes, unknown_only
 from fuzzshard.campaign.judge import Stopped, judge_clearly
 from fuzzshard.campaign.known import CUT_OFF, NO_VERDICT, Found, Known, cause_of

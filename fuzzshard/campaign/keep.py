@@ -12,11 +12,10 @@ from fuzzshard.campaign.known import Found
 from fuzzshard.campaign.reduce import Judged
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
-from fuzzshard.corpus.absorb import replaced
-from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import entry_or_none, read_entry
-from fuzzshard.corpus.distinct import FindingKey, finding_key
+from fuzzshard.corpus.distinct import FindingKey, finding_key, replaced
 from fuzzshard.corpus.entry import CorpusEntry, make_entry, slug
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.scripts import ScriptCheck, ScriptRender, script_of, scripts_of, shown_by
 from fuzzshard.corpus.store import (
     CASE_FILE,

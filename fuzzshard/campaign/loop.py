@@ -5,6 +5,7 @@ events.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import queue
 import threading
@@ -14,19 +15,15 @@ from typing import TypeVar
 
 import msgspec
 
-from fuzzshard.campaign.control import ControlledCheck
-from fuzzshard.campaign.cpu_ranks import cpu_ranks
+from fuzzshard.campaign.control import ControlledCheck, cpu_ranks, signals_call
+from fuzzshard.campaign.drawing import Prefetch
 from fuzzshard.campaign.exchange import Exchange
-from fuzzshard.campaign.heap import CASES_BETWEEN_TRIMS, limit_arenas, trim_heap
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.options import CampaignOptions, world_configs
-from fuzzshard.campaign.prefetch import Prefetch
 from fuzzshard.campaign.resume import plan_session, start_of
 from fuzzshard.campaign.session import Session
-from fuzzshard.campaign.shared import Shared, WorldHandle
-from fuzzshard.campaign.signals import signals_call
+from fuzzshard.campaign.shared import TOOLS, Shared, Tools, WorldHandle
 from fuzzshard.campaign.summary import verdict_code
-from fuzzshard.campaign.tools import TOOLS, Tools
 from fuzzshard.campaign.worker import Worker
 from fuzzshard.errors import EXIT_INFRA, EXIT_INTERRUPTED, FuzzshardError
 from fuzzshard.events import (
@@ -321,3 +318,25 @@ class _Coordinator:
         if self.error is not None:
             return self.error.exit_code if isinstance(self.error, FuzzshardError) else EXIT_INFRA
         return verdict_code(self.session.tally, self.session.registry)
+
+
+_M_ARENA_MAX = -8  # malloc.h of glibc
+_NUM_ARENAS = 2
+
+CASES_BETWEEN_TRIMS = 100
+
+
+def limit_arenas() -> None:
+    """Keeps glibc from giving each thread a heap of its own, eight for each core, which never
+    shrinks.
+
+    Does nothing with another C library. See mallopt(3), M_ARENA_MAX.
+    """
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _NUM_ARENAS)
+
+
+def trim_heap() -> None:
+    """Gives free pages back to the system, with glibc. See malloc_trim(3)."""
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import queue
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 
-from fuzzshard.campaign.culprits import find_culprits
 from fuzzshard.campaign.judge import CONFIRM_RUNS, Stopped, confirm, judge, same_finding
 from fuzzshard.campaign.smallest import Smallest
 from fuzzshard.case.case import Case
+from fuzzshard.case.codec import encode
 from fuzzshard.case.needs import needs_cuda
-from fuzzshard.case.order import leaf_count
+from fuzzshard.case.order import leaf_count, size_order
 from fuzzshard.corpus.entry import Confirmation, Culprit
 from fuzzshard.errors import FuzzshardError
 from fuzzshard.events import Event, FindingConfirmed, PhaseChanged, ShrinkProgress
 from fuzzshard.runner import Runner, StartWorlds
 from fuzzshard.shrink import Budget, shrink
-from fuzzshard.verdict import Verdict
+from fuzzshard.shrink.culprits import culprits
+from fuzzshard.verdict import Status, Verdict
 
 CONFIRM_DEADLINE = 30.0
 """Seconds that the first confirming run may take, and at least twice the finding's own time: a
@@ -264,3 +267,33 @@ def _tell_progress(found: Judged, terms: _Terms, best: Smallest) -> None:
 
 def _with_note(judged: Judged, note: str) -> Judged:
     return dataclasses.replace(judged, note="; ".join(filter(None, (judged.note, note))))
+
+
+MOST_CULPRITS = 40
+MOST_EVALUATIONS = 30
+MOST_SECONDS = 20.0
+"""Limits for candidates that shrinking did not come to; once it has finished there are hardly
+any.
+"""
+
+
+def find_culprits(best: Smallest) -> tuple[Culprit, ...]:
+    """For every simplification of the smallest case that makes the finding go away, what is seen
+    instead.
+
+    The reducer has run nearly all of them: that none of them fails is what makes the case minimal.
+    Those that gave no verdict are left out.
+    """
+    minimal, size = best.case, size_order(best.case)
+    most, until = best.evaluations + MOST_EVALUATIONS, time.monotonic() + MOST_SECONDS
+
+    def outcome_of(_: str, candidate: Case) -> str | None:
+        if (key := encode(candidate)) not in best.tried:
+            over = best.evaluations >= most or time.monotonic() >= until
+            if over or size_order(candidate) >= size:
+                return None
+            best.still_fails(candidate)
+        outcome, fails = best.tried[key]
+        return None if fails or outcome == Status.INFRA else outcome
+
+    return tuple(itertools.islice(culprits(minimal, outcome_of), MOST_CULPRITS))

@@ -9,17 +9,14 @@ from collections.abc import Iterator
 
 from fuzzshard import __version__
 from fuzzshard.campaign.control import Control
+from fuzzshard.campaign.drawing import Prefetch
 from fuzzshard.campaign.keep import Keeper
-from fuzzshard.campaign.known import Found, Registry
+from fuzzshard.campaign.known import Found, Registry, load_known
 from fuzzshard.campaign.options import CampaignOptions
-from fuzzshard.campaign.prefetch import Prefetch
-from fuzzshard.campaign.restore import in_work, restore_counts, restore_findings, unfinished
-from fuzzshard.campaign.resume import Plan
-from fuzzshard.campaign.saved import load_known
-from fuzzshard.campaign.shared import Shared
+from fuzzshard.campaign.resume import Plan, in_work, restore_counts, restore_findings, unfinished
+from fuzzshard.campaign.shared import CaseStream, Shared
 from fuzzshard.campaign.summary import summarize
 from fuzzshard.campaign.tally import Tally
-from fuzzshard.campaign.tools import CaseStream
 from fuzzshard.corpus.store import FINDINGS_FOLDER
 from fuzzshard.events import (
     CampaignFinished,

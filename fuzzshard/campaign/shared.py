@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from fuzzshard.campaign.control import Control
+from fuzzshard.campaign.drawing import Prefetch, drawn_cases
 from fuzzshard.campaign.judge import CONFIRM_RUNS
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Found, Registry
-from fuzzshard.campaign.prefetch import Prefetch
 from fuzzshard.campaign.tally import Tally
+from fuzzshard.case.case import Case
+from fuzzshard.corpus.scripts import ScriptCheck, ScriptRender
+from fuzzshard.reproducer import check, scripts
 from fuzzshard.runner import Runner, StartWorlds
+from fuzzshard.strategies.steered import Steered
+from fuzzshard.world import World
+from fuzzshard.world.config import WorldConfig
+from fuzzshard.world.spare import Spares
 
 
 class WorldHandle(Runner, Protocol):
@@ -47,3 +55,26 @@ class Shared:
     shrinking: bool = True
     max_findings: int | None = None
     on_cpu: StartWorlds | None = None
+
+
+class CaseStream(Protocol):
+    """Draws the cases of a campaign; equal arguments give equal cases."""
+
+    def __call__(
+        self, seed: int, /, *, world_size: int, steered: Steered, cuda: bool
+    ) -> Iterator[Case]:
+        """An endless stream, or a finite one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tools:
+    """What a campaign works with; tests and benchmarks put others in their place."""
+
+    make_world: Callable[[WorldConfig, Spares], WorldHandle] = World
+    cases: CaseStream = drawn_cases
+    render: ScriptRender = scripts
+    check: ScriptCheck = check
+
+
+TOOLS = Tools()
+"""Those of ``fuzzshard run``."""

@@ -10,8 +10,7 @@ import msgspec
 
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INCONCLUSIVE
 from fuzzshard.subject.report import KINDS, Difference, Reached, Row
-from fuzzshard.subject.subject import Training
-from fuzzshard.subject.variation import Outline, Variation
+from fuzzshard.subject.subject import Outline, Training, Variation
 
 Outcome = Literal["equal", "different", "error", "hang", "not judged"]
 ORDER: tuple[Reached, ...] = ("bitwise", "rounding", "different")

@@ -34,9 +34,6 @@ def bisect(
     again: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     index_url: Annotated[str, Parameter(show_default=False)] = "",
     extra_index_url: Several = (),
-    find_links: Several = (),
-    constraint: Several = (),
-    python: Annotated[str, Parameter(show_default=False)] = "",
 ) -> int:
     """Find the release of torch that began or fixed a finding.
 
@@ -44,11 +41,11 @@ def bisect(
     release, and searches between two that differ. The releases are those
     that the package index has, from 2.13 on or between --good and --bad;
     an index of nightlies gives nightlies. Each version gets an environment
-    of its own (made by uv, or by venv and pip), which is kept for the next
-    time. Results are written into the entry at once (bad_on, good_on; the
-    newest version decides between open and fixed), so an interrupted
-    search continues where it stopped. If a flaky finding does not show,
-    nothing is written.
+    of its own, which is kept for the next time. uv or venv and pip make it,
+    which read their own variables, such as PIP_CONSTRAINT. Results are written
+    into the entry at once (bad_on, good_on; the newest version decides between
+    open and fixed), so an interrupted search continues where it stopped. If a
+    flaky finding does not show, nothing is written.
 
     Exit code 1: some version shows the finding; 0: none does; 3: none
     could be judged.
@@ -87,20 +84,19 @@ def bisect(
         https://download.pytorch.org/whl/cpu.
     extra_index_url
         Another index; repeat it for several.
-    find_links
-        A folder or page of wheels; repeat it for several.
-    constraint
-        A file of version constraints; repeat it for several.
-    python
-        The Python of the environments: a path or, with uv, a version. By default this one.
     """
-    from fuzzshard.bisect.bisect import Bisection, Result, Tried
-    from fuzzshard.bisect.environment import Source, environment
-    from fuzzshard.bisect.index import versions_of_torch
-    from fuzzshard.bisect.search import between, boundaries, search
-    from fuzzshard.bisect.versions import parse_versions
-    from fuzzshard.cache import cache_folder
+    from fuzzshard.bisect.bisect import (
+        Bisection,
+        Result,
+        Tried,
+        between,
+        boundaries,
+        parse_versions,
+        search,
+    )
+    from fuzzshard.bisect.environment import Source, environment, versions_of_torch
     from fuzzshard.report.busy import busy
+    from fuzzshard.temporary import cache_folder
 
     file = only_case(path)
     entry = read_entry(file)
@@ -111,7 +107,7 @@ def bisect(
         runs = entry.confirmed.runs if entry.flaky and entry.confirmed is not None else 1
     if runs < 1:
         raise UsageError(f"{runs} runs show nothing", "use --runs 1 or more")
-    source = Source(index_url, extra_index_url, find_links, constraint, python)
+    source = Source(index_url, extra_index_url)
     good, bad = _one(good), _one(bad)
     cpu = entry.device == "cpu"
     wheels = functools.cache(lambda: _cpu_wheels(source) if cpu else ([], source))
@@ -156,7 +152,7 @@ def bisect(
 
 def _one(text: str) -> str:
     """The one release in ``text``, if there is any text."""
-    from fuzzshard.bisect.versions import parse_versions
+    from fuzzshard.bisect.bisect import parse_versions
 
     if not text:
         return ""
@@ -175,9 +171,9 @@ def _cpu_wheels(source: Source) -> tuple[list[str], Source]:
     """The versions that the index of wheels for the CPU has, and that index; none where the user
     names another one or it does not answer.
     """
-    from fuzzshard.bisect.index import CPU_INDEX, versions_of_torch
+    from fuzzshard.bisect.environment import CPU_INDEX, versions_of_torch
 
-    if source.index_url or source.find_links:
+    if source.index_url:
         return [], source
     smaller = dataclasses.replace(source, index_url=CPU_INDEX)
     try:

@@ -30,8 +30,7 @@ from fuzzshard.errors import (
     EXIT_INTERRUPTED,
     UsageError,
 )
-from fuzzshard.subject.subject import Training
-from fuzzshard.subject.variation import ASPECTS, Aspect
+from fuzzshard.subject.subject import ASPECTS, Aspect, Training
 
 FunctionName = Annotated[str, Parameter(show_default=False, metavar="FUNCTION")]
 
@@ -150,9 +149,8 @@ def check(
     """
     from fuzzshard.checking.check import DEFAULT_MESHES, Checker, import_from_here, trainings
     from fuzzshard.checking.entry import load
-    from fuzzshard.checking.fuzz import Fuzzer, bases_of
+    from fuzzshard.checking.fuzz import Fuzzer, bases_of, check_aspects, unvaried
     from fuzzshard.checking.report import Report
-    from fuzzshard.checking.variations import check_aspects, unvaried
     from fuzzshard.subject.subject import MeshShape, Subject
     from fuzzshard.world import resolve_device
     from fuzzshard.world.world import SUBJECT_SECONDS
@@ -309,7 +307,7 @@ def _fuzz(
 
 def _tell(report: TrainingReport, as_json: bool, folder: Path | None = None) -> None:
     """Print a report; stacks are in its JSON, or in a file in ``folder`` or one of their own."""
-    from fuzzshard.subject.variation import Outline
+    from fuzzshard.subject.subject import Outline
 
     if as_json:
         told = msgspec.structs.replace(report, outline=Outline())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import importlib.metadata
 import shutil
@@ -11,12 +10,11 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import msgspec
 from cyclopts import Parameter
 
-from fuzzshard.bisect.versions import parse_versions
+from fuzzshard.bisect.bisect import parse_versions
 from fuzzshard.commands.corpus_sets import Flag, complain, print_json
 from fuzzshard.commands.options import (
     DEFAULT_CORPUS,
@@ -26,19 +24,14 @@ from fuzzshard.commands.options import (
     WorldsHere,
     world_config,
 )
-from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.causes import (
-    FINDINGS_PAGE,
-    Cause,
-    CauseSort,
     by_cause,
     cause_lines,
-    findings_page,
 )
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.gather import load
 from fuzzshard.corpus.lifecycle import in_order
-from fuzzshard.corpus.listing import ANY, Asked, Sort, entry_lines, listed
+from fuzzshard.corpus.listing import ANY, Asked, entry_lines, listed
 from fuzzshard.corpus.outcome import most_ranks
 from fuzzshard.corpus.replay import shown_path
 from fuzzshard.corpus.store import entry_files
@@ -56,16 +49,12 @@ from fuzzshard.mending.mend import mends_for
 from fuzzshard.runner import Runner
 from fuzzshard.world.placement import Worlds
 
-if TYPE_CHECKING:
-    from fuzzshard.corpus.verify_causes import CauseVerified
-
 Filters = Annotated[Asked, Parameter(name="*", negative=(), show_default=False)]
 
 
 def list_(
     *paths: Path,
     asked: Filters = ANY,
-    sort: Sort = "severity",
     as_json: Json = False,
 ) -> int:
     """Print one line for each entry, the worst first.
@@ -83,20 +72,18 @@ def list_(
     For example:
       fuzzshard corpus list
       fuzzshard corpus list --severity silent --component fully_shard
-      fuzzshard corpus list --cause "list_group*" --status open --sort size
+      fuzzshard corpus list --cause "list_group*" --status open
       fuzzshard corpus list corpus/findings --json
 
     Parameters
     ----------
     paths
         Corpora, entries or case files; by default ./corpus.
-    sort
-        What to sort by; size is the number of modules, then of ops.
     as_json
         Print one JSON object for each entry.
     """
     stored, broken = load(paths or (DEFAULT_CORPUS,))
-    rows = [row for row, _ in listed(stored, asked, sort)]
+    rows = [row for row, _ in listed(stored, asked)]
     if as_json:
         print_json(rows)
     else:
@@ -107,9 +94,7 @@ def list_(
 def causes(
     *paths: Path,
     asked: Filters = ANY,
-    sort: CauseSort = "severity",
     torch: Annotated[str, Parameter(show_default=False)] = "",
-    write: Flag = False,
     as_json: Json = False,
 ) -> int:
     """Print the causes of findings, a line for each, the worst first.
@@ -122,32 +107,19 @@ def causes(
     For example:
       fuzzshard corpus causes corpus/findings --severity silent
       fuzzshard corpus causes corpus/findings --torch 2.13.0,2.15.0
-      fuzzshard corpus causes corpus/findings --write
 
     Parameters
     ----------
     paths
         Corpora or entries; by default ./corpus.
-    sort
-        What to sort by; entries is the number of entries of a cause.
     torch
         Releases, separated by commas. Each gets a column: of the entries that were run under it,
         how many show their finding (2/3).
-    write
-        Write all causes of a corpus as tables into its README.md, below what people wrote there.
     as_json
         Print one JSON object for each cause.
     """
-    corpora = paths or (DEFAULT_CORPUS,)
     releases = parse_versions(torch) if torch else []
-    stored, broken = load(corpora)
-    if write:
-        if len(corpora) != 1 or not corpora[0].is_dir() or asked != ANY or as_json or torch:
-            raise UsageError(
-                "--write takes one corpus, and no other option", "leave the others out"
-            )
-        _write_page(corpora[0], by_cause(stored))
-        return complain(broken)
+    stored, broken = load(paths or (DEFAULT_CORPUS,))
     known = {v for item in stored for v in (*item.entry.bad_on, *item.entry.good_on)}
     if unknown := [release for release in releases if release not in known]:
         others = ", ".join(in_order(known))
@@ -155,7 +127,7 @@ def causes(
             f"no entry was run under torch {unknown[0]}",
             f"choose of {others}" if others else "run replay --update under it",
         )
-    rows = by_cause([item for _, item in listed(stored, asked)], sort)
+    rows = by_cause([item for _, item in listed(stored, asked)])
     if as_json:
         print_json(rows)
     else:
@@ -163,16 +135,9 @@ def causes(
     return complain(broken)
 
 
-def _write_page(corpus: Path, rows: Sequence[Cause]) -> None:
-    file = corpus / FINDINGS_PAGE
-    old = file.read_text() if file.exists() else ""
-    write_atomic(file, findings_page(rows, corpus, old).encode())
-    print(f"{file}: {len(rows)} causes")
-
-
 def _width() -> int:
     """The columns of the terminal; of what is none, those of all texts."""
-    from fuzzshard.report.text import WIDTH
+    from fuzzshard.report.show import WIDTH
 
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
 
@@ -184,7 +149,6 @@ def verify(
     device: Device = "auto",
     worlds: WorldsHere = "auto",
     ranks_per_device: RanksPerDevice = 1,
-    as_json: Json = False,
 ) -> int:
     """Check that each entry can be read and that its script belongs to its case.
 
@@ -226,17 +190,11 @@ def verify(
     ranks_per_device
         With --causes: how many ranks may share a CUDA device, for meshes larger than the node.
         Much slower.
-    as_json
-        With --causes: print one JSON object for each entry.
     """
     if causes and run:
         raise UsageError("--causes checks no scripts", "use --run in a command of its own")
-    if as_json and not causes:
-        raise UsageError("--json is for --causes", "add --causes or leave it out")
     if causes:
-        return _verify_causes(
-            paths or (DEFAULT_CORPUS,), device, worlds, ranks_per_device, as_json=as_json
-        )
+        return _verify_causes(paths or (DEFAULT_CORPUS,), device, worlds, ranks_per_device)
     if worlds != "auto":
         raise UsageError("--worlds is for --causes", "add --causes or leave it out")
     if ranks_per_device != 1:
@@ -276,15 +234,10 @@ def verify(
 
 
 def _verify_causes(
-    paths: Sequence[Path],
-    device: Device,
-    worlds: Worlds,
-    ranks_per_device: int,
-    *,
-    as_json: bool,
+    paths: Sequence[Path], device: Device, worlds: Worlds, ranks_per_device: int
 ) -> int:
     from fuzzshard.commands.worlds import CommandWorlds
-    from fuzzshard.corpus.verify_causes import verify_cause
+    from fuzzshard.corpus.verify import verify_cause
     from fuzzshard.report.busy import busy
     from fuzzshard.report.stages import counted
     from fuzzshard.world import resolve_device
@@ -298,7 +251,7 @@ def _verify_causes(
     seen, shown = Counter[Condition](), set[str]()
     here = CommandWorlds(config, worlds, num_devices)
 
-    def verify_one(world: Runner, path: Path, entry: CorpusEntry) -> CauseVerified:
+    def verify_one(world: Runner, path: Path, entry: CorpusEntry) -> Verified:
         line.now(f"verifying the cause of {path.name}")
         return verify_cause(world, path, entry, kind, num_ranks, mends, torch)
 
@@ -308,29 +261,20 @@ def _verify_causes(
             seen[verified.condition] += 1
             if verified.condition is Condition.OK:
                 shown.add(verified.cause)
-            print(_cause_line(verified, as_json=as_json), flush=True)
+            print(_as_line(verified), flush=True)
     left = len(entries) - seen.total()
-    if not as_json:
-        counts = ", ".join(f"{seen[each]} {each}" for each in Condition if each in seen)
-        said = f"{counts or 'no findings'}; {counted(len(shown), 'cause')}"
-        if left:
-            said += f"; interrupted, {left} not verified"
-        print(f"verified {seen.total()}: {said}")
+    counts = ", ".join(f"{seen[each]} {each}" for each in Condition if each in seen)
+    said = f"{counts or 'no findings'}; {counted(len(shown), 'cause')}"
+    if left:
+        said += f"; interrupted, {left} not verified"
+    print(f"verified {seen.total()}: {said}")
     code = complain(broken)
     if left:
         return EXIT_INTERRUPTED
     return code or (EXIT_INCONCLUSIVE if seen[Condition.UNSHOWN] else EXIT_CLEAN)
 
 
-def _cause_line(verified: CauseVerified, *, as_json: bool) -> str:
-    if as_json:
-        row = {**dataclasses.asdict(verified), "path": str(verified.path)}
-        return msgspec.json.encode(row).decode()
-    words = (f"{verified.condition:<7}", str(verified.path), verified.cause, verified.message)
-    return "  ".join(words).rstrip()
-
-
 def _as_line(verified: Verified) -> str:
-    return (
-        f"{verified.condition:<10}  {verified.path}  {' '.join(verified.message.split())}".rstrip()
-    )
+    message = " ".join(verified.message.split())
+    words = (f"{verified.condition:<10}", str(verified.path), verified.cause, message)
+    return "  ".join(filter(None, words)).rstrip()

@@ -1,4 +1,4 @@
-"""``fuzzshard corpus add``, ``prune`` and ``merge``: what changes which entries a corpus has."""
+"""``fuzzshard corpus add``, ``mark`` and ``merge``: what changes a corpus."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ import msgspec
 from cyclopts import Parameter
 
 from fuzzshard.commands.options import DEFAULT_CORPUS, Folder
-from fuzzshard.corpus.distinct import Stored, distinct, finding_key
+from fuzzshard.corpus.codec import encode_entry
+from fuzzshard.corpus.distinct import Stored, finding_key
+from fuzzshard.corpus.entry import CONTRACT, LOOKED_UP
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.gather import add as add_entry
 from fuzzshard.corpus.gather import load
 from fuzzshard.corpus.gather import merge as merge_entries
-from fuzzshard.corpus.gather import prune as prune_same
+from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.replay import shown_path
 from fuzzshard.errors import EXIT_CLEAN, EXIT_USAGE, FuzzshardError, UsageError
+from fuzzshard.mending.mend import own_mends
 
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
@@ -27,7 +31,7 @@ def add(*files: Path, corpus: Folder = DEFAULT_CORPUS) -> int:
     A finding becomes findings/NAME/ with its script; a case that must pass
     becomes regressions/NAME.json. An equal case is left out, and adding it
     again is no error. A different case with the same finding is added;
-    corpus prune removes such cases.
+    merge into a new folder leaves such cases out.
 
     For example:
       fuzzshard corpus add case.json
@@ -54,42 +58,11 @@ def add(*files: Path, corpus: Folder = DEFAULT_CORPUS) -> int:
     return complain(broken)
 
 
-def prune(*paths: Path, dry_run: Flag = False) -> int:
-    """Keep the smallest case for each signature and set of features.
-
-    The others are removed. Confirmed entries are preferred to unconfirmed
-    ones, and stable findings to flaky ones. The entry that is kept takes over
-    the issue and wontfix of the others. Cases without a finding are pruned
-    too: one stays for each set of features.
-
-    For example:
-      fuzzshard corpus prune corpus/findings --dry-run
-
-    Parameters
-    ----------
-    paths
-        Corpora or entries.
-    dry_run
-        Print what would be removed, and remove nothing.
-    """
-    stored, broken = load(given(paths, "prune", "a corpus"))
-    groups, removed = distinct(stored), 0
-    verb = "would remove" if dry_run else "removed"
-    for same in groups:
-        keep, *others = same.items
-        for item in others:
-            print(f"{verb}  {shown_path(item.file)}: {shown_path(keep.file)} is kept")
-        removed += len(others)
-        if not dry_run:
-            prune_same(same)
-    print(f"{len(groups)} kept, {removed} {'to remove' if dry_run else 'removed'}")
-    return complain(broken)
-
-
 def merge(*sources: Path, into: Folder) -> int:
     """Join corpora in one: of each signature and set of features the smallest case is kept.
 
-    Where a smaller case replaces a finding of the corpus, what people wrote
+    Confirmed entries are preferred to unconfirmed ones, and stable findings to
+    flaky ones. Where a smaller case replaces a finding of the corpus, what people wrote
     into it (the issue, wontfix) is kept. The sources stay as they are. To see
     several campaigns together, give their folders to status and to html.
 
@@ -143,3 +116,70 @@ def print_json(rows: Iterable[object]) -> None:
 
 def _key(item: Stored) -> tuple[str, bytes]:
     return finding_key(item.entry.signature, item.entry.case)
+
+
+def mark(
+    *paths: Path,
+    lifecycle: Lifecycle | None = None,
+    issue: str | None = None,
+    contract: str | None = None,
+    looked_up: str | None = None,
+    cause: str | None = None,
+) -> int:
+    """Write into entries what you know about their finding.
+
+    For example:
+      fuzzshard corpus mark corpus/findings/NAME --lifecycle wontfix
+      fuzzshard corpus mark corpus/findings/NAME
+        --issue https://github.com/pytorch/pytorch/issues/1
+
+    Parameters
+    ----------
+    paths
+        Entries with a finding.
+    lifecycle
+        wontfix, flaky, or back to open or fixed, which replay --update sets by itself.
+    issue
+        The URL of the issue. Empty removes it.
+    contract
+        The sentence of the documentation that the finding breaks, for fuzzshard report. Empty
+        removes it.
+    looked_up
+        When and how you searched for an issue, and what came near. Empty removes it.
+    cause
+        The name of the mend that is its cause, as explain prints it. Empty removes it.
+    """
+    if lifecycle is issue is contract is looked_up is cause is None:
+        raise UsageError(
+            "there is nothing to write",
+            "give --lifecycle, --issue, --contract, --looked-up or --cause",
+        )
+    if cause and cause not in own_mends():
+        raise UsageError(f"there is no mend {cause}", "see fuzzshard explain")
+    if issue and not issue.startswith(("https://", "http://")):
+        raise UsageError(f"{issue} is no address", "write https://...")
+    stored, broken = load(given(paths, "mark", "an entry"))
+    for item in stored:
+        if not item.entry.signature:
+            raise UsageError(
+                f"{shown_path(item.file)} records no finding", "mark entries of findings"
+            )
+        after = msgspec.structs.replace(
+            item.entry,
+            lifecycle=lifecycle or item.entry.lifecycle,
+            issue=item.entry.issue if issue is None else issue,
+            cause=item.entry.cause if cause is None else cause,
+            notes=_with_note(
+                _with_note(item.entry.notes, CONTRACT, contract), LOOKED_UP, looked_up
+            ),
+        )
+        write_atomic(item.file, encode_entry(after))
+        print(f"{after.lifecycle}  {shown_path(item.file)}  {after.issue}".rstrip())
+    return complain(broken)
+
+
+def _with_note(notes: dict[str, str], name: str, text: str | None) -> dict[str, str]:
+    if text is None:
+        return notes
+    others = {key: note for key, note in notes.items() if key != name}
+    return {**others, name: text} if text else others

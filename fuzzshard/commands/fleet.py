@@ -14,7 +14,7 @@ from fuzzshard.commands.options import DEFAULT_CORPUS, Folder, Json
 from fuzzshard.commands.profiles import apply_profile
 from fuzzshard.commands.run import run as run_campaign
 from fuzzshard.commands.status import status as campaign_status
-from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.store import FLEET_FOLDER
 from fuzzshard.errors import EXIT_CLEAN, UsageError
 

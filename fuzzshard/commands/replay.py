@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -23,15 +22,13 @@ from fuzzshard.commands.options import (
     WorldsAtOnce,
     world_config,
 )
-from fuzzshard.corpus.outcome import Outcome, exit_code, most_ranks
+from fuzzshard.corpus.outcome import Outcome, exit_code, most_ranks, summarise, summary_lines
 from fuzzshard.corpus.replay import ReplayResult
 from fuzzshard.corpus.replay import replay as replay_files
+from fuzzshard.corpus.replay import update as update_entry
 from fuzzshard.corpus.store import entry_files, subject_files
-from fuzzshard.corpus.summary import summarise, summary_lines
-from fuzzshard.corpus.update import update as update_entry
 from fuzzshard.errors import EXIT_INTERRUPTED, UsageError
 from fuzzshard.mending.mend import mends_for
-from fuzzshard.runner import Runner
 
 
 def replay(
@@ -42,7 +39,6 @@ def replay(
     ranks_per_device: RanksShared = 1,
     deadline: Duration = None,
     known: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
-    mended: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     extra_mends: ExtraMends = (),
     preload: Preload = (),
     as_json: Json = False,
@@ -85,8 +81,6 @@ def replay(
     known
         If a case that must pass fails, find out whether known bugs of torch cause it (see
         explain).
-    mended
-        Run cases with known bugs of torch fixed in memory. No finding should be left.
     as_json
         Print one JSON object for each case.
     summary
@@ -100,9 +94,9 @@ def replay(
         name. Entries that you were given may name any code.
     """
     from fuzzshard import reproducer
-    from fuzzshard.campaign.explain import OnMends, known_causes
+    from fuzzshard.campaign.explain import known_causes
     from fuzzshard.campaign.judge import Stopped
-    from fuzzshard.checking.replay import replay_subjects
+    from fuzzshard.checking.entry import replay_subjects
     from fuzzshard.commands.worlds import CommandWorlds
     from fuzzshard.report.busy import busy
     from fuzzshard.world import resolve_device
@@ -112,12 +106,8 @@ def replay(
             "--update records what torch does, and --preload changes that",
             "use one without the other",
         )
-    if extra_mends and not (known or mended):
-        raise UsageError("--extra-mends does nothing by itself", "add --known or --mended")
-    if mended and (update or known):
-        raise UsageError(
-            "--mended is about mends, not about torch as it is", "use it without the other"
-        )
+    if extra_mends and not known:
+        raise UsageError("--extra-mends does nothing by itself", "add --known")
     files = entry_files(paths or (DEFAULT_CORPUS,))
     subjects = subject_files(paths or (DEFAULT_CORPUS,))
     if subjects and not allow_user_code:
@@ -140,14 +130,9 @@ def replay(
     mends = mends_for(extra=extra_mends)
     here = CommandWorlds(config, worlds, num_devices)
 
-    @contextlib.contextmanager
-    def start_worlds(size: int) -> Iterator[Sequence[Runner]]:
-        with here.start(size) as started:
-            yield [OnMends(world, mends) if mended else world for world in started]
-
     results = replay_files(
         files,
-        start_worlds,
+        here.start,
         device=kind,
         num_ranks=config.size,
         deadline=deadline,

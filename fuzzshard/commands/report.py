@@ -1,35 +1,29 @@
-"""``fuzzshard report``: a finding as the draft of an issue, and which to file first."""
+"""``fuzzshard report``: a finding as the draft of an issue."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-import textwrap
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
-from cyclopts import Parameter, validators
+from cyclopts import Parameter
 
-from fuzzshard.commands.corpus_sets import complain, print_json
 from fuzzshard.commands.options import (
-    DEFAULT_CORPUS,
     Device,
     DeviceHere,
-    Json,
     OutputFile,
     Preload,
     world_config,
 )
-from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import known_versions
-from fuzzshard.corpus.gather import load
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.store import CASE_FILE, REPORT_FILE, only_case, saved_script
 from fuzzshard.drafts.evidence import Evidence
-from fuzzshard.drafts.variants import Variant
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INCONCLUSIVE, UsageError
 from fuzzshard.mending.mend import own_mends
 from fuzzshard.verdict import Status
@@ -39,28 +33,24 @@ MOST_RANKS = 4
 
 
 def report(
-    path: Path | None = None,
+    path: Path,
     /,
     *,
     output: Annotated[OutputFile | None, Parameter(name=("--output", "-o"))] = None,
     runs: int = 3,
     run: Annotated[bool, Parameter(name="--run", negative="--no-run")] = True,
-    top: Annotated[int | None, Parameter(validator=validators.Number(gte=1))] = None,
     device: DeviceHere = "auto",
     preload: Preload = (),
-    as_json: Json = False,
 ) -> int:
-    """Draft a PyTorch issue of a finding (report.md), or rank what to file first.
+    """Draft a PyTorch issue of a finding (report.md).
 
-    The draft is for a person to review and send; nothing is ever sent. It is
-    about one bug: other entries with the same cause are in it with their scripts.
+    The draft is for a person to review and send; nothing is ever sent.
     This command runs the scripts, the case, small changes of the case (those that
     make it pass are saved in the entry, unless -o is given), and
     torch.utils.collect_env.
 
-    With --top, print which bugs of a corpus to file first, and why: silent wrong
-    results, then hangs, crashes, leaks. Bugs that are public already, or fixed in
-    the newest torch that was tried, are left out.
+    What to file first: fuzzshard corpus causes prints the worst bugs first, with
+    the issues that they have.
 
     Exit code 0: the draft is written, or a case that should pass passes; 1: a
     case that should pass shows a finding; 3: the finding did not show here. No
@@ -69,30 +59,18 @@ def report(
     For example:
       fuzzshard report corpus/findings/NAME
       fuzzshard report corpus/findings/NAME --no-run -o draft.md
-      fuzzshard report --top 5 corpus/findings
 
     Parameters
     ----------
     path
-        An entry. With --top a corpus, by default ./corpus.
+        An entry.
     output
         The file to write the draft to. By default report.md in the entry's folder.
     runs
         How often to run the script.
     run
         --no-run runs nothing, and writes only what the entry knows.
-    top
-        How many bugs of a corpus to print, the first one to file first.
-    as_json
-        With --top: print one JSON object for each bug, then for those left out.
     """
-    if top is not None:
-        return _top(path or DEFAULT_CORPUS, top, as_json=as_json)
-    if as_json or path is None:
-        raise UsageError(
-            "--json is for --top" if as_json else "report needs an entry",
-            "give --top N, or the folder of an entry",
-        )
     file = only_case(path)
     entry = read_entry(file)
     if runs < 1:
@@ -112,12 +90,11 @@ def _write(
     device: Device,
     preload: tuple[Path, ...],
 ) -> int:
-    from fuzzshard.campaign.saved import saved_cause
+    from fuzzshard.campaign.known import saved_cause
     from fuzzshard.drafts.draft import draft
     from fuzzshard.drafts.evidence import right_changes, run_example
-    from fuzzshard.drafts.variants import duplicates, variants
 
-    script, told = saved_script(file), variants(file, entry)
+    script = saved_script(file)
     evidence, shows = Evidence(culprits=entry.culprits), True
     if runs:
         evidence = _gather(entry, script, runs, device, preload)
@@ -132,19 +109,13 @@ def _write(
             entry = msgspec.structs.replace(entry, culprits=evidence.culprits)
             if output is None:
                 write_atomic(file, encode_entry(entry))
-        told = [variant for variant in told if _shows(variant, preload)]
     if script is not None:
         right = right_changes(entry, script, run=runs > 0, preload=preload)
         evidence = dataclasses.replace(evidence, changes=right)
-    features = saved_cause(file, entry)
-    text = draft(entry, script, evidence, features, told)
+    text = draft(entry, script, evidence, saved_cause(file, entry))
     target = output or file.with_name(REPORT_FILE)
     write_atomic(target, text.encode())
     print(f"{target}: {len(text)} characters; read it before you send it")
-    if told:
-        print(f"it also has the scripts of {', '.join(variant.name for variant in told)}")
-    for other in duplicates(file, entry, features):
-        print(f"may be the same: {other.name} ({other.why})")
     if entry.lifecycle is Lifecycle.FIXED and entry.good_on:
         print(f"torch {entry.good_on[-1]} does not show it: send it for older releases only")
     if not shows:
@@ -160,12 +131,6 @@ def _say_absent(file: Path, entry: CorpusEntry, evidence: Evidence) -> None:
         f"{file.parent} {shows} with {here}: no draft written{known}; --no-run writes one of "
         "what the entry knows"
     )
-
-
-def _shows(variant: Variant, preload: tuple[Path, ...]) -> bool:
-    from fuzzshard.drafts.evidence import run_script
-
-    return bool(run_script(variant.script, variant.entry, 1, preload=preload).shown)
 
 
 def _passing(
@@ -214,30 +179,3 @@ def _gather(
         line.advance()
         line.now("running torch.utils.collect_env")
         return dataclasses.replace(evidence, environment=collect_env())
-
-
-def _top(corpus: Path, most: int, *, as_json: bool) -> int:
-    from fuzzshard.drafts.ranking import ranked
-
-    stored, broken = load([corpus])
-    roots = ranked(stored)
-    first = [root for root in roots if not root.left_out][:most]
-    left_out = [root for root in roots if root.left_out]
-    if as_json:
-        print_json((*first, *left_out))
-        return complain(broken)
-    if not first:
-        print("nothing to file")
-    for number, root in enumerate(first, 1):
-        print(textwrap.fill(f"{number}. {root.title}", 99, subsequent_indent="   "))
-        for why in root.why:
-            print(textwrap.fill(why, 99, initial_indent="   - ", subsequent_indent="     "))
-        more = f"  ({root.entries} entries)" if root.entries > 1 else ""
-        print(f"   fuzzshard report {root.entry}{more}\n")
-    reasons = [root.left_out.partition(":")[0] for root in left_out]
-    counts = ", ".join(f"{reasons.count(why)} {why}" for why in dict.fromkeys(reasons))
-    print(
-        f"{len(first)} of {len(roots) - len(left_out)} bugs to file"
-        + (f"; left out: {counts} (--json lists them)" if counts else "")
-    )
-    return complain(broken)

@@ -9,9 +9,9 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from fuzzshard.commands.options import OutputFile, Preload
-from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.scripts import scripts_of, shown_by
 from fuzzshard.corpus.store import only_case, saved_script
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INCONCLUSIVE

@@ -4,62 +4,43 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fuzzshard.commands.corpus_sets import complain
 from fuzzshard.corpus.codec import read_entry
-from fuzzshard.corpus.entry import CorpusEntry
-from fuzzshard.corpus.gather import load
 from fuzzshard.corpus.replay import shown_path
-from fuzzshard.corpus.store import entry_files
-from fuzzshard.errors import EXIT_CLEAN, UsageError
+from fuzzshard.corpus.store import only_case
+from fuzzshard.errors import EXIT_CLEAN
 from fuzzshard.mending.mend import own_mends
 
 
 def show(path: Path, /) -> int:
-    """Draw one case, list the cases in a folder, or tell about a known bug.
+    """Draw one case, or tell about a known bug.
 
     For an entry of a corpus, it prints the finding, observed against expected
     values, and how to replay it. For every case: the model with widths and
     parameter shapes, the forward as a graph, the wrap groups, what is frozen,
     the mesh, the schedule as a numbered program, and the features. For a known
     bug: what is wrong in torch and why, who runs into it, and where its fix is.
+    For the entries of a corpus, see fuzzshard corpus list.
 
     For example:
       fuzzshard show corpus/findings/NAME
       fuzzshard show corpus/findings/NAME/unshrunk.json
-      fuzzshard show corpus
       fuzzshard show optimizer_is_stepped_for_its_state
 
     Parameters
     ----------
     path
-        An entry, a case file, a folder, which is searched for them, or the name of a known bug,
-        as "fuzzshard explain" and "fuzzshard corpus causes" print it.
+        An entry, a case file, or the name of a known bug, as "fuzzshard explain" and "fuzzshard
+        corpus causes" print it.
     """
     from rich.console import Console
 
-    from fuzzshard.report.show import show_mend
-    from fuzzshard.report.text import as_text, drawn
+    from fuzzshard.report.show import as_text, drawn, show_mend
 
     console = Console()
     target = console if console.is_terminal else None
     if not path.exists() and (known := own_mends().get(str(path))):
         print(as_text(show_mend(known), target))
         return EXIT_CLEAN
-    files = entry_files([path])
-    if not files:
-        raise UsageError(f"{path} holds no case", "give an entry of a corpus or a case file")
-    if len(files) > 1:
-        stored, broken = load([path])
-        for item in stored:
-            print(_line(item.entry, shown_path(item.file)))
-        return complain(broken)
-
-    (file,) = files
+    file = only_case(path)
     print(drawn(read_entry(file), shown_path(file), target))
     return EXIT_CLEAN
-
-
-def _line(entry: CorpusEntry, path: Path) -> str:
-    seen = f"torch {entry.torch} on {entry.device}" if entry.torch else "a case"
-    flaky = f"  {entry.confirmed.text()}" if entry.confirmed is not None and entry.flaky else ""
-    return f"{path}  {entry.signature or 'no finding'}  {entry.case.mesh.text()}  {seen}{flaky}"

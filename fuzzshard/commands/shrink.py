@@ -87,15 +87,16 @@ def shrink(
         Control,
         ControlledCheck,
         ControlledWorld,
+        cpu_ranks,
         ended_in_time,
+        run_by,
+        signals_call,
     )
-    from fuzzshard.campaign.cpu_ranks import cpu_ranks, run_by
     from fuzzshard.campaign.explain import unknown_part
     from fuzzshard.campaign.judge import Stopped
     from fuzzshard.campaign.keep import Keeper
     from fuzzshard.campaign.known import Found
     from fuzzshard.campaign.reduce import SHRINK_BUDGET, confirm_and_shrink
-    from fuzzshard.campaign.signals import signals_call
     from fuzzshard.events import PhaseChanged
     from fuzzshard.mending.mend import mends_for
     from fuzzshard.report.busy import busy

@@ -11,7 +11,7 @@ import msgspec
 from cyclopts import Parameter
 
 from fuzzshard.commands.options import Json, OutputFile, campaign_directories
-from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.errors import EXIT_CLEAN, EXIT_USAGE, UsageError
 
 SECONDS_BETWEEN = 5.0

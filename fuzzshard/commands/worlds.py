@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from fuzzshard import world
-from fuzzshard.campaign.control import Control, ControlledWorld, ended_in_time
+from fuzzshard.campaign.control import Control, ControlledWorld, ended_in_time, signals_call
 from fuzzshard.campaign.judge import Stopped
-from fuzzshard.campaign.signals import signals_call
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.side_by_side import in_worlds
 from fuzzshard.runner import Runner

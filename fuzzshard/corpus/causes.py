@@ -7,7 +7,6 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Literal
 
 from fuzzshard.corpus.distinct import Stored
 from fuzzshard.corpus.entry import CorpusEntry
@@ -17,32 +16,6 @@ from fuzzshard.corpus.replay import shown_path
 from fuzzshard.corpus.store import SCRIPT_FILE, saved_script
 from fuzzshard.mending.mend import Mend, Public, own_mends
 from fuzzshard.parts.oracle import Severity
-
-FINDINGS_PAGE = "README.md"
-MARKER = "<!-- What follows is written by: "
-"""Begins the part of a page that nobody writes by hand."""
-PAGE = (
-    MARKER
-    + """fuzzshard corpus causes {corpus} --write -->
-
-## {causes} causes of {entries} entries
-
-Each cause is a known bug of torch, described in a file of `fuzzshard/mends`: its docstring is the
-diagnosis, and it has the smallest change of torch with which its entries pass (or, where Python
-cannot fix it, code that notes when it occurs). The link leads to one of its entries. `fuzzshard
-corpus verify {corpus} --causes` checks all of that by running the entries.
-
-{rows}
-## Entries by release of torch
-
-How many entries of each cause show their finding under a release (bad), and how many do not
-(good). The others (n/a) were not run under it, or cannot say: the release lacks what the case
-uses, its documentation excludes the case, the case shows something else, or it needs CUDA.
-
-{releases}"""
-)
-
-CauseSort = Literal["severity", "component", "cause", "entries"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,11 +42,9 @@ class Cause:
     public: tuple[Public, ...]
 
 
-def by_cause(stored: Iterable[Stored], sort: CauseSort = "severity") -> list[Cause]:
-    """Findings by the mend that their entries name; each of those without one is a cause of its
-    own.
-
-    Causes that are equal by ``sort`` are in the order of severity, component and entries.
+def by_cause(stored: Iterable[Stored]) -> list[Cause]:
+    """Findings by the mend that their entries name, in the order of severity, component and
+    entries; each of those without one is a cause of its own.
     """
     named: dict[str, list[Stored]] = {}
     for item in stored:
@@ -81,17 +52,12 @@ def by_cause(stored: Iterable[Stored], sort: CauseSort = "severity") -> list[Cau
             name = item.entry.cause if item.entry.cause in own_mends() else ""
             named.setdefault(name or f"not known: {shown_path(item.file).name}", []).append(item)
     causes = [_cause(name, items, own_mends().get(name)) for name, items in named.items()]
-    return sorted(causes, key=lambda cause: _ranks(cause, sort))
+    return sorted(causes, key=_ranks)
 
 
-def _ranks(cause: Cause, sort: CauseSort) -> tuple[object, ...]:
-    ranks = {
-        "severity": severity_rank(cause.severity),
-        "component": component_rank(cause.component),
-        "entries": -len(cause.entries),
-        "cause": cause.name,
-    }
-    return tuple(ranks[name] for name in dict.fromkeys((sort, *ranks)))
+def _ranks(cause: Cause) -> tuple[object, ...]:
+    where = severity_rank(cause.severity), component_rank(cause.component)
+    return *where, -len(cause.entries), cause.name
 
 
 def _cause(name: str, items: Sequence[Stored], mend: Mend | None) -> Cause:
@@ -160,74 +126,6 @@ def _numbers(public: Iterable[Public]) -> str:
     return ", ".join(dict.fromkeys(same))
 
 
-def findings_page(causes: Sequence[Cause], corpus: object, old: str = "") -> str:
-    """A page of Markdown on ``corpus``; what people wrote at the begin of the ``old`` one
-    stays.
-    """
-    head, _, _ = old.partition(MARKER)
-    entries = sum(len(cause.entries) for cause in causes)
-    written = PAGE.format(
-        corpus=corpus,
-        causes=len(causes),
-        entries=entries,
-        rows=_markdown([COLUMNS, *map(_cells, causes)]),
-        releases=_markdown(_release_rows(causes, _releases_of_most(causes))),
-    )
-    return (head or "# Findings\n\n") + written
-
-
-def _markdown(rows: Sequence[Sequence[str]]) -> str:
-    head, *others = rows
-    lines = [head, ["---"] * len(head), *others]
-    return "".join(f"| {' | '.join(row)} |\n" for row in lines)
-
-
-COLUMNS = ("severity", "component", "cause", "torch", "entries", "in public", "mend")
-
-
-def _cells(cause: Cause) -> tuple[str, ...]:
-    links = [issue_link(public.link) for public in cause.public if public.is_same]
-    looked_for = "none found" if cause.public else ""
-    return (
-        str(cause.severity),
-        cause.component,
-        f"[{_escaped(cause.title)}]({cause.example})",
-        cause.torch,
-        str(len(cause.entries)),
-        ", ".join(dict.fromkeys(links)) or looked_for,
-        f"`{cause.name}`" if cause.component else "",
-    )
-
-
-def _releases_of_most(causes: Sequence[Cause]) -> list[str]:
-    """The releases under which more than half of the entries were looked at."""
-    seen: Counter[str] = Counter()
-    for cause in causes:
-        seen.update({release: sum(counts) for release, counts in cause.releases.items()})
-    entries = sum(len(cause.entries) for cause in causes)
-    return [release for release in in_order(set(seen)) if 2 * seen[release] > entries]
-
-
-def _release_rows(causes: Sequence[Cause], releases: Sequence[str]) -> list[list[str]]:
-    rows = [["cause", "entries", *releases]]
-    for cause in causes:
-        counts = (cause.releases.get(release, (0, 0)) for release in releases)
-        cells = (_of_release(bad, good, len(cause.entries)) for bad, good in counts)
-        rows.append([_escaped(cause.title), str(len(cause.entries)), *cells])
-    entries = sum(len(cause.entries) for cause in causes)
-    sums = [
-        [sum(cause.releases.get(release, (0, 0))[kind] for cause in causes) for kind in (0, 1)]
-        for release in releases
-    ]
-    return [*rows, ["all", str(entries), *(_of_release(bad, good, entries) for bad, good in sums)]]
-
-
-def _of_release(bad: int, good: int, entries: int) -> str:
-    """``"3 bad, 1 good, 2 n/a"``, without what there is none of."""
-    counts = (("bad", bad), ("good", good), ("n/a", entries - bad - good))
-    return ", ".join(f"{count} {word}" for word, count in counts if count)
-
-
 def issue_link(address: str) -> str:
     """``[pytorch 183702](https://github.com/pytorch/pytorch/issues/183702)`` for an issue on
     GitHub.
@@ -239,8 +137,3 @@ def issue_name(address: str) -> str:
     """``pytorch 183702`` for an issue on GitHub."""
     parts = address.split("/")
     return f"{parts[-3]} {parts[-1]}" if len(parts) > 5 else address
-
-
-def _escaped(text: str) -> str:
-    """In one line, without an end of the cell."""
-    return " ".join(text.split()).replace("|", "\\|")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,18 +12,22 @@ from typing import Any
 import msgspec
 from packaging.version import InvalidVersion
 
-from fuzzshard.case.case import Case
+from fuzzshard.case.case import ALL_ENGINES, Case
 from fuzzshard.case.edit import with_reshards
-from fuzzshard.case.limits import check_limits
+from fuzzshard.case.limits import LARGEST_DIM, check_limits
 from fuzzshard.case.schedule_state import lacking_reshards
 from fuzzshard.case.validate import validate
 from fuzzshard.corpus.entry import FORMAT, CorpusEntry, bare_entry, new_lifecycle
 from fuzzshard.corpus.expectation import with_versions
-from fuzzshard.corpus.findings import check_finding
+from fuzzshard.corpus.files import read_regular
 from fuzzshard.corpus.lifecycle import release
-from fuzzshard.corpus.reading import read_regular
-from fuzzshard.errors import FuzzshardError, InvalidEntry
+from fuzzshard.errors import FuzzshardError, InvalidCase, InvalidEntry, UsageError
+from fuzzshard.parts.engines import REFERENCE
+from fuzzshard.parts.names import check_name
+from fuzzshard.parts.oracle import NOT_REFUSED
+from fuzzshard.parts.oracles import named
 from fuzzshard.printable import all_printable, printable
+from fuzzshard.verdict import Finding
 
 Fields = dict[str, Any]
 """An entry as decoded JSON."""
@@ -175,3 +180,25 @@ def entry_or_none(path: Path) -> CorpusEntry | None:
 
 def _one_line(error: Exception) -> str:
     return printable(" ".join(str(error).split()))
+
+
+def check_finding(finding: Finding, case: Case) -> None:
+    """Raises :class:`InvalidCase` for a finding that names what ``case`` cannot have."""
+    if finding.engine not in ("", REFERENCE.name, *ALL_ENGINES):
+        raise InvalidCase(f"a finding accuses {finding.engine!r}, which is no engine", _REMEDY)
+    if not -1 <= finding.op < len(case.schedule):
+        raise InvalidCase(f"a finding is at op {finding.op}, which is not there", _REMEDY)
+    if not 0 <= finding.rank < LARGEST_DIM:  # a world may be larger than the mesh
+        raise InvalidCase(f"a finding is of rank {finding.rank}", _REMEDY)
+    try:
+        named(finding.oracle)
+        if finding.detail != NOT_REFUSED:
+            check_name(finding.name)
+        else:
+            re.compile(finding.name)
+    except (UsageError, re.error) as error:
+        problem = error.problem if isinstance(error, UsageError) else f"a pattern: {error}"
+        raise InvalidCase(f"a finding names {problem}", _REMEDY) from None
+
+
+_REMEDY = "restore the file from its campaign"

@@ -1,4 +1,4 @@
-"""Adding to a corpus, joining several, and thinning one out."""
+"""Adding to a corpus, and joining several."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from fuzzshard.case import codec
-from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry, read_entry
-from fuzzshard.corpus.distinct import Same, Stored, distinct
+from fuzzshard.corpus.distinct import Stored, distinct
 from fuzzshard.corpus.entry import CorpusEntry, bare_entry, digest, is_slug, slug
-from fuzzshard.corpus.reading import read_regular
+from fuzzshard.corpus.files import read_regular, write_atomic
 from fuzzshard.corpus.scripts import ScriptRender, script_of
 from fuzzshard.corpus.store import (
     CASE_FILE,
@@ -97,17 +96,6 @@ def merge(
         for item in ours if same.entry.signature else ():
             _remove(item.file)
             yield "replaced", item.file
-
-
-def prune(same: Same) -> None:
-    """Removes all entries of ``same`` but the one to keep, which takes over what people wrote into
-    them.
-    """
-    keep, *others = same.items
-    if others and same.entry != keep.entry:
-        _rewrite(keep.file, same.entry)
-    for item in others:
-        _remove(item.file)
 
 
 def _free_folder(item: Stored, corpus: Path) -> Path:

@@ -6,7 +6,6 @@ import dataclasses
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Literal
 
 import msgspec
 
@@ -16,8 +15,6 @@ from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.replay import shown_path
 from fuzzshard.mending.mend import COMPONENTS, own_mends
 from fuzzshard.parts.oracle import Severity
-
-Sort = Literal["severity", "component", "cause", "status", "size", "path"]
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,15 +87,11 @@ def _any_matches(patterns: Sequence[str], values: Iterable[str]) -> bool:
     )
 
 
-def listed(
-    stored: Iterable[Stored], asked: Asked, sort: Sort = "severity"
-) -> list[tuple[Row, Stored]]:
-    """Return the entries that are ``asked`` for; those that are equal by ``sort`` are in the order
-    of severity, component and cause.
-    """
+def listed(stored: Iterable[Stored], asked: Asked) -> list[tuple[Row, Stored]]:
+    """Return the entries that are ``asked`` for, by severity, component and cause."""
     rows = ((row_of(item), item) for item in stored)
     return sorted(
-        (each for each in rows if asked.asks_for(each[0])), key=lambda each: _ranks(each[0], sort)
+        (each for each in rows if asked.asks_for(each[0])), key=lambda each: _ranks(each[0])
     )
 
 
@@ -129,18 +122,9 @@ def component_of(entry: CorpusEntry) -> str:
     return mend.component if mend is not None else ""
 
 
-def _ranks(row: Row, sort: Sort) -> tuple[object, ...]:
-    ranks = {
-        "severity": severity_rank(row.severity),
-        "component": component_rank(row.component),
-        "cause": (not row.cause, row.cause),
-        "status": (not row.status, row.status),
-        "size": (row.modules, row.ops),
-        "path": row.path,
-    }
-    return tuple(
-        ranks[name] for name in dict.fromkeys((sort, "severity", "component", "cause", "path"))
-    )
+def _ranks(row: Row) -> tuple[object, ...]:
+    named = (not row.cause, row.cause)
+    return severity_rank(row.severity), component_rank(row.component), named, row.path
 
 
 def severity_rank(severity: str) -> int:

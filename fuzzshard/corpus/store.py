@@ -9,11 +9,10 @@ from pathlib import Path
 import msgspec
 
 from fuzzshard.case import codec
-from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry, entry_or_none
 from fuzzshard.corpus.entry import CorpusEntry, slug
+from fuzzshard.corpus.files import read_regular, write_atomic
 from fuzzshard.corpus.portable import portable_folder
-from fuzzshard.corpus.reading import read_regular
 from fuzzshard.errors import UsageError
 from fuzzshard.mending.mend import own_mends
 

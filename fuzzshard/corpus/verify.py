@@ -1,5 +1,5 @@
-"""Whether an entry is whole: it can be read, and its script is the one that its case stands
-for.
+"""Whether an entry is whole: it can be read, its script is the one that its case stands for, and
+it has the cause that it names.
 """
 
 from __future__ import annotations
@@ -10,14 +10,19 @@ from pathlib import Path
 from typing import Literal
 
 from fuzzshard.corpus.codec import read_entry
-from fuzzshard.corpus.expectation import Expected, expected
+from fuzzshard.corpus.entry import CorpusEntry
+from fuzzshard.corpus.expectation import Expected, expected, is_there, seen_elsewhere
+from fuzzshard.corpus.files import read_regular
 from fuzzshard.corpus.outcome import obstacle
-from fuzzshard.corpus.reading import read_regular
 from fuzzshard.corpus.replay import shown_path, without_path
 from fuzzshard.corpus.scripts import ScriptCheck, ScriptRender, scripts_of, shown_by
 from fuzzshard.corpus.store import CASE_FILE, NO_SCRIPT, SCRIPT_FILE, UNSHRUNK_FILE
 from fuzzshard.errors import InvalidEntry, UsageError
+from fuzzshard.mending.mend import own_mends
+from fuzzshard.mending.source import why_not
 from fuzzshard.reproducer.shown import Shown
+from fuzzshard.runner import Runner
+from fuzzshard.verdict import Status, Verdict
 
 
 class Condition(enum.StrEnum):
@@ -41,11 +46,14 @@ class Condition(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Verified:
-    """One entry: what to show it by, its condition, and a line of why."""
+    """One entry: what to show it by, its condition, a line of why, and the cause that was
+    looked at.
+    """
 
     path: Path
     condition: Condition
     message: str = ""
+    cause: str = ""
 
 
 def verify(file: Path, render: ScriptRender) -> Verified:
@@ -95,3 +103,72 @@ def run_script(
     wrong = Expected.NOTHING if said is Shown.YES else Expected.FINDING
     condition = Condition.UNSHOWN if expected(entry, torch, device) is wrong else Condition.OK
     return Verified(path, condition, said)
+
+
+def verify_cause(
+    world: Runner,
+    path: Path,
+    entry: CorpusEntry,
+    device: str,
+    num_ranks: int,
+    mends: tuple[str, ...],
+    torch: str,
+) -> Verified:
+    """Runs the case on ``torch`` as it is, with its own mend alone, and with all ``mends``.
+
+    Under another release than the entry's a root may show in another way. A tripwire has to be
+    tripped, and the signature of what cannot be told otherwise has to match.
+    """
+    condition, message = _verified(world, entry, device, num_ranks, mends, torch)
+    return Verified(path, condition, message, entry.cause)
+
+
+def _verified(
+    world: Runner,
+    entry: CorpusEntry,
+    device: str,
+    num_ranks: int,
+    mends: tuple[str, ...],
+    torch: str,
+) -> tuple[Condition, str]:
+    if reason := obstacle(entry, "cuda" if device == "cuda" else "cpu", num_ranks):
+        return Condition.NOT_RUN, reason
+    if expected(entry, torch, device) is not Expected.FINDING:
+        return Condition.NOT_RUN, f"not known to be in torch {torch}"
+    if (mend := own_mends().get(entry.cause)) is None:
+        return (
+            Condition.UNSHOWN,
+            f"there is no mend {entry.cause!r}" if entry.cause else "it names no cause",
+        )
+    if not mend.torch.include(torch):
+        return Condition.UNSHOWN, f"its mend is for torch {mend.torch.text()}"
+    if unfit := why_not(mend):
+        return Condition.UNSHOWN, f"torch is not what its mend knows: {unfit}"
+    stock = _run(world, entry)
+    if not (
+        is_there(entry, stock, torch) or (stock.status.is_finding and seen_elsewhere(entry, torch))
+    ):
+        return Condition.UNSHOWN, f"torch as it is shows {_said(stock)}, not {entry.signature}"
+    if mend.kind == "signature":
+        if mend.is_told_by(stock.signature):
+            return Condition.OK, ""
+        return Condition.UNSHOWN, "its signature is none of its cause"
+    for names, what in (((entry.cause,), "its mend"), (mends, "all mends")):
+        seen = _run(world, entry, names)
+        if seen.status.is_finding and entry.cause not in seen.tripped:
+            return Condition.UNSHOWN, f"with {what}, torch shows {_said(seen)}"
+        if seen.status is Status.INFRA:
+            return Condition.UNSHOWN, seen.message
+        if mend.kind == "tripwire" and entry.cause not in seen.tripped:
+            return Condition.UNSHOWN, f"with {what}, nothing is tripped"
+    return Condition.OK, ""
+
+
+def _run(world: Runner, entry: CorpusEntry, mends: tuple[str, ...] = ()) -> Verdict:
+    """One run; where ranks were lost, a second one."""
+    verdict = world.run(entry.case, mends=mends)
+    return world.run(entry.case, mends=mends) if verdict.status is Status.INFRA else verdict
+
+
+def _said(verdict: Verdict) -> str:
+    return verdict.signature or str(verdict.status)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 import jinja2
 
@@ -12,7 +12,6 @@ from fuzzshard import __version__
 from fuzzshard.case.program_text import program
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.drafts.evidence import Evidence, versions_known
-from fuzzshard.drafts.variants import Variant
 from fuzzshard.drafts.words import (
     accused,
     has_private_names,
@@ -52,17 +51,10 @@ def draft(
     script: str | None,
     evidence: Evidence,
     cause: Collection[str],
-    variants: Sequence[Variant] = (),
 ) -> str:
-    """The text of ``report.md``; where it is too long its quotations are cut, then the variants
-    are left out.
-    """
-    for quoted, told in (
-        (_OUTPUT_CHARACTERS, variants),
-        (_SHORT_CHARACTERS, variants),
-        (_SHORT_CHARACTERS, ()),
-    ):
-        text = _render(entry, script, _shortened(evidence, quoted), cause, told)
+    """The text of ``report.md``; where it is too long its quotations are cut."""
+    for quoted in (_OUTPUT_CHARACTERS, _SHORT_CHARACTERS):
+        text = _render(entry, script, _shortened(evidence, quoted), cause)
         if len(text) <= MOST_CHARACTERS:
             return text
     return text[:MOST_CHARACTERS]
@@ -73,7 +65,6 @@ def _render(
     script: str | None,
     evidence: Evidence,
     cause: Collection[str],
-    variants: Sequence[Variant],
 ) -> str:
     mend = own_mends().get(entry.cause)
     text = _TEMPLATES.get_template("report.md.j2").render(
@@ -100,7 +91,6 @@ def _render(
         reasons=list(reasons(entry, script, evidence)),
         where=_where(entry),
         schedule="\n".join(_marked(entry)),
-        variants=[(variant.brief, _shown(entry, variant.script)) for variant in variants],
         rate=_rate(entry, evidence),
         versions=list(versions_known(entry, evidence)),
         related=list(related(entry, mend)),

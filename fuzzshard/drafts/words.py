@@ -11,7 +11,7 @@ from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.corpus.entry import CONTRACT, LOOKED_UP, CorpusEntry
 from fuzzshard.corpus.lifecycle import Lifecycle, in_order, release
 from fuzzshard.drafts.evidence import Evidence
-from fuzzshard.mending.mend import Mend, Public, own_mends
+from fuzzshard.mending.mend import Mend, own_mends
 from fuzzshard.parts.engines import ENGINES
 from fuzzshard.parts.oracle import MISSING, UNEXPECTED, Severity, TensorOracle, cut
 from fuzzshard.verdict import Finding, Status
@@ -123,24 +123,14 @@ def _headline(entry: CorpusEntry, first: Finding) -> str:
     return first.rule.headline(first, ends="die" if entry.status is Status.CRASH else "hang")
 
 
-def brief(entry: CorpusEntry) -> str:
-    """How an entry shows its cause, in a line: ``"crash: RuntimeError: ... (4 ranks)"``."""
-    said = cut(_headline(entry, entry.findings[0]), 120).rstrip(": ")
-    return f"{entry.severity}: {said} ({ranks(entry)})"
-
-
-def harm(severity: Severity, *, of_values: bool) -> str:
-    """What a finding does to whoever trains; ``of_values``: something computed is wrong."""
-    return _IMPACT[severity] if of_values or severity is not Severity.SILENT else _NO_VALUE
-
-
 def impact(entry: CorpusEntry) -> str:
     """How bad it is, and in which releases."""
     severity = entry.severity
     assert severity is not None, "an entry without a finding has no draft"
     good = entry.good_on
     bad = in_order({release(torch) for torch in (*entry.bad_on, entry.torch) if torch})
-    said = [harm(severity, of_values=entry.findings[0].of_values)]
+    is_wrong = entry.findings[0].of_values or severity is not Severity.SILENT
+    said = [_IMPACT[severity] if is_wrong else _NO_VALUE]
     if bad:
         absent = f", and not with {', '.join(reversed(good))}" if good else ""
         said.append(f"Seen with torch {', '.join(reversed(bad))}{absent}.")
@@ -276,11 +266,6 @@ def issue_number(address: str) -> str:
     if found is None:
         return address
     return f"{'' if found[1] == 'pytorch/pytorch' else found[1]}#{found[2]}"
-
-
-def known_public(look: Public) -> str:
-    """An issue or pull request of the very bug, in few words."""
-    return " ".join(filter(None, (issue_number(look.link), f"({look.says})" if look.says else "")))
 
 
 def markdown(text: str) -> str:

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import roundings
 from fuzzshard.case.facts import Facts
-from fuzzshard.model.names import seed_of
+from fuzzshard.model.statements import seed_of
 from fuzzshard.program.run import execute
 
 Rounding = Callable[[torch.Tensor], torch.Tensor]

@@ -12,8 +12,10 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import hmac
+import importlib.metadata
 import math
 import os
+import platform
 import shutil
 import socket
 import subprocess
@@ -21,13 +23,15 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import IO
 
+from fuzzshard import __version__
 from fuzzshard.campaign.exchange import STOP_FILE, node_name
-from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.corpus.beneath import open_folder
+from fuzzshard.corpus.files import open_folder, write_atomic
+from fuzzshard.corpus.lifecycle import release
 from fuzzshard.errors import (
     EXIT_INFRA,
     EXIT_INTERRUPTED,
@@ -43,7 +47,6 @@ from fuzzshard.fleet.mirror import (
     check_node_name,
     check_paths,
 )
-from fuzzshard.versions import versions
 
 SLOT_SECONDS = 60.0
 """How long an agent waits for a slot whose last owner is about to end."""
@@ -299,3 +302,21 @@ def _take_slot(job: Job) -> tuple[Path, IO[str]]:
         raise InfraError(
             f"cannot write in {root}: {error.strerror}", "give another --local"
         ) from None
+
+
+def versions() -> dict[str, str]:
+    """Return what must be equal on all nodes that work together."""
+    return {
+        "Python": ".".join(platform.python_version_tuple()[:2]),
+        "torch": release(importlib.metadata.version("torch")),
+        "fuzzshard": __version__,
+    }
+
+
+def differences(ours: Mapping[str, str], theirs: Mapping[str, str], us: str) -> str:
+    """Return in words which versions of another node are not ``ours``; "" where all are."""
+    return ", ".join(
+        f"it has {name} {theirs.get(name)}, and {us} {version}"
+        for name, version in ours.items()
+        if theirs.get(name) != version
+    )

@@ -19,9 +19,8 @@ import msgspec
 
 from fuzzshard.campaign.exchange import is_done
 from fuzzshard.case.features import features
-from fuzzshard.corpus.absorb import absorb
-from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.corpus.distinct import Stored
+from fuzzshard.corpus.distinct import Stored, absorb
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.gather import load, merge, read_foreign
 from fuzzshard.corpus.scripts import ScriptRender, script_of
 from fuzzshard.corpus.store import (

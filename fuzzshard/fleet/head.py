@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fuzzshard import reproducer
+from fuzzshard.campaign.control import signals_call
 from fuzzshard.campaign.exchange import STOP_FILE
-from fuzzshard.campaign.signals import signals_call
-from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.store import FLEET_FOLDER
 from fuzzshard.errors import (
     EXIT_CLEAN,
@@ -29,7 +29,7 @@ from fuzzshard.errors import (
     UsageError,
     worst_exit_code,
 )
-from fuzzshard.fleet.agent import Agent, Job, Joined, Report
+from fuzzshard.fleet.agent import Agent, Job, Joined, Report, differences, versions
 from fuzzshard.fleet.cluster import (
     ActorGone,
     ClusterNode,
@@ -46,7 +46,6 @@ from fuzzshard.fleet.mirror import check_node_name
 from fuzzshard.journal.lock import locked
 from fuzzshard.report.exchange import exchange_lines, read_exchange
 from fuzzshard.report.stages import clock
-from fuzzshard.versions import differences, versions
 
 SECONDS_BETWEEN = 3.0
 """Between the answer of an agent and the next call."""

@@ -14,9 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.corpus.beneath import open_folder, remove_below
-from fuzzshard.corpus.reading import read_regular
+from fuzzshard.corpus.files import open_folder, read_regular, remove_below, write_atomic
 from fuzzshard.corpus.store import CASE_FILE, FINDINGS_FOLDER, NODE_FILE
 from fuzzshard.errors import InvalidMessage
 

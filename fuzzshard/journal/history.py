@@ -47,20 +47,6 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool
 
 
-class CaseRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One case: judged, or without a ``status`` in flight or cut off."""
-
-    id: int
-    session: int
-    number: int
-    world: int
-    began: float
-    status: str | None
-    seconds: float | None
-    signature: str | None
-    message: str | None
-
-
 class Told(msgspec.Struct, frozen=True, kw_only=True):
     """An event of the journal; ``elapsed`` is in seconds into its session."""
 
@@ -172,17 +158,6 @@ class History:
             "SELECT engine, rung, count(*), sum(tensors), sum(skipped) FROM compared "
             "GROUP BY engine, rung"
         )
-
-    def case_runs(self, campaign: int) -> Iterator[CaseRun]:
-        """Every case in the order in which they started; a million of them take a while."""
-        columns = ", ".join(f"case_run.{name}" for name in CaseRun.__struct_fields__)
-        with one_line(self._path):
-            for row in self._connection.execute(
-                f"SELECT {columns} FROM case_run JOIN session ON session.id = case_run.session "
-                "WHERE campaign = ? ORDER BY case_run.id",
-                (campaign,),
-            ):
-                yield CaseRun(**dict(zip(CaseRun.__struct_fields__, row, strict=True)))
 
     def events(self, campaign: int, *kinds: str) -> Iterator[Told]:
         """Its events in order, or those of some ``kinds`` (tags such as ``"finding_saved"``)."""

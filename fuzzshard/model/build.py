@@ -17,8 +17,8 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.paths import is_within
 from fuzzshard.model.expressions import MODEL_CLASS
-from fuzzshard.model.names import seed_of
 from fuzzshard.model.source import model_imports, model_source
+from fuzzshard.model.statements import seed_of
 from fuzzshard.model.values import named_values
 
 MODULE_PREFIX = "fuzzshard_model_"

@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from fuzzshard.model.names import seed_of
+from fuzzshard.model.statements import seed_of
 
 Distribution = Literal["gaussian", "dyadic"]
 

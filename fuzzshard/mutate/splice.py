@@ -15,8 +15,7 @@ from fuzzshard.case.graph import Block, Call, Child
 from fuzzshard.mutate.edits import wrapped_modules
 from fuzzshard.mutate.model import chained, fresh
 from fuzzshard.parts.engines import OPTIONS
-from fuzzshard.strategies.draw import NUM_BYTES
-from fuzzshard.strategies.redraw import redrawn
+from fuzzshard.strategies.draw import NUM_BYTES, redrawn
 
 
 def splice_schedule(rng: Random, case: Case, other: Case) -> Case | None:

@@ -6,9 +6,9 @@ ranks, and ``fully_shard`` leaves it to the backend: "For fp32/bf16, we do not n
 overflow/underflow" (torch/distributed/fsdp/_fully_shard/ _fsdp_collectives.py). Within a rank the
 terms of a parameter that is used twice may be added up in a narrower dtype than the reference's:
 whether a term is cast before it is added, nothing says. So one of them has an infinity where
-another has a number, or an infinity of the other sign, and both are right. So it is with the loss of a batch that stages take in
-parts. A finer run, in which
-nothing overflows, tells a mistake from that.
+another has a number, or an infinity of the other sign, and both are right. So it is with the loss
+of a batch that stages take in parts. A finer run, in which nothing overflows, tells a mistake from
+that.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
-from fuzzshard.parts.dtypes import Dtype
+from fuzzshard.parts.dtypes import LOW_PRECISION, Dtype
 from fuzzshard.parts.part import Part, Shape
 
 T = TypeVar("T")
@@ -175,7 +175,7 @@ class Leaf(Part, frozen=True, kw_only=True):
 
     def text(self, width: int) -> str:
         """What drawings say of it."""
-        raise NotImplementedError
+        return self.constructor(width).removeprefix("nn.")
 
     def parameters(self, width: int) -> Mapping[str, Shape]:
         """Names and shapes of its parameters."""
@@ -208,9 +208,11 @@ class Leaf(Part, frozen=True, kw_only=True):
 
     def result_dtype(self, dtype: Dtype | None, own: set[Dtype]) -> Dtype | None:
         """The dtype of its result, parameters being of ``own`` dtypes; None: torch refuses the
-        call.
+        call. Values of half precision that are mixed with parameters in float32 keep theirs
+        (aten/src/ATen/native/mixed_data_type.h).
         """
-        return dtype if own == {dtype} else None
+        mixed = self.mixes_dtypes and own == {"float32"} and dtype in LOW_PRECISION
+        return dtype if mixed or own == {dtype} else None
 
     def features_second(self, seq: int) -> bool:
         """Whether torch's module wants the features before the sequence axis."""

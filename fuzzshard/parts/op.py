@@ -447,9 +447,15 @@ class Op(Part, frozen=True, kw_only=True):
 
     @classmethod
     def draw_at(cls, run: Run, moment: Moment) -> tuple[Op, ...]:
-        """The ops in a row that are called once more, at ``moment`` or where it begins; or
-        none.
+        """The ops in a row that are called once more, at ``moment`` or where it begins; or none:
+        by default what is :meth:`drawn`, in cases whose swarm makes its first choice.
         """
+        chosen = bool(cls.choices) and cls.choices[0].name in run.swarm
+        return cls.drawn(run) if chosen else ()
+
+    @classmethod
+    def drawn(cls, run: Run) -> tuple[Op, ...]:
+        """The ops in a row that one choice draws."""
         return ()
 
     @classmethod

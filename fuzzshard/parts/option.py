@@ -9,8 +9,6 @@ the same arguments and run the same lines.
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Mapping as Mapping
 from itertools import chain
@@ -28,9 +26,9 @@ if TYPE_CHECKING:  # what an option is shown of the layers above, for types alon
     from fuzzshard.case.facts import Facts as Facts
     from fuzzshard.engines.fsdp1.contract import SeenByFSDP1 as SeenByFSDP1
     from fuzzshard.parts.options.precision import Precision as Precision
-    from fuzzshard.strategies.fsdp1 import DrawingFSDP1 as DrawingFSDP1
+    from fuzzshard.strategies.engine_options import Drawing as Drawing
+    from fuzzshard.strategies.engine_options import DrawingFSDP1 as DrawingFSDP1
     from fuzzshard.strategies.groups import DrawingGroups as DrawingGroups
-    from fuzzshard.strategies.optimizers import Drawing as Drawing
     from fuzzshard.strategies.tape import Tape as Tape
 else:  # nobody looks at annotations when it runs
     Case = Drawing = DrawingFSDP1 = DrawingGroups = Facts = Precision = Replicated = None
@@ -67,6 +65,8 @@ class Option:
     """Choices that every swarm may make."""
     extension: ClassVar[Choice | None] = None
     """The choice of swarms without which it is at its default."""
+    weights: ClassVar[tuple[tuple[Any, int], ...]] = ()
+    """Its values with how often each is drawn, where no case makes a difference."""
     always_told: ClassVar[bool] = False
     """Whether drawings say it at its default too."""
     default: Any = None
@@ -176,20 +176,16 @@ def meanings_of(options: Iterable[Option]) -> dict[str, str]:
     return {name: text for option in options for name, text in option.meanings.items()}
 
 
-def options_of(
-    part: type[WithOptions[O, Any]], package: str, path: list[str], kind: type[O]
-) -> tuple[O, ...]:
-    """Return the options of ``part``, each in a file of its package, and tell it."""
-    options = found_in(package, path, kind, [*defaults(part)])
+def options_of(part: type[WithOptions[O, Any]], kind: type[O]) -> tuple[O, ...]:
+    """Return the options of ``part``, and tell it."""
+    options = found_in(kind, [*defaults(part)])
     for option in options:
         option.default = defaults(part)[option.name]
     part.options = options
     return options
 
 
-def found_in(package: str, path: list[str], kind: type[O], names: Sequence[str]) -> tuple[O, ...]:
-    """Return the options of all files of a package, in the order of ``names``."""
-    for file in pkgutil.iter_modules(path, f"{package}."):
-        importlib.import_module(file.name)
+def found_in(kind: type[O], names: Sequence[str]) -> tuple[O, ...]:
+    """Return the options of a kind, in the order of ``names``."""
     named = {option.name: option for option in (each() for each in below(kind)) if option.name}
     return tuple(named[name] for name in names)

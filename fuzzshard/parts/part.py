@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import pkgutil
 import types
 import typing
 from collections.abc import Iterator
@@ -12,6 +14,12 @@ import msgspec
 
 Shape = tuple[int, ...]
 K = TypeVar("K")
+
+
+def import_files(package: str, path: list[str]) -> None:
+    """Import every file of a package, so that :func:`below` finds what it defines."""
+    for file in pkgutil.iter_modules(path, f"{package}."):
+        importlib.import_module(file.name)
 
 
 def below(kind: type[K]) -> Iterator[type[K]]:

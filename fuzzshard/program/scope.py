@@ -14,7 +14,6 @@ from fuzzshard.model.statements import at, indented
 from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.engines import REFERENCE
 from fuzzshard.parts.op import Op
-from fuzzshard.program.groups import event_lines, if_wrapped, op_lines
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.script import Script, script_of
 from fuzzshard.program.setup import (
@@ -23,6 +22,7 @@ from fuzzshard.program.setup import (
     requires_grad_lines,
 )
 from fuzzshard.program.states import States
+from fuzzshard.program.wrapping import event_lines, if_wrapped, op_lines
 
 _LONG = 110
 """Characters of a line after which what it gives is said in lines of its own."""

@@ -16,7 +16,7 @@ from fuzzshard.parts.engines import ENGINES
 if TYPE_CHECKING:
     from fuzzshard.case.case import Case, WrapGroup
     from fuzzshard.program.mesh import MeshNames
-    from fuzzshard.subject.variation import Variation
+    from fuzzshard.subject.subject import Variation
 
 
 class Script:

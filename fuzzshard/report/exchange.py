@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from fuzzshard.campaign.exchange import Condition, NodeSeen, read_nodes
+from fuzzshard.corpus.files import read_regular
 from fuzzshard.corpus.gather import load
-from fuzzshard.corpus.reading import read_regular
 from fuzzshard.corpus.store import NODE_FILE, STATS_FILE
 from fuzzshard.report.lines import counts_text
 from fuzzshard.report.node import node_of_entries

@@ -16,10 +16,10 @@ from fuzzshard.corpus.store import replay_command
 from fuzzshard.errors import EXIT_INFRA
 from fuzzshard.report.node import Node
 from fuzzshard.report.seen_findings import SeenFinding
+from fuzzshard.report.show import drawn_findings
 from fuzzshard.report.stages import counted
 from fuzzshard.report.stats import Stats
 from fuzzshard.report.status import status_lines
-from fuzzshard.report.text import drawn_findings
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that no XML 1.0 document may have, escaped or not: a rank's output may have any."""

@@ -31,8 +31,7 @@ from fuzzshard.instruments import off_lines
 from fuzzshard.mending.mend import own_mends
 from fuzzshard.mending.source import unfit_lines
 from fuzzshard.parts.oracle import cut as first_words
-from fuzzshard.report.progress import Progress
-from fuzzshard.report.stages import clock, counted
+from fuzzshard.report.stages import Progress, clock, counted
 
 WIDTH = 100
 """Columns of a line where nobody says how wide the terminal is; paths and commands stay whole."""

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from collections import Counter
 
+import networkx
 from rich.text import Text
 from rich.tree import Tree
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.graph import Alias, Block, Call, Module, join, resolve, walk
+from fuzzshard.case.graph import Alias, Block, Call, Module, join, resolve, value_node, walk
 from fuzzshard.parts.leaf import Leaf
 from fuzzshard.parts.op import expression
 from fuzzshard.parts.part import Shape
@@ -111,3 +112,36 @@ def _line(notes: ModuleNotes, path: str, name: str, module: Module) -> Text:
     for badge in notes.badges(path):
         line.append(f"  <{badge}>", style="not bold yellow")
     return line
+
+
+RETURN = "return"
+"""A keyword, so no node can have this name."""
+
+
+def forward_graph(block: Block) -> networkx.DiGraph[str]:
+    """Inputs, nodes and the return of ``block``; an edge is a value that is read."""
+    graph: networkx.DiGraph[str] = networkx.DiGraph()
+    for name in block.inputs:
+        graph.add_node(name, label=name)
+    for node in block.nodes:
+        function = " or ".join(node.modules) if isinstance(node, Call) else f"torch.{node.op}"
+        no_grad = ", no_grad" if isinstance(node, Call) and not node.grad else ""
+        graph.add_node(
+            node.name, label=f"{node.name} = {function}({', '.join(node.args)}{no_grad})"
+        )
+        graph.add_edges_from((value_node(arg), node.name) for arg in node.args)
+    graph.add_node(RETURN, label=f"return {_returned(block)}")
+    graph.add_edges_from((value_node(output), RETURN) for output in block.outputs)
+    return graph
+
+
+def _returned(block: Block) -> str:
+    if block.returns in ("tensor", "tuple"):
+        return ", ".join(block.outputs)
+    items = ", ".join(f"out{i}: {output}" for i, output in enumerate(block.outputs))
+    return f"{block.returns}({items})"
+
+
+def draw_forward(block: Block) -> list[str]:
+    """The lines of the drawing; ``╾`` lists the other values that a node reads."""
+    return list(networkx.generate_network_text(forward_graph(block), vertical_chains=True))

@@ -13,8 +13,7 @@ from fuzzshard.corpus.store import PAGE_FILE
 from fuzzshard.events import CampaignStarted
 from fuzzshard.report.busy import ROOM_FOR_ECHO
 from fuzzshard.report.lines import corpus_text, counts_text
-from fuzzshard.report.progress import Progress
-from fuzzshard.report.stages import clock, counted
+from fuzzshard.report.stages import Progress, clock, counted
 
 
 class CampaignPanel:

@@ -6,10 +6,11 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -18,18 +19,18 @@ from fuzzshard.case.case import ALL_ENGINES, Case, Mesh
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.features import features
 from fuzzshard.case.graph import Block
+from fuzzshard.case.phrases import span
 from fuzzshard.case.program_text import program
 from fuzzshard.corpus.entry import CorpusEntry, Culprit
 from fuzzshard.corpus.expectation import known_versions
+from fuzzshard.corpus.store import replay_command
 from fuzzshard.drafts.words import markdown
 from fuzzshard.mending.mend import Mend
 from fuzzshard.parts.engines import OPTIONS
 from fuzzshard.parts.op import expression
 from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS
 from fuzzshard.parts.part import Part, off_default
-from fuzzshard.report.dag import draw_forward
-from fuzzshard.report.module_tree import module_tree, shape_text
-from fuzzshard.report.stacks import among, distinct_stacks
+from fuzzshard.report.module_tree import draw_forward, module_tree, shape_text
 from fuzzshard.verdict import Finding
 
 
@@ -318,3 +319,71 @@ def _compared(finding: Finding, ranks: Sequence[int]) -> tuple[RenderableType, .
 
 def _op(finding: Finding) -> str:
     return f"op {finding.op}" if finding.op >= 0 else ""
+
+
+_PER_PROCESS = re.compile(r"\b0x[0-9a-f]+\b|\bindex=\d+|\bcuda:\d+")
+"""Addresses and devices: stacks that differ in nothing else are one."""
+_MARKERS = re.compile(r"^[ ^~]+\n", re.MULTILINE)
+"""The line in which a traceback underlines a part of the line above."""
+_RANK = re.compile(r"(?:^| )rank (\d+)$")
+_OWN = re.compile(r'\s*File "(?:fuzzshard/world|threading\.py)')
+
+
+def distinct_stacks(stacks: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return whose stack it is, ``"ranks 0-3"``, and its text, once for all ranks that have it.
+
+    The thread of each rank that only waits for messages of the coordinator is left out.
+    """
+    owners: dict[tuple[str, str], list[int]] = {}
+    texts: dict[tuple[str, str], str] = {}
+    for owner, stack in stacks.items():
+        rank, text = _RANK.search(owner), _plain(stack)
+        key = (owner if rank is None else owner[: rank.start()], _PER_PROCESS.sub("", text))
+        texts.setdefault(key, text)
+        owners.setdefault(key, []).extend([int(rank[1])] if rank else [])
+    return [
+        (" ".join(filter(None, (key[0], among(ranks) if ranks else ""))), texts[key])
+        for key, ranks in owners.items()
+    ]
+
+
+def among(ranks: Sequence[int]) -> str:
+    """``"rank 1"`` or ``"ranks 0-3"``."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {span(ranks)}"
+
+
+def _plain(stack: str) -> str:
+    threads = _MARKERS.sub("", stack).strip("\n").split("\n\n")
+    return "\n\n".join([thread for thread in threads if not _only_waits(thread)] or threads)
+
+
+def _only_waits(thread: str) -> bool:
+    head, *frames = thread.splitlines() or [""]
+    return head.startswith("Thread 0x") and all(_OWN.match(frame) for frame in frames)
+
+
+WIDTH = 100
+
+
+def drawn(entry: CorpusEntry, path: Path, console: Console | None = None) -> str:
+    """What ``fuzzshard show`` prints of ``entry``, which lies at ``path``, on ``console``.
+
+    The command that replays it is one line, however long: people copy it.
+    """
+    text = as_text(show_entry(entry), console)
+    return f"{text}\nReplay\n  {replay_command(path, entry)}" if entry.signature else text
+
+
+def drawn_findings(findings: Iterable[Finding]) -> str:
+    """What was observed against what was expected."""
+    return as_text(observed_and_expected(findings))
+
+
+def as_text(drawing: RenderableType, console: Console | None = None) -> str:
+    """``drawing`` without blanks at the ends of lines; without a console also without colours."""
+    console = console or Console(
+        width=WIDTH, color_system=None, force_terminal=False, force_jupyter=False
+    )
+    with console.capture() as capture:
+        console.print(drawing)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())

@@ -21,7 +21,7 @@ from fuzzshard.events import (
 )
 from fuzzshard.report.lines import event_lines, folded, progress_line
 from fuzzshard.report.panel import CampaignPanel
-from fuzzshard.report.progress import Progress
+from fuzzshard.report.stages import Progress
 
 SECONDS_BETWEEN_PROGRESS_LINES = 10.0
 SECONDS_BETWEEN_PANELS = 0.25

@@ -4,6 +4,7 @@ prints.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -13,13 +14,13 @@ from typing import Literal
 import msgspec
 
 from fuzzshard.case.features import ALL_FEATURES
-from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.store import STATS_FILE
 from fuzzshard.errors import worst_exit_code
+from fuzzshard.events import CampaignFinished, Event
 from fuzzshard.journal.history import SessionRow
 from fuzzshard.report.comparisons import Comparisons, comparisons
 from fuzzshard.report.node import Node, is_running, read_node
-from fuzzshard.report.periodic import PeriodicWriter
 from fuzzshard.report.seen_findings import SeenFinding, seen_findings
 from fuzzshard.verdict import Status
 
@@ -164,3 +165,46 @@ def _since(node: Node, size: int) -> float:
     return node.seconds - max(
         (at for key, at in node.first_seen.items() if len(key) == size), default=0.0
     )
+
+
+_MOST_SHARE = 0.02
+"""Of the time of a campaign, for writing one file: a journal of millions of cases is read more
+rarely.
+"""
+
+
+class PeriodicWriter:
+    """An event sink that calls ``write`` at the first event, at the last one, and at most every
+    ``seconds`` between. What ``write`` reads in the journal must be written there before.
+
+    What is wrong with the file, ``name``, must not end a campaign of weeks: it is said once, on
+    stderr.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        write: Callable[[], object],
+        *,
+        seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._name = name
+        self._write = write
+        self._seconds = seconds
+        self._clock = clock
+        self._due = 0.0
+        self._failed = False
+
+    def __call__(self, event: Event) -> None:
+        """Writes if it is time."""
+        began = self._clock()
+        if self._failed or (began < self._due and not isinstance(event, CampaignFinished)):
+            return
+        try:
+            self._write()
+        except Exception as error:
+            self._failed = True
+            print(f"fuzzshard: {self._name} is not written any more: {error}", file=sys.stderr)
+        took = self._clock() - began
+        self._due = began + max(self._seconds, took / _MOST_SHARE)

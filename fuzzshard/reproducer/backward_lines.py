@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fuzzshard.case.schedule_state import Pending
+from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.model.statements import assignment, indented
-from fuzzshard.parts.op import Op
+from fuzzshard.parts.op import Op, Switch
 from fuzzshard.program.forward import backward_line, sum_text
 from fuzzshard.reproducer.forward_lines import ForwardLines
 from fuzzshard.reproducer.helpers import averaging_lines
-from fuzzshard.reproducer.module_ops import Flags
 from fuzzshard.reproducer.scope import Scope
 from fuzzshard.reproducer.sync import SyncPlan
 
@@ -147,3 +147,63 @@ class BackwardLines:
             arguments.append("retain_graph=True")
         yield f"backward({', '.join(arguments)})"
         yield from self._finalize()
+
+
+WITH, END_WITH = "with no_sync", "end of no_sync"
+"""Where the context manager begins and ends, until :func:`with_blocks` writes it."""
+
+
+def with_blocks(lines: list[str]) -> list[str]:
+    """``lines`` with a ``with`` statement from every :data:`WITH` to its end."""
+    result, inside = [], False
+    for line in lines:
+        if line.startswith(WITH):
+            result.append(f"with {line.removeprefix(WITH).strip()}:")
+            inside = True
+        elif line == END_WITH:
+            inside = False
+            result += ["    pass"] if result[-1].startswith("with ") else []
+        else:
+            result.append(f"    {line}" if inside else line)
+    return [*result, "    pass"] if result and result[-1].startswith("with ") else result
+
+
+class Flags:
+    """Writes flags, and knows which gradients are synchronised."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        self.sync = SyncFlags(scope.case)
+
+    @property
+    def synced(self) -> bool:
+        """Whether the engines that have one switch for everything synchronise now."""
+        return self.sync.synced(UNMANAGED)
+
+    def lines(self, op: Op, switch: Switch) -> list[str]:
+        """Sets one flag."""
+        before = self.synced
+        self.sync.set(switch)
+        if self.scope.engine.applies_groups:
+            return self.scope.on_groups(op)
+        if self.synced == before:
+            return []
+        return self._no_sync(leave=not before) if self.scope.engine.wrapper else self._switch()
+
+    def _no_sync(self, *, leave: bool) -> list[str]:
+        """Enters or leaves the context manager, which the schedule does in straight lines."""
+        called = self.scope.called
+        if self.scope.aim.seeded and leave:
+            return [END_WITH]
+        if self.scope.aim.seeded:
+            both = f" if {called} is not reference else contextlib.nullcontext()"
+            return [f"{WITH} {called}.no_sync(){both if self.scope.aim.trains_reference else ''}"]
+        enter = [f"no_sync = {called}.no_sync()", "no_sync.__enter__()"]
+        lines = ["no_sync.__exit__(None, None, None)"] if leave else enter
+        if not self.scope.aim.trains_reference:
+            return lines
+        return [f"if isinstance({called}, {self.scope.engine.wrapper}):", *indented(lines)]
+
+    def _switch(self) -> list[str]:
+        line = self.scope.script.sync_line(self.scope.called, self.synced)
+        return self.scope.unless_reference([line])

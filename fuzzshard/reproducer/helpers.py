@@ -147,7 +147,7 @@ def backward_source(case: Case, *, roots: bool, divisors: bool, dtensors: bool) 
 
 
 def seed_source() -> str:
-    """The function ``seed_of``: :func:`fuzzshard.model.names.seed_of`."""
+    """The function ``seed_of``: :func:`fuzzshard.model.statements.seed_of`."""
     return f"def seed_of(*name):\n    return {_SEED}"
 
 

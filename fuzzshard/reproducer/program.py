@@ -8,14 +8,12 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.losses import losses
 from fuzzshard.case.schedule_state import ScheduleState, ops_that_run
-from fuzzshard.model.names import seed_of
-from fuzzshard.model.statements import call_lines, indented
+from fuzzshard.model.statements import call_lines, indented, seed_of
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.setup import checkpoint_lines
 from fuzzshard.program.wrapping import build_call
-from fuzzshard.reproducer import module_ops
 from fuzzshard.reproducer.aim import Aim
-from fuzzshard.reproducer.backward_lines import BackwardLines
+from fuzzshard.reproducer.backward_lines import BackwardLines, Flags, with_blocks
 from fuzzshard.reproducer.expected import expecting
 from fuzzshard.reproducer.forward_lines import ForwardLines
 from fuzzshard.reproducer.inputs import InputNames
@@ -45,7 +43,7 @@ class Program:
         self.losses = losses(case, self.last)
         self.inputs = InputNames(case, self.ops)
         self.sync = self._sync_plan()
-        self.flags = module_ops.Flags(self.scope)
+        self.flags = Flags(self.scope)
         self.watch = Watch(self.scope, self.ops, self.inputs, sums=self.sums)
         self.forwards = ForwardLines(
             self.scope,
@@ -68,7 +66,7 @@ class Program:
         self.taken = False
         """Whether a state dict that was taken earlier is still the model's."""
         ops = merged([line for i in range(len(self.ops)) for line in self._advance(i)])
-        self.lines = self._setup() + module_ops.with_blocks(ops)
+        self.lines = self._setup() + with_blocks(ops)
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -208,7 +206,7 @@ class Program:
             ]
         lines += self.scope.freeze_lines()
         self.taken = False
-        self.flags = self.backwards.flags = module_ops.Flags(self.scope)
+        self.flags = self.backwards.flags = Flags(self.scope)
         self.forwards.stages.has_schedule = False
         lines += [
             line for op in self.ops[:index] for line in on_ranks(op.ranks, op.lines_again(self))

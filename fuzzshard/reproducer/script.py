@@ -15,10 +15,9 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import with_unrounded_steps
 from fuzzshard.errors import UsageError
 from fuzzshard.program.imports import import_block
-from fuzzshard.reproducer.accumulation import Accumulate
 from fuzzshard.reproducer.aim import VALUES, Aim, Values
 from fuzzshard.reproducer.alone import Alone
-from fuzzshard.reproducer.compare import Compare
+from fuzzshard.reproducer.compare import Accumulate, Compare
 from fuzzshard.reproducer.from_finding import aim_of
 from fuzzshard.reproducer.story import story
 from fuzzshard.reproducer.writer import Writer

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from fuzzshard.subject.variation import Outline
+from fuzzshard.subject.subject import Outline
 
 Kind = Literal["outputs", "loss", "gradients", "parameters", "buffers", "state dict"]
 KINDS: tuple[Kind, ...] = (

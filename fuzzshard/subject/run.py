@@ -16,7 +16,6 @@ from torch.utils._pytree import tree_flatten
 
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.program.run import execute
-from fuzzshard.subject.blocks import blocks_of
 from fuzzshard.subject.compare import (
     BITWISE,
     Comparison,
@@ -26,7 +25,6 @@ from fuzzshard.subject.compare import (
     moment,
     perturbed_bound,
 )
-from fuzzshard.subject.dropout import draws_by_dtype
 from fuzzshard.subject.functions import SubjectError, blaming, call, load
 from fuzzshard.subject.likeness import (
     Pair,
@@ -45,10 +43,9 @@ from fuzzshard.subject.names import PlainNames
 from fuzzshard.subject.record import Place, Record, kept, seed_everything
 from fuzzshard.subject.report import Checked, Difference, Kind
 from fuzzshard.subject.statements import recompute_lines, wrap_lines
-from fuzzshard.subject.subject import Subject, Training
-from fuzzshard.subject.training import DataRank, Noise, Side, Trainer, on_meta
-from fuzzshard.subject.variation import Outline
-from fuzzshard.subject.vary import outline, present
+from fuzzshard.subject.subject import Outline, Subject, Training
+from fuzzshard.subject.training import DataRank, Noise, Side, Trainer, draws_by_dtype, on_meta
+from fuzzshard.subject.vary import blocks_of, outline, present
 
 NUM_PERTURBED = 3
 MOST_NAMES = 3

@@ -6,7 +6,7 @@ No torch import.
 from __future__ import annotations
 
 from fuzzshard.program.script import script_of
-from fuzzshard.subject.variation import Variation
+from fuzzshard.subject.subject import Variation
 
 
 def prepare_lines(variation: Variation) -> list[str]:

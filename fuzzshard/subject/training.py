@@ -5,24 +5,24 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
+from torch.nn import functional
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_map
 
 from fuzzshard.engines.registry import ENGINES
 from fuzzshard.oracles.bound import largest
 from fuzzshard.subject.compare import ROUNDINGS
-from fuzzshard.subject.dropout import without_dropout
 from fuzzshard.subject.functions import Function, SubjectError, blaming, call
-from fuzzshard.subject.inputs import Inputs, recorded_inputs
 from fuzzshard.subject.names import PlainNames
 from fuzzshard.subject.record import Forwards, Record, floats, seed_everything
 from fuzzshard.subject.subject import Training
@@ -465,3 +465,91 @@ def _own_tensors(module: nn.Module) -> Iterator[torch.Tensor]:
 def on_meta(model: nn.Module) -> bool:
     """Whether a model has no values yet."""
     return any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
+
+
+class Inputs(NamedTuple):
+    """The arguments of one call, of which no tensor has a graph."""
+
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+
+
+class _Recorded(BaseException):
+    """The module was reached; models may catch exceptions, so it is none of these."""
+
+
+def recorded_inputs(model: nn.Module, name: str, forward: Callable[[], object]) -> Inputs:
+    """Return the inputs of the first call of the module ``name`` in ``forward``, which ends there.
+
+    Tensors that required a gradient are leaves that require one: engines act on such inputs.
+    Raises :class:`SubjectError` for a module that is not called.
+    """
+    seen: list[Inputs] = []
+
+    def leaf(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return value.detach().clone().requires_grad_(value.requires_grad)
+
+    def record(_module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        seen.append(tree_map(leaf, Inputs(arguments, keywords)))
+        raise _Recorded
+
+    handle = model.get_submodule(name).register_forward_pre_hook(record, with_kwargs=True)
+    try:
+        forward()
+    except _Recorded:
+        return seen[0]
+    finally:
+        handle.remove()
+    raise SubjectError("build", f"gives a model that does not call {name}")
+
+
+DROPOUTS = (
+    "dropout",
+    "dropout1d",
+    "dropout2d",
+    "dropout3d",
+    "alpha_dropout",
+    "feature_alpha_dropout",
+)
+ATTENTION = "scaled_dot_product_attention"
+
+
+def draws_by_dtype(device: torch.device) -> bool:
+    """Return whether a dropout on ``device`` draws other values in another dtype.
+
+    A kernel of CUDA draws as many numbers in a go as its vectors have elements
+    (``aten/src/ATen/native/cuda/Dropout.cu``).
+    """
+    return device.type == "cuda"
+
+
+@contextlib.contextmanager
+def without_dropout() -> Iterator[None]:
+    """Have the functions of :mod:`torch.nn.functional` drop nothing; modules call these."""
+    attention = getattr(functional, ATTENTION)
+    with contextlib.ExitStack() as stack:
+        for name in DROPOUTS:
+            stack.enter_context(mock.patch.object(functional, name, _identity))
+        stack.enter_context(mock.patch.object(functional, ATTENTION, _keeping_all(attention)))
+        yield
+
+
+def _identity(input: Tensor, *_: Any, **__: Any) -> Tensor:
+    return input
+
+
+def _keeping_all(attention: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def attend(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Tensor:
+        return attention(query, key, value, attn_mask, 0.0, *args, **kwargs)
+
+    return attend

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import nn
 
-from fuzzshard.case.paths import is_within
+from fuzzshard.case.paths import is_within, is_within_any
 from fuzzshard.program.run import execute
-from fuzzshard.subject.blocks import blocks_of
 from fuzzshard.subject.functions import SubjectError
 from fuzzshard.subject.names import module_of
 from fuzzshard.subject.statements import prepare_lines
-from fuzzshard.subject.variation import Outline, Variation
+from fuzzshard.subject.subject import Outline, Variation
 
 
 def outline(model: nn.Module) -> Outline:
@@ -94,3 +94,23 @@ def unsynced(module: Any) -> Iterator[None]:
             module.set_requires_gradient_sync(True)
     else:
         yield
+
+
+_LISTS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
+
+
+def blocks_of(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the outermost modules of a kind that a list has more than once, by name."""
+    found: dict[str, nn.Module] = {}
+    for name, module in model.named_modules():
+        if not isinstance(module, _LISTS):
+            continue
+        kinds = Counter(type(child) for child in module.children())
+        for child, block in module.named_children():
+            has_parameters = next(block.parameters(), None) is not None
+            path = f"{name}.{child}".removeprefix(".")
+            outermost = not is_within_any(path, found)
+            is_whole = has_parameters and next(block.children(), None) is not None
+            if kinds[type(block)] > 1 and is_whole and outermost:
+                found[path] = block
+    return found

@@ -15,8 +15,7 @@ from fuzzshard.engines.registry import engine_of
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.op import names_rank
 from fuzzshard.parts.oracle import NOT_REFUSED
-from fuzzshard.parts.oracles.expectation import Expectation
-from fuzzshard.parts.oracles.warning import Warned
+from fuzzshard.parts.oracles.expectation import Expectation, Warned
 from fuzzshard.verdict import Finding
 
 FORWARD_ORDER = "Forward order differs"

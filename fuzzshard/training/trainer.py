@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
+from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from fuzzshard.case.case import Case
+from fuzzshard.case.batches import num_rows
+from fuzzshard.case.case import Case, TensorSpec
 from fuzzshard.case.groups import moves_inputs
 from fuzzshard.case.losses import losses
+from fuzzshard.case.optimized import shares
+from fuzzshard.case.paths import is_within_any
 from fuzzshard.case.schedule_state import ScheduleState
 from fuzzshard.case.stages import evaluations
 from fuzzshard.engines.base import Engine
-from fuzzshard.model.names import seed_of
+from fuzzshard.model.statements import seed_of
+from fuzzshard.model.values import named_ids, named_values
 from fuzzshard.parts.op import TAKEN, Call, Op
 from fuzzshard.program.forward import (
     backward_line,
@@ -28,10 +35,7 @@ from fuzzshard.program.forward import (
 )
 from fuzzshard.training.collectives import Recorder
 from fuzzshard.training.delays import Delays
-from fuzzshard.training.feed import Feed
-from fuzzshard.training.interrupt import interrupted
 from fuzzshard.training.observer import Observer
-from fuzzshard.training.optimizers import make_optimizer
 from fuzzshard.training.states import States, original_errors
 from fuzzshard.training.trace import Trace
 
@@ -302,3 +306,121 @@ def _seed_generators(seed: int, device: torch.device) -> None:
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
+
+
+class Feed:
+    """The data of one training run on one rank; ``batches`` are those used so far, by target and
+    number.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+        self.case = trainer.case
+        self.batches: dict[tuple[str, int], list[torch.Tensor]] = {}
+
+    def inputs(self, op: Call) -> list[torch.Tensor]:
+        """The input tensors of a forward, the same ones for the same target and batch."""
+        key = (op.target, op.batch)
+        if key not in self.batches:
+            specs = self.case.inputs.tensors if not op.target else self._specs_of(op.target)
+            self.batches[key] = [self._input(op, i, spec) for i, spec in enumerate(specs)]
+        return self.batches[key]
+
+    def differentiable(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The inputs so far that require a gradient, by name."""
+        for (target, batch), tensors in self.batches.items():
+            for i, tensor in enumerate(tensors):
+                if tensor.requires_grad:
+                    yield f"input {i} of batch {batch}{' of ' + target if target else ''}", tensor
+
+    def forget(self, op: Call) -> None:
+        """Drops the inputs of a forward whose iteration was lost: nothing says which of their
+        gradients came before the exception.
+        """
+        self.batches.pop((op.target, op.batch), None)
+
+    def _specs_of(self, target: str) -> list[TensorSpec]:
+        values = self.trainer.engine.facts.input_values[target]
+        return [TensorSpec(kind="ids" if v.ids else "float", size=v.size) for v in values]
+
+    def _input(self, op: Call, index: int, spec: TensorSpec) -> torch.Tensor:
+        rows, seq = num_rows(self.case, self._data_rank(), op.batch), self.case.inputs.seq
+        leading = (rows, seq) if seq else (rows,)
+        name = (self.case.seed, "input", op.target, index, op.batch, self._data_rank())
+        device = (
+            torch.device("cpu") if self.case.inputs.on_host else self.trainer.engine.mesh.device
+        )
+        if spec.kind == "ids":
+            return named_ids(spec.size, leading, *name).to(device)
+        shape = (*leading, spec.size)
+        return self._values(shape, *name).to(device).requires_grad_(spec.requires_grad)
+
+    def _values(self, shape: tuple[int, ...], *name: object) -> torch.Tensor:
+        engine = self.trainer.engine
+        values = named_values(self.case.values, shape, engine.dtype, *name)
+        if engine.shaken is not None:
+            engine.shaken.apply(values, name)
+        return values
+
+    def _data_rank(self) -> int:
+        """The number by which this rank's data differs from that of others."""
+        return 0 if self.case.inputs.same_on_ranks else self.trainer.engine.mesh.rank
+
+    def target(self, op: Call, index: int, output: torch.Tensor) -> torch.Tensor:
+        """What the loss compares the ``index``-th output of a forward with."""
+        name = (self.case.seed, "target", op.target, index, op.batch, self._data_rank())
+        return self._values(tuple(output.shape), *name).to(output.device, output.dtype)
+
+
+class Made(NamedTuple):
+    """An optimizer with the second one, its scheduler and its scaler of losses, if it has them."""
+
+    optimizer: torch.optim.Optimizer
+    second: torch.optim.Optimizer | None
+    scheduler: LRScheduler | None
+    scaler: torch.amp.GradScaler | None
+
+
+def make_optimizer(case: Case, engine: Engine) -> Made:
+    """The optimizer of ``case`` over the parameters of ``engine``, frozen ones included; what is
+    set apart goes to the second one, if there is one.
+    """
+    scope, every, spec = engine.scope, engine.optimized(), case.optimizer
+    held = [fqn for fqn in every if not is_within_any(fqn, spec.left_out)]
+    parts = enumerate(shares(spec, held))
+    given = {f"parameters{i}": [every[fqn] for fqn in part] for i, part in parts}
+    names = [name if parameters else "" for name, parameters in given.items()]
+    lines = scope.optimizer_lines(names, scope.script)
+    lines += [*scope.scheduler_lines(), *scope.scaler_lines()]
+    made = engine.execute(lines, **given)
+    return Made(made["optimizer"], made.get("second"), made.get("scheduler"), made.get("scaler"))
+
+
+class InterruptedIteration(Exception):
+    """What a module raises where a schedule has an ``Abort``."""
+
+
+@contextlib.contextmanager
+def interrupted(module: nn.Module, *, in_backward: bool) -> Iterator[None]:
+    """Makes ``module`` raise when it is called, or when the gradient of its output arrives.
+
+    Ends the block there. Hooks that the module has already run before: ``fully_shard`` has
+    gathered.
+    """
+
+    def stop(*args: object) -> None:
+        raise InterruptedIteration
+
+    def stop_at_gradient(module: nn.Module, args: object, output: Any) -> None:
+        if isinstance(output, torch.Tensor) and output.requires_grad:
+            output.register_hook(stop)  # type: ignore[no-untyped-call]
+
+    if in_backward:
+        handle = module.register_forward_hook(stop_at_gradient)
+    else:
+        handle = module.register_forward_pre_hook(stop)
+    try:
+        with contextlib.suppress(InterruptedIteration):
+            yield
+    finally:
+        handle.remove()

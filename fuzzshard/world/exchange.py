@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import selectors
+import socket
 import time
 from collections.abc import Sequence
 
 from fuzzshard.world.blame import oom_kills
 from fuzzshard.world.deadline import WATCH_SECONDS, IdleWatch
-from fuzzshard.world.inbox import Inbox
 from fuzzshard.world.merge import Outcome
 from fuzzshard.world.messages import (
     Ask,
+    Channel,
     CheckReport,
     CheckSubject,
     Failure,
@@ -22,6 +23,7 @@ from fuzzshard.world.messages import (
     RankReport,
     RunCase,
     Tripped,
+    decoded,
     send,
 )
 from fuzzshard.world.processes import Node, RankProcess
@@ -155,3 +157,33 @@ def ask_positions(ranks: Sequence[RankProcess], until: float) -> dict[int, Posit
                     if isinstance(answer, Position):
                         positions[rank] = answer
     return positions
+
+
+_CHUNK = 1 << 20
+
+
+class Inbox:
+    """What has come through a channel, of which the last message may be a part only.
+
+    A rank may stop for ever in the middle of a message that no buffer of a socket holds. Whoever
+    waits for several ranks, or has a deadline, may not wait for the rest of it.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._data = bytearray()
+
+    def take(self) -> list[Message | None]:
+        """The messages that are whole by now; None when the peer closed its end. It never
+        waits.
+        """
+        try:
+            chunk = self._channel.recv(_CHUNK, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return []
+        except OSError:  # reset, or no answer from its node
+            chunk = b""
+        if not chunk:
+            return [None]
+        self._data += chunk
+        return list(decoded(self._data))

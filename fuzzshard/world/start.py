@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from fuzzshard.errors import InfraError
 from fuzzshard.instruments import OFF
 from fuzzshard.world.config import WorldConfig
-from fuzzshard.world.inbox import Inbox
+from fuzzshard.world.exchange import Inbox
 from fuzzshard.world.messages import Failure, Message, Port, Ready, send
 from fuzzshard.world.nodes import end_nodes, node_of
 from fuzzshard.world.processes import Node, RankProcess, fork_server

@@ -16,9 +16,9 @@ from examination import (
 from msgspec.structs import replace
 
 from fuzzshard.campaign.control import Control
+from fuzzshard.campaign.drawing import Prefetch
 from fuzzshard.campaign.explain import Explanation, Origin
-from fuzzshard.campaign.prefetch import Prefetch
-from fuzzshard.campaign.saved import load_known
+from fuzzshard.campaign.known import load_known
 from fuzzshard.case.case import Case, Checkpoint, Inputs, Mesh, TensorSpec
 from fuzzshard.case.graph import Block, Call, Child
 from fuzzshard.corpus.entry import make_entry

@@ -47,7 +47,7 @@ def test_an_oracle_is_named_in_its_room_and_by_what_judges_it_on_ranks(
     oracle: Oracle, rooms: dict[str, list[Path]]
 ) -> None:
     files = [file.relative_to(shotgun.ROOT).as_posix() for file in rooms[oracle.name]]
-    assert f"fuzzshard/parts/oracles/{oracle.name}.py" in files
+    assert f"{type(oracle).__module__.replace('.', '/')}.py" in files
     others = [file for file in files if not file.startswith("fuzzshard/parts/oracles/")]
     assert all(file.startswith(("fuzzshard/oracles/", "fuzzshard/training/")) for file in others)
     assert len(files) <= 2
@@ -62,7 +62,7 @@ def test_a_part_is_named_in_its_room_and_where_all_are_listed(
     for name, files in shotgun.count(shotgun.vocabulary()[kind], named).items():
         assert len(files) <= 2, (name, files)
         others = [file for file in files if file.name != "__init__.py"]
-        assert [file.parent.name for file in others] == [folder]
+        assert [folder in (file.parent.name, file.stem) for file in others] == [True]
 
 
 def test_a_word_with_another_meaning_counts_elsewhere() -> None:
@@ -126,8 +126,8 @@ def test_an_option_is_named_in_its_room_and_in_its_list_alone(mentions: Mentions
     for option, files in rooms.items():
         part, _, name = option.partition(".")
         own = f"parts/options/{shotgun.folder(part)}"
-        assert f"{own}/__init__" in files, option
-        assert {*files} <= {f"{own}/__init__", f"{own}/{name}"}, (option, files)
+        assert own in files or f"{own}/__init__" in files, option
+        assert {*files} <= {own, f"{own}/__init__", f"{own}/{name}"}, (option, files)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

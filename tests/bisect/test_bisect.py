@@ -10,11 +10,16 @@ import pytest
 from command_line import fuzzshard
 
 from fuzzshard.bisect import environment as environments
-from fuzzshard.bisect import index
-from fuzzshard.bisect.bisect import Bisection, Result, Tried
+from fuzzshard.bisect.bisect import (
+    Bisection,
+    Result,
+    Tried,
+    between,
+    boundaries,
+    parse_versions,
+    search,
+)
 from fuzzshard.bisect.environment import CannotInstall, Source, environment
-from fuzzshard.bisect.search import between, boundaries, search
-from fuzzshard.bisect.versions import parse_versions
 from fuzzshard.contracts.contract import OLDEST_TORCH
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import CorpusEntry, make_entry
@@ -253,8 +258,9 @@ def test_the_oldest_release_is_the_one_that_is_asked_for_at_install() -> None:
 
 def test_one_build_of_each_release_is_tried_and_no_release_candidate() -> None:
     listed = ["2.13.0+cpu", "2.13.0", "2.12.0rc1", "2.12.0", "2.16.0.dev20261120+cpu", "odd"]
-    assert index.choose(listed, cpu=True) == ["2.12.0", "2.13.0+cpu", "2.16.0.dev20261120+cpu"]
-    assert index.choose(listed, cpu=False) == ["2.12.0", "2.13.0", "2.16.0.dev20261120+cpu"]
+    newest, choose = "2.16.0.dev20261120+cpu", environments.choose
+    assert choose(listed, cpu=True) == ["2.12.0", "2.13.0+cpu", newest]
+    assert choose(listed, cpu=False) == ["2.12.0", "2.13.0", newest]
 
 
 def test_the_releases_are_those_that_pip_lists(
@@ -262,22 +268,20 @@ def test_the_releases_are_those_that_pip_lists(
 ) -> None:
     text = "torch (2.13.0)\nAvailable versions: 2.13.0, 2.12.1\n"
     pip = stub(tmp_path / "pip", f'echo "$@" > {tmp_path}/asked; printf "{text}"')
-    monkeypatch.setattr(index, "_pip", lambda: [str(pip)])
-    source = Source(index_url="https://example.org", find_links=("/wheels",), constraint=("x",))
-    assert index.versions_of_torch(source, cpu=False) == ["2.12.1", "2.13.0"]
+    monkeypatch.setattr(environments, "_pip", lambda: [str(pip)])
+    source = Source(index_url="https://example.org")
+    assert environments.versions_of_torch(source, cpu=False) == ["2.12.1", "2.13.0"]
     asked = (tmp_path / "asked").read_text()
-    assert asked == (
-        "index versions torch --pre --index-url https://example.org --find-links /wheels\n"
-    )
+    assert asked == ("index versions torch --pre --index-url https://example.org\n")
 
 
 def test_an_index_that_does_not_answer_is_said_with_its_reason(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     pip = stub(tmp_path / "pip", 'echo "ERROR: No matching distribution for torch" >&2; exit 1')
-    monkeypatch.setattr(index, "_pip", lambda: [str(pip)])
+    monkeypatch.setattr(environments, "_pip", lambda: [str(pip)])
     with pytest.raises(UsageError, match="releases of torch: No matching distribution for torch"):
-        index.versions_of_torch(Source(), cpu=False)
+        environments.versions_of_torch(Source(), cpu=False)
 
 
 def fake_uv(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pip: str) -> Path:
@@ -298,15 +302,12 @@ def test_an_environment_is_made_once_and_options_are_passed_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     log = fake_uv(monkeypatch, tmp_path, "true")
-    source = Source(index_url="https://example.org/cpu", constraint=("pins.txt",))
+    source = Source(index_url="https://example.org/cpu")
     first = environment("2.10.0", tmp_path / "cache", source)
     assert first == environment("2.10.0", tmp_path / "cache", source)
     made, installed = log.read_text().splitlines()
     assert made.startswith("venv")
-    assert (
-        "--index-url https://example.org/cpu --constraint pins.txt torch==2.10.0 numpy"
-        in installed
-    )
+    assert "--index-url https://example.org/cpu torch==2.10.0 numpy" in installed
     assert environment("2.10.0", tmp_path / "cache", Source()) != first
 
 
@@ -352,9 +353,11 @@ def test_the_command_prints_a_line_for_each_version_and_a_summary(
         return install(version)
 
     monkeypatch.setattr(environments, "environment", made)
-    monkeypatch.setattr(index, "versions_of_torch", lambda *_, **__: ["2.10.0+cpu", "2.11.0+cpu"])
+    monkeypatch.setattr(
+        environments, "versions_of_torch", lambda *_, **__: ["2.10.0+cpu", "2.11.0+cpu"]
+    )
     assert fuzzshard("bisect", entry, "--torch", "2.11,2.10.0,9.0") == 1
-    cpu = index.CPU_INDEX
+    cpu = environments.CPU_INDEX
     assert wheels == {"2.10.0": cpu, "2.11.0": cpu, "9.0.0": ""}
     _, bad, good, missing, boundary, last = capsys.readouterr().out.splitlines()
     assert bad.split()[:3] == ["torch", "2.10.0", "bad"]
@@ -375,11 +378,11 @@ def test_the_command_searches_and_takes_wheels_for_the_cpu_where_they_can_be_lis
 
     def listing(source: Source, *, cpu: bool) -> list[str]:
         asked.append(source.index_url)
-        if source.index_url == index.CPU_INDEX and len(asked) == 1:
+        if source.index_url == environments.CPU_INDEX and len(asked) == 1:
             raise UsageError("pip cannot list the releases of torch: no route")
         return ["2.9.1", "2.10.0", "2.11.0", "2.13.0", "2.14.0"]
 
-    monkeypatch.setattr(index, "versions_of_torch", listing)
+    monkeypatch.setattr(environments, "versions_of_torch", listing)
     monkeypatch.setattr(
         environments, "environment", lambda version, cache, source: install(version)
     )
@@ -394,7 +397,7 @@ def test_the_command_searches_and_takes_wheels_for_the_cpu_where_they_can_be_lis
         "first good: 2.11.0 (2.10.0 is bad)",
     ]
     assert fuzzshard("bisect", entry) == 1
-    assert asked == [index.CPU_INDEX, "", index.CPU_INDEX]
+    assert asked == [environments.CPU_INDEX, "", environments.CPU_INDEX]
     assert install.installed == ["2.14.0"]
     assert capsys.readouterr().out.splitlines()[-1] == "first good: 2.14.0 (2.13.0 is bad)"
     assert read_entry(entry / "case.json").good_on == ("2.14.0",)

@@ -16,15 +16,15 @@ import msgspec
 
 from fuzzshard.campaign.loop import run_campaign
 from fuzzshard.campaign.options import CampaignOptions
-from fuzzshard.campaign.tools import Tools
+from fuzzshard.campaign.shared import Tools
 from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block, Call, Child
 from fuzzshard.case.order import size_order
 from fuzzshard.corpus.scripts import ScriptCheck
 from fuzzshard.errors import InfraError
 from fuzzshard.events import CampaignFinished, Event
-from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.norms import LayerNorm
 from fuzzshard.parts.ops import Backward, Forward, Step
 from fuzzshard.shrink import Progress
 from fuzzshard.verdict import Finding, Status, Verdict

@@ -12,8 +12,8 @@ from fake_campaign import PASS, campaign, divergence, make_case, numbered
 from fuzzshard.events import SCHEMA, AnyEvent
 from fuzzshard.report.lines import event_lines, folded
 from fuzzshard.report.panel import CampaignPanel
-from fuzzshard.report.progress import Progress
 from fuzzshard.report.sinks import make_sink
+from fuzzshard.report.stages import Progress
 
 
 def finding_in_case_2(case):

@@ -19,7 +19,7 @@ from fake_campaign import (
 
 from fuzzshard.campaign.judge import FLAKY_RUNS, confirm
 from fuzzshard.campaign.reduce import confirm_and_shrink
-from fuzzshard.campaign.sequential import ERROR, MAX_RUNS, RateTest
+from fuzzshard.campaign.smallest import ERROR, MAX_RUNS, RateTest
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import Confirmation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psutil
 
-from fuzzshard.campaign.heap import trim_heap
+from fuzzshard.campaign.loop import trim_heap
 
 MIB = 1 << 20
 

@@ -4,7 +4,6 @@ import itertools
 
 import pytest
 from fake_campaign import make_case
-
 from fuzzshard.campaign.prefetch import Prefetch
 
 

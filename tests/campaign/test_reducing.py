@@ -11,8 +11,7 @@ import msgspec
 import pytest
 from fake_campaign import PASS, FakeWorld, divergence, make_case
 
-from fuzzshard.campaign.control import Control
-from fuzzshard.campaign.cpu_ranks import cpu_ranks
+from fuzzshard.campaign.control import Control, cpu_ranks
 from fuzzshard.campaign.judge import Stopped
 from fuzzshard.campaign.reduce import confirm_and_shrink
 from fuzzshard.case.case import Case, WrapGroup

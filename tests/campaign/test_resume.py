@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from case_runs import case_runs
 from fake_campaign import (
     INFRA,
     PASS,
@@ -32,8 +33,7 @@ from msgspec.structs import replace
 
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Found
-from fuzzshard.campaign.restore import in_work, unfinished
-from fuzzshard.campaign.resume import Plan, session_seed
+from fuzzshard.campaign.resume import Plan, in_work, session_seed, unfinished
 from fuzzshard.case.case import Case
 from fuzzshard.case.order import size_order
 from fuzzshard.case.steering import Steering
@@ -56,7 +56,7 @@ from fuzzshard.events import (
 from fuzzshard.journal.history import History
 from fuzzshard.journal.schema import JOURNAL_FILE, connect
 from fuzzshard.report.lines import corpus_text, event_lines
-from fuzzshard.report.progress import Progress
+from fuzzshard.report.stages import Progress
 from fuzzshard.shrink import Progress as ShrinkStep
 from fuzzshard.verdict import Status, Verdict
 
@@ -129,7 +129,7 @@ def assert_whole(corpus: Path, ran: Ran) -> None:
     assert ran.finished.cases == MAX_CASES
     with history(corpus) as journal:
         assert {session.campaign for session in journal.sessions()} == {1}
-        runs = list(journal.case_runs(1))
+        runs = list(case_runs(journal, 1))
         assert journal.counts(1) == ran.finished.counts
     assert sum(run.status is not None for run in runs) == MAX_CASES
     assert sum(run.status is None for run in runs) <= 1  # what was in flight

@@ -18,8 +18,7 @@ from fuzzshard.subject.likeness import (
 from fuzzshard.subject.names import PlainNames
 from fuzzshard.subject.record import Place, Record
 from fuzzshard.subject.report import Row
-from fuzzshard.subject.subject import MeshShape, Training
-from fuzzshard.subject.variation import Variation
+from fuzzshard.subject.subject import MeshShape, Training, Variation
 
 GRADIENT = Place(0, "gradients", "layer.weight")
 ONE = torch.tensor([1.0, -2.0, 3.0])

@@ -9,13 +9,19 @@ from script_ranks import ForkedRanks
 from fuzzshard import reproducer
 from fuzzshard.checking.check import Checker, trainings
 from fuzzshard.checking.entry import SubjectEntry, load, save
-from fuzzshard.checking.fuzz import Fuzzer, Progress, bases_of, cuts
+from fuzzshard.checking.fuzz import Fuzzer, Progress, bases_of, check_aspects, cuts, unvaried
 from fuzzshard.checking.report import TrainingReport
 from fuzzshard.checking.script import no_script, script
-from fuzzshard.checking.variations import check_aspects, unvaried
 from fuzzshard.errors import InvalidEntry, UsageError
-from fuzzshard.subject.subject import MeshShape, Subject, Training
-from fuzzshard.subject.variation import ASPECTS, Aspect, Outline, Variation
+from fuzzshard.subject.subject import (
+    ASPECTS,
+    Aspect,
+    MeshShape,
+    Outline,
+    Subject,
+    Training,
+    Variation,
+)
 from fuzzshard.world import WorldConfig
 
 HERE = Path(__file__).parent

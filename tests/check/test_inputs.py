@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from fuzzshard.subject.functions import SubjectError
-from fuzzshard.subject.inputs import recorded_inputs
-from fuzzshard.subject.variation import Variation
+from fuzzshard.subject.subject import Variation
+from fuzzshard.subject.training import recorded_inputs
 
 
 class Model(nn.Module):

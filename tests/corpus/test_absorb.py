@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from fuzzshard.corpus.absorb import absorb, replaced
+from fuzzshard.corpus.distinct import absorb, replaced
 from fuzzshard.corpus.entry import CONTRACT, Confirmation, CorpusEntry, make_entry
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.doctor import clean_case

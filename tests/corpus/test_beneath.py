@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.corpus.beneath import open_folder, remove_below
-from fuzzshard.corpus.reading import read_regular
+from fuzzshard.corpus.files import open_folder, read_regular, remove_below, write_atomic
 from fuzzshard.errors import InfraError
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")

@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 from command_line import fuzzshard
+from findings_page import findings_page, main
 from msgspec.structs import replace
 
 from fuzzshard import cli
 from fuzzshard.case.case import Case
-from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.corpus.causes import by_cause, findings_page
+from fuzzshard.corpus.causes import by_cause
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import LOOKED_UP, CorpusEntry, make_entry
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.gather import load
 from fuzzshard.corpus.store import NO_SCRIPT, save_shrunk
 from fuzzshard.doctor import clean_case
@@ -96,10 +97,11 @@ def test_the_page_keeps_what_people_wrote_above_its_tables(
     page = corpus / "README.md"
     page.write_text("# Mine\n\n")
     for _ in range(2):
-        assert rows("causes", corpus, "--write", capsys=capsys) == [f"{page}: 2 causes"]
+        main(corpus)
+        assert capsys.readouterr().out == f"{page}: 2 causes\n"
     text = page.read_text()
     assert text.startswith(
-        f"# Mine\n\n<!-- What follows is written by: fuzzshard corpus causes {corpus}"
+        f"# Mine\n\n<!-- What follows is written by: python benchmarks/findings_page.py {corpus}"
     )
     assert text.count("## 2 causes of 3 entries") == 1
     assert (
@@ -108,13 +110,6 @@ def test_the_page_keeps_what_people_wrote_above_its_tables(
     ) in text
     assert f"| {LATE.title} | 2 | 2 bad |" in text
     assert "| all | 3 | 3 bad |" in text
-
-
-def test_only_a_whole_corpus_has_a_page(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["--cause", "x"], ["--json"], ["--torch", "2.13.0"], [corpus]):
-        assert fuzzshard("corpus", "causes", corpus, "--write", *arguments) == 2
-    assert "--write takes one corpus" in capsys.readouterr().err
-    assert not (corpus / "README.md").exists()
 
 
 def test_causes_as_json_name_their_entries(
@@ -167,6 +162,6 @@ def test_every_finding_of_our_own_has_a_cause(corpus: Path) -> None:
 
 @pytest.mark.parametrize("corpus", CORPORA, ids=str)
 def test_the_page_of_our_own_findings_is_up_to_date(corpus: Path) -> None:
-    """``fuzzshard corpus causes corpus/findings --write`` writes it anew."""
+    """``python benchmarks/findings_page.py corpus/findings`` writes it anew."""
     page = (ROOT / corpus / "README.md").read_text()
     assert findings_page(by_cause(load([ROOT / corpus])[0]), corpus, page) == page

@@ -13,10 +13,10 @@ from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.commands import corpus_sets
 from fuzzshard.corpus import gather
-from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.corpus.codec import encode_entry, read_entry
+from fuzzshard.corpus.codec import encode_entry
 from fuzzshard.corpus.distinct import distinct
 from fuzzshard.corpus.entry import Confirmation, CorpusEntry, make_entry, slug
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.errors import EXIT_USAGE
 from fuzzshard.parts.leaves.linear import Linear
@@ -59,10 +59,9 @@ def save_bare(file: Path, case: Case) -> Path:
     return file
 
 
-def prune(corpus: Path) -> list[str]:
-    for same in distinct(gather.load([corpus])[0]):
-        gather.prune(same)
-    return sorted(folder.name for folder in (corpus / "findings").iterdir())
+def kept(corpus: Path) -> list[str]:
+    groups = distinct(gather.load([corpus])[0])
+    return sorted(same.items[0].file.parent.name for same in groups)
 
 
 def merge(corpus: Path, *sources: Path) -> list[str]:
@@ -83,7 +82,7 @@ def test_pruning_keeps_the_smallest_case_of_a_signature_and_a_set_of_features(
     save(tmp_path, "large", entry(LARGE))
     save(tmp_path, "small", entry(SMALL))
     save(tmp_path, "medium", entry(MEDIUM))
-    assert prune(tmp_path) == ["small"]
+    assert kept(tmp_path) == ["small"]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +98,7 @@ def test_pruning_keeps_the_smallest_case_of_a_signature_and_a_set_of_features(
 def test_pruning_keeps_what_shows_something_else(tmp_path: Path, other: CorpusEntry) -> None:
     save(tmp_path, "small", entry(SMALL))
     save(tmp_path, "other", other)
-    assert prune(tmp_path) == ["other", "small"]
+    assert kept(tmp_path) == ["other", "small"]
 
 
 @pytest.mark.parametrize("weaker", [None, Confirmation(runs=3, reproduced=1)])
@@ -108,23 +107,24 @@ def test_a_confirmed_finding_is_kept_before_a_smaller_one_that_is_not(
 ) -> None:
     save(tmp_path, "confirmed", entry(LARGE))
     save(tmp_path, "weaker", entry(SMALL, confirmed=weaker))
-    assert prune(tmp_path) == ["confirmed"]
+    assert kept(tmp_path) == ["confirmed"]
 
 
-def test_what_people_wrote_into_a_pruned_entry_is_kept(tmp_path: Path) -> None:
-    kept = save(tmp_path, "small", entry(SMALL))
+def test_what_people_wrote_into_an_entry_that_is_left_out_is_kept(tmp_path: Path) -> None:
+    save(tmp_path, "small", entry(SMALL))
     save(tmp_path, "large", entry(LARGE, issue="https://x/1", lifecycle=Lifecycle.WONTFIX))
-    assert prune(tmp_path) == ["small"]
-    after = read_entry(kept / "case.json")
+    assert kept(tmp_path) == ["small"]
+    (same,) = distinct(gather.load([tmp_path])[0])
+    after = same.entry
     assert (after.issue, after.lifecycle, after.case) == ("https://x/1", Lifecycle.WONTFIX, SMALL)
 
 
-def test_cases_that_are_to_pass_are_pruned_by_their_features(tmp_path: Path) -> None:
+def test_of_cases_that_are_to_pass_the_smallest_with_equal_features_is_kept(
+    tmp_path: Path,
+) -> None:
     small, large = save_bare(tmp_path / "s.json", SMALL), save_bare(tmp_path / "l.json", LARGE)
-    for same in distinct(gather.load([tmp_path])[0]):
-        gather.prune(same)
-    assert small.exists()
-    assert not large.exists()
+    (same,) = distinct(gather.load([tmp_path])[0])
+    assert [item.file for item in same.items] == [small, large]
 
 
 def test_merging_into_nothing_copies_everything_and_again_nothing(tmp_path: Path) -> None:

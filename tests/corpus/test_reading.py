@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fuzzshard.corpus.reading import read_regular
+from fuzzshard.corpus.files import read_regular
 
 
 def test_a_regular_file_is_read_whole(tmp_path: Path) -> None:
@@ -33,14 +33,14 @@ def test_neither_a_pipe_nor_a_device_nor_a_folder_is_read(tmp_path: Path) -> Non
         read_regular(tmp_path)
 
 
-def test_a_link_is_followed_only_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_a_link_is_followed_unless_others_write_there(tmp_path: Path) -> None:
     file, link = tmp_path / "file", tmp_path / "link"
     file.write_bytes(b"1")
     link.symlink_to(file)
 
     assert read_regular(link) == b"1"
     with pytest.raises(OSError, match="symbolic link"):
-        read_regular(link, follow=False)
+        read_regular(link, below=tmp_path)
 
 
 def test_a_path_with_a_null_character_is_an_os_error() -> None:

@@ -15,9 +15,9 @@ from verdicts import crash, divergence
 
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
-from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import Confirmation, make_entry
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.outcome import UNHURRIED, Outcome, exit_code
 from fuzzshard.corpus.replay import ReplayResult, replay

@@ -9,9 +9,9 @@ import pytest
 
 from fuzzshard.campaign.keep import is_in_work
 from fuzzshard.case import codec
-from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry, make_entry
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.store import (
     CASE_FILE,
@@ -175,7 +175,7 @@ def test_an_entry_whose_writing_was_cut_short_is_not_there(
     def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fuzzshard.corpus.atomic.os.replace", killed)
+    monkeypatch.setattr("fuzzshard.corpus.files.os.replace", killed)
     with pytest.raises(KeyboardInterrupt):
         save_unshrunk(tmp_path, ENTRY, "")
     assert entry_files([tmp_path]) == []

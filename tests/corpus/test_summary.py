@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fuzzshard.corpus.outcome import Outcome
-from fuzzshard.corpus.summary import summarise, summary_lines
+from fuzzshard.corpus.outcome import Outcome, summarise, summary_lines
 
 RESULTS = (
     (Path("up/A1/a.json"), Outcome.PASS, ""),

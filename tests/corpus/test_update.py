@@ -7,14 +7,13 @@ from msgspec.structs import replace
 from verdicts import crash, divergence
 
 from fuzzshard.case import codec
-from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import CorpusEntry, make_entry
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.outcome import Outcome
-from fuzzshard.corpus.replay import ReplayResult
+from fuzzshard.corpus.replay import ReplayResult, update
 from fuzzshard.corpus.store import save_unshrunk
-from fuzzshard.corpus.update import update
 from fuzzshard.doctor import clean_case
 from fuzzshard.verdict import Status, Verdict
 
@@ -106,7 +105,7 @@ def test_an_interrupted_update_leaves_the_entry_as_it_was(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fuzzshard.corpus.atomic.os.fsync", interrupted)
+    monkeypatch.setattr("fuzzshard.corpus.files.os.fsync", interrupted)
     for verdict, outcome in ((PASS, Outcome.FIXED), (divergence("loss"), Outcome.CHANGED)):
         with pytest.raises(KeyboardInterrupt):
             seen(folder, outcome, verdict)

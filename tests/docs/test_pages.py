@@ -14,7 +14,7 @@ from command_line import fuzzshard
 
 from fuzzshard import pytest_entries, strategies, testing
 from fuzzshard.case import codec
-from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.mending.mend import own_mends
 
 pytest_plugins = ("pytester",)

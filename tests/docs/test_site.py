@@ -70,7 +70,7 @@ def test_every_option_of_every_command_is_on_the_page_of_commands(generate: Modu
         if not command.startswith("-") and command not in GROUPS
         for name in _options(app[command])
     }
-    assert {"--max-time", "--known", "--dry-run", "--nodes"} <= options
+    assert {"--max-time", "--known", "--watch", "--nodes"} <= options
     assert all(name in page for name in options)
 
 
@@ -114,6 +114,12 @@ def test_links_across_the_border_of_the_docs_are_mended(
 
 
 def test_a_source_that_a_page_asks_for_is_shown_whole(generate: ModuleType) -> None:
-    path = "fuzzshard/parts/oracles/buffer.py"
+    path = "fuzzshard/parts/leaves/lstm.py"
     shown = generate.with_parts(f"above\n\n<!-- source: {path} -->\n\nbelow\n")
     assert shown == f"above\n\n```python\n{(ROOT / path).read_text()}```\n\nbelow\n"
+
+
+def test_of_a_source_a_page_may_ask_for_one_class(generate: ModuleType) -> None:
+    shown = generate.with_parts("<!-- source: fuzzshard/parts/oracles/tensors.py Buffer -->\n")
+    assert shown.startswith("```python\nclass Buffer(oracle.TensorOracle):\n")
+    assert shown.endswith("\n        return seen.buffers()\n```\n")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-import json
 import subprocess
 from pathlib import Path
 
@@ -16,19 +15,23 @@ from hunt import mending_file
 from script_ranks import ForkedRanks
 
 from fuzzshard import reproducer
-from fuzzshard.campaign.saved import saved_cause
 from fuzzshard.case.case import WrapGroup
 from fuzzshard.commands import report
-from fuzzshard.corpus.codec import encode_entry, read_entry
+from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import LOOKED_UP, Confirmation, CorpusEntry, Culprit, make_entry
 from fuzzshard.corpus.lifecycle import Lifecycle, release
 from fuzzshard.corpus.scripts import scripts_of
 from fuzzshard.corpus.store import save_unshrunk
 from fuzzshard.doctor import clean_case
-from fuzzshard.drafts.changes import as_code
 from fuzzshard.drafts.draft import MOST_CHARACTERS, draft
-from fuzzshard.drafts.evidence import Evidence, ScriptRuns, collect_env, readable, run_example
-from fuzzshard.drafts.variants import duplicates, variants
+from fuzzshard.drafts.evidence import (
+    Evidence,
+    ScriptRuns,
+    as_code,
+    collect_env,
+    readable,
+    run_example,
+)
 from fuzzshard.drafts.words import title
 from fuzzshard.mending.mend import own_mends
 from fuzzshard.mending.source import as_diff
@@ -236,36 +239,6 @@ def test_a_change_after_which_nothing_can_be_wrong_is_not_told() -> None:
     assert code("without backward", "without step") == []
 
 
-def test_no_name_of_an_entry_stands_in_a_draft(tmp_path: Path) -> None:
-    cause = next(iter(own_mends()))
-    folders = [saved(tmp_path, seed) for seed in (1, 2)]
-    for folder in folders:
-        file = folder / "case.json"
-        file.write_bytes(encode_entry(msgspec.structs.replace(read_entry(file), cause=cause)))
-    file = folders[0] / "case.json"
-    said = draft(ENTRY, SCRIPT, EVIDENCE, frozenset(), variants(file, read_entry(file)))
-    assert SCRIPT.rstrip() in said
-    assert SCRIPT.rstrip().replace("repro.py", "repro_2.py") in said
-    assert "repro_2.py: silent: gradient of a parameter is silently wrong (2 ranks)" in said
-    assert not any(folder.name in said for folder in folders)
-
-
-def test_variants_are_the_worst_first_and_none_that_the_newest_torch_has_lost(
-    tmp_path: Path,
-) -> None:
-    cause = next(iter(own_mends()))
-    crash = msgspec.structs.replace(FINDING, oracle="exception", observed="IndexError")
-    kinds = [(FINDING, "open"), (crash, "open"), (FINDING, "open"), (FINDING, "fixed")]
-    files = [saved(tmp_path, seed) / "case.json" for seed in range(len(kinds))]
-    for file, (finding, lifecycle) in zip(files, kinds, strict=True):
-        entry = msgspec.structs.replace(
-            read_entry(file), cause=cause, findings=(finding,), lifecycle=Lifecycle(lifecycle)
-        )
-        file.write_bytes(encode_entry(entry))
-    told = variants(files[0], read_entry(files[0]))
-    assert [variant.entry.severity for variant in told] == ["silent", "crash"]
-
-
 def test_the_processor_is_no_part_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     printed = (
         "OS: Linux\n\nCPU:\nModel name: one\nFlags: fpu\n\nVersions of relevant "
@@ -279,24 +252,6 @@ def test_the_processor_is_no_part_of_the_environment(monkeypatch: pytest.MonkeyP
 def saved(corpus: Path, seed: int) -> Path:
     case = msgspec.structs.replace(clean_case(2), seed=seed)
     return save_unshrunk(corpus, make_entry(case, VERDICT, INFO), SCRIPT)
-
-
-def test_entries_of_the_same_signature_may_be_duplicates(tmp_path: Path) -> None:
-    one, two = saved(tmp_path, 1) / "case.json", saved(tmp_path, 2)
-    entry = read_entry(one)
-    (other,) = duplicates(one, entry, saved_cause(one, entry))
-    assert other.name == two.name
-    assert other.why.startswith("same signature; ")
-
-
-def test_entries_that_name_their_causes_are_variants_and_no_duplicates(tmp_path: Path) -> None:
-    folders = [saved(tmp_path, seed) for seed in (1, 2, 3)]
-    for folder, cause in zip(folders, ("late", "late", "early"), strict=True):
-        file = folder / "case.json"
-        file.write_bytes(encode_entry(msgspec.structs.replace(read_entry(file), cause=cause)))
-    file = folders[0] / "case.json"
-    assert [each.name for each in variants(file, read_entry(file))] == [folders[1].name]
-    assert duplicates(file, read_entry(file), frozenset()) == []
 
 
 def test_the_command_writes_the_draft_beside_the_entry_or_where_asked(
@@ -318,7 +273,6 @@ def test_what_is_no_finding_has_no_draft(
 ) -> None:
     folder = saved(tmp_path, 1)
     assert fuzzshard("report") == 2
-    assert fuzzshard("report", folder, "--json") == 2
     assert fuzzshard("report", folder, "--runs", "0") == 2
     assert fuzzshard("report", tmp_path / "nowhere") == 2
     assert all(line.startswith("fuzzshard: ") for line in capsys.readouterr().err.splitlines())
@@ -341,12 +295,6 @@ def test_numbers_of_the_run_that_found_it_are_told_only_without_a_script() -> No
     assert alone.count(VERDICT.findings[0].observed) == 1
     assert "| gradient | `linear0.weight` |" in alone
     assert "<- here" in alone
-
-
-def test_entries_that_share_a_signature_and_nothing_else_are_no_duplicates(tmp_path: Path) -> None:
-    one = saved(tmp_path, 1) / "case.json"
-    saved(tmp_path, 2)
-    assert duplicates(one, read_entry(one), {"a feature that nobody has"}) == []
 
 
 def test_no_value_is_called_wrong_where_a_dtype_is() -> None:
@@ -453,43 +401,6 @@ def test_frames_that_only_pass_a_call_on_are_left_out() -> None:
     said = readable("".join(f"[rank0]: {line}\n" for line in lines), "/nowhere")
     kept = [*lines[:3], *lines[6:]]
     assert said == "\n".join(f"[rank0]: {line}" for line in kept)
-
-
-def root(corpus: Path, seed: int, cause: str = "", **changes: object) -> None:
-    file = saved(corpus, seed) / "case.json"
-    entry = msgspec.structs.replace(read_entry(file), cause=cause, **changes)
-    file.write_bytes(encode_entry(entry))
-
-
-def test_what_to_file_first_is_silent_and_neither_public_nor_fixed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    crash = msgspec.structs.replace(FINDING, oracle="exception", observed="IndexError")
-    root(tmp_path, 1, "prefetch_before_init", findings=(crash,), bad_on=(HERE,))
-    root(tmp_path, 2, "reshard_is_ignored", bad_on=(HERE,))
-    root(tmp_path, 3, "reshard_is_ignored", findings=(crash,), bad_on=(HERE,))
-    root(tmp_path, 4, "list_group_unshards_late", bad_on=(HERE,))
-    root(tmp_path, 5, "frozen_group_has_no_dtypes", lifecycle=Lifecycle.FIXED, good_on=(HERE,))
-    root(tmp_path, 6, issue="https://github.com/pytorch/pytorch/issues/1")
-    root(tmp_path, 7)
-    assert fuzzshard("report", "--top", "2", tmp_path) == 0
-    said = capsys.readouterr().out
-    first, second, last = said.strip().split("\n\n")
-    assert first.startswith("1. [FSDP2] FSDPModule.reshard: the next forward uses old weights")
-    assert "- Who hits it: Forward prefetch is set" in first
-    assert "near: #137348" in first
-    assert "(2 entries)" in first
-    assert second.startswith("2. [FSDP2] fully_shard: gradient of a parameter is silently wrong")
-    assert "- Nobody has said yet who hits it." in second
-    assert last == "2 of 3 bugs to file; left out: 3 public (--json lists them)"
-    assert fuzzshard("report", "--top", "9", tmp_path, "--json") == 0
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [row["severity"] for row in rows[:3]] == ["silent", "silent", "crash"]
-    assert {row["left_out"] for row in rows[3:]} == {
-        "public: #183702 (open: a module of the group that runs again later in the iteration)",
-        "public: #186998 (fixed by pytorch PR 187376, in torch 2.14, for groups of one dtype)",
-        "public: https://github.com/pytorch/pytorch/issues/1",
-    }
 
 
 def test_an_entry_that_is_expected_to_pass_has_nothing_to_report(

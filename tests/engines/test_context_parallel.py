@@ -33,8 +33,8 @@ from fuzzshard.case.case import (
 from fuzzshard.case.options import ContextParallel, Precision
 from fuzzshard.case.validate import validate
 from fuzzshard.engines.registry import not_applicable
+from fuzzshard.parts.leaves.attention import FusedAttention
 from fuzzshard.parts.leaves.dropout import Dropout
-from fuzzshard.parts.leaves.fused_attention import FusedAttention
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import ClipGradNorm, Forward, LoadState, SaveState, SetFlag
 from fuzzshard.verdict import Status

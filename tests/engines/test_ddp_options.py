@@ -14,9 +14,9 @@ from fuzzshard.case.validate import validate
 from fuzzshard.engines.ddp.script import arguments
 from fuzzshard.engines.registry import not_applicable
 from fuzzshard.errors import InvalidCase
-from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
+from fuzzshard.parts.leaves.norms import BatchNorm
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import Forward, SetFlag, SetMode, SetRequiresGrad, ZeroGrad
 from fuzzshard.program.mesh import MeshNames

@@ -30,8 +30,8 @@ from fuzzshard.case.graph import Alias, Block
 from fuzzshard.case.options import FSDP1, Precision
 from fuzzshard.engines.fsdp1.contract import not_applicable
 from fuzzshard.parts.leaves.activation import Activation
-from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.norms import BatchNorm
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
 from fuzzshard.parts.ops import (
     Backward,

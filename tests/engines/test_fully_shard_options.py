@@ -39,11 +39,11 @@ from fuzzshard.case.options import Delay, DelaySite, Precision
 from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase, UsageError
 from fuzzshard.parts.leaves.activation import Activation
-from fuzzshard.parts.leaves.batch_norm import BatchNorm
-from fuzzshard.parts.leaves.conv2d import Conv2d
+from fuzzshard.parts.leaves.convolutions import Conv2d
 from fuzzshard.parts.leaves.embedding import Embedding
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
+from fuzzshard.parts.leaves.norms import BatchNorm
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import (

@@ -24,8 +24,8 @@ from fuzzshard.case.validate import validate
 from fuzzshard.engines.registry import not_applicable
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaves.activation import Activation
-from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.norms import BatchNorm
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import (
     ClipGradNorm,

@@ -34,11 +34,10 @@ from fuzzshard.case.options import FSDP1, ParameterDtype, Precision
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.attention import Attention
-from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
+from fuzzshard.parts.leaves.norms import LayerNorm, RMSNorm
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
-from fuzzshard.parts.leaves.rms_norm import RMSNorm
 from fuzzshard.parts.ops import Cast, Forward, SetFlag, SetRequiresGrad
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World

@@ -11,8 +11,8 @@ from fuzzshard.case.case import Case, Checkpoint, Freeze, Mesh
 from fuzzshard.case.graph import Block
 from fuzzshard.engines.registry import not_applicable
 from fuzzshard.parts.leaves.activation import Activation
-from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.norms import BatchNorm
 from fuzzshard.parts.ops import Cast, Forward, SetFlag, SetRequiresGrad
 from fuzzshard.verdict import Status
 from fuzzshard.world import World

@@ -46,9 +46,8 @@ from fuzzshard.errors import InvalidCase
 from fuzzshard.oracles.registration import RegistrationModel
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.embedding import Embedding
-from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
-from fuzzshard.parts.leaves.rms_norm import RMSNorm
+from fuzzshard.parts.leaves.norms import LayerNorm, RMSNorm
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import (
     Cast,

@@ -6,6 +6,7 @@ import contextlib
 from pathlib import Path
 
 import pytest
+from case_runs import case_runs
 from running import campaign
 
 from fuzzshard.cli import main
@@ -28,7 +29,7 @@ def test_a_campaign_killed_with_all_its_ranks_goes_on_and_saves_its_finding_once
         running.read_until("finding_confirmed")
         running.kill_all()
     with History(corpus / JOURNAL_FILE) as history:
-        in_flight = sum(run.status is None for run in history.case_runs(1))
+        in_flight = sum(run.status is None for run in case_runs(history, 1))
     assert in_flight <= 1
     with campaign(corpus, *options) as running:
         finished = running.finish()
@@ -37,7 +38,7 @@ def test_a_campaign_killed_with_all_its_ranks_goes_on_and_saves_its_finding_once
     assert (started["continues"]["sessions"], started["continues"]["ended"]) == (1, "killed")
     with History(corpus / JOURNAL_FILE) as history:
         assert {session.campaign for session in history.sessions()} == {1}
-        runs = list(history.case_runs(1))
+        runs = list(case_runs(history, 1))
         (saved,) = [told.event for told in history.events(1, "finding_saved")]
         assert history.counts(1) == finished["counts"]
     assert sum(run.status is None for run in runs) == in_flight

@@ -15,8 +15,7 @@ import pytest
 
 from fuzzshard.campaign.exchange import STOP_FILE
 from fuzzshard.errors import EXIT_INTERRUPTED, InfraError, InvalidMessage
-from fuzzshard.fleet.agent import Agent, Job, Report, seed_of
-from fuzzshard.versions import differences, versions
+from fuzzshard.fleet.agent import Agent, Job, Report, differences, seed_of, versions
 
 SECRET = "the secret of the head"
 

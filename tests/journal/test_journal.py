@@ -4,6 +4,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from case_runs import case_runs
 
 from fuzzshard.case.features import ALL_FEATURES
 from fuzzshard.errors import InfraError, InvalidJournal
@@ -84,7 +85,7 @@ def test_a_journal_holds_what_was_recorded(tmp_path):
         assert history.count_by_folder(session.campaign, "finding_hit") == {"slug": 2}
         kinds = [type(told.event) for told in history.events(session.campaign)]
         assert kinds == [WorldStarted, FindingHit, FindingHit]
-        runs = list(history.case_runs(session.campaign))
+        runs = list(case_runs(history, session.campaign))
         assert [(run.number, run.world, run.status) for run in runs] == [
             (0, 0, "PASS"),
             (1, 0, "REJECTED"),

@@ -17,7 +17,7 @@ from fuzzshard.campaign.explain import OnMends, Origin, explain, judge_explained
 from fuzzshard.campaign.judge import judge
 from fuzzshard.case import codec
 from fuzzshard.case.graph import Block
-from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.doctor import clean_case
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.parts.leaves.linear import Linear

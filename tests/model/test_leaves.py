@@ -10,7 +10,7 @@ from torch import nn
 
 from fuzzshard.parts.leaf import Drawing, Kind, Leaf
 from fuzzshard.parts.leaves import KINDS, LEAVES
-from fuzzshard.parts.leaves.group_norm import GroupNorm
+from fuzzshard.parts.leaves.norms import GroupNorm
 from fuzzshard.strategies.tape import ByteTape
 
 WIDTH, OUT, SEQ = 12, 5, 4

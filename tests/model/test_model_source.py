@@ -17,11 +17,11 @@ from fuzzshard.case.graph import Alias, Block
 from fuzzshard.engines.nested import map_tensors
 from fuzzshard.model.build import build_model
 from fuzzshard.model.expressions import class_name
-from fuzzshard.model.names import MODULUS, seed_of
 from fuzzshard.model.source import model_source
+from fuzzshard.model.statements import MODULUS, seed_of
 from fuzzshard.model.values import named_ids, named_values
-from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.norms import BatchNorm
 
 CPU = torch.device("cpu")
 

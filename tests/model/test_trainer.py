@@ -27,13 +27,12 @@ from fuzzshard.case.graph import Block
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.reference.engine import Reference
 from fuzzshard.oracles.compare import differences
-from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.dropout import Dropout
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.norms import BatchNorm
 from fuzzshard.parts.ops import Backward, Forward, SetMode, SetRequiresGrad, ZeroGrad
-from fuzzshard.training.optimizers import make_optimizer
 from fuzzshard.training.trace import Key, Trace
-from fuzzshard.training.trainer import Trainer
+from fuzzshard.training.trainer import Trainer, make_optimizer
 
 ONE_RANK = RankMesh(0, 1, torch.device("cpu"), *[cast(Any, None)] * 4, 0)
 

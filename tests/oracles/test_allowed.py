@@ -11,8 +11,8 @@ from fuzzshard.case.case import Checkpoint, Optimizer
 from fuzzshard.case.graph import Block
 from fuzzshard.engines.reference.manner import PLAIN
 from fuzzshard.oracles.allowed import is_beyond_rounding, manner_here, may_be_allowed
-from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.norms import BatchNorm
 from fuzzshard.parts.ops import Forward, LoadState, SaveState
 from fuzzshard.training.trace import Key
 

@@ -17,8 +17,8 @@ from fuzzshard.case.options import FSDP1, Precision
 from fuzzshard.case.validate import is_valid
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.oracles.compare import Difference
-from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.norms import LayerNorm
 from fuzzshard.training.trace import Key, Trace
 from fuzzshard.verdict import Finding
 from fuzzshard.world.ladder import Ladder, runs_finer

@@ -15,8 +15,8 @@ from mend_files import planting_file
 from fuzzshard.case.case import Case, Checkpoint, Inputs, Optimizer, TensorSpec
 from fuzzshard.case.graph import Block
 from fuzzshard.case.options import FSDP1
-from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.norms import BatchNorm
 from fuzzshard.parts.ops import ClipGradNorm, ClipGradValue, Forward, LoadState, SaveState, SetMode
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World

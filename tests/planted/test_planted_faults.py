@@ -48,14 +48,12 @@ from fuzzshard.case.case import (
 )
 from fuzzshard.case.graph import Block
 from fuzzshard.case.options import DDP, FSDP1, Precision, TensorParallel
-from fuzzshard.parts.leaves.batch_norm import BatchNorm
+from fuzzshard.parts.leaves.attention import FusedAttention
 from fuzzshard.parts.leaves.constant import Constant
 from fuzzshard.parts.leaves.experts import Experts
-from fuzzshard.parts.leaves.fused_attention import FusedAttention
-from fuzzshard.parts.leaves.group_norm import GroupNorm
-from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.lstm import LSTM
+from fuzzshard.parts.leaves.norms import BatchNorm, GroupNorm, LayerNorm
 from fuzzshard.parts.leaves.weight_norm import WeightNorm
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import (

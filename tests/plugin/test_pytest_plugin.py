@@ -19,14 +19,14 @@ from msgspec.structs import replace
 from fuzzshard import pytest_entries, pytest_plugin
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
-from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry
 from fuzzshard.corpus.entry import CorpusEntry, make_entry
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.doctor import PLANTED_FAULT, clean_case
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.verdict import Finding, Status, Verdict
-from fuzzshard.world import shared
+from fuzzshard.world import world as worlds
 from fuzzshard.world.config import WorldConfig
 
 pytest_plugins = ("pytester",)
@@ -124,7 +124,7 @@ class FakeWorld:
 def world(monkeypatch: pytest.MonkeyPatch) -> type[FakeWorld]:
     """Replaces the world; what it answers is set in ``verdicts``."""
     FakeWorld.verdicts, FakeWorld.started, FakeWorld.closed, FakeWorld.cured_by = [PASS], [], 0, ""
-    monkeypatch.setattr(shared, "World", FakeWorld)
+    monkeypatch.setattr(worlds, "World", FakeWorld)
     return FakeWorld
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.describe import describe
 from fuzzshard.corpus.entry import CorpusEntry, Culprit
-from fuzzshard.drafts.changes import changes_that_help
+from fuzzshard.drafts.evidence import changes_that_help
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.shrink.culprits import MOST_CHANGES, changes
 from fuzzshard.verdict import Status

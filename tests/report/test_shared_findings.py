@@ -16,7 +16,7 @@ from fuzzshard.drafts.words import reasons
 from fuzzshard.events import FindingFound
 from fuzzshard.report.html.page import page
 from fuzzshard.report.node import read_node
-from fuzzshard.report.text import drawn_findings
+from fuzzshard.report.show import drawn_findings
 from fuzzshard.reproducer import scripts
 from fuzzshard.verdict import Finding, Status, Verdict
 

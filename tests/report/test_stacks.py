@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from fuzzshard.report.stacks import distinct_stacks
+from fuzzshard.report.show import distinct_stacks
 
 WAITS = """\
 Thread 0x00007f93f25656c0 (most recent call first):

@@ -22,8 +22,7 @@ from fuzzshard.events import (
 )
 from fuzzshard.report.lines import event_lines, progress_line
 from fuzzshard.report.panel import ROOM_FOR_ECHO, CampaignPanel
-from fuzzshard.report.progress import Progress
-from fuzzshard.report.stages import Stages
+from fuzzshard.report.stages import Progress, Stages
 from fuzzshard.verdict import Status
 
 SIGNATURE = "crash/fully_shard/RuntimeError in foreach_reduce_scatter_copy_in"

@@ -18,15 +18,13 @@ from fuzzshard.case.case import (
 from fuzzshard.case.graph import Alias, Block, Call, Child, TensorOp
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.attention import Attention
-from fuzzshard.parts.leaves.batch_norm import BatchNorm
-from fuzzshard.parts.leaves.conv1d import Conv1d
+from fuzzshard.parts.leaves.convolutions import Conv1d
 from fuzzshard.parts.leaves.dropout import Dropout
 from fuzzshard.parts.leaves.embedding import Embedding
-from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
+from fuzzshard.parts.leaves.norms import BatchNorm, LayerNorm, RMSNorm
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
-from fuzzshard.parts.leaves.rms_norm import RMSNorm
 from fuzzshard.parts.ops import (
     Backward,
     Forward,

@@ -13,10 +13,10 @@ from small_cases import EVERYTHING, SMALL, chain
 from fuzzshard.case.case import Case, EngineName, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.options import DDP, ContextParallel
 from fuzzshard.errors import UsageError
-from fuzzshard.parts.leaves.batch_norm import BatchNorm
+from fuzzshard.parts.leaves.attention import FusedAttention
 from fuzzshard.parts.leaves.experts import Experts
-from fuzzshard.parts.leaves.fused_attention import FusedAttention
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.norms import BatchNorm
 from fuzzshard.parts.ops import Backward, Forward, SetFlag, Step, ZeroGrad
 from fuzzshard.reproducer import script, scripts
 from fuzzshard.strategies import draw_cases

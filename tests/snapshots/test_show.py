@@ -23,15 +23,13 @@ from fuzzshard.corpus.entry import Confirmation, CorpusEntry, make_entry
 from fuzzshard.doctor import clean_case
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.attention import Attention
-from fuzzshard.parts.leaves.batch_norm import BatchNorm
-from fuzzshard.parts.leaves.conv1d import Conv1d
+from fuzzshard.parts.leaves.convolutions import Conv1d
 from fuzzshard.parts.leaves.dropout import Dropout
 from fuzzshard.parts.leaves.embedding import Embedding
-from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
+from fuzzshard.parts.leaves.norms import BatchNorm, LayerNorm, RMSNorm
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
-from fuzzshard.parts.leaves.rms_norm import RMSNorm
 from fuzzshard.parts.ops import (
     Backward,
     Forward,
@@ -41,7 +39,7 @@ from fuzzshard.parts.ops import (
     Step,
     ZeroGrad,
 )
-from fuzzshard.report.text import drawn
+from fuzzshard.report.show import drawn
 from fuzzshard.verdict import Finding, Status, Verdict
 
 FOLDER = Path(__file__).parent

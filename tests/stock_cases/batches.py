@@ -9,14 +9,12 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import ALL_ENGINES, Inputs, Mesh, RankBatch, TensorSpec
 from fuzzshard.parts.leaves.attention import Attention
-from fuzzshard.parts.leaves.batch_norm import BatchNorm
-from fuzzshard.parts.leaves.conv1d import Conv1d
-from fuzzshard.parts.leaves.conv2d import Conv2d
+from fuzzshard.parts.leaves.convolutions import Conv1d, Conv2d
 from fuzzshard.parts.leaves.embedding import Embedding
 from fuzzshard.parts.leaves.experts import Experts
-from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
+from fuzzshard.parts.leaves.norms import BatchNorm, LayerNorm
 from stock_cases.stock import Stock, bitwise, bounded
 
 SHORT = RankBatch(rank=1, rows=1)

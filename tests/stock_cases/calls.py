@@ -17,7 +17,7 @@ from cases import (
 
 from fuzzshard.case.case import Checkpoint, Freeze, Inputs, TensorSpec
 from fuzzshard.case.graph import Block, Call, Passing, Returns, TensorOp
-from fuzzshard.parts.leaves.conv2d import Conv2d
+from fuzzshard.parts.leaves.convolutions import Conv2d
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
 from fuzzshard.parts.ops import SetPath

@@ -8,8 +8,8 @@ from cases import BACKWARD, FORWARD, ROOT, STEP, TWO_STEPS, ZERO, chain, groups,
 
 from fuzzshard.case.case import Optimizer
 from fuzzshard.case.options import DDP
-from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.norms import BatchNorm
 from stock_cases.stock import Stock
 
 _THREE_STEPS = (*TWO_STEPS, ZERO, FORWARD, BACKWARD, STEP)

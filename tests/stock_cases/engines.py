@@ -29,9 +29,9 @@ from fuzzshard.case.options import (
     Precision,
     TensorParallel,
 )
-from fuzzshard.parts.leaves.fused_attention import FusedAttention
-from fuzzshard.parts.leaves.layer_norm import LayerNorm
+from fuzzshard.parts.leaves.attention import FusedAttention
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.norms import LayerNorm
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import SetPath, SetRequiresGrad
 from stock_cases.stock import Stock, bitwise, bounded, configured, imprecise, unjudged

@@ -25,18 +25,15 @@ from fuzzshard.case.graph import Alias, Block
 from fuzzshard.parts.leaf import Leaf
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.attention import Attention
-from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.constant import Constant
-from fuzzshard.parts.leaves.conv1d import Conv1d
+from fuzzshard.parts.leaves.convolutions import Conv1d
 from fuzzshard.parts.leaves.dropout import Dropout
 from fuzzshard.parts.leaves.embedding import Embedding
-from fuzzshard.parts.leaves.group_norm import GroupNorm
-from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.lstm import LSTM
 from fuzzshard.parts.leaves.mlp import MLP
+from fuzzshard.parts.leaves.norms import BatchNorm, GroupNorm, LayerNorm, RMSNorm
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
-from fuzzshard.parts.leaves.rms_norm import RMSNorm
 from fuzzshard.parts.leaves.weight_norm import WeightNorm
 from fuzzshard.parts.ops import Backward, Forward
 from stock_cases.stock import Stock, bitwise, bounded

@@ -23,9 +23,9 @@ from msgspec.structs import replace
 from fuzzshard.case.case import Checkpoint, Freeze, Inputs, Mesh, Optimizer, RankBatch, TensorSpec
 from fuzzshard.case.graph import Block
 from fuzzshard.parts.leaves.activation import Activation
-from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.dropout import Dropout
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.norms import BatchNorm
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import (
     AddParamGroup,

@@ -11,8 +11,8 @@ from fuzzshard.case.graph import Alias, Block, walk
 from fuzzshard.case.options import Precision
 from fuzzshard.case.validate import validate
 from fuzzshard.engines.registry import not_applicable
-from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.norms import LayerNorm
 from fuzzshard.parts.ops import Backward, Forward, SetRequiresGrad, Step
 from fuzzshard.strategies import draw_cases
 from fuzzshard.strategies.cases import SIZES

@@ -25,10 +25,9 @@ from cases import (
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Mesh, Optimizer, Tie
 from fuzzshard.case.graph import Alias, Block
 from fuzzshard.case.validate import validate
-from fuzzshard.parts.leaves.batch_norm import BatchNorm
-from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
+from fuzzshard.parts.leaves.norms import BatchNorm, LayerNorm
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import (
     Cast,

@@ -15,8 +15,8 @@ from fuzzshard.case.features import features
 from fuzzshard.case.order import size_order
 from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase
-from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.norms import BatchNorm
 from fuzzshard.parts.op import Call
 from fuzzshard.program.forward import term_text
 from fuzzshard.shrink import shrink

@@ -30,11 +30,10 @@ from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import ops
 from fuzzshard.parts.dtypes import Dtype, promote
 from fuzzshard.parts.leaves.embedding import Embedding
-from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.lstm import LSTM
+from fuzzshard.parts.leaves.norms import LayerNorm, RMSNorm
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
-from fuzzshard.parts.leaves.rms_norm import RMSNorm
 from fuzzshard.parts.ops import Cast, Forward, SaveState, SetGradDtype, SetRequiresGrad
 
 HALF = Precision(param="bfloat16")

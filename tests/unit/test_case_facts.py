@@ -10,16 +10,13 @@ from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaf import Value
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.attention import Attention
-from fuzzshard.parts.leaves.batch_norm import BatchNorm
-from fuzzshard.parts.leaves.conv1d import Conv1d
-from fuzzshard.parts.leaves.conv2d import Conv2d
+from fuzzshard.parts.leaves.convolutions import Conv1d, Conv2d
 from fuzzshard.parts.leaves.embedding import Embedding
 from fuzzshard.parts.leaves.experts import Experts
-from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
+from fuzzshard.parts.leaves.norms import BatchNorm, LayerNorm, RMSNorm
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
-from fuzzshard.parts.leaves.rms_norm import RMSNorm
 from fuzzshard.parts.ops import Forward
 
 

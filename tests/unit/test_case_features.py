@@ -22,11 +22,10 @@ from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.case.features import ALL_FEATURES, features
 from fuzzshard.case.graph import Block, Call, Child, TensorOp
 from fuzzshard.case.options import FSDP1, Delay, Precision, TensorParallel
-from fuzzshard.parts.leaves.conv1d import Conv1d
-from fuzzshard.parts.leaves.conv2d import Conv2d
+from fuzzshard.parts.leaves.convolutions import Conv1d, Conv2d
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.norms import RMSNorm
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
-from fuzzshard.parts.leaves.rms_norm import RMSNorm
 from fuzzshard.parts.ops import (
     Abort,
     Backward,

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from fuzzshard.case.case import Optimizer, Tie, WrapGroup
 from fuzzshard.case.validate import is_valid, validate
 from fuzzshard.errors import InvalidCase
-from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.dropout import Dropout
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.norms import BatchNorm
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import Cast, CorruptState, LoadState, SaveState, SetFlag, SetRequiresGrad
 

@@ -10,8 +10,8 @@ from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, TensorSp
 from fuzzshard.case.graph import Alias, Block, Call, Child
 from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase
-from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.norms import BatchNorm
 from fuzzshard.parts.ops import (
     Abort,
     Backward,

@@ -20,9 +20,9 @@ from fuzzshard.campaign.control import Control
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.case.order import size_order
-from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import Confirmation, make_entry
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.store import save_unshrunk
 from fuzzshard.corpus.verify import Condition, Verified
@@ -278,7 +278,7 @@ def test_ctrl_c_anywhere_else_exits_with_130_and_says_so(
     def interrupted(_paths: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fuzzshard.commands.show.entry_files", interrupted)
+    monkeypatch.setattr("fuzzshard.commands.show.only_case", interrupted)
     assert fuzzshard("show", "x") == 130
     assert capsys.readouterr() == ("", "fuzzshard: interrupted\n")
 
@@ -333,7 +333,7 @@ def test_a_fault_of_fuzzshard_is_not_reported_as_a_finding(
     def broken(_paths: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("fuzzshard.commands.show.entry_files", broken)
+    monkeypatch.setattr("fuzzshard.commands.show.only_case", broken)
     assert fuzzshard("show", "x") == 4
     assert "internal error" in capsys.readouterr().err
 
@@ -356,29 +356,6 @@ def test_show_tells_about_a_known_bug_by_its_name(capsys: pytest.CaptureFixture[
     assert "What to do about it" in said
     assert fuzzshard("explain", mend.slug) == 2
     assert f"fuzzshard show {mend.slug}" in capsys.readouterr().err
-
-
-def test_show_lists_several_entries(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save(tmp_path, 1)
-    save(tmp_path, 2)
-    assert fuzzshard("show", tmp_path) == 0
-    meshes = [line.split("  ")[2] for line in capsys.readouterr().out.splitlines()]
-    assert sorted(meshes) == ["shard 1", "shard 2"]
-
-
-def test_a_list_of_entries_says_which_are_flaky(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for ranks, reproduced in ((1, 3), (2, 1)):
-        confirmed = Confirmation(runs=3, reproduced=reproduced)
-        entry = make_entry(clean_case(ranks), DIVERGENCE, INFO, confirmed=confirmed)
-        save_unshrunk(tmp_path, entry, "")
-    assert fuzzshard("show", tmp_path) == 0
-    always, sometimes = sorted(
-        capsys.readouterr().out.splitlines(), key=lambda line: line.split("  ")[2]
-    )
-    assert "flaky" not in always
-    assert sometimes.endswith("  flaky, 1 of 3 runs")
 
 
 def test_doctor_passes_where_the_planted_fault_is_found(

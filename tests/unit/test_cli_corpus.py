@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from fuzzshard import reproducer
 from fuzzshard.case import codec
-from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import Confirmation, make_entry
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.store import save_unshrunk
 from fuzzshard.doctor import clean_case
@@ -88,7 +88,7 @@ def test_list_has_the_worst_first_and_what_only_an_instrument_sees_behind_it(
         (["--severity", "silent", "--status", "open"], []),
         (["--status", "unshrunk"], ["findings"]),
         (["--engine", "ddp"], ["regressions"]),
-        (["--cause", "", "--sort", "size"], ["findings", "regressions"]),
+        (["--cause", ""], ["findings", "regressions"]),
         (["--component", "?*"], []),
     ],
 )
@@ -152,18 +152,6 @@ def test_add_leaves_out_what_is_there_already(
         f"there     {corpus.parent / 'new.json'}: it is {corpus / 'regressions' / 'clean.json'}",
         f"there     {finding_in(corpus)}: it is {finding_in(corpus)}",
     ]
-
-
-def test_a_dry_run_of_prune_removes_nothing(
-    corpus: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    double = corpus / "findings" / "double" / "case.json"
-    write_atomic(double, encode_entry(ENTRY))
-    assert fuzzshard("prune", corpus, "--dry-run") == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "2 kept, 1 to remove"
-    assert double.exists()
-    assert fuzzshard("prune", corpus) == 0
-    assert len(list((corpus / "findings").iterdir())) == 1
 
 
 def test_verify_passes_what_is_whole(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -246,7 +234,6 @@ def test_mark_writes_the_lifecycle_and_the_issue(corpus: Path) -> None:
     ("arguments", "named"),
     [
         (["add"], "add needs a path"),
-        (["prune"], "prune needs a path"),
         (["merge", "--into", "x"], "merge needs a path"),
         (["list", "nowhere"], "nowhere does not exist"),
         (["mark", "x"], "give --lifecycle, --issue, --contract, --looked-up or --cause"),

@@ -9,8 +9,8 @@ import pytest
 from command_line import fuzzshard
 from msgspec.structs import replace
 
-from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.entry import make_entry
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.store import save_unshrunk
 from fuzzshard.doctor import clean_case
 from fuzzshard.verdict import Finding, Status, Verdict
@@ -67,7 +67,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("merge e --into note.txt", "note.txt is a file; give a folder"),
         ("corpus add e --corpus note.txt", "note.txt is a file; give a folder"),
         ("corpus lst", 'there is no command "lst". Did you mean "list"?; see fuzzshard corpus'),
-        ("corpus list --sort nope", 'Choose from: "severity"'),
         ("corpus causes e --torch newest", '"newest" is no version of torch'),
         ("bisect e --runs x", '--runs takes a whole number, not "x"'),
         ("bisect e --good 2.x", '"2.x" is no version of torch'),

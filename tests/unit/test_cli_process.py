@@ -12,7 +12,7 @@ from command_line import ran
 
 from fuzzshard import __version__
 from fuzzshard.case import codec
-from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.doctor import clean_case
 from fuzzshard.errors import EXIT_INTERRUPTED
 
@@ -67,7 +67,7 @@ main()
 
 
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
-@pytest.mark.parametrize("module", ["cyclopts", "fuzzshard.report.text"])
+@pytest.mark.parametrize("module", ["cyclopts", "fuzzshard.report.show"])
 def test_an_interrupt_is_one_line_even_while_modules_are_imported(
     number: str, module: str
 ) -> None:

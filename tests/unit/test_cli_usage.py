@@ -73,5 +73,5 @@ def test_the_line_of_a_command_is_the_first_of_its_docstring(
 def test_completion_knows_all_commands_and_their_options(shell: str) -> None:
     script = cli.app.generate_completion(prog_name="fuzzshard", shell=shell)
     assert all(command.name in script for _, command in ALL)
-    options = ("max-time", "dry-run", "world-nodes", "known")
+    options = ("max-time", "allow-user-code", "world-nodes", "known")
     assert all(option in script for option in options)

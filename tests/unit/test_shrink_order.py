@@ -14,10 +14,9 @@ from fuzzshard.case.graph import Block, Module
 from fuzzshard.case.order import mesh_rank, size_order
 from fuzzshard.case.tidy import count_unused, flag_distance
 from fuzzshard.parts.leaves.activation import Activation
-from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.norms import LayerNorm, RMSNorm
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
-from fuzzshard.parts.leaves.rms_norm import RMSNorm
 from fuzzshard.parts.ops import Backward, Forward, SetFlag
 from fuzzshard.shrink import model_passes, plan_passes, size_passes, use_passes
 from fuzzshard.shrink.passes import Edit

@@ -8,7 +8,7 @@ import pytest
 from stock_cases import STOCK
 
 from fuzzshard.verdict import Finding
-from fuzzshard.world.inbox import Inbox
+from fuzzshard.world.exchange import Inbox
 from fuzzshard.world.messages import (
     Ask,
     Failure,

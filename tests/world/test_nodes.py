@@ -16,14 +16,14 @@ from cases import make_case
 
 from fuzzshard.campaign.loop import run_campaign
 from fuzzshard.campaign.options import CampaignOptions
-from fuzzshard.campaign.tools import Tools
+from fuzzshard.campaign.shared import Tools
 from fuzzshard.case.steering import Steering
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.doctor import PLANTED_FAULT
 from fuzzshard.errors import InfraError, UsageError
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig, nodes
-from fuzzshard.world.inbox import Inbox
+from fuzzshard.world.exchange import Inbox
 from fuzzshard.world.lender import Lender
 from fuzzshard.world.messages import Ask, Port, Ready, send
 from fuzzshard.world.nodes import FarChannel, OtherNode, node_of, reaching, telling

@@ -16,11 +16,10 @@ from fuzzshard.case.codec import decode
 from fuzzshard.case.graph import Alias, Block, Call, Child, TensorOp
 from fuzzshard.case.options import FSDP1, Precision
 from fuzzshard.parts.leaves.activation import Activation
-from fuzzshard.parts.leaves.batch_norm import BatchNorm
-from fuzzshard.parts.leaves.conv1d import Conv1d
+from fuzzshard.parts.leaves.convolutions import Conv1d
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.norms import BatchNorm, RMSNorm
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
-from fuzzshard.parts.leaves.rms_norm import RMSNorm
 from fuzzshard.parts.ops import (
     Abort,
     Cast,

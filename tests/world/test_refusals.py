@@ -38,8 +38,7 @@ from fuzzshard.contracts import (
 from fuzzshard.engines.refusals import Refusal
 from fuzzshard.engines.registry import ENGINES, REFUSALS
 from fuzzshard.parts.leaves.activation import Activation
-from fuzzshard.parts.leaves.conv1d import Conv1d
-from fuzzshard.parts.leaves.conv2d import Conv2d
+from fuzzshard.parts.leaves.convolutions import Conv1d, Conv2d
 from fuzzshard.parts.leaves.dropout import Dropout
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import (

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from fuzzshard.case.case import Case
     from fuzzshard.program.mesh import MeshNames
-    from fuzzshard.subject.variation import Variation
+    from fuzzshard.subject.subject import Variation
 
 
 def initial_lines(case: Case, tensors: str) -> list[str]:

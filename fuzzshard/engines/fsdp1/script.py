@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fuzzshard.case.case import Case
     from fuzzshard.case.options import FSDP1
     from fuzzshard.program.mesh import MeshNames
-    from fuzzshard.subject.variation import Variation
+    from fuzzshard.subject.subject import Variation
 
 
 def _hook_lines(spec: FSDP1, fsdp: str, group: str, *, shards: bool) -> list[str]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from fuzzshard.case.case import Case, WrapGroup
     from fuzzshard.program.mesh import MeshNames
-    from fuzzshard.subject.variation import Variation
+    from fuzzshard.subject.subject import Variation
 
 
 def _wrap_lines(script: FullyShardScript, case: Case, model: str) -> list[str]:

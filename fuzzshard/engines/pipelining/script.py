@@ -11,7 +11,7 @@ from fuzzshard.case.stages import Stage, passes_dtensors, stages, trains
 from fuzzshard.engines.ddp.script import DDPScript
 from fuzzshard.engines.fully_shard.script import FullyShardScript
 from fuzzshard.model.statements import call_lines, indented
-from fuzzshard.parts.options.pipelining.schedule_class import ScheduleClass
+from fuzzshard.parts.options.pipelining import ScheduleClass
 from fuzzshard.program.script import Script
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from fuzzshard.case.case import Case
     from fuzzshard.program.mesh import MeshNames
-    from fuzzshard.subject.variation import Variation
+    from fuzzshard.subject.subject import Variation
 
 
 class ReplicateScript(Script):

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-
 from fuzzshard.parts.leaf import Kind, Leaf, Projection
 from fuzzshard.parts.leaves.linear import Linear
-from fuzzshard.parts.part import below
+from fuzzshard.parts.part import below, import_files
 
-for _file in pkgutil.iter_modules(__path__, f"{__name__}."):
-    importlib.import_module(_file.name)
+import_files(__name__, __path__)
 
 LEAVES: tuple[type[Leaf], ...] = tuple(
     sorted(

@@ -39,9 +39,5 @@ class Activation(Leaf, tag="activation", frozen=True, kw_only=True):
         return f"nn.{_CLASSES[self.fn]}"
 
     @override
-    def text(self, width: int) -> str:
-        return _CLASSES[self.fn]
-
-    @override
     def simpler(self) -> Activation:
         return Activation()

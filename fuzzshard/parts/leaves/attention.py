@@ -1,4 +1,4 @@
-"""Causal self-attention."""
+"""Causal self-attention, written out or by one kernel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import leaves
-from fuzzshard.parts.leaf import Kind, Leaf, Value
+from fuzzshard.parts.leaf import Drawing, Kind, Leaf, Value
 from fuzzshard.parts.part import Shape
 
 _ATTENTION = """
@@ -90,5 +90,93 @@ class Attention(Leaf, tag="attention", frozen=True, kw_only=True):
     def apart(self, width: int) -> dict[str, Leaf]:
         return {
             "qkv": leaves.affine(3 * width, bias=False),
+            "proj": leaves.affine(width, bias=False),
+        }
+
+
+_FUSED_ATTENTION = """
+class SDPA(nn.Module):
+    def forward(self, q, k, v):
+        return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+class FusedAttention(nn.Module):
+    def __init__(self, dim, heads, head_dim):
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(dim, 3 * heads * head_dim, bias=False)
+        self.sdpa = SDPA()
+        self.proj = nn.Linear(heads * head_dim, dim, bias=False)
+
+    def forward(self, x):
+        parts = self.qkv(x).chunk(3, -1)
+        q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in parts)
+        return self.proj(self.sdpa(q, k, v).transpose(1, 2).flatten(2))
+"""
+
+
+def _draw(drawing: Drawing) -> FusedAttention:
+    tape = drawing.tape
+    return FusedAttention(heads=1 + tape.chance(40), head_dim=tape.pick((8, 8, 16, 4, 3)))
+
+
+class FusedAttention(Leaf, tag="fused_attention", frozen=True, kw_only=True):
+    """Causal self-attention of ``heads`` heads, each of ``head_dim`` features, by
+    ``scaled_dot_product_attention``; needs ``Inputs.seq >= 1``.
+
+    Heads have a width of their own, as kernels ask for multiples of 8 on CUDA.
+    """
+
+    heads: int = 1
+    head_dim: int = 8
+
+    complexity: ClassVar[int] = 22
+    noun: ClassVar[str] = "fused attention"
+    prefix: ClassVar[str] = "sdpa"
+    num_linears: ClassVar[int] = 2
+    sizes: ClassVar[tuple[str, ...]] = ("head_dim",)
+    needs_sequence: ClassVar[bool] = True
+    attends_at: ClassVar[str] = "sdpa"
+    helpers: ClassVar[tuple[str, ...]] = (_FUSED_ATTENTION,)
+    kinds: ClassVar[tuple[Kind, ...]] = (
+        Kind("fused_attention", "self-attention by scaled_dot_product_attention", draw=_draw),
+    )
+
+    @property
+    @override
+    def extra_width(self) -> int:
+        return self.heads - 1
+
+    @override
+    def constructor(self, width: int) -> str:
+        return f"FusedAttention({width}, {self.heads}, {self.head_dim})"
+
+    @override
+    def text(self, width: int) -> str:
+        return f"FusedAttention({width}, heads={self.heads}, head_dim={self.head_dim})"
+
+    @override
+    def parameters(self, width: int) -> dict[str, Shape]:
+        inner = self.heads * self.head_dim
+        return {"qkv.weight": (3 * inner, width), "proj.weight": (width, inner)}
+
+    @override
+    def check(self, path: str, value: Value, seq: int) -> None:
+        super().check(path, value, seq)
+        if self.heads < 1 or self.head_dim < 1:
+            raise InvalidCase(f"{path!r} has no heads", "give it heads of some width")
+
+    @override
+    def width_of_heads(self, width: int) -> int:
+        return self.head_dim
+
+    @override
+    def simpler(self) -> FusedAttention:
+        return replace(self, heads=1)
+
+    @override
+    def apart(self, width: int) -> dict[str, Leaf]:
+        return {
+            "qkv": leaves.affine(3 * self.heads * self.head_dim, bias=False),
             "proj": leaves.affine(width, bias=False),
         }

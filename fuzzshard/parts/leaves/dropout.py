@@ -36,9 +36,5 @@ class Dropout(Leaf, tag="dropout", frozen=True, kw_only=True):
         return f"nn.Dropout({self.p})"
 
     @override
-    def text(self, width: int) -> str:
-        return f"Dropout({self.p})"
-
-    @override
     def simpler(self) -> Leaf:
         return leaves.SIMPLEST

@@ -10,11 +10,12 @@ from fuzzshard.parts.ops.abort import Abort as Abort
 from fuzzshard.parts.ops.add_param_group import AddParamGroup as AddParamGroup
 from fuzzshard.parts.ops.backward import Backward as Backward
 from fuzzshard.parts.ops.cast import Cast as Cast
-from fuzzshard.parts.ops.clip_grad_norm import ClipGradNorm as ClipGradNorm
-from fuzzshard.parts.ops.clip_grad_value import ClipGradValue as ClipGradValue
-from fuzzshard.parts.ops.corrupt_state import CorruptState as CorruptState
+from fuzzshard.parts.ops.clipping import ClipGradNorm as ClipGradNorm
+from fuzzshard.parts.ops.clipping import ClipGradValue as ClipGradValue
+from fuzzshard.parts.ops.clipping import Unscale as Unscale
 from fuzzshard.parts.ops.forward import Forward as Forward
-from fuzzshard.parts.ops.load_state import LoadState as LoadState
+from fuzzshard.parts.ops.modes import SetGradEnabled as SetGradEnabled
+from fuzzshard.parts.ops.modes import SetMode as SetMode
 from fuzzshard.parts.ops.register_hook import RegisterHook as RegisterHook
 from fuzzshard.parts.ops.register_parameter_hook import (
     RegisterParameterHook as RegisterParameterHook,
@@ -22,19 +23,18 @@ from fuzzshard.parts.ops.register_parameter_hook import (
 from fuzzshard.parts.ops.register_step_hook import RegisterStepHook as RegisterStepHook
 from fuzzshard.parts.ops.reshard import Reshard as Reshard
 from fuzzshard.parts.ops.running_average import RunningAverage as RunningAverage
-from fuzzshard.parts.ops.save_state import SaveState as SaveState
 from fuzzshard.parts.ops.set_divide_factor import SetDivideFactor as SetDivideFactor
 from fuzzshard.parts.ops.set_flag import SetFlag as SetFlag
 from fuzzshard.parts.ops.set_grad_dtype import SetGradDtype as SetGradDtype
-from fuzzshard.parts.ops.set_grad_enabled import SetGradEnabled as SetGradEnabled
-from fuzzshard.parts.ops.set_mode import SetMode as SetMode
 from fuzzshard.parts.ops.set_path import SetPath as SetPath
 from fuzzshard.parts.ops.set_requires_grad import SetRequiresGrad as SetRequiresGrad
+from fuzzshard.parts.ops.states import CorruptState as CorruptState
+from fuzzshard.parts.ops.states import LoadState as LoadState
+from fuzzshard.parts.ops.states import SaveState as SaveState
+from fuzzshard.parts.ops.states import WaitForSave as WaitForSave
 from fuzzshard.parts.ops.step import Step as Step
 from fuzzshard.parts.ops.take_state_dict import TakeStateDict as TakeStateDict
-from fuzzshard.parts.ops.unscale import Unscale as Unscale
 from fuzzshard.parts.ops.unshard import Unshard as Unshard
-from fuzzshard.parts.ops.wait_for_save import WaitForSave as WaitForSave
 from fuzzshard.parts.ops.zero_grad import ZeroGrad as ZeroGrad
 
 OPS: tuple[type[Op], ...] = (

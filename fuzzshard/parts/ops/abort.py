@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Literal
 
 from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import op
-from fuzzshard.parts.moments import Moment, Never
+from fuzzshard.parts.moments import Never
 
 
 class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
@@ -95,18 +95,14 @@ class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
             return
         if any(each.stepped for each in run.ops):
             return
-        run.ops.append(cls._drawn(run))
+        run.ops += cls.drawn(run)
         run.started = True
 
     @classmethod
     @override
-    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
-        return (cls._drawn(run),) if "abort" in run.swarm else ()
-
-    @classmethod
-    def _drawn(cls, run: op.Run) -> Self:
+    def drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
         found = run.subject.found
         run.batch += 1
         during: Literal["forward", "backward"] = "backward" if run.tape.chance(60) else "forward"
         target = run.tape.pick(sorted(found.called & found.leaves.keys()))
-        return cls(target=target, batch=run.batch, during=during)
+        return (cls(target=target, batch=run.batch, during=during),)

@@ -6,7 +6,6 @@ from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import op
-from fuzzshard.parts.moments import Moment
 
 
 class AddParamGroup(op.Op, tag="add_param_group", frozen=True, kw_only=True):
@@ -80,15 +79,11 @@ class AddParamGroup(op.Op, tag="add_param_group", frozen=True, kw_only=True):
     def draw(cls, run: op.Run, moment: str) -> None:
         moments = ("step_begins", "between_rounds", "before_step")
         if moment in moments and run.allows("add_param_group", 30):
-            run.ops += cls._drawn(run)
+            run.ops += cls.drawn(run)
 
     @classmethod
     @override
-    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
-        return cls._drawn(run) if "add_param_group" in run.swarm else ()
-
-    @classmethod
-    def _drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
+    def drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
         """Once."""
         paths = run.left_out
         if not paths or any(each.adds is not None for each in run.ops):

@@ -8,7 +8,6 @@ from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import op
-from fuzzshard.parts.moments import Moment
 
 Hook = Literal[
     "forward_pre_hook",
@@ -90,15 +89,11 @@ class RegisterHook(op.Op, tag="register_hook", frozen=True, kw_only=True):
         moments = ("step_begins", "before_second_forward", "before_backward", "between_rounds")
         free = not (run.pending and run.case.checkpoints)
         if moment in moments and free and run.allows("user_hooks", 30):
-            run.ops += cls._drawn(run)
+            run.ops += cls.drawn(run)
 
     @classmethod
     @override
-    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
-        return cls._drawn(run) if "user_hooks" in run.swarm else ()
-
-    @classmethod
-    def _drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
+    def drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
         found = run.subject.found
         target = run.tape.pick([path for path in found.modules if _kinds(found, path)])
         hook = run.tape.pick(_kinds(found, target))

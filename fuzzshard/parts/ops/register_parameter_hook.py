@@ -9,7 +9,6 @@ from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import op
-from fuzzshard.parts.moments import Moment
 
 Hook = Literal["tensor_hook", "post_accumulate_grad_hook", "step_in_backward"]
 _HOOKS: dict[Hook, str] = {
@@ -119,7 +118,7 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
         if moment == "step_begins" and cls._may_step(run) and run.allows("step_in_backward", 90):
             run.ops += cls._stepping(run)
         elif moment in moments and run.allows("parameter_hooks", 30):
-            run.ops += cls._drawn(run)
+            run.ops += cls.drawn(run)
 
     @classmethod
     def _may_step(cls, run: op.Run) -> bool:
@@ -135,11 +134,7 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
 
     @classmethod
     @override
-    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
-        return cls._drawn(run) if "parameter_hooks" in run.swarm else ()
-
-    @classmethod
-    def _drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
+    def drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
         """Of the hooks that few engines run, fewer."""
         hook: Hook = "post_accumulate_grad_hook"
         targets = run.trainable

@@ -7,7 +7,6 @@ from typing import Literal
 from typing_extensions import override
 
 from fuzzshard.parts import op
-from fuzzshard.parts.moments import Moment
 
 Hook = Literal["step_pre_hook", "step_post_hook"]
 _SCALING: dict[Hook, str] = {
@@ -50,15 +49,11 @@ class RegisterStepHook(op.Op, tag="register_step_hook", frozen=True, kw_only=Tru
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
         if moment in ("step_begins", "before_step") and run.allows("step_hooks", 40):
-            run.ops += cls._drawn(run)
+            run.ops += cls.drawn(run)
 
     @classmethod
     @override
-    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
-        return cls._drawn(run) if "step_hooks" in run.swarm else ()
-
-    @classmethod
-    def _drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
+    def drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
         return (cls(hook=run.tape.pick((*_SCALING,)), scale=run.tape.pick((0.5, 2.0))),)
 
     @classmethod

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import op, ops
-from fuzzshard.parts.moments import MODIFIED, Moment
+from fuzzshard.parts.moments import MODIFIED
 
 
 class RunningAverage(op.Op, tag="running_average", frozen=True, kw_only=True):
@@ -73,16 +71,12 @@ class RunningAverage(op.Op, tag="running_average", frozen=True, kw_only=True):
     def draw(cls, run: op.Run, moment: str) -> None:
         """After the step."""
         if moment == "update" and run.allows("running_average", 80):
-            run.ops.append(cls._drawn(run))
+            run.ops += cls.drawn(run)
 
     @classmethod
     @override
-    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
-        return (cls._drawn(run),) if "running_average" in run.swarm else ()
-
-    @classmethod
-    def _drawn(cls, run: op.Run) -> Self:
-        return cls(decay=run.tape.pick((0.5, 0.875, None)), copied=run.tape.chance(50))
+    def drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
+        return (cls(decay=run.tape.pick((0.5, 0.875, None)), copied=run.tape.chance(50)),)
 
     @classmethod
     @override

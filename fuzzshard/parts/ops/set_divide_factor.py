@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Self
 
 from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import op
-from fuzzshard.parts.moments import Moment
 
 
 class SetDivideFactor(op.Op, tag="set_divide_factor", frozen=True, kw_only=True):
@@ -53,18 +51,14 @@ class SetDivideFactor(op.Op, tag="set_divide_factor", frozen=True, kw_only=True)
         """Any factor, also one that the number of ranks is not a multiple of."""
         if "divide_factor" in run.swarm:
             place = run.early(50)
-            place.append(cls._drawn(run))
+            place += cls.drawn(run)
 
     @classmethod
     @override
-    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
-        return (cls._drawn(run),) if "divide_factor" in run.swarm else ()
-
-    @classmethod
-    def _drawn(cls, run: op.Run) -> Self:
+    def drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
         below, ranks = run.any_wrapped(35), float(run.case.mesh.data_size)
         factor = run.tape.pick((2.0 * ranks, 1.0, 2.0, 4.0, 3.0, ranks))
-        return cls(factor=factor, target=below.target, recurse=below.recurse)
+        return (cls(factor=factor, target=below.target, recurse=below.recurse),)
 
     @classmethod
     @override

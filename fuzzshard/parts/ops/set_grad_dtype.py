@@ -11,7 +11,7 @@ from typing_extensions import override
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import op
 from fuzzshard.parts.dtypes import DIGITS, Dtype
-from fuzzshard.parts.moments import Moment, Never
+from fuzzshard.parts.moments import Never
 
 _LATE = Never(
     "Parameter dtypes and grad_dtype may change (e.g. module.bfloat16()) until lazy "
@@ -83,15 +83,11 @@ class SetGradDtype(op.Op, tag="set_grad_dtype", frozen=True, kw_only=True):
     def draw_between(cls, run: op.Run) -> None:
         if "grad_dtype" in run.swarm:
             for _ in range(1 + run.tape.chance(40)):
-                run.between[0] += cls._drawn(run)
+                run.between[0] += cls.drawn(run)
 
     @classmethod
     @override
-    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
-        return cls._drawn(run) if "grad_dtype" in run.swarm else ()
-
-    @classmethod
-    def _drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
+    def drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
         """For all parameters, for those of a module or for one; of a dtype that steps take."""
         target = run.pick_parameters()
         fitting = [

@@ -1,1 +1,1 @@
-"""Options of engines: one file each, in a folder for each part of a case that has them."""
+"""Options of engines: a file, or of groups a folder, for each part of a case with options."""

@@ -1,17 +1,14 @@
-"""The oracles: every file of this folder is one, and all are found here."""
+"""The oracles: the files of this folder define them, and all are found here."""
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import re
 
 from fuzzshard.errors import UsageError
 from fuzzshard.parts.oracle import Oracle, TensorOracle
-from fuzzshard.parts.part import below
+from fuzzshard.parts.part import below, import_files
 
-for _file in pkgutil.iter_modules(__path__, f"{__name__}."):
-    importlib.import_module(_file.name)
+import_files(__name__, __path__)
 
 
 ORACLES: tuple[Oracle, ...] = tuple(

@@ -1,4 +1,4 @@
-"""An error or a warning that is due and does not come, or comes otherwise."""
+"""What a case expects: errors and warnings of an engine."""
 
 from __future__ import annotations
 
@@ -36,3 +36,16 @@ class Expectation(oracle.Demanded):
             return aim.but(kind="error", op=finding.op, expected=finding.name)
         expected = [e for e in case.expect if e.engine == finding.engine and e.kind == "error"]
         return aim.but(kind="error", op=expected[0].op) if expected else aim.but(kind="heard")
+
+
+class Warned(oracle.Demanded):
+    """FSDP1 warns that iterations run in different orders, and they do not.
+
+    It cannot see any other warning; these pass unless a case expects them.
+    """
+
+    name = "warning"
+    place = 160
+    of_values = False
+    harm = oracle.Severity.WARNING
+    aims = "heard"

@@ -10,9 +10,11 @@ from markupsafe import Markup
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from fuzzshard.campaign.saved import saved_cause
-from fuzzshard.case.case import WrapGroup
+from fuzzshard.campaign.known import saved_cause
+from fuzzshard.case.case import Case, WrapGroup
+from fuzzshard.case.facts import facts
 from fuzzshard.case.features import features
+from fuzzshard.case.graph import Block, Module, join
 from fuzzshard.case.program_text import program
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import known_versions
@@ -26,9 +28,9 @@ from fuzzshard.report.html.forward import draw_forward, group_colour
 from fuzzshard.report.html.mesh import draw_mesh
 from fuzzshard.report.html.scale import duration
 from fuzzshard.report.html.schedule import draw_schedule
-from fuzzshard.report.html.tree import Branch, module_branches
+from fuzzshard.report.module_tree import ModuleNotes
 from fuzzshard.report.seen_findings import SeenFinding
-from fuzzshard.report.text import drawn
+from fuzzshard.report.show import drawn
 from fuzzshard.verdict import Finding
 
 MOST_FINDINGS = 6
@@ -176,3 +178,38 @@ def _wrap_call(index: int, wrap: WrapGroup) -> WrapCall:
     listed = modules if len(wrap.modules) == 1 else f"[{modules}]"
     call = script_of(BY_GROUPS.name).group_call(listed, wrap)
     return WrapCall(index, call, group_colour(index))
+
+
+@dataclasses.dataclass(frozen=True)
+class Branch:
+    """One module: its name, what it is, its parameters and badges, the class of its colour, its
+    children.
+    """
+
+    name: str
+    what: str
+    parameters: list[str]
+    badges: list[str]
+    colour: str
+    children: list[Branch]
+
+
+def module_branches(case: Case) -> Branch:
+    """The root; every registered module once, in registration order."""
+    notes = ModuleNotes(case, facts(case))
+
+    def branch(path: str, name: str, module: Module) -> Branch:
+        wrapped = notes.groups.get(path)
+        children = module.children if isinstance(module, Block) else ()
+        return Branch(
+            name=name,
+            what=notes.what(path, module),
+            parameters=notes.parameters(path, module),
+            badges=notes.badges(path),
+            colour="" if wrapped is None else group_colour(wrapped),
+            children=[
+                branch(join(path, child.name), child.name, child.module) for child in children
+            ],
+        )
+
+    return branch("", "model", case.model)

@@ -15,7 +15,6 @@ from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block, Call, Module, TensorOp, join, resolve
 from fuzzshard.case.paths import is_within
 from fuzzshard.parts.op import expression
-from fuzzshard.report.dag import RETURN, forward_graph
 from fuzzshard.report.html.layers import Point, place
 from fuzzshard.report.html.svg import (
     Element,
@@ -27,7 +26,7 @@ from fuzzshard.report.html.svg import (
     text_width,
     tip,
 )
-from fuzzshard.report.module_tree import ModuleNotes
+from fuzzshard.report.module_tree import RETURN, ModuleNotes, forward_graph
 
 NUM_COLOURS = 8
 """Of wrap groups in the style sheet; the ninth group has the first one's colour."""

@@ -13,8 +13,8 @@ from markupsafe import Markup
 
 from fuzzshard import __version__
 from fuzzshard.case.feature_names import FEATURES
-from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.causes import issue_name
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.listing import component_rank, severity_rank
 from fuzzshard.corpus.store import PAGE_FILE
 from fuzzshard.instruments import off_lines
@@ -33,10 +33,9 @@ from fuzzshard.report.html.plots import (
 )
 from fuzzshard.report.html.scale import duration, number
 from fuzzshard.report.node import Node, is_running, read_node, unreadable
-from fuzzshard.report.periodic import PeriodicWriter
 from fuzzshard.report.seen_findings import SeenFinding, seen_findings, unseen_findings
 from fuzzshard.report.stages import counted
-from fuzzshard.report.stats import Stats, stats_of
+from fuzzshard.report.stats import PeriodicWriter, Stats, stats_of
 from fuzzshard.report.timeline import Timeline, read_timeline
 from fuzzshard.verdict import Status
 

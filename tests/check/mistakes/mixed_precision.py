@@ -7,7 +7,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from fuzzshard.subject.blocks import blocks_of
+from fuzzshard.subject.vary import blocks_of
 
 
 def parallelize(model: nn.Module, mesh: DeviceMesh) -> None:

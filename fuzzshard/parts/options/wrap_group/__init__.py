@@ -21,7 +21,7 @@ from fuzzshard.parts.option import (
 from fuzzshard.parts.options.communication import WORDS, CommunicationOption, Word
 from fuzzshard.parts.options.communication import Trait as OfWords
 from fuzzshard.parts.options.precision import Precision
-from fuzzshard.parts.part import Shape, default_of
+from fuzzshard.parts.part import Shape, default_of, import_files
 
 Trait = Literal["offloads", "names_size", "gathers_several"] | OfWords
 """What somebody else has to know of a group: that its parameters are on the CPU, that it names the
@@ -233,5 +233,6 @@ class Prefetch(GroupOption):
         return tuple(m for m in value if m in wrapped)
 
 
-GROUP_OPTIONS = options_of(WrapGroup, __name__, __path__, GroupOption)
+import_files(__name__, __path__)
+GROUP_OPTIONS = options_of(WrapGroup, GroupOption)
 """In the order of their fields."""

@@ -1,0 +1,153 @@
+"""Convolutions: along a sequence, and over patches of an image."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+from typing_extensions import override
+
+from fuzzshard.errors import InvalidCase
+from fuzzshard.parts.leaf import (
+    Drawing,
+    Kind,
+    Leaf,
+    Projection,
+    Value,
+    draw_bias,
+    no_bias,
+    with_bias,
+)
+from fuzzshard.parts.part import Shape
+
+
+class Conv1d(Projection, tag="conv1d", frozen=True, kw_only=True):
+    """``nn.Conv1d(width, out, 3, padding=1)`` over the sequence axis; needs ``Inputs.seq >=
+    1``.
+    """
+
+    complexity: ClassVar[int] = 15
+    noun: ClassVar[str] = "Conv1d"
+    prefix: ClassVar[str] = "conv"
+    more_features: ClassVar[Mapping[str, str]] = {
+        "conv1d_of_one": "an nn.Conv1d with one input channel"
+    }
+    needs_sequence: ClassVar[bool] = True
+    kinds: ClassVar[tuple[Kind, ...]] = (
+        Kind(
+            "conv1d",
+            "an nn.Conv1d",
+            5,
+            lambda d: Conv1d(out=d.out, bias=draw_bias(d)),
+            exact=True,
+            resizes=True,
+        ),
+    )
+
+    @override
+    def constructor(self, width: int) -> str:
+        return f"nn.Conv1d({width}, {self.out}, 3, padding=1{no_bias(self.bias)})"
+
+    @override
+    def text(self, width: int) -> str:
+        return f"Conv1d({width} → {self.out}, kernel 3{no_bias(self.bias)})"
+
+    @override
+    def parameters(self, width: int) -> dict[str, Shape]:
+        return with_bias({"weight": (self.out, width, 3)}, self.bias)
+
+    @override
+    def features_second(self, seq: int) -> bool:
+        return True
+
+    @override
+    def features(self, width: int) -> Iterator[str]:
+        if width == 1:
+            yield "leaf:conv1d_of_one"
+
+
+_PATCHES = """
+class Patches(nn.Conv2d):
+    def forward(self, x):
+        side = int((x.shape[1] // self.in_channels) ** 0.5)
+        images = x.view(-1, self.in_channels, side, side)
+        return super().forward(images).flatten(2).transpose(1, 2)
+"""
+
+
+def _draw(drawing: Drawing) -> Conv2d:
+    """Of three channels where the size of the image allows it."""
+    channels = 1 if drawing.width % 3 else 3
+    side = math.isqrt(drawing.width // channels)
+    kernel = drawing.tape.pick([k for k in (1, 2, side) if side % k == 0])
+    return Conv2d(channels=channels, kernel=kernel, out=drawing.out, bias=draw_bias(drawing))
+
+
+class Conv2d(Leaf, tag="conv2d", frozen=True, kw_only=True):
+    """``nn.Conv2d(channels, out, kernel, stride=kernel)`` over a square image given as its
+    features.
+
+    Its argument has ``channels * side * side`` features, ``kernel`` divides ``side``; its result
+    has one row of ``out`` features for each patch: ``conv(image).flatten(2).transpose(1, 2)``.
+    Needs ``Inputs.seq == 0``.
+    """
+
+    channels: int
+    kernel: int
+    out: int
+    bias: bool = True
+
+    complexity: ClassVar[int] = 16
+    noun: ClassVar[str] = "Conv2d"
+    prefix: ClassVar[str] = "patch"
+    takes_images: ClassVar[bool] = True
+    helpers: ClassVar[tuple[str, ...]] = (_PATCHES,)
+    kinds: ClassVar[tuple[Kind, ...]] = (
+        Kind("conv2d", "an nn.Conv2d that cuts an image into patches", draw=_draw),
+    )
+
+    @override
+    def constructor(self, width: int) -> str:
+        return (
+            f"Patches({self.channels}, {self.out}, {self.kernel}, "
+            f"stride={self.kernel}{no_bias(self.bias)})"
+        )
+
+    @override
+    def text(self, width: int) -> str:
+        kernel = f"kernel {self.kernel}, stride {self.kernel}"
+        return f"Conv2d({self.channels} → {self.out}, {kernel}{no_bias(self.bias)})"
+
+    @override
+    def parameters(self, width: int) -> dict[str, Shape]:
+        return with_bias(
+            {"weight": (self.out, self.channels, self.kernel, self.kernel)}, self.bias
+        )
+
+    @override
+    def check(self, path: str, value: Value, seq: int) -> None:
+        super().check(path, value, seq)
+        if min(self.channels, self.kernel) < 1:
+            raise InvalidCase(
+                f"{path!r} has {self.channels} channels and a kernel of {self.kernel}",
+                "use at least 1",
+            )
+        side = self._side(value)
+        if self.channels * side * side != value.size or side % self.kernel or value.patches:
+            raise InvalidCase(
+                f"{path!r} is called with {value}, no square image of {self.channels} channels "
+                f"that {self.kernel} divides",
+                "match channels * side * side",
+            )
+        if seq:
+            raise InvalidCase(
+                f"{path!r} takes an image, not a sequence of them", "set inputs.seq to 0"
+            )
+
+    def _side(self, value: Value) -> int:
+        return math.isqrt(value.size // self.channels)
+
+    @override
+    def result(self, value: Value) -> Value:
+        return Value(self.out, patches=(self._side(value) // self.kernel) ** 2)

@@ -1,0 +1,136 @@
+"""The losses: every class here is one."""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from fuzzshard.parts.loss import Loss as Loss
+from fuzzshard.parts.loss import Term
+from fuzzshard.parts.op import Choice
+from fuzzshard.parts.ops import NEW_CHOICES
+
+
+class Sum(Loss):
+    """The sum of the outputs, whose gradient is 1 everywhere."""
+
+    name, meaning = "sum", "the sum of the outputs"
+    place, percent, is_simpler, is_exact = 0, 30, False, True
+
+    @override
+    def text(self, term: Term) -> str:
+        return f"{term.output}.sum()"
+
+
+class Dot(Loss):
+    """A dot product with a target, whose gradient differs everywhere; a sum without a target."""
+
+    name, meaning = "dot", "a dot product with a target"
+    place, percent, is_exact, has_target = 1, 55, True, True
+
+    @override
+    def text(self, term: Term) -> str:
+        return f"({term.output} * {term.target}).sum()" if term.target else f"{term.output}.sum()"
+
+
+class MeanSquare(Loss):
+    """The mean square of the outputs."""
+
+    name, meaning = "mean_square", "the mean square of the outputs"
+    place, percent = 2, 60
+    least_rows, why = 1, "the mean of nothing is NaN"
+
+    @override
+    def text(self, term: Term) -> str:
+        return f"{term.output}.square().mean()"
+
+
+_TOKEN_LOSS = """
+def token_loss(logits, ignored, tokens):  # averaged over ranks it is the mean over all tokens
+    logits = logits.flatten(0, -2)
+    labels = torch.arange(len(logits), device=logits.device) % logits.shape[-1]
+    labels[:ignored] = -100
+    return nn.functional.cross_entropy(logits, labels, reduction="sum") / tokens
+"""
+
+
+class TokenMean(Loss):
+    """Cross entropy over the tokens of all ranks, of which rank ``r`` ignores the first ``r``.
+
+    Engines average over ranks, so a sum of losses divided by the average number of tokens gives
+    the mean over the tokens of all ranks (the fix of
+    https://github.com/huggingface/transformers/pull/46775).
+    """
+
+    name = "token_mean"
+    meaning = "cross entropy over the tokens of all ranks, some of which are ignored"
+    place = 3
+    sources = {"token_loss": _TOKEN_LOSS}
+
+    @override
+    def text(self, term: Term) -> str:
+        return f"token_loss({term.output}, {term.rank}, {mean_tokens(term)})"
+
+
+def mean_tokens(term: Term) -> float:
+    """Return the tokens whose target is not ignored, averaged over data-parallel ranks; 1 where
+    there are none.
+    """
+    kept = [
+        max(tokens - (0 if term.same_on_ranks else rank), 0)
+        for rank, tokens in enumerate(term.tokens)
+    ]
+    return sum(kept) / len(kept) or 1.0
+
+
+_PENALIZED = """
+def penalized(output, *inputs):  # the gradients of inputs are to be small
+    loss = output.square().mean()
+    if not (inputs and loss.requires_grad):
+        return loss
+    grads = torch.autograd.grad(output.sum(), inputs, create_graph=True, allow_unused=True)
+    return sum((grad.square().sum() for grad in grads if grad is not None), loss)
+"""
+
+
+class GradientPenalty(Loss):
+    """The mean square of the outputs, and the squares of what they differentiate inputs to.
+
+    Critics of GANs are trained so (https://arxiv.org/abs/1801.04406), and networks for forces: a
+    backward goes through a backward. Of DDP "the least bad practice for interoperating
+    double-backward use cases (eg gradient penalty)" is ``torch.autograd.grad(...,
+    create_graph=True)``, then "an ordinary backward() on the penalty+whatever else"
+    (https://github.com/pytorch/pytorch/issues/63812).
+    """
+
+    name = "gradient_penalty"
+    meaning = "the mean square of the outputs, and a penalty on the gradients of inputs"
+    place = 4
+    least_rows, why = 1, "the mean of nothing is NaN"
+    extension = Choice(
+        "gradient_penalty",
+        4,
+        105,
+        # what DDP has nothing for, or nothing promises: no engine would be judged with it
+        excludes=(
+            *("tensor", "checkpoint", "compile", "other_dtypes", "toggle"),
+            *("non_root_forward", "partial_sync", "backward_order", "retain_graph"),
+            *NEW_CHOICES,
+        ),
+    )
+    differentiates_twice = True
+    sources = {"penalized": _PENALIZED}
+
+    @override
+    def text(self, term: Term) -> str:
+        return f"penalized({', '.join((term.output, *term.inputs))})"
+
+
+LOSSES: dict[str, Loss] = {
+    loss.name: loss() for loss in sorted(Loss.__subclasses__(), key=lambda loss: loss.place)
+}
+"""By name, in the order in which one is drawn."""
+
+DEFAULT = "dot"
+"""What a case has unless it says otherwise."""
+SIMPLEST: str = next(iter(LOSSES))
+"""The one whose gradient is 1 everywhere."""

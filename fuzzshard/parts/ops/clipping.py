@@ -1,0 +1,185 @@
+"""What is done to gradients before a step: clipping, and ``GradScaler.unscale_()``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from typing_extensions import override
+
+from fuzzshard.errors import InvalidCase
+from fuzzshard.parts import op, ops
+from fuzzshard.parts.moments import UNSHARDED, Moment, Never
+
+_NORMS: tuple[tuple[float | Literal["inf"], int], ...] = ((2.0, 11), (1.0, 5), ("inf", 4))
+
+
+class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
+    """``clip_grad_norm_`` over all parameters; FSDP1 has a method of its own for it.
+
+    ``norm_type`` "can be ``'inf'`` for infinity norm" (torch/nn/utils/clip_grad.py). "If True, an
+    error is thrown if the total norm of the gradients ... is ``nan``, ``inf``, or ``-inf``": the
+    program catches it and makes zeros of the gradients, so that what follows shows on which ranks
+    it came. FSDP1 has no such argument and returns the norm, which the program looks at.
+    """
+
+    max_norm: float
+    norm_type: float | Literal["inf"] = 2.0
+    error_if_nonfinite: bool = False
+
+    says = "clip_grad_norm_({op.max_norm}, norm_type={op.norm_type!r}{op.told})"
+    lane = "optimizer"
+    clips = takes_norm = True
+    looks = ("gradients",)
+    never = {"forward_to_backward": UNSHARDED}
+    meanings = {
+        "op:clip": "clip_grad_norm_",
+        "op:clip_by_largest": "clip_grad_norm_ with the infinity norm",
+        "op:clip_finite": "clip_grad_norm_ with error_if_nonfinite",
+    }
+    choices = (op.Choice("clip", 18, 4, of_stages=True),)
+
+    @property
+    def told(self) -> str:
+        """Return what else a program says."""
+        return ", error_if_nonfinite=True" if self.error_if_nonfinite else ""
+
+    @override
+    def check(self, at: op.Checked) -> None:
+        if min(self.max_norm, float(self.norm_type)) <= 0:
+            raise InvalidCase("a norm is not positive", "use a positive number")
+
+    @override
+    def features(self, at: op.ScheduleState) -> op.Features:
+        yield "op:clip"
+        if self.norm_type == "inf":
+            yield "op:clip_by_largest"
+        if self.error_if_nonfinite:
+            yield "op:clip_finite"
+
+    @override
+    def statements(self, scope: op.Scope) -> list[str]:
+        told = f"{self.max_norm}, {self.norm_type!r}"
+        return scope.clip_norm_lines(told, finite=self.error_if_nonfinite)
+
+    @classmethod
+    @override
+    def draw(cls, run: op.Run, moment: str) -> None:
+        if moment == "before_step" and not run.restore and run.allows("clip", 75):
+            run.ops += cls.drawn(run)
+
+    @classmethod
+    @override
+    def drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
+        norm_type = run.tape.weighted(_NORMS)
+        largest = run.tape.pick((1.0, 0.25, 8.0))
+        overflows = run.case.optimizer.does("scales")
+        finite = run.tape.chance(70 if overflows else 20)
+        return (cls(max_norm=largest, norm_type=norm_type, error_if_nonfinite=finite),)
+
+    @classmethod
+    @override
+    def additions(cls, offered: op.Offered) -> op.Additions:
+        yield (cls(max_norm=1.0), ops.update())
+        yield (cls(max_norm=1.0, norm_type="inf"), ops.update())
+        yield (cls(max_norm=1.0, error_if_nonfinite=True), ops.update())
+
+
+class ClipGradValue(op.Op, tag="clip_grad_value", frozen=True, kw_only=True):
+    """``clip_grad_value_`` over all parameters. It is elementwise, so a shard needs no other."""
+
+    clip_value: float
+
+    says = "clip_grad_value_({op.clip_value})"
+    lane = "optimizer"
+    clips = True
+    looks = ("gradients",)
+    never = {"forward_to_backward": UNSHARDED}
+    meanings = {"op:clip_value": "clip_grad_value_"}
+    choices = (op.Choice("clip_value", 12, 101, of_stages=True),)
+
+    @override
+    def check(self, at: op.Checked) -> None:
+        if self.clip_value <= 0:
+            raise InvalidCase("a gradient is clipped to no range", "use a positive number")
+
+    @override
+    def statements(self, scope: op.Scope) -> list[str]:
+        """Clips one by one where foreach refuses the list: DTensors beside others."""
+        foreach = ", foreach=False" if scope.mixes_kinds else ""
+        return [
+            f"if any(p.grad is not None for p in {scope.trained}):  # torch raises elsewhere",
+            f"    torch.nn.utils.clip_grad_value_({scope.trained}, {self.clip_value}{foreach})",
+        ]
+
+    @classmethod
+    @override
+    def draw(cls, run: op.Run, moment: str) -> None:
+        if moment == "before_step" and not run.restore and run.allows("clip_value", 75):
+            run.ops += cls.drawn(run)
+
+    @classmethod
+    @override
+    def drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
+        return (cls(clip_value=run.tape.pick((0.5, 0.125, 2.0))),)
+
+    @classmethod
+    @override
+    def additions(cls, offered: op.Offered) -> op.Additions:
+        yield (cls(clip_value=0.5), ops.update())
+
+
+_ACCUMULATED = Never(
+    "should only be called once per optimizer per :meth:`step` call, and only after all gradients "
+    "for that optimizer's assigned parameters have been accumulated",
+    "torch.amp.GradScaler.unscale_",
+)
+
+
+class Unscale(op.Op, tag="unscale", frozen=True, kw_only=True):
+    """``GradScaler.unscale_()`` before a step, which does not do it again then: "to modify or
+    inspect gradients between the backward pass(es) and :meth:`step`".
+    """
+
+    says = "scaler.unscale_(optimizer)"
+    lane = "optimizer"
+    clips = unscales = of_optimizer = True
+    looks = ("gradients",)
+    never = {
+        "before_first_forward": _ACCUMULATED,
+        "forward_to_backward": UNSHARDED,
+        "between_microbatches": _ACCUMULATED,
+        "after_step": _ACCUMULATED,
+    }
+    meanings = {"op:unscale": "GradScaler.unscale_ before a step"}
+
+    @override
+    def check(self, at: op.Checked) -> None:
+        at.check_scaled()
+        if not at.case.optimizer.does("scales"):
+            raise InvalidCase("there is no scale", "give the optimizer a grad_scaler")
+        if at.unscaled or not at.backwards:
+            raise InvalidCase(
+                "gradients have no scale any more", "put a backward before it, and no step"
+            )
+
+    @override
+    def statements(self, scope: op.Scope) -> list[str]:
+        return [f"scaler.unscale_({name})" for name in scope.case.optimizer.each]
+
+    @classmethod
+    @override
+    def draw(cls, run: op.Run, moment: str) -> None:
+        scales = run.case.optimizer.does("scales")
+        if scales and moment == "before_step" and not run.restore and run.tape.chance(50):
+            run.ops.append(cls())
+
+    @classmethod
+    @override
+    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
+        return (cls(),) if run.case.optimizer.does("scales") else ()
+
+    @classmethod
+    @override
+    def additions(cls, offered: op.Offered) -> op.Additions:
+        if offered.case.optimizer.does("scales"):
+            yield (cls(), ops.update())

@@ -1,0 +1,267 @@
+"""Saving model and optimizer, losing them, so that loading proves something, and loading."""
+
+from __future__ import annotations
+
+import math
+
+from msgspec.structs import replace
+from typing_extensions import override
+
+from fuzzshard.errors import InvalidCase
+from fuzzshard.parts import op, ops
+from fuzzshard.parts.moments import MODIFIED, Moment
+
+
+class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
+    """Saves model and optimizer: through ``torch.distributed.checkpoint``, or as copied state
+    dicts.
+
+    ``asynchronous`` is ``async_save``, which "first de-stages the state_dict on to the staging
+    storage", so that training may go on at once, "and then calls the `save` in a separate thread".
+    It gets a process group of its own: collectives of two threads in one group would mix.
+    """
+
+    via: op.Via = "dcp"
+    asynchronous: bool = False
+
+    lane = "state"
+    takes_state = True
+    looks = ("trained", "optimizer")
+    meanings = {
+        "op:save_dcp": "a checkpoint on disk",
+        "op:save_state_dict": "copies of state dicts",
+    }
+    choices = (op.Choice("save_load", 16, 1, needs=("several_steps",), new=True, of_stages=True),)
+
+    @property
+    @override
+    def restored_by(self) -> op.Op | None:
+        return ops.waiting_for_save() if self.asynchronous else None
+
+    @override
+    def check(self, at: op.Checked) -> None:
+        if self.via == "dcp":
+            at.check_one_copy()
+            at.check_takes_zeros()
+        if self.asynchronous and (self.via != "dcp" or at.case.mesh.saves_in_slices):
+            raise InvalidCase(
+                "only a checkpoint of all ranks is saved asynchronously", "save synchronously"
+            )
+
+    @override
+    def statement(self, index: int, *losses: int) -> str:
+        waits = ", asynchronous=True" if self.asynchronous else ""
+        return f"save_state(via={self.via!r}{waits})"
+
+    @override
+    def features(self, at: op.ScheduleState) -> op.Features:
+        yield f"op:save_{self.via}"
+
+    @override
+    def statements(self, scope: op.Scope) -> list[str]:
+        return scope.states.save(self.via, asynchronous=self.asynchronous)
+
+    @classmethod
+    @override
+    def draw_between(cls, run: op.Run) -> None:
+        """Saves, perhaps trains on, perhaps corrupts, loads; then trains on. What else is there
+        may come before or after them.
+
+        A checkpoint on disk holds one copy of the buffers, and ranks with data of their own have
+        their own.
+        """
+        if "save_load" not in run.swarm:
+            return
+        tape, last = run.tape, len(run.between) - 1
+        first = min(1 + tape.below(max(last, 1)), last) if tape.chance(80) else 0
+        on_disk = tape.chance(70) and not run.has_own_statistics and run.gradients_are_like_zeros
+        via: op.Via = "dcp" if on_disk else "state_dict"
+        saved, then = run.between[first], run.between[first + tape.below(last - first + 1)]
+        late = [*saved] if then is saved and tape.chance(50) else []
+        del saved[: len(late)]
+        asynchronous = via == "dcp" and not run.case.mesh.saves_in_slices and tape.chance(40)
+        saved.append(cls(via=via, asynchronous=asynchronous))
+        then += (ops.waiting_for_save(),) if asynchronous else ()
+        assign = tape.chance(60) and not (run.case.ties or run.wraps_stages)
+        lost: op.Lost | None = None
+        if tape.chance(85):
+            lost = "rebuild" if tape.chance(50) else "zero"
+        moves = via == "dcp" and lost == "rebuild" and tape.chance(90)
+        mesh = run.another_mesh() if moves else ()
+        then += (*ops.restoring(lost, assign=assign, mesh=mesh), *late)
+
+    @classmethod
+    @override
+    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
+        if "save_load" not in run.swarm:
+            return ()
+        on_disk = run.tape.chance(50) and not run.has_own_statistics
+        return (cls(via="dcp" if on_disk else "state_dict"),)
+
+    @classmethod
+    @override
+    def additions(cls, offered: op.Offered) -> op.Additions:
+        for saved in (cls(via="state_dict"), cls()):
+            yield (saved, *ops.restoring(offered.rng.choice(("zero", "rebuild"))))
+        axes = offered.case.mesh.shapes
+        yield (cls(), *ops.restoring("rebuild", mesh=offered.rng.choice(axes)))
+
+
+class WaitForSave(op.Op, tag="wait_for_save", frozen=True, kw_only=True):
+    """Waits for what ``torch.distributed.checkpoint.async_save`` returned: "A future holding the
+    resultant Metadata object from `save`".
+    """
+
+    says = "saving.result()"
+    lane = "state"
+    waits_for_save = True
+    meanings = {"op:save_async": "a checkpoint that is written while training goes on"}
+
+    @override
+    def check(self, at: op.Checked) -> None:
+        if not at.saving:
+            raise InvalidCase("nothing is being saved", "save asynchronously before it")
+
+    @override
+    def statements(self, scope: op.Scope) -> list[str]:
+        return scope.unless_reference([self.says])
+
+
+class LoadState(op.Op, tag="load_state", frozen=True, kw_only=True):
+    """Loads what was saved last, the way it was saved.
+
+    ``assign`` is that of ``load_state_dict``. A checkpoint is loaded in place, into the tensors of
+    the state dicts, or with ``assign`` into copies that ``set_model_state_dict`` and its like are
+    given.
+    """
+
+    assign: bool = False
+
+    lane = "state"
+    takes_state = True
+    loads = True
+    never = {"forward_to_backward": MODIFIED}
+    looks = ("trained", "buffers", "optimizer", "taken")
+    meanings = {
+        "op:load": "a saved state loaded in place",
+        "op:load_assign": "a saved state loaded with assign=True",
+    }
+
+    @override
+    def check(self, at: op.Checked) -> None:
+        if self.assign and at.saved == "state_dict" and at.case.ties:
+            raise InvalidCase(
+                "load_state_dict(assign=True) unties parameters, in any model",
+                "load with assign=False",
+            )
+
+    @override
+    def features(self, at: op.ScheduleState) -> op.Features:
+        yield "op:load_assign" if self.assign else "op:load"
+
+    @override
+    def statement(self, index: int, *losses: int) -> str:
+        return f"load_state({'assign=True' if self.assign else ''})"
+
+    @override
+    def run(self, trainer: op.Trainer, index: int) -> None:
+        variables = ", ".join([*trainer.case.optimizer.each, "scheduler"])
+        states, renewed = trainer.engine.scope.states, [f"{variables} = renewed()"]
+        trainer.execute(states.load(trainer.at.saved, renewed, assign=self.assign))
+        if self.assign:
+            trainer.forget_tensors()
+
+    @override
+    def lines(self, program: op.Program, index: int) -> list[str]:
+        states, renewed = program.scope.states, program.renewed()
+        lines = states.load(program.at.saved, renewed, assign=self.assign)
+        program.taken &= not self.assign
+        return [*lines, *program.look(index)]
+
+    @classmethod
+    @override
+    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
+        """What was saved last, again."""
+        if "save_load" not in run.swarm:
+            return ()
+        lost: op.Lost | None = None
+        if run.tape.chance(60):
+            lost = "rebuild" if run.tape.chance(30) else "zero"
+        return ops.restoring(lost, assign=run.tape.chance(50))
+
+
+class CorruptState(op.Op, tag="corrupt_state", frozen=True, kw_only=True):
+    """Zeroes every parameter and optimizer state in place, or builds model and optimizer anew.
+
+    A model that is built anew has other initial values. With ``mesh`` it is on other data-parallel
+    axes of the same ranks, ``(shard,)`` or ``(replicate, shard)``, and a checkpoint on disk comes
+    to it: ``torch.distributed.checkpoint`` "handles load-time resharding which enables saving in
+    one cluster topology and loading into another" (docs/source/distributed.checkpoint.md).
+    """
+
+    how: op.Lost = "zero"
+    mesh: tuple[int, ...] = ()
+
+    lane = "state"
+    corrupts = True
+    never = {"forward_to_backward": MODIFIED}
+    looks = ("corrupted",)
+    meanings = {
+        "op:corrupt": "parameters and optimizer state zeroed",
+        "op:rebuild": "model and optimizer built anew",
+        "op:other_mesh": "model and optimizer built anew on another mesh, for a checkpoint",
+    }
+
+    @property
+    @override
+    def rebuilds(self) -> bool:
+        return self.how == "rebuild"
+
+    @override
+    def features(self, at: op.ScheduleState) -> op.Features:
+        yield "op:rebuild" if self.rebuilds else "op:corrupt"
+        if at.case.on(self.mesh).mesh != at.case.mesh:
+            yield "op:other_mesh"
+
+    @override
+    def check(self, at: op.Checked) -> None:
+        if not self.mesh:
+            return
+        if not self.rebuilds:
+            raise InvalidCase("zeroed parameters on another mesh", 'use how="rebuild"')
+        if at.saved != "dcp":
+            raise InvalidCase(
+                "copied state dicts are loaded on another mesh than they were copied on",
+                'save via "dcp", which reshards',
+            )
+        at.check_mesh(self.mesh)
+
+    @override
+    def mended(self, names: op.Names) -> op.Op | None:
+        """On a mesh of all ranks that there are, of as many axes."""
+        *replicate, _ = self.mesh or (0,)
+        axes = [math.gcd(size, names.ranks) for size in replicate]
+        axes.append(names.ranks // math.prod(axes))
+        there = replace(self, mesh=tuple(axes) if self.mesh and self.rebuilds else ())
+        return super(CorruptState, there).mended(names)
+
+    @override
+    def statement(self, index: int, *losses: int) -> str:
+        return f"corrupt_state({self.how!r}{f', mesh={self.mesh}' if self.mesh else ''})"
+
+    @override
+    def statements(self, scope: op.Scope) -> list[str]:
+        return scope.states.zero()
+
+    @override
+    def run(self, trainer: op.Trainer, index: int) -> None:
+        if self.rebuilds:
+            trainer.rebuild(index)
+        else:
+            super().run(trainer, index)
+
+    @override
+    def lines(self, program: op.Program, index: int) -> list[str]:
+        if not self.rebuilds:
+            return super().lines(program, index)
+        return [*program.rebuild(index), *program.look(index)]

@@ -1,0 +1,63 @@
+"""The options of the engine ``context_parallel``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from typing_extensions import override
+
+from fuzzshard.parts.option import Case, Option, Tape, WithOptions, options_of
+
+Trait = Literal["balances"]
+"""What values do that somebody else has to know: a rank has a part of the first half of the
+positions and one of the second half.
+"""
+
+
+class ContextParallel(WithOptions["ContextParallelOption", Trait], frozen=True, kw_only=True):
+    """Options of the engine ``context_parallel``."""
+
+    load_balance: bool = True
+    rotate_method: Literal["allgather", "alltoall"] = "allgather"
+
+
+class ContextParallelOption(Option):
+    """One of them; its arguments are statements."""
+
+    traits: ClassVar[Mapping[Any, tuple[Trait, ...]]] = {}
+
+    def draw(self, tape: Tape, case: Case) -> Any:
+        """Return a value for a case that has all but these."""
+        return self.default
+
+
+class LoadBalance(ContextParallelOption):
+    """By default a rank has the next part from the beginning and the next from the end: later
+    positions attend to more.
+    """
+
+    name, label = "load_balance", "enable_load_balance"
+    texts = {False: "_cp_options.enable_load_balance = False"}
+    traits = {True: ("balances",)}
+    meanings = {"context_parallel:in_order": "positions lie on the ranks in order, unbalanced"}
+
+    @override
+    def draw(self, tape: Tape, case: Case) -> bool:
+        return case.inputs.seq % (2 * case.mesh.shard) == 0 and not tape.chance(40)
+
+
+class RotateMethod(ContextParallelOption):
+    """By default one all-gather; or each rank sends to the next, in as many steps as ranks."""
+
+    name, label = "rotate_method", "set_rotate_method"
+    texts = {"alltoall": 'set_rotate_method("alltoall")'}
+    meanings = {"context_parallel:ring": "keys and values go from rank to rank"}
+
+    @override
+    def draw(self, tape: Tape, case: Case) -> str:
+        return "alltoall" if tape.chance(50) else self.default
+
+
+CONTEXT_PARALLEL_OPTIONS = options_of(ContextParallel, ContextParallelOption)
+"""In the order of their fields."""

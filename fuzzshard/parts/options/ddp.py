@@ -1,0 +1,440 @@
+"""Options of ``DistributedDataParallel`` and ``replicate``. To add one: its class, and its
+field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal
+
+from typing_extensions import override
+
+from fuzzshard.parts.losses import LOSSES
+from fuzzshard.parts.option import (
+    Case,
+    Facts,
+    Mapping,
+    Option,
+    Reasons,
+    Replicated,
+    Tape,
+    WithOptions,
+    options_of,
+)
+
+Trait = Literal[
+    "broadcasts_buffers",
+    "syncs_buffers",
+    "spoils",
+    "takes_mesh",
+    "ends_with_last_rank",
+    "marks_unused",
+    "learns_graph",
+    "finalized_by_user",
+    "ignores_modules",
+]
+"""What values of options do that somebody else has to know.
+
+Every forward begins with the buffers of the first rank; the constructor takes them from it; ranks
+but the first have no values before that; it is given a device mesh in place of the group; buffers
+come from the last rank in place of the first. The reducer marks unused parameters ready, or learns
+the graph in the first iteration; the user finalizes backwards; modules are ignored.
+"""
+
+
+class DDP(WithOptions["DDPOption", Trait], frozen=True, kw_only=True):
+    """Options of the engines ``ddp`` and ``replicate``."""
+
+    find_unused_parameters: bool = True
+    static_graph: bool = False
+    gradient_as_bucket_view: bool = False
+    skip_all_reduce_unused_params: bool = False
+    batched_grad_copy: bool = False
+    lazy_bucket_allocation: bool = False
+    buckets: Literal["default", "few_each", "one_each", "listed"] = "default"
+    buffers: Literal["local", "forward_local", "broadcast", "forward_broadcast"] = "local"
+    initial: Literal["equal", "first_rank", "unsynced"] = "equal"
+    device_mesh: bool = False
+    hook: Literal["allreduce", "average"] | None = None
+    join: Literal["initial", "effective", "throwing", "off"] | None = None
+    manual_finalization: bool = False
+    ignored_modules: bool = False
+
+    def arguments(self, *, buffers: bool = True) -> list[str]:
+        """Return the arguments of the constructor, as a script has them; ``buffers``: there are
+        some.
+        """
+        return [
+            text
+            for option, value in self.told()
+            if buffers or value != option.means_buffers
+            for text in option.arguments(value)
+        ]
+
+    def lines(self, engine: str, group: str, *, wrapper: bool) -> list[str]:
+        """Return what is done with the ``engine`` once it is constructed, be it a ``wrapper``."""
+        told = [pair for pair in self.told() if wrapper or not pair[0].of_wrapper]
+        return [line for option, value in told for line in option.lines(value, engine, group)]
+
+    def contexts(self, engine: str) -> list[str]:
+        """Return the contexts that a case trains in; nobody leaves those of a script."""
+        return [text for o, value in self.told() if (text := o.context(value, engine))]
+
+
+class DDPOption(Option):
+    """One of them."""
+
+    traits: ClassVar[Mapping[Any, tuple[Trait, ...]]] = {}
+    of_wrapper: ClassVar[bool] = False
+    """Whether ``replicate`` has nothing like it."""
+    in_every_case: ClassVar[bool] = False
+    """Whether it is drawn in cases without the extension, too."""
+    means_buffers: ClassVar[str] = ""
+    """The value that says nothing where there are no buffers."""
+    method: ClassVar[str] = ""
+    """The method that it needs, where not every supported torch has that."""
+
+    def draw(self, tape: Tape, seen: Replicated) -> Any:
+        """Return a value for a finished case."""
+        return tape.weighted(self.weights)
+
+    def features(
+        self, value: Any, case: Case, found: Facts, *, by_replicate: bool
+    ) -> Iterator[str]:
+        """Yield the features of a value off its default."""
+        if not (by_replicate and self.of_wrapper):
+            words = {True: self.name, False: f"no_{self.name}"}
+            yield f"ddp:{words.get(value, f'{self.name}_{value}')}"
+
+    def context(self, value: Any, engine: str) -> str:
+        """Return the context that a case trains in, if there is one."""
+        return ""
+
+
+class DDPFlag(DDPOption):
+    """An argument under its own name, off by default."""
+
+    percent: ClassVar[int]
+
+    def __init_subclass__(cls) -> None:
+        cls.texts = {True: f"{cls.name}=True"}
+        cls.meanings = {f"ddp:{cls.name}": f"{cls.name}=True", **cls.meanings}
+
+    @override
+    def draw(self, tape: Tape, seen: Replicated) -> bool:
+        return tape.chance(self.percent)
+
+
+class FindUnusedParameters(DDPOption):
+    """Whether DDP looks for parameters that a forward does not use."""
+
+    name, place = "find_unused_parameters", 0
+    texts = {True: "find_unused_parameters=True"}
+    traits = {True: ("marks_unused",)}
+    meanings = {"ddp:no_find_unused_parameters": "DDP does not look for unused parameters"}
+
+    @override
+    def draw(self, tape: Tape, seen: Replicated) -> bool:
+        return not tape.chance(60 if seen.arrived == {seen.trained} else 2)
+
+    @override
+    def excludes(self, value: bool, seen: Replicated) -> Reasons:
+        learns = seen.case.ddp.does("learns_graph")
+        if not value and not learns and any(some < seen.trained for some in seen.arrived):
+            yield (
+                "a backward misses a parameter, and find_unused_parameters is off",
+                "distributed.py, class docstring, find_unused_parameters: 'Parameters that don't "
+                "receive gradients as part of this graph are preemptively marked as being ready "
+                "to be reduced'",
+            )
+
+
+class StaticGraph(DDPFlag):
+    """``static_graph``: the reducer learns the order of gradients in the first iteration."""
+
+    name, place = "static_graph", 3
+    traits = {True: ("learns_graph",)}
+
+    @override
+    def draw(self, tape: Tape, seen: Replicated) -> bool:
+        return tape.chance(25 if seen.graph_is_static else 2)
+
+    @override
+    def excludes(self, value: bool, seen: Replicated) -> Reasons:
+        if value and not seen.graph_is_static:
+            yield (
+                "a graph that changes",
+                "distributed.py, class docstring, static_graph: 'The set of used and unused "
+                "parameters will not change ... How the graph is trained will not change during "
+                "the whole training loop'",
+            )
+        if value and LOSSES[seen.case.loss].differentiates_twice:
+            yield (
+                "a backward through a backward, of which static_graph reduces after the first",
+                "distributed.py, class docstring: 'This module doesn't work with "
+                "torch.autograd.grad (i.e. it will only work if gradients are to be accumulated "
+                "in .grad attributes of parameters)'; in the first iteration the end of any "
+                "backward reduces (_DDPSink.backward)",
+            )
+
+
+class GradientAsBucketView(DDPFlag):
+    """Gradients are views of the buckets."""
+
+    name, place, percent = "gradient_as_bucket_view", 2, 35
+
+
+class SkipAllReduceUnusedParams(DDPFlag):
+    """Buckets whose parameters are unused on all ranks are not reduced."""
+
+    name, place = "skip_all_reduce_unused_params", 5
+
+    @override
+    def draw(self, tape: Tape, seen: Replicated) -> bool:
+        return tape.chance(25 if len(seen.arrived) <= 1 else 2)
+
+    @override
+    def excludes(self, value: bool, seen: Replicated) -> Reasons:
+        if value and len(seen.arrived) > 1:
+            yield (
+                "unused parameters change",
+                "distributed.py, class docstring, skip_all_reduce_unused_params: 'This requires "
+                "that unused parameters remain the same across all ranks throughout the entire "
+                "training process.'",
+            )
+
+
+class BatchedGradCopy(DDPFlag):
+    """Gradients are copied into a bucket together."""
+
+    name, place, percent = "batched_grad_copy", 6, 30
+
+
+class LazyBucketAllocation(DDPFlag):
+    """Buckets are allocated when they are first used."""
+
+    name, place, percent = "lazy_bucket_allocation", 7, 25
+
+
+class Buckets(DDPOption):
+    """Torch's own size, a few parameters each, one each, or sizes one by one.
+
+    In MiB: some 200 bytes, or 1. Torch's own tests have such fractions as well.
+    """
+
+    name, place = "buckets", 1
+    weights = (("default", 6), ("one_each", 4), ("few_each", 3), ("listed", 3))
+    texts = {
+        "few_each": "bucket_cap_mb=2e-4",
+        "one_each": "bucket_cap_mb=1e-6",
+        "listed": "bucket_cap_mb_list=[1e-4, 2e-5, 3e-4]",
+    }
+    meanings = {
+        "ddp:buckets_few_each": "buckets of a few parameters each",
+        "ddp:buckets_one_each": "buckets of one parameter each",
+        "ddp:buckets_listed": "bucket_cap_mb_list",
+    }
+
+
+class Buffers(DDPOption):
+    """The first rank's or everyone's own, by ``broadcast_buffers`` or ``forward_sync_buffers``."""
+
+    name, place, of_wrapper, in_every_case = "buffers", 12, True, True
+    means_buffers = "local"
+    texts = {
+        "local": "broadcast_buffers=False",
+        "forward_local": "forward_sync_buffers=False",
+        "broadcast": "broadcast_buffers=True",
+        "forward_broadcast": "forward_sync_buffers=True",
+    }
+    traits = {
+        "forward_local": ("syncs_buffers",),
+        "broadcast": ("syncs_buffers", "broadcasts_buffers"),
+        "forward_broadcast": ("syncs_buffers", "broadcasts_buffers"),
+    }
+    meanings = {
+        "ddp:buffers_forward_local": "forward_sync_buffers=False",
+        "ddp:buffers_broadcast": "broadcast_buffers=True",
+        "ddp:buffers_forward_broadcast": "forward_sync_buffers=True",
+        "ddp:broadcasts": "DDP has buffers to broadcast",
+    }
+
+    @override
+    def draw(self, tape: Tape, seen: Replicated) -> str:
+        local = 18 if seen.has_batch_norm else 180
+        return tape.weighted(
+            (("local", local), ("broadcast", 3), ("forward_broadcast", 3), ("forward_local", 3))
+        )
+
+    @override
+    def features(
+        self, value: str, case: Case, found: Facts, *, by_replicate: bool
+    ) -> Iterator[str]:
+        yield from super().features(value, case, found, by_replicate=by_replicate)
+        if "broadcasts_buffers" in self.traits[value] and found.batch_norms:
+            yield "ddp:broadcasts"
+
+    @override
+    def excludes(self, value: str, seen: Replicated) -> Reasons:
+        broadcasts = "broadcasts_buffers" in self.traits.get(value, ())
+        if seen.by_replicate and broadcasts and seen.has_batch_norm:
+            yield "replicate() gives DDP no buffers to broadcast", seen.LATE
+
+
+class Initial(DDPOption):
+    """Whether ranks begin with equal values, only the first one has the right ones, or
+    ``init_sync`` is off.
+    """
+
+    name, place = "initial", 8
+    weights = (("equal", 8), ("first_rank", 3), ("unsynced", 2))
+    texts = {"unsynced": "init_sync=False"}
+    traits = {"first_rank": ("spoils",)}
+    meanings = {
+        "ddp:initial_first_rank": "only the first rank has the right values when DDP is "
+        "constructed",
+        "ddp:initial_unsynced": "init_sync=False",
+    }
+
+    @override
+    def excludes(self, value: str, seen: Replicated) -> Reasons:
+        if not (seen.by_replicate and value == "first_rank"):
+            return
+        if seen.touched_before_forward:
+            yield (
+                "parameters are used before the first forward, which synchronises them",
+                seen.LATE,
+            )
+        if any(op.rebuilds for op in seen.case.schedule):
+            yield "a model that is built anew is used before its first forward", seen.LATE
+
+
+class DeviceMesh(DDPOption):
+    """DDP gets a mesh instead of the process group."""
+
+    name, place = "device_mesh", 9
+    texts = {True: "device_mesh=mesh"}
+    traits = {True: ("takes_mesh",)}
+    meanings = {"ddp:device_mesh": "DDP is given a device mesh"}
+
+    @override
+    def draw(self, tape: Tape, seen: Replicated) -> bool:
+        return seen.mesh_has_one_axis and tape.chance(40)
+
+    @override
+    def excludes(self, value: bool, seen: Replicated) -> Reasons:
+        if value and not seen.mesh_has_one_axis:
+            source = "distributed.py, __init__: 'Only 1D device mesh is supported'"
+            yield "a mesh of two axes", source
+
+
+_AVERAGE = (
+    "def average_hook(group, bucket):",
+    "    summed = dist.all_reduce(bucket.buffer(), group=group, async_op=True).get_future()",
+    "    return summed.then(lambda summed: summed.value()[0] / dist.get_world_size(group))",
+)
+
+
+class Hook(DDPOption):
+    """Torch's ``allreduce_hook``, or one that divides after the sum."""
+
+    name, place = "hook", 4
+    weights = ((None, 6), ("allreduce", 2), ("average", 2))
+    meanings = {
+        "ddp:hook_allreduce": "torch's all-reduce as a communication hook",
+        "ddp:hook_average": "a communication hook that divides after the sum",
+    }
+
+    @override
+    def lines(self, value: str | None, engine: str, group: str) -> list[str]:
+        if value is None:
+            return []
+        if value == "allreduce":
+            return [f"{engine}.register_comm_hook({group}, allreduce_hook)"]
+        return [
+            *_AVERAGE,
+            f"{engine}.register_comm_hook({group}, average_hook)",
+        ]
+
+
+class Join(DDPOption):
+    """Trains within ``ddp.join()``.
+
+    It divides by the ranks there were at first or by those left, raises where a rank is done, or
+    is off. Buffers are the last rank's then, "since rank 0 may already have been joined"
+    (``_sync_buffers``).
+    """
+
+    name, place, of_wrapper = "join", 10, True
+    weights = ((None, 4), ("initial", 3), ("effective", 3), ("throwing", 3), ("off", 3))
+    texts = {
+        "initial": "",
+        "effective": "divide_by_initial_world_size=False",
+        "throwing": "throw_on_early_termination=True",
+        "off": "enable=False",
+    }
+    traits = dict.fromkeys(("initial", "effective", "throwing"), ("ends_with_last_rank",))
+    meanings = {
+        "ddp:join_initial": "training within join()",
+        "ddp:join_effective": "training within join(divide_by_initial_world_size=False)",
+        "ddp:join_throwing": "training within join(throw_on_early_termination=True)",
+        "ddp:join_off": "training within join(enable=False)",
+    }
+
+    @override
+    def arguments(self, value: str | None) -> tuple[str, ...]:
+        return ()
+
+    @override
+    def context(self, value: str | None, engine: str) -> str:
+        return "" if value is None else f"{engine}.join({self.texts[value]})"
+
+    @override
+    def excludes(self, value: str | None, seen: Replicated) -> Reasons:
+        if seen.by_replicate and value is not None:
+            yield "replicate() has no join() and no finalize_backward()", seen.LATE
+
+
+class ManualFinalization(DDPOption):
+    """``finalize_backward()`` after every synchronised backward."""
+
+    name, place, of_wrapper = "manual_finalization", 11, True
+    method = "finalize_backward"
+    traits = {True: ("finalized_by_user",)}
+    meanings = {"ddp:manual_finalization": "finalize_backward() after every synchronised backward"}
+
+    @override
+    def draw(self, tape: Tape, seen: Replicated) -> bool:
+        return tape.chance(30)
+
+    @override
+    def lines(self, value: bool, engine: str, group: str) -> list[str]:
+        return [f"{engine}.require_manual_backward_finalization = True"] if value else []
+
+    @override
+    def excludes(self, value: bool, seen: Replicated) -> Reasons:
+        if seen.by_replicate and value:
+            yield "replicate() has no join() and no finalize_backward()", seen.LATE
+
+
+class IgnoredModules(DDPOption):
+    """``replicate`` is given the modules that the case ignores."""
+
+    name, place, in_every_case = "ignored_modules", 13, True
+    traits = {True: ("ignores_modules",)}
+    meanings = {"ddp:ignored_modules": "replicate() is told to ignore modules"}
+
+    @override
+    def draw(self, tape: Tape, seen: Replicated) -> bool:
+        return seen.may_ignore and tape.chance(70)
+
+    @override
+    def features(
+        self, value: bool, case: Case, found: Facts, *, by_replicate: bool
+    ) -> Iterator[str]:
+        if by_replicate and any(path in found.modules for path in case.ignored):
+            yield from super().features(value, case, found, by_replicate=by_replicate)
+
+
+DDP_OPTIONS = options_of(DDP, DDPOption)
+"""In the order of their fields."""

@@ -1,0 +1,521 @@
+"""Options of ``FullyShardedDataParallel``. To add one: its class, and its field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal
+
+from typing_extensions import override
+
+from fuzzshard.parts.dtypes import Dtype
+from fuzzshard.parts.option import (
+    Case,
+    DrawingFSDP1,
+    Mapping,
+    Option,
+    Reasons,
+    SeenByFSDP1,
+    Tape,
+    WithOptions,
+    options_of,
+)
+from fuzzshard.parts.options.precision import Precision
+
+Trait = Literal[
+    "replicates",
+    "hybrid",
+    "takes_mesh",
+    "has_originals",
+    "wraps_by_policy",
+    "checks_order",
+    "offloads",
+    "spoils",
+    "starts_halved",
+    "starts_on_meta",
+    "torch_hook",
+    "own_hook",
+    "summons",
+    "doubles",
+    "zeroes",
+]
+"""What values do that somebody else has to know: nothing is sharded, or over one axis of two; it
+is given a device mesh; the optimizer has original parameters; an auto-wrap policy makes the units;
+orders of execution are checked; parameters are on the CPU; only the first rank has the right
+values, or all have half of them, or the model is on the meta device; which hook there is; full
+parameters are summoned after a step, and doubled or zeroed.
+"""
+
+
+class FSDP1(WithOptions["FSDP1Option", Trait], frozen=True, kw_only=True):
+    """Options of the engine ``fsdp1``, for all its units."""
+
+    strategy: Literal[
+        "full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"
+    ] = "full_shard"
+    use_orig_params: bool = False
+    wrapping: Literal["manual", "policy"] = "manual"
+    forward_prefetch: bool = False
+    backward_prefetch: Literal["pre", "post"] | None = "pre"
+    limit_all_gathers: bool = True
+    offload: bool = False
+    precision: Precision | None = None
+    debug: Literal["off", "detail"] = "off"
+    initial: Literal["equal", "first_rank", "applied", "meta"] = "equal"
+    hook: Literal["torch", "average"] | None = None
+    summon: (
+        Literal["written", "discarded", "on_host", "first_rank", "gradients", "root"] | None
+    ) = None
+    device_mesh: bool = False
+
+    def summoned(self) -> tuple[str, ...]:
+        """Return the arguments of ``summon_full_params()`` after a step."""
+        return tuple(text for option, value in self.told() if (text := option.summoned(value)))
+
+
+class FSDP1Option(Option):
+    """One of them."""
+
+    def __init_subclass__(cls) -> None:
+        cls.prefix = f"fsdp1:{cls.name}_"
+
+    traits: ClassVar[Mapping[Any, tuple[Trait, ...]]] = {}
+    further: ClassVar[bool] = False
+    """Whether half of the cases leave it at its default."""
+
+    def draw(self, drawing: DrawingFSDP1) -> Any:
+        """Return a value for a case that has the options of lower places."""
+        return drawing.tape.weighted(self.weights) if self.weights else self.default
+
+    def draw_for_orders(self, tape: Tape) -> Any:
+        """Return a value for a case of ranks that run other modules than their peers."""
+        return self.default
+
+    def features(self, value: Any, case: Case) -> Iterator[str]:
+        """Yield the features of a value."""
+        return self.named(value)
+
+    def summoned(self, value: Any) -> str:
+        """Return its arguments of ``summon_full_params()``."""
+        return ""
+
+
+def shards(case: Case) -> bool:
+    """Whether a rank has parts of FSDP1's parameters: over all ranks, or over one axis if it is
+    hybrid.
+
+    It takes ``NO_SHARD`` for every strategy where these are one rank (``_init_core_state``).
+    """
+    num_shards = case.mesh.shard if case.fsdp1.does("hybrid") else case.mesh.data_size
+    return not case.fsdp1.does("replicates") and num_shards > 1
+
+
+class Strategy(FSDP1Option):
+    """What is sharded, and when it is resharded."""
+
+    name, place, argument = "strategy", 0, 0
+    texts = {
+        "shard_grad_op": "sharding_strategy=ShardingStrategy.SHARD_GRAD_OP",
+        "no_shard": "sharding_strategy=ShardingStrategy.NO_SHARD",
+        "hybrid_shard": "sharding_strategy=ShardingStrategy.HYBRID_SHARD",
+        "hybrid_shard_zero2": "sharding_strategy=ShardingStrategy._HYBRID_SHARD_ZERO2",
+    }
+    traits = {
+        "no_shard": ("replicates",),
+        "hybrid_shard": ("hybrid", "takes_mesh"),
+        "hybrid_shard_zero2": ("hybrid", "takes_mesh"),
+    }
+    meanings = {
+        "fsdp1:full_shard": "FULL_SHARD",
+        "fsdp1:shard_grad_op": "SHARD_GRAD_OP",
+        "fsdp1:no_shard": "NO_SHARD",
+        "fsdp1:unsharded": "NO_SHARD, or a strategy that becomes NO_SHARD as it shards over one "
+        "rank",
+        "fsdp1:hybrid": "HYBRID_SHARD or _HYBRID_SHARD_ZERO2",
+        "fsdp1:hybrid_shard": "HYBRID_SHARD",
+        "fsdp1:hybrid_shard_zero2": "_HYBRID_SHARD_ZERO2",
+    }
+
+    @override
+    def draw(self, drawing: DrawingFSDP1) -> str:
+        hybrid = drawing.case.mesh.replicate is not None
+        drawn: str = drawing.tape.weighted(
+            (
+                *(("full_shard", 5), ("shard_grad_op", 4), ("no_shard", 3)),
+                *((("hybrid_shard", 5), ("hybrid_shard_zero2", 4)) if hybrid else ()),
+            )
+        )
+        return drawn
+
+    @override
+    def draw_for_orders(self, tape: Tape) -> str:
+        return "shard_grad_op" if tape.chance(50) else "full_shard"
+
+    @override
+    def features(self, value: str, case: Case) -> Iterator[str]:
+        yield f"fsdp1:{value}"
+        if not shards(case):
+            yield "fsdp1:unsharded"
+        if "hybrid" in self.traits.get(value, ()):
+            yield "fsdp1:hybrid"
+
+
+class UseOrigParams(FSDP1Option):
+    """Whether the optimizer gets the original parameters or flat ones."""
+
+    name, place, argument = "use_orig_params", 1, 6
+    texts = {True: "use_orig_params=True"}
+    traits = {True: ("has_originals",)}
+    meanings = {
+        "fsdp1:orig_params": "use_orig_params=True",
+        "fsdp1:flat_params": "use_orig_params=False",
+    }
+
+    @override
+    def draw(self, drawing: DrawingFSDP1) -> bool:
+        return drawing.tape.chance(45 if drawing.uniform else 90)
+
+    @override
+    def draw_for_orders(self, tape: Tape) -> bool:
+        return tape.chance(40)
+
+    @override
+    def features(self, value: bool, case: Case) -> Iterator[str]:
+        yield f"fsdp1:{'orig_params' if value else 'flat_params'}"
+
+
+class Wrapping(FSDP1Option):
+    """Whether units are wrapped one by one, bottom-up, or by an auto-wrap policy."""
+
+    name, place = "wrapping", 2
+    traits = {"policy": ("wraps_by_policy",)}
+    meanings = {"fsdp1:policy": "units by an auto-wrap policy"}
+
+    @override
+    def draw(self, drawing: DrawingFSDP1) -> str:
+        return "policy" if drawing.tape.chance(30) else "manual"
+
+    @override
+    def draw_for_orders(self, tape: Tape) -> str:
+        return "policy" if tape.chance(40) else "manual"
+
+    @override
+    def excludes(self, value: str, seen: SeenByFSDP1) -> Reasons:
+        if value == "policy" and seen.has_aliased_units:
+            yield (
+                "an auto-wrap policy replaces a module where it is registered first, and nowhere "
+                "else",
+                "fuzzshard: wrap.py, _recursive_wrap visits named_children, which names a module "
+                "once",
+            )
+
+
+class ForwardPrefetch(FSDP1Option):
+    """Whether the next unit is gathered before a forward computes."""
+
+    name, place, argument = "forward_prefetch", 3, 3
+    texts = {True: "forward_prefetch=True"}
+    meanings = {"fsdp1:forward_prefetch": "forward_prefetch=True"}
+
+    @override
+    def draw(self, drawing: DrawingFSDP1) -> bool:
+        return drawing.tape.chance(30)
+
+    @override
+    def excludes(self, value: bool, seen: SeenByFSDP1) -> Reasons:
+        if value and seen.ranks_differ:
+            yield (
+                "ranks run different programs: prefetches keep to the first order and may hang",
+                "fully_sharded_data_parallel.py, class docstring, forward_prefetch: 'This should "
+                "only be used for static-graph models since the prefetching follows the first "
+                "iteration's execution order.'",
+            )
+
+
+class BackwardPrefetch(FSDP1Option):
+    """When the next unit is gathered in a backward."""
+
+    name, place, argument = "backward_prefetch", 4, 2
+    weights = (("pre", 4), ("post", 3), (None, 2))
+    texts = {
+        "post": "backward_prefetch=BackwardPrefetch.BACKWARD_POST",
+        None: "backward_prefetch=None",
+    }
+    meanings = {
+        "fsdp1:backward_prefetch_pre": "BACKWARD_PRE",
+        "fsdp1:backward_prefetch_post": "BACKWARD_POST",
+        "fsdp1:backward_prefetch_none": "backward_prefetch=None",
+    }
+
+
+class LimitAllGathers(FSDP1Option):
+    """Whether the host waits before it gathers many units ahead."""
+
+    name, place, argument = "limit_all_gathers", 5, 5
+    texts = {False: "limit_all_gathers=False"}
+    meanings = {"fsdp1:all_gathers_unlimited": "limit_all_gathers=False"}
+
+    @override
+    def draw(self, drawing: DrawingFSDP1) -> bool:
+        return not drawing.tape.chance(20)
+
+
+class Offload(FSDP1Option):
+    """Whether parameters are offloaded to the CPU."""
+
+    name, place, argument, is_rare = "offload", 6, 1, True
+    texts = {True: "cpu_offload=CPUOffload(offload_params=True)"}
+    traits = {True: ("offloads",)}
+    meanings = {"fsdp1:offload": "parameters offloaded to the CPU"}
+
+    @override
+    def draw(self, drawing: DrawingFSDP1) -> bool:
+        return drawing.cuda and drawing.tape.chance(10)
+
+    @override
+    def needs_cuda(self, value: bool) -> str | None:
+        return "FSDP1's CPU offload needs CUDA" if value else None
+
+
+class MixedPrecision(FSDP1Option):
+    """The policy of all units, with ``buffer_dtype`` following ``param_dtype``."""
+
+    name, argument, place, is_policy = "precision", 4, 12, True
+    meanings = {"fsdp1:precision": "mixed precision of FSDP1"}
+
+    @override
+    def arguments(self, value: Precision | None) -> tuple[str, ...]:
+        if value is None:
+            return ()
+        param, reduce = value.dtype_of("parameters"), value.dtype_of("gradients")
+        named = {"param": param, "reduce": reduce, "buffer": param}
+        told = [f"{name}_dtype=torch.{dtype}" for name, dtype in named.items() if dtype]
+        told += [] if value.does("casts_inputs") else ["cast_root_forward_inputs=False"]
+        return (f"mixed_precision=MixedPrecision({', '.join(told)})",)
+
+    @override
+    def excludes(self, value: Precision | None, seen: SeenByFSDP1) -> Reasons:
+        ours = "fuzzshard: the reference models this as fully_shard documents it"
+        if value is None:
+            return
+        if value.dtype_of("outputs"):
+            yield (
+                "an output dtype, which MixedPrecision (api.py) does not have",
+                "api.py, MixedPrecision: its attributes have no output dtype",
+            )
+        if not seen.case.root_is_wrapped:
+            yield "mixed precision of a root that the case does not wrap", ours
+        if seen.hides_buffers:
+            yield "mixed precision of buffers, which fully_shard does not cast", ours
+        if seen.case.ignored:
+            yield (
+                "mixed precision of parameters that fully_shard ignores, and so the reference",
+                ours,
+            )
+
+
+def draw_policy(tape: Tape) -> Precision:
+    """Draw a policy with parameters in half precision."""
+    dtype: Dtype = "float16" if tape.chance(35) else "bfloat16"
+    reduced: tuple[tuple[Dtype | None, int], ...] = ((dtype, 3), (None, 2), ("float32", 2))
+    return Precision().with_dtypes({"parameters": dtype, "gradients": tape.weighted(reduced)})
+
+
+class Debug(FSDP1Option):
+    """The debug level; ``DETAIL`` checks that ranks and iterations have the same order."""
+
+    name, place, is_rare = "debug", 7, True
+    traits = {"detail": ("checks_order",)}
+    meanings = {"fsdp1:detail": "the debug level DETAIL"}
+
+    @override
+    def draw(self, drawing: DrawingFSDP1) -> str:
+        return "detail" if drawing.tape.chance(20) else "off"
+
+    @override
+    def draw_for_orders(self, tape: Tape) -> str:
+        return "detail"
+
+    @override
+    def excludes(self, value: str, seen: SeenByFSDP1) -> Reasons:
+        if value != "detail" and seen.ranks_differ:
+            yield (
+                "ranks run different programs, which FSDP1 checks at debug level DETAIL only",
+                "_exec_order_utils.py, _check_order: 'only checks if the distributed debug level "
+                "is DETAIL'",
+            )
+
+
+class Initial(FSDP1Option):
+    """How parameters get their values: all ranks have them; only the first rank has them; half of
+    them, which ``apply()`` doubles; from ``param_init_fn`` on the meta device.
+    """
+
+    name, place, argument, further = "initial", 8, 7, True
+    texts = {"first_rank": "sync_module_states=True", "meta": "param_init_fn=initialize"}
+    traits = {
+        "first_rank": ("spoils",),
+        "applied": ("starts_halved",),
+        "meta": ("starts_on_meta",),
+    }
+    meanings = {
+        "fsdp1:initial_first_rank": "sync_module_states=True, and only the first rank has the "
+        "right values",
+        "fsdp1:initial_applied": "values that FSDP1's apply() makes right",
+        "fsdp1:initial_meta": "a model on the meta device, and param_init_fn",
+    }
+
+    @override
+    def draw(self, drawing: DrawingFSDP1) -> str:
+        drawn: str = drawing.tape.weighted(
+            (
+                *(("equal", 8), ("applied", 3)),
+                *(() if drawing.case.ties else (("meta", 3),)),
+                *((("first_rank", 2),) if drawing.cuda else ()),
+            )
+        )
+        return drawn
+
+    @override
+    def needs_cuda(self, value: str) -> str | None:
+        if value == "first_rank":
+            return "FSDP1's sync_module_states needs parameters on CUDA devices"
+        return None
+
+    @override
+    def excludes(self, value: str, seen: SeenByFSDP1) -> Reasons:
+        if value == "meta" and seen.case.ties:
+            source = "torch/nn/modules/module.py, to_empty: a parameter for each name"
+            yield "a tie on the meta device", source
+
+
+class Hook(FSDP1Option):
+    """Torch's communication hook, or one that divides after the sum."""
+
+    name, place, further = "hook", 10, True
+    traits = {"torch": ("torch_hook",), "average": ("own_hook",)}
+    meanings = {
+        "fsdp1:hook_torch": "torch's own communication hook for FSDP1",
+        "fsdp1:hook_average": "a communication hook that divides after the sum",
+    }
+
+    @override
+    def draw(self, drawing: DrawingFSDP1) -> str | None:
+        if drawing.case.fsdp1.does("hybrid"):
+            return None
+        return drawing.tape.weighted(((None, 6), ("average", 3), ("torch", 3)))
+
+    @override
+    def excludes(self, value: str | None, seen: SeenByFSDP1) -> Reasons:
+        if value is not None and seen.case.fsdp1.does("hybrid"):
+            yield (
+                "a communication hook of a hybrid strategy",
+                "fully_sharded_data_parallel.py, register_comm_hook: 'Communication hook is not "
+                "supported for hybrid strategies'",
+            )
+
+
+class Summon(FSDP1Option):
+    """What happens in ``summon_full_params`` after every step: full parameters are doubled and
+    shards halved; or they are zeroed with ``writeback=False``; or they are read on the host, on
+    the first rank, with gradients, or in the root's unit alone.
+    """
+
+    name, place, further = "summon", 9, True
+    texts = {
+        "written": "",
+        "discarded": "writeback=False",
+        "on_host": "writeback=False, offload_to_cpu=True",
+        "first_rank": "writeback=False, rank0_only=True",
+        "gradients": "with_grads=True",
+        "root": "recurse=False",
+    }
+    traits = {
+        **dict.fromkeys(("on_host", "first_rank", "gradients", "root"), ("summons",)),
+        "written": ("summons", "doubles"),
+        "discarded": ("summons", "zeroes"),
+    }
+    meanings = {
+        "fsdp1:summon_written": "full parameters are changed after every step",
+        "fsdp1:summon_discarded": "full parameters are changed with writeback=False",
+        "fsdp1:summon_on_host": "full parameters are read on the host",
+        "fsdp1:summon_first_rank": "full parameters are read on the first rank",
+        "fsdp1:summon_gradients": "full parameters are read with their gradients",
+        "fsdp1:summon_root": "the full parameters of the root's unit alone are read",
+    }
+
+    @override
+    def arguments(self, value: str | None) -> tuple[str, ...]:
+        return ()
+
+    @override
+    def summoned(self, value: str | None) -> str:
+        return self.texts.get(value, "")
+
+    @override
+    def draw(self, drawing: DrawingFSDP1) -> str | None:
+        case = drawing.case
+        # in float64 it overruns a buffer of float32, and spoils the ranks for whatever comes
+        # next (unshard_grad in torch/distributed/fsdp/_flat_param.py; corpus/findings has it)
+        gradients = case.fsdp1.does("has_originals") and case.dtype == "float32"
+        drawn: str | None = drawing.tape.weighted(
+            (
+                *((None, 6), ("written", 3), ("discarded", 3), ("root", 2), ("first_rank", 2)),
+                *((("gradients", 3),) if gradients else ()),
+                *((("on_host", 2),) if drawing.cuda and shards(case) else ()),
+            )
+        )
+        return drawn
+
+    @override
+    def needs_cuda(self, value: str | None) -> str | None:
+        if value == "on_host":
+            return "summon_full_params(offload_to_cpu=True) needs CUDA to offload from"
+        return None
+
+    @override
+    def excludes(self, value: str | None, seen: SeenByFSDP1) -> Reasons:
+        source = "fully_sharded_data_parallel.py, summon_full_params: "
+        if value == "gradients" and not seen.case.fsdp1.does("has_originals"):
+            yield (
+                "summon_full_params(with_grads=True) of flat parameters",
+                f"{source}'only supported when passing use_orig_params=True to the FSDP "
+                "constructor'",
+            )
+        if value == "on_host" and not shards(seen.case):
+            yield (
+                "summon_full_params(offload_to_cpu=True) of parameters that are not sharded",
+                f"{source}'this offloading currently only occurs if the parameter is sharded'",
+            )
+
+
+class DeviceMesh(FSDP1Option):
+    """FSDP1 gets a mesh instead of the process group."""
+
+    name, place, further = "device_mesh", 11, True
+    traits = {True: ("takes_mesh",)}
+    meanings = {"fsdp1:device_mesh": "FSDP1 is given a device mesh"}
+
+    @override
+    def draw(self, drawing: DrawingFSDP1) -> bool:
+        hybrid = drawing.case.fsdp1.does("hybrid")
+        one_axis = drawing.case.mesh.replicate is None
+        return not hybrid and one_axis and drawing.tape.chance(30)
+
+    @override
+    def features(self, value: bool, case: Case) -> Iterator[str]:
+        if case.fsdp1.does("takes_mesh"):
+            yield from self.meanings
+
+    @override
+    def excludes(self, value: bool, seen: SeenByFSDP1) -> Reasons:
+        case = seen.case
+        if value and case.mesh.replicate is not None and not case.fsdp1.does("hybrid"):
+            yield (
+                "a mesh of two axes for a strategy that has one",
+                "fully_sharded_data_parallel.py, class docstring, device_mesh: 'For hybrid "
+                "sharding strategies such as HYBRID_SHARD, users can pass in a 2D DeviceMesh'",
+            )
+
+
+FSDP1_OPTIONS = options_of(FSDP1, FSDP1Option)
+"""In the order of their fields."""

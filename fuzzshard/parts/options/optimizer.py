@@ -1,0 +1,617 @@
+"""The optimizer and its options. To add one: its class, and its field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar, Literal
+
+from msgspec.structs import replace
+from typing_extensions import override
+
+from fuzzshard.parts.op import Choice
+from fuzzshard.parts.option import Drawing, Mapping, Option, Tape, WithOptions, options_of
+from fuzzshard.parts.part import default_of, off_default
+
+Trait = Literal[
+    "takes_momentum",
+    "decays_by_default",
+    "moves_without_gradient",
+    "has_state",
+    "steps_lists",
+    "may_step_lists",
+    "combines_elements",
+    "steps_matrices",
+    "hands_over_event",
+    "scales",
+    "wants_own_dtype",
+]
+"""What values do that somebody else has to know: the class takes ``momentum``, or decays weights
+unless it is told otherwise; a gradient of zeros is not the same as none; a step leaves a state;
+parameters are stepped, or may be, in lists that must be alike; a step combines the elements of a
+parameter, so that shards communicate; parameters are matrices; an event is recorded after a step;
+losses are scaled, and steps unscale gradients; a gradient is of the dtype of its parameter.
+"""
+
+
+class Optimizer(WithOptions["OptimizerOption", Trait], frozen=True, kw_only=True):
+    """The optimizer and its hyperparameters."""
+
+    named_by: ClassVar[str] = "kind"
+
+    kind: Literal[
+        "sgd",
+        "adam",
+        "adamw",
+        "rmsprop",
+        "adadelta",
+        "adamax",
+        "nadam",
+        "radam",
+        "asgd",
+        "adagrad",
+        "adafactor",
+        "muon",
+        "muon_unrounded",
+    ] = "sgd"
+    lr: float = 0.125
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    foreach: bool | None = None
+    exclude: tuple[str, ...] = ()
+    post_optim_event: bool = False
+    maximize: bool = False
+    lr_scheduler: Literal["step_lr", "cosine_annealing_lr", "one_cycle_lr"] | None = None
+    grad_scaler: Literal["finite", "infinite"] | None = None
+    beside: Literal["sgd", "adamw"] | None = None
+
+    @property
+    def title(self) -> str:
+        """What it is called."""
+        return str(getattr(self, self.named_by))
+
+    @property
+    def second(self) -> Optimizer | None:
+        """The one beside it, if there is one."""
+        if self.beside is None:
+            return None
+        return Optimizer(kind=self.beside, lr=self.lr, weight_decay=self.weight_decay)
+
+    @property
+    def each(self) -> dict[str, Optimizer]:
+        """By the variables of a script, it alone and the second one."""
+        alone = {"optimizer": replace(self, beside=None)}
+        return alone if self.second is None else alone | {"second": self.second}
+
+    @override
+    def does(self, trait: Trait) -> bool:
+        return super().does(trait) or (self.second is not None and self.second.does(trait))
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """The names of what is kept for a parameter."""
+        told = (pair for each in self.each.values() for pair in each.told())
+        return tuple(dict.fromkeys(name for o, value in told for name in o.states(value)))
+
+    @property
+    def scheduler(self) -> str:
+        """The expression of what changes the learning rate of ``optimizer``, or nothing."""
+        return "".join(option.scheduler(value) for option, value in self.told())
+
+    @property
+    def scaler(self) -> str:
+        """The expression of what scales losses, or nothing."""
+        return "".join(option.scaler(value) for option, value in self.told())
+
+    def step_lines(self) -> list[str]:
+        """Return the statements of a step."""
+        scaled = [*(f"scaler.step({name})" for name in self.each), *self._updates()]
+        steps = scaled if self.scaler else [f"{name}.step()" for name in self.each]
+        for around in (around for o, value in self.told() if (around := o.around(value))):
+            steps = [f"with {around}:", *(f"    {line}" for line in steps)]
+        return [*steps, *(["scheduler.step()"] if self.scheduler else [])]
+
+    def _updates(self) -> list[str]:
+        return [line for option, value in self.told() if (line := option.update(value))]
+
+    def initially(self, state: str) -> float | None:
+        """Return what each element of a state is before the first step; None where that depends
+        on the learning rate by then.
+        """
+        rate = None if self.scheduler else self.lr
+        return {"eta": rate, "mu": 1.0, "mu_product": 1.0}.get(state, 0.0)
+
+    @property
+    def set_apart(self) -> tuple[str, ...]:
+        """The modules or parameters that it does not get; the second one does."""
+        return tuple(path for option, paths in self.told() if option.leaves_out for path in paths)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The modules or parameters that no optimizer gets."""
+        return () if self.beside else self.set_apart
+
+    def leaving_out(self, paths: Iterable[str]) -> Optimizer:
+        """Return it without these, and with all others; a second one must get something."""
+        paths = tuple(paths)
+        named = {option.name: paths for option in OPTIMIZER_OPTIONS if option.leaves_out}
+        return replace(self, **named, beside=self.beside if paths else None)
+
+    def for_matrices(self, shapes: Mapping[str, Sequence[int]]) -> Optimizer:
+        """Return it without parameters that are no matrices, and without what optimizers of
+        matrices do not take.
+        """
+        lacking = (option for option in OPTIMIZER_OPTIONS if not option.for_matrices)
+        spec = replace(self, **{option.name: option.default for option in lacking})
+        return spec.leaving_out(fqn for fqn, shape in shapes.items() if not self.takes(shape))
+
+    def takes(self, shape: Sequence[int]) -> bool:
+        """Whether it steps parameters of such a shape."""
+        return len(shape) == 2 or not self.does("steps_matrices")
+
+    def unrounded(self) -> Optimizer:
+        """Return it with steps that round to no coarser dtype than that of the parameters."""
+        return replace(self, **{o.name: o.unrounded(value) for o, value in self.told()})
+
+    def in_turn(self) -> Optimizer:
+        """Return it with steps of one parameter after the other, and not of lists."""
+        return replace(self, foreach=False)
+
+    def unscaled(self) -> Optimizer:
+        """Return it without a scaler of losses."""
+        scaling = (option.name for option, value in self.told() if option.scaler(value))
+        return replace(self, **{name: default_of(self, name) for name in scaling})
+
+    def call(self) -> tuple[str, list[str]]:
+        """Return its class, and the arguments that are not torch's defaults."""
+        kinds = [text for option, value in self.told() if (text := option.constructor(value))]
+        given = [text for option, value in self.told() for text in option.given(value, self)]
+        return f"torch.optim.{kinds[0]}", given
+
+    def features(self) -> Iterator[str]:
+        """Yield the features of its options."""
+        off = {*off_default(self)}
+        for option, value in self.told():
+            if option.name in off or option.name == self.named_by:
+                yield from option.features(value)
+
+    def without_extensions(self) -> Optimizer:
+        """Return it with what is drawn last at its default."""
+        late = ((o, value) for o, value in self.told() if o.extension)
+        return replace(self, **{o.name: o.without_extension(value) for o, value in late})
+
+    def text(self) -> str:
+        """Return what drawings say of it."""
+        off = {*off_default(self)}
+        given = ", ".join(
+            f"{option.name}={value}"
+            for option, value in self.told()
+            if option.always_told or (option.name in off and option.name != self.named_by)
+        )
+        return f"{self.title}({given})"
+
+
+class OptimizerOption(Option):
+    """One of them."""
+
+    traits: ClassVar[Mapping[Any, tuple[Trait, ...]]] = {}
+    leaves_out: ClassVar[bool] = False
+    """Whether its value is what the optimizer does not get."""
+    for_matrices: ClassVar[bool] = True
+    """Whether optimizers of matrices take it."""
+    sources: ClassVar[Mapping[str, str]] = {}
+    """What its statements call and torch does not have, by name."""
+
+    def states(self, value: Any) -> tuple[str, ...]:
+        """Return the names of what the optimizer keeps, where it says which class that is."""
+        return ()
+
+    def constructor(self, value: Any) -> str:
+        """Return the class, where it says which."""
+        return ""
+
+    def given(self, value: Any, optimizer: Optimizer) -> tuple[str, ...]:
+        """Return the arguments of the class that stand for it."""
+        return self.arguments(value)
+
+    def around(self, value: Any) -> str:
+        """Return the expression of a context manager that steps are made in, or nothing."""
+        return ""
+
+    def unrounded(self, value: Any) -> Any:
+        """Return the value whose steps round to no coarser dtype than that of the parameters."""
+        return value
+
+    def without_extension(self, value: Any) -> Any:
+        """Return what it is without what is drawn last."""
+        return self.default
+
+    def scheduler(self, value: Any) -> str:
+        """Return the expression of a scheduler of the learning rate, where it says which."""
+        return ""
+
+    def scaler(self, value: Any) -> str:
+        """Return the expression of a scaler of losses, where it says which."""
+        return ""
+
+    def update(self, value: Any) -> str:
+        """Return the update of the scaler, where it says how."""
+        return ""
+
+    def features(self, value: Any) -> Iterator[str]:
+        """Yield the features of a value off its default."""
+        yield from self.meanings
+
+    def value(self, drawing: Drawing) -> Any:
+        """Return a value for a case that has its model and its plan, if that is drawn then."""
+        return self.name in drawing.swarm
+
+    def draw(self, tape: Tape, swarm: Any, spec: Optimizer, *, exact: bool) -> Optimizer:
+        """Return ``spec`` with a value; with ``exact`` one that rounds nothing."""
+        return spec
+
+    def settle(self, tape: Tape, spec: Optimizer, *, exact: bool) -> Optimizer:
+        """Return ``spec`` with the value that goes with those of the others."""
+        return spec
+
+
+_CLASSES = {
+    "sgd": "SGD",
+    "adam": "Adam",
+    "adamw": "AdamW",
+    "rmsprop": "RMSprop",
+    "adadelta": "Adadelta",
+    "adamax": "Adamax",
+    "nadam": "NAdam",
+    "radam": "RAdam",
+    "asgd": "ASGD",
+    "adagrad": "Adagrad",
+    "adafactor": "Adafactor",
+    "muon": "Muon",
+    "muon_unrounded": "Muon",
+}
+_MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+_STATES = {
+    "sgd": ("momentum_buffer",),
+    "adam": _MOMENTS,
+    "adamw": _MOMENTS,
+    "rmsprop": ("square_avg", "step"),
+    "adadelta": ("square_avg", "acc_delta", "step"),
+    "adamax": ("exp_avg", "exp_inf", "step"),
+    "nadam": (*_MOMENTS, "mu_product"),
+    "radam": _MOMENTS,
+    "asgd": ("ax", "eta", "mu", "step"),
+    "adagrad": ("sum", "step"),
+    "adafactor": ("row_var", "col_var", "variance", "step"),
+    "muon": ("momentum_buffer",),
+    "muon_unrounded": ("momentum_buffer",),
+}
+_ELEMENTWISE = ("adam", "rmsprop", "adadelta", "adamax", "nadam", "radam", "asgd", "adagrad")
+"""They update each element by itself."""
+_INTERPOLATING = ("adam", "adamax", "nadam", "radam")
+"""As AdamW, Adafactor and Muon, they interpolate between a state and the gradient: ``lerp_`` takes
+one dtype. States that are loaded have that of the parameter.
+"""
+_RARER = (*_ELEMENTWISE[1:], "adafactor")
+_MUON = ("muon", "muon_unrounded")
+_KEEPING_DTYPES = """
+class KeepingDtypes(torch.overrides.TorchFunctionMode):  # Muon computes in bfloat16 otherwise
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        is_cast = function is torch.Tensor.to and (kwargs or {}).get("dtype") is torch.bfloat16
+        if is_cast or function is torch.Tensor.bfloat16:
+            return args[0].clone()
+        return function(*args, **(kwargs or {}))
+"""
+
+
+class Kind(OptimizerOption):
+    """A class of ``torch.optim``.
+
+    Muon "is an optimizer for 2D parameters" (torch/optim/_muon.py), so it gets the matrices of a
+    model and no other parameter. It orthogonalizes them in bfloat16, whose rounding would hide
+    what is wrong: as ``muon_unrounded`` it does so in the dtype of the gradients. Adafactor keeps
+    means of rows and columns. Sharded parameters are DTensors, which provide a "single-device like
+    abstraction" (torch/distributed/tensor/_api.py): both see the matrix, and not its shards.
+    """
+
+    name, place, choices = "kind", 2, ("adam",)
+    extension = Choice("muon", 7, 103, excluded_by=("offload",))
+    sources = {"KeepingDtypes": _KEEPING_DTYPES}
+    traits = {
+        **dict.fromkeys(_ELEMENTWISE, ("moves_without_gradient", "has_state")),
+        **dict.fromkeys(
+            _INTERPOLATING, ("moves_without_gradient", "has_state", "wants_own_dtype")
+        ),
+        "sgd": ("takes_momentum",),
+        "adamw": (
+            *("moves_without_gradient", "has_state", "wants_own_dtype", "decays_by_default"),
+        ),
+        **dict.fromkeys(
+            _MUON,
+            (
+                *("moves_without_gradient", "has_state", "decays_by_default"),
+                *("takes_momentum", "combines_elements", "steps_matrices", "wants_own_dtype"),
+            ),
+        ),
+        "adafactor": (
+            *("moves_without_gradient", "has_state", "decays_by_default", "combines_elements"),
+            "wants_own_dtype",
+        ),
+    }
+    meanings = {
+        **{f"optimizer:{kind}": name for kind, name in _CLASSES.items() if kind not in _MUON},
+        "optimizer:muon": "Muon, which gets the matrices alone",
+    }
+
+    @override
+    def constructor(self, value: str) -> str:
+        return _CLASSES[value]
+
+    @override
+    def states(self, value: str) -> tuple[str, ...]:
+        return _STATES[value]
+
+    @override
+    def around(self, value: str) -> str:
+        return "KeepingDtypes()" if value == "muon_unrounded" else ""
+
+    @override
+    def unrounded(self, value: str) -> str:
+        return "muon_unrounded" if value in _MUON else value
+
+    @override
+    def without_extension(self, value: str) -> str:
+        return str(self.default) if value in _MUON else value
+
+    @override
+    def features(self, value: str) -> Iterator[str]:
+        yield "optimizer:muon" if value in _MUON else f"optimizer:{value}"
+
+    @override
+    def value(self, drawing: Drawing) -> str:
+        shapes = drawing.found.parameters.values()
+        is_drawn = "muon" in drawing.swarm and any(len(shape) == 2 for shape in shapes)
+        exact = drawing.case.values == "dyadic"
+        return "muon" if is_drawn and not exact else drawing.case.optimizer.kind
+
+    @override
+    def draw(self, tape: Tape, swarm: Any, spec: Optimizer, *, exact: bool) -> Optimizer:
+        if exact or not ("adam" in swarm and tape.chance(75)):
+            return spec
+        if tape.chance(50):
+            return replace(spec, kind=tape.pick(_RARER))
+        return replace(spec, kind="adamw" if tape.chance(50) else "adam")
+
+
+_POWERS_OF_TWO = (0.0625, 0.03125, 0.125)
+_SGD_RATES = (0.03125, 0.01, 0.02, 0.05)
+_ADAM_RATES = (0.01, 0.015625, 0.003)
+
+
+class LearningRate(OptimizerOption):
+    """The learning rate."""
+
+    name, place, always_told = "lr", 3, True
+
+    @override
+    def arguments(self, value: float) -> tuple[str, ...]:
+        return (f"lr={value}",)
+
+    @override
+    def settle(self, tape: Tape, spec: Optimizer, *, exact: bool) -> Optimizer:
+        rates = _SGD_RATES if spec.does("takes_momentum") else _ADAM_RATES
+        return replace(spec, lr=tape.pick(_POWERS_OF_TWO if exact else rates))
+
+
+class Momentum(OptimizerOption):
+    """The momentum of SGD. With 0.5, products are exact."""
+
+    name, place, choices = "momentum", 0, ("momentum",)
+    meanings = {"optimizer:momentum": "SGD with momentum"}
+
+    @override
+    def does(self, value: float) -> tuple[Trait, ...]:
+        return ("moves_without_gradient", "has_state") if value else ()
+
+    @override
+    def given(self, value: float, optimizer: Optimizer) -> tuple[str, ...]:
+        return (f"momentum={value}",) if value and optimizer.does("takes_momentum") else ()
+
+    @override
+    def draw(self, tape: Tape, swarm: Any, spec: Optimizer, *, exact: bool) -> Optimizer:
+        return replace(spec, momentum=0.5 * ("momentum" in swarm and tape.chance(80)))
+
+    @override
+    def settle(self, tape: Tape, spec: Optimizer, *, exact: bool) -> Optimizer:
+        if exact:
+            return spec
+        takes = spec.does("takes_momentum")
+        decimals = tape.pick((0.9, 0.5)) if takes else 0.0
+        return replace(spec, momentum=decimals if spec.momentum else 0.0)
+
+
+class WeightDecay(OptimizerOption):
+    """The weight decay. AdamW decays by default."""
+
+    name, place, choices = "weight_decay", 1, ("weight_decay",)
+    meanings = {"optimizer:weight_decay": "any optimizer with weight decay"}
+
+    @override
+    def does(self, value: float) -> tuple[Trait, ...]:
+        return ("moves_without_gradient",) if value else ()
+
+    @override
+    def given(self, value: float, optimizer: Optimizer) -> tuple[str, ...]:
+        told = value or optimizer.does("decays_by_default")
+        return (f"weight_decay={value}",) if told else ()
+
+    @override
+    def draw(self, tape: Tape, swarm: Any, spec: Optimizer, *, exact: bool) -> Optimizer:
+        if exact or not ("weight_decay" in swarm and tape.chance(60)):
+            return spec
+        return replace(spec, weight_decay=tape.pick((0.125, 0.01)))
+
+
+class Foreach(OptimizerOption):
+    """Whether the optimizer takes tensors in lists; DTensors on different meshes go in none."""
+
+    name, extension, for_matrices = "foreach", Choice("foreach", 12, 0), False
+    traits = {True: ("steps_lists", "may_step_lists"), None: ("may_step_lists",)}
+    meanings = {"optimizer:foreach": "foreach=True", "optimizer:no_foreach": "foreach=False"}
+
+    @override
+    def arguments(self, value: bool | None) -> tuple[str, ...]:
+        return () if value is None else (f"foreach={value}",)
+
+    @override
+    def features(self, value: bool) -> Iterator[str]:
+        yield f"optimizer:{'foreach' if value else 'no_foreach'}"
+
+    @override
+    def value(self, drawing: Drawing) -> bool | None:
+        if drawing.case.tensor_parallel:  # which makes DTensors on different meshes
+            return False
+        return drawing.tape.chance(60) if "foreach" in drawing.swarm else None
+
+
+class Exclude(OptimizerOption):
+    """Modules or parameters that the optimizer does not get."""
+
+    name, extension = "exclude", Choice("exclude", 10, 1, needed_by=("second_optimizer",))
+    leaves_out = True
+    meanings = {"optimizer:exclude": "an optimizer that does not get all parameters"}
+
+    @override
+    def value(self, drawing: Drawing) -> tuple[str, ...]:
+        return drawing.some_parameters() if "exclude" in drawing.swarm else ()
+
+
+class PostOptimEvent(OptimizerOption):
+    """Whether an event is recorded after every step and handed to the FSDP root."""
+
+    name, extension = "post_optim_event", Choice("post_optim_event", 8, 2)
+    traits = {True: ("hands_over_event",)}
+    meanings = {"optimizer:post_optim_event": "an event after every step, handed to the FSDP root"}
+
+
+class Maximize(OptimizerOption):
+    """Whether steps go up the gradient."""
+
+    name, extension, for_matrices = "maximize", Choice("maximize", 6, 100), False
+    texts = {True: "maximize=True"}
+    meanings = {"optimizer:maximize": "maximize=True"}
+
+
+_CALLS = {
+    "step_lr": "StepLR(optimizer, step_size=1, gamma=0.5)",
+    "cosine_annealing_lr": "CosineAnnealingLR(optimizer, T_max=8)",
+    "one_cycle_lr": (
+        'OneCycleLR(optimizer, optimizer.defaults["lr"], total_steps=64, cycle_momentum=False)'
+    ),
+}
+"""One cycle has more steps than any schedule: its last one may not be followed by another."""
+
+
+class LRScheduler(OptimizerOption):
+    """Which scheduler changes the learning rate.
+
+    "Learning rate scheduling should be applied after optimizer's update" (docs of torch.optim).
+    The learning rate is in the optimizer's ``param_groups``: its state is saved and loaded with
+    that of the scheduler (``LambdaLR.load_state_dict``).
+    """
+
+    name, extension = "lr_scheduler", Choice("lr_scheduler", 12, 101, needs=("several_steps",))
+    meanings = {
+        "optimizer:step_lr": "a learning rate that StepLR halves after every step",
+        "optimizer:cosine_annealing_lr": "a learning rate of CosineAnnealingLR",
+        "optimizer:one_cycle_lr": "a learning rate of OneCycleLR",
+    }
+
+    @override
+    def scheduler(self, value: str | None) -> str:
+        return f"torch.optim.lr_scheduler.{_CALLS[value]}" if value else ""
+
+    @override
+    def features(self, value: str) -> Iterator[str]:
+        yield f"optimizer:{value}"
+
+    @override
+    def value(self, drawing: Drawing) -> str | None:
+        if self.name not in drawing.swarm:
+            return None
+        exact = drawing.case.values == "dyadic"
+        return "step_lr" if exact else drawing.tape.pick((*_CALLS,))
+
+
+_SCALES = {"finite": "1024.0, growth_interval=1", "infinite": 'float("inf")'}
+
+
+class GradScaler(OptimizerOption):
+    """Whether losses are scaled for their backward, and steps unscale gradients.
+
+    A scale that is ``infinite`` at first makes gradients overflow in every precision: the first
+    step is skipped, and ``update()`` sets a finite scale after it, as after every other step.
+    ``growth_interval=1`` doubles a ``finite`` scale after every step.
+
+    It is for gradients of one kind: torch checks those of a device and dtype in one list, which
+    must not have both DTensors and others (``_amp_foreach_non_finite_check_and_unscale_``).
+    """
+
+    name, place = "grad_scaler", 100
+    extension = Choice(
+        "grad_scaler", 12, 102, needs=("several_steps",), excludes=("lr_scheduler",)
+    )
+    traits = {"finite": ("scales",), "infinite": ("scales",)}
+    meanings = {
+        "optimizer:scaled": "a GradScaler that doubles its scale after every step",
+        "optimizer:skipped": "a GradScaler that skips the first step: it is infinite",
+    }
+
+    @override
+    def scaler(self, value: str | None) -> str:
+        return f"torch.amp.GradScaler(device, init_scale={_SCALES[value]})" if value else ""
+
+    @override
+    def update(self, value: str | None) -> str:
+        return f"scaler.update({'1024.0' if value == 'infinite' else ''})"
+
+    @override
+    def features(self, value: str) -> Iterator[str]:
+        yield "optimizer:skipped" if value == "infinite" else "optimizer:scaled"
+
+    @override
+    def value(self, drawing: Drawing) -> str | None:
+        mixes = drawing.case.tensor_parallel or None in drawing.found.owners.values()
+        if self.name not in drawing.swarm or mixes:
+            return None
+        return "infinite" if drawing.tape.chance(40) else "finite"
+
+
+class Beside(OptimizerOption):
+    """The class of a second optimizer, which gets what the first does not get.
+
+    Of Muon: "Other parameters, such as bias, and embedding, should be optimized by a standard
+    method such as AdamW" (torch/optim/_muon.py). "If your network has multiple optimizers, you may
+    call scaler.unscale_ on any of them individually, and you must call scaler.step on each of them
+    individually. However, scaler.update should only be called once" (amp_examples.rst).
+    ``get_optimizer_state_dict`` takes both at once.
+    """
+
+    name = "beside"
+    extension = Choice("second_optimizer", 10, 104, needed_by=("muon",), brings=("grad_scaler",))
+    meanings = {"optimizer:second": "a second optimizer, for what the first does not get"}
+
+    @override
+    def value(self, drawing: Drawing) -> str | None:
+        if "second_optimizer" not in drawing.swarm or drawing.tape.chance(20):
+            return None
+        exact = drawing.case.values == "dyadic"
+        return "sgd" if exact or drawing.tape.chance(30) else "adamw"
+
+
+OPTIMIZER_OPTIONS = options_of(Optimizer, OptimizerOption)
+"""In the order of their fields."""
+
+
+def choosing(trait: Trait) -> tuple[str, ...]:
+    """Return the choices of drawn cases that may lead to a value with this trait."""
+    return tuple(o.extension.name for o in OPTIMIZER_OPTIONS if o.extension and o.may(trait))

@@ -1,0 +1,110 @@
+"""The options of the engine ``pipelining``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from typing_extensions import override
+
+from fuzzshard.parts.option import Case, Option, Tape, WithOptions, options_of
+
+Trait = Literal[
+    "fills_pipeline", "several_stages", "v_shaped", "zero_bubble", "scales", "wraps_stages"
+]
+"""What values do that somebody else has to know: no stage may be without a microbatch; a rank has
+two stages, the second of which lies in the opposite order; gradients of weights are computed apart
+from those of inputs; gradients are divided by the number of microbatches; DDP is around stages.
+"""
+
+
+class Pipelining(WithOptions["PipeliningOption", Trait], frozen=True, kw_only=True):
+    """Options of the engine ``pipelining``."""
+
+    schedule_class: Literal[
+        "gpipe",
+        "1f1b",
+        "interleaved_1f1b",
+        "looped_bfs",
+        "interleaved_zero_bubble",
+        "zbv_zero_bubble",
+    ] = "gpipe"
+    scale_grads: bool = True
+    replicates: bool = False
+
+
+class PipeliningOption(Option):
+    """One of them."""
+
+    traits: ClassVar[Mapping[Any, tuple[Trait, ...]]] = {}
+
+    def draw(self, tape: Tape, case: Case) -> Any:
+        """Return a value for a case that has all but these."""
+        return self.default
+
+
+class ScheduleClass(PipeliningOption):
+    """The class of the schedule, as the text that makes it says."""
+
+    name, prefix, always_told = "schedule_class", "pipelining:", True
+    texts = {
+        "gpipe": "ScheduleGPipe",
+        "1f1b": "Schedule1F1B",
+        "interleaved_1f1b": "ScheduleInterleaved1F1B",
+        "looped_bfs": "ScheduleLoopedBFS",
+        "interleaved_zero_bubble": "ScheduleInterleavedZeroBubble",
+        "zbv_zero_bubble": "ScheduleZBVZeroBubble",
+    }
+    traits = {
+        "1f1b": ("fills_pipeline",),
+        "interleaved_1f1b": ("several_stages",),
+        "looped_bfs": ("several_stages",),
+        "interleaved_zero_bubble": ("several_stages", "zero_bubble"),
+        "zbv_zero_bubble": ("several_stages", "v_shaped", "zero_bubble"),
+    }
+    meanings = {
+        "pipelining:gpipe": "all forwards, then all backwards",
+        "pipelining:1f1b": "a backward after each forward, once the pipeline is full",
+        "pipelining:interleaved_1f1b": "the same with two stages a rank",
+        "pipelining:looped_bfs": "all microbatches through the first stage of a rank, then the "
+        "next",
+        "pipelining:interleaved_zero_bubble": "gradients of weights fill the bubbles",
+        "pipelining:zbv_zero_bubble": "the same, with stages that lie as a V over the ranks",
+    }
+
+    @override
+    def draw(self, tape: Tape, case: Case) -> str:
+        """There are few models with modules for two stages on each rank."""
+        weights = (2, 2, 3, 3, 3, 3)
+        drawn: str = tape.weighted(tuple(zip(self.texts, weights, strict=True)))
+        return drawn
+
+
+class ScaleGrads(PipeliningOption):
+    """By default the schedule divides, and the loss of a microbatch is a mean over its rows."""
+
+    name, argument = "scale_grads", 1
+    texts = {False: "scale_grads=False"}
+    traits = {True: ("scales",)}
+    meanings = {"pipelining:sums": "gradients of microbatches are added up: scale_grads=False"}
+
+    @override
+    def draw(self, tape: Tape, case: Case) -> bool:
+        """``zero_grad`` leaves what no optimizer has, which every iteration would divide again."""
+        return not (case.optimizer.left_out or tape.chance(30))
+
+
+class Replicates(PipeliningOption):
+    """``DistributedDataParallel`` around each stage, in place of ``fully_shard`` within it."""
+
+    name = "replicates"
+    traits = {True: ("wraps_stages",)}
+    meanings = {"pipelining:ddp": "DistributedDataParallel is around every stage"}
+
+    @override
+    def draw(self, tape: Tape, case: Case) -> bool:
+        return not any(g.policy or g.rounding() for g in case.wrap) and tape.chance(30)
+
+
+PIPELINING_OPTIONS = options_of(Pipelining, PipeliningOption)
+"""In the order of their fields."""

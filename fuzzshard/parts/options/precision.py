@@ -1,0 +1,219 @@
+"""Mixed precision, as ``fully_shard`` and FSDP1 have it. To add an option: its class, and its
+field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from random import Random
+from typing import Any, ClassVar, Literal
+
+from msgspec.structs import replace
+from typing_extensions import override
+
+from fuzzshard.parts.dtypes import Dtype
+from fuzzshard.parts.option import Case, Option, Tape, WithOptions, options_of
+from fuzzshard.parts.part import Shape
+
+Trait = Literal["casts_inputs", "keeps_vectors"]
+"""What somebody else has to know of a policy: that inputs are cast to the dtype of parameters,
+that parameters of one dimension keep theirs.
+"""
+Role = Literal["parameters", "gradients", "outputs"]
+
+
+class Precision(WithOptions["PrecisionOption", Trait], frozen=True, kw_only=True):
+    """Mixed precision: ``MixedPrecisionPolicy``, or that of FSDP1."""
+
+    param: Dtype | None = None
+    reduce: Dtype | None = None
+    output: Dtype | None = None
+    cast_inputs: bool = True
+    keep: Literal["vectors"] | None = None
+
+    def dtype_of(self, what: Role) -> Dtype | None:
+        """Return the dtype that it names for computing with parameters, reducing gradients, or
+        outputs.
+        """
+        dtype: Dtype | None = next(value for o, value in self.told() if o.of == what)
+        return dtype
+
+    def computes(self, shape: Shape) -> Dtype | None:
+        """Return the dtype that a parameter is computed with; None: its own."""
+        keeps = self.does("keeps_vectors") and len(shape) == 1
+        return None if keeps else self.dtype_of("parameters")
+
+    @property
+    def dtypes(self) -> frozenset[Dtype]:
+        """All dtypes that it names."""
+        return frozenset(value for option, value in self.told() if option.of and value)
+
+    def with_dtypes(self, dtypes: Mapping[Role, Dtype | None]) -> Precision:
+        """Return it with other dtypes."""
+        return replace(self, **{o.name: dtypes[o.of] for o in self.options if o.of in dtypes})
+
+    def within(self, dtypes: Mapping[Dtype, Dtype]) -> Precision:
+        """Return it with each dtype replaced by another one."""
+        named = {o.of: value and dtypes[value] for o, value in self.told() if o.of}
+        return self.with_dtypes(named)
+
+    def keeping(self) -> Precision:
+        """Return it for a model that computes with vectors in their own dtype, too."""
+        return replace(self, **{o.name: o.kept for o in self.options if o.kept is not None})
+
+    def without_casts(self) -> Precision:
+        """Return it with inputs and outputs treated as by default."""
+        return replace(self, **{o.name: o.default for o in self.options if o.of_activations})
+
+    def new_fields(self) -> Iterator[str]:
+        """Yield the fields of torch's policy that it needs, and that not every supported torch
+        has.
+        """
+        return (o.new_field for o, v in self.told() if o.new_field and v != o.default)
+
+    def features(self) -> Iterator[str]:
+        """Yield the features of its options."""
+        for option, value in self.told():
+            yield from option.features(value, self)
+
+
+class PrecisionOption(Option):
+    """One of them."""
+
+    prefix = "precision:"
+    of: ClassVar[Role | None] = None
+    """What it names the dtype of."""
+    kept: ClassVar[Any] = None
+    """The value by which vectors keep their dtype."""
+    of_activations: ClassVar[bool] = False
+    """Whether it says what becomes of inputs or outputs."""
+    new_field: ClassVar[str] = ""
+    """The field of torch's policy that it needs, where not every supported torch has that."""
+    variation: ClassVar[int] = 0
+    """Its place among those in which the policies of groups differ, from 1; 0: they do not."""
+
+    def draw(self, tape: Tape, case: Case) -> Any:
+        """Return a value for a policy of ``case``."""
+        return tape.weighted(self.weights) if self.weights else self.default
+
+    def varied(self, tape: Tape, case: Case, value: Any) -> Any:
+        """Return another value for one group."""
+        return self.draw(tape, case)
+
+    def mutated(self, rng: Random, case: Case) -> Any:
+        """Return a value for a mutant."""
+        return self.default
+
+    def features(self, value: Any, policy: Precision) -> Iterator[str]:
+        """Yield the features of a value."""
+        return self.named(value)
+
+
+class DtypeOption(PrecisionOption):
+    """A dtype, under the name of its field."""
+
+    @override
+    def arguments(self, value: Dtype | None) -> tuple[str, ...]:
+        return (f"{self.name}_dtype=torch.{value}",) if value else ()
+
+
+class Param(DtypeOption):
+    """The dtype that parameters are computed in, and inputs are cast to."""
+
+    name, place, of = "param", 1, "parameters"
+    weights = (("bfloat16", 8), ("float16", 3), (None, 2))
+    meanings = {
+        "precision:param": "parameters computed in another dtype",
+        "precision:bfloat16": "parameters computed in bfloat16",
+        "precision:float16": "parameters computed in float16",
+    }
+
+    @override
+    def mutated(self, rng: Random, case: Case) -> Dtype | None:
+        return rng.choice(("bfloat16", "bfloat16", "float16", None))
+
+    @override
+    def features(self, value: Dtype | None, policy: Precision) -> Iterator[str]:
+        """A case that is judged again in finer dtypes has others than those of half precision."""
+        if value is not None:
+            yield "precision:param"
+        yield from self.named(value)
+
+
+class Reduce(DtypeOption):
+    """The dtype that gradients are reduced in, and accumulated in until then."""
+
+    name, place, of, variation = "reduce", 2, "gradients", 1
+    weights = ((None, 4), ("float32", 4), ("bfloat16", 2))
+    meanings = {
+        "precision:reduce": "a dtype of its own for reduced gradients, beside that of parameters",
+        "precision:reduce_as_param": "gradients reduced in the dtype of the parameters",
+        "precision:reduce_only": "a dtype for reduced gradients only",
+    }
+
+    @override
+    def mutated(self, rng: Random, case: Case) -> Dtype | None:
+        return rng.choice((None, "float32", "bfloat16"))
+
+    @override
+    def features(self, value: Dtype | None, policy: Precision) -> Iterator[str]:
+        if policy.dtype_of("parameters"):
+            yield "precision:reduce" if value else "precision:reduce_as_param"
+        elif value:
+            yield "precision:reduce_only"
+
+
+class Output(DtypeOption):
+    """The dtype that the outputs of a wrapped module are cast to."""
+
+    name, place, of, variation, of_activations = "output", 0, "outputs", 2, True
+    meanings = {"precision:output": "a dtype for outputs"}
+
+    @override
+    def draw(self, tape: Tape, case: Case) -> Dtype | None:
+        return tape.weighted(((None, 5), (case.dtype, 4), ("bfloat16", 1)))
+
+    @override
+    def varied(self, tape: Tape, case: Case, value: Dtype | None) -> Dtype | None:
+        return None if value else case.dtype
+
+    @override
+    def mutated(self, rng: Random, case: Case) -> Dtype | None:
+        return rng.choice((None, case.dtype))
+
+
+class CastInputs(PrecisionOption):
+    """Whether the inputs of a wrapped module are cast to the dtype of its parameters."""
+
+    name, place, variation, of_activations = "cast_inputs", 3, 3, True
+    texts = {False: "cast_forward_inputs=False"}
+    traits = {True: ("casts_inputs",)}
+    meanings = {"precision:no_cast": "mixed precision that does not cast inputs"}
+
+    @override
+    def draw(self, tape: Tape, case: Case) -> bool:
+        return not tape.chance(20)
+
+    @override
+    def varied(self, tape: Tape, case: Case, value: bool) -> bool:
+        return not value
+
+    @override
+    def mutated(self, rng: Random, case: Case) -> bool:
+        return rng.random() < 0.8
+
+
+class Keep(PrecisionOption):
+    """Parameters of one dimension keep their dtype; drawn where the model computes with that."""
+
+    name, place, new_field = "keep", 4, "param_dtype_override_fn"
+    kept = "vectors"
+    texts = {"vectors": f"{new_field}=lambda p: p.dtype if p.dim() == 1 else None"}
+    traits = {"vectors": ("keeps_vectors",)}
+    meanings = {
+        "precision:kept": "mixed precision that leaves parameters of one dimension as they are"
+    }
+
+
+PRECISION_OPTIONS = options_of(Precision, PrecisionOption)
+"""In the order of their fields."""

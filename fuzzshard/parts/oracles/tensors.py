@@ -1,0 +1,241 @@
+"""Tensors that are compared with the reference's, and need nothing else than that."""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from fuzzshard.parts import oracle
+
+
+class Output(oracle.TensorOracle):
+    """Every output of the module that is called, on every rank, after each forward.
+
+    It cannot see a wrong value that no output depends on, or one below the tolerance of its rung.
+    """
+
+    name = "output"
+    place = 40
+    looks = ("outputs",)
+    of_forward = True
+    handle = "expression"
+    what = "output"
+
+    @override
+    def tensors(self, seen: oracle.Observer) -> oracle.Tensors:
+        return seen.outputs.items()
+
+    @override
+    def pairs(self, watch: oracle.Watch, index: int) -> list[tuple[str, str]]:
+        return watch.outputs(index)
+
+
+class Loss(oracle.TensorOracle):
+    """The loss of each forward, on every rank.
+
+    It cannot see errors that cancel in the sum over all outputs. Cases with ``observe="losses"``
+    have nothing else to compare.
+    """
+
+    name = "loss"
+    place = 50
+    looks = ("outputs",)
+    of_forward = True
+    is_loss = True
+    handle = "expression"
+    what = "loss"
+    thing = "The loss"
+
+    @override
+    def tensors(self, seen: oracle.Observer) -> oracle.Tensors:
+        return [(self.name, seen.loss)]
+
+    @override
+    def pairs(self, watch: oracle.Watch, index: int) -> list[tuple[str, str]]:
+        return [(self.name, watch.loss(index))]
+
+
+class InputGradient(oracle.TensorOracle):
+    """The gradients of inputs that require one, after each backward.
+
+    It cannot see the gradients of what modules pass to each other.
+    """
+
+    name = "input_gradient"
+    place = 60
+    looks = ("inputs",)
+    gradient = "input"
+    handle = "expression"
+    what = "gradient of an input"
+    thing = "The gradient of {name}"
+
+    @override
+    def tensors(self, seen: oracle.Observer) -> oracle.Tensors:
+        return ((name, x.grad) for name, x in seen.trainer.feed.differentiable())
+
+    @override
+    def pairs(self, watch: oracle.Watch, index: int) -> list[tuple[str, str]]:
+        return [(name, f"{variable}.grad") for name, variable in watch.inputs.differentiable()]
+
+
+class Gradient(oracle.ParameterGradient):
+    """The reduced gradient of every parameter after a backward that synchronises.
+
+    It is compared before the optimizer steps, so that Adam cannot hide a wrong scale. Each rank
+    compares its own shard. Whether there is a gradient, its shape and its dtype must agree too.
+
+    It cannot see which of several reductions made a wrong sum.
+    """
+
+    name = "gradient"
+    place = 70
+    gradient = "reduced"
+    what = "gradient of a parameter"
+    thing = "The gradient of {name}"
+    whole = ", gradients=True"
+
+
+class LocalGradient(oracle.ParameterGradient):
+    """The gradient that a rank accumulates in ``.grad`` under ``no_sync()``.
+
+    What a rank has not reduced yet may have a wider dtype than its backward gave it: where FSDP1
+    does not shard, it is added to the flat gradient that was reduced before.
+
+    It cannot see gradients that ``fully_shard`` keeps under private names until they are reduced;
+    ``unreduced_gradient`` does.
+    """
+
+    name = "local_gradient"
+    place = 80
+    gradient = "local"
+    dtype = "wider"
+    what = "gradient that is accumulated without synchronisation"
+    thing = "The unsynchronised gradient of {name}"
+
+    @override
+    def entries(self, watch: oracle.Watch, index: int) -> str:
+        if not watch.sums:
+            return super().entries(watch, index)
+        local = "local[n] if p.grad is None else p.grad + local[n]"
+        value = f"({local}) if n in local else p.grad"
+        return watch.entries(index, value, self.over, oracle=self.name)
+
+
+class Parameter(oracle.TensorOracle):
+    """Every parameter after a step of the optimizer, as shards under an engine that shards.
+
+    It cannot see why a step was wrong; ``gradient`` comes first and says so where it can.
+    """
+
+    name = "parameter"
+    place = 110
+    looks = ("trained",)
+    is_weight = True
+    in_flat = True
+    handle = "variable"
+    value = "p"
+    single = "{one}"
+    whole = ""
+    what = "parameter after the optimizer step"
+    thing = "{name} after the optimizer step"
+
+    @override
+    def tensors(self, seen: oracle.Observer) -> oracle.Tensors:
+        return seen.engine.observed().items()
+
+
+class OptimizerState(oracle.StateOracle):
+    """The states of the optimizer after a step: moments and momentum buffers.
+
+    It comes after ``parameter``, in which a wrong step shows as well.
+
+    It cannot see the states of FSDP1, which belong to flat parameters.
+    """
+
+    name = "optimizer_state"
+    place = 115
+    looks = ("trained",)
+    what = "state of the optimizer after a step"
+    thing = "{name} after the optimizer step"
+
+    @override
+    def record(self, seen: oracle.Observer, index: int, look: str) -> None:
+        case = seen.trainer.case
+        if case.schedule[index].updates and seen.engine.registers:
+            super().record(seen, index, look)
+
+    @override
+    def entries(self, watch: oracle.Watch, index: int) -> str:
+        return super().entries(watch, index) if watch.ops[index].updates else ""
+
+
+class StateDict(oracle.TensorOracle):
+    """Every tensor of a state dict, where it is taken.
+
+    One that was taken earlier is compared again where its tensors are the model's own.
+
+    It cannot see entries that are not tensors.
+    """
+
+    name = "state_dict"
+    place = 120
+    looks = ("dict", "taken")
+    what = "state dict"
+    value = "t"
+    over = "n, t in taken.items()"
+    thing = "{name} in the state dict"
+
+    @override
+    def record(self, seen: oracle.Observer, index: int, look: str) -> None:
+        if look == "taken" and not seen.engine.state_dict_aliases:
+            return
+        for fqn, tensor in seen.trainer.states.taken.items():
+            seen.keep(self, index, fqn, tensor)
+
+
+class RegisteredParameter(oracle.TensorOracle):
+    """The value of every registered parameter between a forward and its backward.
+
+    This is what ``model.parameters()`` gives a user at that moment, gathered with
+    ``full_tensor()`` where it is a DTensor. Any dtype may be registered; ``registration`` judges
+    which one it is.
+
+    It cannot see parameters of FSDP1, which registers views of flat parameters.
+    """
+
+    name = "registered_parameter"
+    place = 130
+    looks = ("parameters",)
+    dtype = "observed"
+    gathered = False
+    handle = "expression"
+    what = "parameter after forward"
+    value = "{registered}"
+    over = "n in names"
+    single = "{one}"
+    thing = "{name} after the forward"
+
+    @override
+    def record(self, seen: oracle.Observer, index: int, look: str) -> None:
+        for fqn in seen.engine.facts.parameters if seen.engine.registers else ():
+            seen.keep_once(self, index, fqn, seen.engine.parameter(fqn))
+
+
+class Buffer(oracle.TensorOracle):
+    """Every buffer, such as the statistics of batch norms, after what may change it.
+
+    It cannot see what a recomputation makes of a statistic before the next forward, which is what
+    it looks at.
+    """
+
+    name = "buffer"
+    place = 140
+    looks = ("buffers",)
+    of_buffers = True
+    what = "buffer"
+    value = "b"
+    over = "n, b in zip(buffer_names, {called}.buffers())"
+    thing = "The buffer {name}"
+
+    @override
+    def tensors(self, seen: oracle.Observer) -> oracle.Tensors:
+        return seen.buffers()

@@ -1,0 +1,159 @@
+"""Options of the engines ``ddp``, ``replicate`` and ``fsdp1``, and the optimizer."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from fuzzshard.case.arrivals import Replicated
+from fuzzshard.case.case import Case, Optimizer
+from fuzzshard.case.dtypes import has_precision
+from fuzzshard.case.facts import Facts
+from fuzzshard.case.paths import is_within
+from fuzzshard.parts.engines import DistributedDataParallel, FullyShardedDataParallel, specs
+from fuzzshard.parts.op import Op
+from fuzzshard.parts.options.ddp import DDP, DDP_OPTIONS
+from fuzzshard.parts.options.fsdp1 import FSDP1, FSDP1_OPTIONS, draw_policy
+from fuzzshard.parts.options.optimizer import OPTIMIZER_OPTIONS
+from fuzzshard.parts.part import off_default
+from fuzzshard.strategies.freezing import below, pick_target
+from fuzzshard.strategies.precision import computes
+from fuzzshard.strategies.swarm import PRECISION, Swarm, may_cast
+from fuzzshard.strategies.tape import Tape
+
+_ALONE = 40
+"""Percent of the cases with options that have one of them."""
+
+
+def ddp(tape: Tape, swarm: Swarm, case: Case) -> Case:
+    """The finished ``case`` with options of DDP, if that is one of its engines.
+
+    What DDP does with buffers, no other engine does: where there are any, none is judged then.
+    """
+    ours = [
+        spec for spec in specs(case.engines) if spec.options == DistributedDataParallel.options
+    ]
+    if not ours or has_precision(case) or any(map(_is_foreign, case.schedule)):
+        return case
+    seen = Replicated(case, by_replicate=not any(spec.wrapper for spec in ours))
+    drawn = [
+        option
+        for option in sorted(DDP_OPTIONS, key=lambda option: option.place)
+        if not (option.of_wrapper and seen.by_replicate)
+    ]
+    always = {o.name: o.draw(tape, seen) for o in drawn if o.in_every_case}
+    case = replace(case, ddp=DDP(**always))
+    seen = Replicated(case, seen.by_replicate)
+    if "ddp_options" in swarm:
+        values = {o.name: o.draw(tape, seen) for o in drawn if not o.in_every_case}
+        options = DDP(**always, **values)
+        told = [name for name in off_default(options) if name in values]
+        if told and tape.chance(_ALONE):
+            name = tape.pick(told)
+            options = replace(case.ddp, **{name: getattr(options, name)})
+        case = replace(case, ddp=options)
+    if case.ddp.does("broadcasts_buffers") and seen.has_batch_norm:
+        return replace(case, engines=(DistributedDataParallel.name,))
+    return case
+
+
+def _is_foreign(op: Op) -> bool:
+    """Whether DDP has nothing for an op, so that it does not run."""
+    elsewhere = (op.call and op.call.target) or (op.switch and op.switch.below.target)
+    return bool(elsewhere or op.factor is not None or op.casts_to)
+
+
+class DrawingFSDP1(NamedTuple):
+    """What an option is drawn for. ``uniform``: no unit has frozen and trainable parameters."""
+
+    tape: Tape
+    case: Case
+    uniform: bool
+    cuda: bool
+
+
+def fsdp1(tape: Tape, swarm: Swarm, case: Case, found: Facts, *, cuda: bool) -> Case:
+    """The case with options of FSDP1, if that is one of its engines.
+
+    Its mixed precision replaces that of the wrap groups, so no other engine is judged then.
+    """
+    if FullyShardedDataParallel.name not in case.engines:
+        return case
+    uniform = "toggle" not in swarm and not _mixes_frozen(case, found)
+    drawn = sorted(FSDP1_OPTIONS, key=lambda option: option.place)
+    case = replace(case, fsdp1=FSDP1())
+    for further in (False, True):
+        if further and tape.chance(50):
+            break
+        for option in (option for option in drawn if option.further is further):
+            value = option.draw(DrawingFSDP1(tape, case, uniform, cuda))
+            case = replace(case, fsdp1=replace(case.fsdp1, **{option.name: value}))
+    if PRECISION not in swarm or not _takes_policy(case, found) or not tape.chance(90):
+        return case
+    groups = tuple(group.with_policy(None) for group in case.wrap)
+    alone = replace(
+        case,
+        fsdp1=case.fsdp1.with_policy(draw_policy(tape)),
+        engines=(FullyShardedDataParallel.name,),
+        wrap=groups,
+        dtypes=(),
+    )
+    return alone if computes(alone, found, casts=may_cast(swarm)) else case
+
+
+def _takes_policy(case: Case, found: Facts) -> bool:
+    """Whether FSDP1 may run with a policy of its own, and so alone."""
+    flat = not case.optimizer.does("combines_elements")
+    return case.root_is_wrapped and flat and not (found.hides_buffers or case.ignored)
+
+
+def _mixes_frozen(case: Case, found: Facts) -> bool:
+    """Whether frozen and trainable parameters share a group, which flattening refuses."""
+    kinds: dict[int | None, set[bool]] = {}
+    for fqn, owner in found.owners.items():
+        kinds.setdefault(owner, set()).add(any(is_within(fqn, f.target) for f in case.freezes))
+    return any(len(kind) > 1 for kind in kinds.values())
+
+
+_BY_PLACE = sorted(OPTIMIZER_OPTIONS, key=lambda option: option.place)
+
+
+def optimizer(tape: Tape, swarm: Swarm, *, exact: bool) -> Optimizer:
+    """``exact``: SGD with powers of two, which rounds nothing."""
+    spec = Optimizer()
+    for option in _BY_PLACE:
+        spec = option.draw(tape, swarm, spec, exact=exact)
+    for option in _BY_PLACE:
+        spec = option.settle(tape, spec, exact=exact)
+    return spec
+
+
+class Drawing(NamedTuple):
+    """What options are drawn for that do not depend on the kind of the optimizer."""
+
+    tape: Tape
+    swarm: Swarm
+    case: Case
+    found: Facts
+
+    def some_parameters(self) -> tuple[str, ...]:
+        """A module or a parameter that is not all there is, or nothing."""
+        everything = frozenset(self.found.parameters)
+        module = self.tape.chance(50)
+        target = pick_target(self.tape, self.found, everything, module=module)
+        left = target is not None and below(everything, target, inside=False)
+        return (target,) if target is not None and left else ()
+
+
+def optimizer_options(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Optimizer:
+    """The case's optimizer with what does not depend on its kind."""
+    drawing = Drawing(tape, swarm, case, found)
+    late = (option for option in OPTIMIZER_OPTIONS if option.extension)
+    spec = replace(case.optimizer, **{option.name: option.value(drawing) for option in late})
+    spec = spec.for_matrices(found.parameters) if spec.does("steps_matrices") else spec
+    spec = spec.leaving_out(spec.set_apart)
+    if not (spec.does("scales") and spec.left_out):
+        return spec
+    # what no optimizer gets keeps gradients with a scale
+    return spec.unscaled() if spec.does("steps_matrices") else spec.leaving_out(())
