@@ -269,8 +269,7 @@ class Ladder:
         for shake in SHAKES:
             if not self.anywhere(any(d.comparable for found in still.values() for d in found)):
                 break
-            by = _last_bits(case, shake)
-            bound.move(reference, train_reference(case, self.mesh, self.manner, by))
+            bound.move(reference, self._shaken(case, _last_bits(case, shake)))
             still = {name: bound.leaves(found) for name, found in still.items()}
         beyond, still = still, dict(still)
         for name, found in beyond.items():
@@ -281,6 +280,10 @@ class Ladder:
                 self.skipped[name] |= {key for key in _keys(found) if not bound.has_digits(key)}
                 self.skipped[name] |= _keys(beyond[name]) - _keys(still[name])
         return self._findings(still, loose_rung(case), bound, traces)
+
+    def _shaken(self, case: Case, by: Shake) -> Trace:
+        """What the reference computes on numbers that differ."""
+        return train_reference(case, self.mesh, self.manner, by)
 
     def _engine_bound(self, case: Case, name: str, reference: Trace) -> Bound:
         """How far last bits take an engine, between any two of some runs."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 import torch
 from cases import make_case
@@ -11,21 +13,23 @@ from traces import difference, floats, gradient, trace
 from fuzzshard.case.case import Case
 from fuzzshard.case.options import FSDP1, ParameterDtype, Precision
 from fuzzshard.oracles.bound import (
-    MARGIN,
-    TOLERANCES,
+    LAST_BITS,
+    OF_NOISE,
+    OF_NOISE_IN_HALF,
     Bound,
-    distance,
-    largest_distance,
-    tolerance,
+    half_of_the_digits,
+    last_bit,
 )
+from fuzzshard.oracles.compare import distance, largest_distance
 from fuzzshard.oracles.rungs import loose_rung
 from fuzzshard.parts.ops import Cast
 from fuzzshard.training.trace import Key
 
 NAN, INF = float("nan"), float("inf")
+Tensors = Mapping[Key, torch.Tensor | None]
 KEY, OTHER = gradient(1), gradient(1, "b.weight")
 CASE = make_case(dtype="float64")
-DOUBLE = TOLERANCES[torch.float64]
+EPS = torch.finfo(torch.float64).eps
 
 
 def doubles(*values: float) -> torch.Tensor:
@@ -66,54 +70,62 @@ def under(policy: Precision, dtype: str = "float32") -> Case:
         (make_case(dtypes=(ParameterDtype(target="a", dtype="bfloat16"),)), torch.bfloat16),
     ],
 )
-def test_the_coarsest_dtype_sets_the_tolerance(case: Case, coarsest: torch.dtype) -> None:
-    assert tolerance(case) == TOLERANCES[coarsest]
+def test_the_coarsest_dtype_says_what_a_last_bit_is(case: Case, coarsest: torch.dtype) -> None:
+    assert last_bit(case) == torch.finfo(coarsest).eps
+    assert half_of_the_digits(case) * last_bit(case) == pytest.approx(last_bit(case) ** 0.5)
 
 
-def excess(
-    observed: torch.Tensor | None, expected: torch.Tensor, beside: torch.Tensor | None = None
-) -> tuple:
-    reference = trace({KEY: expected, OTHER: beside})
-    return Bound(CASE, reference).excess(difference(KEY, observed, expected))
+def limit(key: Key, seen: Tensors, *moved: Tensors, case: Case = CASE) -> float:
+    bound = Bound(case, trace(seen))
+    for each in moved:
+        bound.move(trace(seen), trace(each))
+    return bound.limit(key, seen[key].dtype)
 
 
-def test_outputs_may_cancel_in_their_loss() -> None:
-    loss = Key(1, "loss", "loss")
-    seen = {loss: doubles(0.0), Key(1, "output", "output 0"): doubles(1e12, -1e12)}
-    assert Bound(CASE, trace(seen)).limit(loss, torch.float64) == 1e12 * DOUBLE
-    seen = {loss: doubles(1e12), Key(1, "output", "output 0"): doubles(1.0)}
-    bound = Bound(CASE, trace(seen))
-    assert bound.limit(loss, torch.float64) == 1e12 * DOUBLE
-    assert bound.limit(Key(1, "output", "output 0"), torch.float64) == DOUBLE
-
-
-def test_the_scale_is_the_largest_element_and_one_at_least() -> None:
-    explained, error, limit = excess(doubles(3.0, 100.0), doubles(3.0, 200.0))
-    assert (explained, error, limit) == (False, 100.0, 200 * DOUBLE)
-    assert excess(doubles(0.0), doubles(DOUBLE / 2))[0]
-    assert not excess(doubles(0.0), doubles(DOUBLE * 2))[0]
+def test_a_few_last_bits_of_the_largest_value_are_rounding() -> None:
+    assert limit(KEY, {KEY: doubles(3.0, -200.0)}) == LAST_BITS * EPS * 200.0
 
 
 def test_what_cancels_has_the_scale_of_what_the_op_leaves_beside_it() -> None:
-    assert not excess(doubles(0.0), doubles(DOUBLE * 50))[0]
-    assert excess(doubles(0.0), doubles(DOUBLE * 50), beside=doubles(100.0))[0]
+    seen = {KEY: doubles(1e-20), OTHER: doubles(100.0)}
+    assert limit(KEY, seen) == LAST_BITS * EPS * 100.0
 
 
-def test_an_engine_may_be_off_by_a_part_of_what_another_precision_changes() -> None:
-    reference, other = trace({KEY: doubles(1.0)}), trace({KEY: floats(5.0)})
-    changed = difference(KEY, doubles(3.0), doubles(1.0))
-    assert Bound(CASE, reference, other, 0.5).excess(changed)[0]
-    assert not Bound(CASE, reference, other, 0.25).excess(changed)[0]
-    assert Bound(CASE, reference, trace({KEY: floats(INF)}), DOUBLE).excess(changed)[0]
-    assert not Bound(CASE, reference, trace({KEY: None}), 16.0).excess(changed)[0]
+def test_what_has_no_digits_below_a_number_has_the_last_bit_of_that() -> None:
+    assert limit(KEY, {KEY: floats(0.0, dtype=torch.float16)}) == pytest.approx(
+        LAST_BITS * EPS * torch.finfo(torch.float16).tiny
+    )
 
 
-def test_what_another_precision_changes_beyond_the_tolerance_has_lost_its_digits() -> None:
-    reference, changed = trace({KEY: doubles(1.0)}), difference(KEY, doubles(3.0), doubles(1.0))
-    assert Bound(CASE, reference, trace({KEY: doubles(1.0 + DOUBLE)})).excess(changed)[0]
-    assert not Bound(CASE, reference, trace({KEY: doubles(1.0 + DOUBLE / MARGIN / 2)})).excess(
-        changed
-    )[0]
+@pytest.mark.parametrize(
+    ("case", "factor"),
+    [(CASE, OF_NOISE), (make_case(), OF_NOISE), (under(Precision(param="bfloat16")), 4.0)],
+)
+def test_an_engine_may_be_off_by_a_multiple_of_what_last_bits_move(
+    case: Case, factor: float
+) -> None:
+    assert OF_NOISE_IN_HALF == 4.0
+    seen = {KEY: doubles(1.0), OTHER: doubles(1.0)}
+    farther = {KEY: doubles(1.5), OTHER: doubles(3.0)}
+    still = limit(KEY, seen, case=case)
+    assert limit(KEY, seen, {KEY: doubles(1.5)}, case=case) == still + factor * 0.5
+    assert limit(KEY, seen, {KEY: doubles(1.25)}, farther, case=case) == still + factor * 2.0
+
+
+def test_what_a_shaken_run_does_not_have_moves_nothing() -> None:
+    seen = {KEY: doubles(1.0)}
+    assert limit(KEY, seen, {KEY: None}, {}, {KEY: doubles(1.0, 7.0)}) == limit(KEY, seen)
+
+
+def test_values_that_last_bits_move_as_far_as_they_are_large_have_no_digits() -> None:
+    bound = Bound(CASE, trace({KEY: doubles(1.0)}))
+    assert bound.has_digits(KEY)
+    bound.move(trace({KEY: doubles(1.0)}), trace({KEY: doubles(1.0 + 1 / OF_NOISE)}))
+    assert not bound.has_digits(KEY)
+
+
+def excess(observed: torch.Tensor | None, expected: torch.Tensor) -> tuple[bool, float, float]:
+    return Bound(CASE, trace({KEY: expected})).excess(difference(KEY, observed, expected))
 
 
 @pytest.mark.parametrize("value", [NAN, INF])

@@ -21,7 +21,7 @@ from cases import (
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Freeze, Inputs, Mesh, Optimizer, TensorSpec, WrapGroup
-from fuzzshard.case.dtypes import Casts, casts, finer, is_low_precision, uniform
+from fuzzshard.case.dtypes import Casts, casts, is_low_precision, lifted, uniform
 from fuzzshard.case.graph import Block
 from fuzzshard.case.needs import needs_cpu
 from fuzzshard.case.options import FSDP1, ParameterDtype, Precision
@@ -260,24 +260,22 @@ def test_a_uniform_case_has_one_dtype_and_no_policy() -> None:
         )
 
 
-def test_a_finer_case_has_more_bits_everywhere_until_there_are_no_more() -> None:
-    policy = Precision(param="bfloat16", reduce="float32")
+def test_a_lifted_case_has_float32_for_half_precision_and_all_else_as_it_is() -> None:
+    policy = Precision(param="bfloat16", reduce="float64")
     case: Case = make_case(wrap=under(policy, ROOT), mesh=Mesh(shard=2))
-    case = replace(case, schedule=(Cast(dtype="float32"), *case.schedule))
-    once = finer(case)
-    assert once.dtype == "float64"
+    case = replace(case, schedule=(Cast(dtype="float16"), *case.schedule))
+    once = lifted(case)
+    assert once.dtype == "float32"
     assert once.wrap[0].precision == Precision(param="float32", reduce="float64")
-    assert once.schedule == (Cast(dtype="float64"), *case.schedule[1:])
-    plain = finer(make_case())
-    assert plain == make_case(dtype="float64")
-    assert finer(plain) == plain
+    assert once.schedule == (Cast(dtype="float32"), *case.schedule[1:])
+    assert lifted(once) == once
 
 
 def test_muon_rounds_to_bfloat16_in_the_case_itself_alone() -> None:
     case = make_case(optimizer=Optimizer(kind="muon", exclude=("a.bias", "b.bias")))
     validate(case, 2)
     assert case.optimizer.step_lines() == ["optimizer.step()"]
-    for precise in (finer(case), uniform(case, "float32")):
+    for precise in (lifted(case), uniform(case, "float32")):
         assert precise.optimizer.step_lines() == ["with KeepingDtypes():", "    optimizer.step()"]
 
 

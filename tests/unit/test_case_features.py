@@ -17,7 +17,7 @@ from fuzzshard.case.case import (
     Tie,
     WrapGroup,
 )
-from fuzzshard.case.dtypes import finer
+from fuzzshard.case.dtypes import lifted
 from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.case.features import ALL_FEATURES, features
 from fuzzshard.case.graph import Block, Call, Child, TensorOp
@@ -103,10 +103,10 @@ def test_only_listed_features_are_reported():
     assert features(CASE) <= set(ALL_FEATURES)
 
 
-def test_a_case_that_is_judged_again_in_finer_dtypes_has_listed_features_only():
+def test_a_case_that_is_judged_again_in_other_dtypes_has_listed_features_only():
     half = WrapGroup(modules=("",), precision=Precision(param="bfloat16", reduce="float32"))
     assert "precision:bfloat16" in features(replace(CASE, wrap=(half,)))
-    assert features(finer(replace(CASE, wrap=(half,)))) <= set(ALL_FEATURES)
+    assert features(lifted(replace(CASE, wrap=(half,)))) <= set(ALL_FEATURES)
 
 
 THAW, FREEZE = (SetRequiresGrad(target="a", value=value) for value in (True, False))
