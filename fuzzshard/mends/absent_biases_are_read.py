@@ -61,17 +61,27 @@ PUBLIC = (
 
 
 def apply(patch: Patch) -> None:
-    """Copies weights on CUDA that have no biases, so that nothing is behind them."""
+    """Copies weights on CUDA that have no biases, so that nothing is behind them.
+
+    Dynamo leaves recurrent modules to eager torch, and so it has to leave this.
+    """
     from torch import _VF
+    from torch._C._dynamo import eval_frame
+
+    skip = eval_frame._FrameExecStrategy(
+        eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP
+    )
 
     def on_copies(function: Any) -> Any:
         def called(*args: Any) -> Any:
-            has_biases = next(i for i, arg in enumerate(args) if isinstance(arg, bool))
-            if not args[has_biases]:
-                weights = [w.clone() if w.is_cuda else w for w in args[has_biases - 1]]
+            has_biases = list(map(type, args)).index(bool)
+            weights = args[has_biases - 1]
+            if not args[has_biases] and weights[0].is_cuda:
+                weights = [w.clone() for w in weights]
                 args = (*args[: has_biases - 1], weights, *args[has_biases:])
             return function(*args)
 
+        eval_frame.set_code_exec_strategy(called.__code__, skip)
         return called
 
     for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
