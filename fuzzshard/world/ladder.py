@@ -215,7 +215,7 @@ class Ladder:
         and its shape and dtype, no rounding explains, but an overflow does: a ``GradScaler``
         leaves out that step, and the optimizer has no state of it.
         """
-        if self.case == uniform(self.case, "float64"):
+        if _is_finest(self.case):
             return self._beyond_rounding(self.case, differing, self.traces)
         step = first_step(self.case)
         ends = {name: min(step, end) for name, end in overflow.items()}
@@ -226,10 +226,11 @@ class Ladder:
             name: before_rounding_feeds_back(found, step)
             for name, found in _before(differing, overflow).items()
         }
-        found = [*precise, *self._beyond_rounding(self.case, early, self.traces)]
-        return list({(f.engine, f.op, f.oracle, f.name): f for f in reversed(found)}.values())[
-            ::-1
-        ]
+        distinct: dict[tuple[object, ...], Finding] = {}
+        for finding in (*precise, *self._beyond_rounding(self.case, early, self.traces)):
+            place = finding.engine, finding.op, finding.oracle, finding.name
+            distinct.setdefault(place, finding)
+        return [*distinct.values()]
 
     def _finer_findings(
         self, case: Case, differing: Differing, ends: Mapping[str, int]
@@ -245,7 +246,7 @@ class Ladder:
                 trace = self.again(case, name, None)
                 if trace is not None:
                     traces[name] = trace
-                else:
+                elif _is_finest(case):
                     late = [d for d in found if d.comparable and d.key.op >= ends[name]]
                     self.skipped[name] |= _keys(late)
         still = {
@@ -275,7 +276,7 @@ class Ladder:
         for name, found in beyond.items():
             if spec_of(name).rounds_otherwise and self.anywhere(bool(found)):
                 still[name] = self._engine_bound(case, name, reference).leaves(found)
-        if case == uniform(case, "float64"):
+        if _is_finest(case):
             for name, found in differing.items():
                 self.skipped[name] |= {key for key in _keys(found) if not bound.has_digits(key)}
                 self.skipped[name] |= _keys(beyond[name]) - _keys(still[name])
@@ -378,6 +379,11 @@ NO_LESS = 2.0
 
 def _keys(found: list[Difference]) -> set[Key]:
     return {difference.key for difference in found}
+
+
+def _is_finest(case: Case) -> bool:
+    """Whether it computes in float64 from beginning to end."""
+    return case == uniform(case, "float64")
 
 
 def _last_bits(case: Case, shake: tuple[int, int]) -> Shake:
