@@ -12,10 +12,12 @@ from fuzzshard.training.trace import Key, Pieces, Trace, cut
 
 
 def distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Elementwise |a - b| in fp64: 0 between equal infinities, inf between NaN and a number."""
+    """Elementwise |a - b| in fp64: inf between a number and what is infinite or no number, 0
+    between two of these, as the order of additions decides which it is.
+    """
     error = (a.double() - b.double()).abs()
-    same = (a == b) | (a.isnan() & b.isnan())
-    return torch.where(same, 0.0, error.nan_to_num(nan=float("inf"), posinf=float("inf")))
+    lost = ~(a.isfinite() | b.isfinite())
+    return torch.where(lost, 0.0, error.nan_to_num(nan=float("inf"), posinf=float("inf")))
 
 
 def largest_distance(a: torch.Tensor, b: torch.Tensor) -> float:

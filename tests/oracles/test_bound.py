@@ -44,7 +44,8 @@ def doubles(*values: float) -> torch.Tensor:
         (NAN, NAN, 0.0),
         (NAN, 1.0, INF),
         (INF, 1.0, INF),
-        (INF, -INF, INF),
+        (INF, -INF, 0.0),
+        (INF, NAN, 0.0),
         (0.0, -0.0, 0.0),
     ],
 )
