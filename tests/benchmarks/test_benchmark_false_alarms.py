@@ -3,6 +3,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from cases import graph
 from examination import (
     KNOWN,
     PASSED,
@@ -20,7 +21,6 @@ from fuzzshard.campaign.explain import Explanation, Origin
 from fuzzshard.campaign.prefetch import Prefetch
 from fuzzshard.campaign.saved import load_known
 from fuzzshard.case.case import Case, Checkpoint, Inputs, Mesh, TensorSpec
-from fuzzshard.case.graph import Block, Call, Child
 from fuzzshard.corpus.entry import make_entry
 from fuzzshard.corpus.store import only_case, save_shrunk
 from fuzzshard.parts.leaves.linear import Linear
@@ -29,11 +29,7 @@ from fuzzshard.verdict import Finding, Status, Verdict
 
 SMALL = Case(
     seed=0,
-    model=Block(
-        children=(Child(name="up", module=Linear(out=4)),),
-        nodes=(Call(name="h", module="up", args=("x",)),),
-        outputs=("h",),
-    ),
+    model=graph("h = up(x)", up=Linear(out=4)),
     inputs=Inputs(batch=2, tensors=(TensorSpec(size=4),)),
     mesh=Mesh(shard=2),
     schedule=(Forward(), Backward()),

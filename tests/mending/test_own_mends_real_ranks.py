@@ -10,15 +10,13 @@ from cases import (
     ROOT,
     STEP,
     ZERO,
-    call,
-    children,
+    graph,
     groups,
     make_case,
-    tensor_op,
 )
 
 from fuzzshard.case.case import Checkpoint, Freeze, Mesh, Optimizer, WrapGroup
-from fuzzshard.case.graph import Alias, Block
+from fuzzshard.case.graph import Alias
 from fuzzshard.case.options import DDP, FSDP1, Precision
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.parts.leaves.activation import Activation
@@ -55,11 +53,7 @@ def test_a_list_group_reduces_once_in_a_backward_without_all_reduce(two_ranks: W
 def test_a_recomputation_casts_the_outputs_of_a_module_whose_backward_has_begun(
     two_ranks: World,
 ) -> None:
-    model = Block(
-        children=children(a=Linear(out=5), act=Activation()),
-        nodes=(call("h0", "a", "x"), call("h1", "act", "h0"), call("h2", "a", "h1")),
-        outputs=("h2",),
-    )
+    model = graph("h0 = a(x)", "h1 = act(h0)", "h2 = a(h1)", a=Linear(out=5), act=Activation())
     wrap = (WrapGroup(modules=("a",), precision=Precision(param="float16", output="float32")),)
     case = make_case(model, (FORWARD, BACKWARD), wrap=wrap, checkpoints=(Checkpoint(module=""),))
     verdict = two_ranks.run(case, mends=mends_for())
@@ -79,14 +73,8 @@ def test_a_compiled_model_trains_a_parameter_that_is_thawed(two_ranks: World) ->
 
 
 def test_a_compiled_dropout_in_eval_mode_passes_gradients_under_no_grad(two_ranks: World) -> None:
-    model = Block(
-        children=children(a=Linear(out=5), d=Dropout()),
-        nodes=(
-            call("h", "a", "x"),
-            call("k", "d", "h", grad=False),
-            tensor_op("s", "add", "h", "k"),
-        ),
-        outputs=("s",),
+    model = graph(
+        "h = a(x)", "k = d(h) without grad", "s = add(h, k)", a=Linear(out=5), d=Dropout()
     )
     schedule = (SetMode(train=False), FORWARD, BACKWARD)
     case = make_case(model, schedule, wrap=groups(ROOT), compile="aot_eager")
@@ -97,16 +85,8 @@ def test_a_compiled_dropout_in_eval_mode_passes_gradients_under_no_grad(two_rank
 def test_a_nested_module_of_a_list_group_does_not_end_the_forward_of_its_parent(
     two_ranks: World,
 ) -> None:
-    inner = Block(
-        children=children(shared=Alias(target="a"), down=Linear(out=5)),
-        nodes=(call("h", "shared", "x"), call("k", "down", "h")),
-        outputs=("k",),
-    )
-    model = Block(
-        children=children(a=Linear(out=5), b=inner),
-        nodes=(call("h", "a", "x"), call("k", "b", "h")),
-        outputs=("k",),
-    )
+    inner = graph("h = shared(x)", "k = down(h)", shared=Alias(target="a"), down=Linear(out=5))
+    model = graph("h = a(x)", "k = b(h)", a=Linear(out=5), b=inner)
     case = make_case(
         model, (FORWARD, Forward(target="b"), BACKWARD, STEP), wrap=groups(("a", "b"), ROOT)
     )
@@ -115,11 +95,13 @@ def test_a_nested_module_of_a_list_group_does_not_end_the_forward_of_its_parent(
 
 
 def test_a_static_graph_does_not_wait_for_gradients_of_unused_outputs(two_ranks: World) -> None:
-    model = Block(
-        children=children(a=Linear(out=2), b=Linear(out=2)),
-        nodes=(call("h0", "a", "x"), call("h1", "b", "x")),
-        outputs=("h0", "h1"),
+    model = graph(
+        "h0 = a(x)",
+        "h1 = b(x)",
+        outputs="h0 h1",
         returns="tuple",
+        a=Linear(out=2),
+        b=Linear(out=2),
     )
     one = Forward(outputs=(0,))
     case = make_case(
@@ -136,11 +118,15 @@ def test_a_static_graph_does_not_wait_for_gradients_of_unused_outputs(two_ranks:
 def test_the_frozen_parameters_of_a_unit_are_read_after_the_others_have_their_gradients(
     two_ranks: World,
 ) -> None:
-    model = Block(
-        children=children(a=Linear(out=2), frozen=Linear(out=2), b=Linear(out=2)),
-        nodes=(call("h0", "a", "x"), call("h1", "frozen", "h0"), call("h2", "b", "x")),
-        outputs=("h1", "h2"),
+    model = graph(
+        "h0 = a(x)",
+        "h1 = frozen(h0)",
+        "h2 = b(x)",
+        outputs="h1 h2",
         returns="tuple",
+        a=Linear(out=2),
+        frozen=Linear(out=2),
+        b=Linear(out=2),
     )
     case = make_case(
         model,

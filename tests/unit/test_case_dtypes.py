@@ -10,19 +10,16 @@ from cases import (
     FORWARD,
     ROOT,
     STEP,
-    call,
     chain,
-    children,
     float_inputs,
+    graph,
     groups,
     make_case,
-    tensor_op,
 )
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Freeze, Inputs, Mesh, Optimizer, TensorSpec, WrapGroup
 from fuzzshard.case.dtypes import Casts, casts, finer, is_low_precision, uniform
-from fuzzshard.case.graph import Block
 from fuzzshard.case.needs import needs_cpu
 from fuzzshard.case.options import FSDP1, ParameterDtype, Precision
 from fuzzshard.case.validate import validate
@@ -187,14 +184,8 @@ def test_ids_are_not_cast_and_an_embedding_gives_the_dtype_of_its_weight() -> No
 
 
 def test_attention_between_values_of_two_dtypes_does_not_compute() -> None:
-    model = Block(
-        children=children(q=Linear(out=4), k=Linear(out=4)),
-        nodes=(
-            call("q1", "q", "x"),
-            call("k1", "k", "x"),
-            tensor_op("t", "attend", "q1", "k1", "k1"),
-        ),
-        outputs=("t",),
+    model = graph(
+        "q1 = q(x)", "k1 = k(x)", "t = attend(q1, k1, k1)", q=Linear(out=4), k=Linear(out=4)
     )
     wrap = (*under(HALF, "q"), *groups("k", ROOT))
     with pytest.raises(InvalidCase, match="'attend' in block '' joins"):

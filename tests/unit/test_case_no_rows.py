@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cases import call, chain, children, float_inputs, groups, make_case, tensor_op
+from cases import call, chain, float_inputs, graph, groups, make_case, tensor_op
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, RankBatch
@@ -15,11 +15,7 @@ from fuzzshard.parts.leaves.linear import Linear
 LINEAR, DROPOUT = Linear(out=5), Dropout(p=0.5)
 ENDS_WITH_DROPOUT = chain(a=LINEAR, b=LINEAR, d=DROPOUT)
 HANDS_DROPOUT_ON = chain(a=LINEAR, inner=chain(b=LINEAR, d=DROPOUT))
-ADDS_TO_DROPOUT = Block(
-    children=children(a=LINEAR, d=DROPOUT),
-    nodes=(call("h0", "a", "x"), call("h1", "d", "h0"), tensor_op("h2", "add", "h1", "x")),
-    outputs=("h2",),
-)
+ADDS_TO_DROPOUT = graph("h0 = a(x)", "h1 = d(h0)", "h2 = add(h1, x)", a=LINEAR, d=DROPOUT)
 DROPS_WITHOUT_GRAD = replace(
     ADDS_TO_DROPOUT,
     nodes=(

@@ -3,7 +3,7 @@
 import pickle
 
 import pytest
-from cases import ADAPTED, make_case
+from cases import ADAPTED, graph, make_case
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, TensorSpec, Tie, WrapGroup
@@ -26,19 +26,8 @@ from fuzzshard.parts.ops import (
 )
 from fuzzshard.parts.options.optimizer import Optimizer
 
-INNER = Block(
-    children=(Child(name="a", module=Linear(out=4)), Child(name="b", module=Linear(out=4))),
-    nodes=(Call(name="h0", module="a", args=("x",)), Call(name="h1", module="b", args=("h0",))),
-    outputs=("h1",),
-)
-ROOT = Block(
-    children=(Child(name="inner", module=INNER), Child(name="head", module=Linear(out=2))),
-    nodes=(
-        Call(name="h0", module="inner", args=("x",)),
-        Call(name="h1", module="head", args=("h0",)),
-    ),
-    outputs=("h1",),
-)
+INNER = graph("h0 = a(x)", "h1 = b(h0)", a=Linear(out=4), b=Linear(out=4))
+ROOT = graph("h0 = inner(x)", "h1 = head(h0)", inner=INNER, head=Linear(out=2))
 VALID = Case(
     seed=0,
     model=ROOT,

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable
 
 import pytest
-from cases import call, chain, children, float_inputs, groups, make_case, tensor_op
+from cases import call, chain, children, float_inputs, graph, groups, make_case, tensor_op
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Mesh
@@ -165,11 +165,7 @@ def test_batches_groups_and_members_are_put_in_order() -> None:
 
 
 def test_a_block_that_is_called_twice_is_inlined_twice() -> None:
-    model = Block(
-        children=children(inner=chain(a=LINEAR)),
-        nodes=(call("p", "inner", "x"), call("q", "inner", "p")),
-        outputs=("q",),
-    )
+    model = graph("p = inner(x)", "q = inner(p)", inner=chain(a=LINEAR))
     flat = repaired(model_passes.inlined(plain(model), "inner"))
     assert flat is not None
     assert [n.args for n in flat.model.nodes] == [("x",), ("p_h0",)]

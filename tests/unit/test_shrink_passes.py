@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from cases import graph
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Inputs, Mesh, Optimizer, TensorSpec, WrapGroup
 from fuzzshard.case.codec import decode, encode
 from fuzzshard.case.edit import by_prefix, sort_nodes
-from fuzzshard.case.graph import Alias, Block, Call, Child, TensorOp
+from fuzzshard.case.graph import Alias, Block, Call, TensorOp
 from fuzzshard.case.order import leaf_count, size_order
 from fuzzshard.case.validate import validate
 from fuzzshard.parts.leaves.linear import Linear
@@ -15,21 +16,17 @@ from fuzzshard.parts.leaves.raw_parameter import RawParameter
 from fuzzshard.parts.ops import Backward, Forward, SetFlag, Step
 from fuzzshard.shrink import dag_passes, leaf_passes, model_passes, plan_passes
 
-INNER = Block(
-    children=(Child(name="p", module=Linear(out=3)), Child(name="q", module=Linear(out=4))),
-    nodes=(Call(name="h0", module="p", args=("a",)), Call(name="h1", module="q", args=("b",))),
-    outputs=("h0", "h1"),
-    inputs=("a", "b"),
+INNER = graph(
+    "h0 = p(a)",
+    "h1 = q(b)",
+    outputs="h0 h1",
+    inputs="a b",
     returns="tuple",
+    p=Linear(out=3),
+    q=Linear(out=4),
 )
-MODEL = Block(
-    children=(Child(name="inner", module=INNER), Child(name="last", module=RawParameter())),
-    nodes=(
-        Call(name="t", module="inner", args=("x", "x")),
-        TensorOp(name="c", op="concat", args=("t.0", "t.1")),
-        Call(name="z", module="last", args=("c",)),
-    ),
-    outputs=("z",),
+MODEL = graph(
+    "t = inner(x, x)", "c = concat(t.0, t.1)", "z = last(c)", inner=INNER, last=RawParameter()
 )
 CASE = Case(
     seed=3,
@@ -100,17 +97,7 @@ def test_hoisting_a_block_gives_it_inputs_of_the_width_it_was_called_with() -> N
 
 
 def test_an_alias_becomes_a_module_of_its_own_or_its_target_is_called() -> None:
-    model = Block(
-        children=(
-            Child(name="a", module=Linear(out=5)),
-            Child(name="b", module=Alias(target="a")),
-        ),
-        nodes=(
-            Call(name="h0", module="a", args=("x",)),
-            Call(name="h1", module="b", args=("h0",)),
-        ),
-        outputs=("h1",),
-    )
+    model = graph("h0 = a(x)", "h1 = b(h0)", a=Linear(out=5), b=Alias(target="a"))
     target, copy = (
         edit(replace(CASE, model=model, wrap=()))
         for edit in model_passes.aliases(replace(CASE, model=model, wrap=()))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from cases import graph
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, TensorSpec, Tie, WrapGroup
 from fuzzshard.case.edit import set_module
-from fuzzshard.case.graph import Alias, Block, Call, Child, TensorOp
+from fuzzshard.case.graph import Alias, Call, TensorOp
 from fuzzshard.parts.leaves.embedding import Embedding
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
@@ -22,19 +23,14 @@ from fuzzshard.parts.ops import (
 )
 from fuzzshard.shrink.repair import repaired
 
-MODEL = Block(
-    children=(
-        Child(name="a", module=Linear(out=4)),
-        Child(name="b", module=Linear(out=4)),
-        Child(name="c", module=Alias(target="b")),
-    ),
-    nodes=(
-        Call(name="h0", module="a", args=("x",)),
-        Call(name="h1", module="b", args=("h0",)),
-        Call(name="h2", module="c", args=("h1",)),
-        TensorOp(name="h3", op="add", args=("h2", "x")),
-    ),
-    outputs=("h3",),
+MODEL = graph(
+    "h0 = a(x)",
+    "h1 = b(h0)",
+    "h2 = c(h1)",
+    "h3 = add(h2, x)",
+    a=Linear(out=4),
+    b=Linear(out=4),
+    c=Alias(target="b"),
 )
 CASE = Case(
     seed=0,
@@ -125,17 +121,8 @@ def test_widths_that_do_not_fit_any_more_become_equal() -> None:
 
 
 def test_readers_of_a_removed_embedding_read_another_float() -> None:
-    model = Block(
-        children=(
-            Child(name="e", module=Embedding(vocab=3, dim=2)),
-            Child(name="f", module=Linear(out=2)),
-        ),
-        nodes=(
-            Call(name="h0", module="e", args=("ids",)),
-            Call(name="h1", module="f", args=("h0",)),
-        ),
-        outputs=("h1",),
-        inputs=("ids", "x"),
+    model = graph(
+        "h0 = e(ids)", "h1 = f(h0)", inputs="ids x", e=Embedding(vocab=3, dim=2), f=Linear(out=2)
     )
     tensors = (TensorSpec(kind="ids", size=3), TensorSpec(size=2))
     case = replace(CASE, model=model, inputs=Inputs(batch=2, tensors=tensors))

@@ -1,10 +1,10 @@
 import sys
 
 import pytest
+from cases import graph
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Checkpoint, Inputs, Mesh, TensorSpec, WrapGroup
-from fuzzshard.case.graph import Block, Call, Child
 from fuzzshard.errors import UsageError
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import Backward, Forward, Step
@@ -14,14 +14,7 @@ from fuzzshard.world import World, WorldConfig
 PARAM_GROUP = "distributed/fsdp/_fully_shard/_fsdp_param_group.py"
 PLAIN = Case(
     seed=1,
-    model=Block(
-        children=(Child(name="a", module=Linear(out=4)), Child(name="b", module=Linear(out=4))),
-        nodes=(
-            Call(name="h0", module="a", args=("x",)),
-            Call(name="h1", module="b", args=("h0",)),
-        ),
-        outputs=("h1",),
-    ),
+    model=graph("h0 = a(x)", "h1 = b(h0)", a=Linear(out=4), b=Linear(out=4)),
     inputs=Inputs(batch=2, tensors=(TensorSpec(size=4),)),
     mesh=Mesh(shard=2),
     schedule=(Forward(), Backward(), Step()),
