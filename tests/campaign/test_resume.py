@@ -25,6 +25,7 @@ from fake_campaign import (
     campaign,
     divergence,
     make_case,
+    numbered,
     shrink_seed_and_norm,
 )
 from msgspec.structs import replace
@@ -318,24 +319,6 @@ def only_entry(corpus: Path) -> CorpusEntry:
     return read_entry(file)
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_a_finding_whose_shrinking_was_interrupted_is_shrunk_by_the_next_session(
-    tmp_path, monkeypatch, sent
-):
-    monkeypatch.setattr("fuzzshard.campaign.reduce.shrink", shrink_seed_and_norm)
-    run(tmp_path / "whole", seed=7)
-    cut = tmp_path / "cut"
-    first = cut_off_while_shrinking(cut, monkeypatch, lambda: os.kill(os.getpid(), sent), seed=7)
-    assert first.code == 130
-    entry = only_entry(cut)
-    assert (entry.unshrunk, entry.confirmed is not None) == (True, True)
-    (path,) = first.finished.unresolved
-    assert f"fuzzshard shrink {path}" in "\n".join(event_lines(first.finished))
-    assert_whole(cut, run(cut, seed=7))
-    goes_on, at_once = only_entry(cut), only_entry(tmp_path / "whole")
-    assert replace(goes_on, replay="") == replace(at_once, replay="")
-
-
 def cut_off_at(number: int, how: str, corpus: Path) -> Ran:
     """A campaign that is stopped in its run of this number; the last one is that of a script."""
     turns, cut_off = itertools.count(1), threading.Event()
@@ -394,7 +377,9 @@ def test_a_finding_that_is_cut_off_in_any_phase_in_any_way_comes_to_the_entry_it
         monkeypatch.setattr("fuzzshard.campaign.control.GRACE_SECONDS", grace)
         first = cut_off_at(number, how, cut)
         assert first.code == (1 if how == "time" else 130)
-        assert first.finished.unresolved == (str(next((cut / "findings").iterdir())),)
+        (path,) = first.finished.unresolved
+        assert path == str(next((cut / "findings").iterdir()))
+        assert f"fuzzshard shrink {path}" in "\n".join(event_lines(first.finished))
         run(cut, seed=0, max_cases=3)
         goes_on, at_once = only_entry(cut), only_entry(tmp_path / "whole")
         assert replace(goes_on, replay="") == replace(at_once, replay=""), (phase, how)
@@ -586,10 +571,7 @@ def test_a_campaign_in_a_directory_in_use_is_refused_with_the_process_that_has_i
 
 
 def test_a_campaign_stops_when_nothing_new_comes(tmp_path):
-    def endless(seed: int, /, **_: object) -> Iterator[Case]:
-        return map(make_case, itertools.count())
-
-    ran = campaign(tmp_path, lambda case: PASS, cases=endless, stop_after_no_new=0.2)
+    ran = campaign(tmp_path, lambda case: PASS, cases=numbered(), stop_after_no_new=0.2)
     assert ran.finished.reason == "nothing new for 0.2 s"
     assert ran.finished.complete
     with history(tmp_path) as journal:
@@ -598,9 +580,6 @@ def test_a_campaign_stops_when_nothing_new_comes(tmp_path):
 
 
 def test_the_time_without_anything_new_goes_on_in_the_next_session(tmp_path):
-    def endless(seed: int, /, **_: object) -> Iterator[Case]:
-        return map(make_case, itertools.count())
-
     judged: list[float] = []
 
     def half_a_second_later(event: events.Event) -> bool:
@@ -609,7 +588,7 @@ def test_the_time_without_anything_new_goes_on_in_the_next_session(tmp_path):
         return bool(judged) and event.elapsed > judged[0] + 0.5
 
     options: dict[str, Any] = {
-        "cases": endless,
+        "cases": numbered(),
         "verdict_of": lambda case: PASS,
         "max_cases": None,
     }

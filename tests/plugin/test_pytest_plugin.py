@@ -14,18 +14,20 @@ from pathlib import Path
 
 import psutil
 import pytest
+import verdicts
 from msgspec.structs import replace
+from verdicts import PASS, TORCH, divergence
 
 from fuzzshard import pytest_entries, pytest_plugin
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry
-from fuzzshard.corpus.entry import CorpusEntry, make_entry
+from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.doctor import PLANTED_FAULT, clean_case
 from fuzzshard.mending.mend import mends_for
-from fuzzshard.verdict import Finding, Status, Verdict
+from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import shared
 from fuzzshard.world.config import WorldConfig
 
@@ -35,7 +37,6 @@ LOADED = (pytest_entries,)
 """A run in this process forgets what it imports: what is patched must be loaded before it."""
 
 TREE = Path(__file__).parents[2]
-TORCH = importlib.metadata.version("torch")
 ENTRY_POINTS = importlib.metadata.entry_points(group="pytest11")
 INSTALLED = any(point.value == pytest_plugin.__name__ for point in ENTRY_POINTS)
 PLUGIN = () if INSTALLED else ("-p", pytest_plugin.__name__)
@@ -59,16 +60,11 @@ def stuck(*_, **__):
 torch.nn.Module.train = stuck
 """
 
-FINDING = Finding(
-    oracle="gradient", engine="fully_shard", observed="1.5", expected="2.5", op=2, name="up.weight"
-)
-DIVERGENCE = Verdict(status=Status.DIVERGENCE, findings=(FINDING,))
-PASS = Verdict(status=Status.PASS)
+DIVERGENCE = divergence(observed="1.5", expected="2.5", op=2, name="up.weight")
 
 
 def entry(num_ranks: int = 2, **changes: object) -> CorpusEntry:
-    made = make_entry(clean_case(num_ranks), DIVERGENCE, {"torch": TORCH, "backend": "gloo"})
-    return replace(made, **changes)
+    return verdicts.entry(clean_case(num_ranks), DIVERGENCE, torch=TORCH, **changes)
 
 
 def save(corpus: Path, name: str, saved: CorpusEntry) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from cases import BACKWARD, STEP, ZERO, call, chain, children, graph, make_case
+from cases import BACKWARD, STEP, ZERO, chain, graph, make_case
 from shrinking import minimal
 
 from fuzzshard.case.case import (
@@ -18,18 +18,20 @@ from fuzzshard.case.case import (
     TensorSpec,
     WrapGroup,
 )
-from fuzzshard.case.graph import Block, Call, walk
+from fuzzshard.case.graph import Call, walk
 from fuzzshard.case.options import FSDP1, Delay, ParameterDtype, Precision, TensorParallel
 from fuzzshard.case.validate import validate
 from fuzzshard.parts import ops
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.part import off_default
 
-INNER = Block(
-    children=children(first=Linear(out=4), second=Linear(out=4)),
-    nodes=(call("h", "first", "x0", grad=True), call("g", "second", "h")),
-    outputs=("g", "h"),
-    inputs=("x0", "x1"),
+INNER = graph(
+    "h = first(x0)",
+    "g = second(h)",
+    outputs="g h",
+    inputs="x0 x1",
+    first=Linear(out=4),
+    second=Linear(out=4),
     passing="dataclass",
     returns="namedtuple",
     method="features",

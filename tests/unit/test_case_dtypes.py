@@ -59,30 +59,38 @@ def test_one_policy_for_all_groups_computes() -> None:
     validate(make_case(wrap=under(HALF, "a", "b", ROOT)))
 
 
-def test_a_forward_of_no_module_is_refused_before_dtypes_are_followed_through_it() -> None:
-    with pytest.raises(InvalidCase, match="forward names 'nothing', which is not a module"):
-        validate(
-            make_case(schedule=(Forward(target="nothing"),), wrap=under(HALF, "a", "b", ROOT))
-        )
-
-
-def test_a_group_in_full_precision_behind_one_in_half_precision_does_not_compute() -> None:
-    with pytest.raises(
-        InvalidCase, match="'b' has parameters of float32 and is called with bfloat16"
-    ):
-        validate(make_case(wrap=(*under(HALF, "a"), *groups("b", ROOT))))
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        (
+            make_case(schedule=(Forward(target="nothing"),), wrap=under(HALF, "a", "b", ROOT)),
+            "forward names 'nothing', which is not a module",
+        ),
+        (
+            make_case(wrap=(*under(HALF, "a"), *groups("b", ROOT))),
+            "'b' has parameters of float32 and is called with bfloat16",
+        ),
+        (
+            make_case(wrap=under(Precision(param="bfloat16", cast_inputs=False), ROOT)),
+            "'a' has parameters of bfloat16 and is called with float32",
+        ),
+        (
+            make_case(engines=("fsdp1",), fsdp1=FSDP1(precision=HALF), wrap=under(HALF, ROOT)),
+            "both FSDP1 and wrap groups have mixed precision",
+        ),
+        (
+            make_case(optimizer=Optimizer(kind="muon", exclude=("a.bias",))),
+            "it is for matrices",
+        ),
+    ],
+)
+def test_dtypes_that_do_not_meet_are_refused(case: Case, message: str) -> None:
+    with pytest.raises(InvalidCase, match=message):
+        validate(case, 2)
 
 
 def test_an_output_dtype_brings_the_two_together() -> None:
     validate(make_case(wrap=(*under(HALF_OUT, "a"), *groups("b", ROOT))))
-
-
-def test_a_policy_that_casts_no_inputs_needs_inputs_of_its_dtype() -> None:
-    policy = Precision(param="bfloat16", cast_inputs=False)
-    with pytest.raises(
-        InvalidCase, match="'a' has parameters of bfloat16 and is called with float32"
-    ):
-        validate(make_case(wrap=under(policy, ROOT)))
 
 
 @pytest.mark.parametrize(
@@ -222,12 +230,6 @@ def test_fsdp1_casts_at_the_root_only() -> None:
     }
 
 
-def test_there_is_one_policy_of_mixed_precision() -> None:
-    case = make_case(engines=("fsdp1",), fsdp1=FSDP1(precision=HALF), wrap=under(HALF, ROOT))
-    with pytest.raises(InvalidCase, match="both FSDP1 and wrap groups have mixed precision"):
-        validate(case)
-
-
 def test_what_is_low_precision() -> None:
     assert not is_low_precision(make_case())
     assert not is_low_precision(make_case(wrap=under(Precision(output="float32"), ROOT)))
@@ -271,11 +273,6 @@ def test_muon_rounds_to_bfloat16_in_the_case_itself_alone() -> None:
     assert case.optimizer.step_lines() == ["optimizer.step()"]
     for precise in (finer(case), uniform(case, "float32")):
         assert precise.optimizer.step_lines() == ["with KeepingDtypes():", "    optimizer.step()"]
-
-
-def test_muon_gets_no_vectors() -> None:
-    with pytest.raises(InvalidCase, match="it is for matrices"):
-        validate(make_case(optimizer=Optimizer(kind="muon", exclude=("a.bias",))), 2)
 
 
 def test_a_second_optimizer_gets_what_the_first_does_not() -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from cases import BACKWARD, ROOT, call, chain, children, graph, groups, make_case
+from cases import BACKWARD, ROOT, chain, graph, groups, make_case
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.graph import Block
 from fuzzshard.case.passed_roots import passed_roots
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.linear import Linear
@@ -18,13 +17,8 @@ from fuzzshard.parts.options.wrap_group import WrapGroup
 def two_inputs(**inner: Linear | Activation) -> Case:
     """Only the first input of the last module is needed for the loss; the second is of ``b``."""
     (name,) = inner
-    last = Block(
-        children=children(**inner),
-        nodes=(call("h", name, "x0"),),
-        outputs=("h", "x1"),
-        inputs=("x0", "x1"),
-        returns="tuple",
-    )
+    node = f"h = {name}(x0)"
+    last = graph(node, outputs="h x1", inputs="x0 x1", returns="tuple", **inner)
     model = graph(
         "h = a(x)",
         "k = b(x)",

@@ -9,25 +9,21 @@ from types import SimpleNamespace
 import command_line
 import pytest
 from msgspec.structs import replace
+from verdicts import divergence, entry, finding
 
 from fuzzshard import reproducer
 from fuzzshard.case import codec
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry, read_entry
-from fuzzshard.corpus.entry import Confirmation, make_entry
+from fuzzshard.corpus.entry import Confirmation
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.store import save_unshrunk
 from fuzzshard.doctor import clean_case
-from fuzzshard.verdict import Finding, Status, Verdict
+from fuzzshard.verdict import Status, Verdict
 
-FINDING = Finding(
-    oracle="gradient", engine="fully_shard", observed="1", expected="2", op=2, name="up.weight"
-)
-DIVERGENCE = Verdict(status=Status.DIVERGENCE, findings=(FINDING,))
-ENTRY = make_entry(
-    clean_case(2),
-    DIVERGENCE,
-    {"torch": "2.13.0", "backend": "gloo"},
+FINDING = finding(op=2, name="up.weight")
+ENTRY = entry(
+    verdict=Verdict(status=Status.DIVERGENCE, findings=(FINDING,)),
     confirmed=Confirmation(runs=3, reproduced=2),
 )
 
@@ -70,10 +66,7 @@ def test_list_has_the_worst_first_and_what_only_an_instrument_sees_behind_it(
         ("fully_shard", "hooks"),
         ("fully_shard", "deadline"),
     ):
-        seen = replace(DIVERGENCE, findings=(replace(FINDING, engine=engine, oracle=oracle),))
-        save_unshrunk(
-            corpus, make_entry(clean_case(2), seen, {"torch": "2.13.0", "backend": "gloo"}), ""
-        )
+        save_unshrunk(corpus, entry(verdict=divergence(oracle, engine)), "")
     assert fuzzshard("list", corpus, "--json") == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     severities = [row["severity"] for row in rows]

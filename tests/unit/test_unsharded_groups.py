@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from cases import AGAIN, BACKWARD, FORWARD, ROOT, STEP, call, chain, children, groups, make_case
+from cases import AGAIN, BACKWARD, FORWARD, ROOT, STEP, chain, graph, groups, make_case
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Expect, Freeze, Inputs, TensorSpec, WrapGroup
 from fuzzshard.case.edit import with_reshards
-from fuzzshard.case.graph import Block
 from fuzzshard.case.schedule_state import lacking_reshards
 from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase
@@ -16,11 +15,8 @@ from fuzzshard.parts import ops
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.op import Op
 
-PARTLY_USED = Block(
-    children=children(a=Linear(out=5), b=Linear(out=3)),
-    nodes=(call("h", "a", "x"), call("z", "b", "h")),
-    outputs=("h", "z"),
-    returns="tuple",
+PARTLY_USED = graph(
+    "h = a(x)", "z = b(h)", outputs="h z", returns="tuple", a=Linear(out=5), b=Linear(out=3)
 )
 WITHOUT_GRADIENTS = ops.Forward(batch=1, grad=False)
 FREEZE = ops.SetRequiresGrad(target="a", value=False)
@@ -49,14 +45,12 @@ def test_a_group_that_the_loss_does_not_depend_on_may_stay_unsharded() -> None:
     assert not lacks(first, BACKWARD, wrap=groups("a", "b", ROOT))
 
 
-def test_a_frozen_group_may_stay_unsharded() -> None:
-    assert lacks(FORWARD, BACKWARD, freezes=(Freeze(target="a"),))
-
-
-def test_a_backward_with_nothing_to_differentiate_reshards_nothing() -> None:
+def test_a_backward_does_not_reshard_what_is_frozen() -> None:
     frozen = (Freeze(target="a"), Freeze(target="b"))
+    assert lacks(FORWARD, BACKWARD, freezes=frozen[:1])
     inputs = Inputs(batch=2, tensors=(TensorSpec(size=5),))
     assert lacks(FORWARD, BACKWARD, wrap=groups("a", "b", ROOT), freezes=frozen, inputs=inputs)
+    assert not lacks(WITHOUT_GRADIENTS, engines=("ddp",))
 
 
 def test_a_backward_that_comes_to_no_group_leaves_the_root_unsharded() -> None:
@@ -141,10 +135,6 @@ def test_without_resharding_after_backward_groups_stay_unsharded_until_one_that_
 )
 def test_a_cast_and_a_reset_reshard_themselves(op: Op) -> None:
     assert not lacks(WITHOUT_GRADIENTS, op)
-
-
-def test_engines_without_groups_are_asked_for_nothing() -> None:
-    assert not lacks(WITHOUT_GRADIENTS, engines=("ddp",))
 
 
 def test_a_reshard_is_put_where_one_is_asked_for_and_moves_expectations() -> None:
