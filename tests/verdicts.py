@@ -77,7 +77,7 @@ class FakeWorld:
         self.cases: list[Case] = []
         self.deadlines: list[float | None] = []
         self.restarts = 0
-        self.closed = False
+        self.closed = 0
 
     @contextlib.contextmanager
     def start(self, size: int = 0) -> Iterator[list[Self]]:
@@ -115,4 +115,4 @@ class FakeWorld:
         self.restarts += 1
 
     def close(self) -> None:
-        self.closed = True
+        self.closed += 1

@@ -8,18 +8,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 import pytest
-from cases import (
-    BACKWARD,
-    FORWARD,
-    ROOT,
-    STEP,
-    TWO_STEPS,
-    ZERO,
-    chain,
-    graph,
-    groups,
-    make_case,
-)
+from cases import BACKWARD, FORWARD, ROOT, STEP, TWO_STEPS, ZERO, chain, graph, groups, make_case
 
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Mesh, WrapGroup
 from fuzzshard.case.options import Precision

@@ -5,18 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cases import (
-    AGAIN,
-    BACKWARD,
-    FORWARD,
-    ROOT,
-    STEP,
-    TWO_STEPS,
-    chain,
-    graph,
-    groups,
-    make_case,
-)
+from cases import AGAIN, BACKWARD, FORWARD, ROOT, STEP, TWO_STEPS, chain, graph, groups, make_case
 
 from fuzzshard.case.case import Case, Freeze, Mesh, WrapGroup
 from fuzzshard.case.graph import Call

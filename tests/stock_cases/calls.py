@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from cases import (
-    BACKWARD,
-    FORWARD,
-    STEP,
-    TWO_STEPS,
-    ZERO,
-    call,
-    chain,
-    float_inputs,
-    graph,
-)
+from cases import BACKWARD, FORWARD, STEP, TWO_STEPS, ZERO, call, chain, float_inputs, graph
 
 from fuzzshard.case.case import Checkpoint, Freeze, Inputs, TensorSpec
 from fuzzshard.case.graph import Call, Passing, Returns, TensorOp

@@ -23,13 +23,7 @@ from cases import (
 
 from fuzzshard.case.case import Checkpoint, Freeze, Inputs, Mesh, Optimizer, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block
-from fuzzshard.case.options import (
-    Delay,
-    DelaySite,
-    ParameterDtype,
-    Precision,
-    Relation,
-)
+from fuzzshard.case.options import Delay, DelaySite, ParameterDtype, Precision, Relation
 from fuzzshard.parts import ops
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.embedding import Embedding

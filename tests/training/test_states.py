@@ -163,19 +163,8 @@ def test_a_model_that_is_built_anew_keeps_flags_freezes_and_mode(two_ranks: Worl
         ops.SetRequiresGrad(target="b.bias", value=False),
         ops.SetMode(train=False),
     )
-    schedule = (
-        *TRAIN,
-        *settings,
-        IN_MEMORY,
-        REBUILT,
-        FORWARD,
-        BACKWARD,
-        LOAD,
-        ON,
-        AGAIN,
-        BACKWARD,
-        STEP,
-    )
+    built_anew = (IN_MEMORY, REBUILT, FORWARD, BACKWARD, LOAD)
+    schedule = (*TRAIN, *settings, *built_anew, ON, AGAIN, BACKWARD, STEP)
     run(two_ranks, make_case(schedule=schedule, engines=("fully_shard",)))
 
 
@@ -185,20 +174,8 @@ def test_a_cast_model_is_built_anew_in_its_dtype(two_ranks: World) -> None:
 
 
 def test_a_state_may_be_loaded_twice_and_saved_again(two_ranks: World) -> None:
-    schedule = (
-        *TRAIN,
-        ON_DISK,
-        ZEROED,
-        LOAD,
-        *TRAIN,
-        REBUILT,
-        LOAD,
-        *TRAIN,
-        ON_DISK,
-        REBUILT,
-        LOAD,
-        *TRAIN,
-    )
+    loaded, again = (ON_DISK, ZEROED, LOAD), (REBUILT, LOAD)
+    schedule = (*TRAIN, *loaded, *TRAIN, *again, *TRAIN, ON_DISK, *again, *TRAIN)
     run(two_ranks, make_case(schedule=schedule, optimizer=ADAM))
 
 

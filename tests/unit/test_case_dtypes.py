@@ -5,17 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cases import (
-    BACKWARD,
-    FORWARD,
-    ROOT,
-    STEP,
-    chain,
-    float_inputs,
-    graph,
-    groups,
-    make_case,
-)
+from cases import BACKWARD, FORWARD, ROOT, STEP, chain, float_inputs, graph, groups, make_case
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Freeze, Inputs, Mesh, Optimizer, TensorSpec, WrapGroup

@@ -253,40 +253,6 @@ def test_ctrl_c_anywhere_else_exits_with_130_and_says_so(
     assert capsys.readouterr() == ("", "fuzzshard: interrupted\n")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["replay", "nowhere"], "nowhere does not exist"),
-        (["show", "nowhere"], "nowhere does not exist"),
-        (["repro", "nowhere"], "nowhere does not exist"),
-        (["shrink", "nowhere"], "nowhere does not exist"),
-        (["doctor", "--device", "cpu", "--world-size", "0"], "use --world-size 1 or more"),
-        (["doctor", "--device", "cpu", "--world-size", "1000000"], "is too large for the"),
-        (["run", "--max-time", "soon"], "write 90s, 10m or 2h"),
-        (["run", "--engine", "fsdp9"], "fsdp9"),
-        (["run", "--max-cases", "many"], "many"),
-        (["run", "--confirm", "0"], "--confirm"),
-        (["run", "--corpus", __file__], "is a file; give a folder"),
-        (["show", "--unknown"], "--unknown"),
-        (["explode"], "explode"),
-    ],
-)
-def test_a_mistake_is_one_line_on_stderr_and_exits_with_2(
-    arguments: list[str],
-    named: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert fuzzshard(*arguments) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert len(err.splitlines()) == 1
-    assert err.startswith("fuzzshard: ")
-    assert named in err
-
-
 def test_a_fault_of_fuzzshard_is_not_reported_as_a_finding(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

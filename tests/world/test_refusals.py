@@ -30,9 +30,7 @@ from fuzzshard.case.case import Case, EngineName, Freeze, Optimizer, RankBatch, 
 from fuzzshard.case.graph import Alias, Call
 from fuzzshard.case.options import DDP, FSDP1, ParameterDtype, Precision
 from fuzzshard.case.validate import validate
-from fuzzshard.contracts import (
-    REDUCTIONS_FOLLOW_GRAD_DTYPE,
-)
+from fuzzshard.contracts import REDUCTIONS_FOLLOW_GRAD_DTYPE
 from fuzzshard.engines.refusals import Refusal
 from fuzzshard.engines.registry import ENGINES, REFUSALS
 from fuzzshard.parts.leaves.activation import Activation
