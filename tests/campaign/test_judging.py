@@ -14,6 +14,7 @@ from fuzzshard.verdict import Verdict
 
 WIDE = divergence(engine="ddp", op=3, rung="precision")
 FINDING = divergence(engine="ddp")
+HALF = make_case(dtype="bfloat16")
 
 
 def in_float64(verdict: Verdict) -> FakeWorld:
@@ -41,20 +42,20 @@ def wrong_at(op: int, oracle: str, rung: str) -> Verdict:
 
 def test_what_low_precision_shows_late_is_a_finding_of_the_case_in_higher_precision() -> None:
     case, late, early = (
-        make_case(),
+        HALF,
         wrong_at(2, "parameter", "precision"),
         wrong_at(1, "gradient", "bounded"),
     )
-    world = FakeWorld(lambda case: early if case.dtype == "float64" else late)
-    assert judge_clearly(world, case) == (make_case(dtype="float64"), early)
+    world = FakeWorld(lambda case: early if case.dtype == "float32" else late)
+    assert judge_clearly(world, case) == (make_case(), early)
 
 
 @pytest.mark.parametrize("precise", [PASS, WIDE, wrong_at(2, "parameter", "bounded")])
 def test_what_low_precision_shows_stays_where_higher_precision_shows_nothing_earlier(
     precise: Verdict,
 ) -> None:
-    case, late = make_case(), wrong_at(2, "parameter", "precision")
-    world = FakeWorld(lambda case: precise if case.dtype == "float64" else late)
+    case, late = HALF, wrong_at(2, "parameter", "precision")
+    world = FakeWorld(lambda case: precise if case.dtype == "float32" else late)
     assert judge_clearly(world, case) == (case, late)
 
 

@@ -246,13 +246,11 @@ def offloaded_gradient_lost(right, self):
 
 @instead_of(FSDPParamGroup, "finalize_backward")
 def one_unit_wrong_gradient(right, self):
-    """Sharded gradients are off by one rounding unit of single precision, as another order of a
-    sum may be.
-    """
+    """Sharded gradients are off by one rounding unit, as another order of a sum may be."""
     right(self)
     for param in self.fsdp_params:
-        if param.sharded_param.grad is not None:
-            param.sharded_param.grad._local_tensor.mul_(1 + 2**-23)
+        if (grad := param.sharded_param.grad) is not None:
+            grad._local_tensor.mul_(1 + torch.finfo(grad.dtype).eps)
 
 
 @instead_of(FSDPParamGroup, "finalize_backward")
