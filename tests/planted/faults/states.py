@@ -1,7 +1,8 @@
 """Faults of what is saved and loaded."""
 
 import dataclasses
-import time
+import functools
+import threading
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -9,6 +10,7 @@ from planting import instead_of
 from torch.distributed.checkpoint import planner_helpers, state_dict, state_dict_saver
 from torch.distributed.checkpoint.staging import DefaultStager
 from torch.distributed.tensor import DTensor
+from torch.optim import SGD
 from torch.utils._pytree import tree_leaves
 
 from fuzzshard.program.helpers import SOURCES
@@ -88,15 +90,26 @@ def reference_not_corrupted(patch=setattr):
 
 
 def saves_later_than_it_says(patch=setattr):
-    """What ``async_save`` writes are the tensors themselves, as they are a moment later."""
-    save = state_dict_saver.save
+    """What ``async_save`` writes are the tensors themselves, as they are after the next step."""
+    save, step, stepped = state_dict_saver.save, SGD.step, threading.Event()
 
     def later(*args, **kwargs):
-        time.sleep(0.5)
+        stepped.wait(60)
         return save(*args, **kwargs)
 
-    patch(DefaultStager, "stage", lambda self, state_dict: state_dict)
+    @functools.wraps(step)
+    def stepping(*args, **kwargs):
+        result = step(*args, **kwargs)
+        stepped.set()
+        return result
+
+    def stage(self, state_dict):
+        stepped.clear()
+        return state_dict
+
+    patch(DefaultStager, "stage", stage)
     patch(state_dict_saver, "save", later)
+    patch(SGD, "step", stepping)
 
 
 @instead_of(state_dict, "_unflatten_optim_state_dict")
