@@ -67,7 +67,7 @@ def in_corpus(corpus: Path) -> list[CorpusEntry]:
     return [item.entry for item in gather.load([corpus])[0]]
 
 
-def test_pruning_keeps_the_smallest_case_of_a_signature_and_a_set_of_features(
+def test_the_smallest_case_of_a_signature_and_a_set_of_features_is_kept(
     tmp_path: Path,
 ) -> None:
     save(tmp_path, "large", found(LARGE))
@@ -86,7 +86,7 @@ def test_pruning_keeps_the_smallest_case_of_a_signature_and_a_set_of_features(
     ],
     ids=["signature", "device", "features", "fixed"],
 )
-def test_pruning_keeps_what_shows_something_else(tmp_path: Path, other: CorpusEntry) -> None:
+def test_what_shows_something_else_is_kept(tmp_path: Path, other: CorpusEntry) -> None:
     save(tmp_path, "small", found(SMALL))
     save(tmp_path, "other", other)
     assert kept(tmp_path) == ["other", "small"]

@@ -3,12 +3,11 @@
 import re
 
 import pytest
-from cases import ADAPTED, graph, make_case
+from cases import ADAPTED, make_case
 from msgspec.structs import replace
 
 from fuzzshard.case.case import (
     Case,
-    Checkpoint,
     Freeze,
     Inputs,
     Mesh,
@@ -23,10 +22,9 @@ from fuzzshard.case.features import ALL_FEATURES, features
 from fuzzshard.case.graph import Block, Call, Child, TensorOp
 from fuzzshard.case.options import FSDP1, Delay, Precision, TensorParallel
 from fuzzshard.parts import ops
-from fuzzshard.parts.leaves.convolutions import Conv1d, Conv2d
+from fuzzshard.parts.leaves.convolutions import Conv1d
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.norms import RMSNorm
-from fuzzshard.parts.leaves.raw_parameter import RawParameter
 
 ROOT = Block(
     children=(
@@ -336,26 +334,6 @@ def test_a_node_that_nothing_reads_is_an_unused_value():
     unread = TensorOp(name="h3", op="relu", args=("h2",))
     added = gained(model=replace(ROOT, nodes=(*ROOT.nodes, unread)))
     assert added == {"edge:unused_value", "edge:relu", "edge:branch"}
-
-
-PATCHES, MATRIX = Conv2d(channels=1, kernel=2, out=3), RawParameter(matrix=True)
-BARE = graph("h = b(x)", b=MATRIX)
-OUTER = replace(BARE, children=(*BARE.children, Child(name="n", module=RMSNorm())))
-
-
-def multiplying(
-    first, second, *, size=4, seq=0, batch=2, checkpoint="b", by="utils", wrap=("b",), frozen="b"
-):
-    nodes = (Call(name="h", module="a", args=("x",)), Call(name="g", module="b", args=("h",)))
-    children = (Child(name="a", module=first), Child(name="b", module=second))
-    return replace(
-        CASE,
-        model=Block(children=children, nodes=nodes, outputs=("g",)),
-        inputs=Inputs(batch=batch, seq=seq, tensors=(TensorSpec(size=size),)),
-        checkpoints=(Checkpoint(module=checkpoint, implementation=by),),
-        wrap=tuple(WrapGroup(modules=(module,)) for module in wrap),
-        freezes=(Freeze(target=frozen),),
-    )
 
 
 @pytest.mark.parametrize(("width", "seen"), [(1, True), (4, False)])
