@@ -15,17 +15,13 @@ class CaseRun(NamedTuple):
     number: int
     world: int
     status: str | None
-    features: frozenset[str]
 
 
 def case_runs(history: History, campaign: int) -> Iterator[CaseRun]:
     """Yield the cases of a campaign in the order in which they started."""
-    names = dict(history.rows("SELECT id, name FROM feature"))
-    for session, number, world, status, packed in history.rows(
-        "SELECT session, number, world, status, features FROM case_run "
+    for row in history.rows(
+        "SELECT session, number, world, status FROM case_run "
         "JOIN session ON session.id = case_run.session WHERE campaign = ? ORDER BY case_run.id",
         campaign,
     ):
-        bits = int.from_bytes(packed or b"", "little")
-        had = frozenset(name for place, name in names.items() if bits >> place & 1)
-        yield CaseRun(session, number, world, status, had)
+        yield CaseRun(*row)

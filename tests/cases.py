@@ -4,15 +4,18 @@ group.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from typing import Any
 
 from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
-from fuzzshard.case.graph import Block, Call, Child, Module, TensorOp
+from fuzzshard.case.graph import Block, Call, Child, Module, Node, TensorOp
 from fuzzshard.case.options import TensorParallel
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import Backward, Forward, Step, ZeroGrad
+from fuzzshard.parts.part import Part
 
 FORWARD, BACKWARD, STEP, ZERO = Forward(), Backward(), Step(), ZeroGrad()
 AGAIN = Forward(batch=1)
@@ -42,6 +45,31 @@ def call(name: str, module: str, *args: str, grad: bool = True) -> Call:
 def tensor_op(name: str, op: Any, *args: str) -> TensorOp:
     """A node that computes with tensors."""
     return TensorOp(name=name, op=op, args=args)
+
+
+def graph(*nodes: str | Node, outputs: str = "", inputs: str = "x", **given: Any) -> Block:
+    """A block of nodes like ``"h = a(x)"``, with its modules by name.
+
+    What is no module is an operation on tensors. Without ``outputs`` the last value is returned.
+    """
+    modules = {name: each for name, each in given.items() if isinstance(each, Part)}
+    options = {name: each for name, each in given.items() if name not in modules}
+    made = tuple(_node(each, modules) if isinstance(each, str) else each for each in nodes)
+    returned = tuple(outputs.split()) or (made[-1].name,)
+    named = tuple(inputs.split())
+    return Block(
+        children=children(**modules), nodes=made, outputs=returned, inputs=named, **options
+    )
+
+
+def _node(text: str, modules: Collection[str]) -> Node:
+    found = re.fullmatch(r"(\w+) = (\w+)\((.*)\)( without grad)?", text)
+    assert found, text
+    name, what, arguments, without = found.groups()
+    args = tuple(filter(None, arguments.split(", ")))
+    if what in modules:
+        return call(name, what, *args, grad=not without)
+    return tensor_op(name, what, *args)
 
 
 def float_inputs(width: int = 5, *, seq: int = 0, count: int = 1) -> Inputs:

@@ -12,6 +12,7 @@ from fuzzshard.parts.engines import REFERENCE, spec_of, specs
 from fuzzshard.parts.oracle import MISSING, UNEXPECTED, TensorOracle, TensorType
 from fuzzshard.parts.oracles import TENSOR_ORACLES, named, tensor_oracle
 from fuzzshard.reproducer.aim import ROUNDING, Aim, Values
+from fuzzshard.reproducer.optimizer import loads_what_a_save_made
 from fuzzshard.verdict import Finding
 
 LEAST_MARGIN = 1e3
@@ -58,9 +59,11 @@ def _from_finding(case: Case, finding: Finding) -> Aim:
     if own is not None:
         return own
     oracle = tensor_oracle(rule.name)
-    presence = finding.detail in (MISSING, UNEXPECTED)
+    presence, expected = finding.detail in (MISSING, UNEXPECTED), finding.detail
+    if oracle.is_state and not presence and loads_what_a_save_made(case, finding.name, op):
+        presence, expected = True, UNEXPECTED  # the reference of a script does not save
     if oracle.is_state and presence and not spec_of(engine).has_units:
-        return Aim("presence", engine, (oracle,), op, finding.name, expected=finding.detail)
+        return Aim("presence", engine, (oracle,), op, finding.name, expected=expected)
     bounded = finding.rung in ("bounded", "precision")
     bound = finding.bound if bounded else 0.0
     if bounded and presence:

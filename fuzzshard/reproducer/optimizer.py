@@ -5,6 +5,7 @@ from __future__ import annotations
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.paths import is_within_any
+from fuzzshard.case.schedule_state import first
 from fuzzshard.case.units import units
 from fuzzshard.model.statements import assignment
 from fuzzshard.program.script import Script
@@ -73,6 +74,14 @@ def made_by_saves(case: Case, name: str) -> float | None:
     """
     saves = any(op.via == "dcp" for op in case.schedule)
     return case.optimizer.initially(name.partition(" of ")[0]) if saves else None
+
+
+def loads_what_a_save_made(case: Case, name: str, op: int) -> bool:
+    """Whether ``op`` loads the state ``name`` as a save on disk made it, before the first step."""
+    saves = [index for index, earlier in enumerate(case.schedule[:op]) if earlier.via]
+    step = first(case, lambda each: each.updates or each.stepped)
+    is_early = case.schedule[op].loads and saves and saves[-1] < step
+    return bool(is_early) and made_by_saves(case, name) is not None
 
 
 def uses_parameters(scope: Scope) -> bool:

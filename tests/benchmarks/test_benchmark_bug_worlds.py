@@ -14,6 +14,7 @@ import pytest
 from bug_worlds import SHOWS_WITHOUT, STOCK_RUNS, BugWorld, StockWorld
 from cases import make_case
 from hunt import goes_away, reduced
+from planting import fault_file
 
 from fuzzshard.campaign.known import Found
 from fuzzshard.case.case import Freeze
@@ -23,9 +24,8 @@ from fuzzshard.world import World, WorldConfig
 
 pytestmark = pytest.mark.slow
 
-BUG = Path(__file__).parent / "faults" / "ddp_raises_otherwise.py"
-NOW_AND_THEN = BUG.with_name("ddp_raises_in_its_third_life.py")
-OF_STOCK = Path(__file__).parents[1] / "planted" / "faults" / "ddp_raises.py"
+BUG, OF_STOCK = fault_file("ddp_raises_otherwise"), fault_file("ddp_raises")
+NOW_AND_THEN = fault_file("ddp_raises_in_its_third_life")
 CASE = make_case(engines=("ddp",))
 ALL_FROZEN = make_case(freezes=(Freeze(target=""),))
 
@@ -43,7 +43,7 @@ def bug() -> Iterator[World]:
 def test_a_finding_that_goes_away_without_the_bug_stands(bug: World, two_ranks: World) -> None:
     stock = StockWorld(two_ranks)
     verdict = BugWorld(bug, stock).run(CASE)
-    assert verdict.signature == "crash/ddp/ValueError in wrong"
+    assert verdict.signature == "crash/ddp/ValueError in ddp_raises_otherwise"
     found = Found(0, CASE, verdict)
     reduction = reduced([BugWorld(bug, stock)], found, Budget(max_evaluations=5, max_seconds=20))
     assert reduction.always

@@ -3,6 +3,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from cases import graph
 from examination import (
     KNOWN,
     PASSED,
@@ -14,42 +15,32 @@ from examination import (
     summarise,
 )
 from msgspec.structs import replace
+from verdicts import PASS, FakeWorld, divergence, entry
 
 from fuzzshard.campaign.control import Control
 from fuzzshard.campaign.drawing import Prefetch
 from fuzzshard.campaign.explain import Explanation, Origin
 from fuzzshard.campaign.known import load_known
 from fuzzshard.case.case import Case, Checkpoint, Inputs, Mesh, TensorSpec
-from fuzzshard.case.graph import Block, Call, Child
-from fuzzshard.corpus.entry import make_entry
 from fuzzshard.corpus.store import only_case, save_shrunk
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import Backward, Forward
-from fuzzshard.verdict import Finding, Status, Verdict
+from fuzzshard.verdict import Status, Verdict
 
 SMALL = Case(
     seed=0,
-    model=Block(
-        children=(Child(name="up", module=Linear(out=4)),),
-        nodes=(Call(name="h", module="up", args=("x",)),),
-        outputs=("h",),
-    ),
+    model=graph("h = up(x)", up=Linear(out=4)),
     inputs=Inputs(batch=2, tensors=(TensorSpec(size=4),)),
     mesh=Mesh(shard=2),
     schedule=(Forward(), Backward()),
 )
 CHECKPOINTED = replace(SMALL, checkpoints=(Checkpoint(module="up"),))
-DIVERGES = Verdict(
-    status=Status.DIVERGENCE,
-    findings=(Finding(oracle="gradient", engine="fully_shard", observed="2", expected="1", op=1),),
-)
+DIVERGES = divergence(observed="2", expected="1", op=1)
 LATE = ("late",)
 
 
 def corpus_with(folder, case):
-    save_shrunk(
-        folder / "one", make_entry(case, DIVERGES, {"torch": "2.13", "backend": "gloo"}), ""
-    )
+    save_shrunk(folder / "one", entry(case, DIVERGES), "")
     return folder
 
 
@@ -72,9 +63,8 @@ def test_without_known_causes_only_passing_and_refusing_is_explained(status, exp
     [(Origin.KNOWN, KNOWN), (Origin.NEW, UNEXPLAINED), (Origin.MEND, UNEXPLAINED)],
 )
 def test_a_finding_is_explained_by_the_mends_that_cure_it(origin, explanation):
-    passes = Verdict(status=Status.PASS)
-    stock = passes if origin is Origin.MEND else DIVERGES
-    mended = passes if origin is Origin.KNOWN else DIVERGES
+    stock = PASS if origin is Origin.MEND else DIVERGES
+    mended = PASS if origin is Origin.KNOWN else DIVERGES
     assert explain(Explanation(origin, stock, mended, LATE)) == explanation
 
 
@@ -106,24 +96,20 @@ def test_a_finding_is_summarised_by_what_differs_where():
     assert summarise(DIVERGES) == "gradient at op 1: 2, expected 1"
 
 
-class FakeWorld:
+class Together(FakeWorld):
     """Gives every case of a dtype the same verdict unless torch has the mend ``late``.
 
     Ranks of several worlds run at the same time.
     """
 
-    info = {"torch": "2.13", "backend": "gloo"}
-
     def __init__(self, verdicts, together=1):
-        self.verdicts = verdicts
+        super().__init__(lambda case: verdicts[case.dtype])
+        self.cured_by = "late"
         self.together = threading.Barrier(together)
 
-    def run(self, case, *, deadline=None, mends=()):
+    def run(self, case, **how):
         self.together.wait(timeout=10)
-        return Verdict(status=Status.PASS) if "late" in mends else self.verdicts[case.dtype]
-
-    def restart(self):
-        pass
+        return super().run(case, **how)
 
 
 def examine(tmp_path, world, num_cases, jobs=1, **options):
@@ -143,21 +129,21 @@ def examine(tmp_path, world, num_cases, jobs=1, **options):
 
 
 def test_on_mended_torch_known_bugs_do_not_show(tmp_path):
-    world = FakeWorld({"float32": DIVERGES})
+    world = Together({"float32": DIVERGES})
     examination, seen = examine(tmp_path, world, num_cases=1, mends=LATE, on_mended=True)
     assert examination.result()["statuses"] == {"PASS": 1}
     assert seen == [None]
 
 
 def test_worlds_judge_at_the_same_time_and_count_together(tmp_path):
-    world = FakeWorld({"float32": Verdict(status=Status.PASS, rung="bitwise")}, together=3)
+    world = Together({"float32": Verdict(status=Status.PASS, rung="bitwise")}, together=3)
     examination, seen = examine(tmp_path, world, num_cases=6, jobs=3)
     assert examination.result()["statuses"] == {"PASS": 6}
     assert len(seen) == 6
 
 
 def test_an_unexplained_case_is_saved_as_an_entry(tmp_path):
-    world = FakeWorld({"float32": Verdict(status=Status.HANG, message="no progress")})
+    world = Together({"float32": Verdict(status=Status.HANG, message="no progress")})
     examination, _ = examine(tmp_path, world, num_cases=1)
     (entry,) = examination.unexplained
     assert (entry.status, entry.what, entry.repeats) == ("HANG", "no progress", True)

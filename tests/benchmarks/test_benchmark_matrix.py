@@ -10,7 +10,6 @@ import json
 import stat
 from pathlib import Path
 
-import msgspec
 import pytest
 from matrix import RESULTS, fill, python_of, take_over
 from matrix_steps import (
@@ -226,8 +225,3 @@ def test_without_one_torch_for_the_cpu_is_tried_first(
     assert python_of("2.13.0", tmp_path, "cpu") == tmp_path / "2.13.0"
     assert python_of("2.13.0", tmp_path, "cuda") == tmp_path / "2.13.0"
     assert tried == ["2.13.0+cpu", "2.13.0", "2.13.0"]
-
-
-def test_rows_survive_json() -> None:
-    rows = {"2.13.0": {"corpus": Cell(["-m"], "3 SAME", {"SAME": 3}, seconds=1.5)}}
-    assert msgspec.json.decode(msgspec.json.encode(rows), type=dict[str, dict[str, Cell]]) == rows

@@ -7,7 +7,6 @@ from hunt_rows import FOUND, MISSED, NOT_APPLICABLE, PlantedBug, Row, mutants, r
 from recall_tables import (
     cases_to_find,
     difficulties_table,
-    make_table,
     rarely_found,
     row_line,
 )
@@ -45,14 +44,11 @@ def test_without_an_index_every_python_file_is_a_bug(tmp_path):
     assert mutants(tmp_path) == tmp_path
 
 
-def test_an_id_that_is_not_in_the_index_is_an_error_that_names_it(tmp_path):
-    with pytest.raises(UsageError, match="has no z"):
-        read_index(write_index(tmp_path, {"id": "a"}), frozenset({"z"}))
-
-
-def test_a_folder_without_an_index_is_a_usage_error(tmp_path):
+def test_what_cannot_be_hunted_is_a_usage_error(tmp_path):
     with pytest.raises(UsageError, match=r"INDEX\.json"):
         read_index(tmp_path)
+    with pytest.raises(UsageError, match="has no z"):
+        read_index(write_index(tmp_path, {"id": "a"}), frozenset({"z"}))
 
 
 def test_a_bug_that_does_not_apply_counts_neither_as_found_nor_as_missed():
@@ -61,28 +57,9 @@ def test_a_bug_that_does_not_apply_counts_neither_as_found_nor_as_missed():
     assert (counted["not_applicable"], counted["needs_ranks"]) == (1, 1)
 
 
-def test_every_row_has_the_same_keys_in_json():
-    keys = {
-        "id",
-        "found",
-        "cases",
-        "seconds",
-        "verdict",
-        "modules_before",
-        "modules_after",
-        "script_ok",
-    }
-    found, missed = (msgspec.to_builtins(row(outcome)) for outcome in (FOUND, MISSED))
-    assert found.keys() == missed.keys() >= keys
-
-
 def test_a_script_that_shows_nothing_stands_out():
     assert "SCRIPT WRONG" in row_line(row(FOUND, script_ok=False))
     assert "script ok" in row_line(row(FOUND, script_ok=True))
-
-
-def test_the_table_has_a_line_for_each_row():
-    assert make_table([row(FOUND), row(MISSED), row(NOT_APPLICABLE)]).row_count == 3
 
 
 def hunted(seed, cases=None, name="bug"):

@@ -9,7 +9,7 @@ import options_named
 import pytest
 import shotgun
 
-from fuzzshard.parts.engines import ENGINES, REFERENCE
+from fuzzshard.parts.engines import ENGINES
 from fuzzshard.parts.oracle import Oracle
 from fuzzshard.parts.oracles import ORACLES
 
@@ -63,15 +63,6 @@ def test_a_part_is_named_in_its_room_and_where_all_are_listed(
         assert len(files) <= 2, (name, files)
         others = [file for file in files if file.name != "__init__.py"]
         assert [folder in (file.parent.name, file.stem) for file in others] == [True]
-
-
-def test_a_word_with_another_meaning_counts_elsewhere() -> None:
-    wanted = {"Forward": ("Forward", "'forward'")}
-    lists, other = (shotgun.ROOT / f"fuzzshard/{m}.py" for m in ("case/facts", "case/order"))
-    named = {file: frozenset(["'forward'"]) for file in (lists, other)}
-    assert shotgun.count(wanted, named) == {"Forward": [other]}
-    named[lists] |= {"Forward"}
-    assert shotgun.count(wanted, named) == {"Forward": [lists, other]}
 
 
 def test_every_word_that_means_something_else_stands_where_it_is_said_to(named: Named) -> None:
@@ -136,16 +127,6 @@ def test_no_module_outside_its_room_names_an_engine(engine: str, named: Named) -
     naming = [file for file in files if f"'{engine}'" in named[file]]
     assert files
     assert [file.relative_to(shotgun.ROOT).as_posix() for file in naming] == []
-
-
-def test_every_engine_has_a_folder_with_its_class_and_its_script() -> None:
-    engines = shotgun.ROOT / "fuzzshard/engines"
-    for name in ENGINES:
-        assert {"__init__.py", "engine.py", "script.py"} <= {
-            file.name for file in (engines / name).iterdir()
-        }
-    folders = {file.parent.name for file in engines.glob("*/__init__.py")}
-    assert folders == {*ENGINES, REFERENCE.name}
 
 
 @pytest.mark.parametrize(

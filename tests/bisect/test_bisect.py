@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import verdicts
 from command_line import fuzzshard
 
 from fuzzshard.bisect import environment as environments
@@ -22,17 +23,11 @@ from fuzzshard.bisect.bisect import (
 from fuzzshard.bisect.environment import CannotInstall, Source, environment
 from fuzzshard.contracts.contract import OLDEST_TORCH
 from fuzzshard.corpus.codec import encode_entry, read_entry
-from fuzzshard.corpus.entry import CorpusEntry, make_entry
+from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import with_observation
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.store import save_unshrunk
-from fuzzshard.doctor import clean_case
 from fuzzshard.errors import UsageError
-from fuzzshard.verdict import Finding, Status, Verdict
-
-FINDING = Finding(oracle="gradient", engine="fully_shard", observed="1", expected="2")
-VERDICT = Verdict(status=Status.DIVERGENCE, findings=(FINDING,))
-INFO = {"torch": "2.13.0", "backend": "gloo"}
 
 PRINTED = {
     "2.9.1": "ImportError: cannot import name 'fully_shard'",
@@ -44,9 +39,7 @@ PRINTED = {
 
 @pytest.fixture
 def entry(tmp_path: Path) -> Path:
-    return save_unshrunk(
-        tmp_path / "corpus", make_entry(clean_case(2), VERDICT, INFO), "print('script')\n"
-    )
+    return save_unshrunk(tmp_path / "corpus", verdicts.entry(), "print('script')\n")
 
 
 def stub(path: Path, text: str) -> Path:

@@ -21,22 +21,11 @@ from fake_campaign import (
 from mend_files import mend_file
 from msgspec.structs import replace
 
+from fuzzshard import events
 from fuzzshard.campaign import worker
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.store import entry_files
-from fuzzshard.events import (
-    CampaignStarted,
-    CaseJudged,
-    CorpusLoaded,
-    FindingFound,
-    FindingHit,
-    FindingSaved,
-    Finishing,
-    InfraTrouble,
-    KnownCause,
-    PhaseChanged,
-)
 from fuzzshard.report.lines import event_lines
 from fuzzshard.verdict import Verdict
 
@@ -93,7 +82,7 @@ def test_cases_run_on_the_torch_that_was_asked_for(
     assert [line for line in ran.log if line.startswith("run")] == [
         f"run {i}{s}" for i, s in suffixes.items()
     ]
-    assert ran.of(CampaignStarted)[0].mends == mode
+    assert ran.of(events.CampaignStarted)[0].mends == mode
 
 
 def test_all_mends_that_fit_are_on(mends: Mends, corpus: Path) -> None:
@@ -104,7 +93,9 @@ def test_all_mends_that_fit_are_on(mends: Mends, corpus: Path) -> None:
     )
     (on,) = seen
     assert {mends.late, mends.early} <= set(on)
-    assert ran.of(CampaignStarted)[0].mends_unfit == {str(unfit): "there is no module torch.gone"}
+    assert ran.of(events.CampaignStarted)[0].mends_unfit == {
+        str(unfit): "there is no module torch.gone"
+    }
     assert f"not mended: {unfit}" in lines(ran)
 
 
@@ -114,12 +105,16 @@ def test_a_known_cause_is_counted_and_neither_saved_nor_shrunk_and_fails_nothing
     ran = mends.campaign(
         corpus, lambda case: SHOWN, lambda case, on: PASS if mends.late in on else SHOWN
     )
-    known = [(event.index, event.signature, event.causes) for event in ran.of(KnownCause)]
+    known = [(event.index, event.signature, event.causes) for event in ran.of(events.KnownCause)]
     assert known == [(0, SHOWN.signature, (mends.late,)), (4, SHOWN.signature, (mends.late,))]
     assert (ran.code, ran.finished.causes) == (0, {mends.late: 2})
     assert ran.finished.counts == {"PASS": 6, "DIVERGENCE": 2}
-    assert (ran.finished.findings, ran.of(FindingFound), ran.log.count("restart")) == ((), [], 1)
-    phases = [event for event in ran.of(PhaseChanged) if event.phase != "starting"]
+    assert (ran.finished.findings, ran.of(events.FindingFound), ran.log.count("restart")) == (
+        (),
+        [],
+        1,
+    )
+    phases = [event for event in ran.of(events.PhaseChanged) if event.phase != "starting"]
     assert [event.phase for event in phases[:3]] == ["running", "explaining", "explaining"]
     assert [event.done for event in phases[:3]] == [0, 0, 1]
     assert {event.phase for event in phases} == {"running", "explaining", "stopped"}
@@ -148,7 +143,7 @@ def test_known_bugs_that_the_corpus_has_are_said_at_the_start_and_shown_by_their
     ran = mends.campaign(
         corpus, lambda case: SHOWN, lambda case, on: PASS if mends.late in on else SHOWN
     )
-    (loaded,) = ran.of(CorpusLoaded)
+    (loaded,) = ran.of(events.CorpusLoaded)
     assert (loaded.known, loaded.explained) == (0, 2)
     smallest = min(files, key=lambda file: len(read_entry(file).case.model.children)).parent
     assert ran.finished.examples == {mends.late: str(smallest)}
@@ -169,7 +164,7 @@ def test_a_case_that_is_cut_off_while_it_is_explained_is_judged_by_the_next_sess
         corpus,
         lambda case: SHOWN,
         interrupt,
-        sink=lambda event: cut_off.set() if isinstance(event, Finishing) else None,
+        sink=lambda event: cut_off.set() if isinstance(event, events.Finishing) else None,
     )
     (folder,) = (corpus / "unjudged").iterdir()
     assert [file.name for file in folder.iterdir()] == ["unshrunk.json"]
@@ -177,8 +172,8 @@ def test_a_case_that_is_cut_off_while_it_is_explained_is_judged_by_the_next_sess
     assert f"failed, and was not explained before the end: {folder}" in lines(first)
     second = mends.campaign(corpus, lambda case: SHOWN, lambda case, on: SHOWN, max_cases=1)
     saved = corpus / "findings" / folder.name
-    assert [Path(event.path) for event in second.of(FindingSaved)] == [saved]
-    assert second.of(FindingFound)[0].index == -1
+    assert [Path(event.path) for event in second.of(events.FindingSaved)] == [saved]
+    assert second.of(events.FindingFound)[0].index == -1
     assert not folder.exists()
 
 
@@ -186,7 +181,7 @@ def test_a_cause_that_a_signature_had_before_is_tried_first(mends: Mends, corpus
     ran = mends.campaign(
         corpus, lambda case: SHOWN, lambda case, on: PASS if mends.late in on else SHOWN
     )
-    assert len(ran.of(KnownCause)) == 2
+    assert len(ran.of(events.KnownCause)) == 2
     assert ran.log.count("run 4 mended") == 2  # with all mends, and with the likely one
     assert ran.log.count("run 4") == 1
 
@@ -196,7 +191,7 @@ def test_a_tripwire_on_mended_torch_makes_a_finding_known(mends: Mends, corpus: 
         return replace(SHOWN, tripped=("late",)) if case.seed == 2 else PASS
 
     ran = mends.campaign(corpus, lambda case: SHOWN if case.seed == 2 else PASS, tripping)
-    assert (ran.code, ran.finished.causes, ran.of(FindingFound)) == (0, {mends.late: 1}, [])
+    assert (ran.code, ran.finished.causes, ran.of(events.FindingFound)) == (0, {mends.late: 1}, [])
 
 
 def test_what_both_show_is_a_finding(mends: Mends, corpus: Path) -> None:
@@ -204,7 +199,7 @@ def test_what_both_show_is_a_finding(mends: Mends, corpus: Path) -> None:
         return SHOWN if case.seed == 2 else PASS
 
     ran = mends.campaign(corpus, in_case_2, in_case_2)
-    (saved,) = ran.of(FindingSaved)
+    (saved,) = ran.of(events.FindingSaved)
     assert (saved.signature, saved.reproduced, ran.code) == (SHOWN.signature, 3, 1)
     assert ran.finished.causes == {}
 
@@ -216,11 +211,11 @@ def test_what_only_mended_torch_shows_is_the_fault_of_a_mend_and_of_no_torch(
         return SHOWN if mends.early in on and case.seed == 2 else PASS
 
     ran = mends.campaign(corpus, lambda case: PASS, harmful)
-    (trouble,) = ran.of(InfraTrouble)
+    (trouble,) = ran.of(events.InfraTrouble)
     assert trouble.index == 2
     assert f"{SHOWN.signature} shows with mends only ({mends.early})" in trouble.message
     assert read_entry(Path(trouble.path)).case.seed == 2
-    assert ran.of(FindingFound) == []
+    assert ran.of(events.FindingFound) == []
     assert not (corpus / "findings").exists()
     assert ran.finished.counts == {"PASS": 7, "INFRA": 1}
 
@@ -232,11 +227,13 @@ def test_a_bug_that_a_known_one_hides_is_found_and_told_as_mended_torch_shows_it
         return (SHOWN if case.seed == 2 else PASS) if mends.late in on else OTHER
 
     ran = mends.campaign(corpus, lambda case: OTHER, two_bugs)
-    (saved,) = ran.of(FindingSaved)
+    (saved,) = ran.of(events.FindingSaved)
     assert (saved.signature, saved.reproduced, saved.runs) == (SHOWN.signature, 3, 3)
     (file,) = entry_files([corpus / "findings"])
     assert read_entry(file).signature == SHOWN.signature
-    judged = {event.index: event.signature for event in ran.of(CaseJudged) if event.signature}
+    judged = {
+        event.index: event.signature for event in ran.of(events.CaseJudged) if event.signature
+    }
     assert judged == {0: OTHER.signature, 2: SHOWN.signature, 4: OTHER.signature}
     assert (ran.code, ran.finished.causes) == (1, {mends.late: 2})
 
@@ -251,7 +248,7 @@ def test_shrinking_does_not_slip_into_a_known_bug(
 
     stream = numbered(lambda seed: make_case(seed, norm=seed == 3))
     ran = mends.campaign(corpus, lambda case: SHOWN, new_with_a_norm, cases=stream, max_cases=4)
-    (saved,) = ran.of(FindingSaved)
+    (saved,) = ran.of(events.FindingSaved)
     assert (saved.leaves_before, saved.leaves_after) == (2, 2)
     (file,) = entry_files([corpus / "findings"])
     assert read_entry(file).case == make_case(0, norm=True)
@@ -259,8 +256,8 @@ def test_shrinking_does_not_slip_into_a_known_bug(
 
 def test_a_new_finding_explains_later_cases_of_its_own(mends: Mends, corpus: Path) -> None:
     ran = mends.campaign(corpus, lambda case: SHOWN, lambda case, on: SHOWN)
-    assert len(ran.of(FindingSaved)) == 1
-    assert [event.index for event in ran.of(FindingHit)] == list(range(1, 8))
+    assert len(ran.of(events.FindingSaved)) == 1
+    assert [event.index for event in ran.of(events.FindingHit)] == list(range(1, 8))
 
 
 def test_a_campaign_that_goes_on_keeps_its_counts_of_causes(mends: Mends, corpus: Path) -> None:
@@ -276,5 +273,5 @@ def test_a_campaign_that_goes_on_keeps_its_counts_of_causes(mends: Mends, corpus
     assert (first.code, first.finished.cases, first.finished.causes) == (130, 8, {mends.late: 2})
     second = mends.campaign(corpus, lambda case: SHOWN, known, max_cases=12)
     assert second.finished.cases == 12
-    assert len(second.of(KnownCause)) == 1
+    assert len(second.of(events.KnownCause)) == 1
     assert (second.code, second.finished.causes) == (0, {mends.late: 3})

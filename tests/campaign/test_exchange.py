@@ -13,13 +13,7 @@ import msgspec
 import pytest
 from fake_campaign import PASS, Ran, campaign, divergence, make_case, numbered
 
-from fuzzshard.campaign.exchange import (
-    SILENT_SECONDS,
-    Exchange,
-    NodeState,
-    node_name,
-    read_nodes,
-)
+from fuzzshard.campaign.exchange import SILENT_SECONDS, Exchange, NodeState, node_name, read_nodes
 from fuzzshard.campaign.known import Found, Registry
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.codec import encode_entry, read_entry

@@ -2,43 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from cases import make_case
 from msgspec.structs import replace
+from verdicts import PASS, FakeWorld, divergence
 
 from fuzzshard.campaign.judge import judge_clearly
-from fuzzshard.case.case import Case, Freeze
+from fuzzshard.case.case import Freeze
 from fuzzshard.parts.ops import SetRequiresGrad
-from fuzzshard.verdict import Finding, Status, Verdict
+from fuzzshard.verdict import Verdict
 
-PASS = Verdict(status=Status.PASS)
-WIDE = Verdict(
-    status=Status.DIVERGENCE,
-    findings=(
-        Finding(
-            oracle="gradient", engine="ddp", observed="2", expected="1", op=3, rung="precision"
-        ),
-    ),
-)
-FINDING = Verdict(
-    status=Status.DIVERGENCE,
-    findings=(Finding(oracle="gradient", engine="ddp", observed="2", expected="1"),),
-)
-
-
-class FakeWorld:
-    """Says of a case what a function of it says."""
-
-    def __init__(self, verdict_of: Callable[[Case], Verdict]) -> None:
-        self.verdict_of = verdict_of
-
-    def run(self, case: Case, *, deadline: float | None = None) -> Verdict:
-        return self.verdict_of(case)
-
-    def restart(self) -> None:
-        pass
+WIDE = divergence(engine="ddp", op=3, rung="precision")
+FINDING = divergence(engine="ddp")
+HALF = make_case(dtype="bfloat16")
 
 
 def in_float64(verdict: Verdict) -> FakeWorld:
@@ -52,8 +28,7 @@ def test_the_verdict_of_a_case_in_the_highest_precision_stands(verdict: Verdict)
 
 
 def test_a_wrong_loss_is_looked_at_with_everything_observed() -> None:
-    wrong = Finding(oracle="loss", engine="ddp", observed="2", expected="1")
-    loss = Verdict(status=Status.DIVERGENCE, findings=(wrong,))
+    loss = divergence("loss", "ddp")
     case = make_case(observe="losses")
     world = FakeWorld(lambda case: loss if case.observe == "losses" else FINDING)
     assert judge_clearly(world, case) == (make_case(), FINDING)
@@ -62,28 +37,25 @@ def test_a_wrong_loss_is_looked_at_with_everything_observed() -> None:
 
 
 def wrong_at(op: int, oracle: str, rung: str) -> Verdict:
-    wrong = Finding(
-        oracle=oracle, engine="fully_shard", observed="2", expected="1", op=op, rung=rung
-    )
-    return Verdict(status=Status.DIVERGENCE, findings=(wrong,))
+    return divergence(oracle, op=op, rung=rung)
 
 
 def test_what_low_precision_shows_late_is_a_finding_of_the_case_in_higher_precision() -> None:
     case, late, early = (
-        make_case(),
+        HALF,
         wrong_at(2, "parameter", "precision"),
         wrong_at(1, "gradient", "bounded"),
     )
-    world = FakeWorld(lambda case: early if case.dtype == "float64" else late)
-    assert judge_clearly(world, case) == (make_case(dtype="float64"), early)
+    world = FakeWorld(lambda case: early if case.dtype == "float32" else late)
+    assert judge_clearly(world, case) == (make_case(), early)
 
 
 @pytest.mark.parametrize("precise", [PASS, WIDE, wrong_at(2, "parameter", "bounded")])
 def test_what_low_precision_shows_stays_where_higher_precision_shows_nothing_earlier(
     precise: Verdict,
 ) -> None:
-    case, late = make_case(), wrong_at(2, "parameter", "precision")
-    world = FakeWorld(lambda case: precise if case.dtype == "float64" else late)
+    case, late = HALF, wrong_at(2, "parameter", "precision")
+    world = FakeWorld(lambda case: precise if case.dtype == "float32" else late)
     assert judge_clearly(world, case) == (case, late)
 
 

@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 from fake_campaign import make_case
-from fuzzshard.campaign.prefetch import Prefetch
+
+from fuzzshard.campaign.drawing import Prefetch
 
 
 def test_cases_come_in_order_up_to_the_limit_and_few_are_drawn_ahead():

@@ -27,10 +27,12 @@ from fake_campaign import (
     campaign,
     divergence,
     make_case,
+    numbered,
     shrink_seed_and_norm,
 )
 from msgspec.structs import replace
 
+from fuzzshard import events
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Found
 from fuzzshard.campaign.resume import Plan, in_work, session_seed, unfinished
@@ -41,18 +43,6 @@ from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.store import entry_files, save_shrunk
 from fuzzshard.errors import UsageError
-from fuzzshard.events import (
-    CampaignStarted,
-    CaseJudged,
-    CorpusLoaded,
-    Event,
-    FindingConfirmed,
-    FindingFlaky,
-    FindingFound,
-    FindingHit,
-    FindingSaved,
-    Finishing,
-)
 from fuzzshard.journal.history import History
 from fuzzshard.journal.schema import JOURNAL_FILE, connect
 from fuzzshard.report.lines import corpus_text, event_lines
@@ -79,13 +69,13 @@ def run(corpus: Path, verdict_of: Callable[[Case], Verdict] = with_a_norm, **opt
 
 
 def killed(
-    corpus: Path, at: Callable[[Event], bool] = lambda event: False, **options: Any
+    corpus: Path, at: Callable[[events.Event], bool] = lambda event: False, **options: Any
 ) -> None:
     """Runs a campaign in a process of its own, which is killed at the event ``at`` says, if not
     before.
     """
 
-    def sink(event: Event) -> None:
+    def sink(event: events.Event) -> None:
         if at(event):
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -142,7 +132,7 @@ def assert_whole(corpus: Path, ran: Ran) -> None:
     assert (known.hits, ran.code) == (len(told(corpus, "finding_hit")) + 1, 1)
 
 
-def nth(kind: type[Event], number: int) -> Callable[[Event], bool]:
+def nth(kind: type[events.Event], number: int) -> Callable[[events.Event], bool]:
     seen = itertools.count(1)
     return lambda event: isinstance(event, kind) and next(seen) == number
 
@@ -150,14 +140,14 @@ def nth(kind: type[Event], number: int) -> Callable[[Event], bool]:
 @pytest.mark.parametrize(
     ("kind", "number"),
     [
-        (CampaignStarted, 1),
-        (CaseJudged, 2),
-        (CaseJudged, 3),
-        (FindingFound, 1),
-        (FindingConfirmed, 1),
-        (FindingSaved, 1),
-        (FindingHit, 1),
-        (CaseJudged, 9),
+        (events.CampaignStarted, 1),
+        (events.CaseJudged, 2),
+        (events.CaseJudged, 3),
+        (events.FindingFound, 1),
+        (events.FindingConfirmed, 1),
+        (events.FindingSaved, 1),
+        (events.FindingHit, 1),
+        (events.CaseJudged, 9),
     ],
 )
 def test_a_campaign_killed_at_any_event_goes_on_with_nothing_lost_and_nothing_twice(
@@ -201,7 +191,7 @@ def test_half_of_an_entry_that_is_no_finding_any_more_goes(tmp_path, monkeypatch
 def test_a_finding_that_is_cut_off_again_and_again_is_told_once(tmp_path, monkeypatch):
     killed_after("save_found", tmp_path, monkeypatch)
     for _ in range(2):
-        killed(tmp_path, nth(FindingConfirmed, 1))
+        killed(tmp_path, nth(events.FindingConfirmed, 1))
     assert_whole(tmp_path, run(tmp_path))
     (found,) = told(tmp_path, "finding_found")
     assert found.index == -1
@@ -234,12 +224,12 @@ def test_a_new_journal_leaves_what_another_campaign_has_in_work(tmp_path, monkey
     name = a_finding_in_work(tmp_path, monkeypatch)
     (tmp_path / JOURNAL_FILE).unlink()
     before = only_entry(tmp_path)
-    killed(tmp_path, nth(CaseJudged, 2), verdict_of=lambda case: PASS)
+    killed(tmp_path, nth(events.CaseJudged, 2), verdict_of=lambda case: PASS)
     ran = run(tmp_path, lambda case: PASS)
-    assert ran.of(CampaignStarted)[0].continues is not None
+    assert ran.of(events.CampaignStarted)[0].continues is not None
     assert (ran.code, ran.finished.findings, ran.finished.unresolved) == (0, (), ())
     assert only_entry(tmp_path) == before
-    (loaded,) = ran.of(CorpusLoaded)
+    (loaded,) = ran.of(events.CorpusLoaded)
     assert loaded.in_work == (name,)
     assert "1 that another campaign did not get done" in corpus_text(loaded)
 
@@ -256,14 +246,14 @@ def test_a_finding_in_work_that_has_a_cause_by_now_is_left_alone(tmp_path, monke
     entry = only_entry(tmp_path)
     save_shrunk(tmp_path / "findings" / name, replace(entry, cause="a_known_bug"), "")
     ran = run(tmp_path, lambda case: PASS)
-    assert ran.of(CampaignStarted)[0].continues is not None
-    assert not ran.of(FindingConfirmed)
+    assert ran.of(events.CampaignStarted)[0].continues is not None
+    assert not ran.of(events.FindingConfirmed)
     assert only_entry(tmp_path).unshrunk
 
 
 def test_a_campaign_killed_again_and_again_adds_up(tmp_path):
     for number in (2, 2, 2):
-        killed(tmp_path, nth(CaseJudged, number))
+        killed(tmp_path, nth(events.CaseJudged, number))
     last = run(tmp_path)
     assert_whole(tmp_path, last)
     with history(tmp_path) as journal:
@@ -291,7 +281,7 @@ def test_what_an_earlier_session_had_shrunk_a_case_to_is_where_shrinking_goes_on
     monkeypatch.setattr("fuzzshard.campaign.reduce.shrink", shrink)
     ran = run(tmp_path)
     assert shrunk[0].seed == 0
-    (saved,) = ran.of(FindingSaved)
+    (saved,) = ran.of(events.FindingSaved)
     assert saved.leaves_before == 2
 
 
@@ -326,24 +316,6 @@ def only_entry(corpus: Path) -> CorpusEntry:
     return read_entry(file)
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_a_finding_whose_shrinking_was_interrupted_is_shrunk_by_the_next_session(
-    tmp_path, monkeypatch, sent
-):
-    monkeypatch.setattr("fuzzshard.campaign.reduce.shrink", shrink_seed_and_norm)
-    run(tmp_path / "whole", seed=7)
-    cut = tmp_path / "cut"
-    first = cut_off_while_shrinking(cut, monkeypatch, lambda: os.kill(os.getpid(), sent), seed=7)
-    assert first.code == 130
-    entry = only_entry(cut)
-    assert (entry.unshrunk, entry.confirmed is not None) == (True, True)
-    (path,) = first.finished.unresolved
-    assert f"fuzzshard shrink {path}" in "\n".join(event_lines(first.finished))
-    assert_whole(cut, run(cut, seed=7))
-    goes_on, at_once = only_entry(cut), only_entry(tmp_path / "whole")
-    assert replace(goes_on, replay="") == replace(at_once, replay="")
-
-
 def cut_off_at(number: int, how: str, corpus: Path) -> Ran:
     """A campaign that is stopped in its run of this number; the last one is that of a script."""
     turns, cut_off = itertools.count(1), threading.Event()
@@ -364,8 +336,8 @@ def cut_off_at(number: int, how: str, corpus: Path) -> Ran:
         stop(wanted)
         return FakeScriptResult(True)
 
-    def sink(event: Event) -> None:
-        if isinstance(event, Finishing):
+    def sink(event: events.Event) -> None:
+        if isinstance(event, events.Finishing):
             cut_off.set()
 
     limits = {"max_time": 0.5} if how == "time" else {}
@@ -402,7 +374,9 @@ def test_a_finding_that_is_cut_off_in_any_phase_in_any_way_comes_to_the_entry_it
         monkeypatch.setattr("fuzzshard.campaign.control.GRACE_SECONDS", grace)
         first = cut_off_at(number, how, cut)
         assert first.code == (1 if how == "time" else 130)
-        assert first.finished.unresolved == (str(next((cut / "findings").iterdir())),)
+        (path,) = first.finished.unresolved
+        assert path == str(next((cut / "findings").iterdir()))
+        assert f"fuzzshard shrink {path}" in "\n".join(event_lines(first.finished))
         run(cut, seed=0, max_cases=3)
         goes_on, at_once = only_entry(cut), only_entry(tmp_path / "whole")
         assert replace(goes_on, replay="") == replace(at_once, replay=""), (phase, how)
@@ -419,7 +393,7 @@ def test_a_finding_for_whose_shrinking_time_was_up_is_the_first_of_the_next_camp
     assert only_entry(tmp_path).unshrunk
     second = run(tmp_path, max_cases=3, fresh=True)
     kinds = [type(event) for event in second.events]
-    assert kinds.index(FindingSaved) < kinds.index(CaseJudged)
+    assert kinds.index(events.FindingSaved) < kinds.index(events.CaseJudged)
     assert not only_entry(tmp_path).unshrunk
     (known,) = second.finished.findings
     assert (second.code, known.new) == (0, False), "the first campaign has told of it"
@@ -437,7 +411,7 @@ def test_a_smaller_case_that_does_not_repeat_gives_way_to_the_case_as_found(tmp_
     ran = run(
         tmp_path, lambda case: divergence() if len(case.model.children) > 1 and case.seed else PASS
     )
-    (saved,) = ran.of(FindingSaved)
+    (saved,) = ran.of(events.FindingSaved)
     assert saved.leaves_after == 2
 
 
@@ -454,7 +428,7 @@ def test_a_flaky_finding_is_told_once_wherever_the_kill_came(tmp_path, monkeypat
     assert ran.code == 3
     (flaky,) = told(tmp_path, "finding_flaky")
     assert flaky.observed == ("PASS",)
-    assert ran.of(FindingFlaky) == [flaky]
+    assert ran.of(events.FindingFlaky) == [flaky]
     assert not entry_files([tmp_path / "findings"])
     assert len(entry_files([tmp_path / "inconclusive"])) == 1
 
@@ -466,13 +440,13 @@ def test_an_interrupted_campaign_goes_on_and_one_that_ended_by_itself_does_not(t
     first = run(tmp_path, interrupt)
     assert (first.code, first.finished.complete) == (130, False)
     second = run(tmp_path)
-    started = second.of(CampaignStarted)[0]
+    started = second.of(events.CampaignStarted)[0]
     assert started.seed == first.finished.seed
     assert started.continues is not None
     assert (started.continues.cases, started.continues.ended) == (0, "interrupted")
     assert second.finished.complete
     third = run(tmp_path)
-    assert third.of(CampaignStarted)[0].continues is None
+    assert third.of(events.CampaignStarted)[0].continues is None
     assert third.finished.seed != first.finished.seed
     assert third.finished.cases == MAX_CASES
 
@@ -511,9 +485,9 @@ def test_a_campaign_that_its_machine_stopped_goes_on_with_its_counts_and_refusal
     ],
 )
 def test_other_options_are_another_campaign_and_one_line_says_so(tmp_path, change, why):
-    killed(tmp_path, nth(CaseJudged, 2), seed=5, verdict_of=lambda case: PASS)
+    killed(tmp_path, nth(events.CaseJudged, 2), seed=5, verdict_of=lambda case: PASS)
     ran = run(tmp_path, lambda case: PASS, **({"seed": 5} | change))
-    started = ran.of(CampaignStarted)[0]
+    started = ran.of(events.CampaignStarted)[0]
     assert (started.continues, ran.finished.cases) == (None, MAX_CASES)
     assert started.note == f"the campaign with seed 5 did not end and is not continued: {why}"
     assert started.note in list(event_lines(started))
@@ -523,26 +497,26 @@ def test_other_options_are_another_campaign_and_one_line_says_so(tmp_path, chang
 def test_a_campaign_of_an_earlier_release_goes_on_unless_it_was_guided(
     tmp_path, guidance, cases_before
 ):
-    killed(tmp_path, nth(CaseJudged, 4), seed=5, verdict_of=lambda case: PASS)
+    killed(tmp_path, nth(events.CaseJudged, 4), seed=5, verdict_of=lambda case: PASS)
     with contextlib.closing(connect(tmp_path / JOURNAL_FILE)) as connection:
         connection.execute(
             "UPDATE session SET options = json_set(options, '$.stream.guidance', ?)", (guidance,)
         )
     ran = run(tmp_path, lambda case: PASS, seed=5)
-    assert len(ran.of(CaseJudged)) == MAX_CASES - cases_before
-    assert ("guidance was features and is none" in ran.of(CampaignStarted)[0].note) == (
+    assert len(ran.of(events.CaseJudged)) == MAX_CASES - cases_before
+    assert ("guidance was features and is none" in ran.of(events.CampaignStarted)[0].note) == (
         cases_before == 0
     )
 
 
 def test_limits_that_change_do_not_make_it_another_campaign(tmp_path):
-    killed(tmp_path, nth(CaseJudged, 4), seed=5, verdict_of=lambda case: PASS)
+    killed(tmp_path, nth(events.CaseJudged, 4), seed=5, verdict_of=lambda case: PASS)
     ran = run(tmp_path, lambda case: PASS, max_cases=6, confirm=1)
-    assert (ran.finished.seed, ran.finished.cases, len(ran.of(CaseJudged))) == (5, 6, 2)
+    assert (ran.finished.seed, ran.finished.cases, len(ran.of(events.CaseJudged))) == (5, 6, 2)
 
 
 def test_the_time_of_earlier_sessions_counts(tmp_path):
-    killed(tmp_path, nth(CaseJudged, 4), verdict_of=lambda case: PASS, max_time=1000.0)
+    killed(tmp_path, nth(events.CaseJudged, 4), verdict_of=lambda case: PASS, max_time=1000.0)
     with history(tmp_path) as journal:
         (session,) = journal.sessions()
     assert session.elapsed > 0
@@ -553,10 +527,10 @@ def test_the_time_of_earlier_sessions_counts(tmp_path):
 
 
 def test_findings_of_earlier_sessions_count(tmp_path):
-    killed(tmp_path, nth(FindingSaved, 1))
+    killed(tmp_path, nth(events.FindingSaved, 1))
     ran = run(tmp_path, max_findings=1)
     assert ran.finished.reason == "1 distinct finding"
-    assert len(ran.of(CaseJudged)) == 0
+    assert len(ran.of(events.CaseJudged)) == 0
 
 
 def test_a_campaign_in_a_folder_of_entries_is_refused_with_what_to_name(tmp_path):
@@ -592,10 +566,7 @@ def test_a_campaign_in_a_directory_in_use_is_refused_with_the_process_that_has_i
 
 
 def test_a_campaign_stops_when_nothing_new_comes(tmp_path):
-    def endless(seed: int, /, **_: object) -> Iterator[Case]:
-        return map(make_case, itertools.count())
-
-    ran = campaign(tmp_path, lambda case: PASS, cases=endless, stop_after_no_new=0.2)
+    ran = campaign(tmp_path, lambda case: PASS, cases=numbered(), stop_after_no_new=0.2)
     assert ran.finished.reason == "nothing new for 0.2 s"
     assert ran.finished.complete
     with history(tmp_path) as journal:
@@ -604,25 +575,22 @@ def test_a_campaign_stops_when_nothing_new_comes(tmp_path):
 
 
 def test_the_time_without_anything_new_goes_on_in_the_next_session(tmp_path):
-    def endless(seed: int, /, **_: object) -> Iterator[Case]:
-        return map(make_case, itertools.count())
-
     judged: list[float] = []
 
-    def half_a_second_later(event: Event) -> bool:
-        if isinstance(event, CaseJudged):
+    def half_a_second_later(event: events.Event) -> bool:
+        if isinstance(event, events.CaseJudged):
             judged.append(event.elapsed)
         return bool(judged) and event.elapsed > judged[0] + 0.5
 
     options: dict[str, Any] = {
-        "cases": endless,
+        "cases": numbered(),
         "verdict_of": lambda case: PASS,
         "max_cases": None,
     }
     killed(tmp_path, half_a_second_later, **options)
     ran = run(tmp_path, **options, stop_after_no_new=0.4)
     assert ran.finished.reason == "nothing new for 0.4 s"
-    assert not ran.of(CaseJudged)
+    assert not ran.of(events.CaseJudged)
 
 
 def test_a_disk_that_fills_up_ends_the_campaign_with_one_line_and_the_journal_stays_whole(

@@ -50,13 +50,51 @@ def models_in(path: Path) -> dict[str, Subject]:
     return found
 
 
+FLOATS = {"inputs": "floats", "loss": ""}
+BY_DDP = {"parallelize": "by_ddp"}
+OF_MISTAKES: dict[str, dict[str, str]] = {
+    "behind_a_key_bias": {"build": "Attending"},
+    "buffer_lost_by_meta": {"build": "Scaled", **FLOATS},
+    "buffer_of_the_rank": {"build": "Projected", **FLOATS},
+    "clipped_by_local_norms": {"optimizer": "descent"},
+    "divided_by_a_constant": {"parallelize": "root_only"},
+    "evaluation_mode": {"build": "dropping_out", **FLOATS},
+    "gradients_broadcast": {"parallelize": "of_its_own"},
+    "mean_of_each_batch": {"parallelize": "root_only", "inputs": "batch_of_the_rank"},
+    "mean_of_means": {"inputs": "batch_of_the_rank", "loss_weight": "weigh"},
+    "method_bypassed": {"build": "Encoding", **FLOATS},
+    "microbatch_left_out_by_ddp": BY_DDP,
+    "mixed_dtypes": {"build": "adapters", **FLOATS},
+    "no_module_called": {"build": "without_blocks", **BY_DDP, **FLOATS},
+    "no_sync_left_on": BY_DDP,
+    "optimizer_of_its_own": {"parallelize": "with_an_optimizer"},
+    "optimizer_too_early": {"optimizer": "early_optimizer"},
+    "ranks_seeded_alike": {"build": "dropping_out", **FLOATS},
+    "reduced_twice": BY_DDP,
+    "uneven_shards_mixed": {
+        **{"build": "Uneven", "inputs": "sevens"},
+        **{"train_step": "shards_mixed", "parallelize": "correct"},
+    },
+    "updates_scaled_by_shard": {"optimizer": "lars", "parallelize": "correct"},
+    "wrapper_bypassed": BY_DDP,
+}
+"""What subjects of mistakes have beside the mistake, in place of ``tiny.py``'s."""
+
+
 def mistake(name: str, **others: str) -> Subject:
-    """The subject of ``mistakes/NAME.py``; what it does not define itself is of ``tiny.py``."""
-    own = functions_of(HERE / "mistakes" / f"{name}.py")
-    tiny = functions_of(HERE / "mistakes" / "tiny.py")
-    if "batch" in own and "build" in own:
-        del tiny["loss"]
-    return _subject(tiny | own, others)
+    """The subject that has a mistake: a training loop of that name, or else what makes a model
+    parallel.
+    """
+    defined = {}
+    for file in ("tiny", "models", "loops", "sharding"):
+        path = HERE / "mistakes" / f"{file}.py"
+        nodes = ast.parse(path.read_text()).body
+        defined |= {n.name: f"{path}:{n.name}" for n in nodes if hasattr(n, "name")}
+    of_loop = defined.get(name, "").split(":")[0].endswith("loops.py")
+    own = {"train_step": name, "parallelize": "correct"} if of_loop else {"parallelize": name}
+    usual = {"build": "build", "inputs": "batch", "loss": "loss", "parallelize": "correct"}
+    chosen = usual | own | OF_MISTAKES.get(name, {}) | others
+    return Subject(**{field: defined.get(function, "") for field, function in chosen.items()})
 
 
 def _subject(functions: dict[str, str], others: dict[str, str]) -> Subject:

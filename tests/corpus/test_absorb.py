@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import pytest
+import verdicts
 from msgspec.structs import replace
+from verdicts import ALWAYS, DIVERGENCE
 
 from fuzzshard.corpus.distinct import absorb, replaced
-from fuzzshard.corpus.entry import CONTRACT, Confirmation, CorpusEntry, make_entry
+from fuzzshard.corpus.entry import CONTRACT, Confirmation, CorpusEntry
 from fuzzshard.corpus.lifecycle import Lifecycle
-from fuzzshard.doctor import clean_case
-from fuzzshard.verdict import Finding, Status, Verdict
 
-VERDICT = Verdict(
-    status=Status.DIVERGENCE,
-    findings=(Finding(oracle="gradient", engine="fully_shard", observed="1", expected="2"),),
-    notes={"ddp": "refused: now"},
-)
-WHOLE, HALF = Confirmation(runs=3, reproduced=3), Confirmation(runs=10, reproduced=5)
+VERDICT = replace(DIVERGENCE, notes={"ddp": "refused: now"})
+HALF = Confirmation(runs=10, reproduced=5)
 
 
-def entry(*, torch: str = "2.13.0+cpu", backend: str = "gloo", **changes: object) -> CorpusEntry:
-    made = make_entry(
-        clean_case(2), VERDICT, {"torch": torch, "backend": backend}, confirmed=WHOLE
-    )
-    return replace(made, **changes)
+def entry(*, torch: str = "2.13.0+cpu", **changes: object) -> CorpusEntry:
+    more = {"confirmed": ALWAYS, **changes}
+    return verdicts.entry(verdict=VERDICT, torch=torch, **more)
 
 
 def test_what_people_wrote_stays_and_what_was_said_of_the_old_case_goes() -> None:
@@ -59,8 +53,8 @@ def test_releases_of_another_device_or_another_finding_are_not_taken_over() -> N
     ("was", "now", "lifecycle"),
     [
         (HALF, None, Lifecycle.FLAKY),
-        (HALF, WHOLE, Lifecycle.OPEN),
-        (WHOLE, WHOLE, Lifecycle.FLAKY),
+        (HALF, ALWAYS, Lifecycle.OPEN),
+        (ALWAYS, ALWAYS, Lifecycle.FLAKY),
     ],
     ids=["not measured anew", "measured anew", "said by people"],
 )

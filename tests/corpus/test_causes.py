@@ -7,38 +7,36 @@ import pytest
 from command_line import fuzzshard
 from findings_page import findings_page, main
 from msgspec.structs import replace
+from verdicts import divergence, entry
 
 from fuzzshard import cli
-from fuzzshard.case.case import Case
 from fuzzshard.corpus.causes import by_cause
 from fuzzshard.corpus.codec import encode_entry, read_entry
-from fuzzshard.corpus.entry import LOOKED_UP, CorpusEntry, make_entry
+from fuzzshard.corpus.entry import LOOKED_UP
 from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.gather import load
 from fuzzshard.corpus.store import NO_SCRIPT, save_shrunk
-from fuzzshard.doctor import clean_case
 from fuzzshard.mending.mend import own_mends
-from fuzzshard.verdict import Finding, Status, Verdict
 
 ROOT = Path(__file__).parents[2]
 CORPORA = (Path("corpus/findings"),)
 LATE = own_mends()["list_group_unshards_late"]
 
 
-def entry(oracle: str, case: Case | None = None) -> CorpusEntry:
-    finding = Finding(oracle=oracle, engine="fully_shard", observed="1", expected="2", op=0)
-    verdict = Verdict(status=Status.DIVERGENCE, findings=(finding,))
-    return make_entry(case or clean_case(2), verdict, {"torch": "2.13.0", "backend": "gloo"})
-
-
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
     """Two findings of one cause, one of them without a script, and one that nothing explains."""
-    save_shrunk(tmp_path / "first", replace(entry("gradient"), cause=LATE.slug), "import torch\n")
     save_shrunk(
-        tmp_path / "second", replace(entry("output"), cause=LATE.slug), f"{NO_SCRIPT}: why\n"
+        tmp_path / "first",
+        entry(verdict=divergence("gradient"), cause=LATE.slug),
+        "import torch\n",
     )
-    save_shrunk(tmp_path / "third", entry("loss"), "import torch\n")
+    save_shrunk(
+        tmp_path / "second",
+        entry(verdict=divergence("output"), cause=LATE.slug),
+        f"{NO_SCRIPT}: why\n",
+    )
+    save_shrunk(tmp_path / "third", entry(verdict=divergence("loss")), "import torch\n")
     return tmp_path
 
 
@@ -122,7 +120,7 @@ def test_causes_as_json_name_their_entries(
 
 def test_a_script_that_did_not_show_the_finding_is_not_verified(corpus: Path) -> None:
     note = {"repro.py": "running it did not show the finding"}
-    noted = replace(entry("gradient"), cause=LATE.slug, notes=note)
+    noted = entry(verdict=divergence("gradient"), cause=LATE.slug, notes=note)
     write_atomic(corpus / "first" / "case.json", encode_entry(noted))
     assert [cause.verified for cause in by_cause(load([corpus])[0])] == [0, 1]
 
@@ -148,7 +146,7 @@ def test_only_a_mend_that_exists_can_be_written_as_a_cause(
 
 
 def test_an_entry_whose_cause_is_no_mend_is_a_row_of_its_own(corpus: Path) -> None:
-    made_up = replace(entry("gradient"), cause="nowhere")
+    made_up = entry(verdict=divergence("gradient"), cause="nowhere")
     write_atomic(corpus / "first" / "case.json", encode_entry(made_up))
     names = [cause.name for cause in by_cause(load([corpus])[0])]
     assert names == [LATE.slug, "not known: first", "not known: third"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from cases import chain, make_case
 from msgspec.structs import replace
-from verdicts import crash
+from verdicts import ALWAYS, crash, divergence, entry
 
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
@@ -20,9 +20,6 @@ from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.errors import EXIT_USAGE
 from fuzzshard.parts.leaves.linear import Linear
-from fuzzshard.verdict import Finding, Status, Verdict
-
-WHOLE = Confirmation(runs=3, reproduced=3)
 
 
 def linears(count: int) -> Case:
@@ -33,18 +30,12 @@ def linears(count: int) -> Case:
 SMALL, MEDIUM, LARGE = linears(2), linears(3), linears(4)
 
 
-def entry(
+def found(
     case: Case, oracle: str = "gradient", *, device: str = "cpu", **changes: object
 ) -> CorpusEntry:
-    finding = Finding(oracle=oracle, engine="fully_shard", observed="1", expected="2")
-    verdict = Verdict(status=Status.DIVERGENCE, findings=(finding,))
-    made = make_entry(
-        case,
-        verdict,
-        {"torch": "2.13.0", "backend": "nccl" if device == "cuda" else "gloo"},
-        confirmed=WHOLE,
-    )
-    return replace(made, **changes)
+    backend = "nccl" if device == "cuda" else "gloo"
+    more = {"confirmed": ALWAYS, **changes}
+    return entry(case, divergence(oracle), backend=backend, **more)
 
 
 def save(corpus: Path, name: str, saved: CorpusEntry) -> Path:
@@ -76,27 +67,27 @@ def in_corpus(corpus: Path) -> list[CorpusEntry]:
     return [item.entry for item in gather.load([corpus])[0]]
 
 
-def test_pruning_keeps_the_smallest_case_of_a_signature_and_a_set_of_features(
+def test_the_smallest_case_of_a_signature_and_a_set_of_features_is_kept(
     tmp_path: Path,
 ) -> None:
-    save(tmp_path, "large", entry(LARGE))
-    save(tmp_path, "small", entry(SMALL))
-    save(tmp_path, "medium", entry(MEDIUM))
+    save(tmp_path, "large", found(LARGE))
+    save(tmp_path, "small", found(SMALL))
+    save(tmp_path, "medium", found(MEDIUM))
     assert kept(tmp_path) == ["small"]
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        entry(LARGE, "loss"),
-        entry(LARGE, device="cuda"),
-        entry(replace(LARGE, dtype="float64")),
-        entry(LARGE, lifecycle=Lifecycle.FIXED, good_on=("2.14.0",)),
+        found(LARGE, "loss"),
+        found(LARGE, device="cuda"),
+        found(replace(LARGE, dtype="float64")),
+        found(LARGE, lifecycle=Lifecycle.FIXED, good_on=("2.14.0",)),
     ],
     ids=["signature", "device", "features", "fixed"],
 )
-def test_pruning_keeps_what_shows_something_else(tmp_path: Path, other: CorpusEntry) -> None:
-    save(tmp_path, "small", entry(SMALL))
+def test_what_shows_something_else_is_kept(tmp_path: Path, other: CorpusEntry) -> None:
+    save(tmp_path, "small", found(SMALL))
     save(tmp_path, "other", other)
     assert kept(tmp_path) == ["other", "small"]
 
@@ -105,14 +96,14 @@ def test_pruning_keeps_what_shows_something_else(tmp_path: Path, other: CorpusEn
 def test_a_confirmed_finding_is_kept_before_a_smaller_one_that_is_not(
     tmp_path: Path, weaker: Confirmation | None
 ) -> None:
-    save(tmp_path, "confirmed", entry(LARGE))
-    save(tmp_path, "weaker", entry(SMALL, confirmed=weaker))
+    save(tmp_path, "confirmed", found(LARGE))
+    save(tmp_path, "weaker", found(SMALL, confirmed=weaker))
     assert kept(tmp_path) == ["confirmed"]
 
 
 def test_what_people_wrote_into_an_entry_that_is_left_out_is_kept(tmp_path: Path) -> None:
-    save(tmp_path, "small", entry(SMALL))
-    save(tmp_path, "large", entry(LARGE, issue="https://x/1", lifecycle=Lifecycle.WONTFIX))
+    save(tmp_path, "small", found(SMALL))
+    save(tmp_path, "large", found(LARGE, issue="https://x/1", lifecycle=Lifecycle.WONTFIX))
     assert kept(tmp_path) == ["small"]
     (same,) = distinct(gather.load([tmp_path])[0])
     after = same.entry
@@ -129,8 +120,8 @@ def test_of_cases_that_are_to_pass_the_smallest_with_equal_features_is_kept(
 
 def test_merging_into_nothing_copies_everything_and_again_nothing(tmp_path: Path) -> None:
     name = "divergence-fully_shard-gradient-0123abcd"
-    save(tmp_path / "node", name, entry(SMALL))
-    save(tmp_path / "node", "b", entry(LARGE, "loss"))
+    save(tmp_path / "node", name, found(SMALL))
+    save(tmp_path / "node", "b", found(LARGE, "loss"))
     save_bare(tmp_path / "node" / "upstream" / "x.json", MEDIUM)
     assert merge(tmp_path / "corpus", tmp_path / "node") == ["added"] * 3
     assert (tmp_path / "corpus" / "upstream" / "x.json").exists()
@@ -142,8 +133,8 @@ def test_merging_into_nothing_copies_everything_and_again_nothing(tmp_path: Path
 
 
 def test_a_smaller_case_replaces_one_of_the_corpus_and_keeps_its_issue(tmp_path: Path) -> None:
-    save(tmp_path / "corpus", "old", entry(LARGE, issue="https://x/1"))
-    save(tmp_path / "node", "new", entry(SMALL))
+    save(tmp_path / "corpus", "old", found(LARGE, issue="https://x/1"))
+    save(tmp_path / "node", "new", found(SMALL))
     assert merge(tmp_path / "corpus", tmp_path / "node") == ["added", "replaced"]
     (kept,) = in_corpus(tmp_path / "corpus")
     assert (kept.case, kept.issue) == (SMALL, "https://x/1")
@@ -151,15 +142,15 @@ def test_a_smaller_case_replaces_one_of_the_corpus_and_keeps_its_issue(tmp_path:
 
 
 def test_a_larger_case_is_not_merged(tmp_path: Path) -> None:
-    save(tmp_path / "corpus", "old", entry(SMALL))
-    save(tmp_path / "node", "new", entry(LARGE))
+    save(tmp_path / "corpus", "old", found(SMALL))
+    save(tmp_path / "node", "new", found(LARGE))
     assert merge(tmp_path / "corpus", tmp_path / "node") == ["known"]
     assert [kept.case for kept in in_corpus(tmp_path / "corpus")] == [SMALL]
 
 
 def test_of_several_nodes_the_smallest_case_is_merged(tmp_path: Path) -> None:
     for node, case in (("1", LARGE), ("2", SMALL), ("3", MEDIUM)):
-        save(tmp_path / node, "x", entry(case))
+        save(tmp_path / node, "x", found(case))
     assert merge(tmp_path / "corpus", tmp_path / "1", tmp_path / "2", tmp_path / "3") == [
         "added",
         "known",
@@ -169,8 +160,8 @@ def test_of_several_nodes_the_smallest_case_is_merged(tmp_path: Path) -> None:
 
 
 def test_equal_cases_of_two_nodes_know_the_torch_of_both(tmp_path: Path) -> None:
-    save(tmp_path / "corpus", "x", entry(SMALL))
-    save(tmp_path / "node", "x", entry(SMALL, bad_on=("2.12.0",), good_on=("2.14.0",)))
+    save(tmp_path / "corpus", "x", found(SMALL))
+    save(tmp_path / "node", "x", found(SMALL, bad_on=("2.12.0",), good_on=("2.14.0",)))
     assert merge(tmp_path / "corpus", tmp_path / "node") == ["updated", "known"]
     (kept,) = in_corpus(tmp_path / "corpus")
     assert (kept.lifecycle, kept.bad_on, kept.good_on) == (
@@ -197,8 +188,8 @@ def test_a_crash_that_another_release_has_in_another_function_is_merged_once(
 
 def test_different_findings_of_one_name_get_different_folders(tmp_path: Path) -> None:
     for node, device in (("1", "cpu"), ("2", "cuda")):
-        save(tmp_path / node, "x", entry(SMALL, device=device))
-    save(tmp_path / "3", "x", entry(replace(SMALL, dtype="float64")))
+        save(tmp_path / node, "x", found(SMALL, device=device))
+    save(tmp_path / "3", "x", found(replace(SMALL, dtype="float64")))
     assert (
         merge(tmp_path / "corpus", tmp_path / "1", tmp_path / "2", tmp_path / "3") == ["added"] * 3
     )
@@ -206,7 +197,7 @@ def test_different_findings_of_one_name_get_different_folders(tmp_path: Path) ->
 
 
 def test_a_folder_that_is_not_named_as_a_corpus_names_it_gets_that_name(tmp_path: Path) -> None:
-    save(tmp_path / "node", "000026", entry(SMALL))
+    save(tmp_path / "node", "000026", found(SMALL))
     (item,), _ = gather.load([tmp_path / "node"])
     folder = gather.add(item, tmp_path / "corpus", lambda *_, **__: "print()\n")
     assert folder.name == slug("divergence/fully_shard/gradient", SMALL)
@@ -221,8 +212,8 @@ def test_cases_that_are_to_pass_are_added_and_replace_nothing(tmp_path: Path) ->
 
 
 def test_an_interrupted_merge_loses_nothing(tmp_path: Path) -> None:
-    save(tmp_path / "corpus", "old", entry(LARGE))
-    save(tmp_path / "node", "new", entry(SMALL))
+    save(tmp_path / "corpus", "old", found(LARGE))
+    save(tmp_path / "node", "new", found(SMALL))
     incoming, target = gather.load([tmp_path / "node"])[0], gather.load([tmp_path / "corpus"])[0]
     steps: Iterator[tuple[str, Path]] = gather.merge(
         incoming, target, tmp_path / "corpus", lambda *_, **__: "print()\n"
@@ -233,12 +224,12 @@ def test_an_interrupted_merge_loses_nothing(tmp_path: Path) -> None:
 
 def hostile(node: Path, private: Path) -> list[str]:
     """Fills ``node`` with entries that lead elsewhere, wait, or fill memory; their names."""
-    save(node, "linked-script", entry(MEDIUM, "a")).joinpath("repro.py").unlink()
+    save(node, "linked-script", found(MEDIUM, "a")).joinpath("repro.py").unlink()
     (node / "findings" / "linked-script" / "repro.py").symlink_to(private)
-    save(node, "piped-script", entry(MEDIUM, "b")).joinpath("repro.py").unlink()
+    save(node, "piped-script", found(MEDIUM, "b")).joinpath("repro.py").unlink()
     os.mkfifo(node / "findings" / "piped-script" / "repro.py")
-    save(node, "no-text", entry(MEDIUM, "c")).joinpath("repro.py").write_bytes(b"\xff")
-    with (save(node, "huge", entry(MEDIUM, "d")) / "unshrunk.json").open("wb") as file:
+    save(node, "no-text", found(MEDIUM, "c")).joinpath("repro.py").write_bytes(b"\xff")
+    with (save(node, "huge", found(MEDIUM, "d")) / "unshrunk.json").open("wb") as file:
         file.truncate(2**40)
     os.mkfifo(node / "pipe.json")
     (node / "loop.json").symlink_to("loop.json")
@@ -253,7 +244,7 @@ def test_what_a_hostile_node_has_is_named_and_left_out(
     private = tmp_path / "private"
     private.write_text("print('private')")
     bad = hostile(tmp_path / "node", private)
-    save(tmp_path / "node", "good", entry(SMALL))
+    save(tmp_path / "node", "good", found(SMALL))
     corpus = tmp_path / "corpus"
     code = (
         corpus_sets.merge(tmp_path / "node", into=corpus)
@@ -273,10 +264,10 @@ def test_what_a_hostile_node_has_is_named_and_left_out(
 def test_a_larger_case_is_merged_where_the_smaller_one_leads_elsewhere(tmp_path: Path) -> None:
     private = tmp_path / "private"
     private.write_text("")
-    script = save(tmp_path / "bad", "x", entry(MEDIUM)) / "repro.py"
+    script = save(tmp_path / "bad", "x", found(MEDIUM)) / "repro.py"
     script.unlink()
     script.symlink_to(private)
-    save(tmp_path / "good", "y", entry(LARGE))
+    save(tmp_path / "good", "y", found(LARGE))
     incoming, broken = gather.load([tmp_path / "bad", tmp_path / "good"], follow=False)
 
     assert [item.entry.case for item in incoming] == [LARGE]
@@ -284,7 +275,7 @@ def test_a_larger_case_is_merged_where_the_smaller_one_leads_elsewhere(tmp_path:
 
 
 def test_a_source_that_is_a_link_itself_is_followed(tmp_path: Path) -> None:
-    save(tmp_path / "node", "x", entry(SMALL))
+    save(tmp_path / "node", "x", found(SMALL))
     (tmp_path / "link").symlink_to(tmp_path / "node")
     (tmp_path / "case.json").symlink_to(tmp_path / "node" / "findings" / "x" / "case.json")
 

@@ -2,14 +2,13 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from verdicts import divergence
+from verdicts import divergence, entry
 
-from fuzzshard.corpus.entry import CorpusEntry, make_entry
+from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import Expected, expected, with_finding, with_observation
 from fuzzshard.corpus.lifecycle import Lifecycle, release
-from fuzzshard.doctor import clean_case
 
-OPEN = make_entry(clean_case(2), divergence(), {"torch": "2.13.0+cpu", "backend": "gloo"})
+OPEN = entry(torch="2.13.0+cpu")
 FIXED = replace(OPEN, lifecycle=Lifecycle.FIXED, good_on=("2.14.0",))
 FLAKY = replace(OPEN, lifecycle=Lifecycle.FLAKY)
 WONTFIX = replace(OPEN, lifecycle=Lifecycle.WONTFIX)

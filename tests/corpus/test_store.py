@@ -6,11 +6,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from verdicts import entry
 
 from fuzzshard.campaign.keep import is_in_work
 from fuzzshard.case import codec
 from fuzzshard.corpus.codec import read_entry
-from fuzzshard.corpus.entry import CorpusEntry, make_entry
+from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.store import (
@@ -24,15 +25,11 @@ from fuzzshard.corpus.store import (
 )
 from fuzzshard.doctor import clean_case
 from fuzzshard.errors import InfraError, UsageError
-from fuzzshard.verdict import Finding, Status, Verdict
 
 CASE = clean_case(2)
 SMALLER = clean_case(1)
-FINDING = Finding(oracle="gradient", engine="fully_shard", observed="1", expected="2")
-VERDICT = Verdict(status=Status.DIVERGENCE, findings=(FINDING,))
-INFO = {"torch": "2.13.0", "backend": "gloo"}
-ENTRY = make_entry(CASE, VERDICT, INFO)
-SHRUNK = make_entry(SMALLER, VERDICT, INFO)
+ENTRY = entry(CASE)
+SHRUNK = entry(SMALLER)
 
 
 CORPUS = Path(__file__).parents[2] / "corpus"
@@ -102,9 +99,9 @@ def test_an_entry_says_how_to_replay_it_without_the_path_of_its_machine(
 
 
 def test_a_replay_command_restores_the_conditions_of_the_finding() -> None:
-    entry = msgspec.structs.replace(ENTRY, device="cuda", preload=("/tmp/p.py",))
+    of_cuda = msgspec.structs.replace(ENTRY, device="cuda", preload=("/tmp/p.py",))
     expected = "fuzzshard replay x --device cuda --preload /tmp/p.py"
-    assert replay_command(Path("x"), entry) == expected
+    assert replay_command(Path("x"), of_cuda) == expected
 
 
 def test_files_are_found_in_a_corpus_a_folder_an_entry_and_by_name(tmp_path: Path) -> None:
@@ -141,7 +138,7 @@ def test_one_case_is_not_none_and_not_two(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no case"):
         only_case(tmp_path)
     for case in (CASE, SMALLER):
-        save_unshrunk(tmp_path, make_entry(case, VERDICT, INFO), "")
+        save_unshrunk(tmp_path, entry(case), "")
     with pytest.raises(UsageError, match="2 cases"):
         only_case(tmp_path)
 
@@ -187,4 +184,4 @@ def test_entries_are_written_the_same_every_time(tmp_path: Path) -> None:
 
     first = written(ENTRY)
     (tmp_path / "findings").rename(tmp_path / "elsewhere")
-    assert written(make_entry(clean_case(2), VERDICT, INFO)) == first
+    assert written(entry()) == first

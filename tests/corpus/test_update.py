@@ -3,12 +3,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import verdicts
 from msgspec.structs import replace
-from verdicts import crash, divergence
+from verdicts import PASS, crash, divergence
 
 from fuzzshard.case import codec
 from fuzzshard.corpus.codec import encode_entry, read_entry
-from fuzzshard.corpus.entry import CorpusEntry, make_entry
+from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.outcome import Outcome
@@ -17,14 +18,11 @@ from fuzzshard.corpus.store import save_unshrunk
 from fuzzshard.doctor import clean_case
 from fuzzshard.verdict import Status, Verdict
 
-PASS = Verdict(status=Status.PASS)
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    entry = make_entry(clean_case(2), divergence(), {"torch": "2.13.0", "backend": "gloo"})
-    entry = replace(entry, issue="https://github.com/x/y/issues/1", notes={"kept": "yes"})
-    return save_unshrunk(tmp_path, entry, "print('old')\n")
+    told = verdicts.entry(issue="https://github.com/x/y/issues/1", notes={"kept": "yes"})
+    return save_unshrunk(tmp_path, told, "print('old')\n")
 
 
 def render(*_: object, **__: object) -> list[str]:
@@ -54,8 +52,7 @@ def test_a_crash_that_moved_keeps_what_was_recorded(tmp_path: Path) -> None:
     now, before = (
         crash(f"IndexError in {name}", "out of range") for name in ("_reassemble", "copy_out")
     )
-    entry = make_entry(clean_case(2), before, {"torch": "2.13.0", "backend": "gloo"})
-    folder = save_unshrunk(tmp_path, entry, "")
+    folder = save_unshrunk(tmp_path, verdicts.entry(verdict=before), "")
     entry = entry_in(folder)
     assert seen(folder, Outcome.SAME, now) == "open, bad on 2.13.0, 2.14.0"
     assert entry_in(folder) == replace(entry, bad_on=("2.13.0", "2.14.0"))

@@ -4,34 +4,29 @@ others.
 
 from __future__ import annotations
 
-import importlib.metadata
 import shutil
 from pathlib import Path
 
 import pytest
 from command_line import fuzzshard
 from msgspec.structs import replace
+from verdicts import PASS, TORCH, divergence, entry
 
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.codec import encode_entry, read_entry
-from fuzzshard.corpus.entry import CorpusEntry, make_entry
+from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import Expected, expected
 from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.corpus.verify import Condition, verify_cause
-from fuzzshard.doctor import clean_case
 from fuzzshard.mending.mend import mends_for
-from fuzzshard.verdict import Finding, Status, Verdict
+from fuzzshard.verdict import Status, Verdict
 
 FINDINGS = Path(__file__).parents[2] / "corpus" / "findings"
-TORCH = importlib.metadata.version("torch")
 LATE = "list_group_unshards_late"
 ANOTHER = "fsdp1_order_error_is_a_key_error"
 
-FINDING = Finding(oracle="gradient", engine="fully_shard", observed="1", expected="2")
-SHOWN = Verdict(status=Status.DIVERGENCE, findings=(FINDING,))
-OTHER = Verdict(status=Status.DIVERGENCE, findings=(replace(FINDING, oracle="output"),))
-PASS = Verdict(status=Status.PASS)
+SHOWN, OTHER = divergence(), divergence("output")
 
 
 @pytest.fixture
@@ -80,9 +75,8 @@ class FakeWorld:
         pass
 
 
-def entry(**changes: object) -> CorpusEntry:
-    made = make_entry(clean_case(2), SHOWN, {"torch": TORCH, "backend": "gloo"})
-    return replace(made, **{"cause": LATE, **changes})
+def caused(**changes: object) -> CorpusEntry:
+    return entry(torch=TORCH, **{"cause": LATE, **changes})
 
 
 def verified(world: FakeWorld, entry: CorpusEntry, *, num_ranks: int = 2) -> tuple[Condition, str]:
@@ -109,7 +103,7 @@ def verified(world: FakeWorld, entry: CorpusEntry, *, num_ranks: int = 2) -> tup
     ],
 )
 def test_what_does_not_hold_is_said(world: FakeWorld, message: str) -> None:
-    condition, said = verified(world, entry())
+    condition, said = verified(world, caused())
     assert condition is Condition.UNSHOWN
     assert said.startswith(message)
 
@@ -127,34 +121,34 @@ def test_a_run_whose_ranks_are_lost_is_tried_once_more(lost: int) -> None:
                 return Verdict(status=Status.INFRA, message="fire")
             return super().run(case, deadline=deadline, mends=mends)
 
-    assert verified(LosingOnce(SHOWN), entry()) == (Condition.OK, "")
+    assert verified(LosingOnce(SHOWN), caused()) == (Condition.OK, "")
 
 
 @pytest.mark.parametrize(
     ("cause", "message"), [("", "it names no cause"), ("nowhere", "there is no mend 'nowhere'")]
 )
 def test_an_entry_without_a_mend_is_not_shown(cause: str, message: str) -> None:
-    assert verified(FakeWorld(SHOWN), entry(cause=cause)) == (Condition.UNSHOWN, message)
+    assert verified(FakeWorld(SHOWN), caused(cause=cause)) == (Condition.UNSHOWN, message)
 
 
 @pytest.mark.parametrize(
     "cured", [PASS, Verdict(status=Status.REJECTED), replace(SHOWN, tripped=(LATE,))]
 )
 def test_a_mend_makes_it_pass_or_be_refused_or_is_tripped(cured: Verdict) -> None:
-    assert verified(FakeWorld(SHOWN, cured, cured), entry()) == (Condition.OK, "")
+    assert verified(FakeWorld(SHOWN, cured, cured), caused()) == (Condition.OK, "")
 
 
 def test_what_another_tripwire_tells_is_not_its_cause() -> None:
     other = replace(SHOWN, tripped=(ANOTHER,))
-    assert verified(FakeWorld(SHOWN, other), entry())[0] is Condition.UNSHOWN
+    assert verified(FakeWorld(SHOWN, other), caused())[0] is Condition.UNSHOWN
 
 
 def test_what_cannot_be_seen_here_is_not_run() -> None:
-    assert verified(FakeWorld(PASS), entry(), num_ranks=1) == (
+    assert verified(FakeWorld(PASS), caused(), num_ranks=1) == (
         Condition.NOT_RUN,
         "the mesh (shard 2) needs 2 ranks, not 1",
     )
-    elsewhere = entry(bad_on=("2.10.0",), good_on=(TORCH,))
+    elsewhere = caused(bad_on=("2.10.0",), good_on=(TORCH,))
     assert verified(FakeWorld(PASS), elsewhere)[1] == f"not known to be in torch {TORCH}"
 
 
@@ -162,7 +156,7 @@ def test_a_corpus_without_findings_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_atomic(
-        tmp_path / "case.json", encode_entry(replace(entry(), signature="", status=Status.PASS))
+        tmp_path / "case.json", encode_entry(replace(caused(), signature="", status=Status.PASS))
     )
     assert fuzzshard("corpus", "verify", tmp_path, "--causes", "--device", "cpu") == 0
     assert capsys.readouterr().out == "verified 0: no findings; 0 causes\n"

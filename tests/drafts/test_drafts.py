@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import verdicts
 from cases import BACKWARD, FORWARD, STEP, chain, make_case
 from command_line import fuzzshard
 from hunt import mending_file
@@ -71,6 +72,12 @@ EVIDENCE = Evidence(
     exactly=msgspec.structs.replace(FINDING, bound=1e-15),
     environment="PyTorch version: 2.13.0",
 )
+
+
+def showing(status: Status = Status.DIVERGENCE, **changes: object) -> CorpusEntry:
+    """An entry with another finding."""
+    found = msgspec.structs.replace(FINDING, **changes)
+    return verdicts.entry(verdict=Verdict(status=status, findings=(found,)))
 
 
 def text(
@@ -197,14 +204,8 @@ def test_a_draft_of_a_known_cause_says_who_hits_it_and_what_they_can_do() -> Non
 
 @pytest.mark.parametrize(("observed", "expected"), [("Tensor", "DTensor"), ("DTensor", "Tensor")])
 def test_a_parameter_that_stays_unsharded_has_a_consequence(observed: str, expected: str) -> None:
-    finding = msgspec.structs.replace(
-        FINDING,
-        oracle="registration",
-        observed=f"{observed}[2]",
-        expected=f"{expected}[2]",
-        error=None,
-    )
-    entry = make_entry(clean_case(2), Verdict(status=Status.DIVERGENCE, findings=(finding,)), INFO)
+    values = {"observed": f"{observed}[2]", "expected": f"{expected}[2]", "error": None}
+    entry = showing(oracle="registration", **values)
     assert ("does not see a step" in text(entry)) == (observed == "Tensor")
 
 
@@ -298,30 +299,17 @@ def test_numbers_of_the_run_that_found_it_are_told_only_without_a_script() -> No
 
 
 def test_no_value_is_called_wrong_where_a_dtype_is() -> None:
-    finding = msgspec.structs.replace(
-        FINDING,
-        observed="a tensor of shape [2], torch.float64",
-        expected="a tensor of shape [2], torch.float32",
-        error=None,
-    )
-    assert finding.type_due is not None
-    entry = make_entry(clean_case(2), Verdict(status=Status.DIVERGENCE, findings=(finding,)), INFO)
+    observed, expected = (f"a tensor of shape [2], torch.{t}" for t in ("float64", "float32"))
+    entry = showing(observed=observed, expected=expected, error=None)
+    assert entry.findings[0].type_due is not None
     impact = text(entry).partition("**Impact**")[2].splitlines()[0]
     assert "wrong result" not in impact
     assert "No value is wrong" in impact
 
 
 def test_what_is_missing_is_said_once_and_needs_no_bound() -> None:
-    finding = msgspec.structs.replace(
-        FINDING,
-        observed="None",
-        expected="a tensor of shape [2]",
-        detail=MISSING,
-        error=None,
-        bound=None,
-    )
-    entry = make_entry(clean_case(2), Verdict(status=Status.DIVERGENCE, findings=(finding,)), INFO)
-    said = text(entry, script=None)
+    values = {"observed": "None", "expected": "a tensor of shape [2]", "detail": MISSING}
+    said = text(showing(**values, error=None, bound=None), script=None)
     where = f"(`linear0.weight` after {clean_case(2).schedule[FINDING.op].noun()})"
     assert f"gradient of a parameter is None where plain training has one {where}" in said
     assert said.count("a tensor of shape [2]") == 1
@@ -370,18 +358,14 @@ def test_what_the_newest_torch_has_lost_is_said_first() -> None:
 
 def test_a_title_names_a_component_once() -> None:
     for name in own_mends():
-        crash = Verdict(status=Status.CRASH, findings=(FINDING,))
-        entry = make_entry(clean_case(2), crash, INFO)
-        words = title(msgspec.structs.replace(entry, cause=name), ())
+        words = title(msgspec.structs.replace(showing(Status.CRASH), cause=name), ())
         tag, _, rest = words.removeprefix("[").partition("] ")
         assert not rest.startswith(f"{tag}:"), words
 
 
 def test_a_title_ends_with_a_whole_word() -> None:
     words = " ".join(["splitting"] * 40)
-    finding = msgspec.structs.replace(FINDING, oracle="exception", observed=words)
-    crash = Verdict(status=Status.CRASH, findings=(finding,))
-    title = text(make_entry(clean_case(2), crash, INFO)).splitlines()[0]
+    title = text(showing(Status.CRASH, oracle="exception", observed=words)).splitlines()[0]
     assert title.endswith(" splitting ...")
     assert len(title) <= len("# ") + 120
 
@@ -456,9 +440,8 @@ def test_of_a_finding_that_is_gone_no_draft_is_written(
 
 
 def test_what_is_said_of_a_tensor_names_its_place_once() -> None:
-    finding = msgspec.structs.replace(FINDING, oracle="registered_parameter")
-    entry = make_entry(clean_case(2), Verdict(status=Status.DIVERGENCE, findings=(finding,)), INFO)
-    assert "`fully_shard`, linear0.weight after the forward differs from plain" in text(entry)
+    said = text(showing(oracle="registered_parameter"))
+    assert "`fully_shard`, linear0.weight after the forward differs from plain" in said
 
 
 @pytest.mark.parametrize("oracle", [o for o in ORACLES if not isinstance(o, TensorOracle)])
@@ -467,11 +450,8 @@ def test_an_oracle_that_compares_no_tensors_says_what_it_rests_on(oracle: Oracle
 
 
 def test_a_leak_is_not_told_as_a_difference_from_the_reference() -> None:
-    finding = msgspec.structs.replace(
-        FINDING, oracle="leak", detail="survivor", expected="freed with the last reference to it"
-    )
-    entry = make_entry(clean_case(2), Verdict(status=Status.DIVERGENCE, findings=(finding,)), INFO)
-    said = text(entry)
+    expected = "freed with the last reference to it"
+    said = text(showing(oracle="leak", detail="survivor", expected=expected))
     assert "does not depend on rounding; expected: freed with the last reference to it" in said
     assert "averaged by an explicit all-reduce" not in said
 

@@ -10,9 +10,9 @@ from cases import (
     FORWARD,
     ROOT,
     STEP,
-    call,
     chain,
     children,
+    graph,
     groups,
     make_case,
     two_linears,
@@ -41,13 +41,11 @@ from fuzzshard.parts.ops import (
 )
 
 NO_SYNC = SetFlag(flag="requires_gradient_sync", value=False)
-CONTAINS_ALIAS = Block(
-    children=children(
-        block=Block(children=children(again=Alias(target="a")), nodes=(), outputs=("x",)),
-        a=Linear(out=5),
-    ),
-    nodes=(call("h0", "a", "x"), call("h1", "block", "h0")),
-    outputs=("h1",),
+CONTAINS_ALIAS = graph(
+    "h0 = a(x)",
+    "h1 = block(h0)",
+    block=Block(children=children(again=Alias(target="a")), nodes=(), outputs=("x",)),
+    a=Linear(out=5),
 )
 
 
@@ -87,11 +85,7 @@ def test_a_rebuilt_model_has_roots_that_have_not_run() -> None:
     assert flaw(make_case(schedule=rebuilt)) == (Flaw.ROOT_RUNS_LATER, len(rebuilt) - 1)
 
 
-UNUSED = Block(
-    children=children(a=Linear(out=5), u=Linear(out=2)),
-    nodes=(call("h0", "a", "x"),),
-    outputs=("h0",),
-)
+UNUSED = graph("h0 = a(x)", a=Linear(out=5), u=Linear(out=2))
 
 
 def test_a_gradient_of_a_parameter_frozen_since_comes_where_it_is_taken_for_unused() -> None:
@@ -191,11 +185,13 @@ def test_ddp_covers_what_synchronises_nothing() -> None:
 
 def test_ddp_runs_hooks_on_what_waited_where_a_backward_comes_to_it() -> None:
     """The reference runs them when gradients are averaged, as ``fully_shard`` does."""
-    heads = Block(
-        children=children(a=Linear(out=4), b=Linear(out=4)),
-        nodes=(call("h0", "a", "x"), call("h1", "b", "x")),
-        outputs=("h0", "h1"),
+    heads = graph(
+        "h0 = a(x)",
+        "h1 = b(x)",
+        outputs="h0 h1",
         returns="tuple",
+        a=Linear(out=4),
+        b=Linear(out=4),
     )
     hook = RegisterParameterHook(hook="post_accumulate_grad_hook", target="b.weight")
     waits = (NO_SYNC, FORWARD, BACKWARD, hook, SYNC)

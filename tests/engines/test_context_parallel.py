@@ -7,17 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cases import (
-    BACKWARD,
-    FORWARD,
-    ROOT,
-    STEP,
-    TWO_STEPS,
-    ZERO,
-    chain,
-    groups,
-    make_case,
-)
+from cases import BACKWARD, FORWARD, ROOT, STEP, TWO_STEPS, ZERO, chain, groups, make_case
 
 from fuzzshard.case.case import (
     Case,

@@ -32,24 +32,17 @@ from fuzzshard.case.case import (
 )
 from fuzzshard.case.validate import validate
 from fuzzshard.engines.registry import not_applicable
+from fuzzshard.parts import ops
 from fuzzshard.parts.leaves.experts import Experts
 from fuzzshard.parts.leaves.linear import Linear
-from fuzzshard.parts.ops import (
-    ClipGradNorm,
-    Forward,
-    LoadState,
-    SaveState,
-    SetDivideFactor,
-    SetFlag,
-    TakeStateDict,
-    Unshard,
-)
 from fuzzshard.verdict import Status
 from fuzzshard.world import World
 
 ENGINE = "expert_parallel"
 MIXTURE = Experts(out=4, experts=4)
-NO_SYNC, SYNC = (SetFlag(flag="requires_gradient_sync", value=value) for value in (False, True))
+NO_SYNC, SYNC = (
+    ops.SetFlag(flag="requires_gradient_sync", value=value) for value in (False, True)
+)
 
 
 def mixed(mixture: Experts = MIXTURE, **fields: Any) -> Case:
@@ -79,18 +72,18 @@ PASSES = {
     ),
     "microbatches, one of them unsynchronised, and clipping": mixed(
         schedule=(
-            *(NO_SYNC, FORWARD, BACKWARD, SYNC, Forward(batch=1), BACKWARD),
-            *(ClipGradNorm(max_norm=0.5), STEP, ZERO, Forward(batch=2), BACKWARD, STEP),
+            *(NO_SYNC, FORWARD, BACKWARD, SYNC, ops.Forward(batch=1), BACKWARD),
+            *(ops.ClipGradNorm(max_norm=0.5), STEP, ZERO, ops.Forward(batch=2), BACKWARD, STEP),
         )
     ),
     "frozen, and what is registered": mixed(
         freezes=(Freeze(target="moe"),),
-        schedule=(TakeStateDict(), Unshard(), *TWO_STEPS),
+        schedule=(ops.TakeStateDict(), ops.Unshard(), *TWO_STEPS),
     ),
     "divided by another factor, of experts that all ranks have": mixed(
-        mesh=Mesh(replicate=2, shard=1), schedule=(SetDivideFactor(factor=4.0), *TWO_STEPS)
+        mesh=Mesh(replicate=2, shard=1), schedule=(ops.SetDivideFactor(factor=4.0), *TWO_STEPS)
     ),
-    "saved and loaded": mixed(schedule=(*TWO_STEPS, SaveState(via="dcp"), LoadState())),
+    "saved and loaded": mixed(schedule=(*TWO_STEPS, ops.SaveState(via="dcp"), ops.LoadState())),
 }
 
 
@@ -103,7 +96,7 @@ def test_fully_shard_shards_experts_over_the_other_axis(four_ranks: World) -> No
     """Also along another dim; a divide factor is that of the sum over all ranks."""
     mesh = Mesh(replicate=2, shard=2)
     last = WrapGroup(modules=("moe",), shard_dim="last")
-    divided = (SetDivideFactor(factor=8.0), *TWO_STEPS)
+    divided = (ops.SetDivideFactor(factor=8.0), *TWO_STEPS)
     assert_passes(four_ranks, mixed(mesh=mesh, schedule=divided))
     assert_passes(four_ranks, mixed(mesh=mesh, wrap=(last, *groups(ROOT))))
 
@@ -134,7 +127,7 @@ EXCLUDED = {
     "a foreach optimizer": mixed(optimizer=Optimizer(foreach=True)),
     "a GradScaler": mixed(optimizer=Optimizer(grad_scaler="finite")),
     "a flag of meshes with two axes": mixed(
-        schedule=(SetFlag(flag="requires_all_reduce", value=True), *TWO_STEPS)
+        schedule=(ops.SetFlag(flag="requires_all_reduce", value=True), *TWO_STEPS)
     ),
 }
 

@@ -22,6 +22,7 @@ from cases import (
     chain,
     children,
     float_inputs,
+    graph,
     groups,
     make_case,
     tensor_op,
@@ -304,11 +305,8 @@ def test_gradients_that_begin_in_the_last_microbatch_do_not_meet_accumulated_one
     """Those have ``reduce_dtype`` already, and ``foreach_reduce`` asserts one dtype for all of a
     group.
     """
-    model = Block(
-        children=children(a=Linear(out=4), b=Linear(out=3)),
-        nodes=(call("h", "a", "x"), call("g", "b", "x")),
-        outputs=("h", "g"),
-        returns="tuple",
+    model = graph(
+        "h = a(x)", "g = b(x)", outputs="h g", returns="tuple", a=Linear(out=4), b=Linear(out=3)
     )
     schedule = (
         NO_SYNC,
@@ -331,11 +329,7 @@ def test_a_list_group_that_runs_in_part_casts_the_output_of_the_root(two_ranks: 
     """``_force_complete_incomplete_states`` applies the group's ``output_dtype`` to what the root
     returns.
     """
-    model = Block(
-        children=children(a=Linear(out=5), b=Linear(out=5), c=Linear(out=3)),
-        nodes=(call("h", "a", "x"), call("g", "c", "h")),
-        outputs=("g",),
-    )
+    model = graph("h = a(x)", "g = c(h)", a=Linear(out=5), b=Linear(out=5), c=Linear(out=3))
     half, half_out = Precision(param="bfloat16"), Precision(param="bfloat16", output="float32")
     rest = (WrapGroup(modules=("c",), precision=half), *groups(ROOT))
     part = WrapGroup(modules=("a", "b"), precision=half_out)

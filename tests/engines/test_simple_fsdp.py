@@ -28,20 +28,11 @@ from fuzzshard.engines.simple_fsdp.contract import (
     TENSOR_PARALLEL,
     UNSYNCED,
 )
+from fuzzshard.parts import ops
 from fuzzshard.parts.leaves.attention import Attention
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.lstm import LSTM
 from fuzzshard.parts.leaves.weight_norm import WeightNorm
-from fuzzshard.parts.ops import (
-    Cast,
-    CorruptState,
-    LoadState,
-    RegisterParameterHook,
-    SaveState,
-    SetDivideFactor,
-    SetFlag,
-    SetRequiresGrad,
-)
 from fuzzshard.verdict import Status
 from fuzzshard.world import World
 
@@ -59,8 +50,8 @@ PASSES = {
     "a parametrized module, a tie, what is frozen and hooked by name": make_case(
         chain(a=Linear(out=5), b=Linear(out=5), c=WeightNorm(out=3)),
         (
-            RegisterParameterHook(hook="tensor_hook", target="a.weight"),
-            SetRequiresGrad(target="c.bias", value=True),
+            ops.RegisterParameterHook(hook="tensor_hook", target="a.weight"),
+            ops.SetRequiresGrad(target="c.bias", value=True),
             *TWO_STEPS,
         ),
         optimizer=ADAM,
@@ -86,7 +77,7 @@ PASSES = {
         engines=(ENGINE,),
     ),
     "a checkpoint": make_case(
-        schedule=(*TWO_STEPS, SaveState(), CorruptState(), LoadState(), *TWO_STEPS),
+        schedule=(*TWO_STEPS, ops.SaveState(), ops.CorruptState(), ops.LoadState(), *TWO_STEPS),
         optimizer=ADAM,
         engines=(ENGINE,),
     ),
@@ -103,11 +94,14 @@ def test_it_trains_to_what_plain_training_does(two_ranks: World, case: Case) -> 
 EXCLUDED: dict[str, tuple[Case, Exclusion]] = {
     "no_sync": (
         make_case(
-            schedule=(SetFlag(flag="requires_gradient_sync", value=False), FORWARD, BACKWARD)
+            schedule=(ops.SetFlag(flag="requires_gradient_sync", value=False), FORWARD, BACKWARD)
         ),
         UNSYNCED,
     ),
-    "a divide factor": (make_case(schedule=(SetDivideFactor(factor=4.0), *TWO_STEPS)), DIVIDED),
+    "a divide factor": (
+        make_case(schedule=(ops.SetDivideFactor(factor=4.0), *TWO_STEPS)),
+        DIVIDED,
+    ),
     "a policy without a dtype of gradients": (
         make_case(wrap=(WrapGroup(modules=("",), precision=Precision(param="bfloat16")),)),
         PRECISION,
@@ -130,8 +124,8 @@ EXCLUDED: dict[str, tuple[Case, Exclusion]] = {
     "a hook on a parameter that is cast later": (
         make_case(
             schedule=(
-                RegisterParameterHook(hook="post_accumulate_grad_hook", target="a.weight"),
-                Cast(dtype="float64"),
+                ops.RegisterParameterHook(hook="post_accumulate_grad_hook", target="a.weight"),
+                ops.Cast(dtype="float64"),
                 *TWO_STEPS,
             )
         ),

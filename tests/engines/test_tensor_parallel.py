@@ -16,9 +16,9 @@ from cases import (
     ZERO,
     call,
     chain,
-    children,
     colwise,
     float_inputs,
+    graph,
     groups,
     make_case,
     rowwise,
@@ -37,28 +37,19 @@ from fuzzshard.case.case import (
     Tie,
     WrapGroup,
 )
-from fuzzshard.case.graph import Block, TensorOp
+from fuzzshard.case.graph import TensorOp
 from fuzzshard.case.options import Precision, TensorParallel
 from fuzzshard.case.validate import validate
 from fuzzshard.engines.exclusion import SWAPPED
 from fuzzshard.engines.registry import not_applicable
 from fuzzshard.errors import InvalidCase
 from fuzzshard.oracles.registration import RegistrationModel
+from fuzzshard.parts import ops
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.embedding import Embedding
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.norms import LayerNorm, RMSNorm
 from fuzzshard.parts.op import Op
-from fuzzshard.parts.ops import (
-    Cast,
-    ClipGradNorm,
-    Forward,
-    RegisterParameterHook,
-    Reshard,
-    SetFlag,
-    SetGradDtype,
-    Unshard,
-)
 from fuzzshard.verdict import Status
 from fuzzshard.world import World
 
@@ -67,38 +58,35 @@ ADAM = Optimizer(kind="adam", lr=0.01, foreach=False)
 PAIR = (colwise("a"), rowwise("b"))
 IDS = Inputs(batch=2, seq=4, tensors=(TensorSpec(kind="ids", size=8),))
 TIE = (Tie(parameter="out.weight", source="embed.weight"),)
-CLIPPED = (FORWARD, BACKWARD, ClipGradNorm(max_norm=0.5), STEP, ZERO, AGAIN, BACKWARD, STEP)
-NO_SYNC, SYNC = (SetFlag(flag="requires_gradient_sync", value=value) for value in (False, True))
-
-ATTENTION = Block(
-    children=children(q=Linear(out=8), k=Linear(out=8), v=Linear(out=8), o=Linear(out=8)),
-    nodes=(
-        *(call(f"h{name}", name, "x") for name in "qkv"),
-        TensorOp(name="mixed", op="attend", args=("hq", "hk", "hv"), head_dim=2),
-        call("y", "o", "mixed"),
-    ),
-    outputs=("y",),
+CLIPPED = (FORWARD, BACKWARD, ops.ClipGradNorm(max_norm=0.5), STEP, ZERO, AGAIN, BACKWARD, STEP)
+NO_SYNC, SYNC = (
+    ops.SetFlag(flag="requires_gradient_sync", value=value) for value in (False, True)
 )
-LAYER = Block(
-    children=children(
-        norm=LayerNorm(),
-        attention=ATTENTION,
-        rms=RMSNorm(),
-        up=Linear(out=16),
-        gelu=Activation(fn="gelu"),
-        down=Linear(out=8),
-    ),
-    nodes=(
-        call("a", "norm", "x"),
-        call("b", "attention", "a"),
-        tensor_op("h", "add", "x", "b"),
-        call("c", "rms", "h"),
-        call("d", "up", "c"),
-        call("e", "gelu", "d"),
-        call("f", "down", "e"),
-        tensor_op("y", "add", "h", "f"),
-    ),
-    outputs=("y",),
+
+ATTENTION = graph(
+    *(call(f"h{name}", name, "x") for name in "qkv"),
+    TensorOp(name="mixed", op="attend", args=("hq", "hk", "hv"), head_dim=2),
+    "y = o(mixed)",
+    q=Linear(out=8),
+    k=Linear(out=8),
+    v=Linear(out=8),
+    o=Linear(out=8),
+)
+LAYER = graph(
+    "a = norm(x)",
+    "b = attention(a)",
+    "h = add(x, b)",
+    "c = rms(h)",
+    "d = up(c)",
+    "e = gelu(d)",
+    "f = down(e)",
+    "y = add(h, f)",
+    norm=LayerNorm(),
+    attention=ATTENTION,
+    rms=RMSNorm(),
+    up=Linear(out=16),
+    gelu=Activation(fn="gelu"),
+    down=Linear(out=8),
 )
 TRANSFORMER = chain(
     embed=Embedding(vocab=8, dim=8), layer=LAYER, norm=LayerNorm(), out=Linear(out=8, bias=False)
@@ -147,15 +135,14 @@ def pair(*plans: TensorParallel, width: int = 7, mesh: Mesh = SQUARE, **options:
 
 def joined(op: Any, *plans: TensorParallel, seq: int = 0) -> Case:
     """``op`` over the results of two linears."""
-    model = Block(
-        children=children(a=Linear(out=4), b=Linear(out=4), c=Linear(out=3)),
-        nodes=(
-            call("h", "a", "x"),
-            call("k", "b", "x"),
-            tensor_op("y", op, "h", "k"),
-            call("z", "c", "y"),
-        ),
-        outputs=("z",),
+    model = graph(
+        "h = a(x)",
+        "k = b(x)",
+        tensor_op("y", op, "h", "k"),
+        "z = c(y)",
+        a=Linear(out=4),
+        b=Linear(out=4),
+        c=Linear(out=3),
     )
     inputs = float_inputs(seq=seq)
     return make_case(model, mesh=SQUARE, tensor_parallel=plans, inputs=inputs, dtype="float64")
@@ -223,7 +210,9 @@ CASES = {
     "clipped gradients": pair(schedule=CLIPPED),
     "clipped gradients on two meshes": pair(colwise("a", output="replicate"), schedule=CLIPPED),
     "microbatches": pair(schedule=(NO_SYNC, FORWARD, BACKWARD, SYNC, AGAIN, BACKWARD, STEP)),
-    "manual unshard and reshard": pair(schedule=(Unshard(), FORWARD, Reshard(), BACKWARD, STEP)),
+    "manual unshard and reshard": pair(
+        schedule=(ops.Unshard(), FORWARD, ops.Reshard(), BACKWARD, STEP)
+    ),
     "offload": pair(wrap=(WrapGroup(modules=(ROOT,), offload="unpinned"),)),
     "mixed precision": pair(
         wrap=(
@@ -234,7 +223,7 @@ CASES = {
     ),
     "a forward of one module": pair(
         rowwise("a", input="replicate"),
-        schedule=(FORWARD, BACKWARD, STEP, ZERO, Forward(target="a"), BACKWARD, STEP),
+        schedule=(FORWARD, BACKWARD, STEP, ZERO, ops.Forward(target="a"), BACKWARD, STEP),
         engines=("fully_shard",),
     ),
 }
@@ -267,8 +256,8 @@ def test_slices_of_a_pipeline_train_side_by_side(four_ranks: World, mesh: Mesh) 
 @pytest.mark.parametrize(
     "setting",
     [
-        SetGradDtype(target="a", dtype="float64"),
-        RegisterParameterHook(hook="post_accumulate_grad_hook", target="a.weight"),
+        ops.SetGradDtype(target="a", dtype="float64"),
+        ops.RegisterParameterHook(hook="post_accumulate_grad_hook", target="a.weight"),
     ],
     ids=["grad_dtype", "hook"],
 )
@@ -277,7 +266,7 @@ def test_a_cast_takes_what_was_set_on_a_dtensor_that_no_group_shards(
 ) -> None:
     case = make_case(
         chain(a=Linear(out=4)),
-        (setting, Cast(dtype="float32"), FORWARD, BACKWARD, STEP),
+        (setting, ops.Cast(dtype="float32"), FORWARD, BACKWARD, STEP),
         wrap=(),
         mesh=SQUARE,
         tensor_parallel=(colwise("a", output="replicate"),),

@@ -3,16 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cases import (
-    BACKWARD,
-    FORWARD,
-    STEP,
-    TWO_STEPS,
-    chain,
-    colwise,
-    float_inputs,
-    make_case,
-)
+from cases import BACKWARD, FORWARD, STEP, TWO_STEPS, chain, colwise, float_inputs, make_case
 from script_ranks import ForkedRanks
 
 from fuzzshard.case.case import Case, Freeze, Mesh, Optimizer, ParameterDtype

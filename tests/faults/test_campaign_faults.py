@@ -11,6 +11,7 @@ import psutil
 import pytest
 from command_line import ran
 from msgspec.structs import replace
+from planting import fault_file
 from running import campaign
 
 from fuzzshard.campaign.judge import confirm
@@ -22,8 +23,7 @@ from fuzzshard.doctor import clean_case
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig
 
-FAULTS = Path(__file__).parents[1] / "planted" / "faults"
-WRONG_GRADIENT = FAULTS / "wrong_gradient.py"
+WRONG_GRADIENT = fault_file("wrong_gradient")
 LIMITS = ("--max-cases", 8, "--max-findings", 1, "--mends", "off")
 
 BLOCKS_TWICE = """

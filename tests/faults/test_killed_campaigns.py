@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from case_runs import case_runs
+from planting import fault_file
 from running import campaign
 
 from fuzzshard.cli import main
@@ -15,7 +16,7 @@ from fuzzshard.corpus.store import entry_files
 from fuzzshard.journal.history import History
 from fuzzshard.journal.schema import FORMAT, JOURNAL_FILE, connect
 
-WRONG_GRADIENT = Path(__file__).parents[1] / "planted" / "faults" / "wrong_gradient.py"
+WRONG_GRADIENT = fault_file("wrong_gradient")
 
 
 @pytest.mark.slow

@@ -6,29 +6,25 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import verdicts
 from cases import make_case
 
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.codec import encode_entry, read_entry
-from fuzzshard.corpus.entry import Confirmation, CorpusEntry, make_entry
+from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.gather import load
 from fuzzshard.corpus.store import CASE_FILE, save_unshrunk
 from fuzzshard.errors import InfraError, InvalidMessage
 from fuzzshard.fleet.gathered import CORPUS_NAME, Gathered, campaign_of
 from fuzzshard.fleet.mirror import Changes
-from fuzzshard.verdict import Finding, Status, Verdict
 
-INFO = {"torch": "2.13.0", "device": "cpu", "backend": "gloo"}
 NAME = "divergence-fully_shard-gradient-12345678"
 PATH = f"findings/{NAME}/{CASE_FILE}"
 
 
 def entry(case: Case | None = None, **changes: object) -> CorpusEntry:
-    finding = Finding(oracle="gradient", engine="fully_shard", observed="1", expected="2")
-    verdict = Verdict(status=Status.DIVERGENCE, findings=(finding,))
-    made = make_entry(case or make_case(), verdict, INFO)
-    values = {"confirmed": Confirmation(runs=3, reproduced=3), "unshrunk": False, **changes}
-    return msgspec.structs.replace(made, **values)
+    values = {"confirmed": verdicts.ALWAYS, "unshrunk": False, **changes}
+    return verdicts.entry(case or make_case(), **values)
 
 
 def told(entry: CorpusEntry) -> Changes:

@@ -9,13 +9,7 @@ from pathlib import Path
 import pytest
 
 from fuzzshard.errors import InfraError, InvalidMessage
-from fuzzshard.fleet.mirror import (
-    Changes,
-    apply_changes,
-    changes_since,
-    check_node_name,
-    snapshot,
-)
+from fuzzshard.fleet.mirror import Changes, apply_changes, changes_since, check_node_name, snapshot
 
 
 def write(folder: Path, name: str, text: str = "text", *, age: float = 0.0) -> Path:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from cases import make_case
+from planting import fault_file
 
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig
@@ -21,7 +22,6 @@ pytestmark = [
 ]
 
 RANKS = min(2, cuda_devices())
-FAULTS = Path(__file__).parents[1] / "planted" / "faults"
 
 SUFFERS = """
 import torch
@@ -53,7 +53,7 @@ def suffers(tmp_path: Path) -> Callable[[str], World]:
 @pytest.mark.skipif(RANKS < 2, reason="one device waits for nobody")
 def test_a_hang_on_nccl_is_told_right_at_its_deadline_and_its_desync_is_named() -> None:
     deadline = 8.0
-    config = WorldConfig(size=2, device="cuda", preload=(str(FAULTS / "sleeps_on_one_rank.py"),))
+    config = WorldConfig(size=2, device="cuda", preload=(str(fault_file("sleeps_on_one_rank")),))
     with World(config) as world:
         world.run(make_case(engines=("ddp",)))
         verdict = world.run(make_case(engines=("fully_shard",)), deadline=deadline)

@@ -9,6 +9,7 @@ import pytest
 from cases import FORWARD, ROOT, chain, groups, make_case
 from hunt import mending_file
 from packaging.version import Version
+from planting import fault_file
 from stock_cases import NEEDS_CUDA, STOCK
 
 from fuzzshard.case.case import Case
@@ -26,7 +27,6 @@ pytestmark = [
 ]
 
 RANKS = min(2, cuda_devices())
-FAULTS = Path(__file__).parents[1] / "planted" / "faults"
 CASES = {name: stock.case for name, stock in STOCK.items()} | dict(NEEDS_CUDA)
 CASES = {name: case for name, case in CASES.items() if case.mesh.size <= RANKS}
 KNOWN = {
@@ -82,7 +82,7 @@ def test_ranks_say_which_device_they_have(devices: World) -> None:
 
 def test_a_planted_divergence_is_found_on_cuda() -> None:
     case = make_case(mesh=RANKS)
-    config = WorldConfig(size=RANKS, device="cuda", preload=(str(FAULTS / "wrong_output.py"),))
+    config = WorldConfig(size=RANKS, device="cuda", preload=(str(fault_file("wrong_output")),))
     with World(config) as world:
         verdict = world.run(case)
     assert verdict.signature == "divergence/fully_shard/output"
@@ -99,7 +99,7 @@ def test_a_planted_divergence_is_found_on_cuda() -> None:
 )
 def test_memory_that_every_run_keeps_on_the_device_is_found(*, leaks: bool) -> None:
     case = make_case(mesh=RANKS, observe="memory")
-    preload = (str(FAULTS / "keeps_unsharded_copies.py"),) if leaks else ()
+    preload = (str(fault_file("keeps_unsharded_copies")),) if leaks else ()
     with World(WorldConfig(size=RANKS, device="cuda", preload=preload)) as world:
         verdict = world.run(case)
     assert verdict.signature == ("divergence/fully_shard/leak/device_memory" if leaks else ""), (
@@ -109,9 +109,9 @@ def test_memory_that_every_run_keeps_on_the_device_is_found(*, leaks: bool) -> N
 
 def test_a_crash_on_cuda_costs_one_case() -> None:
     case = make_case(chain(a=Linear(out=4)), (FORWARD,), mesh=RANKS, wrap=groups(ROOT))
-    config = WorldConfig(size=RANKS, device="cuda", preload=(str(FAULTS / "ddp_raises.py"),))
+    config = WorldConfig(size=RANKS, device="cuda", preload=(str(fault_file("ddp_raises")),))
     with World(config) as world:
-        assert world.run(case).signature == "crash/ddp/KeyError in wrong"
+        assert world.run(case).signature == "crash/ddp/KeyError in ddp_raises"
         healthy = make_case(mesh=RANKS, engines=("fully_shard",))
         assert world.run(healthy).status is Status.PASS
 
@@ -120,9 +120,9 @@ def test_a_crash_on_cuda_costs_one_case() -> None:
 def test_a_hang_on_nccl_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fuzzshard.world.world.HARD_SECONDS", 5.0)  # a waiting NCCL rank spins
     case = make_case()
-    config = WorldConfig(size=2, device="cuda", preload=(str(FAULTS / "sleeps_on_one_rank.py"),))
+    config = WorldConfig(size=2, device="cuda", preload=(str(fault_file("sleeps_on_one_rank")),))
     with World(config) as world:
         world.run(make_case(engines=("ddp",)))
         verdict = world.run(case)
         assert (verdict.status, verdict.signature) == (Status.HANG, "desync/fully_shard")
-        assert "in wait_for_ever" in verdict.stacks["rank 1"]
+        assert "in sleeps_on_one_rank" in verdict.stacks["rank 1"]

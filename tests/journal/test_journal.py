@@ -6,18 +6,9 @@ from pathlib import Path
 import pytest
 from case_runs import case_runs
 
+from fuzzshard import events
 from fuzzshard.case.features import ALL_FEATURES
 from fuzzshard.errors import InfraError, InvalidJournal
-from fuzzshard.events import (
-    CampaignFinished,
-    CaseDetail,
-    CaseJudged,
-    CaseStarted,
-    FindingHit,
-    FindingSaved,
-    PhaseChanged,
-    WorldStarted,
-)
 from fuzzshard.journal.history import History
 from fuzzshard.journal.schema import FORMAT, JOURNAL_FILE, connect
 from fuzzshard.journal.writer import JournalWriter, SessionStart
@@ -40,15 +31,17 @@ def judge(
 ) -> None:
     new = detail.pop("new_features", ())
     at = {"world": world, "elapsed": 10.0 + index}
-    journal.record(CaseStarted(index=index, **at))
-    journal.record(CaseDetail(**detail, **at))
-    journal.record(CaseJudged(index=index, status=status, seconds=0.5, new_features=new, **at))
+    journal.record(events.CaseStarted(index=index, **at))
+    journal.record(events.CaseDetail(**detail, **at))
+    journal.record(
+        events.CaseJudged(index=index, status=status, seconds=0.5, new_features=new, **at)
+    )
 
 
 def test_a_journal_holds_what_was_recorded(tmp_path):
     path = tmp_path / JOURNAL_FILE
     journal = writer(path)
-    journal.record(WorldStarted(info={"torch": "2.13.0"}, elapsed=1.0))
+    journal.record(events.WorldStarted(info={"torch": "2.13.0"}, elapsed=1.0))
     judge(journal, 0, new_features=(A, B), new_pairs=((A, B),))
     judge(journal, 1, status=Status.REJECTED, refused=("ddp: no",), idle=0.25)
     judge(
@@ -58,12 +51,14 @@ def test_a_journal_holds_what_was_recorded(tmp_path):
         refused=("ddp: no", "fsdp1: no"),
         world=1,
     )
-    journal.record(CaseStarted(index=3, elapsed=20.0))
+    journal.record(events.CaseStarted(index=3, elapsed=20.0))
     journal.record(
-        FindingHit(index=2, signature="s", path="x/findings/slug", hits=2, elapsed=21.0)
+        events.FindingHit(index=2, signature="s", path="x/findings/slug", hits=2, elapsed=21.0)
     )
-    journal.record(FindingHit(index=2, signature="s", path="findings/slug", hits=3, elapsed=21.0))
-    journal.record(PhaseChanged(phase="running", elapsed=22.0))
+    journal.record(
+        events.FindingHit(index=2, signature="s", path="findings/slug", hits=3, elapsed=21.0)
+    )
+    journal.record(events.PhaseChanged(phase="running", elapsed=22.0))
     with History(path) as history:  # while it is being written
         (session,) = history.sessions()
         assert (session.seed, session.info, session.elapsed, session.idle) == (
@@ -84,7 +79,7 @@ def test_a_journal_holds_what_was_recorded(tmp_path):
         assert history.pairs(session.campaign) == {(A, B)}
         assert history.count_by_folder(session.campaign, "finding_hit") == {"slug": 2}
         kinds = [type(told.event) for told in history.events(session.campaign)]
-        assert kinds == [WorldStarted, FindingHit, FindingHit]
+        assert kinds == [events.WorldStarted, events.FindingHit, events.FindingHit]
         runs = list(case_runs(history, session.campaign))
         assert [(run.number, run.world, run.status) for run in runs] == [
             (0, 0, "PASS"),
@@ -123,7 +118,7 @@ def test_the_end_of_a_session_is_in_its_row(tmp_path):
         "findings": (),
     }
     seen: dict = {"features_seen": 0, "features_total": 0, "features_unseen": (), "pairs_seen": 0}
-    finished = CampaignFinished(
+    finished = events.CampaignFinished(
         reason="time is up",
         exit_code=0,
         seed=7,
@@ -156,8 +151,8 @@ def test_a_new_finding_is_something_new_and_a_duplicate_is_not(tmp_path):
     saved |= {"shrink_evaluations": 0, "shrink_finished": True}
     path = tmp_path / JOURNAL_FILE
     journal = writer(path)
-    journal.record(FindingSaved(elapsed=5.0, **saved))
-    journal.record(FindingSaved(elapsed=6.0, duplicate=True, **saved))
+    journal.record(events.FindingSaved(elapsed=5.0, **saved))
+    journal.record(events.FindingSaved(elapsed=6.0, duplicate=True, **saved))
     with History(path) as history:
         assert history.sessions()[0].last_new == 5.0
 
@@ -219,7 +214,7 @@ def test_a_full_disk_is_said_once_and_what_was_written_stays(tmp_path):
 
     with pytest.raises(InfraError, match="full"):
         judge_many()
-    journal.record(CaseStarted(index=1000))
+    journal.record(events.CaseStarted(index=1000))
     assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     with History(path) as history:
         assert history.counts(journal.session)["PASS"] > 0

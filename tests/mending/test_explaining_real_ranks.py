@@ -12,6 +12,7 @@ from cases import ROOT, call, children, groups, make_case
 from command_line import fuzzshard
 from mend_files import mend_file
 from msgspec.structs import replace
+from planting import fault_file
 
 from fuzzshard.campaign.explain import OnMends, Origin, explain, judge_explained, lifting
 from fuzzshard.campaign.judge import judge
@@ -27,8 +28,6 @@ from fuzzshard.world import World, WorldConfig
 
 pytestmark = pytest.mark.slow
 
-FAULTS = Path(__file__).parents[1] / "planted" / "faults"
-ROW_FAULTS = Path(__file__).parents[1] / "planted" / "row_faults"
 
 CURES = """
 def apply(patch):
@@ -36,7 +35,7 @@ def apply(patch):
     from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
     kept = inspect.getclosurevars(FSDPParamGroup.finalize_backward).nonlocals
-    patch(FSDPParamGroup, "finalize_backward", kept["finalize_backward"])
+    patch(FSDPParamGroup, "finalize_backward", kept["right"])
 """
 
 TRIPS = """
@@ -68,7 +67,7 @@ def case(tmp_path: Path) -> Path:
 def explained(
     capsys: pytest.CaptureFixture[str], case: Path, fault: str, *arguments: object
 ) -> tuple[int, dict[str, Any]]:
-    preload = ("--preload", FAULTS / f"{fault}.py")
+    preload = ("--preload", fault_file(fault))
     code = fuzzshard("explain", case, "--device", "cpu", "--json", *preload, *arguments)
     return code, json.loads(capsys.readouterr().out)
 
@@ -92,7 +91,7 @@ def test_several_cases_are_summed_up(
     other = tmp_path / "other.json"
     write_atomic(other, codec.encode(replace(clean_case(2), engines=("ddp",))))
     cures = mend_file(tmp_path / "mends", "cures", CURES)
-    preload = ("--preload", FAULTS / "wrong_gradient.py")
+    preload = ("--preload", fault_file("wrong_gradient"))
     options = ("--device", "cpu", *preload, "--extra-mends", cures.parent)
     assert fuzzshard("explain", case, other, *options) == 0
     last = capsys.readouterr().out.splitlines()[-1]
@@ -109,7 +108,7 @@ def test_a_tripwire_tells_of_the_cause_that_kills_its_rank(
     assert (code, told["origin"]) == (1, "NEW")
     code, told = explained(capsys, case, "aborts_on_one_rank", "--extra-mends", trips.parent)
     assert (code, told["origin"], told["causes"]) == (0, "KNOWN", [str(trips)])
-    fault = FAULTS / "aborts_on_one_rank.py"
+    fault = fault_file("aborts_on_one_rank")
     options = ("--device", "cpu", "--preload", fault, "--extra-mends", trips.parent)
     assert fuzzshard("explain", case, *options) == 0
     first, second = capsys.readouterr().out.splitlines()
@@ -124,7 +123,7 @@ def test_what_passes_is_no_finding(case: Path, capsys: pytest.CaptureFixture[str
 
 def test_ranks_go_on_after_a_mend_was_taken_off_and_the_fault_is_back(tmp_path: Path) -> None:
     cures = mend_file(tmp_path, "cures", CURES)
-    with World(WorldConfig(size=2, preload=(str(FAULTS / "wrong_gradient.py"),))) as world:
+    with World(WorldConfig(size=2, preload=(str(fault_file("wrong_gradient")),))) as world:
         statuses = [
             world.run(clean_case(2), mends=on).status
             for on in ((), (str(cures),), (), (str(cures),))
@@ -170,7 +169,7 @@ def test_a_planted_bug_that_a_known_one_hides_is_new_and_told_as_mended_torch_sh
     """In torch as it is the head of a list group that runs by itself has no gradient anyway."""
     schedule = (Forward(grad=False), Forward(target="b"), Backward())
     case = make_case(schedule=schedule, wrap=groups(("a", "b"), ROOT), engines=("fully_shard",))
-    fault = ROW_FAULTS / "reduces_twice.py"
+    fault = fault_file("reduces_twice")
     without = explain(two_ranks, case, mends_for())
     with World(WorldConfig(size=2, preload=(str(fault),))) as planted:
         explained = explain(planted, case, mends_for())

@@ -5,24 +5,16 @@ from __future__ import annotations
 import pytest
 from cases import make_case
 
+from fuzzshard.parts import ops
 from fuzzshard.parts.op import Via
-from fuzzshard.parts.ops import (
-    Backward,
-    Forward,
-    LoadState,
-    SaveState,
-    Step,
-    Unshard,
-    ZeroGrad,
-)
 from fuzzshard.world import World, WorldConfig
 
-STEP = (Forward(), Backward(), Step(), ZeroGrad())
+STEP = (ops.Forward(), ops.Backward(), ops.Step(), ops.ZeroGrad())
 
 
 @pytest.mark.parametrize("via", ["state_dict", "dcp"])
 def test_the_next_forward_uses_what_was_loaded(via: Via) -> None:
-    pending = (SaveState(via=via), *STEP, Unshard(async_op=True), LoadState())
+    pending = (ops.SaveState(via=via), *STEP, ops.Unshard(async_op=True), ops.LoadState())
     case = make_case(schedule=(*pending, *STEP), engines=("fully_shard",))
     with World(WorldConfig(size=2)) as world:
         verdicts = [world.run(case, mends=mends) for mends in ((), ("reshard_is_ignored",))]

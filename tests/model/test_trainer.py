@@ -12,7 +12,6 @@ from cases import (
     FORWARD,
     ROOT,
     STEP,
-    TWO_STEPS,
     ZERO,
     call,
     chain,
@@ -60,13 +59,6 @@ def gradient(trace: Trace, op: int, name: str = "b.weight") -> torch.Tensor:
 def test_training_twice_gives_the_same_trace() -> None:
     case = one_rank(chain(a=Linear(out=4), d=Dropout(), n=BatchNorm()))
     assert differences(train(case)[0], train(case)[0]) == []
-
-
-def test_the_ops_are_announced_in_order() -> None:
-    case = one_rank()
-    seen: list[int] = []
-    Trainer(case, Reference(case, ONE_RANK, torch.float32), None).run(seen.append)
-    assert seen == list(range(len(TWO_STEPS)))
 
 
 def test_the_same_batch_has_the_same_tensors() -> None:
@@ -117,13 +109,8 @@ def test_a_backward_that_has_nothing_to_differentiate_is_skipped() -> None:
     inputs = case.inputs.tensors[0]
     assert inputs.requires_grad
     assert train(case)[0].skipped == []
-    plain = make_case(
-        mesh=1,
-        freezes=case.freezes,
-        schedule=case.schedule,
-        inputs=type(case.inputs)(batch=2, tensors=(type(inputs)(size=5),)),
-    )
-    assert train(plain)[0].skipped == [1]
+    calm = replace(case.inputs, tensors=(replace(inputs, requires_grad=False),))
+    assert train(replace(case, inputs=calm))[0].skipped == [1]
 
 
 def test_a_forward_of_a_part_has_inputs_of_its_own() -> None:
@@ -141,13 +128,8 @@ def test_a_mode_lasts_until_the_next_one() -> None:
     outputs = {i: tensor(trace, i, "output", "output 0 of the root") for i in (0, 2, 3, 5)}
     assert torch.equal(outputs[2], outputs[3])
     assert not torch.equal(outputs[2], outputs[0])
+    assert not torch.equal(outputs[0], outputs[5]), "drawn anew in every forward"
     assert not torch.equal(outputs[2], outputs[5])
-
-
-def test_dropout_draws_anew_in_every_forward() -> None:
-    trace, _ = train(one_rank(chain(d=Dropout(), b=Linear(out=3)), schedule=(FORWARD, FORWARD)))
-    outputs = [tensor(trace, i, "output", "output 0 of the root") for i in (0, 1)]
-    assert not torch.equal(*outputs)
 
 
 def test_only_the_outputs_named_enter_the_loss() -> None:
@@ -192,10 +174,3 @@ def test_the_optimizer_holds_every_parameter_and_the_hyperparameters(kind: Any) 
     assert type(optimizer).__name__.lower() == kind
     (group,) = optimizer.param_groups
     assert (group["lr"], group["weight_decay"], len(group["params"])) == (0.5, 0.25, 4)
-
-
-def test_a_recorded_tensor_is_a_copy() -> None:
-    trace, parameter = Trace(), torch.ones(2)
-    trace.record(Key(0, "parameter", "p"), parameter)
-    parameter.zero_()
-    assert tensor(trace, 0, "parameter", "p").tolist() == [1.0, 1.0]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import msgspec
 import torch
-from cases import BACKWARD, STEP, call, chain, children, groups, make_case
+from cases import BACKWARD, STEP, chain, graph, groups, make_case
 from traces import difference, floats, gradient, trace
 
 from fuzzshard.case.case import Checkpoint, Optimizer
-from fuzzshard.case.graph import Block
 from fuzzshard.engines.reference.manner import PLAIN
 from fuzzshard.oracles.allowed import is_beyond_rounding, manner_here, may_be_allowed
 from fuzzshard.parts.leaves.linear import Linear
@@ -20,11 +19,7 @@ NOTHING = trace({})
 GRADIENT = gradient(1)
 OF_INPUT = Key(1, "input_gradient", "input 0 of batch 0")
 RECOMPUTED = make_case(
-    Block(
-        children=children(a=Linear(out=4), n=BatchNorm()),
-        nodes=(call("h", "a", "x"), call("y", "n", "h")),
-        outputs=("y",),
-    ),
+    graph("h = a(x)", "y = n(h)", a=Linear(out=4), n=BatchNorm()),
     (Forward(), BACKWARD, STEP),
     wrap=groups(""),
     checkpoints=(Checkpoint(module="n"),),

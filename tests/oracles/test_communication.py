@@ -8,22 +8,9 @@ from collections.abc import Mapping
 from typing import Literal
 
 import pytest
-from cases import (
-    BACKWARD,
-    FORWARD,
-    ROOT,
-    STEP,
-    TWO_STEPS,
-    ZERO,
-    call,
-    chain,
-    children,
-    groups,
-    make_case,
-)
+from cases import BACKWARD, FORWARD, ROOT, STEP, TWO_STEPS, ZERO, chain, graph, groups, make_case
 
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Mesh, WrapGroup
-from fuzzshard.case.graph import Block, TensorOp
 from fuzzshard.case.options import Precision
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.oracles.communication import communication_findings
@@ -232,27 +219,11 @@ def test_what_is_left_to_the_user_is_not_the_engines() -> None:
     assert wrong(alone((FORWARD,)), recorded(explicit, gather(0))) == []
 
 
-TWICE = Block(
-    children=children(a=Linear(out=5), b=Linear(out=3)),
-    nodes=(call("h", "a", "x"), call("k", "a", "h"), call("y", "b", "k")),
-    outputs=("y",),
+TWICE = graph("h = a(x)", "k = a(h)", "y = b(k)", a=Linear(out=5), b=Linear(out=3))
+SIDE_BY_SIDE = graph(
+    "h = a(x)", "k = b(x)", "d = detach(h)", "y = mul(k, d)", a=Linear(out=4), b=Linear(out=4)
 )
-SIDE_BY_SIDE = Block(
-    children=children(a=Linear(out=4), b=Linear(out=4)),
-    nodes=(
-        call("h", "a", "x"),
-        call("k", "b", "x"),
-        TensorOp(name="d", op="detach", args=("h",)),
-        TensorOp(name="y", op="mul", args=("k", "d")),
-    ),
-    outputs=("y",),
-)
-RETURNS_ITS_INPUT = Block(
-    children=children(c=Linear(out=3)),
-    nodes=(call("h", "c", "x"),),
-    outputs=("h", "x"),
-    returns="tuple",
-)
+RETURNS_ITS_INPUT = graph("h = c(x)", outputs="h x", returns="tuple", c=Linear(out=3))
 ALONE = ("fully_shard",)
 WHOLE_MODEL = (Checkpoint(module="", implementation="utils"),)
 ACCUMULATED = (NO_SYNC, *ONCE, SYNC, FORWARD, FORWARD, BACKWARD, STEP)
@@ -279,11 +250,7 @@ RIGHT = {
         checkpoints=(Checkpoint(module=""),),
     ),
     "a recomputation after the post-backward": make_case(
-        Block(
-            children=children(a=Linear(out=3), b=RETURNS_ITS_INPUT),
-            nodes=(call("h", "a", "x"), call("k", "b", "h")),
-            outputs=("k.1",),
-        ),
+        graph("h = a(x)", "k = b(h)", outputs="k.1", a=Linear(out=3), b=RETURNS_ITS_INPUT),
         (*ONCE, FORWARD),
         wrap=groups("b", ROOT),
         checkpoints=WHOLE_MODEL,
@@ -297,11 +264,13 @@ RIGHT = {
         finalize="wait",
     ),
     "prefetching of what is not needed": make_case(
-        Block(
-            children=children(a=Linear(out=5), b=Linear(out=3)),
-            nodes=(call("h", "a", "x"), call("k", "b", "x")),
-            outputs=("h", "k"),
+        graph(
+            "h = a(x)",
+            "k = b(x)",
+            outputs="h k",
             returns="tuple",
+            a=Linear(out=5),
+            b=Linear(out=3),
         ),
         (Forward(outputs=(1,)), BACKWARD, FORWARD, BACKWARD),
         wrap=groups("a", "b", ROOT),

@@ -5,21 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cases import (
-    AGAIN,
-    BACKWARD,
-    FORWARD,
-    ROOT,
-    STEP,
-    TWO_STEPS,
-    chain,
-    children,
-    groups,
-    make_case,
-)
+from cases import AGAIN, BACKWARD, FORWARD, ROOT, STEP, TWO_STEPS, chain, graph, groups, make_case
 
 from fuzzshard.case.case import Case, Freeze, Mesh, WrapGroup
-from fuzzshard.case.graph import Block, Call
+from fuzzshard.case.graph import Call
 from fuzzshard.oracles.registration import RegistrationModel, registration_findings
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.op import Op
@@ -36,7 +25,7 @@ from fuzzshard.parts.ops import (
 )
 from fuzzshard.training.trace import Key, Registration, Trace
 
-FORWARD_AT, BACKWARD_AT, STEP_AT = 0, 1, 2
+FORWARD_AT, BACKWARD_AT = 0, 1
 
 
 def predictions(case: Case, fqn: str = "a.weight", skipped: tuple[int, ...] = ()) -> list[str]:
@@ -281,11 +270,8 @@ def test_an_int_reshard_of_another_dimension_promises_nothing() -> None:
 
 
 def test_only_the_alternative_that_is_called_is_unsharded() -> None:
-    model = Block(
-        children=children(a=Linear(out=4), c=Linear(out=4)),
-        nodes=(Call(name="h", module="a", args=("x",), alternatives=("c",)),),
-        outputs=("h",),
-    )
+    node = Call(name="h", module="a", args=("x",), alternatives=("c",))
+    model = graph(node, a=Linear(out=4), c=Linear(out=4))
     schedule = (SetPath(path=1), FORWARD)
     case = make_case(model, schedule, wrap=groups("a", "c", ROOT, reshard=False))
     assert predictions(case, "a.bias")[-1] == "sharded"

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 from cases import BACKWARD, FORWARD, STEP, call, chain, children, groups, make_case
-from mend_files import planting_file
+from planting import planting_mend
 
 from fuzzshard.case.case import Case, Checkpoint, Inputs, Optimizer, TensorSpec
 from fuzzshard.case.graph import Block
@@ -21,7 +21,6 @@ from fuzzshard.parts.ops import ClipGradNorm, ClipGradValue, Forward, LoadState,
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World
 
-FAULTS = Path(__file__).parent / "faults"
 MEND = "optimizer_is_stepped_for_its_state"
 """What stock torch does wrong with the states that a save makes is no part of these cases."""
 
@@ -167,5 +166,5 @@ def test_what_only_a_finer_run_could_judge_is_counted(four_ranks: World, tmp_pat
 
 def run_with(world: World, folder: Path, planted: Planted) -> Verdict:
     """What a world says of a case on ranks that have its fault."""
-    fault = planting_file(folder, FAULTS / f"{planted.fault}.py")
+    fault = planting_mend(folder, planted.fault)
     return world.run(planted.case, mends=(*planted.mends, str(fault)))

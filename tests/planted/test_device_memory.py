@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from cases import make_case
+from planting import fault_file
 
 from fuzzshard.oracles.after_run import memory_findings
 from fuzzshard.training import memory
@@ -17,8 +18,7 @@ from fuzzshard.world import World, WorldConfig
 
 pytestmark = pytest.mark.slow
 
-HERE = Path(__file__).parent
-COUNTER, LEAK = HERE / "counts_kept_copies.py", HERE / "faults" / "keeps_unsharded_copies.py"
+COUNTER, LEAK = fault_file("counts_kept_copies"), fault_file("keeps_unsharded_copies")
 CASE = make_case(observe="memory")
 
 

@@ -5,10 +5,10 @@ batch.
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import pytest
 from cases import FORWARD
+from planting import fault_file
 
 from fuzzshard.case.batches import rows_of_batch
 from fuzzshard.case.case import Case, RankBatch
@@ -20,7 +20,7 @@ from fuzzshard.world import World, WorldConfig
 
 pytestmark = pytest.mark.slow
 
-FAULT = Path(__file__).parent / "faults" / "weights_by_rows.py"
+FAULT = fault_file("weights_by_rows")
 SIGNATURE = "divergence/fully_shard/gradient"
 SEED, ENOUGH = 2, 150
 

@@ -11,6 +11,7 @@ from cases import make_case
 from hypothesis import HealthCheck, given, settings
 from mend_files import mend_file
 from msgspec.structs import replace
+from verdicts import DIVERGENCE, PASS, FakeWorld
 
 from fuzzshard import testing
 from fuzzshard.case import codec
@@ -20,52 +21,9 @@ from fuzzshard.errors import InfraError, InvalidCase, UsageError
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.strategies import cases, meshes
 from fuzzshard.testing import assert_parity
-from fuzzshard.verdict import Finding, Status, Verdict
+from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World
 from fuzzshard.world.config import WorldConfig
-
-DIVERGENCE = Verdict(
-    status=Status.DIVERGENCE,
-    findings=(Finding(oracle="gradient", engine="fully_shard", observed="1.5", expected="2.5"),),
-)
-PASS = Verdict(status=Status.PASS)
-
-
-class FakeWorld:
-    """Judges by the next of ``verdicts``, and the last one again and again; ``cured_by`` a mend.
-
-    It counts how often its ranks were replaced.
-    """
-
-    def __init__(self, *verdicts: Verdict | BaseException) -> None:
-        self.config = WorldConfig(size=2)
-        self.info = {"torch": "2.13.0", "backend": "gloo"}
-        self.verdicts = list(verdicts)
-        self.restarts = 0
-        self.closed = False
-        self.cured_by = ""
-
-    def with_ranks(self, size: int) -> FakeWorld:
-        return self
-
-    def check(self, case: Case) -> None:
-        pass
-
-    def run(
-        self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()
-    ) -> Verdict:
-        if self.cured_by in mends:
-            return PASS
-        verdict = self.verdicts.pop(0) if len(self.verdicts) > 1 else self.verdicts[0]
-        if isinstance(verdict, BaseException):
-            raise verdict
-        return verdict
-
-    def restart(self) -> None:
-        self.restarts += 1
-
-    def close(self) -> None:
-        self.closed = True
 
 
 def judged_by(monkeypatch: pytest.MonkeyPatch, *verdicts: Verdict | BaseException) -> FakeWorld:

@@ -14,18 +14,20 @@ from pathlib import Path
 
 import psutil
 import pytest
+import verdicts
 from msgspec.structs import replace
+from verdicts import PASS, TORCH, FakeWorld, divergence
 
 from fuzzshard import pytest_entries, pytest_plugin
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.codec import encode_entry
-from fuzzshard.corpus.entry import CorpusEntry, make_entry
+from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.doctor import PLANTED_FAULT, clean_case
 from fuzzshard.mending.mend import mends_for
-from fuzzshard.verdict import Finding, Status, Verdict
+from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import world as worlds
 from fuzzshard.world.config import WorldConfig
 
@@ -35,7 +37,6 @@ LOADED = (pytest_entries,)
 """A run in this process forgets what it imports: what is patched must be loaded before it."""
 
 TREE = Path(__file__).parents[2]
-TORCH = importlib.metadata.version("torch")
 ENTRY_POINTS = importlib.metadata.entry_points(group="pytest11")
 INSTALLED = any(point.value == pytest_plugin.__name__ for point in ENTRY_POINTS)
 PLUGIN = () if INSTALLED else ("-p", pytest_plugin.__name__)
@@ -59,16 +60,11 @@ def stuck(*_, **__):
 torch.nn.Module.train = stuck
 """
 
-FINDING = Finding(
-    oracle="gradient", engine="fully_shard", observed="1.5", expected="2.5", op=2, name="up.weight"
-)
-DIVERGENCE = Verdict(status=Status.DIVERGENCE, findings=(FINDING,))
-PASS = Verdict(status=Status.PASS)
+DIVERGENCE = divergence(observed="1.5", expected="2.5", op=2, name="up.weight")
 
 
 def entry(num_ranks: int = 2, **changes: object) -> CorpusEntry:
-    made = make_entry(clean_case(num_ranks), DIVERGENCE, {"torch": TORCH, "backend": "gloo"})
-    return replace(made, **changes)
+    return verdicts.entry(clean_case(num_ranks), DIVERGENCE, torch=TORCH, **changes)
 
 
 def save(corpus: Path, name: str, saved: CorpusEntry) -> None:
@@ -90,42 +86,18 @@ def corpus(pytester: pytest.Pytester) -> Path:
     return folder
 
 
-class FakeWorld:
-    """Judges every case by the next of :attr:`verdicts`, and the last one again and again.
-
-    Torch with the mend :attr:`cured_by` passes.
-    """
-
-    verdicts: list[Verdict | BaseException] = [PASS]
-    started: list[int] = []
-    closed = 0
-    cured_by = ""
-
-    def __init__(self, config: WorldConfig) -> None:
-        self.config = config
-        self.info = {"torch": TORCH, "device": "cpu", "backend": "gloo"}
-        self.started.append(config.size)
-
-    def run(
-        self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()
-    ) -> Verdict:
-        if self.cured_by in mends:
-            return PASS
-        verdict = self.verdicts.pop(0) if len(self.verdicts) > 1 else self.verdicts[0]
-        if isinstance(verdict, BaseException):
-            raise verdict
-        return verdict
-
-    def close(self) -> None:
-        type(self).closed += 1
-
-
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> type[FakeWorld]:
-    """Replaces the world; what it answers is set in ``verdicts``."""
-    FakeWorld.verdicts, FakeWorld.started, FakeWorld.closed, FakeWorld.cured_by = [PASS], [], 0, ""
-    monkeypatch.setattr(worlds, "World", FakeWorld)
-    return FakeWorld
+def world(monkeypatch: pytest.MonkeyPatch) -> FakeWorld:
+    """Replaces the world; what it answers is set in ``answers``."""
+    made = FakeWorld(PASS, torch=TORCH)
+
+    def start(config: WorldConfig) -> FakeWorld:
+        made.config = config
+        made.sizes.append(config.size)
+        return made
+
+    monkeypatch.setattr(worlds, "World", start)
+    return made
 
 
 def run(pytester: pytest.Pytester, *words: object) -> pytest.RunResult:
@@ -155,7 +127,7 @@ def test_nothing_happens_unless_a_corpus_is_asked_for(
 
 @pytest.mark.usefixtures("corpus")
 def test_there_is_an_item_for_each_entry_named_after_its_path(
-    pytester: pytest.Pytester, world: type[FakeWorld]
+    pytester: pytest.Pytester, world: FakeWorld
 ) -> None:
     result = run_corpus(pytester, "--collect-only", "-q")
     result.stdout.fnmatch_lines(
@@ -165,14 +137,14 @@ def test_there_is_an_item_for_each_entry_named_after_its_path(
             "corpus/regressions/pair.json::replay",
         ]
     )
-    assert world.started == []
+    assert world.sizes == []
 
 
 @pytest.mark.usefixtures("corpus")
 def test_an_open_finding_is_an_expected_failure_with_its_issue(
-    pytester: pytest.Pytester, world: type[FakeWorld]
+    pytester: pytest.Pytester, world: FakeWorld
 ) -> None:
-    world.verdicts = [DIVERGENCE, PASS]
+    world.answers = [DIVERGENCE, PASS]
     result = run_corpus(pytester, "-rx")
     result.assert_outcomes(xfailed=1, passed=2)
     result.stdout.fnmatch_lines(
@@ -184,10 +156,10 @@ def test_an_open_finding_is_an_expected_failure_with_its_issue(
 
 
 def test_a_known_bug_is_told_by_its_title(
-    pytester: pytest.Pytester, world: type[FakeWorld], corpus: Path
+    pytester: pytest.Pytester, world: FakeWorld, corpus: Path
 ) -> None:
     save(corpus, "open-one", entry(cause="divide_factor_divides_twice"))
-    world.verdicts = [DIVERGENCE, PASS]
+    world.answers = [DIVERGENCE, PASS]
     result = run_corpus(pytester, "-rx")
     result.stdout.fnmatch_lines(
         [
@@ -225,21 +197,21 @@ def test_an_open_finding_that_is_gone_is_red_until_its_entry_is_updated(
 )
 def test_the_lifecycle_says_what_is_red(
     pytester: pytest.Pytester,
-    world: type[FakeWorld],
+    world: FakeWorld,
     lifecycle: Lifecycle,
     verdict: Verdict,
     outcome: str,
 ) -> None:
     save(pytester.path / "corpus", "x", entry(lifecycle=lifecycle, bad_on=(), good_on=()))
-    world.verdicts = [verdict]
+    world.answers = [verdict]
     run_corpus(pytester).assert_outcomes(**{outcome: 1})
 
 
 def test_a_finding_where_none_is_expected_is_drawn_without_a_traceback(
-    pytester: pytest.Pytester, world: type[FakeWorld]
+    pytester: pytest.Pytester, world: FakeWorld
 ) -> None:
     save_bare(pytester.path / "corpus", "pair", clean_case(2))
-    world.verdicts = [DIVERGENCE]
+    world.answers = [DIVERGENCE]
     result = run_corpus(pytester)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
@@ -273,17 +245,17 @@ def test_a_finding_where_none_is_expected_is_drawn_without_a_traceback(
     ],
 )
 def test_what_accuses_nobody(
-    pytester: pytest.Pytester, world: type[FakeWorld], verdict: Verdict, outcome: str, text: str
+    pytester: pytest.Pytester, world: FakeWorld, verdict: Verdict, outcome: str, text: str
 ) -> None:
     save_bare(pytester.path / "corpus", "pair", clean_case(2))
-    world.verdicts = [verdict]
+    world.answers = [verdict]
     result = run_corpus(pytester, "-rs")
     result.assert_outcomes(**{outcome: 1})
     result.stdout.fnmatch_lines([text])
 
 
 def test_what_this_machine_cannot_run_is_skipped_with_the_reason(
-    pytester: pytest.Pytester, world: type[FakeWorld]
+    pytester: pytest.Pytester, world: FakeWorld
 ) -> None:
     folder = pytester.path / "corpus"
     save_bare(folder, "large", replace(clean_case(2), mesh=replace(clean_case(2).mesh, shard=64)))
@@ -292,7 +264,7 @@ def test_what_this_machine_cannot_run_is_skipped_with_the_reason(
     result.assert_outcomes(skipped=2)
     result.stdout.fnmatch_lines(["*needs 64 ranks, not 8*"])
     result.stdout.fnmatch_lines(["*was found on CUDA*"])
-    assert world.started == []
+    assert world.sizes == []
 
 
 @pytest.mark.usefixtures("world")
@@ -318,17 +290,15 @@ def test_a_corpus_without_a_case_is_said_beside_tests_that_pass(pytester: pytest
 
 @pytest.mark.usefixtures("corpus")
 def test_one_world_serves_all_and_grows_with_the_mesh(
-    pytester: pytest.Pytester, world: type[FakeWorld]
+    pytester: pytest.Pytester, world: FakeWorld
 ) -> None:
     run_corpus(pytester, "-k", "regressions")
-    assert (world.started, world.closed) == ([1, 2], 2)
+    assert (world.sizes, world.closed) == ([1, 2], 2)
 
 
 @pytest.mark.usefixtures("corpus")
-def test_an_interrupted_run_ends_its_world(
-    pytester: pytest.Pytester, world: type[FakeWorld]
-) -> None:
-    world.verdicts = [KeyboardInterrupt()]
+def test_an_interrupted_run_ends_its_world(pytester: pytest.Pytester, world: FakeWorld) -> None:
+    world.answers = [KeyboardInterrupt()]
     assert run_corpus(pytester).ret == pytest.ExitCode.INTERRUPTED
     assert world.closed == 1
 
@@ -347,26 +317,24 @@ def test_an_interrupted_run_ends_its_world(
 )
 def test_entries_are_selected_as_tests_are(
     pytester: pytest.Pytester,
-    world: type[FakeWorld],
+    world: FakeWorld,
     words: tuple[str, ...],
     outcomes: dict[str, int],
 ) -> None:
-    world.verdicts = [DIVERGENCE]
+    world.answers = [DIVERGENCE]
     run_corpus(pytester, *words).assert_outcomes(**outcomes)
 
 
 @pytest.mark.usefixtures("corpus")
-def test_the_last_failures_run_again(pytester: pytest.Pytester, world: type[FakeWorld]) -> None:
-    world.verdicts = [DIVERGENCE, DIVERGENCE, PASS]
+def test_the_last_failures_run_again(pytester: pytest.Pytester, world: FakeWorld) -> None:
+    world.answers = [DIVERGENCE, DIVERGENCE, PASS]
     run_corpus(pytester).assert_outcomes(xfailed=1, failed=1, passed=1)
     run_corpus(pytester, "--lf").assert_outcomes(passed=1)
 
 
 @pytest.mark.usefixtures("corpus")
-def test_junit_has_a_test_case_for_each_entry(
-    pytester: pytest.Pytester, world: type[FakeWorld]
-) -> None:
-    world.verdicts = [DIVERGENCE, PASS]
+def test_junit_has_a_test_case_for_each_entry(pytester: pytest.Pytester, world: FakeWorld) -> None:
+    world.answers = [DIVERGENCE, PASS]
     run_corpus(pytester, "--junit-xml", "junit.xml")
     classes = [
         case.get("classname") for case in ET.parse(pytester.path / "junit.xml").iter("testcase")
@@ -419,10 +387,10 @@ def test_the_header_names_versions_device_and_preloads(pytester: pytest.Pytester
 
 
 def test_a_known_finding_is_an_expected_failure_where_none_is_expected(
-    pytester: pytest.Pytester, world: type[FakeWorld]
+    pytester: pytest.Pytester, world: FakeWorld
 ) -> None:
     save_bare(pytester.path / "corpus", "pair", clean_case(2))
-    world.verdicts = [DIVERGENCE]
+    world.answers = [DIVERGENCE]
     run_corpus(pytester).assert_outcomes(failed=1)
     run_corpus(pytester, "--fuzzshard-known").assert_outcomes(failed=1)
     world.cured_by = mends_for()[0]
@@ -433,13 +401,13 @@ def test_a_known_finding_is_an_expected_failure_where_none_is_expected(
 
 
 def test_a_mesh_larger_than_the_node_runs_where_ranks_may_share_devices(
-    pytester: pytest.Pytester, world: type[FakeWorld], monkeypatch: pytest.MonkeyPatch
+    pytester: pytest.Pytester, world: FakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pytest_entries, "resolve_device", lambda device: ("cuda", 2))
     wide = replace(clean_case(2), mesh=replace(clean_case(2).mesh, shard=4))
     save_bare(pytester.path / "corpus", "wide", wide)
     run_corpus(pytester).assert_outcomes(skipped=1)
-    assert world.started == []
+    assert world.sizes == []
     run_corpus(pytester, "--fuzzshard-ranks-per-device", "2").assert_outcomes(passed=1)
 
 

@@ -18,21 +18,9 @@ from fuzzshard.case.case import Case, Freeze, Mesh, Optimizer
 from fuzzshard.case.options import DDP
 from fuzzshard.engines.ddp.engine import DDP as Engine
 from fuzzshard.engines.mesh import RankMesh
+from fuzzshard.parts import ops
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.op import Op
-from fuzzshard.parts.ops import (
-    Cast,
-    ClipGradNorm,
-    ClipGradValue,
-    CorruptState,
-    LoadState,
-    RunningAverage,
-    SaveState,
-    SetFlag,
-    SetGradDtype,
-    SetMode,
-    SetRequiresGrad,
-)
 from fuzzshard.program.helpers import called
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.run import execute
@@ -69,17 +57,17 @@ def test_a_script_prints_what_a_rank_ran() -> None:
 
 
 OPS = (
-    SetGradDtype(target="a", dtype="float64"),
-    SetGradDtype(target="a.weight"),
-    SetMode(train=False),
-    SetRequiresGrad(target="a", value=False),
-    SetFlag(flag="reshard_after_backward", value=False),
-    ClipGradNorm(max_norm=1.0),
-    ClipGradValue(clip_value=0.5),
+    ops.SetGradDtype(target="a", dtype="float64"),
+    ops.SetGradDtype(target="a.weight"),
+    ops.SetMode(train=False),
+    ops.SetRequiresGrad(target="a", value=False),
+    ops.SetFlag(flag="reshard_after_backward", value=False),
+    ops.ClipGradNorm(max_norm=1.0),
+    ops.ClipGradValue(clip_value=0.5),
     STEP,
     ZERO,
-    SaveState(via="state_dict"),
-    CorruptState(),
+    ops.SaveState(via="state_dict"),
+    ops.CorruptState(),
 )
 
 
@@ -97,17 +85,17 @@ def test_an_op_has_the_same_statements_on_ranks_and_in_scripts(op: Op) -> None:
 
 
 CHANGES = (
-    CorruptState(),
-    LoadState(),
-    LoadState(assign=True),
-    RunningAverage(copied=True),
-    Cast(dtype="float64"),
+    ops.CorruptState(),
+    ops.LoadState(),
+    ops.LoadState(assign=True),
+    ops.RunningAverage(copied=True),
+    ops.Cast(dtype="float64"),
 )
 
 
 @pytest.mark.parametrize("op", [None, *CHANGES], ids=str)
 def test_after_every_change_of_parameters_the_root_gets_another_event(op: Op | None) -> None:
-    schedule = (FORWARD, BACKWARD, STEP, SaveState(via="dcp"), *([op] if op else []), FORWARD)
+    schedule = (FORWARD, BACKWARD, STEP, ops.SaveState(via="dcp"), *([op] if op else []), FORWARD)
     case = make_case(
         schedule=schedule, optimizer=Optimizer(post_optim_event=True), engines=("fully_shard",)
     )

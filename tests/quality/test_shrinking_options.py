@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from cases import BACKWARD, STEP, ZERO, call, chain, children, make_case
+from cases import BACKWARD, STEP, ZERO, chain, graph, make_case
 from shrinking import minimal
 
 from fuzzshard.case.case import (
@@ -18,63 +18,51 @@ from fuzzshard.case.case import (
     TensorSpec,
     WrapGroup,
 )
-from fuzzshard.case.graph import Block, Call, walk
+from fuzzshard.case.graph import Call, walk
 from fuzzshard.case.options import FSDP1, Delay, ParameterDtype, Precision, TensorParallel
 from fuzzshard.case.validate import validate
+from fuzzshard.parts import ops
 from fuzzshard.parts.leaves.linear import Linear
-from fuzzshard.parts.ops import (
-    Cast,
-    ClipGradNorm,
-    CorruptState,
-    Forward,
-    LoadState,
-    Reshard,
-    SaveState,
-    SetDivideFactor,
-    SetPath,
-    TakeStateDict,
-    Unshard,
-)
 from fuzzshard.parts.part import off_default
 
-INNER = Block(
-    children=children(first=Linear(out=4), second=Linear(out=4)),
-    nodes=(call("h", "first", "x0", grad=True), call("g", "second", "h")),
-    outputs=("g", "h"),
-    inputs=("x0", "x1"),
+INNER = graph(
+    "h = first(x0)",
+    "g = second(h)",
+    outputs="g h",
+    inputs="x0 x1",
+    first=Linear(out=4),
+    second=Linear(out=4),
     passing="dataclass",
     returns="namedtuple",
     method="features",
 )
-MODEL = Block(
-    children=children(
-        inner=INNER, left=Linear(out=4), right=Linear(out=4), last=chain(deep=Linear(out=4))
-    ),
-    nodes=(
-        call("a", "inner", "x", "x"),
-        Call(name="b", module="left", args=("a.0",), alternatives=("right",)),
-        call("c", "last", "b"),
-    ),
-    outputs=("c",),
+MODEL = graph(
+    "a = inner(x, x)",
+    Call(name="b", module="left", args=("a.0",), alternatives=("right",)),
+    "c = last(b)",
+    inner=INNER,
+    left=Linear(out=4),
+    right=Linear(out=4),
+    last=chain(deep=Linear(out=4)),
 )
 RICH = make_case(
     MODEL,
     (
-        TakeStateDict(),
-        Unshard(async_op=True),
-        Forward(),
-        Reshard(),
+        ops.TakeStateDict(),
+        ops.Unshard(async_op=True),
+        ops.Forward(),
+        ops.Reshard(),
         BACKWARD,
-        ClipGradNorm(max_norm=1.0),
+        ops.ClipGradNorm(max_norm=1.0),
         STEP,
         ZERO,
-        SetPath(path=1),
-        SaveState(via="state_dict"),
-        CorruptState(),
-        LoadState(assign=True),
-        SetDivideFactor(factor=2.0),
-        Cast(dtype="float32"),
-        Forward(batch=1),
+        ops.SetPath(path=1),
+        ops.SaveState(via="state_dict"),
+        ops.CorruptState(),
+        ops.LoadState(assign=True),
+        ops.SetDivideFactor(factor=2.0),
+        ops.Cast(dtype="float32"),
+        ops.Forward(batch=1),
         BACKWARD,
         STEP,
     ),
@@ -124,10 +112,12 @@ NEEDS: dict[str, Callable[[Case], bool]] = {
     "a method": lambda case: any(
         getattr(m, "method", "") == "features" for _, m in walk(case.model)
     ),
-    "another path": lambda case: any(isinstance(op, SetPath) for op in case.schedule),
-    "a loaded state": lambda case: any(isinstance(op, LoadState) for op in case.schedule),
-    "a cast": lambda case: any(isinstance(op, Cast) for op in case.schedule),
-    "a divide factor": lambda case: any(isinstance(op, SetDivideFactor) for op in case.schedule),
+    "another path": lambda case: any(isinstance(op, ops.SetPath) for op in case.schedule),
+    "a loaded state": lambda case: any(isinstance(op, ops.LoadState) for op in case.schedule),
+    "a cast": lambda case: any(isinstance(op, ops.Cast) for op in case.schedule),
+    "a divide factor": lambda case: any(
+        isinstance(op, ops.SetDivideFactor) for op in case.schedule
+    ),
     "a post-optimizer event": lambda case: case.optimizer.post_optim_event,
     "steps up the gradient": lambda case: case.optimizer.maximize,
     "a scheduler": lambda case: case.optimizer.lr_scheduler is not None,

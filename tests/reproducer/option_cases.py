@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cases import graph
 from msgspec.structs import replace
 from small_cases import SMALL, chain
 
@@ -15,7 +16,7 @@ from fuzzshard.case.case import (
     TensorSpec,
     WrapGroup,
 )
-from fuzzshard.case.graph import Block, Call, Child
+from fuzzshard.case.graph import Call
 from fuzzshard.case.options import (
     DDP,
     FSDP1,
@@ -25,58 +26,29 @@ from fuzzshard.case.options import (
     Precision,
     TensorParallel,
 )
+from fuzzshard.parts import ops
 from fuzzshard.parts.leaves.linear import Linear
-from fuzzshard.parts.ops import (
-    Abort,
-    Backward,
-    Cast,
-    ClipGradNorm,
-    CorruptState,
-    Forward,
-    LoadState,
-    Reshard,
-    RunningAverage,
-    SaveState,
-    SetDivideFactor,
-    SetFlag,
-    SetGradDtype,
-    SetPath,
-    SetRequiresGrad,
-    Step,
-    TakeStateDict,
-    Unshard,
-    ZeroGrad,
-)
 
-STRUCTURED = Block(
-    children=(
-        Child(
-            name="inner",
-            module=Block(
-                children=(
-                    Child(name="left", module=Linear(out=4)),
-                    Child(name="right", module=Linear(out=4)),
-                ),
-                nodes=(Call(name="h", module="left", args=("x",), alternatives=("right",)),),
-                outputs=("h", "x"),
-                returns="dataclass",
-                passing="dict",
-                method="encode",
-            ),
-        ),
-        Child(name="head", module=Linear(out=4)),
-    ),
-    nodes=(
-        Call(name="p", module="inner", args=("x",)),
-        Call(name="y", module="head", args=("p.0",)),
-    ),
-    outputs=("y", "p.1"),
+STRUCTURED = graph(
+    "p = inner(x)",
+    "y = head(p.0)",
+    outputs="y p.1",
     returns="namedtuple",
     passing="keyword",
+    inner=graph(
+        Call(name="h", module="left", args=("x",), alternatives=("right",)),
+        outputs="h x",
+        returns="dataclass",
+        passing="dict",
+        method="encode",
+        left=Linear(out=4),
+        right=Linear(out=4),
+    ),
+    head=Linear(out=4),
 )
 BFLOAT16 = Precision(param="bfloat16", reduce="float32", output="float32")
 TWO = (WrapGroup(modules=("linear0",)), WrapGroup(modules=("",)))
-STEP = (Forward(), Backward(), Step(), ZeroGrad())
+STEP = (ops.Forward(), ops.Backward(), ops.Step(), ops.ZeroGrad())
 
 OPTIONS = replace(
     SMALL,
@@ -95,20 +67,20 @@ OPTIONS = replace(
         WrapGroup(modules=("",)),
     ),
     schedule=(
-        Unshard(target="head"),
-        SetPath(path=1, target="inner"),
-        Forward(),
-        SetDivideFactor(factor=3.0),
-        Backward(),
-        ClipGradNorm(max_norm=0.5, error_if_nonfinite=True),
-        Step(),
-        Reshard(),
-        ZeroGrad(),
-        SetFlag(flag="reshard_after_forward", value=False, target="inner"),
-        SetRequiresGrad(target="head.bias", value=False),
-        Forward(batch=1),
-        Backward(),
-        Step(),
+        ops.Unshard(target="head"),
+        ops.SetPath(path=1, target="inner"),
+        ops.Forward(),
+        ops.SetDivideFactor(factor=3.0),
+        ops.Backward(),
+        ops.ClipGradNorm(max_norm=0.5, error_if_nonfinite=True),
+        ops.Step(),
+        ops.Reshard(),
+        ops.ZeroGrad(),
+        ops.SetFlag(flag="reshard_after_forward", value=False, target="inner"),
+        ops.SetRequiresGrad(target="head.bias", value=False),
+        ops.Forward(batch=1),
+        ops.Backward(),
+        ops.Step(),
     ),
     checkpoints=(Checkpoint(module="head", implementation="utils"),),
     optimizer=Optimizer(
@@ -127,14 +99,14 @@ STATES = replace(
     wrap=TWO,
     schedule=(
         *STEP,
-        TakeStateDict(),
-        SaveState(),
-        CorruptState(),
-        LoadState(),
+        ops.TakeStateDict(),
+        ops.SaveState(),
+        ops.CorruptState(),
+        ops.LoadState(),
         *STEP,
-        SaveState(via="state_dict"),
-        CorruptState(),
-        LoadState(assign=True),
+        ops.SaveState(via="state_dict"),
+        ops.CorruptState(),
+        ops.LoadState(assign=True),
         *STEP,
     ),
     optimizer=Optimizer(
@@ -146,12 +118,12 @@ RETYPED = replace(
     model=chain("linear0", "linear1"),
     wrap=TWO,
     schedule=(
-        SetGradDtype(target="linear0", dtype="float64"),
-        SetGradDtype(target="linear1.weight", dtype="bfloat16"),
-        SetGradDtype(target="linear1.bias"),
+        ops.SetGradDtype(target="linear0", dtype="float64"),
+        ops.SetGradDtype(target="linear1.weight", dtype="bfloat16"),
+        ops.SetGradDtype(target="linear1.bias"),
         *STEP,
-        SaveState(via="state_dict"),
-        LoadState(assign=True),
+        ops.SaveState(via="state_dict"),
+        ops.LoadState(assign=True),
         *STEP,
     ),
 )
@@ -160,14 +132,14 @@ AVERAGED = replace(
     model=chain("linear0", "linear1"),
     wrap=TWO,
     schedule=(
-        SetFlag(flag="requires_gradient_sync", value=False, target="linear0"),
-        Forward(),
-        Backward(),
-        SetFlag(flag="requires_gradient_sync", value=True, target="linear0"),
+        ops.SetFlag(flag="requires_gradient_sync", value=False, target="linear0"),
+        ops.Forward(),
+        ops.Backward(),
+        ops.SetFlag(flag="requires_gradient_sync", value=True, target="linear0"),
         *STEP,
-        RunningAverage(decay=0.5),
+        ops.RunningAverage(decay=0.5),
         *STEP,
-        RunningAverage(copied=True),
+        ops.RunningAverage(copied=True),
     ),
     optimizer=Optimizer(grad_scaler="infinite"),
 )
@@ -175,9 +147,9 @@ REBUILT = replace(
     STATES,
     schedule=(
         *STEP,
-        SaveState(),
-        CorruptState(how="rebuild", mesh=(2, 1)),
-        LoadState(),
+        ops.SaveState(),
+        ops.CorruptState(how="rebuild", mesh=(2, 1)),
+        ops.LoadState(),
         *STEP[:-1],
     ),
     init="meta",
@@ -203,7 +175,7 @@ PRECISION = replace(
 )
 CAST = replace(
     SMALL,
-    schedule=(Cast(dtype="float64"), *STEP),
+    schedule=(ops.Cast(dtype="float64"), *STEP),
     dtypes=(ParameterDtype(target="linear0.bias", dtype="float32"),),
 )
 FSDP1_CASE = replace(
@@ -213,14 +185,14 @@ FSDP1_CASE = replace(
     engines=("fsdp1",),
     fsdp1=FSDP1(wrapping="policy", forward_prefetch=True, strategy="shard_grad_op"),
     schedule=(
-        SetFlag(flag="requires_gradient_sync", value=False),
-        Forward(),
-        Backward(),
-        SetFlag(flag="requires_gradient_sync", value=True),
-        Forward(batch=1),
-        Backward(),
-        ClipGradNorm(max_norm=0.5, error_if_nonfinite=True),
-        Step(),
+        ops.SetFlag(flag="requires_gradient_sync", value=False),
+        ops.Forward(),
+        ops.Backward(),
+        ops.SetFlag(flag="requires_gradient_sync", value=True),
+        ops.Forward(batch=1),
+        ops.Backward(),
+        ops.ClipGradNorm(max_norm=0.5, error_if_nonfinite=True),
+        ops.Step(),
     ),
     freezes=(Freeze(target="linear0", after_wrap=True),),
 )
@@ -292,9 +264,9 @@ ABORTED = replace(
     wrap=TWO,
     schedule=(
         *STEP,
-        Abort(target="linear0"),
+        ops.Abort(target="linear0"),
         *STEP,
-        Abort(target="linear1", during="backward"),
+        ops.Abort(target="linear1", during="backward"),
         *STEP,
     ),
 )
@@ -302,7 +274,7 @@ ABORTED = replace(
 EXTENDED = replace(
     SMALL,
     wrap=(WrapGroup(modules=("",), all_gather_extension="signs_apart"),),
-    schedule=(*STEP, Forward(), Backward(), Step()),
+    schedule=(*STEP, ops.Forward(), ops.Backward(), ops.Step()),
 )
 ALL: dict[str, Case] = {
     "extended": EXTENDED,

@@ -4,6 +4,8 @@ everything.
 
 from __future__ import annotations
 
+from cases import graph
+
 from fuzzshard.case.case import (
     Case,
     Checkpoint,
@@ -15,7 +17,8 @@ from fuzzshard.case.case import (
     Tie,
     WrapGroup,
 )
-from fuzzshard.case.graph import Alias, Block, Call, Child, TensorOp
+from fuzzshard.case.graph import Alias, Block, Call, Child
+from fuzzshard.parts import ops
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.attention import Attention
 from fuzzshard.parts.leaves.convolutions import Conv1d
@@ -25,16 +28,6 @@ from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
 from fuzzshard.parts.leaves.norms import BatchNorm, LayerNorm, RMSNorm
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
-from fuzzshard.parts.ops import (
-    Backward,
-    Forward,
-    Reshard,
-    SetFlag,
-    SetMode,
-    SetRequiresGrad,
-    Step,
-    ZeroGrad,
-)
 
 
 def chain(*names: str, outputs: tuple[str, ...] = ()) -> Block:
@@ -56,65 +49,57 @@ SMALL = Case(
     model=chain("linear0"),
     inputs=Inputs(batch=2, tensors=(TensorSpec(size=4),)),
     mesh=Mesh(shard=2),
-    schedule=(Forward(), Backward()),
+    schedule=(ops.Forward(), ops.Backward()),
     wrap=(WrapGroup(modules=("",)),),
     loss="mean_square",
 )
 
-_INNER = Block(
-    children=(
-        Child(name="attn", module=Attention(heads=2)),
-        Child(name="mlp", module=MLP(hidden=6)),
-        Child(name="drop", module=Dropout(p=0.25)),
-    ),
-    nodes=(
-        Call(name="a", module="attn", args=("x",)),
-        Call(name="b", module="mlp", args=("a",)),
-        Call(name="c", module="drop", args=("b",)),
-        TensorOp(name="d", op="add", args=("c", "x")),
-    ),
-    outputs=("d", "b"),
+_INNER = graph(
+    "a = attn(x)",
+    "b = mlp(a)",
+    "c = drop(b)",
+    "d = add(c, x)",
+    outputs="d b",
     returns="dict",
+    attn=Attention(heads=2),
+    mlp=MLP(hidden=6),
+    drop=Dropout(p=0.25),
 )
 
 EVERYTHING = Case(
     seed=77,
-    model=Block(
-        children=(
-            Child(name="embed", module=Embedding(vocab=9, dim=4)),
-            Child(name="conv", module=Conv1d(out=4)),
-            Child(name="bn", module=BatchNorm()),
-            Child(name="layer", module=_INNER),
-            Child(name="norm", module=LayerNorm(bias=False)),
-            Child(name="rms", module=RMSNorm()),
-            Child(name="scale", module=RawParameter()),
-            Child(name="matrix", module=RawParameter(matrix=True)),
-            Child(name="act", module=Activation(fn="gelu")),
-            Child(name="again", module=Alias(target="conv")),
-            Child(name="head", module=Linear(out=4, bias=False)),
-            Child(name="unused", module=Linear(out=3)),
-        ),
-        nodes=(
-            Call(name="e", module="embed", args=("ids",)),
-            Call(name="c", module="conv", args=("x",)),
-            TensorOp(name="s", op="add", args=("e", "c")),
-            Call(name="b", module="bn", args=("s",)),
-            Call(name="p", module="layer", args=("b",)),
-            Call(name="n", module="norm", args=("p.0",)),
-            Call(name="r", module="rms", args=("p.1",)),
-            TensorOp(name="m", op="mul", args=("n", "r")),
-            Call(name="q", module="scale", args=("m",)),
-            Call(name="t", module="matrix", args=("q",)),
-            Call(name="f", module="again", args=("t",), grad=False),
-            TensorOp(name="k", op="concat", args=("t", "f")),
-            Call(name="h", module="head", args=("k",)),
-            Call(name="g", module="act", args=("h",)),
-            TensorOp(name="z", op="detach", args=("g",)),
-            TensorOp(name="y", op="tanh", args=("g",)),
-        ),
-        inputs=("ids", "x"),
-        outputs=("y", "z", "h"),
+    model=graph(
+        "e = embed(ids)",
+        "c = conv(x)",
+        "s = add(e, c)",
+        "b = bn(s)",
+        "p = layer(b)",
+        "n = norm(p.0)",
+        "r = rms(p.1)",
+        "m = mul(n, r)",
+        "q = scale(m)",
+        "t = matrix(q)",
+        "f = again(t) without grad",
+        "k = concat(t, f)",
+        "h = head(k)",
+        "g = act(h)",
+        "z = detach(g)",
+        "y = tanh(g)",
+        outputs="y z h",
+        inputs="ids x",
         returns="tuple",
+        embed=Embedding(vocab=9, dim=4),
+        conv=Conv1d(out=4),
+        bn=BatchNorm(),
+        layer=_INNER,
+        norm=LayerNorm(bias=False),
+        rms=RMSNorm(),
+        scale=RawParameter(),
+        matrix=RawParameter(matrix=True),
+        act=Activation(fn="gelu"),
+        again=Alias(target="conv"),
+        head=Linear(out=4, bias=False),
+        unused=Linear(out=3),
     ),
     inputs=Inputs(
         batch=2,
@@ -123,26 +108,26 @@ EVERYTHING = Case(
     ),
     mesh=Mesh(shard=2, replicate=2),
     schedule=(
-        Forward(batch=0, outputs=(0, 2)),
-        Backward(),
-        SetFlag(flag="requires_gradient_sync", value=False),
-        Forward(batch=1),
-        Backward(),
-        SetFlag(flag="requires_gradient_sync", value=True),
-        Forward(batch=2),
-        Forward(batch=0),
-        Backward(which="oldest"),
-        Backward(),
-        Forward(batch=3, grad=False),
-        Reshard(),
-        Step(),
-        ZeroGrad(set_to_none=False),
-        SetMode(train=False),
-        SetRequiresGrad(target="layer.mlp", value=False),
-        Forward(batch=4, target="layer"),
-        Backward(),
-        SetMode(train=True),
-        Step(),
+        ops.Forward(batch=0, outputs=(0, 2)),
+        ops.Backward(),
+        ops.SetFlag(flag="requires_gradient_sync", value=False),
+        ops.Forward(batch=1),
+        ops.Backward(),
+        ops.SetFlag(flag="requires_gradient_sync", value=True),
+        ops.Forward(batch=2),
+        ops.Forward(batch=0),
+        ops.Backward(which="oldest"),
+        ops.Backward(),
+        ops.Forward(batch=3, grad=False),
+        ops.Reshard(),
+        ops.Step(),
+        ops.ZeroGrad(set_to_none=False),
+        ops.SetMode(train=False),
+        ops.SetRequiresGrad(target="layer.mlp", value=False),
+        ops.Forward(batch=4, target="layer"),
+        ops.Backward(),
+        ops.SetMode(train=True),
+        ops.Step(),
     ),
     wrap=(
         WrapGroup(modules=("layer.attn", "layer.mlp"), reshard_after_forward=False),

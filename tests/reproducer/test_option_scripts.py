@@ -5,7 +5,6 @@ fault.
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -19,6 +18,7 @@ from option_cases import (
     STATES,
     TENSOR_PARALLEL,
 )
+from planting import fault_file
 from small_cases import SMALL
 
 from fuzzshard.case.case import Case
@@ -27,8 +27,6 @@ from fuzzshard.errors import UsageError
 from fuzzshard.parts.ops import Forward
 from fuzzshard.reproducer import script
 from fuzzshard.verdict import Finding
-
-FAULTS = Path(__file__).parent / "faults"
 
 
 def finding(case: Case, oracle: str = "exception", **more: object) -> Finding:
@@ -80,12 +78,12 @@ CLIPPED = finding(FSDP1_CASE, op=6)
 @pytest.mark.parametrize(
     ("case", "found", "fault"),
     [
-        (OPTIONS, DIVIDED, "divides_by_ranks"),
+        (OPTIONS, DIVIDED, "divide_factor_ignored"),
         (STATES, LOADED, "loads_nothing"),
         (REBUILT, MOVED, "loads_nothing"),
         (TENSOR_PARALLEL, PARALLEL, "reduce_scatter_doubles"),
         (FSDP1_CASE, CLIPPED, "clips_flat_gradients_raises"),
-        (SMALL, GATHERED, "gathers_twice"),
+        (SMALL, GATHERED, "gathers_once_more"),
     ],
     ids=["divide factor", "checkpoint", "mesh", "tensor parallel", "fsdp1", "communication"],
 )
@@ -93,7 +91,7 @@ def test_a_script_fails_under_the_fault_that_was_planted_and_not_without(
     run_script, case: Case, found: Finding, fault: str
 ) -> None:
     text = script(case, finding=found)
-    broken = run_script(text, case.mesh.size, preload=[FAULTS / f"{fault}.py"])
+    broken = run_script(text, case.mesh.size, preload=[fault_file(fault)])
     assert broken.fails, text
     assert "AssertionError" in broken.output or "planted" in broken.output, broken.output
     stock = run_script(text, case.mesh.size)

@@ -8,6 +8,7 @@ from pathlib import Path
 import cases
 import msgspec
 import pytest
+from planting import fault_file
 from small_cases import EVERYTHING, SMALL, chain
 
 from fuzzshard.case.case import Case, EngineName, Inputs, Mesh, TensorSpec, WrapGroup
@@ -25,7 +26,6 @@ from fuzzshard.world import World, WorldConfig
 
 pytestmark = pytest.mark.slow
 
-FAULTS = Path(__file__).parent / "faults"
 
 DEEP = msgspec.structs.replace(
     SMALL,
@@ -89,22 +89,22 @@ PLANTED = {
     ),
     "a sum in place of an average": ("ddp_sums", DDP_CASE, "divergence/ddp/gradient"),
     "buffers that no rank gets from another": (
-        "../../planted/faults/ddp_keeps_buffers",
+        "ddp_keeps_buffers",
         BUFFERS,
         "divergence/ddp/buffer",
     ),
     "experts that are not divided by all ranks": (
-        "../../planted/faults/experts_divide_by_their_ranks",
+        "experts_divide_by_their_ranks",
         MIXED,
         "divergence/expert_parallel/gradient",
     ),
     "positions that stay balanced": (
-        "../../planted/faults/positions_stay_balanced",
+        "positions_stay_balanced",
         ATTENDING,
         "divergence/context_parallel/output",
     ),
     "averages that are sums": (
-        "../../planted/faults/averaged_shards_are_sums",
+        "averaged_shards_are_sums",
         msgspec.structs.replace(DEEP, engines=("simple_fsdp",)),
         "divergence/simple_fsdp/gradient",
     ),
@@ -126,7 +126,7 @@ def judge(case: Case, *preload: Path) -> Verdict:
 def test_a_script_fails_with_the_fault_that_was_found_and_not_without(
     run_script, fault: str, case: Case, signature: str
 ) -> None:
-    preload = FAULTS / f"{fault}.py"
+    preload = fault_file(fault)
     verdict = judge(case, preload)
     assert verdict.signature.startswith(signature), verdict
     text = next(iter(scripts(case, signature=verdict.signature, findings=verdict.findings)))
@@ -145,7 +145,7 @@ def test_a_signature_alone_is_enough_for_a_script(run_script, engine: EngineName
         "ddp": ("ddp_sums", DDP_CASE),
     }[engine]
     text = script(case, signature=f"divergence/{engine}/gradient")
-    assert run_script(text, 2, preload=[FAULTS / f"{fault}.py"]).fails
+    assert run_script(text, 2, preload=[fault_file(fault)]).fails
     assert not run_script(text, 2).fails
 
 
@@ -159,7 +159,7 @@ def test_a_script_shows_replicas_that_drift_apart(run_script) -> None:
         rank=2,
     )
     text = script(HSDP, finding=finding)
-    assert run_script(text, 4, preload=[FAULTS / "replicas_drift.py"]).fails
+    assert run_script(text, 4, preload=[fault_file("replicas_drift")]).fails
     assert not run_script(text, 4).fails
 
 
@@ -168,7 +168,7 @@ def test_a_script_shows_a_collective_that_only_one_rank_issues(run_script) -> No
         oracle="collectives", engine="fully_shard", observed="", expected="", op=1, rank=1
     )
     text = script(SMALL, finding=finding)
-    assert run_script(text, 2, preload=[FAULTS / "extra_collective.py"]).fails
+    assert run_script(text, 2, preload=[fault_file("collective_of_one_rank")]).fails
     assert not run_script(text, 2).fails
 
 
@@ -178,7 +178,7 @@ def test_a_script_of_a_hang_ends_by_itself(run_script) -> None:
         oracle="deadline", engine="fully_shard", observed="ranks [0] wait", expected="no wait"
     )
     text = script(SMALL, finding=finding)
-    hanging = run_script(text, 2, preload=[FAULTS / "rank_skips_reduce_scatter.py"])
+    hanging = run_script(text, 2, preload=[fault_file("rank_skips_reduce_scatter")])
     assert hanging.fails
     assert any(code not in (0, None) for code in hanging.codes)
     assert not run_script(text, 2).fails

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from cases import AGAIN, BACKWARD, FORWARD, ROOT, STEP, ZERO, chain, groups, make_case
+from planting import fault_file
 
 from fuzzshard.case.case import Inputs, Mesh, Optimizer, TensorSpec
 from fuzzshard.case.options import Pipelining
@@ -26,7 +27,6 @@ from fuzzshard.parts.ops import (
 from fuzzshard.reproducer import script
 from fuzzshard.verdict import Finding
 
-FAULTS = Path(__file__).parents[1] / "planted" / "faults"
 ITERATION = (FORWARD, AGAIN, BACKWARD)
 EVALUATION = (SetMode(train=False), Forward(grad=False), Forward(batch=1, grad=False))
 CASE = make_case(
@@ -70,7 +70,7 @@ def test_a_script_of_stages_fails_under_a_fault_and_passes_without(
     assert not passing.fails, f"{text}\n{passing.output}"
     if fault:
         planted = tmp_path / "planted.py"
-        planted.write_text(f"{(FAULTS / fault).with_suffix('.py').read_text()}\n\napply()\n")
+        planted.write_text(f"{fault_file(fault).read_text()}\n\napply()\n")
         broken = run_script(text, 2, preload=[planted])
         assert broken.fails, text
         assert "expected" in broken.output

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from cases import graph
 
 from fuzzshard.case.case import (
     Case,
@@ -17,10 +18,11 @@ from fuzzshard.case.case import (
     Tie,
     WrapGroup,
 )
-from fuzzshard.case.graph import Alias, Block, Call, Child, TensorOp
+from fuzzshard.case.graph import Alias, Block, Call, Child
 from fuzzshard.case.validate import validate
 from fuzzshard.corpus.entry import Confirmation, CorpusEntry, make_entry
 from fuzzshard.doctor import clean_case
+from fuzzshard.parts import ops
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.attention import Attention
 from fuzzshard.parts.leaves.convolutions import Conv1d
@@ -30,15 +32,6 @@ from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
 from fuzzshard.parts.leaves.norms import BatchNorm, LayerNorm, RMSNorm
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
-from fuzzshard.parts.ops import (
-    Backward,
-    Forward,
-    SetFlag,
-    SetMode,
-    SetRequiresGrad,
-    Step,
-    ZeroGrad,
-)
 from fuzzshard.report.show import drawn
 from fuzzshard.verdict import Finding, Status, Verdict
 
@@ -72,7 +65,7 @@ def every_leaf() -> Case:
         ),
         inputs=Inputs(batch=2, seq=3, tensors=(TensorSpec(size=4),)),
         mesh=Mesh(shard=4),
-        schedule=(Forward(), Backward()),
+        schedule=(ops.Forward(), ops.Backward()),
         dtype="float64",
         values="dyadic",
         loss="sum",
@@ -81,27 +74,23 @@ def every_leaf() -> Case:
 
 
 def everything() -> Case:
-    model = Block(
-        inputs=("x", "tokens"),
-        children=(
-            Child(name="embed", module=Embedding(vocab=5, dim=4)),
-            Child(name="a", module=Linear(out=4)),
-            Child(name="inner", module=chain(norm=LayerNorm(), mlp=MLP(hidden=8))),
-            Child(name="again", module=Alias(target="a")),
-            Child(name="c", module=Linear(out=4)),
-            Child(name="spare", module=RawParameter(matrix=True)),
-        ),
-        nodes=(
-            Call(name="e", module="embed", args=("tokens",)),
-            Call(name="h0", module="a", args=("x",)),
-            Call(name="h1", module="inner", args=("h0",)),
-            TensorOp(name="s", op="add", args=("h1", "e")),
-            Call(name="h2", module="again", args=("s",), grad=False),
-            TensorOp(name="joined", op="concat", args=("h2", "h0")),
-            Call(name="o", module="c", args=("s",)),
-        ),
-        outputs=("joined", "o"),
+    model = graph(
+        "e = embed(tokens)",
+        "h0 = a(x)",
+        "h1 = inner(h0)",
+        "s = add(h1, e)",
+        "h2 = again(s) without grad",
+        "joined = concat(h2, h0)",
+        "o = c(s)",
+        outputs="joined o",
+        inputs="x tokens",
         returns="dict",
+        embed=Embedding(vocab=5, dim=4),
+        a=Linear(out=4),
+        inner=chain(norm=LayerNorm(), mlp=MLP(hidden=8)),
+        again=Alias(target="a"),
+        c=Linear(out=4),
+        spare=RawParameter(matrix=True),
     )
     return Case(
         seed=7,
@@ -118,19 +107,21 @@ def everything() -> Case:
         checkpoints=(Checkpoint(module="inner"),),
         optimizer=Optimizer(momentum=0.5),
         schedule=(
-            ZeroGrad(),
-            Forward(),
-            SetFlag(flag="requires_gradient_sync", value=False),
-            Forward(batch=1, outputs=(0,)),
-            Backward(which="oldest"),
-            SetFlag(flag="reshard_after_backward", value=True, target="inner.mlp", recurse=False),
-            Forward(batch=2),
-            SetFlag(flag="requires_gradient_sync", value=True),
-            Backward(),
-            Step(),
-            SetMode(train=False),
-            SetRequiresGrad(target="a.bias", value=False),
-            Forward(grad=False),
+            ops.ZeroGrad(),
+            ops.Forward(),
+            ops.SetFlag(flag="requires_gradient_sync", value=False),
+            ops.Forward(batch=1, outputs=(0,)),
+            ops.Backward(which="oldest"),
+            ops.SetFlag(
+                flag="reshard_after_backward", value=True, target="inner.mlp", recurse=False
+            ),
+            ops.Forward(batch=2),
+            ops.SetFlag(flag="requires_gradient_sync", value=True),
+            ops.Backward(),
+            ops.Step(),
+            ops.SetMode(train=False),
+            ops.SetRequiresGrad(target="a.bias", value=False),
+            ops.Forward(grad=False),
         ),
     )
 

@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from cases import (
-    BACKWARD,
-    FORWARD,
-    STEP,
-    TWO_STEPS,
-    ZERO,
-    call,
-    chain,
-    children,
-    float_inputs,
-    tensor_op,
-)
+from cases import BACKWARD, FORWARD, STEP, TWO_STEPS, ZERO, call, chain, float_inputs, graph
 
 from fuzzshard.case.case import Checkpoint, Freeze, Inputs, TensorSpec
-from fuzzshard.case.graph import Block, Call, Passing, Returns, TensorOp
+from fuzzshard.case.graph import Call, Passing, Returns, TensorOp
 from fuzzshard.parts.leaves.convolutions import Conv2d
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
@@ -26,60 +15,53 @@ from stock_cases.stock import Stock, bitwise, bounded
 
 def _nested(passing: Passing, returns: Returns) -> Stock:
     """A block of two inputs and two results, called by the root."""
-    pair = Block(
-        children=children(a=Linear(out=4), b=Linear(out=4)),
-        nodes=(call("h", "a", "x"), call("k", "b", "y")),
-        outputs=("h", "k"),
-        inputs=("x", "y"),
+    pair = graph(
+        "h = a(x)",
+        "k = b(y)",
+        outputs="h k",
+        inputs="x y",
         returns=returns,
         passing=passing,
+        a=Linear(out=4),
+        b=Linear(out=4),
     )
-    model = Block(
-        children=children(pair=pair, c=Linear(out=2)),
-        nodes=(
-            call("p", "pair", "x", "y"),
-            tensor_op("z", "add", "p.0", "p.1"),
-            call("o", "c", "z"),
-        ),
-        outputs=("o",),
-        inputs=("x", "y"),
+    model = graph(
+        "p = pair(x, y)", "z = add(p.0, p.1)", "o = c(z)", inputs="x y", pair=pair, c=Linear(out=2)
     )
     return bitwise(model, inputs=float_inputs(count=2))
 
 
-_ATTENDING = Block(
-    children=children(q=Linear(out=4), k=Linear(out=4), v=Linear(out=4), o=Linear(out=5)),
-    nodes=(
-        *(call(f"h{name}", name, "x") for name in "qkv"),
-        TensorOp(name="mixed", op="attend", args=("hq", "hk", "hv"), head_dim=2),
-        call("y", "o", "mixed"),
-    ),
-    outputs=("y",),
+_ATTENDING = graph(
+    *(call(f"h{name}", name, "x") for name in "qkv"),
+    TensorOp(name="mixed", op="attend", args=("hq", "hk", "hv"), head_dim=2),
+    "y = o(mixed)",
+    q=Linear(out=4),
+    k=Linear(out=4),
+    v=Linear(out=4),
+    o=Linear(out=5),
 )
-_IN_PLACE = Block(
-    children=children(a=Linear(out=5), b=Linear(out=5)),
-    nodes=(
-        call("h", "a", "x"),
-        call("k", "b", "h"),
-        call("m", "a", "k", grad=False),
-        tensor_op("y", "iadd", "k", "m"),
-    ),
-    outputs=("y",),
+_IN_PLACE = graph(
+    "h = a(x)",
+    "k = b(h)",
+    "m = a(k) without grad",
+    "y = iadd(k, m)",
+    a=Linear(out=5),
+    b=Linear(out=5),
 )
-_SWITCHED = Block(
-    children=children(a=Linear(out=4), b=Linear(out=3), c=MLP(hidden=6), d=Linear(out=3)),
-    nodes=(
-        call("h0", "a", "x"),
-        Call(name="h1", module="b", args=("h0",), alternatives=("d",)),
-    ),
-    outputs=("h1",),
+_SWITCHED = graph(
+    "h0 = a(x)",
+    Call(name="h1", module="b", args=("h0",), alternatives=("d",)),
+    outputs="h1",
+    a=Linear(out=4),
+    b=Linear(out=3),
+    c=MLP(hidden=6),
+    d=Linear(out=3),
 )
-_PATCHES = Block(
-    children=children(conv=Conv2d(channels=3, kernel=2, out=6)),
-    nodes=(call("h", "conv", "image"),),
-    outputs=("h",),
-    inputs=("image",),
+_PATCHES = graph(
+    "h = conv(image)",
+    inputs="image",
     method="forward_features",
+    conv=Conv2d(channels=3, kernel=2, out=6),
 )
 
 CALLS = {

@@ -22,13 +22,7 @@ from cases import (
 
 from fuzzshard.case.case import Freeze, Mesh, Optimizer
 from fuzzshard.case.graph import Block, Call
-from fuzzshard.case.options import (
-    FSDP1,
-    ContextParallel,
-    Expect,
-    Precision,
-    TensorParallel,
-)
+from fuzzshard.case.options import FSDP1, ContextParallel, Expect, Precision, TensorParallel
 from fuzzshard.parts.leaves.attention import FusedAttention
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.norms import LayerNorm

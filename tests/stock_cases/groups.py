@@ -23,26 +23,13 @@ from cases import (
 
 from fuzzshard.case.case import Freeze, Inputs, Mesh, Optimizer, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block
-from fuzzshard.case.options import (
-    Delay,
-    DelaySite,
-    ParameterDtype,
-    Precision,
-)
+from fuzzshard.case.options import Delay, DelaySite, ParameterDtype, Precision
+from fuzzshard.parts import ops
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.embedding import Embedding
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
 from fuzzshard.parts.op import Op
-from fuzzshard.parts.ops import (
-    Abort,
-    CorruptState,
-    Forward,
-    LoadState,
-    Reshard,
-    SaveState,
-    Unshard,
-)
 from fuzzshard.parts.options.communication import CommunicationOption
 from stock_cases.stock import Stock, bitwise, bounded, configured, flag, imprecise
 
@@ -60,7 +47,7 @@ _EVEN = chain(a=Linear(out=8), r=Activation(), b=Linear(out=4))
 """With inputs of width 4 every dimension of every parameter is a multiple of 4."""
 
 _LINEAR = Linear(out=3)
-_PARTIAL: tuple[Op, ...] = (Forward(outputs=(0,)), BACKWARD, STEP, ZERO)
+_PARTIAL: tuple[Op, ...] = (ops.Forward(outputs=(0,)), BACKWARD, STEP, ZERO)
 _FINALIZE: tuple[Literal["wait", "async"], ...] = ("wait", "async")
 
 
@@ -72,9 +59,9 @@ def told(option: CommunicationOption, **options: Any) -> Stock:
 
 
 _UNSHARDING: tuple[Op, ...] = (
-    *(Unshard(), FORWARD, Reshard(), BACKWARD, STEP, ZERO),
-    *(Unshard(target="a", async_op=True), AGAIN, BACKWARD, STEP, ZERO),
-    *(Unshard(async_op=True, wait=True), FORWARD, BACKWARD, STEP),
+    *(ops.Unshard(), FORWARD, ops.Reshard(), BACKWARD, STEP, ZERO),
+    *(ops.Unshard(target="a", async_op=True), AGAIN, BACKWARD, STEP, ZERO),
+    *(ops.Unshard(async_op=True, wait=True), FORWARD, BACKWARD, STEP),
 )
 SHARDING = {
     "reshard, set while training": bounded(
@@ -121,7 +108,7 @@ SHARDING = {
     **{
         f"adapters {how}": bounded(
             ADAPTED,
-            (*TWO_STEPS, SaveState(), CorruptState(), LoadState()),
+            (*TWO_STEPS, ops.SaveState(), ops.CorruptState(), ops.LoadState()),
             wrap=groups("a", ROOT),
             freezes=(Freeze(target="a.base"), Freeze(target="b")),
             optimizer=Optimizer(kind="adam", lr=0.01),
@@ -171,7 +158,7 @@ COMMUNICATION = {
             outputs=("y", "z"),
             returns="tuple",
         ),
-        schedule=(*_PARTIAL, Forward(batch=1, outputs=(1,)), BACKWARD, STEP),
+        schedule=(*_PARTIAL, ops.Forward(batch=1, outputs=(1,)), BACKWARD, STEP),
         optimizer=Optimizer(kind="adamw", lr=0.01, weight_decay=0.1),
         ddp="not applicable: zeros for parameters without a gradient, which DDP leaves without",
     ),
@@ -188,17 +175,23 @@ COMMUNICATION = {
     ),
     "modules that run by themselves before the root, each its own root": bounded(
         schedule=(
-            *(flag("requires_gradient_sync", False), Forward(target="a"), BACKWARD),
-            *(flag("requires_gradient_sync", True), Forward(target="b"), BACKWARD),
-            *(Forward(target="a", batch=1), BACKWARD, STEP),
+            *(flag("requires_gradient_sync", False), ops.Forward(target="a"), BACKWARD),
+            *(flag("requires_gradient_sync", True), ops.Forward(target="b"), BACKWARD),
+            *(ops.Forward(target="a", batch=1), BACKWARD, STEP),
         ),
         engines=("fully_shard",),
     ),
     "a module that runs by itself first in a model that was built anew, and is its own root": told(
         "zeros_for_unused",
         schedule=(
-            *(*TWO_STEPS, SaveState(), CorruptState(how="rebuild"), LoadState(), Unshard()),
-            *(Forward(target="a", batch=2), BACKWARD, Reshard(), STEP),
+            *(
+                *TWO_STEPS,
+                ops.SaveState(),
+                ops.CorruptState(how="rebuild"),
+                ops.LoadState(),
+                ops.Unshard(),
+            ),
+            *(ops.Forward(target="a", batch=2), BACKWARD, ops.Reshard(), STEP),
         ),
         engines=("fully_shard",),
     ),
@@ -221,10 +214,10 @@ _ON = (
 )
 ABORTED = {
     "an exception in forward": bitwise(
-        schedule=(*_ONCE, Abort(target="b"), AGAIN, BACKWARD, STEP), ddp=_ON
+        schedule=(*_ONCE, ops.Abort(target="b"), AGAIN, BACKWARD, STEP), ddp=_ON
     ),
     "an exception in backward": bitwise(
-        schedule=(*_ONCE, Abort(target="a", during="backward"), AGAIN, BACKWARD, STEP), ddp=_ON
+        schedule=(*_ONCE, ops.Abort(target="a", during="backward"), AGAIN, BACKWARD, STEP), ddp=_ON
     ),
 }
 

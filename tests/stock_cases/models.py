@@ -12,10 +12,9 @@ from cases import (
     STEP,
     TWO_STEPS,
     ZERO,
-    call,
     chain,
-    children,
     float_inputs,
+    graph,
     groups,
     tensor_op,
 )
@@ -51,15 +50,14 @@ def leaf(module: Leaf, *, seq: int = 0, **options: Any) -> Stock:
 
 def joined(op: str, *args: str) -> Stock:
     """``op`` over the results of two linear layers that read one input."""
-    model = Block(
-        children=children(a=Linear(out=4), b=Linear(out=4), c=Linear(out=2)),
-        nodes=(
-            call("h", "a", "x"),
-            call("k", "b", "x"),
-            tensor_op("y", op, *args),
-            call("z", "c", "y"),
-        ),
-        outputs=("z",),
+    model = graph(
+        "h = a(x)",
+        "k = b(x)",
+        tensor_op("y", op, *args),
+        "z = c(y)",
+        a=Linear(out=4),
+        b=Linear(out=4),
+        c=Linear(out=2),
     )
     return bounded(model)
 
@@ -101,11 +99,8 @@ LEAVES = {
     ),
 }
 
-_PAIR = Block(
-    children=children(a=Linear(out=4), b=Linear(out=3)),
-    nodes=(call("h", "a", "x"), call("k", "b", "h")),
-    outputs=("h", "k"),
-    returns="tuple",
+_PAIR = graph(
+    "h = a(x)", "k = b(h)", outputs="h k", returns="tuple", a=Linear(out=4), b=Linear(out=3)
 )
 
 
@@ -114,10 +109,8 @@ def _calls_pair(*used: str, returns: str = "tuple") -> Block:
     pair = Block(
         children=_PAIR.children, nodes=_PAIR.nodes, outputs=_PAIR.outputs, returns=returns
     )
-    return Block(
-        children=children(pair=pair, c=Linear(out=2)),
-        nodes=(call("p", "pair", "x"), tensor_op("y", "concat", *used), call("z", "c", "y")),
-        outputs=("z",),
+    return graph(
+        "p = pair(x)", tensor_op("y", "concat", *used), "z = c(y)", pair=pair, c=Linear(out=2)
     )
 
 
@@ -129,13 +122,7 @@ GRAPHS = {
     "a detached value": joined("detach", "h"),
     "a relu between modules": joined("relu", "h"),
     "a tanh between modules": joined("tanh", "h"),
-    "a residual around a module": bounded(
-        Block(
-            children=children(a=Linear(out=5)),
-            nodes=(call("h", "a", "x"), tensor_op("y", "add", "x", "h")),
-            outputs=("y",),
-        )
-    ),
+    "a residual around a module": bounded(graph("h = a(x)", "y = add(x, h)", a=Linear(out=5))),
     "a nested block with a tuple": bounded(_calls_pair("p.0", "p.1")),
     "a nested block with a dict": bounded(_calls_pair("p.0", "p.1", returns="dict")),
     "a nested block with an unread result": bounded(_calls_pair("p.1")),
@@ -147,37 +134,24 @@ GRAPHS = {
         Block(children=_PAIR.children, nodes=_PAIR.nodes, outputs=("h",)), TWO_STEPS
     ),
     "a module that nothing calls": bitwise(
-        Block(
-            children=children(a=Linear(out=5), unused=Linear(out=3)),
-            nodes=(call("h", "a", "x"),),
-            outputs=("h",),
-        )
+        graph("h = a(x)", a=Linear(out=5), unused=Linear(out=3))
     ),
     "two inputs": bounded(
-        Block(
-            children=children(a=Linear(out=4), b=Linear(out=4)),
-            nodes=(call("h", "a", "x"), call("k", "b", "y"), tensor_op("z", "add", "h", "k")),
-            outputs=("z",),
-            inputs=("x", "y"),
+        graph(
+            "h = a(x)", "k = b(y)", "z = add(h, k)", inputs="x y", a=Linear(out=4), b=Linear(out=4)
         ),
         inputs=float_inputs(count=2),
     ),
 }
 
-_TWICE = Block(
-    children=children(a=Linear(out=5), b=Linear(out=3)),
-    nodes=(call("h", "a", "x"), call("k", "a", "h"), call("y", "b", "k")),
-    outputs=("y",),
-)
-_PEEK = Block(
-    children=children(a=Linear(out=5), b=Linear(out=3)),
-    nodes=(
-        call("s", "a", "x", grad=False),
-        call("h", "a", "x"),
-        tensor_op("m", "add", "s", "h"),
-        call("y", "b", "m"),
-    ),
-    outputs=("y",),
+_TWICE = graph("h = a(x)", "k = a(h)", "y = b(k)", a=Linear(out=5), b=Linear(out=3))
+_PEEK = graph(
+    "s = a(x) without grad",
+    "h = a(x)",
+    "m = add(s, h)",
+    "y = b(m)",
+    a=Linear(out=5),
+    b=Linear(out=3),
 )
 _TIED = chain(a=Linear(out=5), b=Linear(out=5))
 _TIE = (Tie(parameter="b.weight", source="a.weight"),)

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from cases import (
-    BACKWARD,
-    FORWARD,
-    ROOT,
-    STEP,
-    ZERO,
-    chain,
-    groups,
-)
+from cases import BACKWARD, FORWARD, ROOT, STEP, ZERO, chain, groups
 
 from fuzzshard.case.case import Freeze, Mesh
 from fuzzshard.parts.leaves.linear import Linear

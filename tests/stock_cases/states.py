@@ -3,17 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from cases import (
-    AGAIN,
-    BACKWARD,
-    FORWARD,
-    ROOT,
-    STEP,
-    TWO_STEPS,
-    ZERO,
-    float_inputs,
-    groups,
-)
+from cases import AGAIN, BACKWARD, FORWARD, ROOT, STEP, TWO_STEPS, ZERO, float_inputs, groups
 
 from fuzzshard.case.case import Mesh, Optimizer
 from fuzzshard.parts.op import Op

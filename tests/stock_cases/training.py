@@ -12,16 +12,14 @@ from cases import (
     STEP,
     TWO_STEPS,
     ZERO,
-    call,
     chain,
-    children,
     float_inputs,
+    graph,
     groups,
 )
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Checkpoint, Freeze, Inputs, Mesh, Optimizer, RankBatch, TensorSpec
-from fuzzshard.case.graph import Block
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.dropout import Dropout
 from fuzzshard.parts.leaves.linear import Linear
@@ -46,11 +44,15 @@ from stock_cases.stock import bitwise, bounded, flag
 
 PAST_DDP = "not applicable: a forward does not go through the DDP wrapper"
 PARTIAL = "not applicable: a flag for some modules only, which no_sync() cannot express"
-_TWO_HEADS = Block(
-    children=children(a=Linear(out=4), b=Linear(out=3), c=Linear(out=2)),
-    nodes=(call("h", "a", "x"), call("y", "b", "h"), call("z", "c", "h")),
-    outputs=("y", "z"),
+_TWO_HEADS = graph(
+    "h = a(x)",
+    "y = b(h)",
+    "z = c(h)",
+    outputs="y z",
     returns="tuple",
+    a=Linear(out=4),
+    b=Linear(out=3),
+    c=Linear(out=2),
 )
 SWITCHED = "not applicable: gradient sync is switched between a forward and its backward"
 HOOKED = (
@@ -276,20 +278,14 @@ OPTIONS = {
         engines=("fully_shard", "replicate"),
     ),
     "a checkpoint around a wrapped module that is not used": bitwise(
-        Block(
-            children=children(a=Linear(out=4), b=Linear(out=3), c=Linear(out=2)),
-            nodes=(call("h", "a", "x"), call("k", "b", "h"), call("y", "c", "h")),
-            outputs=("y",),
+        graph(
+            "h = a(x)", "k = b(h)", "y = c(h)", a=Linear(out=4), b=Linear(out=3), c=Linear(out=2)
         ),
         wrap=groups("b", ROOT),
         checkpoints=(Checkpoint(module=ROOT),),
     ),
     "a recomputation that ends before a group that nothing below it shards": bitwise(
-        Block(
-            children=children(a=Linear(out=4), b=Linear(out=3)),
-            nodes=(call("y", "a", "x"), call("k", "b", "x")),
-            outputs=("y",),
-        ),
+        graph("y = a(x)", "k = b(x)", outputs="y", a=Linear(out=4), b=Linear(out=3)),
         (FORWARD, BACKWARD, FORWARD),
         inputs=Inputs(batch=2, tensors=(TensorSpec(size=5),)),
         wrap=groups("b"),

@@ -14,10 +14,9 @@ from cases import (
     ROOT,
     STEP,
     ZERO,
-    call,
     chain,
-    children,
     float_inputs,
+    graph,
     groups,
     make_case,
 )
@@ -25,22 +24,11 @@ from cases import (
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Mesh, Optimizer, Tie
 from fuzzshard.case.graph import Alias, Block
 from fuzzshard.case.validate import validate
+from fuzzshard.parts import ops
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
 from fuzzshard.parts.leaves.norms import BatchNorm, LayerNorm
 from fuzzshard.parts.op import Op
-from fuzzshard.parts.ops import (
-    Cast,
-    CorruptState,
-    LoadState,
-    SaveState,
-    SetDivideFactor,
-    SetFlag,
-    SetMode,
-    SetRequiresGrad,
-    TakeStateDict,
-    Unshard,
-)
 from fuzzshard.temporary import PREFIX
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World, WorldConfig
@@ -49,10 +37,14 @@ from fuzzshard.world.processes import fork_server
 ADAM = Optimizer(kind="adam")
 MOMENTUM = Optimizer(momentum=0.5, weight_decay=0.125)
 TRAIN: tuple[Op, ...] = (FORWARD, BACKWARD, STEP, ZERO)
-TAKE, IN_MEMORY, ON_DISK = TakeStateDict(), SaveState(via="state_dict"), SaveState(via="dcp")
-ZEROED, REBUILT = CorruptState(how="zero"), CorruptState(how="rebuild")
-LOAD, ASSIGN = LoadState(), LoadState(assign=True)
-OFF, ON = (SetFlag(flag="requires_gradient_sync", value=value) for value in (False, True))
+TAKE, IN_MEMORY, ON_DISK = (
+    ops.TakeStateDict(),
+    ops.SaveState(via="state_dict"),
+    ops.SaveState(via="dcp"),
+)
+ZEROED, REBUILT = ops.CorruptState(how="zero"), ops.CorruptState(how="rebuild")
+LOAD, ASSIGN = ops.LoadState(), ops.LoadState(assign=True)
+OFF, ON = (ops.SetFlag(flag="requires_gradient_sync", value=value) for value in (False, True))
 REPLACED = {
     "ddp": "load_state_dict(assign=True) replaces the parameters that DDP's constructor has hooked"
 }
@@ -124,11 +116,7 @@ def test_uneven_and_empty_shards_resume(
     run(four_ranks, case)
 
 
-UNUSED = Block(
-    children=children(a=Linear(out=5), u=Linear(out=2), b=Linear(out=3)),
-    nodes=(call("h0", "a", "x"), call("h1", "b", "h0")),
-    outputs=("h1",),
-)
+UNUSED = graph("h0 = a(x)", "h1 = b(h0)", a=Linear(out=5), u=Linear(out=2), b=Linear(out=3))
 TIED = chain(a=Linear(out=5), c=Linear(out=5), b=Linear(out=3))
 OTHERS: dict[str, dict[str, Any]] = {
     "frozen": {"freezes": (Freeze(target="a"), Freeze(target="b.bias", after_wrap=True))},
@@ -154,7 +142,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 )
 @pytest.mark.parametrize("options", OTHERS.values(), ids=OTHERS.keys())
 def test_special_parameters_resume(
-    two_ranks: World, save: SaveState, corrupt: CorruptState, options: dict[str, Any]
+    two_ranks: World, save: ops.SaveState, corrupt: ops.CorruptState, options: dict[str, Any]
 ) -> None:
     run(
         two_ranks,
@@ -170,46 +158,23 @@ def test_buffers_of_every_rank_resume_from_memory(two_ranks: World) -> None:
 def test_a_model_that_is_built_anew_keeps_flags_freezes_and_mode(two_ranks: World) -> None:
     settings = (
         OFF,
-        SetDivideFactor(factor=4.0),
-        SetRequiresGrad(target="b.bias", value=False),
-        SetMode(train=False),
+        ops.SetDivideFactor(factor=4.0),
+        ops.SetRequiresGrad(target="b.bias", value=False),
+        ops.SetMode(train=False),
     )
-    schedule = (
-        *TRAIN,
-        *settings,
-        IN_MEMORY,
-        REBUILT,
-        FORWARD,
-        BACKWARD,
-        LOAD,
-        ON,
-        AGAIN,
-        BACKWARD,
-        STEP,
-    )
+    built_anew = (IN_MEMORY, REBUILT, FORWARD, BACKWARD, LOAD)
+    schedule = (*TRAIN, *settings, *built_anew, ON, AGAIN, BACKWARD, STEP)
     run(two_ranks, make_case(schedule=schedule, engines=("fully_shard",)))
 
 
 def test_a_cast_model_is_built_anew_in_its_dtype(two_ranks: World) -> None:
-    schedule = (Cast(dtype="float64"), *TRAIN, ON_DISK, REBUILT, LOAD, *TRAIN)
+    schedule = (ops.Cast(dtype="float64"), *TRAIN, ON_DISK, REBUILT, LOAD, *TRAIN)
     run(two_ranks, make_case(schedule=schedule, engines=("fully_shard",), optimizer=ADAM))
 
 
 def test_a_state_may_be_loaded_twice_and_saved_again(two_ranks: World) -> None:
-    schedule = (
-        *TRAIN,
-        ON_DISK,
-        ZEROED,
-        LOAD,
-        *TRAIN,
-        REBUILT,
-        LOAD,
-        *TRAIN,
-        ON_DISK,
-        REBUILT,
-        LOAD,
-        *TRAIN,
-    )
+    loaded, again = (ON_DISK, ZEROED, LOAD), (REBUILT, LOAD)
+    schedule = (*TRAIN, *loaded, *TRAIN, *again, *TRAIN, ON_DISK, *again, *TRAIN)
     run(two_ranks, make_case(schedule=schedule, optimizer=ADAM))
 
 
@@ -223,7 +188,7 @@ def test_a_state_dict_between_forward_and_backward_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    "before", [(), (Unshard(),), (FORWARD, BACKWARD)], ids=["first", "unshard", "later"]
+    "before", [(), (ops.Unshard(),), (FORWARD, BACKWARD)], ids=["first", "unshard", "later"]
 )
 def test_a_state_dict_follows_the_steps_after_it(two_ranks: World, before: tuple[Op, ...]) -> None:
     model = chain(a=Linear(out=5), n=BatchNorm(), b=Linear(out=3))
@@ -247,7 +212,7 @@ def test_no_checkpoint_is_left_behind(
 
 @pytest.mark.parametrize("load", [LOAD, ASSIGN], ids=["in_place", "assign"])
 def test_optimizer_state_that_the_checkpoint_lacks_is_refused(
-    two_ranks: World, load: LoadState
+    two_ranks: World, load: ops.LoadState
 ) -> None:
     case = make_case(UNUSED, (*TRAIN, ON_DISK, REBUILT, load, *TRAIN), optimizer=ADAM)
     validate(case)
@@ -260,7 +225,7 @@ def test_optimizer_state_that_the_checkpoint_lacks_is_refused(
 def test_ddp_that_a_forward_builds_anew_does_not_synchronise_what_is_frozen_then(
     two_ranks: World,
 ) -> None:
-    freeze, unfreeze = (SetRequiresGrad(target="a", value=value) for value in (False, True))
+    freeze, unfreeze = (ops.SetRequiresGrad(target="a", value=value) for value in (False, True))
     schedule = (*TRAIN, freeze, IN_MEMORY, REBUILT, LOAD, *TRAIN, unfreeze, *TRAIN)
     verdict = run(
         two_ranks, make_case(schedule=schedule, engines=("ddp", "replicate", "fully_shard"))

@@ -1,21 +1,17 @@
 import json
 
 import pytest
+from cases import graph
 
 from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.codec import decode, encode
-from fuzzshard.case.graph import Block, Call, Child
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import Backward, Forward, Step
 
 CASE = Case(
     seed=3,
-    model=Block(
-        children=(Child(name="linear0", module=Linear(out=2)),),
-        nodes=(Call(name="h0", module="linear0", args=("x",)),),
-        outputs=("h0",),
-    ),
+    model=graph("h0 = linear0(x)", linear0=Linear(out=2)),
     inputs=Inputs(batch=2, tensors=(TensorSpec(size=4),)),
     mesh=Mesh(shard=2),
     wrap=(

@@ -1,10 +1,12 @@
 """Widths, shapes and owners follow from a Case."""
 
+import cases
 import pytest
+from cases import call, graph
 
-from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, Tie, WrapGroup
+from fuzzshard.case.case import Inputs, TensorSpec, Tie, WrapGroup
 from fuzzshard.case.facts import facts
-from fuzzshard.case.graph import Alias, Block, Call, Child, TensorOp
+from fuzzshard.case.graph import Alias, Block, Child
 from fuzzshard.case.groups import calls_of
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaf import Value
@@ -22,29 +24,19 @@ from fuzzshard.parts.ops import Forward
 
 def chain(*leaves, tensor=None, seq=0, **fields):
     """A case whose root calls the leaves ``m0``, ``m1``, ... one after another."""
-    nodes, value = [], "x"
-    for i in range(len(leaves)):
-        nodes.append(Call(name=f"h{i}", module=f"m{i}", args=(value,)))
-        value = f"h{i}"
-    children = tuple(Child(name=f"m{i}", module=leaf) for i, leaf in enumerate(leaves))
-    return case(
-        Block(children=children, nodes=tuple(nodes), outputs=(value,)), tensor, seq, **fields
-    )
+    model = cases.chain(**{f"m{i}": leaf for i, leaf in enumerate(leaves)})
+    return case(model, tensor, seq, **fields)
 
 
 def case(root, tensor=None, seq=0, **fields):
     inputs = Inputs(batch=2, seq=seq, tensors=(tensor or TensorSpec(size=4),) * len(root.inputs))
-    defaults = {"seed": 0, "mesh": Mesh(shard=2), "schedule": (Forward(),)}
-    return Case(model=root, inputs=inputs, **defaults | fields)
+    return cases.make_case(root, (Forward(),), inputs=inputs, **{"wrap": (), **fields})
 
 
-def block(*nodes, children=(), outputs=("h0",), **fields):
-    return Block(
-        children=tuple(Child(name=n, module=m) for n, m in children),
-        nodes=nodes,
-        outputs=outputs,
-        **fields,
-    )
+def empty(*modules, **fields):
+    """A block that calls nothing."""
+    children = tuple(Child(name=n, module=m) for n, m in modules)
+    return Block(children=children, nodes=(), **{"outputs": ("x",), **fields})
 
 
 def refusal(broken):
@@ -104,44 +96,25 @@ def test_an_embedding_turns_ids_into_floats():
 
 
 def test_concat_adds_widths():
-    nodes = (
-        TensorOp(name="h0", op="concat", args=("x", "x")),
-        Call(name="h1", module="a", args=("h0",)),
-    )
-    root = block(*nodes, children=[("a", Linear(out=2))], outputs=("h1",))
+    root = graph("h0 = concat(x, x)", "h1 = a(h0)", a=Linear(out=2))
     assert facts(case(root)).parameters["a.weight"] == (2, 8)
 
 
 def test_a_module_that_is_never_called_is_sized_by_the_first_float_input():
-    found = facts(
-        case(block(TensorOp(name="h0", op="relu", args=("x",)), children=[("a", Linear(out=2))]))
-    )
+    found = facts(case(graph("h0 = relu(x)", a=Linear(out=2))))
     assert found.parameters["a.weight"] == (2, 4)
     assert "a" not in found.called
 
 
 def test_each_result_of_a_nested_block_is_a_value():
-    inner = block(
-        Call(name="h0", module="a", args=("x",)),
-        children=[("a", Linear(out=3))],
-        outputs=("h0", "x"),
-        returns="tuple",
-    )
-    root = block(
-        Call(name="h0", module="inner", args=("x",)),
-        children=[("inner", inner)],
-        outputs=("h0.1", "h0.0"),
-        returns="dict",
-    )
+    inner = graph("h0 = a(x)", outputs="h0 x", returns="tuple", a=Linear(out=3))
+    root = graph("h0 = inner(x)", outputs="h0.1 h0.0", returns="dict", inner=inner)
     assert facts(case(root)).output_values[""] == (Value(4), Value(3))
     assert calls_of(case(root), "inner") == {"inner", "inner.a"}
 
 
 def test_an_alias_adds_no_parameter():
-    nodes = (Call(name="h0", module="a", args=("x",)), Call(name="h1", module="b", args=("h0",)))
-    root = block(
-        *nodes, children=[("a", Linear(out=4)), ("b", Alias(target="a"))], outputs=("h1",)
-    )
+    root = graph("h0 = a(x)", "h1 = b(h0)", a=Linear(out=4), b=Alias(target="a"))
     assert list(facts(case(root)).parameters) == ["a.weight", "a.bias"]
 
 
@@ -196,43 +169,24 @@ def test_a_parameter_outside_every_wrapped_module_has_no_owner():
             ),
             "'m1.weight' is the source of another tie",
         ),
-        (case(block(TensorOp(name="h0", op="relu", args=("y",)))), "reads 'y' before it exists"),
+        (case(graph("h0 = relu(y)")), "reads 'y' before it exists"),
+        (case(graph("h0 = relu(x, x)")), "'relu' in block '' has 2 arguments"),
+        (case(graph(call("h0", "a", "x"))), "calls 'a', which it does not have"),
+        (case(graph("x = relu(x)")), "defines 'x' twice"),
+        (case(empty(outputs=("x", "x"))), "returns 2 values"),
+        (case(empty(), TensorSpec(kind="ids", size=3)), "returns ids"),
+        (case(empty(("a", Alias(target="b")))), "alias 'a' names 'b'"),
+        (case(empty(("a b", RMSNorm()))), "'a b' in block '' is not a usable name"),
+        (case(empty(*[("a", RMSNorm())] * 2)), "registers a name twice"),
         (
-            case(block(TensorOp(name="h0", op="relu", args=("x", "x")))),
-            "'relu' in block '' has 2 arguments",
+            case(graph("h0 = a(x)", "h1 = add(x, h0)", a=Linear(out=3))),
+            "'add' in block '' joins widths 4 and 3; make them equal",
         ),
         (
-            case(block(Call(name="h0", module="a", args=("x",)))),
-            "calls 'a', which it does not have",
+            case(graph("h0 = a(x)", "h1 = a(h0)", a=Linear(out=3))),
+            "'a' is called with width 4 and with width 3",
         ),
-        (
-            case(block(TensorOp(name="x", op="relu", args=("x",)), outputs=("x",))),
-            "defines 'x' twice",
-        ),
-        (case(block(outputs=("x", "x"))), "returns 2 values"),
-        (case(block(outputs=("x",)), TensorSpec(kind="ids", size=3)), "returns ids"),
-        (case(block(children=[("a", Alias(target="b"))], outputs=("x",))), "alias 'a' names 'b'"),
-        (
-            case(block(children=[("a b", RMSNorm())], outputs=("x",))),
-            "'a b' in block '' is not a usable name",
-        ),
-        (case(block(children=[("a", RMSNorm())] * 2, outputs=("x",))), "registers a name twice"),
     ],
 )
 def test_a_graph_that_does_not_fit_together_is_refused(broken, message):
     assert message in refusal(broken)
-
-
-def test_a_wrong_width_is_refused_with_the_two_widths():
-    nodes = (
-        Call(name="h0", module="a", args=("x",)),
-        TensorOp(name="h1", op="add", args=("x", "h0")),
-    )
-    root = block(*nodes, children=[("a", Linear(out=3))], outputs=("h1",))
-    assert "'add' in block '' joins widths 4 and 3; make them equal" in refusal(case(root))
-
-
-def test_a_reused_module_needs_one_width():
-    nodes = (Call(name="h0", module="a", args=("x",)), Call(name="h1", module="a", args=("h0",)))
-    root = block(*nodes, children=[("a", Linear(out=3))], outputs=("h1",))
-    assert "'a' is called with width 4 and with width 3" in refusal(case(root))

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import (
     Case,
-    Checkpoint,
     Freeze,
     Inputs,
     Mesh,
@@ -22,29 +21,10 @@ from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.case.features import ALL_FEATURES, features
 from fuzzshard.case.graph import Block, Call, Child, TensorOp
 from fuzzshard.case.options import FSDP1, Delay, Precision, TensorParallel
-from fuzzshard.parts.leaves.convolutions import Conv1d, Conv2d
+from fuzzshard.parts import ops
+from fuzzshard.parts.leaves.convolutions import Conv1d
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.norms import RMSNorm
-from fuzzshard.parts.leaves.raw_parameter import RawParameter
-from fuzzshard.parts.ops import (
-    Abort,
-    Backward,
-    Cast,
-    ClipGradNorm,
-    CorruptState,
-    Forward,
-    LoadState,
-    Reshard,
-    SaveState,
-    SetDivideFactor,
-    SetFlag,
-    SetPath,
-    SetRequiresGrad,
-    Step,
-    TakeStateDict,
-    Unshard,
-    ZeroGrad,
-)
 
 ROOT = Block(
     children=(
@@ -63,10 +43,10 @@ CASE = Case(
     model=ROOT,
     inputs=Inputs(batch=2, tensors=(TensorSpec(size=4),)),
     mesh=Mesh(shard=2),
-    schedule=(Forward(), Backward(), Step(), ZeroGrad()),
+    schedule=(ops.Forward(), ops.Backward(), ops.Step(), ops.ZeroGrad()),
     wrap=(WrapGroup(modules=("b",)), WrapGroup(modules=("",))),
 )
-ON, OFF = (SetFlag(flag="requires_gradient_sync", value=value) for value in (True, False))
+ON, OFF = (ops.SetFlag(flag="requires_gradient_sync", value=value) for value in (True, False))
 
 
 def gained(**changes):
@@ -109,8 +89,8 @@ def test_a_case_that_is_judged_again_in_other_dtypes_has_listed_features_only():
     assert features(lifted(replace(CASE, wrap=(half,)))) <= set(ALL_FEATURES)
 
 
-THAW, FREEZE = (SetRequiresGrad(target="a", value=value) for value in (True, False))
-TRAIN = (Forward(), Backward())
+THAW, FREEZE = (ops.SetRequiresGrad(target="a", value=value) for value in (True, False))
+TRAIN = (ops.Forward(), ops.Backward())
 HALF = Precision(param="float16")
 
 
@@ -224,22 +204,33 @@ def test_fsdp1_shards_over_all_ranks_or_over_one_axis(strategy, mesh, unsharded)
     ("schedule", "feature"),
     [
         (
-            (Forward(), Backward(), Step(), Forward(), Backward(), Step()),
+            (ops.Forward(), ops.Backward(), ops.Step(), ops.Forward(), ops.Backward(), ops.Step()),
             {"several_steps", "no_zero_grad"},
         ),
         (
-            (OFF, Forward(), Backward(), ON, Forward(), Backward(), Step()),
+            (OFF, ops.Forward(), ops.Backward(), ON, ops.Forward(), ops.Backward(), ops.Step()),
             {"no_sync", "microbatches"},
         ),
-        ((OFF, Forward(), Backward(), Step()), {"no_sync", "step_unsynced"}),
+        ((OFF, ops.Forward(), ops.Backward(), ops.Step()), {"no_sync", "step_unsynced"}),
         (
-            (replace(OFF, target="b"), Forward(), Backward(), ON, Forward(), Backward(), Step()),
+            (
+                replace(OFF, target="b"),
+                ops.Forward(),
+                ops.Backward(),
+                ON,
+                ops.Forward(),
+                ops.Backward(),
+                ops.Step(),
+            ),
             {"partial_sync", "microbatches"},
         ),
-        ((OFF, Forward(), ON, Backward(), Step()), set()),
-        ((Forward(), Forward(), Backward(which="newest"), Step()), {"backward_newest"}),
-        ((Forward(), Backward(which="oldest"), Step()), set()),
-        ((Forward(target="b"), Backward(), Step()), {"non_root_forward"}),
+        ((OFF, ops.Forward(), ON, ops.Backward(), ops.Step()), set()),
+        (
+            (ops.Forward(), ops.Forward(), ops.Backward(which="newest"), ops.Step()),
+            {"backward_newest"},
+        ),
+        ((ops.Forward(), ops.Backward(which="oldest"), ops.Step()), set()),
+        ((ops.Forward(target="b"), ops.Backward(), ops.Step()), {"non_root_forward"}),
     ],
 )
 def test_what_a_schedule_does_is_seen(schedule, feature):
@@ -276,32 +267,32 @@ def test_the_options_of_a_group_are_seen(options, feature):
 @pytest.mark.parametrize(
     ("op", "feature"),
     [
-        (Cast(dtype="float64"), {"cast", "cast_before_forward"}),
-        (TakeStateDict(), {"take_state_dict", "take_state_dict_before_forward"}),
+        (ops.Cast(dtype="float64"), {"cast", "cast_before_forward"}),
+        (ops.TakeStateDict(), {"take_state_dict", "take_state_dict_before_forward"}),
         (
-            TakeStateDict(inference=True),
+            ops.TakeStateDict(inference=True),
             {
                 "take_state_dict",
                 "take_state_dict_before_forward",
                 "take_state_dict_in_inference",
             },
         ),
-        (SaveState(via="state_dict"), {"save_state_dict"}),
-        (CorruptState(how="rebuild"), {"rebuild"}),
-        (CorruptState(how="rebuild", mesh=(2, 1)), {"rebuild", "other_mesh"}),
-        (CorruptState(how="rebuild", mesh=(2,)), {"rebuild"}),
-        (LoadState(assign=True), {"load_assign"}),
-        (SetDivideFactor(factor=2.0), {"divide_factor"}),
-        (Unshard(async_op=True), {"unshard_async"}),
-        (Unshard(async_op=True, wait=True), {"unshard_wait"}),
-        (Abort(target="a"), {"abort_forward"}),
-        (Abort(target="a", during="backward"), {"abort_backward"}),
-        (Reshard(), {"reshard"}),
-        (ClipGradNorm(max_norm=1.0), {"clip"}),
-        (ClipGradNorm(max_norm=1.0, norm_type="inf"), {"clip", "clip_by_largest"}),
-        (ClipGradNorm(max_norm=1.0, error_if_nonfinite=True), {"clip", "clip_finite"}),
-        (SetPath(path=1, ranks="others"), {"set_path_on_some_ranks"}),
-        (SetFlag(flag="reshard_after_forward", value=False), {"set_reshard_after_forward"}),
+        (ops.SaveState(via="state_dict"), {"save_state_dict"}),
+        (ops.CorruptState(how="rebuild"), {"rebuild"}),
+        (ops.CorruptState(how="rebuild", mesh=(2, 1)), {"rebuild", "other_mesh"}),
+        (ops.CorruptState(how="rebuild", mesh=(2,)), {"rebuild"}),
+        (ops.LoadState(assign=True), {"load_assign"}),
+        (ops.SetDivideFactor(factor=2.0), {"divide_factor"}),
+        (ops.Unshard(async_op=True), {"unshard_async"}),
+        (ops.Unshard(async_op=True, wait=True), {"unshard_wait"}),
+        (ops.Abort(target="a"), {"abort_forward"}),
+        (ops.Abort(target="a", during="backward"), {"abort_backward"}),
+        (ops.Reshard(), {"reshard"}),
+        (ops.ClipGradNorm(max_norm=1.0), {"clip"}),
+        (ops.ClipGradNorm(max_norm=1.0, norm_type="inf"), {"clip", "clip_by_largest"}),
+        (ops.ClipGradNorm(max_norm=1.0, error_if_nonfinite=True), {"clip", "clip_finite"}),
+        (ops.SetPath(path=1, ranks="others"), {"set_path_on_some_ranks"}),
+        (ops.SetFlag(flag="reshard_after_forward", value=False), {"set_reshard_after_forward"}),
     ],
 )
 def test_what_an_op_does_is_seen(op, feature):
@@ -321,7 +312,7 @@ def test_a_call_with_alternatives_is_seen():
 
 def test_an_output_left_out_of_the_loss_is_unused():
     root = replace(ROOT, outputs=("h2", "h1"), returns="tuple")
-    kept = (Forward(outputs=(0,)), Backward())
+    kept = (ops.Forward(outputs=(0,)), ops.Backward())
     assert "edge:unused_output" in gained(model=root, schedule=kept)
     assert "edge:unused_output" not in gained(model=root)
 
@@ -343,30 +334,6 @@ def test_a_node_that_nothing_reads_is_an_unused_value():
     unread = TensorOp(name="h3", op="relu", args=("h2",))
     added = gained(model=replace(ROOT, nodes=(*ROOT.nodes, unread)))
     assert added == {"edge:unused_value", "edge:relu", "edge:branch"}
-
-
-PATCHES, MATRIX = Conv2d(channels=1, kernel=2, out=3), RawParameter(matrix=True)
-BARE = Block(
-    children=(Child(name="b", module=MATRIX),),
-    nodes=(Call(name="h", module="b", args=("x",)),),
-    outputs=("h",),
-)
-OUTER = replace(BARE, children=(*BARE.children, Child(name="n", module=RMSNorm())))
-
-
-def multiplying(
-    first, second, *, size=4, seq=0, batch=2, checkpoint="b", by="utils", wrap=("b",), frozen="b"
-):
-    nodes = (Call(name="h", module="a", args=("x",)), Call(name="g", module="b", args=("h",)))
-    children = (Child(name="a", module=first), Child(name="b", module=second))
-    return replace(
-        CASE,
-        model=Block(children=children, nodes=nodes, outputs=("g",)),
-        inputs=Inputs(batch=batch, seq=seq, tensors=(TensorSpec(size=size),)),
-        checkpoints=(Checkpoint(module=checkpoint, implementation=by),),
-        wrap=tuple(WrapGroup(modules=(module,)) for module in wrap),
-        freezes=(Freeze(target=frozen),),
-    )
 
 
 @pytest.mark.parametrize(("width", "seen"), [(1, True), (4, False)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cases import call, chain, children, float_inputs, groups, make_case, tensor_op
+from cases import chain, float_inputs, graph, groups, make_case
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, RankBatch
@@ -15,18 +15,9 @@ from fuzzshard.parts.leaves.linear import Linear
 LINEAR, DROPOUT = Linear(out=5), Dropout(p=0.5)
 ENDS_WITH_DROPOUT = chain(a=LINEAR, b=LINEAR, d=DROPOUT)
 HANDS_DROPOUT_ON = chain(a=LINEAR, inner=chain(b=LINEAR, d=DROPOUT))
-ADDS_TO_DROPOUT = Block(
-    children=children(a=LINEAR, d=DROPOUT),
-    nodes=(call("h0", "a", "x"), call("h1", "d", "h0"), tensor_op("h2", "add", "h1", "x")),
-    outputs=("h2",),
-)
-DROPS_WITHOUT_GRAD = replace(
-    ADDS_TO_DROPOUT,
-    nodes=(
-        call("h0", "a", "x"),
-        call("h1", "d", "h0", grad=False),
-        tensor_op("h2", "add", "h0", "h1"),
-    ),
+ADDS_TO_DROPOUT = graph("h0 = a(x)", "h1 = d(h0)", "h2 = add(h1, x)", a=LINEAR, d=DROPOUT)
+DROPS_WITHOUT_GRAD = graph(
+    "h0 = a(x)", "h1 = d(h0) without grad", "h2 = add(h0, h1)", a=LINEAR, d=DROPOUT
 )
 
 
@@ -53,14 +44,17 @@ def test_a_group_may_return_what_is_a_dropout_on_other_ranks(
     assert not differs(model, *wrapped, rows=1)
 
 
-def test_hooks_stay_in_order_where_no_group_returns_a_dropout() -> None:
-    assert not differs(ADDS_TO_DROPOUT, "a", "")
-    assert not differs(HANDS_DROPOUT_ON, "a", "inner.b")
-
-
-def test_the_hooks_of_one_module_have_no_order() -> None:
-    assert not differs(ENDS_WITH_DROPOUT, "")
-
-
-def test_a_dropout_that_keeps_everything_returns_its_input_everywhere() -> None:
-    assert not differs(chain(a=LINEAR, b=LINEAR, d=Dropout(p=0.0)), "b", "")
+@pytest.mark.parametrize(
+    ("model", "wrapped"),
+    [
+        (ADDS_TO_DROPOUT, ("a", "")),
+        (HANDS_DROPOUT_ON, ("a", "inner.b")),
+        (ENDS_WITH_DROPOUT, ("",)),
+        (chain(a=LINEAR, b=LINEAR, d=Dropout(p=0.0)), ("b", "")),
+    ],
+    ids=["no group", "no group within", "one group alone", "nothing dropped"],
+)
+def test_hooks_stay_in_order_where_no_group_returns_a_dropout(
+    model: Block, wrapped: tuple[str, ...]
+) -> None:
+    assert not differs(model, *wrapped)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from cases import BACKWARD, ROOT, call, chain, children, groups, make_case
+from cases import BACKWARD, ROOT, chain, graph, groups, make_case
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.graph import Block
 from fuzzshard.case.passed_roots import passed_roots
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.linear import Linear
@@ -18,18 +17,17 @@ from fuzzshard.parts.options.wrap_group import WrapGroup
 def two_inputs(**inner: Linear | Activation) -> Case:
     """Only the first input of the last module is needed for the loss; the second is of ``b``."""
     (name,) = inner
-    last = Block(
-        children=children(**inner),
-        nodes=(call("h", name, "x0"),),
-        outputs=("h", "x1"),
-        inputs=("x0", "x1"),
+    node = f"h = {name}(x0)"
+    last = graph(node, outputs="h x1", inputs="x0 x1", returns="tuple", **inner)
+    model = graph(
+        "h = a(x)",
+        "k = b(x)",
+        "y = last(h, k)",
+        outputs="y.0 y.1",
         returns="tuple",
-    )
-    model = Block(
-        children=children(a=Linear(out=3), b=Linear(out=3), last=last),
-        nodes=(call("h", "a", "x"), call("k", "b", "x"), call("y", "last", "h", "k")),
-        outputs=("y.0", "y.1"),
-        returns="tuple",
+        a=Linear(out=3),
+        b=Linear(out=3),
+        last=last,
     )
     schedule = (Forward(outputs=(0,)), BACKWARD)
     return make_case(model, schedule, wrap=groups("a", "b", "last"), engines=("fully_shard",))
@@ -61,18 +59,9 @@ def test_a_backward_passes_the_outermost_group_of_what_ran() -> None:
 def test_the_hook_of_an_input_that_is_returned_is_on_what_the_cast_made_of_it(
     precision: Precision | None, passed: set[int]
 ) -> None:
-    last = Block(
-        children=children(c=Linear(out=3)),
-        nodes=(call("h", "c", "x"),),
-        outputs=("h", "x"),
-        inputs=("x",),
-        returns="tuple",
-    )
-    model = Block(
-        children=children(a=Linear(out=3), last=last),
-        nodes=(call("h", "a", "x"), call("y", "last", "h")),
-        outputs=("y.0", "h"),
-        returns="tuple",
+    last = graph("h = c(x)", outputs="h x", inputs="x", returns="tuple", c=Linear(out=3))
+    model = graph(
+        "h = a(x)", "y = last(h)", outputs="y.0 h", returns="tuple", a=Linear(out=3), last=last
     )
     wrap = tuple(WrapGroup(modules=(m,), precision=precision) for m in ("last.c", "last"))
     schedule = (Forward(outputs=(1,)), BACKWARD)

@@ -14,11 +14,9 @@ from fuzzshard.case.units import (
     units,
 )
 from fuzzshard.parts.leaves.linear import Linear
-from fuzzshard.parts.ops import SetRequiresGrad
 
 LINEAR = Linear(out=5)
 NESTED = chain(p=chain(a=LINEAR, b=LINEAR), c=LINEAR)
-THAWED = SetRequiresGrad(target="a.bias", value=True)
 
 
 def test_the_innermost_wrapped_module_has_a_parameter_and_the_root_has_the_rest() -> None:

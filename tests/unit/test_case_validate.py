@@ -3,11 +3,11 @@
 import pickle
 
 import pytest
-from cases import ADAPTED, make_case
+from cases import ADAPTED, graph, make_case
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, TensorSpec, Tie, WrapGroup
-from fuzzshard.case.graph import Alias, Block, Call, Child
+from fuzzshard.case.graph import Alias, Block, Child
 from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaves.linear import Linear
@@ -26,19 +26,8 @@ from fuzzshard.parts.ops import (
 )
 from fuzzshard.parts.options.optimizer import Optimizer
 
-INNER = Block(
-    children=(Child(name="a", module=Linear(out=4)), Child(name="b", module=Linear(out=4))),
-    nodes=(Call(name="h0", module="a", args=("x",)), Call(name="h1", module="b", args=("h0",))),
-    outputs=("h1",),
-)
-ROOT = Block(
-    children=(Child(name="inner", module=INNER), Child(name="head", module=Linear(out=2))),
-    nodes=(
-        Call(name="h0", module="inner", args=("x",)),
-        Call(name="h1", module="head", args=("h0",)),
-    ),
-    outputs=("h1",),
-)
+INNER = graph("h0 = a(x)", "h1 = b(h0)", a=Linear(out=4), b=Linear(out=4))
+ROOT = graph("h0 = inner(x)", "h1 = head(h0)", inner=INNER, head=Linear(out=2))
 VALID = Case(
     seed=0,
     model=ROOT,
@@ -182,27 +171,48 @@ def test_a_scaler_steps_where_a_forward_was_of_parameters_that_require_a_gradien
     validate(replace(case, schedule=(thawed, Forward(), Backward(), Step())), 4)
 
 
-def test_a_later_op_that_names_what_is_not_there_is_refused_with_a_scaler_too():
-    scaled = replace(
-        VALID,
-        schedule=(Forward(), Backward(), Step(), Forward(outputs=(1,)), Backward()),
-        optimizer=Optimizer(grad_scaler="finite"),
-        engines=("ddp",),
-        wrap=(),
-    )
-    with pytest.raises(InvalidCase, match="forward uses outputs"):
-        validate(scaled, 4)
-
-
-@pytest.mark.parametrize("op", [SetMode(train=False), SetRequiresGrad(target="head", value=False)])
-def test_what_recomputation_depends_on_stays_until_the_backward(op):
-    broken = replace(
-        VALID,
-        checkpoints=(Checkpoint(module="head"),),
-        schedule=(Forward(), Reshard(), op, Backward()),
-    )
-    with pytest.raises(InvalidCase, match="between a checkpointed forward and its backward"):
-        validate(broken, 4)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {
+                "schedule": (Forward(), Backward(), Step(), Forward(outputs=(1,)), Backward()),
+                **{"optimizer": Optimizer(grad_scaler="finite"), "engines": ("ddp",), "wrap": ()},
+            },
+            "forward uses outputs",
+        ),
+        *(
+            (
+                {
+                    "checkpoints": (Checkpoint(module="head"),),
+                    "schedule": (Forward(), Reshard(), op, Backward()),
+                },
+                "between a checkpointed forward and its backward",
+            )
+            for op in (SetMode(train=False), SetRequiresGrad(target="head", value=False))
+        ),
+        (
+            {
+                **{"model": graph("h0 = norm(x)", norm=BatchNorm()), "wrap": ()},
+                "inputs": Inputs(batch=1, tensors=VALID.inputs.tensors),
+            },
+            "a norm needs two values",
+        ),
+        (
+            {
+                "model": replace(
+                    ROOT,
+                    children=(*ROOT.children, Child(name="again", module=Alias(target="head"))),
+                ),
+                "checkpoints": (Checkpoint(module="head", implementation="wrapper"),),
+            },
+            "the checkpoint wrapper cannot replace 'head'",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused(changes, message):
+    with pytest.raises(InvalidCase, match=message):
+        validate(replace(VALID, **changes), 4)
 
 
 STEPPING = RegisterParameterHook(hook="step_in_backward", target="head.weight")
@@ -261,30 +271,11 @@ def test_where_engines_train_something_else_only_losses_are_comparable():
     assert validate(replace(case, freezes=()), 4)
 
 
-def test_batch_norm_needs_two_values_per_channel():
-    norm = Child(name="norm", module=BatchNorm())
-    root = Block(
-        children=(norm,), nodes=(Call(name="h0", module="norm", args=("x",)),), outputs=("h0",)
-    )
-    one = replace(VALID, model=root, wrap=(), inputs=Inputs(batch=1, tensors=VALID.inputs.tensors))
-    with pytest.raises(InvalidCase, match="a norm needs two values"):
-        validate(one, 4)
-
-
 def test_a_model_without_parameters_can_be_run_forward():
     root = Block(children=(), nodes=(), outputs=("x",))
     validate(
         replace(VALID, model=root, wrap=(), schedule=(Forward(),), freezes=(), checkpoints=()), 4
     )
-
-
-def test_the_checkpoint_wrapper_cannot_replace_a_module_registered_twice():
-    root = replace(
-        ROOT, children=(*ROOT.children, Child(name="again", module=Alias(target="head")))
-    )
-    wrapped = Checkpoint(module="head", implementation="wrapper")
-    with pytest.raises(InvalidCase, match="the checkpoint wrapper cannot replace 'head'"):
-        validate(replace(VALID, model=root, checkpoints=(wrapped,)), 4)
 
 
 def test_flags_restored_before_the_last_backward_may_be_followed_by_a_step():

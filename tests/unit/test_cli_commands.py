@@ -9,19 +9,21 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace, TracebackType
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 from command_line import fuzzshard
 from mend_files import mend_file
+from verdicts import DIVERGENCE, INFO, PASS, FakeWorld, divergence, entry
 
 from fuzzshard.campaign.control import Control
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.case.order import size_order
 from fuzzshard.corpus.codec import encode_entry, read_entry
-from fuzzshard.corpus.entry import Confirmation, make_entry
+from fuzzshard.corpus.entry import Confirmation
 from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.store import save_unshrunk
@@ -29,19 +31,15 @@ from fuzzshard.corpus.verify import Condition, Verified
 from fuzzshard.doctor import clean_case
 from fuzzshard.errors import EXIT_INCONCLUSIVE, InfraError, UsageError
 from fuzzshard.mending.mend import own_mends
-from fuzzshard.verdict import Finding, Status, Verdict
+from fuzzshard.verdict import Verdict
 from fuzzshard.world.config import WorldConfig
 
-FINDING = Finding(oracle="gradient", engine="fully_shard", observed="1", expected="2")
-DIVERGENCE = Verdict(status=Status.DIVERGENCE, findings=(FINDING,))
-PASS = Verdict(status=Status.PASS)
-INFO = {"torch": "2.13.0", "device": "cpu", "backend": "gloo"}
-
 Judge = Callable[[WorldConfig, Case], Verdict]
+Judged = Callable[..., list[WorldConfig]]
 
 
 @pytest.fixture
-def judged_by(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[WorldConfig]]:
+def judged_by(monkeypatch: pytest.MonkeyPatch) -> Judged:
     """Replaces the world by one that judges cases with a function; returns the configs of started
     ones.
 
@@ -51,50 +49,25 @@ def judged_by(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[WorldConfig
     def install(judge: Judge, *, cured_by: Path | None = None) -> list[WorldConfig]:
         started: list[WorldConfig] = []
 
-        class FakeWorld:
-            def __init__(self, config: WorldConfig) -> None:
-                started.append(config)
-                self.config = config
-                self.info = INFO
-                self.pids: list[int] = []
+        def world(config: WorldConfig) -> FakeWorld:
+            started.append(config)
+            made = FakeWorld(lambda case: judge(config, case))
+            made.config, made.cured_by = config, str(cured_by)
+            return made
 
-            def __enter__(self) -> FakeWorld:
-                return self
-
-            def __exit__(
-                self,
-                kind: type[BaseException] | None,
-                error: BaseException | None,
-                trace: TracebackType | None,
-            ) -> None:
-                pass
-
-            def start(self) -> None:
-                pass
-
-            def restart(self) -> None:
-                pass
-
-            def run(
-                self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()
-            ) -> Verdict:
-                return PASS if str(cured_by) in mends else judge(self.config, case)
-
-        monkeypatch.setattr("fuzzshard.world.World", FakeWorld)
+        monkeypatch.setattr("fuzzshard.world.World", world)
         return started
 
     return install
 
 
-def save(corpus: Path, num_ranks: int = 2) -> Path:
-    return save_unshrunk(
-        corpus, make_entry(clean_case(num_ranks), DIVERGENCE, INFO), "print('script')\n"
-    )
+def save(corpus: Path, num_ranks: int = 2, **how: Any) -> Path:
+    return save_unshrunk(corpus, entry(clean_case(num_ranks), **how), "print('script')\n")
 
 
 def test_replay_prints_one_line_for_each_entry_and_a_summary(
     tmp_path: Path,
-    judged_by: Callable[[Judge], list[WorldConfig]],
+    judged_by: Judged,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     one, two = save(tmp_path, 1), save(tmp_path, 2)
@@ -108,11 +81,10 @@ def test_replay_prints_one_line_for_each_entry_and_a_summary(
 
 def test_verify_says_why_a_cpu_cannot_show_what_was_found_on_cuda(
     tmp_path: Path,
-    judged_by: Callable[[Judge], list[WorldConfig]],
+    judged_by: Judged,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    entry = make_entry(clean_case(2), DIVERGENCE, {**INFO, "backend": "nccl"})
-    folder = save_unshrunk(tmp_path, entry, "print('script')\n")
+    folder = save(tmp_path, backend="nccl")
     judged_by(lambda *_: PASS)
     assert fuzzshard("corpus", "verify", folder, "--causes", "--device", "cpu") == 0
     assert "was found on CUDA" in capsys.readouterr().out
@@ -120,19 +92,19 @@ def test_verify_says_why_a_cpu_cannot_show_what_was_found_on_cuda(
 
 def test_replay_with_a_summary_prints_what_did_not_pass_and_counts_by_folder(
     tmp_path: Path,
-    judged_by: Callable[[Judge], list[WorldConfig]],
+    judged_by: Judged,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    entry = save(tmp_path)
+    folder = save(tmp_path)
     plain = tmp_path / "plain"
     write_atomic(plain / "a.json", codec.encode(clean_case(1)))
     judged_by(lambda _, case: DIVERGENCE if case.mesh.size == 2 else PASS)
     assert fuzzshard("replay", tmp_path, "--device", "cpu", "--summary") == 1
     same, heading, *folders, all_of_them, _ = capsys.readouterr().out.splitlines()
-    assert same.split()[:2] == ["SAME", str(entry)]
+    assert same.split()[:2] == ["SAME", str(folder)]
     assert heading.split() == ["folder", "cases", "passed", "skipped", "other"]
     assert [line.split() for line in folders] == [
-        [str(entry.parent), "1", "0", "0", "1", "SAME"],
+        [str(folder.parent), "1", "0", "0", "1", "SAME"],
         [str(plain), "1", "1", "0", "0"],
     ]
     assert all_of_them.split() == ["all", "2", "1", "0", "1"]
@@ -142,7 +114,7 @@ def test_replay_with_a_summary_prints_what_did_not_pass_and_counts_by_folder(
 @pytest.mark.parametrize("option", ["--summary", "--json"])
 def test_replay_says_how_far_it_is_on_a_terminal_alone(
     tmp_path: Path,
-    judged_by: Callable[[Judge], list[WorldConfig]],
+    judged_by: Judged,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     terminal: bool,
@@ -161,7 +133,7 @@ def test_replay_says_how_far_it_is_on_a_terminal_alone(
 
 def test_ctrl_c_says_how_far_a_command_was(
     tmp_path: Path,
-    judged_by: Callable[[Judge], list[WorldConfig]],
+    judged_by: Judged,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -179,7 +151,7 @@ def test_ctrl_c_says_how_far_a_command_was(
 
 
 def test_replay_fails_for_no_finding_that_known_bugs_cause(
-    tmp_path: Path, judged_by: Callable[..., list[WorldConfig]], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, judged_by: Judged, capsys: pytest.CaptureFixture[str]
 ) -> None:
     case = tmp_path / "a.json"
     write_atomic(case, codec.encode(clean_case(2)))
@@ -195,9 +167,7 @@ def test_replay_fails_for_no_finding_that_known_bugs_cause(
     assert "give a folder with one Python file for each mend" in capsys.readouterr().err
 
 
-def test_replay_starts_as_many_ranks_as_asked_for(
-    tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]]
-) -> None:
+def test_replay_starts_as_many_ranks_as_asked_for(tmp_path: Path, judged_by: Judged) -> None:
     save(tmp_path)
     started = judged_by(lambda *_: PASS)
     assert fuzzshard("replay", tmp_path, "--device", "cpu", "--world-size", 3, "--worlds", 1) == 0
@@ -206,7 +176,7 @@ def test_replay_starts_as_many_ranks_as_asked_for(
 
 def test_replay_as_json_prints_nothing_else(
     tmp_path: Path,
-    judged_by: Callable[[Judge], list[WorldConfig]],
+    judged_by: Judged,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder = save(tmp_path)
@@ -226,7 +196,7 @@ def test_replay_of_an_empty_corpus_judges_nothing(
 
 def test_who_runs_saved_cases_says_what_an_interrupt_left_and_exits_with_130(
     tmp_path: Path,
-    judged_by: Callable[[Judge], list[WorldConfig]],
+    judged_by: Judged,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     save(tmp_path, 1)
@@ -246,7 +216,7 @@ def test_who_runs_saved_cases_says_what_an_interrupt_left_and_exits_with_130(
 
 def test_ctrl_c_ends_a_replay_in_all_worlds_after_the_cases_that_run(
     tmp_path: Path,
-    judged_by: Callable[[Judge], list[WorldConfig]],
+    judged_by: Judged,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -283,50 +253,6 @@ def test_ctrl_c_anywhere_else_exits_with_130_and_says_so(
     assert capsys.readouterr() == ("", "fuzzshard: interrupted\n")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["replay", "nowhere"], "nowhere does not exist"),
-        (["show", "nowhere"], "nowhere does not exist"),
-        (["repro", "nowhere"], "nowhere does not exist"),
-        (["shrink", "nowhere"], "nowhere does not exist"),
-        (["doctor", "--device", "cpu", "--world-size", "0"], "use --world-size 1 or more"),
-        (["doctor", "--device", "cpu", "--world-size", "1000000"], "is too large for the"),
-        (["run", "--max-time", "soon"], "write 90s, 10m or 2h"),
-        (["run", "--engine", "fsdp9"], "fsdp9"),
-        (["run", "--max-cases", "many"], "many"),
-        (["run", "--confirm", "0"], "--confirm"),
-        (["run", "--corpus", __file__], "is a file; give a folder"),
-        (["show", "--unknown"], "--unknown"),
-        (["explode"], "explode"),
-    ],
-)
-def test_a_mistake_is_one_line_on_stderr_and_exits_with_2(
-    arguments: list[str],
-    named: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert fuzzshard(*arguments) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert len(err.splitlines()) == 1
-    assert err.startswith("fuzzshard: ")
-    assert named in err
-
-
-def test_a_corrupt_entry_is_one_line_that_names_the_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "case.json"
-    path.write_text('{"format": 1')
-    assert fuzzshard("show", path) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert str(path) in line
-
-
 def test_a_fault_of_fuzzshard_is_not_reported_as_a_finding(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -359,7 +285,7 @@ def test_show_tells_about_a_known_bug_by_its_name(capsys: pytest.CaptureFixture[
 
 
 def test_doctor_passes_where_the_planted_fault_is_found(
-    judged_by: Callable[[Judge], list[WorldConfig]], capsys: pytest.CaptureFixture[str]
+    judged_by: Judged, capsys: pytest.CaptureFixture[str]
 ) -> None:
     started = judged_by(lambda config, _: DIVERGENCE if config.preload else PASS)
     assert fuzzshard("doctor", "--device", "cpu", "--world-size", 2) == 0
@@ -370,7 +296,7 @@ def test_doctor_passes_where_the_planted_fault_is_found(
 
 
 def test_doctor_as_json_has_an_object_for_each_line(
-    judged_by: Callable[[Judge], list[WorldConfig]], capsys: pytest.CaptureFixture[str]
+    judged_by: Judged, capsys: pytest.CaptureFixture[str]
 ) -> None:
     judged_by(lambda *_: PASS)
     assert fuzzshard("doctor", "--device", "cpu", "--json") == 4
@@ -378,31 +304,25 @@ def test_doctor_as_json_has_an_object_for_each_line(
     assert {check["name"]: check["ok"] for check in checks}["planted fault"] is False
 
 
-def test_doctor_fails_where_the_planted_fault_is_missed(
-    judged_by: Callable[[Judge], list[WorldConfig]], capsys: pytest.CaptureFixture[str]
+def dead(*_: object) -> Verdict:
+    raise InfraError("rank 0 cannot start: no torch")
+
+
+@pytest.mark.parametrize(
+    ("judge", "said"),
+    [
+        (lambda *_: PASS, "FAIL  planted fault  missed"),
+        (lambda *_: DIVERGENCE, "FAIL  clean case"),
+        (dead, "no torch"),
+    ],
+    ids=["a fault that is missed", "a clean case that fails", "ranks that do not start"],
+)
+def test_doctor_says_what_fails(
+    judge: Judge, said: str, judged_by: Judged, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    judged_by(lambda *_: PASS)
+    judged_by(judge)
     assert fuzzshard("doctor", "--device", "cpu") == 4
-    assert "FAIL  planted fault  missed" in capsys.readouterr().out
-
-
-def test_doctor_fails_where_a_clean_case_does_not_pass(
-    judged_by: Callable[[Judge], list[WorldConfig]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    judged_by(lambda *_: DIVERGENCE)
-    assert fuzzshard("doctor", "--device", "cpu") == 4
-    assert "FAIL  clean case" in capsys.readouterr().out
-
-
-def test_doctor_says_why_no_rank_starts(
-    judged_by: Callable[[Judge], list[WorldConfig]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    def dead(*_: object) -> Verdict:
-        raise InfraError("rank 0 cannot start: no torch")
-
-    judged_by(dead)
-    assert fuzzshard("doctor", "--device", "cpu") == 4
-    assert "no torch" in capsys.readouterr().out
+    assert said in capsys.readouterr().out
 
 
 def shrink(path: Path, *options: str) -> int:
@@ -461,9 +381,7 @@ def test_repro_check_runs_the_script_on_the_ranks_it_needs(
 
 
 @pytest.mark.usefixtures("scripted")
-def test_shrink_replaces_an_entry_by_its_smaller_form(
-    tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]]
-) -> None:
+def test_shrink_replaces_an_entry_by_its_smaller_form(tmp_path: Path, judged_by: Judged) -> None:
     folder = save(tmp_path)
     judged_by(lambda _, case: DIVERGENCE if is_wrapped(case) else PASS)
     assert shrink(folder) == 0
@@ -477,7 +395,7 @@ def test_shrink_replaces_an_entry_by_its_smaller_form(
 @pytest.mark.usefixtures("scripted")
 @pytest.mark.parametrize("runs", [8, None], ids=["interrupted", "to the end"])
 def test_shrink_keeps_what_people_wrote_into_an_entry(
-    tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]], runs: int | None
+    tmp_path: Path, judged_by: Judged, runs: int | None
 ) -> None:
     folder = save(tmp_path)
     file = folder / "case.json"
@@ -504,28 +422,10 @@ def test_shrink_keeps_what_people_wrote_into_an_entry(
 
 
 @pytest.mark.usefixtures("scripted")
-def test_shrink_makes_an_entry_of_a_bare_case(
-    tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]]
-) -> None:
-    bare = tmp_path / "bare.json"
-    write_atomic(bare, codec.encode(clean_case(2)))
-    judged_by(lambda _, case: DIVERGENCE if is_wrapped(case) else PASS)
-    assert (
-        fuzzshard(
-            "shrink", bare, "--device", "cpu", "--mends", "off", "--corpus", tmp_path / "corpus"
-        )
-        == 0
-    )
-    (folder,) = (tmp_path / "corpus" / "findings").iterdir()
-    assert read_entry(folder / "case.json").signature == "divergence/fully_shard/gradient"
-    assert bare.read_bytes() == codec.encode(clean_case(2))
-
-
-@pytest.mark.usefixtures("scripted")
 @pytest.mark.parametrize("given", ["case.json", "."])
 def test_shrink_never_writes_to_a_case_that_was_written_by_hand(
     tmp_path: Path,
-    judged_by: Callable[[Judge], list[WorldConfig]],
+    judged_by: Judged,
     monkeypatch: pytest.MonkeyPatch,
     given: str,
 ) -> None:
@@ -537,12 +437,13 @@ def test_shrink_never_writes_to_a_case_that_was_written_by_hand(
     assert fuzzshard("shrink", given, "--device", "cpu", "--mends", "off", "--corpus", to) == 0
     assert [file.name for file in mine.iterdir()] == ["case.json"]
     assert (mine / "case.json").read_bytes() == codec.encode(clean_case(2))
-    assert len(list((to / "findings").iterdir())) == 1
+    (folder,) = (to / "findings").iterdir()
+    assert read_entry(folder / "case.json").signature == DIVERGENCE.signature
 
 
 def test_shrink_saves_a_finding_that_no_script_can_show(
     tmp_path: Path,
-    judged_by: Callable[[Judge], list[WorldConfig]],
+    judged_by: Judged,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def scripts(case: Case, **_: object) -> list[str]:
@@ -559,7 +460,7 @@ def test_shrink_saves_a_finding_that_no_script_can_show(
 @pytest.mark.usefixtures("scripted")
 @pytest.mark.parametrize("ctrl_c", [1, 2])
 def test_ctrl_c_leaves_the_smallest_case_so_far_on_disk_and_shrinking_goes_on_from_there(
-    tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]], ctrl_c: int
+    tmp_path: Path, judged_by: Judged, ctrl_c: int
 ) -> None:
     folder = save(tmp_path)
     runs = 0
@@ -584,9 +485,7 @@ def test_ctrl_c_leaves_the_smallest_case_so_far_on_disk_and_shrinking_goes_on_fr
     assert codec.decode((folder / "unshrunk.json").read_bytes()) == clean_case(2)
 
 
-def test_shrink_without_a_finding_changes_nothing(
-    tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]]
-) -> None:
+def test_shrink_without_a_finding_changes_nothing(tmp_path: Path, judged_by: Judged) -> None:
     folder = save(tmp_path)
     before = (folder / "case.json").read_bytes()
     judged_by(lambda *_: PASS)
@@ -597,15 +496,12 @@ def test_shrink_without_a_finding_changes_nothing(
 @pytest.mark.usefixtures("scripted")
 def test_shrink_does_not_turn_an_entry_into_another_finding(
     tmp_path: Path,
-    judged_by: Callable[[Judge], list[WorldConfig]],
+    judged_by: Judged,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder = save(tmp_path)
     before = {file: file.read_bytes() for file in folder.iterdir()}
-    other = msgspec.structs.replace(
-        DIVERGENCE, findings=(msgspec.structs.replace(FINDING, oracle="loss"),)
-    )
-    judged_by(lambda *_: other)
+    judged_by(lambda *_: divergence("loss"))
     assert shrink(folder) == 3
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("CHANGED")
@@ -615,7 +511,7 @@ def test_shrink_does_not_turn_an_entry_into_another_finding(
 
 def test_replay_writes_what_it_saw_when_told_to(
     tmp_path: Path,
-    judged_by: Callable[[Judge], list[WorldConfig]],
+    judged_by: Judged,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder = save(tmp_path)
@@ -640,7 +536,7 @@ def test_what_a_patched_torch_does_is_not_written(
 
 @pytest.mark.usefixtures("scripted")
 def test_shrink_on_two_worlds_saves_what_one_world_comes_to(
-    tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]]
+    tmp_path: Path, judged_by: Judged
 ) -> None:
     started = judged_by(lambda _, case: DIVERGENCE if is_wrapped(case) else PASS)
     one, two = save(tmp_path / "one"), save(tmp_path / "two")
@@ -653,7 +549,7 @@ def test_shrink_on_two_worlds_saves_what_one_world_comes_to(
 
 @pytest.mark.usefixtures("scripted")
 def test_ctrl_c_ends_all_worlds_and_leaves_the_smallest_case_so_far(
-    tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]]
+    tmp_path: Path, judged_by: Judged
 ) -> None:
     folder = save(tmp_path)
     runs = 0
@@ -672,7 +568,7 @@ def test_ctrl_c_ends_all_worlds_and_leaves_the_smallest_case_so_far(
 
 @pytest.mark.usefixtures("scripted")
 def test_shrink_waits_for_a_flaky_finding_to_show_and_reduces_it_against_its_rate(
-    tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]]
+    tmp_path: Path, judged_by: Judged
 ) -> None:
     folder = save(tmp_path)
     entry = read_entry(folder / "case.json")

@@ -9,25 +9,21 @@ from types import SimpleNamespace
 import command_line
 import pytest
 from msgspec.structs import replace
+from verdicts import divergence, entry, finding
 
 from fuzzshard import reproducer
 from fuzzshard.case import codec
 from fuzzshard.corpus.codec import encode_entry, read_entry
-from fuzzshard.corpus.entry import Confirmation, make_entry
+from fuzzshard.corpus.entry import Confirmation
 from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.store import save_unshrunk
 from fuzzshard.doctor import clean_case
-from fuzzshard.verdict import Finding, Status, Verdict
+from fuzzshard.verdict import Status, Verdict
 
-FINDING = Finding(
-    oracle="gradient", engine="fully_shard", observed="1", expected="2", op=2, name="up.weight"
-)
-DIVERGENCE = Verdict(status=Status.DIVERGENCE, findings=(FINDING,))
-ENTRY = make_entry(
-    clean_case(2),
-    DIVERGENCE,
-    {"torch": "2.13.0", "backend": "gloo"},
+FINDING = finding(op=2, name="up.weight")
+ENTRY = entry(
+    verdict=Verdict(status=Status.DIVERGENCE, findings=(FINDING,)),
     confirmed=Confirmation(runs=3, reproduced=2),
 )
 
@@ -65,15 +61,9 @@ def test_list_has_a_line_for_each_entry(corpus: Path, capsys: pytest.CaptureFixt
 def test_list_has_the_worst_first_and_what_only_an_instrument_sees_behind_it(
     corpus: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for engine, oracle in (
-        ("ddp", "hooks"),
-        ("fully_shard", "hooks"),
-        ("fully_shard", "deadline"),
-    ):
-        seen = replace(DIVERGENCE, findings=(replace(FINDING, engine=engine, oracle=oracle),))
-        save_unshrunk(
-            corpus, make_entry(clean_case(2), seen, {"torch": "2.13.0", "backend": "gloo"}), ""
-        )
+    for place in ("ddp hooks", "fully_shard hooks", "fully_shard deadline"):
+        engine, oracle = place.split()
+        save_unshrunk(corpus, entry(verdict=divergence(oracle, engine)), "")
     assert fuzzshard("list", corpus, "--json") == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     severities = [row["severity"] for row in rows]
@@ -228,23 +218,3 @@ def test_mark_writes_the_lifecycle_and_the_issue(corpus: Path) -> None:
     )
     assert fuzzshard("mark", folder, "--issue", "") == 0
     assert read_entry(folder / "case.json").issue == ""
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["add"], "add needs a path"),
-        (["merge", "--into", "x"], "merge needs a path"),
-        (["list", "nowhere"], "nowhere does not exist"),
-        (["mark", "x"], "give --lifecycle, --issue, --contract, --looked-up or --cause"),
-        (["mark", "x", "--issue", "1234"], "1234 is no address"),
-        (["mark", "x", "--lifecycle", "done"], "done"),
-        (["lst"], 'Did you mean "list"'),
-    ],
-)
-def test_a_mistake_is_one_line(
-    arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert fuzzshard(*arguments) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert named in line

@@ -8,28 +8,22 @@ from pathlib import Path
 import pytest
 from command_line import fuzzshard
 from msgspec.structs import replace
+from verdicts import entry
 
-from fuzzshard.corpus.entry import make_entry
 from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.store import save_unshrunk
 from fuzzshard.doctor import clean_case
-from fuzzshard.verdict import Finding, Status, Verdict
 
 PYTHON = re.compile(
     r"Literal|NoneType|Traceback|Error\(|Exception|\bint\b|\bstr\b|PosixPath|\['|object at 0x|<cl"
 )
-FINDING = Finding(oracle="gradient", engine="fully_shard", observed="1", expected="2")
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with an entry, ``e``, a file that is none, and nothing else."""
-    entry = make_entry(
-        replace(clean_case(2), seed=1),
-        Verdict(status=Status.DIVERGENCE, findings=(FINDING,)),
-        {"torch": "2.13.0", "backend": "gloo"},
-    )
-    save_unshrunk(tmp_path / "saved", entry, "print('script')\n").rename(tmp_path / "e")
+    saved = save_unshrunk(tmp_path, entry(replace(clean_case(2), seed=1)), "print('script')\n")
+    saved.rename(tmp_path / "e")
     (tmp_path / "note.txt").write_text("hello\n")
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -89,6 +83,18 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         ("check m:build --inputs m:batch --max-cases 3", "are limits of --fuzz; add --fuzz all"),
         ("explode", 'there is no command "explode"; see fuzzshard --help'),
+        ("replay nowhere", "nowhere does not exist"),
+        ("repro nowhere", "nowhere does not exist"),
+        ("shrink nowhere", "nowhere does not exist"),
+        ("show --unknown", "--unknown"),
+        ("doctor --device cpu --world-size 0", "use --world-size 1 or more"),
+        ("doctor --device cpu --world-size 1000000", "is too large for the"),
+        ("corpus add", "add needs a path"),
+        ("corpus merge --into x", "merge needs a path"),
+        ("corpus list nowhere", "nowhere does not exist"),
+        ("corpus mark x", "give --lifecycle, --issue, --contract, --looked-up or --cause"),
+        ("corpus mark x --issue 1234", "1234 is no address"),
+        ("corpus mark x --lifecycle done", "done"),
     ],
 )
 def test_a_mistake_is_said_in_one_line_without_python(

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 from command_line import fuzzshard
+from planting import fault_file
 
 from fuzzshard.corpus.entry import make_entry
 from fuzzshard.corpus.store import save_unshrunk
 from fuzzshard.doctor import PLANTED_FAULT, clean_case
 from fuzzshard.world import World, WorldConfig
-
-FAULTS = Path(__file__).parents[1] / "planted" / "faults"
 
 
 def test_doctor_finds_its_planted_fault(capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,7 +36,7 @@ def test_a_finding_replays_as_the_same_under_its_fault_and_as_fixed_without(
 
 @pytest.mark.slow
 def test_a_campaign_whose_reference_is_wrong_exits_with_1(tmp_path: Path) -> None:
-    fault = ("--preload", FAULTS / "reference_wrong_gradient.py")
+    fault = ("--preload", fault_file("reference_wrong_gradient"))
     options = ("--max-findings", 1, "--no-shrink", "--confirm", 1, "--mends", "on", "--seed", 5)
     engines = ("--require", "engine:ddp", "engine:fully_shard")
     ranks = ("--device", "cpu", "--world-size", 2)

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cases import graph
 
 from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec
 from fuzzshard.case.feature_names import FEATURES
-from fuzzshard.case.graph import Block, Call, Child
 from fuzzshard.case.steering import Steering
 from fuzzshard.cli import main
 from fuzzshard.parts.leaves.linear import Linear
@@ -22,11 +22,7 @@ from fuzzshard.parts.ops import Backward, Forward
 
 CASE = Case(
     seed=0,
-    model=Block(
-        children=(Child(name="a", module=Linear(out=4)),),
-        nodes=(Call(name="h", module="a", args=("x",)),),
-        outputs=("h",),
-    ),
+    model=graph("h = a(x)", a=Linear(out=4)),
     inputs=Inputs(batch=2, tensors=(TensorSpec(size=4),)),
     mesh=Mesh(shard=2),
     schedule=(Forward(), Backward()),

@@ -8,17 +8,10 @@ from cases import BACKWARD, FORWARD, STEP, ZERO, make_case
 from fuzzshard.case.schedule_state import follow
 from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase
+from fuzzshard.parts import ops
 from fuzzshard.parts.op import Op
-from fuzzshard.parts.ops import (
-    Backward,
-    Forward,
-    LoadState,
-    SaveState,
-    SetGradEnabled,
-    SetMode,
-)
 
-NO_GRADS, GRADS = SetGradEnabled(enabled=False), SetGradEnabled(enabled=True)
+NO_GRADS, GRADS = ops.SetGradEnabled(enabled=False), ops.SetGradEnabled(enabled=True)
 
 
 def moments(*schedule: Op) -> list[set[str]]:
@@ -39,26 +32,26 @@ def test_a_training_run_has_five_moments() -> None:
 
 
 def test_a_load_is_over_at_the_next_forward() -> None:
-    saved = SaveState(via="state_dict")
-    found = moments(FORWARD, BACKWARD, STEP, saved, LoadState(), ZERO, FORWARD, BACKWARD)
+    saved = ops.SaveState(via="state_dict")
+    found = moments(FORWARD, BACKWARD, STEP, saved, ops.LoadState(), ZERO, FORWARD, BACKWARD)
     assert found[5] == {"after_step", "after_load"}
     assert "after_load" not in found[7]
 
 
 def test_modes_overlap_with_other_moments() -> None:
-    found = moments(SetMode(train=False), FORWARD, NO_GRADS, ZERO, GRADS, BACKWARD)
+    found = moments(ops.SetMode(train=False), FORWARD, NO_GRADS, ZERO, GRADS, BACKWARD)
     assert found[3] == {"in_evaluation", "under_no_grad", "forward_to_backward"}
 
 
 def test_a_forward_without_gradients_is_under_no_grad() -> None:
-    assert moments(Forward(grad=False)) == [{"before_first_forward", "under_no_grad"}]
+    assert moments(ops.Forward(grad=False)) == [{"before_first_forward", "under_no_grad"}]
 
 
 @pytest.mark.parametrize(
     "schedule",
     [
         (NO_GRADS, FORWARD, GRADS, BACKWARD),
-        (FORWARD, FORWARD, NO_GRADS, Backward(), GRADS),
+        (FORWARD, FORWARD, NO_GRADS, ops.Backward(), GRADS),
     ],
     ids=["a forward", "the sum of two losses"],
 )

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable
 
 import pytest
-from cases import call, chain, children, float_inputs, groups, make_case, tensor_op
+from cases import call, chain, float_inputs, graph, groups, make_case
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Mesh
@@ -24,7 +24,6 @@ from fuzzshard.shrink.repair import repaired
 
 LINEAR = Linear(out=4, bias=False)
 OFF = SetFlag(flag="requires_gradient_sync", value=False)
-TWO = children(a=LINEAR, b=LINEAR)
 
 
 def plain(model: Block | None = None, **fields: object) -> Case:
@@ -90,7 +89,7 @@ def test_a_width_that_the_shards_divide_is_smaller_than_one_that_they_do_not() -
 
 def test_a_called_module_is_smaller_than_an_uncalled_one() -> None:
     called = plain()
-    uncalled = plain(Block(children=TWO, nodes=(call("h0", "a", "x"),), outputs=("h0",)))
+    uncalled = plain(graph("h0 = a(x)", a=LINEAR, b=LINEAR))
     assert count_unused(uncalled) == 1
     assert size_order(called) < size_order(uncalled)
     assert offered(use_passes.call_unused, uncalled)[0].model.outputs == ("b_out0",)
@@ -98,30 +97,22 @@ def test_a_called_module_is_smaller_than_an_uncalled_one() -> None:
 
 
 def test_children_are_called_in_sequence_whatever_the_graph_was() -> None:
-    nodes = (call("p", "b", "x"), tensor_op("q", "mul", "p", "x"), call("r", "b", "q"))
-    (chained,) = offered(
-        use_passes.children_in_sequence, plain(Block(children=TWO, nodes=nodes, outputs=("r",)))
-    )
+    model = graph("p = b(x)", "q = mul(p, x)", "r = b(q)", a=LINEAR, b=LINEAR)
+    (chained,) = offered(use_passes.children_in_sequence, plain(model))
     assert chained.model.nodes == (call("a_out0", "a", "x"), call("p", "b", "a_out0"))
     assert chained.model.outputs == ("p",)
 
 
 def test_two_joined_values_become_a_sequence() -> None:
-    nodes = (call("p", "a", "x"), call("q", "b", "x"), tensor_op("r", "add", "p", "q"))
-    first, second = offered(
-        use_passes.join_in_sequence, plain(Block(children=TWO, nodes=nodes, outputs=("r",)))
-    )
-    assert first.model == Block(
-        children=TWO, nodes=(call("p", "a", "x"), call("q", "b", "p")), outputs=("q",)
-    )
+    model = graph("p = a(x)", "q = b(x)", "r = add(p, q)", a=LINEAR, b=LINEAR)
+    first, second = offered(use_passes.join_in_sequence, plain(model))
+    assert first.model == graph("p = a(x)", "q = b(p)", a=LINEAR, b=LINEAR)
     assert second.model.outputs == ("p",)
 
 
 def test_a_value_that_nothing_reads_becomes_the_output_or_its_source() -> None:
-    nodes = (call("p", "a", "x"), call("q", "b", "x"))
-    last, first = offered(
-        use_passes.read_unread, plain(Block(children=TWO, nodes=nodes, outputs=("p",)))
-    )
+    model = graph("p = a(x)", "q = b(x)", outputs="p", a=LINEAR, b=LINEAR)
+    last, first = offered(use_passes.read_unread, plain(model))
     assert (last.model.nodes[1], last.model.outputs) == (call("q", "b", "p"), ("q",))
     assert (first.model.nodes[1], first.model.outputs) == (call("p", "a", "q"), ("p",))
 
@@ -164,11 +155,7 @@ def test_batches_groups_and_members_are_put_in_order() -> None:
 
 
 def test_a_block_that_is_called_twice_is_inlined_twice() -> None:
-    model = Block(
-        children=children(inner=chain(a=LINEAR)),
-        nodes=(call("p", "inner", "x"), call("q", "inner", "p")),
-        outputs=("q",),
-    )
+    model = graph("p = inner(x)", "q = inner(p)", inner=chain(a=LINEAR))
     flat = repaired(model_passes.inlined(plain(model), "inner"))
     assert flat is not None
     assert [n.args for n in flat.model.nodes] == [("x",), ("p_h0",)]

@@ -8,44 +8,32 @@ import itertools
 import threading
 
 import pytest
+from cases import graph
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.codec import encode
-from fuzzshard.case.graph import Block, Call, Child, TensorOp
+from fuzzshard.case.graph import Block, Call, Child
 from fuzzshard.case.order import size_order
 from fuzzshard.case.schedule_state import follow
 from fuzzshard.case.validate import validate
+from fuzzshard.parts import ops
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
-from fuzzshard.parts.ops import (
-    Backward,
-    CorruptState,
-    Forward,
-    LoadState,
-    SaveState,
-    Step,
-    ZeroGrad,
-)
 from fuzzshard.shrink import Budget, Progress, shrink
 from fuzzshard.shrink.passes import lower
 
 
 def big_case(num_blocks: int = 6, num_steps: int = 10) -> Case:
     """Residual blocks of two Linears and an MLP each, every block wrapped."""
-    inner = Block(
-        children=(
-            Child(name="up", module=Linear(out=24)),
-            Child(name="down", module=Linear(out=8)),
-            Child(name="mlp", module=MLP(hidden=5)),
-        ),
-        nodes=(
-            Call(name="a", module="up", args=("x",)),
-            Call(name="b", module="down", args=("a",)),
-            TensorOp(name="c", op="add", args=("x", "b")),
-            Call(name="d", module="mlp", args=("c",)),
-        ),
-        outputs=("d",),
+    inner = graph(
+        "a = up(x)",
+        "b = down(a)",
+        "c = add(x, b)",
+        "d = mlp(c)",
+        up=Linear(out=24),
+        down=Linear(out=8),
+        mlp=MLP(hidden=5),
     )
     names = [f"layer{i}" for i in range(num_blocks)]
     values = ["x", *(f"v{i}" for i in range(num_blocks))]
@@ -59,7 +47,7 @@ def big_case(num_blocks: int = 6, num_steps: int = 10) -> Case:
         ),
         inputs=Inputs(batch=6, tensors=(TensorSpec(size=8),)),
         mesh=Mesh(shard=2, replicate=2),
-        schedule=(Forward(batch=1), Backward(), Step(), ZeroGrad()) * num_steps,
+        schedule=(ops.Forward(batch=1), ops.Backward(), ops.Step(), ops.ZeroGrad()) * num_steps,
         wrap=(*(WrapGroup(modules=(n,)) for n in names), WrapGroup(modules=("",))),
         dtype="float64",
     )
@@ -71,7 +59,7 @@ def has_two_linears_and_a_step(case: Case) -> bool:
     return (
         len(linears) >= 2
         and len(case.wrap) >= 2
-        and Step() in case.schedule
+        and ops.Step() in case.schedule
         and case.mesh.size >= 2
     )
 
@@ -94,13 +82,19 @@ def saves_whole_and_loads_sharded(case: Case) -> bool:
 
 
 def test_a_checkpoint_of_another_mesh_shrinks_to_two_ranks() -> None:
-    train = (Forward(batch=1), Backward(), Step(), ZeroGrad())
-    moved = (*train, CorruptState(how="rebuild", mesh=(4,)), LoadState(assign=True))
-    case = replace(big_case(), schedule=(*train, SaveState(), *moved, *train))
+    train = (ops.Forward(batch=1), ops.Backward(), ops.Step(), ops.ZeroGrad())
+    moved = (*train, ops.CorruptState(how="rebuild", mesh=(4,)), ops.LoadState(assign=True))
+    case = replace(big_case(), schedule=(*train, ops.SaveState(), *moved, *train))
     small = shrink(case, saves_whole_and_loads_sharded).case
     assert small.mesh == Mesh(replicate=2, shard=1)
-    rebuilt = CorruptState(how="rebuild", mesh=(2,))
-    assert small.schedule == (Forward(), Backward(), SaveState(), rebuilt, LoadState())
+    rebuilt = ops.CorruptState(how="rebuild", mesh=(2,))
+    assert small.schedule == (
+        ops.Forward(),
+        ops.Backward(),
+        ops.SaveState(),
+        rebuilt,
+        ops.LoadState(),
+    )
 
 
 def test_no_case_is_evaluated_twice_and_every_one_is_valid() -> None:
@@ -224,11 +218,7 @@ def test_a_leaf_is_taken_apart_to_get_past_a_local_minimum() -> None:
     def named_like_a_part(case: Case) -> bool:
         return any(fqn.endswith("up.weight") for fqn in validate(case).parameters)
 
-    only_mlp = Block(
-        children=(Child(name="mlp", module=MLP(hidden=3)),),
-        nodes=(Call(name="h", module="mlp", args=("x",)),),
-        outputs=("h",),
-    )
+    only_mlp = graph("h = mlp(x)", mlp=MLP(hidden=3))
     result = shrink(replace(case, model=only_mlp), named_like_a_part)
     assert size_order(result.case).leaves == 1
 

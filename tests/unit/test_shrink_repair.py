@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from cases import graph
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, TensorSpec, Tie, WrapGroup
 from fuzzshard.case.edit import set_module
-from fuzzshard.case.graph import Alias, Block, Call, Child, TensorOp
+from fuzzshard.case.graph import Alias, Call, TensorOp
 from fuzzshard.parts.leaves.embedding import Embedding
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
@@ -22,19 +23,14 @@ from fuzzshard.parts.ops import (
 )
 from fuzzshard.shrink.repair import repaired
 
-MODEL = Block(
-    children=(
-        Child(name="a", module=Linear(out=4)),
-        Child(name="b", module=Linear(out=4)),
-        Child(name="c", module=Alias(target="b")),
-    ),
-    nodes=(
-        Call(name="h0", module="a", args=("x",)),
-        Call(name="h1", module="b", args=("h0",)),
-        Call(name="h2", module="c", args=("h1",)),
-        TensorOp(name="h3", op="add", args=("h2", "x")),
-    ),
-    outputs=("h3",),
+MODEL = graph(
+    "h0 = a(x)",
+    "h1 = b(h0)",
+    "h2 = c(h1)",
+    "h3 = add(h2, x)",
+    a=Linear(out=4),
+    b=Linear(out=4),
+    c=Alias(target="b"),
 )
 CASE = Case(
     seed=0,
@@ -46,9 +42,7 @@ CASE = Case(
 
 
 def without(case: Case, path: str) -> Case:
-    found = repaired(set_module(case, path, None))
-    assert found is not None
-    return found
+    return fixed(set_module(case, path, None))
 
 
 def test_a_valid_case_is_left_alone() -> None:
@@ -85,24 +79,25 @@ def test_references_to_a_removed_module_are_dropped() -> None:
     assert left.schedule == (Forward(), Backward())
 
 
+def fixed(case: Case) -> Case:
+    found = repaired(case)
+    assert found is not None
+    return found
+
+
 def test_a_reference_to_a_parameter_that_a_simpler_leaf_lacks_names_its_first_one() -> None:
     case = replace(CASE, freezes=(Freeze(target="a.bias"),))
-    left = repaired(set_module(case, "a", RawParameter()))
-    assert left is not None
-    assert left.freezes == (Freeze(target="a.weight"),)
+    assert fixed(set_module(case, "a", RawParameter())).freezes == (Freeze(target="a.weight"),)
 
 
 def test_a_backward_without_a_forward_is_dropped() -> None:
-    left = repaired(replace(CASE, schedule=(Backward(), Forward(), Backward(), Backward())))
-    assert left is not None
-    assert left.schedule == (Forward(), Backward())
+    schedule = (Backward(), Forward(), Backward(), Backward())
+    assert fixed(replace(CASE, schedule=schedule)).schedule == (Forward(), Backward())
 
 
 def test_an_int_reshard_follows_the_mesh() -> None:
     wrap = (WrapGroup(modules=("",), reshard_after_forward=4),)
-    left = repaired(replace(CASE, wrap=wrap, mesh=Mesh(shard=2)))
-    assert left is not None
-    assert left.wrap[0].reshard_after_forward == 2
+    assert fixed(replace(CASE, wrap=wrap)).wrap[0].reshard_after_forward == 2
 
 
 def test_another_mesh_follows_the_ranks() -> None:
@@ -111,31 +106,19 @@ def test_another_mesh_follows_the_ranks() -> None:
         return Forward(), Backward(), SaveState(), rebuilt, LoadState(), Forward()
 
     for axes, fitting in (((4,), (2,)), ((2, 2), (2, 1)), ((1, 4), (1, 2))):
-        found = repaired(replace(CASE, schedule=moved(*axes)))
-        assert found is not None
-        assert found.schedule == moved(*fitting)
+        assert fixed(replace(CASE, schedule=moved(*axes))).schedule == moved(*fitting)
 
 
 def test_widths_that_do_not_fit_any_more_become_equal() -> None:
     wide = set_module(CASE, "a", Linear(out=9))
-    left = repaired(set_module(set_module(wide, "c", None), "b", None))
-    assert left is not None
+    left = fixed(set_module(set_module(wide, "c", None), "b", None))
     assert left.model.child("a") == Linear(out=4)
     assert left.inputs.tensors[0].size == 4
 
 
 def test_readers_of_a_removed_embedding_read_another_float() -> None:
-    model = Block(
-        children=(
-            Child(name="e", module=Embedding(vocab=3, dim=2)),
-            Child(name="f", module=Linear(out=2)),
-        ),
-        nodes=(
-            Call(name="h0", module="e", args=("ids",)),
-            Call(name="h1", module="f", args=("h0",)),
-        ),
-        outputs=("h1",),
-        inputs=("ids", "x"),
+    model = graph(
+        "h0 = e(ids)", "h1 = f(h0)", inputs="ids x", e=Embedding(vocab=3, dim=2), f=Linear(out=2)
     )
     tensors = (TensorSpec(kind="ids", size=3), TensorSpec(size=2))
     case = replace(CASE, model=model, inputs=Inputs(batch=2, tensors=tensors))

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from typing import Any
 
 import psutil
 import pytest
@@ -134,7 +135,7 @@ def look_for_a_window(watch: IdleWatch, clock: Clock, *moves: Callable[[], None]
         watch.look()
 
 
-def test_nothing_is_known_before_the_window_is_whole(
+def test_ranks_that_use_no_processor_are_idle_when_the_window_is_whole(
     clock: Clock, sleeper: subprocess.Popen
 ) -> None:
     watch = IdleWatch({0: sleeper.pid})
@@ -143,16 +144,16 @@ def test_nothing_is_known_before_the_window_is_whole(
     clock.now = 0.9 * deadline.IDLE_SECONDS
     watch.look()
     assert not watch.is_idle()
-
-
-def test_ranks_that_use_no_processor_are_idle_when_the_window_is_whole(
-    clock: Clock, sleeper: subprocess.Popen
-) -> None:
-    watch = IdleWatch({0: sleeper.pid})
     look_for_a_window(watch, clock)
     assert watch.is_idle()
     assert not watch.stopped()
     assert not watch.dead
+    sleeper.kill()
+    wait_for(sleeper.pid, "Z")
+    for _ in range(2):
+        watch.look()
+        assert watch.dead == {0}, "before anybody has reaped it, and later"
+        sleeper.wait()
 
 
 def test_one_rank_at_work_is_enough_not_to_be_idle(
@@ -179,17 +180,14 @@ def test_a_thread_that_runs_now_and_then_is_idle_and_one_that_runs_more_is_not(
     assert not watch.is_idle()
 
 
-def test_a_starved_thread_is_not_idle_though_it_never_runs(clock: Clock, thread: Threads) -> None:
+@pytest.mark.parametrize(
+    "move", [{"state": "R"}, {"waited": 0.1}, {"state": "D"}], ids=["starved", "waits", "disk"]
+)
+def test_a_thread_that_is_starved_or_waits_for_a_disk_is_not_idle(
+    clock: Clock, thread: Threads, move: dict[str, Any]
+) -> None:
     watch = IdleWatch({0: NOBODY})
-    look_for_a_window(watch, clock, *[lambda: thread.move(state="R")] * 10)
-    assert not watch.is_idle()
-    look_for_a_window(watch, clock, *[lambda: thread.move(waited=0.1)] * 10)
-    assert not watch.is_idle()
-
-
-def test_a_thread_that_waits_for_a_disk_is_not_idle(clock: Clock, thread: Threads) -> None:
-    watch = IdleWatch({0: NOBODY})
-    look_for_a_window(watch, clock, *[lambda: thread.move(state="D")] * 10)
+    look_for_a_window(watch, clock, *[lambda: thread.move(**move)] * 10)
     assert not watch.is_idle()
 
 
@@ -226,16 +224,6 @@ def test_what_a_rank_has_started_works_for_it(clock: Clock) -> None:
         child.kill()
 
 
-def test_a_stopped_rank_is_told_from_one_that_waits(
-    clock: Clock, sleeper: subprocess.Popen
-) -> None:
-    sleeper.send_signal(signal.SIGSTOP)
-    wait_for(sleeper.pid, "T")
-    watch = IdleWatch({3: sleeper.pid})
-    look_for_a_window(watch, clock)
-    assert watch.stopped() == {3}
-
-
 def test_ranks_are_not_idle_while_one_of_them_was_stopped_for_a_part_of_the_window(
     clock: Clock, sleeper: subprocess.Popen
 ) -> None:
@@ -249,16 +237,3 @@ def test_ranks_are_not_idle_while_one_of_them_was_stopped_for_a_part_of_the_wind
     assert not watch.is_idle()
     look_for_a_window(watch, clock)
     assert watch.stopped() == {3}
-
-
-def test_a_dead_rank_is_told_before_anybody_has_reaped_it(
-    clock: Clock, sleeper: subprocess.Popen
-) -> None:
-    watch = IdleWatch({3: sleeper.pid})
-    sleeper.kill()
-    wait_for(sleeper.pid, "Z")
-    watch.look()
-    assert watch.dead == {3}
-    sleeper.wait()
-    watch.look()
-    assert watch.dead == {3}

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 from cases import make_case
+from planting import fault_file
 
 from fuzzshard.campaign.loop import run_campaign
 from fuzzshard.campaign.options import CampaignOptions
@@ -28,7 +29,6 @@ from fuzzshard.world.lender import Lender
 from fuzzshard.world.messages import Ask, Port, Ready, send
 from fuzzshard.world.nodes import FarChannel, OtherNode, node_of, reaching, telling
 
-FAULTS = Path(__file__).parents[1] / "planted" / "faults"
 PATIENCE_SECONDS = 30.0
 
 
@@ -141,7 +141,7 @@ def test_a_campaign_over_two_nodes_finds_and_shrinks_a_planted_bug(
 
 
 def test_a_hang_is_seen_and_described_across_nodes(cluster: Cluster) -> None:
-    preload = (str(FAULTS / "sleeps_on_one_rank.py"),)
+    preload = (str(fault_file("sleeps_on_one_rank")),)
     with World(config(preload=preload)) as world:
         world.run(make_case(engines=("ddp",)))
         verdict = world.run(make_case(engines=("fully_shard",)), deadline=4.0)

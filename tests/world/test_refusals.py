@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from cases import (
@@ -16,25 +15,22 @@ from cases import (
     ROOT,
     STEP,
     TWO_STEPS,
-    call,
     chain,
-    children,
     float_inputs,
+    graph,
     groups,
     make_case,
-    tensor_op,
     two_linears,
 )
 from msgspec.structs import replace
+from planting import fault_file
 from torch.nn.parallel import DistributedDataParallel
 
 from fuzzshard.case.case import Case, EngineName, Freeze, Optimizer, RankBatch, Tie, WrapGroup
-from fuzzshard.case.graph import Alias, Block, Call
+from fuzzshard.case.graph import Alias, Call
 from fuzzshard.case.options import DDP, FSDP1, ParameterDtype, Precision
 from fuzzshard.case.validate import validate
-from fuzzshard.contracts import (
-    REDUCTIONS_FOLLOW_GRAD_DTYPE,
-)
+from fuzzshard.contracts import REDUCTIONS_FOLLOW_GRAD_DTYPE
 from fuzzshard.engines.refusals import Refusal
 from fuzzshard.engines.registry import ENGINES, REFUSALS
 from fuzzshard.parts.leaves.activation import Activation
@@ -54,7 +50,6 @@ from fuzzshard.reproducer import scripts
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig
 
-FAULTS = Path(__file__).parents[1] / "planted" / "faults"
 BY_DDP: tuple[EngineName, ...] = ("ddp", "zero_redundancy")
 BY_REDUCERS: tuple[EngineName, ...] = (*BY_DDP, "replicate")
 BY_FULLY_SHARD: tuple[EngineName, ...] = ("fully_shard",)
@@ -63,51 +58,31 @@ BY_FSDP1: tuple[EngineName, ...] = ("fsdp1",)
 NOTHING_TO_FINALIZE = "no gradient reduction requires finalization"
 SHARED = "is shared with a parameter already managed by another FSDP group"
 TIED = chain(a=Linear(out=5), b=Linear(out=5))
-ADDS_IN_PLACE = Block(
-    children=children(a=Linear(out=5)),
-    nodes=(call("h0", "a", "x"), tensor_op("h1", "iadd", "h0", "x")),
-    outputs=("h1",),
-)
+ADDS_IN_PLACE = graph("h0 = a(x)", "h1 = iadd(h0, x)", a=Linear(out=5))
 
-PATCHES_IN_PLACE = Block(
-    children=children(a=Conv2d(channels=1, kernel=1, out=2)),
-    nodes=(call("h0", "a", "x"), tensor_op("h1", "iadd", "h0", "h0")),
-    outputs=("h1",),
-)
+PATCHES_IN_PLACE = graph("h0 = a(x)", "h1 = iadd(h0, h0)", a=Conv2d(channels=1, kernel=1, out=2))
 """The output of the convolution is transposed."""
 
 TIED_ACROSS = make_case(TIED, ties=(Tie(parameter="b.weight", source="a.weight"),))
 """fully_shard alone refuses it; DDP does not mind."""
 
-TWO_PATHS = Block(
-    children=children(a=Linear(out=5), b=Linear(out=5)),
-    nodes=(Call(name="h0", module="a", args=("x",), alternatives=("b",)),),
-    outputs=("h0",),
+TWO_PATHS = graph(
+    Call(name="h0", module="a", args=("x",), alternatives=("b",)),
+    outputs="h0",
+    a=Linear(out=5),
+    b=Linear(out=5),
 )
-TWO_OUTPUTS = Block(
-    children=children(a=Linear(out=5), b=Linear(out=5)),
-    nodes=(call("h0", "a", "x"), call("h1", "b", "x")),
-    outputs=("h0", "h1"),
-    returns="tuple",
+TWO_OUTPUTS = graph(
+    "h0 = a(x)", "h1 = b(x)", outputs="h0 h1", returns="tuple", a=Linear(out=5), b=Linear(out=5)
 )
 
 ONE_OUTPUT = Forward(outputs=(0,))
-UNUSED = Block(
-    children=children(a=Linear(out=5), u=Linear(out=2)),
-    nodes=(call("h0", "a", "x"),),
-    outputs=("h0",),
-)
-SHARED_MODULE = Block(
-    children=children(
-        a=chain(shared=Linear(out=5)),
-        b=Block(
-            children=children(again=Alias(target="a.shared"), own=Linear(out=5)),
-            nodes=(call("h0", "own", "x"),),
-            outputs=("h0",),
-        ),
-    ),
-    nodes=(call("h0", "a", "x"), call("h1", "b", "h0")),
-    outputs=("h1",),
+UNUSED = graph("h0 = a(x)", a=Linear(out=5), u=Linear(out=2))
+SHARED_MODULE = graph(
+    "h0 = a(x)",
+    "h1 = b(h0)",
+    a=chain(shared=Linear(out=5)),
+    b=graph("h0 = own(x)", again=Alias(target="a.shared"), own=Linear(out=5)),
 )
 INNER = chain(block=two_linears(), c=Linear(out=3))
 
@@ -208,7 +183,7 @@ ANNOUNCED: dict[str, tuple[Case, str]] = {
 @pytest.fixture(scope="module")
 def raising() -> Iterator[World]:
     """Ranks whose engines raise what they should not."""
-    with World(WorldConfig(size=2, preload=(str(FAULTS / "raises_refusals.py"),))) as world:
+    with World(WorldConfig(size=2, preload=(str(fault_file("raises_refusals")),))) as world:
         yield world
 
 
@@ -260,7 +235,7 @@ NOT_COMING = {
 @pytest.mark.parametrize("engine", NOT_COMING)
 def test_an_announced_refusal_that_does_not_come_is_a_finding(engine: EngineName) -> None:
     case = replace(ANNOUNCED[NOT_COMING[engine]][0], engines=(engine,))
-    with World(WorldConfig(size=2, preload=(str(FAULTS / "never_refuses.py"),))) as world:
+    with World(WorldConfig(size=2, preload=(str(fault_file("never_refuses")),))) as world:
         verdict = world.run(case)
     assert (verdict.status, verdict.signature) == (
         Status.DIVERGENCE,
@@ -274,7 +249,7 @@ def test_an_announced_refusal_that_does_not_come_is_a_finding(engine: EngineName
 
 
 def test_a_broken_search_for_unused_parameters_is_a_crash_of_ddp() -> None:
-    with World(WorldConfig(size=2, preload=(str(FAULTS / "ddp_finds_no_outputs.py"),))) as world:
+    with World(WorldConfig(size=2, preload=(str(fault_file("ddp_finds_no_outputs")),))) as world:
         verdict = world.run(make_case(engines=("ddp",)))
     assert verdict.status is Status.CRASH
     assert verdict.findings[0].op == TWO_STEPS.index(BACKWARD)
@@ -317,10 +292,8 @@ def test_an_output_that_is_no_view_may_be_changed_in_place(four_ranks: World) ->
     assert four_ranks.run(make_case(ADDS_IN_PLACE)).status is Status.PASS
 
 
-VIEW_ELSEWHERE = Block(
-    children=children(c=chain(a=Conv1d(out=2)), r=Activation()),
-    nodes=(call("h0", "c", "x"), call("h1", "r", "x"), tensor_op("h2", "iadd", "h1", "h0")),
-    outputs=("h2",),
+VIEW_ELSEWHERE = graph(
+    "h0 = c(x)", "h1 = r(x)", "h2 = iadd(h1, h0)", c=chain(a=Conv1d(out=2)), r=Activation()
 )
 """The output of ``c`` is a view, that of ``r`` is changed in place."""
 

@@ -14,12 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 from cases import make_case
+from planting import fault_file
 
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World, WorldConfig
 from fuzzshard.world.deadline import IDLE_SECONDS, Deadline
-
-FAULTS = Path(__file__).parents[1] / "planted" / "faults"
 
 SUFFERS = """
 import ctypes, errno, os, signal, threading
@@ -189,7 +188,7 @@ def test_an_error_of_a_kernel_costs_the_rank_even_where_an_error_is_refused_with
 
 def test_a_hang_is_told_right_at_its_deadline_and_its_desync_is_named() -> None:
     deadline = 4.0
-    with World(WorldConfig(size=2, preload=(str(FAULTS / "sleeps_on_one_rank.py"),))) as world:
+    with World(WorldConfig(size=2, preload=(str(fault_file("sleeps_on_one_rank")),))) as world:
         world.run(make_case(engines=("ddp",)))
         verdict = world.run(make_case(engines=("fully_shard",)), deadline=deadline)
     assert (verdict.status, verdict.signature) == (Status.HANG, "desync/fully_shard")

@@ -91,26 +91,6 @@ def loss_of_rows(outputs: Tensor, _: Tensor) -> Tensor:
     return outputs.square().mean(dim=1)
 
 
-def loss_without_graph(outputs: Tensor, _: Tensor) -> Tensor:
-    return outputs.detach().square().mean()
-
-
-def parallelize_another(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    other = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
-    fully_shard(other, mesh=mesh)
-    return other
-
-
-def parallelize_that_raises(model: nn.Module, mesh: DeviceMesh) -> None:
-    raise KeyError("tp")
-
-
-def parallelize_on_one_rank(model: nn.Module, mesh: DeviceMesh) -> None:
-    if dist.get_rank() == 0:
-        fully_shard(model[0], mesh=mesh)
-    fully_shard(model, mesh=mesh)
-
-
 def parallelize_that_raises_on_one_rank(model: nn.Module, mesh: DeviceMesh) -> None:
     if dist.get_rank() == 1:
         raise OSError("disk quota exceeded")
@@ -125,9 +105,6 @@ def parallelize_that_waits(model: nn.Module, mesh: DeviceMesh) -> None:
 
 def batch_of_other_ranks(step: int, dp_rank: int, dp_size: int) -> Tensor:
     return batch(step, dp_rank, dp_size)[:, : 4 - dp_rank]
-
-
-not_a_function = 3
 
 
 def parallelize_ignoring_scalars(model: nn.Module, mesh: DeviceMesh) -> None:

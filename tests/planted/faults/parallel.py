@@ -1,0 +1,91 @@
+"""Faults of tensor, context, expert and pipeline parallelism."""
+
+from planting import instead_of
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
+from torch.distributed.pipelining import stage
+from torch.distributed.pipelining.schedules import _PipelineSchedule
+from torch.distributed.tensor import DTensor, Partial
+from torch.distributed.tensor.experimental._context_parallel import _attention
+from torch.distributed.tensor.experimental._context_parallel._attention import _SDPAMerger
+from torch.distributed.tensor.experimental._context_parallel._load_balancer import (
+    _HeadTailLoadBalancer,
+)
+from torch.distributed.tensor.parallel import RowwiseParallel
+
+
+@instead_of(_SDPAMerger, "step")
+def attention_leaves_out_keys(right, self, out, lse, partial):
+    """Attention over a ring leaves out the keys that come from other ranks."""
+    if self._out is None or partial:
+        right(self, out, lse, partial)
+
+
+@instead_of(Partial, "_reduce_shard_value")
+def averaged_shards_are_sums(right, self, *args):
+    """The gradient of a redistributed DTensor is the sum of what was to be averaged."""
+    return right(Partial() if self.reduce_op == "avg" else self, *args)
+
+
+@instead_of(stage._PipelineStageBase, "scale_grads")
+def divides_no_sum_of_microbatches(right, self, grad_scale_factor):
+    """Pipeline schedules leave out the division by the number of microbatches."""
+
+
+@instead_of(_PipelineSchedule, "eval")
+def evaluations_end_training(right, self, *args, **kwargs):
+    """A schedule runs no backward once it has evaluated."""
+    result = right(self, *args, **kwargs)
+    self._has_backward = False
+    return result
+
+
+@instead_of(FSDPModule, "set_gradient_divide_factor")
+def experts_divide_by_their_ranks(right, self, factor):
+    """A divide factor is lost where parameters were DTensors before ``fully_shard`` sharded
+    them.
+    """
+    groups = self._get_fsdp_state()._fsdp_param_groups
+    if not any(part.is_dtensor for group in groups for part in group.fsdp_params):
+        right(self, factor)
+
+
+def positions_stay_balanced(patch=setattr):
+    """What puts positions back in order balances them a second time."""
+    right = _HeadTailLoadBalancer._generate_indices
+    patch(_HeadTailLoadBalancer, "_generate_indices", lambda self, restore=False: right(self))
+
+
+@instead_of(_attention, "_partial_update")
+def ring_adds_no_half_gradients(right, original, new, dim, n_chunks, idx, add):
+    """The backward of a ring does not add gradients of half of a rank's positions."""
+    return original if add else right(original, new, dim, n_chunks, idx, add)
+
+
+@instead_of(FSDPParam, "_get_grad_inner_tensor")
+def tp_gradient_not_summed(right, self, grad):
+    """Gradients of norms that are sequence parallel are those of this rank's part of the
+    sequence.
+    """
+    if self.is_dtensor and any(placement.is_partial() for placement in grad.placements):
+        return grad.to_local()
+    return right(self, grad)
+
+
+@instead_of(RowwiseParallel, "_prepare_output_fn")
+def tp_one_unit_wrong_output(right, output_layouts, use_local_output, mod, outputs, device_mesh):
+    """The sum that a row parallel module returns is off by one rounding unit."""
+    return right(output_layouts, use_local_output, mod, outputs, device_mesh) * (1 + 2**-23)
+
+
+@instead_of(RowwiseParallel, "_prepare_output_fn")
+def tp_output_not_summed(right, output_layouts, use_local_output, mod, outputs, device_mesh):
+    """Row parallel modules return their own part of the sum."""
+    mine = DTensor.from_local(outputs.to_local(), device_mesh, output_layouts, run_check=False)
+    return mine.to_local() if use_local_output else mine
+
+
+@instead_of(FSDPParam, "_get_grad_inner_tensor")
+def tp_sums_in_low_precision(right, self, grad):
+    """Gradients are added up over the tensor-parallel axis in the dtype of the computation."""
+    return right(self, grad.to(self.param_dtype or grad.dtype)).to(grad.dtype)
