@@ -258,15 +258,17 @@ def with_unrounded_steps(case: Case) -> Case:
     return replace(case, optimizer=case.optimizer.unrounded())
 
 
-def lifted(case: Case) -> Case:
-    """The same case with float32 wherever it has half precision."""
+def lifted(case: Case, dtype: Dtype | None = None) -> Case:
+    """The same case with float32 wherever it has half precision; perhaps in another ``dtype``,
+    from which its policies cast.
+    """
 
     def policy(of: Precision | None) -> Precision | None:
         return of and of.within(_LIFTED)
 
     return replace(
         _with_casts(case, _LIFTED),
-        dtype=_LIFTED[case.dtype],
+        dtype=dtype or _LIFTED[case.dtype],
         dtypes=tuple(replace(entry, dtype=_LIFTED[entry.dtype]) for entry in case.dtypes),
         wrap=tuple(group.with_policy(policy(group.policy)) for group in case.wrap),
         fsdp1=case.fsdp1.with_policy(policy(case.fsdp1.policy)),

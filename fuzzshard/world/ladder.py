@@ -45,12 +45,16 @@ Differing = dict[str, list[Difference]]
 def finer(case: Case) -> Iterator[Case]:
     """Yield the case in precisions that tell a mistake from rounding.
 
-    In float64 from beginning to end. And with float32 for half precision, but for float64: what is
-    promised in float32 is asked for there, and all that the policies say.
+    In float64 from beginning to end. And with float32 for half precision: what is promised in
+    float32 is asked for there, once with parameters of float32 and once of float64, so that
+    policies have something to cast.
     """
-    for precise in dict.fromkeys((uniform(case, "float64"), lifted(case))):
-        if precise != case and is_valid(precise):
-            yield precise
+    precise = [uniform(case, "float64")]
+    if lifted(case) != case:
+        precise += [lifted(case), lifted(case, "float64")]
+    for each in dict.fromkeys(precise):
+        if each != case and is_valid(each):
+            yield each
 
 
 def train_reference(

@@ -186,7 +186,7 @@ def test_half_precision_is_run_again_in_float64_and_with_float32_in_its_place() 
     wrap = (WrapGroup(modules=("a",), precision=half), WrapGroup(modules=("",)))
     case = make_case(chain(a=Linear(out=4), n=LayerNorm()), wrap=wrap)
     as_asked = replace(half, param="float32")
-    assert [*finer(case)] == [uniform(case, "float64"), lifted(case)]
+    assert [*finer(case)] == [uniform(case, "float64"), lifted(case)]  # a norm takes no more
     assert lifted(case).wrap[0].precision == as_asked
     assert [*finer(make_case())] == [uniform(make_case(), "float64")]
 
@@ -197,3 +197,9 @@ def test_what_no_case_can_be_is_not_run() -> None:
     case = make_case(chain(a=Linear(out=4), n=LayerNorm()), wrap=wrap, dtype="float64")
     assert not is_valid(lifted(case))
     assert [*finer(case)] == [uniform(case, "float64")]
+
+
+def test_policies_have_something_to_cast_in_a_finer_run_too() -> None:
+    masters = lifted(HALF, "float64")
+    assert masters.fsdp1.precision == Precision(param="float32")
+    assert [*finer(HALF)] == [uniform(HALF, "float64"), lifted(HALF), masters]
