@@ -370,7 +370,7 @@ class Initial(FSDP1Option):
             (
                 *(("equal", 8), ("applied", 3)),
                 *(() if drawing.case.ties else (("meta", 3),)),
-                *((("first_rank", 2),) if drawing.cuda else ()),
+                *((("first_rank", 3),) if drawing.cuda else ()),
             )
         )
         return drawn
