@@ -1,4 +1,6 @@
-"""What groups round parameters to before modules compute with them."""
+"""What groups round parameters to before modules compute with them, and last bits that change to
+measure what rounding does.
+"""
 
 from __future__ import annotations
 

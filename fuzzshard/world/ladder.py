@@ -317,7 +317,7 @@ class Ladder:
         return findings
 
     def _first_overflows(self, differing: Differing) -> dict[str, int]:
-        """By engine the op at which a sum of gradients overflows first on some rank."""
+        """By engine the op at which something overflows first on some rank."""
         here = [first_overflow(self.case, found) for found in differing.values()]
         return dict(zip(differing, self._earliest(here), strict=True))
 
