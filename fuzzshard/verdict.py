@@ -59,7 +59,8 @@ class Finding(
     it; other engines that have the same bits are in ``agrees_with``. ``op`` is the index into the
     schedule (-1: none), ``name`` the FQN or output that differs. ``error`` and ``bound`` are
     absolute, in the tensor's unit; a bound of 0 means bitwise equality was required. ``detail``
-    tells kinds of one oracle's findings apart.
+    tells kinds of one oracle's findings apart. ``precise`` is the finer run that it was judged in
+    (:data:`fuzzshard.case.dtypes.FINER`), empty for the precision of the case.
     """
 
     oracle: str
@@ -74,6 +75,7 @@ class Finding(
     bound: float | None = None
     detail: str = ""
     agrees_with: tuple[str, ...] = ()
+    precise: str = ""
 
     @property
     def engines(self) -> str:

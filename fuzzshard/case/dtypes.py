@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
@@ -241,6 +241,19 @@ def is_low_precision(case: Case) -> bool:
     return any(DIGITS[dtype] < DIGITS[case.dtype] for dtype in dtypes_in_play(case))
 
 
+def last_bit(case: Case) -> float:
+    """What the last bit of a number is worth, relative to the number, in the coarsest dtype that
+    ``case`` computes something in.
+    """
+    used = {*dtypes_in_play(case), *(op.casts_to for op in case.schedule if op.casts_to)}
+    return float(2.0 ** (1 - min(DIGITS[dtype] for dtype in used)))
+
+
+def loose_rung(case: Case) -> str:
+    """The rung of a case whose values are rounded differently by every engine."""
+    return "precision" if is_low_precision(case) else "bounded"
+
+
 _LIFTED: dict[Dtype, Dtype] = {
     "bfloat16": "float32",
     "float16": "float32",
@@ -288,3 +301,16 @@ def uniform(case: Case, dtype: Literal["float32", "float64"]) -> Case:
         fsdp1=case.fsdp1.with_policy(None),
         optimizer=case.optimizer.unrounded(),
     )
+
+
+FINER: Mapping[str, Callable[[Case], Case]] = {
+    "float64": lambda case: uniform(case, "float64"),
+    "float32 for half precision": lifted,
+    "float32 for half precision, parameters of float64": lambda case: lifted(case, "float64"),
+}
+"""Precisions that tell a mistake of a case from rounding, by what they are called.
+
+In float64 from beginning to end. And with float32 for half precision: what is promised in float32
+is asked for there, once with parameters of float32 and once of float64, so that policies have
+something to cast.
+"""

@@ -142,16 +142,7 @@ class Engine(abc.ABC):
 
     def rebuilt(self, case: Case, dtype: torch.dtype) -> Self:
         """Another engine of this kind, on the mesh of ``case``."""
-        other = type(self)(case, rank_mesh(case, self.mesh.device), dtype)
-        if self.shaken is not None:
-            other.shake(self.shaken)
-        return other
-
-    def shake(self, by: Shake) -> None:
-        """Changes the parameters, and the inputs and targets to come."""
-        self.shaken = by
-        for name, parameter in self.model.named_parameters():
-            by.apply(parameter, name)
+        return type(self)(case, rank_mesh(case, self.mesh.device), dtype)
 
     def build(self) -> nn.Module:
         """The plain model, before anything is done to it."""

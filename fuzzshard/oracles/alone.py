@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.dtypes import loose_rung
 from fuzzshard.oracles.bound import Bound, half_of_the_digits
 from fuzzshard.oracles.compare import Difference
 from fuzzshard.oracles.judge import agreement, tensor_findings
 from fuzzshard.oracles.registration import registration_findings
-from fuzzshard.oracles.rungs import before_rounding_feeds_back, first_step, loose_rung
+from fuzzshard.oracles.rungs import before_rounding_feeds_back, first_step
 from fuzzshard.parts.engines import REFERENCE, specs
 from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import Finding

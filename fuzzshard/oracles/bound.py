@@ -15,8 +15,8 @@ from collections.abc import Iterable
 import torch
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import dtypes_in_play
-from fuzzshard.engines.base import DTYPES
+from fuzzshard.case.dtypes import last_bit
+from fuzzshard.engines.rounding import largest
 from fuzzshard.oracles.compare import Difference, largest_distance
 from fuzzshard.training.trace import Key, Trace
 
@@ -28,20 +28,6 @@ OF_NOISE_IN_HALF = 4.0
 
 LAST_BITS = 16.0
 """How many last bits of the largest value an engine may be off where nothing moves."""
-
-
-def last_bit(case: Case) -> float:
-    """What the last bit of a number is worth, relative to the number, in the coarsest dtype that
-    ``case`` computes something in.
-    """
-    used = {*dtypes_in_play(case), *(op.casts_to for op in case.schedule if op.casts_to)}
-    return max(torch.finfo(DTYPES[dtype]).eps for dtype in used)
-
-
-def largest(tensor: torch.Tensor) -> float:
-    """The largest magnitude of a finite element; 0 where there is none."""
-    sizes = tensor.double().abs().nan_to_num(nan=0.0, posinf=0.0)
-    return float(sizes.max()) if sizes.numel() else 0.0
 
 
 def half_of_the_digits(case: Case) -> float:

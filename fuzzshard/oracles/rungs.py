@@ -8,15 +8,9 @@ from collections.abc import Iterable
 import torch
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import is_low_precision
 from fuzzshard.case.schedule_state import first
 from fuzzshard.oracles.compare import Difference, same_bits
 from fuzzshard.training.trace import Key, Trace
-
-
-def loose_rung(case: Case) -> str:
-    """The rung of a case whose values are rounded differently by every engine."""
-    return "precision" if is_low_precision(case) else "bounded"
 
 
 def first_step(case: Case) -> int:

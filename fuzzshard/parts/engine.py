@@ -70,9 +70,8 @@ class EngineSpec:
     of its rows meanwhile.
     """
     rounds_otherwise: ClassVar[bool] = False
-    """Whether it rounds where the reference may not round at all, so that no run of the reference
-    shows how far that goes: a finer precision alone judges its values, and its own runs show how
-    many digits there are.
+    """Whether its attention rounds where that of the reference may not round at all: no bits have
+    to be equal, and the reference rounds as a ring of ranks where noise is measured.
     """
     in_stages: ClassVar[bool] = False
     """Whether a rank has some stages of the model, as ``mesh.pipeline`` cuts it, and runs all

@@ -312,6 +312,8 @@ def _compared(finding: Finding, ranks: Sequence[int]) -> tuple[RenderableType, .
     if finding.error is not None:
         allowed = f"at most {finding.bound:.3g}" if finding.bound else "none"
         pairs["error"] = f"{finding.error:.3g}, {allowed} is allowed"
+    if finding.precise:
+        pairs["trained in"] = finding.precise
     if finding.doubt:
         pairs["but"] = finding.doubt
     return Text(f"{where}: {what}"), Padding(_pairs(pairs), (0, 0, 0, 2))

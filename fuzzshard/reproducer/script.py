@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import with_unrounded_steps
+from fuzzshard.case.dtypes import FINER, last_bit, loose_rung, with_unrounded_steps
 from fuzzshard.errors import UsageError
 from fuzzshard.program.imports import import_block
 from fuzzshard.reproducer.aim import VALUES, Aim, Values
 from fuzzshard.reproducer.alone import Alone
 from fuzzshard.reproducer.compare import Accumulate, Compare
-from fuzzshard.reproducer.from_finding import aim_of
+from fuzzshard.reproducer.from_finding import LEAST_MARGIN, aim_of
 from fuzzshard.reproducer.story import story
 from fuzzshard.reproducer.writer import Writer
 from fuzzshard.verdict import Finding
@@ -120,6 +120,7 @@ def script(
 def _script(
     case: Case, signature: str, finding: Finding | None, torch_version: str, values: Values
 ) -> str:
+    case, finding = _in_a_precision_that_shows(case, finding)
     aim = aim_of(case, signature, finding, values)
     if aim.trains_reference:  # what a coarser dtype rounds differs between any two models
         case = with_unrounded_steps(case)
@@ -127,6 +128,21 @@ def _script(
     body = _writer(case, aim).text()
     header = story(aim, signature, finding, case.mesh.size, version)
     return f"{header}\n{import_block(body)}\n\n\n{body}\n"
+
+
+def _in_a_precision_that_shows(case: Case, finding: Finding | None) -> tuple[Case, Finding | None]:
+    """Return what the script trains: the case itself if the error stands out from what rounding
+    does there, else the finer run that it was judged in.
+
+    The bound that was measured there grows as the last bit does.
+    """
+    if finding is None or not finding.precise or not finding.bound or finding.error is None:
+        return case, finding
+    precise = FINER[finding.precise](case)
+    bound = finding.bound * last_bit(case) / last_bit(precise)
+    if finding.error > LEAST_MARGIN * bound:
+        return case, replace(finding, bound=bound, rung=loose_rung(case))
+    return precise, finding
 
 
 def _writer(case: Case, aim: Aim) -> Writer:

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 import torch
 
-from fuzzshard.oracles.bound import largest
+from fuzzshard.engines.rounding import largest
 from fuzzshard.oracles.compare import largest_distance
 from fuzzshard.subject.record import Place, Record
 from fuzzshard.subject.report import KINDS, Kind, Reached, Row

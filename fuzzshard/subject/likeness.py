@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from fuzzshard.oracles.bound import largest
+from fuzzshard.engines.rounding import largest
 from fuzzshard.subject.record import Place
 
 CLOSE = 1e-4

@@ -20,7 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_map
 
 from fuzzshard.engines.registry import ENGINES
-from fuzzshard.oracles.bound import largest
+from fuzzshard.engines.rounding import largest
 from fuzzshard.subject.compare import ROUNDINGS
 from fuzzshard.subject.functions import Function, SubjectError, blaming, call
 from fuzzshard.subject.names import PlainNames

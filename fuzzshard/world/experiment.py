@@ -17,7 +17,6 @@ from fuzzshard.engines.base import DTYPES, Engine
 from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.mesh import RankMesh, rank_mesh
 from fuzzshard.engines.registry import engine_of, not_applicable
-from fuzzshard.engines.rounding import Shake
 from fuzzshard.instruments import COLLECTIVES, InstrumentError, believed, works
 from fuzzshard.oracles.after_run import memory_findings
 from fuzzshard.oracles.allowed import may_be_allowed
@@ -156,23 +155,15 @@ class Experiment:
         alone = findings_alone(self.case, self.traces, differing, self.mesh.rank)
         return (*filter(believed, alone), *self.unexpected)
 
-    def _train_again(self, case: Case, name: str, shake: Shake | None = None) -> Trace | None:
-        """Trains the engine of that name on another case, perhaps on numbers that differ by as
-        much as ``shake`` says; None where that is refused, or does not apply.
+    def _train_again(self, case: Case, name: str) -> Trace | None:
+        """Trains the engine of that name on another case; None where that is refused, or does not
+        apply.
         """
         if not_applicable(case, name) is not None:
             return None
-        again, trace = (
-            Experiment(case, rank_mesh(case, self.mesh.device), self.on_engine),
-            Trace(engine=name),
-        )
-
-        def build() -> Engine:
-            engine = again._build(name)
-            if shake is not None:
-                engine.shake(shake)
-            return engine
-
+        again = Experiment(case, rank_mesh(case, self.mesh.device), self.on_engine)
+        trace = Trace(engine=name)
+        build = functools.partial(again._build, name)
         return trace if again._train(name, build, trace) else None
 
     def _memory_findings(self, engines: Sequence[str]) -> list[Finding]:

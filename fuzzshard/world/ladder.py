@@ -8,14 +8,15 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
+from msgspec.structs import replace
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import lifted, uniform
+from fuzzshard.case.dtypes import FINER, last_bit, lifted, loose_rung, uniform
 from fuzzshard.case.validate import is_valid
 from fuzzshard.engines.base import DTYPES
 from fuzzshard.engines.mesh import RankMesh
@@ -23,38 +24,29 @@ from fuzzshard.engines.reference.engine import Reference
 from fuzzshard.engines.reference.manner import PLAIN, Manner
 from fuzzshard.engines.rounding import Shake
 from fuzzshard.oracles.allowed import is_beyond_rounding, manner_of
-from fuzzshard.oracles.bound import Bound, last_bit
+from fuzzshard.oracles.bound import Bound
 from fuzzshard.oracles.compare import Difference, differences
 from fuzzshard.oracles.judge import agreement, tensor_findings
 from fuzzshard.oracles.overflow import first_overflow
-from fuzzshard.oracles.rungs import before_rounding_feeds_back, exact_until, first_step, loose_rung
+from fuzzshard.oracles.rungs import before_rounding_feeds_back, exact_until, first_step
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.training.trace import Key, Trace
 from fuzzshard.training.trainer import Trainer
 from fuzzshard.verdict import STRICTNESS, Compared, Finding
 
-Again = Callable[[Case, str, Shake | None], Trace | None]
-"""Trains an engine, by its name, on another case, perhaps on numbers that differ by so much; None
-where it refuses that.
-"""
+Again = Callable[[Case, str], Trace | None]
+"""Trains an engine, by its name, on another case; None where it refuses that."""
 
 Differing = dict[str, list[Difference]]
 """What differs from the reference, by engine."""
 
 
-def finer(case: Case) -> Iterator[Case]:
-    """Yield the case in precisions that tell a mistake from rounding.
-
-    In float64 from beginning to end. And with float32 for half precision: what is promised in
-    float32 is asked for there, once with parameters of float32 and once of float64, so that
-    policies have something to cast.
-    """
-    precise = [uniform(case, "float64")]
-    if lifted(case) != case:
-        precise += [lifted(case), lifted(case, "float64")]
-    for each in dict.fromkeys(precise):
-        if each != case and is_valid(each):
-            yield each
+def finer(case: Case) -> dict[str, Case]:
+    """Return the case in the precisions of :data:`FINER` that it can be trained in."""
+    runs: dict[Case, str] = {}
+    for name in FINER if lifted(case) != case else ("float64",):
+        runs.setdefault(FINER[name](case), name)
+    return {name: run for run, name in runs.items() if run != case and is_valid(run)}
 
 
 def train_reference(
@@ -224,7 +216,9 @@ class Ladder:
         step = first_step(self.case)
         ends = {name: min(step, end) for name, end in overflow.items()}
         precise = [
-            f for case in finer(self.case) for f in self._finer_findings(case, differing, ends)
+            replace(finding, precise=name)
+            for name, case in finer(self.case).items()
+            for finding in self._finer_findings(case, differing, ends)
         ]
         early = {
             name: before_rounding_feeds_back(found, step)
@@ -247,7 +241,7 @@ class Ladder:
         traces = {Reference.name: self._trace(case)}
         for name, found in differing.items():
             if self.anywhere(any(d.comparable for d in found)):
-                trace = self.again(case, name, None)
+                trace = self.again(case, name)
                 if trace is not None:
                     traces[name] = trace
                 elif _is_finest(case):
@@ -263,40 +257,41 @@ class Ladder:
     def _beyond_rounding(
         self, case: Case, differing: Differing, traces: Mapping[str, Trace]
     ) -> list[Finding]:
-        """What differs by more than last bits move the reference, or an engine that rounds where
-        the reference does not.
+        """What differs by more than last bits move the reference.
+
+        For an engine whose attention is a ring of ranks the reference rounds as one.
+        """
+        findings = []
+        for rings in (False, True):
+            chosen = {n: d for n, d in differing.items() if spec_of(n).rounds_otherwise is rings}
+            if chosen:
+                findings += self._beyond(case, chosen, traces, rings)
+        return findings
+
+    def _beyond(
+        self, case: Case, differing: Differing, traces: Mapping[str, Trace], rings: bool
+    ) -> list[Finding]:
+        """The same for engines that round alike.
 
         Last bits change until all is explained, or :data:`SHAKES` are used up.
         """
         reference = traces[Reference.name]
         bound = Bound(case, reference)
         still = {name: bound.leaves(found) for name, found in differing.items()}
-        for shake in SHAKES:
+        for bits, seed in SHAKES:
             if not self.anywhere(any(d.comparable for found in still.values() for d in found)):
                 break
-            bound.move(reference, self._shaken(case, _last_bits(case, shake)))
+            shake = Shake(bits * last_bit(case), seed, rings)
+            bound.move(reference, self._shaken(case, shake))
             still = {name: bound.leaves(found) for name, found in still.items()}
-        beyond, still = still, dict(still)
-        for name, found in beyond.items():
-            if spec_of(name).rounds_otherwise and self.anywhere(bool(found)):
-                still[name] = self._engine_bound(case, name, reference).leaves(found)
         if _is_finest(case):
             for name, found in differing.items():
                 self.skipped[name] |= {key for key in _keys(found) if not bound.has_digits(key)}
-                self.skipped[name] |= _keys(beyond[name]) - _keys(still[name])
         return self._findings(still, loose_rung(case), bound, traces)
 
     def _shaken(self, case: Case, by: Shake) -> Trace:
         """What the reference computes on numbers that differ."""
         return train_reference(case, self.mesh, self.manner, by)
-
-    def _engine_bound(self, case: Case, name: str, reference: Trace) -> Bound:
-        """How far last bits take an engine, between any two of some runs."""
-        bound = Bound(case, reference)
-        runs = [self.again(case, name, _last_bits(case, shake)) for shake in SHAKES_OF_ENGINES]
-        for one, other in itertools.combinations([run for run in runs if run is not None], 2):
-            bound.move(one, other)
-        return bound
 
     def _differences(self, engine: str, traces: Mapping[str, Trace]) -> list[Difference]:
         found = differences(traces[Reference.name], traces[engine])
@@ -374,9 +369,6 @@ than one, as a sum of parts is rounded in its parts and again
 (corpus/regressions/a-relu-of-a-sum-that-ranks-add-up-in-float16.json).
 """
 
-SHAKES_OF_ENGINES = SHAKES[:3]
-"""The same for engines, which are compared with themselves."""
-
 NO_LESS = 2.0
 """A mistake of the case is wrong by at most so many times as much in a finer run."""
 
@@ -388,12 +380,6 @@ def _keys(found: list[Difference]) -> set[Key]:
 def _is_finest(case: Case) -> bool:
     """Whether it computes in float64 from beginning to end."""
     return case == uniform(case, "float64")
-
-
-def _last_bits(case: Case, shake: tuple[int, int]) -> Shake:
-    """Change numbers by so many last bits of what a case computes with."""
-    bits, seed = shake
-    return Shake(bits * last_bit(case), seed)
 
 
 def _before(differing: Differing, ends: Mapping[str, int]) -> Differing:

@@ -10,7 +10,7 @@ from torch import nn
 from fuzzshard.case.case import WrapGroup
 from fuzzshard.case.facts import facts
 from fuzzshard.engines.precision import MasterWeights, ParameterDtypes
-from fuzzshard.engines.rounding import Rounding, Shake, rounding_functions
+from fuzzshard.engines.rounding import Ring, Rounding, Shake, rounding_functions
 
 BETWEEN, BELOW = 1.0625, 1.0624
 """Halfway between two numbers of float8_e4m3fn, and below that."""
@@ -67,3 +67,24 @@ def test_shaken_values_differ_in_their_last_bits_once_they_are_rounded(rounding:
     weights.shaken = Shake(0.25)
     with weights.computing():
         assert {*model.weight.flatten().tolist()} <= {0.75, 1.25}
+
+
+class Attention(nn.Module):
+    def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(query, key, value)
+
+
+def test_attention_that_rounds_as_a_ring_is_as_exact_as_the_largest_value_is() -> None:
+    query, key = torch.ones(1, 2, 1), torch.tensor([[[1e4], [0.0]]])
+    value = torch.tensor([[[0.0], [64.0]]])  # the second one does not count
+    exact, ring = Attention(), Attention()
+    Ring.around(ring, Shake(0.25))
+    for attention, moved in ((exact, 0.0), (ring, 0.25)):
+        given = [x.clone().requires_grad_() for x in (query, key, value)]
+        output = attention(*given)
+        output.backward(torch.full_like(output, 2.0))
+        of_query, of_key, of_value = (x.grad for x in given)
+        assert {*output.abs().flatten().tolist()} == {moved * 64}
+        assert {*of_query.abs().flatten().tolist()} == {moved * 2 * 64 * 1e4}
+        assert {*of_key.abs().flatten().tolist()} == {moved * 2 * 64}
+        assert {*(of_value - torch.tensor([[4.0], [0.0]])).abs().flatten().tolist()} == {moved * 2}

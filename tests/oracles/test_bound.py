@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from traces import difference, floats, gradient, trace
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.dtypes import loose_rung
 from fuzzshard.case.options import FSDP1, ParameterDtype, Precision
 from fuzzshard.oracles.bound import (
     LAST_BITS,
@@ -21,7 +22,6 @@ from fuzzshard.oracles.bound import (
     last_bit,
 )
 from fuzzshard.oracles.compare import distance, largest_distance
-from fuzzshard.oracles.rungs import loose_rung
 from fuzzshard.parts.ops import Cast
 from fuzzshard.training.trace import Key
 

@@ -113,6 +113,18 @@ def test_the_tolerance_is_far_from_rounding_and_from_the_difference() -> None:
     assert "rtol=0, atol=0.0001" in text
 
 
+@pytest.mark.parametrize(
+    ("error", "in_float64", "atol"), [(0.75, False, "1e-03"), (1e-7, True, "1e-11")]
+)
+def test_what_only_float64_shows_is_shown_in_float64(
+    error: float, in_float64: bool, atol: str
+) -> None:
+    finding = msgspec.structs.replace(GRADIENT, error=error, bound=1e-14, precise="float64")
+    text = script(SMALL, finding=finding, values="seeded")
+    assert ("torch.float64" in text) is in_float64
+    assert f"rtol=0, atol={float(atol):g}" in text
+
+
 def test_another_finding_of_the_same_run_gives_the_script_where_the_first_one_cannot() -> None:
     hidden = msgspec.structs.replace(GRADIENT, engine="reference")
     with pytest.raises(UsageError):

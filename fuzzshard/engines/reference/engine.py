@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from typing_extensions import override
 
+from fuzzshard.case.attention import attentions
 from fuzzshard.case.case import Case
 from fuzzshard.case.communication import fills_unused
 from fuzzshard.case.facts import Facts
@@ -34,7 +35,7 @@ from fuzzshard.engines.reference.manner import (
     join_inputs,
     make_states,
 )
-from fuzzshard.engines.rounding import Shake
+from fuzzshard.engines.rounding import Ring, Shake
 from fuzzshard.engines.sync import ExplicitSync, GradientDtypes
 from fuzzshard.parts.op import Op
 
@@ -58,7 +59,10 @@ class Reference(Engine):
 
     @override
     def rebuilt(self, case: Case, dtype: torch.dtype) -> Self:
-        return type(self)(case, rank_mesh(case, self.mesh.device), dtype, self.manner)
+        other = type(self)(case, rank_mesh(case, self.mesh.device), dtype, self.manner)
+        if self.shaken is not None:
+            other.shake(self.shaken)
+        return other
 
     def _gradient_dtypes(self) -> GradientDtypes:
         """What the policies of mixed precision say about gradients."""
@@ -97,11 +101,16 @@ class Reference(Engine):
         owners = self.facts.owners.values() if self.manner.joins_inputs else ()
         return {owner for owner in owners if owner is not UNMANAGED}
 
-    @override
     def shake(self, by: Shake) -> None:
-        """Changes what parameters are rounded to as well."""
-        super().shake(by)
-        self.master_weights.shaken = by
+        """Changes the parameters, what they are rounded to, and the inputs and targets to come;
+        perhaps how attention rounds.
+        """
+        self.shaken = self.master_weights.shaken = by
+        for name, parameter in self.model.named_parameters():
+            by.apply(parameter, name)
+        for path in attentions(self.case) if by.in_rings else ():
+            attends_at = self.facts.leaves[path].attends_at
+            Ring.around(self._modules[path].get_submodule(attends_at), by)
 
     def _enter(self, group: int, module: nn.Module, args: object) -> None:
         """Notes that a group has unsharded parameters: no others get zeros in place of a
