@@ -2,7 +2,8 @@
 written.
 
 Made before a change of the code that should change no verdict, and compared after it: each case
-that is drawn otherwise, or judged otherwise on fresh ranks too, is a line, and the exit code is 1.
+that is judged otherwise, on fresh ranks too, is a line, and the exit code is 1. The drawn cases
+are in the file, as a change may draw others from the same seed.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from common import configure_worlds, make_console, make_parser, run_main
 
 from fuzzshard.campaign.judge import judge
 from fuzzshard.case.case import Case
+from fuzzshard.case.codec import decode, encode
 from fuzzshard.case.needs import unfit_for
 from fuzzshard.corpus.codec import read_entry
-from fuzzshard.corpus.entry import digest
 from fuzzshard.corpus.store import CASE_FILE, entry_files
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING
 from fuzzshard.strategies import case_stream
@@ -28,21 +29,21 @@ from fuzzshard.verdict import Verdict
 from fuzzshard.world import World, WorldConfig
 
 Golden = dict[str, list[str]]
-"""For each case its digest, its status and its signature, by its folder or by its index in the
-stream.
-"""
+"""For each case its status and its signature, by its folder or by its text, if it was drawn."""
 
 
-def all_cases(args: argparse.Namespace, size: int) -> Iterator[tuple[str, Case]]:
-    """The saved cases that fit a world of ``size``, then the drawn ones."""
+def all_cases(args: argparse.Namespace, size: int, before: Golden) -> Iterator[tuple[str, Case]]:
+    """The saved cases that fit a world of ``size``, then the drawn ones, perhaps those of
+    ``before``.
+    """
     for file in entry_files(args.corpora):
         case = read_entry(file).case
         if case.mesh.size <= size and unfit_for(case, "cpu") is None:
             yield (file.parent if file.name == CASE_FILE else file).name, case
-    for index, case in enumerate(
-        itertools.islice(case_stream(args.seed, world_size=size), args.cases)
-    ):
-        yield f"seed {args.seed}, index {index}", case
+    drawn = [decode(text) for text in before if text.startswith("{")]
+    stream = case_stream(args.seed, world_size=size)
+    for case in drawn or itertools.islice(stream, args.cases):
+        yield encode(case).decode(), case
 
 
 def told(verdict: Verdict) -> list[str]:
@@ -56,9 +57,9 @@ def run_all(cases: list[tuple[str, Case]], config: WorldConfig, before: Golden) 
     with World(config) as world:
         for name, case in cases:
             verdict = judge(world, case)
-            if name in before and told(verdict) != before[name][1:]:
+            if name in before and told(verdict) != before[name]:
                 verdict = judge(world, case, fresh=True)
-            golden[name] = [digest(case), *told(verdict)]
+            golden[name] = told(verdict)
     return golden
 
 
@@ -80,7 +81,7 @@ def main() -> int:
     console = make_console(args)
     before: Golden = json.loads(args.file.read_text()) if args.what == "compare" else {}
     configs = configure_worlds(args, args.jobs)
-    cases = list(all_cases(args, configs[0].size))
+    cases = list(all_cases(args, configs[0].size, before))
     with concurrent.futures.ThreadPoolExecutor(len(configs)) as pool:
         runs = [
             pool.submit(run_all, cases[number :: len(configs)], config, before)
