@@ -7,6 +7,7 @@ import torch
 from traces import floats, gradient, trace
 
 from fuzzshard.oracles.compare import agree, differences, rank_of, same_bits
+from fuzzshard.parts.oracles import ORACLES
 from fuzzshard.training.trace import Flat, Key, Piece, Pieces, Trace, cut
 
 NAN, INF = float("nan"), float("inf")
@@ -133,3 +134,7 @@ def test_differences_come_in_the_order_in_which_they_arose() -> None:
     )
     assert [d.key for d in found] == [keys[3], keys[2], keys[1], keys[0]]
     assert sorted(keys, key=rank_of) == [d.key for d in found]
+
+
+def test_oracles_have_places_of_their_own() -> None:
+    assert len({oracle.place for oracle in ORACLES}) == len(ORACLES)

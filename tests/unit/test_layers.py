@@ -156,3 +156,21 @@ def test_nothing_but_contracts_goes_by_the_version_of_torch() -> None:
     assert [file.relative_to(ROOT).as_posix() for file in reading] == [
         "world/join.py"
     ]  # says which it is
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_nothing_outside_its_folder_compares_with_the_name_of_an_engine(engine: str) -> None:
+    """What else ``fully_shard`` is, a function of torch, is in tables and not compared with."""
+    others = (
+        file
+        for file in ROOT.rglob("*.py")
+        if not file.is_relative_to(ROOT / "engines" / engine) and f'"{engine}"' in file.read_text()
+    )
+    comparing = [
+        file
+        for file in others
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Compare)
+        and any(getattr(each, "value", None) == engine for each in (node.left, *node.comparators))
+    ]
+    assert comparing == []
