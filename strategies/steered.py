@@ -16,15 +16,17 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from random import Random
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.features import features
+from fuzzshard.case.needs import unfit_for
 from fuzzshard.case.steering import ANYTHING, Steering
 from fuzzshard.errors import UsageError
 from fuzzshard.strategies.cases import SIZES
-from fuzzshard.strategies.draw import NUM_BYTES, case_stream, read_case
+from fuzzshard.strategies.draw import NUM_BYTES, case_stream, draw_cases, read_case
 
 _ENDS = tuple(itertools.accumulate(SIZES))
 _SWARM = tuple(slice(at, at + 1) for at in range(SIZES[0]))
@@ -48,6 +50,12 @@ them.
 """
 _ELITE = 8
 """How many of the best are kept for each of the things that are asked."""
+_NUM_SHARED = 3
+"""How many features of a case in focus the others share, where they are drawn together."""
+_SAMPLE = 200
+"""Cases drawn to see which of its features are rare."""
+_DRAWS = 600
+"""Draws to see which of the rarest come together."""
 _STEP = 0.04
 _ODDS = (0.02, 0.95)
 """How fast, and between which limits, the odds move that a part is redrawn with."""
@@ -87,22 +95,19 @@ class Steered:
         return f"{asked}{shared}; {share} {'is' if self.hits == 1 else 'are'} like that"
 
 
-def reach(
-    steering: Steering,
-    seed: int,
-    *,
-    world_size: int,
-    cuda: bool,
-    shared: tuple[str, ...] = (),
-) -> Steered:
+def reach(steering: Steering, seed: int, *, world_size: int, cuda: bool) -> Steered:
     """Find first cases that are as asked; equal arguments find the same.
 
-    Raises :class:`UsageError` for what no case can be, and where :data:`MAX_DRAWS` draws find
-    none.
+    Raises :class:`UsageError` for what no case can be, where :data:`MAX_DRAWS` draws find none,
+    and for a case in focus that the ranks cannot run.
     """
     if steering.of_engines_alone:
         return Steered(steering)
     steering.check_possible(world_size=world_size, cuda=cuda)
+    shared: tuple[str, ...] = ()
+    if steering.focus is not None:
+        _check_focus(steering, steering.focus, world_size=world_size, cuda=cuda)
+        shared = _shared(steering, steering.focus, seed, world_size=world_size, cuda=cuda)
     asked = steering.requiring(shared)
     search = _Search(asked, seed, world_size=world_size, cuda=cuda)
     search.go_on(MAX_DRAWS)
@@ -116,19 +121,36 @@ def reach(
     return Steered(steering, shared, tuple(search.starts), search.hits, search.tries)
 
 
-def nearest(
-    steering: Steering, seed: int, *, world_size: int, cuda: bool, draws: int
-) -> frozenset[str]:
-    """Return the features of a case that comes as near to what is asked as a few draws do."""
-    search = _Search(steering, seed, world_size=world_size, cuda=cuda)
-    search.go_on(draws)
-    return search.nearest()
+def _check_focus(steering: Steering, case: Case, *, world_size: int, cuda: bool) -> None:
+    if case.mesh.size > world_size:
+        raise UsageError(
+            f"{steering.focus_name} needs {case.mesh.size} ranks, and a world has {world_size}",
+            f"use --world-size {case.mesh.size} or more",
+        )
+    if unfit := unfit_for(case, "cuda" if cuda else "cpu"):
+        raise UsageError(f"{steering.focus_name} cannot run here: {unfit}", "use another --device")
+
+
+def _shared(
+    steering: Steering, case: Case, seed: int, *, world_size: int, cuda: bool
+) -> tuple[str, ...]:
+    """Return the rarest features of the case in focus, as far as the strategies draw them
+    together.
+    """
+    drawn = draw_cases(seed, _SAMPLE, world_size=world_size, engines=steering.engines, cuda=cuda)
+    counts = Counter(feature for other in drawn for feature in features(other))
+    rarest = sorted(features(case) - steering.forbidden, key=lambda f: (counts[f], f))
+    asked = steering.requiring(rarest[:_NUM_SHARED])
+    search = _Search(asked, seed, world_size=world_size, cuda=cuda)
+    search.go_on(_DRAWS)
+    present = search.nearest()
+    return tuple(f for f in rarest[:_NUM_SHARED] if f in present) * steering.allows(present)
 
 
 def steered_stream(
     stream_seed: int, /, *, world_size: int, steered: Steered = Steered(), cuda: bool = False
 ) -> Iterator[Case]:
-    """Yield distinct cases that are as asked, without end."""
+    """Yield distinct cases that are as asked, without end; the case in focus comes first."""
     asked = steered.drawn
     if not steered.starts:
         yield from case_stream(
@@ -140,6 +162,10 @@ def steered_stream(
     genes = _Genes(rng)
     hits, tries = 1 + steered.hits, 2 + steered.tries
     seen: set[int] = set()  # hashes, as in case_stream
+    focus = steered.steering.focus
+    if focus is not None and steered.steering.allows(features(focus)):
+        seen.add(hash(focus))
+        yield focus
     while True:
         at = rng.randrange(len(chains))
         # at random more often than pays: such a case owes nothing to those before it

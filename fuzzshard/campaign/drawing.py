@@ -20,7 +20,6 @@ import msgspec
 
 from fuzzshard.case.case import Case
 from fuzzshard.errors import InfraError
-from fuzzshard.mutate.focus import around
 from fuzzshard.strategies.steered import Steered, steered_stream
 
 _case_decoder = msgspec.json.Decoder(Case)
@@ -77,11 +76,12 @@ def _last_line(errors: IO[bytes]) -> str:
 
 def _draw(request: Request, out: IO[bytes]) -> None:
     encoder = msgspec.json.Encoder()
-    seed, size, cuda = request.seed, request.world_size, request.cuda
-    cases = steered_stream(seed, world_size=size, steered=request.steered, cuda=cuda)
-    steering = request.steered.steering
-    if steering.focus is not None:
-        cases = around(steering.focus, cases, seed, steering=steering, world_size=size, cuda=cuda)
+    cases = steered_stream(
+        request.seed,
+        world_size=request.world_size,
+        steered=request.steered,
+        cuda=request.cuda,
+    )
     for case in cases:
         out.write(encoder.encode(case) + b"\n")
         out.flush()

@@ -39,7 +39,7 @@ from fuzzshard.journal.history import History
 from fuzzshard.journal.lock import locked
 from fuzzshard.journal.schema import JOURNAL_FILE, connect
 from fuzzshard.journal.writer import JournalWriter
-from fuzzshard.mutate.focus import reach_near
+from fuzzshard.strategies.steered import reach
 from fuzzshard.world import resolve_device
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.nodes import telling
@@ -80,7 +80,7 @@ def run_campaign(
     with locked(options.corpus), contextlib.closing(connect(path)) as connection:
         history = History(path, connection)
         plan = plan_session(history, options, configs[0])
-        steered = reach_near(
+        steered = reach(
             options.steering, plan.seed, world_size=configs[0].size, cuda=device == "cuda"
         )
         session = Session(options, configs, plan, steered)

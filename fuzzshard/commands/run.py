@@ -116,8 +116,7 @@ def run(
         Words instead of --require, such as "hsdp bf16 checkpoint". What they stand for is
         printed.
     focus
-        An entry or a case file. Half of the cases are mutants of it, the others share its rarest
-        features.
+        An entry or a case file. It comes first; the others share its rarest features.
     shrink
         Whether to shrink findings to minimal cases.
     confirm

@@ -244,11 +244,6 @@ class Leaf(Part, frozen=True, kw_only=True):
         """
         return {}
 
-    @classmethod
-    def additions(cls, width: int) -> tuple[Leaf, ...]:
-        """The leaves of its kind that a mutation may add behind any value."""
-        return ()
-
 
 class Projection(Leaf, frozen=True, kw_only=True):
     """A leaf that makes ``out`` features of any number, by matrices that may have biases."""

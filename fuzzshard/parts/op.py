@@ -21,15 +21,14 @@ if TYPE_CHECKING:  # what an op is shown of the layers above, for types alone
     from fuzzshard.case.schedule_state import ScheduleState as ScheduleState
     from fuzzshard.case.validate import Checked as Checked
     from fuzzshard.engines.base import Engine as Engine
-    from fuzzshard.mutate.schedule import Offered as Offered
     from fuzzshard.program.scope import Scope as Scope
     from fuzzshard.reproducer.program import Program as Program
     from fuzzshard.shrink.repair import Names as Names
     from fuzzshard.strategies.schedules import Run as Run
     from fuzzshard.training.trainer import Trainer as Trainer
 else:  # nobody looks at annotations when it runs
-    Case = Checked = Engine = Facts = Names = Offered = Program = Run = ScheduleState = None
-    Scope = Trainer = None
+    Case = Checked = Engine = Facts = Names = Program = Run = ScheduleState = Scope = None
+    Trainer = None
 
 Ranks = Literal["all", "others"]
 """Which ranks an op runs on: ``others`` are all but rank 0."""
@@ -463,11 +462,6 @@ class Op(Part, frozen=True, kw_only=True):
         """Yield the flags that are off in all rounds of a step but the last."""
         return iter(())
 
-    @classmethod
-    def additions(cls, offered: Offered) -> Iterator[tuple[Op, ...]]:
-        """The ops in a row that a mutation may add, of which it is the most important one."""
-        return iter(())
-
     def mended(self, names: Names) -> Op | None:
         """The same op where modules and parameters may be gone; None where it means nothing any
         more.
@@ -515,4 +509,3 @@ def expression(path: str) -> str:
 
 
 Features = Iterator[str]
-Additions = Iterator[tuple[Op, ...]]

@@ -59,8 +59,6 @@ class Option:
     """What torch calls it, where that is not its name."""
     is_policy: ClassVar[bool] = False
     """Whether its value is a policy of mixed precision."""
-    is_rare: ClassVar[bool] = False
-    """Whether few machines have it, or it costs seconds a case: no mutation turns it on."""
     choices: ClassVar[tuple[str, ...]] = ()
     """Choices that every swarm may make."""
     extension: ClassVar[Choice | None] = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections import Counter, defaultdict
-from random import Random
 
 import pytest
 from msgspec.structs import fields, replace
@@ -16,7 +15,6 @@ from fuzzshard.case.codec import decode, encode
 from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.case.program_text import program
 from fuzzshard.case.validate import validate
-from fuzzshard.mutate.schedule import Offered
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import OPS
 from fuzzshard.parts.oracles import ORACLES
@@ -131,13 +129,3 @@ def test_every_op_has_statements_or_runs_and_is_written_by_itself(kind: type[Op]
 def test_an_op_is_documented_and_keeps_its_fields(kind: type[Op]) -> None:
     assert inspect.getdoc(kind)
     assert not {field.name for field in fields(kind)} & {"tag", "run", "lines"}
-
-
-def test_a_mutation_may_add_every_op_that_offers_itself(drawn: list[Drawn]) -> None:
-    rng = Random(0)
-    rows = [
-        ops for case, _ in drawn[:200] for op in OPS for ops in op.additions(Offered(rng, case))
-    ]
-    offering = {op for op in OPS if "additions" in vars(op)}
-    assert len(offering) > len(OPS) // 2
-    assert {type(op) for ops in rows for op in ops} >= offering

@@ -44,7 +44,6 @@ ALLOWED = {
     "program": {"case", "errors", "model", "parts"},
     "subject": {"case", "engines", "errors", "oracles", "parts", "program"},
     "strategies": {"case", "errors", "parts"},
-    "mutate": {"case", "strategies", "shrink", "errors", "parts"},
 }
 """Packages that import no others of ours."""
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from fuzzshard.parts.leaf import Kind, Leaf, Projection, Style, no_bias, with_bias
+from fuzzshard.parts.leaf import Kind, Projection, Style, no_bias, with_bias
 from fuzzshard.parts.part import Shape
 
 
@@ -52,8 +52,3 @@ class Linear(Projection, tag="linear", frozen=True, kw_only=True):
     @override
     def parameters(self, width: int) -> dict[str, Shape]:
         return with_bias({"weight": (self.out, width)}, self.bias)
-
-    @classmethod
-    @override
-    def additions(cls, width: int) -> tuple[Leaf, ...]:
-        return cls(out=width), cls(out=width, bias=False)

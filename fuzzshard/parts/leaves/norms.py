@@ -46,11 +46,6 @@ class LayerNorm(Leaf, tag="layer_norm", frozen=True, kw_only=True):
     def simpler(self) -> LayerNorm:
         return replace(self, bias=False)
 
-    @classmethod
-    @override
-    def additions(cls, width: int) -> tuple[Leaf, ...]:
-        return (cls(),)
-
 
 class RMSNorm(Leaf, tag="rms_norm", frozen=True, kw_only=True):
     """``nn.RMSNorm(width)``."""
@@ -148,11 +143,6 @@ class GroupNorm(Leaf, tag="group_norm", frozen=True, kw_only=True):
     @override
     def with_width(self, width: int) -> GroupNorm:
         return self if width % self.groups == 0 else replace(self, groups=1)
-
-    @classmethod
-    @override
-    def additions(cls, width: int) -> tuple[Leaf, ...]:
-        return (cls(), cls(groups=2)) if width % 2 == 0 else (cls(),)
 
 
 class BatchNorm(Leaf, tag="batch_norm", frozen=True, kw_only=True):

@@ -91,8 +91,3 @@ class RawParameter(Leaf, tag="raw_parameter", frozen=True, kw_only=True):
         if self.matrix or dtype is None:
             return super().result_dtype(dtype, own)
         return promote(dtype, next(iter(own)))
-
-    @classmethod
-    @override
-    def additions(cls, width: int) -> tuple[Leaf, ...]:
-        return (cls(),)

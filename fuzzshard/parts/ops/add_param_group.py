@@ -90,12 +90,6 @@ class AddParamGroup(op.Op, tag="add_param_group", frozen=True, kw_only=True):
             return ()
         return (cls(target=run.tape.pick(paths), rate=run.tape.pick((None, 0.25))),)
 
-    @classmethod
-    @override
-    def additions(cls, offered: op.Offered) -> op.Additions:
-        for path in offered.case.optimizer.left_out:
-            yield (cls(target=path),)
-
     @override
     def mended(self, names: op.Names) -> op.Op | None:
         return self if names.with_parameters(self.target) == self.target else None

@@ -90,11 +90,6 @@ class Cast(op.Op, tag="cast", frozen=True, kw_only=True):
     def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
         return (cls.to_other(run.case.dtype),) if "cast" in run.swarm else ()
 
-    @classmethod
-    @override
-    def additions(cls, offered: op.Offered) -> op.Additions:
-        yield (cls.to_other(offered.case.dtype),)
-
     @override
     def in_dtypes(self, dtypes: Mapping[Dtype, Dtype]) -> Self:
         return replace(self, dtype=dtypes[self.dtype])

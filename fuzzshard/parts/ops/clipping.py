@@ -7,7 +7,7 @@ from typing import Literal
 from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
-from fuzzshard.parts import op, ops
+from fuzzshard.parts import op
 from fuzzshard.parts.moments import UNSHARDED, Moment, Never
 
 _NORMS: tuple[tuple[float | Literal["inf"], int], ...] = ((2.0, 11), (1.0, 5), ("inf", 4))
@@ -76,13 +76,6 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
         finite = run.tape.chance(70 if overflows else 20)
         return (cls(max_norm=largest, norm_type=norm_type, error_if_nonfinite=finite),)
 
-    @classmethod
-    @override
-    def additions(cls, offered: op.Offered) -> op.Additions:
-        yield (cls(max_norm=1.0), ops.update())
-        yield (cls(max_norm=1.0, norm_type="inf"), ops.update())
-        yield (cls(max_norm=1.0, error_if_nonfinite=True), ops.update())
-
 
 class ClipGradValue(op.Op, tag="clip_grad_value", frozen=True, kw_only=True):
     """``clip_grad_value_`` over all parameters. It is elementwise, so a shard needs no other."""
@@ -121,11 +114,6 @@ class ClipGradValue(op.Op, tag="clip_grad_value", frozen=True, kw_only=True):
     @override
     def drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
         return (cls(clip_value=run.tape.pick((0.5, 0.125, 2.0))),)
-
-    @classmethod
-    @override
-    def additions(cls, offered: op.Offered) -> op.Additions:
-        yield (cls(clip_value=0.5), ops.update())
 
 
 _ACCUMULATED = Never(
@@ -177,9 +165,3 @@ class Unscale(op.Op, tag="unscale", frozen=True, kw_only=True):
     @override
     def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
         return (cls(),) if run.case.optimizer.does("scales") else ()
-
-    @classmethod
-    @override
-    def additions(cls, offered: op.Offered) -> op.Additions:
-        if offered.case.optimizer.does("scales"):
-            yield (cls(), ops.update())

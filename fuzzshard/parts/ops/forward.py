@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
-from fuzzshard.parts import op, ops
+from fuzzshard.parts import op
 
 
 class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
@@ -88,18 +88,6 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
     @override
     def lines(self, program: op.Program, index: int) -> list[str]:
         return program.forwards.lines(index, self.call, synced=program.at.synced)
-
-    @classmethod
-    @override
-    def additions(cls, offered: op.Offered) -> op.Additions:
-        one = cls(batch=offered.batch)
-        yield (replace(one, grad=False),)
-        yield (replace(one, grad=False, inference=True),)
-        last = ops.taking("all")
-        yield (one, last)
-        yield (one, cls(batch=offered.batch + 1), ops.taking("newest"), last)
-        yield (replace(one, target=offered.some_called()), last)
-        yield (one, ops.taking("newest", retain_graph=True, outputs=(0,)), ops.taking("newest"))
 
     @override
     def mended(self, names: op.Names) -> op.Op:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing_extensions import override
 
-from fuzzshard.parts import op, ops
+from fuzzshard.parts import op
 from fuzzshard.parts.moments import Moment
 
 
@@ -32,12 +32,6 @@ class SetMode(op.Op, tag="set_mode", frozen=True, kw_only=True):
         train = moment == "in_evaluation"
         return cls(train=train), cls(train=not train)
 
-    @classmethod
-    @override
-    def additions(cls, offered: op.Offered) -> op.Additions:
-        call = op.Call(batch=offered.batch, grad=offered.rng.random() < 0.3)
-        yield (cls(train=False), ops.running(call), cls(train=True))
-
 
 class SetGradEnabled(op.Op, tag="set_grad_enabled", frozen=True, kw_only=True):
     """``torch.set_grad_enabled(enabled)``, for all ops from now on: a region under ``no_grad``."""
@@ -60,9 +54,3 @@ class SetGradEnabled(op.Op, tag="set_grad_enabled", frozen=True, kw_only=True):
     @override
     def settings(self, scope: op.Scope) -> list[str]:
         return [f"torch.set_grad_enabled({self.enabled})"]
-
-    @classmethod
-    @override
-    def additions(cls, offered: op.Offered) -> op.Additions:
-        call = op.Call(batch=offered.batch, grad=False)
-        yield (cls(enabled=False), ops.running(call), cls(enabled=True))

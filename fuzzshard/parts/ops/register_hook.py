@@ -99,12 +99,6 @@ class RegisterHook(op.Op, tag="register_hook", frozen=True, kw_only=True):
         hook = run.tape.pick(_kinds(found, target))
         return (cls(hook=hook, scale=run.tape.pick((2.0, 0.5)), target=target),)
 
-    @classmethod
-    @override
-    def additions(cls, offered: op.Offered) -> op.Additions:
-        hook = offered.rng.choice(_OF_FORWARDS)
-        yield (cls(hook=hook, target=offered.some_called()),)
-
 
 def _kinds(found: op.Facts, path: str) -> tuple[Hook, ...]:
     """The hooks that are called at a module: none where its callers call a method of its own."""

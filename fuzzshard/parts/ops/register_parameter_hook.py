@@ -145,13 +145,6 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
         scale = run.tape.pick((2.0, 0.5))
         return (cls(hook=hook, scale=scale, target=run.tape.pick(sorted(targets))),)
 
-    @classmethod
-    @override
-    def additions(cls, offered: op.Offered) -> op.Additions:
-        yield (
-            cls(hook="post_accumulate_grad_hook", target=offered.rng.choice(offered.parameters)),
-        )
-
     @override
     def mended(self, names: op.Names) -> Self | None:
         target = names.with_parameters(self.target)

@@ -55,8 +55,3 @@ class RegisterStepHook(op.Op, tag="register_step_hook", frozen=True, kw_only=Tru
     @override
     def drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
         return (cls(hook=run.tape.pick((*_SCALING,)), scale=run.tape.pick((0.5, 2.0))),)
-
-    @classmethod
-    @override
-    def additions(cls, offered: op.Offered) -> op.Additions:
-        yield (cls(hook=offered.rng.choice((*_SCALING,))),)

@@ -51,9 +51,3 @@ class Reshard(op.Op, tag="reshard", frozen=True, kw_only=True):
     def _drawn(cls, run: op.Run) -> Self:
         target, recurse = run.any_wrapped()
         return cls(target=target, recurse=recurse)
-
-    @classmethod
-    @override
-    def additions(cls, offered: op.Offered) -> op.Additions:
-        target, recurse = offered.below
-        yield (cls(target=target, recurse=recurse),)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
-from fuzzshard.parts import op, ops
+from fuzzshard.parts import op
 from fuzzshard.parts.moments import MODIFIED
 
 
@@ -77,8 +77,3 @@ class RunningAverage(op.Op, tag="running_average", frozen=True, kw_only=True):
     @override
     def drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
         return (cls(decay=run.tape.pick((0.5, 0.875, None)), copied=run.tape.chance(50)),)
-
-    @classmethod
-    @override
-    def additions(cls, offered: op.Offered) -> op.Additions:
-        yield (cls(), *ops.training(offered.batch), cls(copied=True))

@@ -60,12 +60,6 @@ class SetDivideFactor(op.Op, tag="set_divide_factor", frozen=True, kw_only=True)
         factor = run.tape.pick((2.0 * ranks, 1.0, 2.0, 4.0, 3.0, ranks))
         return (cls(factor=factor, target=below.target, recurse=below.recurse),)
 
-    @classmethod
-    @override
-    def additions(cls, offered: op.Offered) -> op.Additions:
-        factor, below = offered.rng.choice((1.0, 2.0, 3.0, 8.0)), offered.below
-        yield (cls(factor=factor, target=below.target, recurse=below.recurse),)
-
 
 def dividing(
     module: str, factor: float, ranks: Iterable[int], later: Iterable[float] = ()

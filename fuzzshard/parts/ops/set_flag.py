@@ -111,12 +111,3 @@ class SetFlag(op.Op, tag="set_flag", frozen=True, kw_only=True):
             place, below = run.early(35), run.any_wrapped(35)
             new = cls(flag="reshard_after_forward", value=run.tape.chance(50), target=below.target)
             place.append(replace(new, recurse=below.recurse))
-
-    @classmethod
-    @override
-    def additions(cls, offered: op.Offered) -> op.Additions:
-        value, below = offered.rng.random() < 0.5, offered.below
-        new = cls(
-            flag="reshard_after_forward", value=value, target=below.target, recurse=below.recurse
-        )
-        yield (new,)

@@ -97,12 +97,6 @@ class SetGradDtype(op.Op, tag="set_grad_dtype", frozen=True, kw_only=True):
         ]
         return (run.tape.weighted(fitting),) if fitting else ()
 
-    @classmethod
-    @override
-    def additions(cls, offered: op.Offered) -> op.Additions:
-        target, dtype = offered.rng.choice(offered.parameters), offered.rng.choice([*_WEIGHTS])
-        yield (cls(target=target, dtype=dtype),)
-
     @override
     def mended(self, names: op.Names) -> op.Op | None:
         target = names.with_parameters(self.target)

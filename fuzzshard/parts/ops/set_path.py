@@ -49,14 +49,6 @@ class SetPath(op.Op, tag="set_path", frozen=True, kw_only=True):
             run.on_path[target] = run.tape.pick(others)
             run.ops.append(cls(path=run.on_path[target], target=target))
 
-    @classmethod
-    @override
-    def additions(cls, offered: op.Offered) -> op.Additions:
-        """As often as four others: few cases have alternatives."""
-        for _ in range(4) if offered.paths else ():
-            block = offered.rng.choice(sorted(offered.paths))
-            yield (cls(path=offered.rng.randrange(offered.paths[block]), target=block),)
-
     @override
     def mended(self, names: op.Names) -> op.Op | None:
         return self if self.path < names.paths.get(self.target, 0) else None

@@ -98,14 +98,6 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
         on_disk = run.tape.chance(50) and not run.has_own_statistics
         return (cls(via="dcp" if on_disk else "state_dict"),)
 
-    @classmethod
-    @override
-    def additions(cls, offered: op.Offered) -> op.Additions:
-        for saved in (cls(via="state_dict"), cls()):
-            yield (saved, *ops.restoring(offered.rng.choice(("zero", "rebuild"))))
-        axes = offered.case.mesh.shapes
-        yield (cls(), *ops.restoring("rebuild", mesh=offered.rng.choice(axes)))
-
 
 class WaitForSave(op.Op, tag="wait_for_save", frozen=True, kw_only=True):
     """Waits for what ``torch.distributed.checkpoint.async_save`` returned: "A future holding the

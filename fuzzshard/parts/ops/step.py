@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing_extensions import override
 
-from fuzzshard.parts import op, ops
+from fuzzshard.parts import op
 from fuzzshard.parts.moments import MODIFIED, Moment, Never
 
 
@@ -63,8 +63,3 @@ class Step(op.Op, tag="step", frozen=True, kw_only=True):
     @override
     def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
         return (cls(),)
-
-    @classmethod
-    @override
-    def additions(cls, offered: op.Offered) -> op.Additions:
-        yield ops.training(offered.batch, zeroed="after")

@@ -62,9 +62,3 @@ class TakeStateDict(op.Op, tag="take_state_dict", frozen=True, kw_only=True):
         if "take_state_dict" not in run.swarm:
             return ()
         return (cls(inference=run.tape.chance(_IN_INFERENCE)),)
-
-    @classmethod
-    @override
-    def additions(cls, offered: op.Offered) -> op.Additions:
-        yield (cls(),)
-        yield (cls(inference=True),)

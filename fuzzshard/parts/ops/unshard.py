@@ -78,9 +78,3 @@ class Unshard(op.Op, tag="unshard", frozen=True, kw_only=True):
         how = run.tape.weighted((("async", 40), ("waited for", 20), ("at once", 40)))
         wait = how == "waited for"
         return cls(target=target, recurse=recurse, async_op=how != "at once", wait=wait)
-
-    @classmethod
-    @override
-    def additions(cls, offered: op.Offered) -> op.Additions:
-        target, recurse = offered.below
-        yield (cls(target=target, recurse=recurse, async_op=offered.rng.random() < 0.5),)

@@ -41,8 +41,3 @@ class ZeroGrad(op.Op, tag="zero_grad", frozen=True, kw_only=True):
     @override
     def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
         return (cls(set_to_none=run.tape.chance(50)),)
-
-    @classmethod
-    @override
-    def additions(cls, offered: op.Offered) -> op.Additions:
-        yield (cls(set_to_none=offered.rng.random() < 0.5),)

@@ -262,7 +262,7 @@ class LimitAllGathers(FSDP1Option):
 class Offload(FSDP1Option):
     """Whether parameters are offloaded to the CPU."""
 
-    name, place, argument, is_rare = "offload", 6, 1, True
+    name, place, argument = "offload", 6, 1
     texts = {True: "cpu_offload=CPUOffload(offload_params=True)"}
     traits = {True: ("offloads",)}
     meanings = {"fsdp1:offload": "parameters offloaded to the CPU"}
@@ -323,7 +323,7 @@ def draw_policy(tape: Tape) -> Precision:
 class Debug(FSDP1Option):
     """The debug level; ``DETAIL`` checks that ranks and iterations have the same order."""
 
-    name, place, is_rare = "debug", 7, True
+    name, place = "debug", 7
     traits = {"detail": ("checks_order",)}
     meanings = {"fsdp1:detail": "the debug level DETAIL"}
 

@@ -174,11 +174,6 @@ class Optimizer(WithOptions["OptimizerOption", Trait], frozen=True, kw_only=True
             if option.name in off or option.name == self.named_by:
                 yield from option.features(value)
 
-    def without_extensions(self) -> Optimizer:
-        """Return it with what is drawn last at its default."""
-        late = ((o, value) for o, value in self.told() if o.extension)
-        return replace(self, **{o.name: o.without_extension(value) for o, value in late})
-
     def text(self) -> str:
         """Return what drawings say of it."""
         off = {*off_default(self)}
@@ -220,10 +215,6 @@ class OptimizerOption(Option):
     def unrounded(self, value: Any) -> Any:
         """Return the value whose steps round to no coarser dtype than that of the parameters."""
         return value
-
-    def without_extension(self, value: Any) -> Any:
-        """Return what it is without what is drawn last."""
-        return self.default
 
     def scheduler(self, value: Any) -> str:
         """Return the expression of a scheduler of the learning rate, where it says which."""
@@ -357,10 +348,6 @@ class Kind(OptimizerOption):
     @override
     def unrounded(self, value: str) -> str:
         return "muon_unrounded" if value in _MUON else value
-
-    @override
-    def without_extension(self, value: str) -> str:
-        return str(self.default) if value in _MUON else value
 
     @override
     def features(self, value: str) -> Iterator[str]:

@@ -5,7 +5,6 @@ field.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from random import Random
 from typing import Any, ClassVar, Literal
 
 from msgspec.structs import replace
@@ -100,10 +99,6 @@ class PrecisionOption(Option):
         """Return another value for one group."""
         return self.draw(tape, case)
 
-    def mutated(self, rng: Random, case: Case) -> Any:
-        """Return a value for a mutant."""
-        return self.default
-
     def features(self, value: Any, policy: Precision) -> Iterator[str]:
         """Yield the features of a value."""
         return self.named(value)
@@ -129,10 +124,6 @@ class Param(DtypeOption):
     }
 
     @override
-    def mutated(self, rng: Random, case: Case) -> Dtype | None:
-        return rng.choice(("bfloat16", "bfloat16", "float16", None))
-
-    @override
     def features(self, value: Dtype | None, policy: Precision) -> Iterator[str]:
         """A case that is judged again in finer dtypes has others than those of half precision."""
         if value is not None:
@@ -150,10 +141,6 @@ class Reduce(DtypeOption):
         "precision:reduce_as_param": "gradients reduced in the dtype of the parameters",
         "precision:reduce_only": "a dtype for reduced gradients only",
     }
-
-    @override
-    def mutated(self, rng: Random, case: Case) -> Dtype | None:
-        return rng.choice((None, "float32", "bfloat16"))
 
     @override
     def features(self, value: Dtype | None, policy: Precision) -> Iterator[str]:
@@ -177,10 +164,6 @@ class Output(DtypeOption):
     def varied(self, tape: Tape, case: Case, value: Dtype | None) -> Dtype | None:
         return None if value else case.dtype
 
-    @override
-    def mutated(self, rng: Random, case: Case) -> Dtype | None:
-        return rng.choice((None, case.dtype))
-
 
 class CastInputs(PrecisionOption):
     """Whether the inputs of a wrapped module are cast to the dtype of its parameters."""
@@ -197,10 +180,6 @@ class CastInputs(PrecisionOption):
     @override
     def varied(self, tape: Tape, case: Case, value: bool) -> bool:
         return not value
-
-    @override
-    def mutated(self, rng: Random, case: Case) -> bool:
-        return rng.random() < 0.8
 
 
 class Keep(PrecisionOption):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from random import Random
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from msgspec.structs import replace
 from typing_extensions import override
 
 from fuzzshard.parts.option import (
-    Case,
     DrawingGroups,
     Option,
     Reasons,
@@ -21,7 +19,7 @@ from fuzzshard.parts.option import (
 from fuzzshard.parts.options.communication import WORDS, CommunicationOption, Word
 from fuzzshard.parts.options.communication import Trait as OfWords
 from fuzzshard.parts.options.precision import Precision
-from fuzzshard.parts.part import Shape, default_of, import_files
+from fuzzshard.parts.part import Shape, import_files
 
 Trait = Literal["offloads", "names_size", "gathers_several"] | OfWords
 """What somebody else has to know of a group: that its parameters are on the CPU, that it names the
@@ -86,11 +84,6 @@ class WrapGroup(WithOptions["GroupOption", Trait], frozen=True, kw_only=True):
         """Return it as it is meant once the mesh and the ``wrapped`` modules have changed."""
         return replace(self, **{o.name: o.mended(v, shard, wrapped) for o, v in self.told()})
 
-    def as_planned(self) -> WrapGroup:
-        """Return it as it is before its options are drawn."""
-        late = (option.name for option in self.options if option.extension)
-        return replace(self, **{name: default_of(self, name) for name in late})
-
     def helpers(self) -> Iterator[str]:
         """Yield the classes that its options need, as source."""
         return (text for option, value in self.told() if (text := option.helper(value)))
@@ -114,8 +107,6 @@ class GroupOption(Option):
     """Whether widths that a shard axis divides are drawn for it."""
     prefetches: ClassVar[When | None] = None
     """When the modules that it names are gathered ahead."""
-    mutation: ClassVar[str] = ""
-    """The kind of mutations that :meth:`mutated` is one of."""
 
     def after_forward(self, value: Any, shard: int) -> AfterForward | None:
         """Return how a group is after forward, where it says so."""
@@ -158,16 +149,6 @@ class GroupOption(Option):
         value that it has.
         """
         raise NotImplementedError
-
-    def mutated(self, rng: Random, case: Case) -> dict[int, WrapGroup] | None:
-        """Return the groups of a case that get another value, by their indices."""
-        raise NotImplementedError
-
-    def of_some(self, rng: Random, case: Case, value: Any, share: float) -> dict[int, WrapGroup]:
-        """Return the groups of a case with this value: all, in a ``share`` of mutants, or one."""
-        groups = range(len(case.wrap))
-        chosen = groups if rng.random() < share else [rng.randrange(len(groups))]
-        return {i: replace(case.wrap[i], **{self.name: value}) for i in chosen}
 
     def mended(self, value: Any, shard: int, wrapped: frozenset[str]) -> Any:
         """Return the value that is meant once other modules are wrapped, on another mesh."""
@@ -215,18 +196,6 @@ class Prefetch(GroupOption):
             return tuple(near[: 1 + tape.below(2)])
 
         return drawn
-
-    @override
-    def mutated(self, rng: Random, case: Case) -> dict[int, WrapGroup] | None:
-        """Either list of a group names other modules."""
-        wrapped = [m for group in case.wrap for m in group.modules if m]
-        single = [i for i, g in enumerate(case.wrap) if len(g.modules) == 1]
-        if not wrapped or not single:
-            return None
-        index = rng.choice(single)
-        names = tuple(rng.sample(wrapped, min(len(wrapped), rng.randint(0, 2))))
-        name = rng.choice([option.name for option in WrapGroup.options if option.prefetches])
-        return {index: replace(case.wrap[index], **{name: names})}
 
     @override
     def mended(self, value: tuple[str, ...], shard: int, wrapped: frozenset[str]) -> Any:

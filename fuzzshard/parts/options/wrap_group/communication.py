@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from random import Random
 from typing import Any
 
 from msgspec.structs import replace
 from typing_extensions import override
 
 from fuzzshard.parts.op import Choice
-from fuzzshard.parts.option import Case, DrawingGroups, Reasons, Tape, Told
+from fuzzshard.parts.option import DrawingGroups, Reasons, Tape, Told
 from fuzzshard.parts.options.communication import WORDS
 from fuzzshard.parts.options.wrap_group import GroupOption, Trait, WrapGroup
 
@@ -30,7 +29,7 @@ def _some(tape: Tape) -> Words:
 class Communication(GroupOption):
     """What a wrapped module is told about its collectives, once all are wrapped."""
 
-    name, place, mutation = "communication", 3, "flip"
+    name, place = "communication", 3
     extension = Choice("communication", 10, place=101)
     meanings = {f"communication:{word.name}": word.meaning for word in WORDS.values()}
 
@@ -68,14 +67,6 @@ class Communication(GroupOption):
             replace(group, communication=words) for group, words in zip(groups, told, strict=True)
         )
         return lambda index, present: _fitting(drawing, wrap, index)
-
-    @override
-    def mutated(self, rng: Random, case: Case) -> dict[int, WrapGroup]:
-        """One word more or less of one group."""
-        index = rng.randrange(len(case.wrap))
-        present = set(case.wrap[index].communication) ^ {rng.choice((*WORDS,))}
-        words = tuple(word for word in WORDS if word in present)
-        return {index: replace(case.wrap[index], communication=words)}
 
     @override
     def items(self, value: Words) -> Words:

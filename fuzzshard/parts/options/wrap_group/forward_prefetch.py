@@ -9,9 +9,9 @@ from fuzzshard.parts.options.wrap_group import Prefetch
 
 
 class ForwardPrefetch(Prefetch):
-    """Modules to gather before a forward of this one; its mutations are those of either list."""
+    """Modules to gather before a forward of this one."""
 
-    name, prefetches, mutation = "forward_prefetch", "forward", "flip"
+    name, prefetches = "forward_prefetch", "forward"
     extension = Choice("forward_prefetch", 20, place=3)
     meanings = {"prefetch:forward": "explicit forward prefetching"}
 

@@ -15,7 +15,7 @@ from fuzzshard.parts.options.wrap_group import GroupOption
 class Offload(GroupOption):
     """Whether parameters, gradients and optimizer states are on the CPU, pinned or not."""
 
-    name, place, is_rare = "offload", 0, True
+    name, place = "offload", 0
     extension = Choice("offload", 9, place=2)
     texts = {
         "pinned": "offload_policy=CPUOffloadPolicy()",

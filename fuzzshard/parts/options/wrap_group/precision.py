@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from random import Random
 
 from typing_extensions import override
 
 from fuzzshard.parts.leaves import KINDS
 from fuzzshard.parts.op import Choice
-from fuzzshard.parts.option import Case, meanings_of
+from fuzzshard.parts.option import meanings_of
 from fuzzshard.parts.options.precision import PRECISION_OPTIONS, Precision
-from fuzzshard.parts.options.wrap_group import GroupOption, WrapGroup
+from fuzzshard.parts.options.wrap_group import GroupOption
 
 
 class MixedPrecision(GroupOption):
     """The policy of a group; :mod:`fuzzshard.strategies.precision` draws those of all groups."""
 
-    name, is_policy, mutation = "precision", True, "precision"
+    name, is_policy = "precision", True
     # batch norms have buffers, which keep their dtype
     extension = Choice(
         "precision",
@@ -37,10 +36,3 @@ class MixedPrecision(GroupOption):
     @override
     def features(self, value: Precision | None) -> Iterator[str]:
         return iter(()) if value is None else value.features()
-
-    @override
-    def mutated(self, rng: Random, case: Case) -> dict[int, WrapGroup]:
-        policy = None
-        if rng.random() < 0.8:
-            policy = Precision(**{o.name: o.mutated(rng, case) for o in PRECISION_OPTIONS})
-        return self.of_some(rng, case, policy, 0.7)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from random import Random
 from typing import Any
 
 from typing_extensions import override
 
-from fuzzshard.parts.option import Case, Reasons, Told
-from fuzzshard.parts.options.wrap_group import AfterForward, GroupOption, Trait, WrapGroup
+from fuzzshard.parts.option import Reasons, Told
+from fuzzshard.parts.options.wrap_group import AfterForward, GroupOption, Trait
 
 Value = bool | int | None
 
@@ -25,7 +24,7 @@ class ReshardAfterForward(GroupOption):
     for an FSDP root.
     """
 
-    name, mutation, always_told = "reshard_after_forward", "flip", True
+    name, always_told = "reshard_after_forward", True
     choices = ("reshard_true", "reshard_false", "reshard_int")
     prefix = "reshard:"
     meanings = {
@@ -87,12 +86,6 @@ class ReshardAfterForward(GroupOption):
             divisors = [n for n in range(2, shard) if shard % n == 0]
             options += [(n, 6) for n in divisors] + [(1, 1), (shard, 1)]
         return options
-
-    @override
-    def mutated(self, rng: Random, case: Case) -> dict[int, WrapGroup]:
-        divisors = [n for n in range(1, case.mesh.shard + 1) if case.mesh.shard % n == 0]
-        value = rng.choice((None, True, False, rng.choice(divisors)))
-        return self.of_some(rng, case, value, 0.3)
 
     @override
     def mended(self, value: Value, shard: int, wrapped: frozenset[str]) -> Value:

@@ -12,10 +12,9 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.features import features
 from fuzzshard.case.steering import Steering
 from fuzzshard.errors import UsageError
-from fuzzshard.mutate.focus import around, reach_near
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.strategies import draw_cases
-from fuzzshard.strategies.steered import Steered, steered_stream
+from fuzzshard.strategies.steered import Steered, reach, steered_stream
 
 SEED, WORLD = 5, 4
 
@@ -29,26 +28,19 @@ def in_focus() -> Case:
 
 def near(case: Case, count: int, **asked: tuple[str, ...]) -> tuple[Steered, list[Case]]:
     steering = Steering(focus=case, focus_name="it", **asked)
-    steered = reach_near(steering, SEED, world_size=WORLD, cuda=False)
-    drawn = steered_stream(SEED, world_size=WORLD, steered=steered)
-    cases = around(case, drawn, SEED, steering=steering, world_size=WORLD, cuda=False)
+    steered = reach(steering, SEED, world_size=WORLD, cuda=False)
+    cases = steered_stream(SEED, world_size=WORLD, steered=steered)
     return steered, list(itertools.islice(cases, count))
 
 
 @pytest.mark.slow
-def test_half_of_the_cases_are_mutants_and_the_others_share_the_rarest_features() -> None:
+def test_the_case_comes_first_and_the_others_share_its_rarest_features() -> None:
     case = in_focus()
-    steered, cases = near(case, 60)
+    steered, cases = near(case, 30)
     assert cases[0] == case
-    assert len(set(cases)) == 60
+    assert len(set(cases)) == 30
     assert len(steered.shared) >= 2
-    assert set(steered.shared) <= features(case)
-    stream = steered_stream(SEED, world_size=WORLD, steered=steered)
-    drawn = [c for c in itertools.islice(stream, 60) if c in set(cases)]
-    assert 20 <= len(drawn) <= 40
-    assert all(features(c).issuperset(steered.shared) for c in drawn)
-    mutants = [c for c in cases if c not in set(drawn)]
-    assert sum(c.model == case.model or c.schedule == case.schedule for c in mutants) >= 10
+    assert all(features(c).issuperset(steered.shared) for c in cases)
 
 
 @pytest.mark.slow
@@ -65,4 +57,4 @@ def test_a_case_in_focus_that_does_not_fit_the_world_is_one_line() -> None:
     with pytest.raises(
         UsageError, match="corpus/it needs 4 ranks, and a world has 2; use --world-s"
     ):
-        reach_near(steering, SEED, world_size=2, cuda=False)
+        reach(steering, SEED, world_size=2, cuda=False)
