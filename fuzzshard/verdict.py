@@ -178,7 +178,6 @@ def signature_of(findings: Sequence[Finding]) -> str:
 STRICTNESS = {
     "precision": 0,
     "bounded": 1,
-    "relation": 1,
     "bitwise": 2,
     "exact": 2,
     "invariant": 3,

@@ -1,11 +1,10 @@
-"""Corpus entries as JSON: one writer, a reader for every version there ever was, a checksum."""
+"""Corpus entries as JSON: one writer, one reader, a checksum."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,9 @@ import msgspec
 from packaging.version import InvalidVersion
 
 from fuzzshard.case.case import ALL_ENGINES, Case
-from fuzzshard.case.edit import with_reshards
 from fuzzshard.case.limits import LARGEST_DIM, check_limits
-from fuzzshard.case.schedule_state import lacking_reshards
 from fuzzshard.case.validate import validate
-from fuzzshard.corpus.entry import FORMAT, CorpusEntry, bare_entry, new_lifecycle
-from fuzzshard.corpus.expectation import with_versions
+from fuzzshard.corpus.entry import FORMAT, CorpusEntry, bare_entry
 from fuzzshard.corpus.files import read_regular
 from fuzzshard.corpus.lifecycle import release
 from fuzzshard.errors import FuzzshardError, InvalidCase, InvalidEntry, UsageError
@@ -45,31 +41,6 @@ def _checksum(fields: dict[str, Any]) -> str:
     return hashlib.sha256(msgspec.json.encode(fields, order="sorted")).hexdigest()[:16]
 
 
-class _Header(msgspec.Struct, frozen=True):
-    """What every version has; a file without a format is a bare Case."""
-
-    format: int | None = None
-
-
-def _read_bare(fields: Fields) -> CorpusEntry:
-    return bare_entry(msgspec.convert(fields, Case))
-
-
-def _read_1(fields: Fields) -> CorpusEntry:
-    """Its last writers noted the releases that a bisection had tried, with the name of the
-    build.
-    """
-    stored = msgspec.structs.replace(msgspec.convert(fields, CorpusEntry), format=FORMAT)
-    fresh = new_lifecycle(stored)
-    bad, good = set(map(release, stored.bad_on)), set(map(release, stored.good_on))
-    return with_versions(fresh, bad | (set(fresh.bad_on) - good), good) if bad | good else fresh
-
-
-def _read_2(fields: Fields) -> CorpusEntry:
-    """Format 2 named no cause."""
-    return msgspec.structs.replace(msgspec.convert(fields, CorpusEntry), format=FORMAT)
-
-
 def _check_unchanged(fields: Fields) -> None:
     """Takes the checksum out of ``fields``; what was written by hand has none."""
     if "checksum" in fields and fields.pop("checksum") != _checksum(fields):
@@ -77,32 +48,6 @@ def _check_unchanged(fields: Fields) -> None:
             "the file was changed after it was saved",
             'restore it, or remove its "checksum" where that was on purpose',
         )
-
-
-def _resharding(entry: CorpusEntry) -> CorpusEntry:
-    """Before format 4, parameters were resharded without an op wherever that is asked for."""
-    try:
-        places = lacking_reshards(entry.case)
-    except (LookupError, AttributeError):  # an op names what is not there, as validate() will say
-        return entry
-    if not places:
-        return entry
-
-    def moved(index: int) -> int:
-        return index + sum(place <= index for place in places)
-
-    findings = (msgspec.structs.replace(f, op=moved(f.op)) for f in entry.findings)
-    return msgspec.structs.replace(entry, case=with_reshards(entry.case), findings=tuple(findings))
-
-
-READERS: dict[int | None, Callable[[Fields], CorpusEntry]] = {
-    None: _read_bare,
-    1: _read_1,
-    2: _read_2,
-    3: _read_2,
-    4: _read_2,
-}
-"""One reader for each format version; a reader of an older one returns today's struct."""
 
 
 def decode_entry(data: bytes, path: Path) -> CorpusEntry:
@@ -133,22 +78,18 @@ def decode_entry(data: bytes, path: Path) -> CorpusEntry:
 
 
 def _decoded(fields: Fields) -> CorpusEntry:
-    version = msgspec.convert(fields, _Header).format
-    if version not in READERS:
-        newer = version is not None and version > FORMAT
-        raise InvalidEntry(
-            f"format {version} is not known to this version, which reads up to {FORMAT}",
-            "upgrade fuzzshard" if newer else "restore the file",
-        )
-    if version is not None and version > 1:
+    if "format" in fields:
+        if (version := fields["format"]) != FORMAT:
+            raise InvalidEntry(
+                f"its format is {printable(str(version))[:20]}, and this fuzzshard reads {FORMAT}",
+                "use the fuzzshard that wrote it, or restore the file",
+            )
         _check_unchanged(fields)
-    case = fields if version is None else fields.get("case")
-    check_limits(case)
-    if isinstance(case, dict):
-        case.pop("relation", None)  # a second run, which earlier releases did (note 0047)
-    entry = READERS[version](all_printable(fields))
-    if version != FORMAT:
-        entry = _resharding(entry)
+        check_limits(fields.get("case"))
+        entry = msgspec.convert(all_printable(fields), CorpusEntry)
+    else:
+        check_limits(fields)
+        entry = bare_entry(msgspec.convert(all_printable(fields), Case))
     for known in (*entry.bad_on, *entry.good_on, *([entry.torch] if entry.torch else [])):
         release(known)
     validate(entry.case)

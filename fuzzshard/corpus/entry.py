@@ -22,9 +22,7 @@ from fuzzshard.parts.oracle import Severity
 from fuzzshard.verdict import Finding, Status, Verdict, is_internal, severity_of
 
 FORMAT = 4
-"""2 adds the lifecycle with versions and issue, ``culprits``, ``others`` in ``confirmed``, the
-checksum; 3 the cause; in 4 a schedule says where parameters are resharded.
-"""
+"""Of the file. Release 0.1.0 reads no other; what was saved before it has been rewritten."""
 
 Link = Annotated[str, msgspec.Meta(pattern=r"^(https?://\S+)?\Z")]
 
@@ -160,9 +158,12 @@ def make_entry(
     """The entry for ``verdict`` on ``case``; ``info`` is that of the world (keys ``torch``,
     ``backend``).
     """
-    entry = CorpusEntry(
+    lifecycle = Lifecycle.FLAKY if confirmed is not None and confirmed.flaky else Lifecycle.OPEN
+    return CorpusEntry(
         signature=verdict.signature,
         status=verdict.status,
+        lifecycle=lifecycle if verdict.signature else None,
+        bad_on=(release(info["torch"]),) if verdict.signature else (),
         rung=verdict.rung,
         torch=info["torch"],
         device=device_kind(info),
@@ -176,23 +177,11 @@ def make_entry(
         stacks=portable_stacks(verdict.stacks),
         case=case,
     )
-    return new_lifecycle(entry)
 
 
 def bare_entry(case: Case) -> CorpusEntry:
     """What a file with nothing but a case stands for: it is expected to pass."""
     return CorpusEntry(case=case, mesh=case.mesh.text())
-
-
-def new_lifecycle(entry: CorpusEntry) -> CorpusEntry:
-    """A finding that nobody has looked at since it was found."""
-    if not entry.signature:
-        return entry
-    return msgspec.structs.replace(
-        entry,
-        lifecycle=entry.lifecycle or (Lifecycle.FLAKY if entry.flaky else Lifecycle.OPEN),
-        bad_on=(release(entry.torch),) if entry.torch else (),
-    )
 
 
 def device_kind(info: Mapping[str, str]) -> Literal["cpu", "cuda"]:
