@@ -132,21 +132,17 @@ class CaseJudged(Event, frozen=True, kw_only=True, tag="case_judged"):
     new_features: tuple[str, ...] = ()
     features_seen: int = 0
     features_total: int = 0
-    pairs_seen: int = 0
 
 
 class CaseDetail(Event, frozen=True, kw_only=True, tag="case_detail"):
     """What the journal keeps of a case beside its :class:`CaseJudged`, which follows.
 
-    Only the journal gets it: a JSONL stream would be several times as long. ``new_pairs`` of
-    features came up for the first time. ``refused`` are the refusals it counts for, ``idle`` the
-    seconds for which its world had waited. ``compared`` has each engine that was drawn; of one
-    that was not compared the rung says why not, and is empty if ranks were lost.
+    Only the journal gets it: a JSONL stream would be several times as long. ``refused`` are
+    the refusals it counts for. ``compared`` has each engine that was drawn; of one that was not
+    compared the rung says why not, and is empty if ranks were lost.
     """
 
-    new_pairs: tuple[tuple[str, str], ...] = ()
     refused: tuple[str, ...] = ()
-    idle: float = 0.0
     compared: dict[str, Compared] = {}
 
 
@@ -316,8 +312,7 @@ class CampaignFinished(Event, frozen=True, kw_only=True, tag="campaign_finished"
 
     ``counts`` are cases by status; ``explained`` of them ran into known bugs, ``causes`` says how
     many into each, by the name of the mend;
-    ``refusals`` are notes and rejections by message, most frequent first; ``overhead`` is the mean
-    time per case, in seconds, that a world stood idle between two cases. ``unresolved`` are the
+    ``refusals`` are notes and rejections by message, most frequent first; ``unresolved`` are the
     folders of findings that are not confirmed, shrunk or shown by their script yet, ``suspects``
     those of cases that failed and were not explained yet. ``examples`` are the smallest entries
     of the corpus that ``causes`` have, or one of another known bug where none was met. It is
@@ -332,7 +327,6 @@ class CampaignFinished(Event, frozen=True, kw_only=True, tag="campaign_finished"
     mends: str = "off"
     cases: int
     cases_per_second: float
-    overhead: float
     counts: dict[str, int]
     findings: tuple[KnownFinding, ...]
     explained: int = 0
@@ -344,7 +338,6 @@ class CampaignFinished(Event, frozen=True, kw_only=True, tag="campaign_finished"
     features_seen: int
     features_total: int
     features_unseen: tuple[str, ...]
-    pairs_seen: int
     complete: bool = False
 
 

@@ -89,7 +89,7 @@ class Control:
         return not self.reason
 
     def note_new(self) -> None:
-        """A pair of features, a point of torch or a finding came that was not there before."""
+        """A feature or a finding came that was not there before."""
         self._last_new = self.elapsed()
 
     def running(self) -> bool:

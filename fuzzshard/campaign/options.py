@@ -25,7 +25,7 @@ class CampaignOptions:
 
     ``max_time`` is in seconds and bounds shrinking too. ``max_findings`` counts distinct findings
     that the corpus did not have. ``stop_after_no_new`` is for how many seconds there may be no new
-    pair of features or finding. ``fresh`` begins a new campaign where an earlier one could be
+    feature or finding. ``fresh`` begins a new campaign where an earlier one could be
     continued. ``confirm`` is how often a finding is run again, as found and when it is shrunk.
     ``mends`` says on which torch cases run: mended, as it is, or three of four mended and the
     others not; ``extra_mends`` are folders with more mends than fuzzshard's own. ``seed=None``

@@ -138,20 +138,12 @@ def _stream(options: CampaignOptions, config: WorldConfig) -> dict[str, Any]:
 
 
 def _same(session: SessionRow, stream: dict[str, Any], seed: int | None) -> bool:
-    return _stream_before(session) == stream and seed in (None, session.seed)
-
-
-def _stream_before(session: SessionRow) -> dict[str, Any]:
-    """What :func:`_stream` returned then. Earlier releases could guide the choice of cases, and a
-    session that they did not guide drew as one does now.
-    """
-    stream: dict[str, Any] = session.options["stream"]
-    return {name: value for name, value in stream.items() if (name, value) != ("guidance", "none")}
+    return session.options["stream"] == stream and seed in (None, session.seed)
 
 
 def _why_not(session: SessionRow, stream: dict[str, Any], options: CampaignOptions) -> str:
     """In words, why the last session is left as it is although it did not end."""
-    before = {**_stream_before(session), "seed": session.seed}
+    before = {**session.options["stream"], "seed": session.seed}
     now = {**stream, "seed": session.seed if options.seed is None else options.seed}
     changed = [
         f"{name} was {_words(before.get(name, []))} and is {_words(value)}"
@@ -171,9 +163,6 @@ def restore_counts(history: History, campaign: int, tally: Tally) -> int:
     tally.counts = history.counts(campaign)
     tally.refusals = history.refusals(campaign)
     tally.features = history.features(campaign)
-    for pair in history.pairs(campaign):
-        tally.pairs.add(pair)
-    tally.idle_seconds = sum(session.idle for session in history.sessions(campaign))
     return tally.cases
 
 

@@ -39,7 +39,6 @@ def summarize(
         torch=release(importlib.metadata.version("torch")),
         cases=cases,
         cases_per_second=cases / elapsed,
-        overhead=tally.idle_seconds / max(cases, 1),
         counts=dict(tally.counts),
         findings=tuple(_line(known) for known in _listed(registry)),
         explained=registry.explained,
@@ -51,7 +50,6 @@ def summarize(
         features_seen=len(tally.features),
         features_total=len(ALL_FEATURES),
         features_unseen=tuple(sorted(set(ALL_FEATURES) - tally.features)),
-        pairs_seen=len(tally.pairs),
         complete=complete,
     )
 

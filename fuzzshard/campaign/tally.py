@@ -1,13 +1,11 @@
-"""The running totals of a campaign: cases by status, refusals by message, features and pairs
-seen.
-"""
+"""The running totals of a campaign: cases by status, refusals by message, features seen."""
 
 from __future__ import annotations
 
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.features import ALL_FEATURES, features
@@ -25,8 +23,6 @@ class Tally:
         self.counts: Counter[str] = Counter()
         self.refusals: Counter[str] = Counter()
         self.features: set[str] = set()
-        self.pairs = Pairs()
-        self.idle_seconds = 0.0
         self._lock = threading.Lock()
 
     @property
@@ -34,26 +30,15 @@ class Tally:
         """The number of cases judged."""
         return self.counts.total()
 
-    def add(
-        self, index: int, case: Case, verdict: Verdict, *, idle: float = 0.0
-    ) -> tuple[CaseDetail, CaseJudged]:
-        """Counts one case and says what it added; its world stood ``idle`` for so many seconds
-        before it.
-        """
-        present = tuple(sorted(features(case)))
+    def add(self, index: int, case: Case, verdict: Verdict) -> tuple[CaseDetail, CaseJudged]:
+        """Counts one case and says what it added."""
+        present = features(case)
         with self._lock:
             self.counts[verdict.status] += 1
-            self.idle_seconds += idle
             refused = tuple(self._count_refusals(verdict))
-            new = tuple(f for f in present if f not in self.features)
-            new_pairs = self.pairs.add(present)
+            new = tuple(sorted(present - self.features))
             self.features.update(new)
-            detail = CaseDetail(
-                new_pairs=new_pairs,
-                refused=refused,
-                idle=idle,
-                compared=how_compared(case, verdict),
-            )
+            detail = CaseDetail(refused=refused, compared=how_compared(case, verdict))
             judged = CaseJudged(
                 index=index,
                 status=verdict.status,
@@ -63,7 +48,6 @@ class Tally:
                 new_features=new,
                 features_seen=len(self.features),
                 features_total=len(ALL_FEATURES),
-                pairs_seen=len(self.pairs),
             )
         return detail, judged
 
@@ -91,33 +75,3 @@ def gist(message: str) -> str:
     lines = message.strip().splitlines() or [""]
     unquoted = re.sub(r"'[^']*'|\"[^\"]*\"", "'...'", lines[0])
     return re.sub(r"\d+", "N", re.sub(r"\(.*", "(...)", unquoted))[:160]
-
-
-class Pairs:
-    """A set of pairs of names that takes a few kilobytes, where one of tuples takes megabytes.
-
-    For each name it has a bit for each other one, in the order in which names came up.
-    """
-
-    def __init__(self) -> None:
-        self._bits: dict[str, int] = {}
-        self._partners: dict[str, int] = {}
-        self._num_pairs = 0
-
-    def __len__(self) -> int:
-        return self._num_pairs
-
-    def add(self, names: Sequence[str]) -> tuple[tuple[str, str], ...]:
-        """Adds every pair of the sorted ``names``, and returns those that are new."""
-        new: list[tuple[str, str]] = []
-        bits = [1 << self._bits.setdefault(name, len(self._bits)) for name in names]
-        later = 0
-        for place in reversed(range(len(names))):
-            known = self._partners.get(names[place], 0)
-            if missing := later & ~known:
-                others = zip(names[place + 1 :], bits[place + 1 :], strict=True)
-                new += [(names[place], other) for other, bit in others if missing & bit]
-                self._partners[names[place]] = known | later
-            later |= bits[place]
-        self._num_pairs += len(new)
-        return tuple(sorted(new))

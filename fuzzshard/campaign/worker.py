@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import deque
 from collections.abc import Callable
 
@@ -53,7 +52,6 @@ class Worker:
         self._world = ControlledWorld(world, shared.control)
         self._emit = emit
         self._follow_up = FollowUp(shared, self._world, emit)
-        self._idle_since: float | None = None
 
     def work(self) -> None:
         """Returns at the end of the campaign; raises :class:`InfraError` when it cannot go on."""
@@ -98,7 +96,6 @@ class Worker:
                 self._emit(KnownCause(index=index, signature=verdict.signature, causes=known))
             elif verdict.status.is_finding:
                 self._follow_up.pursue(found)
-                self._idle_since = None
 
     def _judge(self, index: int, drawn: Case) -> tuple[Found, tuple[str, ...]]:
         """Runs a case, counts it and tells it; whatever it shows that is not known is saved by
@@ -107,19 +104,17 @@ class Worker:
         With it come the causes by which mends know it.
         """
         shared = self._shared
-        idle = time.perf_counter() - self._idle_since if self._idle_since is not None else 0.0
         self._emit(CaseStarted(index=index))
         case, verdict, known = self._explained(index, drawn)
-        self._idle_since = time.perf_counter()
         found = Found(index, case, verdict)
         try:
             if verdict.status.is_finding and not known:
                 found = self._follow_up.first_look(found)
         finally:
-            detail, judged = shared.tally.add(index, case, verdict, idle=idle)
+            detail, judged = shared.tally.add(index, case, verdict)
             self._emit(detail)
             self._emit(judged)
-        if detail.new_pairs:
+        if judged.new_features:
             shared.control.note_new()
         return found, known
 

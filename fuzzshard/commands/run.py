@@ -90,7 +90,7 @@ def run(
     max_findings
         Stop after this many distinct new findings.
     stop_after_no_new
-        Stop when nothing new came for this long: no finding, no pair of features.
+        Stop when nothing new came for this long: no finding, no feature.
     fresh
         Begin a new campaign even if an earlier one in the same corpus could be continued.
     seed

@@ -39,7 +39,6 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     info: dict[str, str] | None
     elapsed: Seconds
-    idle: Seconds
     last_new: Seconds
     ended: Seconds | None
     reason: str | None
@@ -129,31 +128,20 @@ class History:
 
     def features(self, campaign: int) -> set[str]:
         """The features that some case had."""
-        return {a for a, b in self._seen(campaign) if b is None}
-
-    def pairs(self, campaign: int) -> set[tuple[str, str]]:
-        """The pairs of features that some case had, each sorted."""
-        return {(a, b) for a, b in self._seen(campaign) if b is not None}
-
-    def _seen(self, campaign: int) -> list[tuple[str, str | None]]:
-        return [
-            (a, b)
-            for a, b in self.rows(
-                "SELECT one.name, other.name FROM first_seen "
+        return {
+            feature
+            for (feature,) in self.rows(
+                "SELECT feature FROM first_seen "
                 "JOIN case_run ON case_run.id = first_seen.case_run "
-                "JOIN session ON session.id = case_run.session "
-                "JOIN feature one ON one.id = a LEFT JOIN feature other ON other.id = b WHERE "
-                "campaign = ?",
+                "JOIN session ON session.id = case_run.session WHERE campaign = ?",
                 campaign,
             )
-        ]
+        }
 
     def compared(self) -> list[tuple[str, str, int, int, int]]:
         """Engine, rung, judged cases, and the tensors that were compared and skipped in them, of
-        all campaigns; nothing in the first journals, which did not keep that.
+        all campaigns.
         """
-        if not self.rows("SELECT name FROM sqlite_master WHERE name = 'compared'"):
-            return []
         return self.rows(
             "SELECT engine, rung, count(*), sum(tensors), sum(skipped) FROM compared "
             "GROUP BY engine, rung"

@@ -15,13 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-from fuzzshard.case.features import ALL_FEATURES
 from fuzzshard.errors import InfraError, InvalidJournal
 
-FORMAT = 2
-"""``PRAGMA user_version``. A newer one is refused. The first one also has the features of
-each case, and which lines of torch it reached.
-"""
+FORMAT = 3
+"""``PRAGMA user_version``. Any other is refused."""
 JOURNAL_FILE = "journal.sqlite"
 
 CACHE_KIB = 256
@@ -47,16 +44,14 @@ CREATE TABLE session (             -- one run of the command
   info TEXT,                       -- JSON: torch, python, device, backend, platform once a world
                                    -- is up
   elapsed REAL NOT NULL DEFAULT 0, -- seconds, kept current
-  idle REAL NOT NULL DEFAULT 0,    -- seconds that worlds stood idle between two cases, kept
+  last_new REAL NOT NULL DEFAULT 0, -- elapsed when a feature or a finding was new, kept
                                    -- current
-  last_new REAL NOT NULL DEFAULT 0, -- elapsed when a pair or a finding was new, kept current
   ended REAL,                      -- unix seconds; NULL while it runs and after a kill, like the
                                    -- next two
   reason TEXT, exit_code INTEGER,
   complete INTEGER NOT NULL DEFAULT 0  -- 1: a limit was reached or all cases were run; nothing to
                                        -- continue
 );
-CREATE TABLE feature (id INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL);
 CREATE TABLE case_run (
   id INTEGER PRIMARY KEY,
   session INTEGER NOT NULL REFERENCES session(id),
@@ -68,9 +63,14 @@ CREATE TABLE case_run (
 );
 CREATE INDEX case_run_status ON case_run(session, status);
 CREATE TABLE first_seen (          -- growth of coverage, in the campaign
-  a INTEGER NOT NULL REFERENCES feature(id),
-  b INTEGER REFERENCES feature(id),  -- NULL: the single feature a
-  case_run INTEGER NOT NULL REFERENCES case_run(id)
+  feature TEXT NOT NULL, case_run INTEGER NOT NULL REFERENCES case_run(id)
+);
+CREATE TABLE compared (            -- each engine that a judged case was drawn with
+  case_run INTEGER NOT NULL REFERENCES case_run(id),
+  engine TEXT NOT NULL,
+  rung TEXT NOT NULL,              -- of the ladder; or why there is none
+  tensors INTEGER NOT NULL,        -- that were compared, on all ranks
+  skipped INTEGER NOT NULL         -- that differ, and may have any value
 );
 CREATE TABLE refusal (             -- cases by what was refused, by kind of message
   session INTEGER NOT NULL REFERENCES session(id), message TEXT NOT NULL, cases INTEGER NOT NULL,
@@ -86,23 +86,11 @@ CREATE INDEX event_kind ON event(session, kind);
 """
 
 
-_LATER_TABLES = """
-CREATE TABLE IF NOT EXISTS compared (  -- each engine that a judged case was drawn with
-  case_run INTEGER NOT NULL REFERENCES case_run(id),
-  engine TEXT NOT NULL,
-  rung TEXT NOT NULL,              -- of the ladder; or why there is none
-  tensors INTEGER NOT NULL,        -- that were compared, on all ranks
-  skipped INTEGER NOT NULL         -- that differ, and may have any value
-)
-"""
-"""Not in the first journals of this format: readers have to ask for it."""
-
-
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     """Opens the journal at ``path``; without ``read_only`` one is made where there is none.
 
-    Raises :class:`InvalidJournal` for a file that is damaged, newer, or no journal, and
-    :class:`InfraError` for one that cannot be opened or written. Neither changes it.
+    Raises :class:`InvalidJournal` for a file that is damaged, of another format, or no journal,
+    and :class:`InfraError` for one that cannot be opened or written. Neither changes it.
     """
     with one_line(path):
         connection = sqlite3.connect(
@@ -121,12 +109,6 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
                         for statement in filter(str.strip, _TABLES.split(";\n")):
                             connection.execute(statement)
                         connection.execute(f"PRAGMA user_version = {FORMAT}")
-                with transaction(connection):
-                    connection.execute(_LATER_TABLES)
-                    names = [(name,) for name in ALL_FEATURES]
-                    connection.executemany(
-                        "INSERT OR IGNORE INTO feature (name) VALUES (?)", names
-                    )
         except BaseException:
             connection.close()
             raise
@@ -187,11 +169,11 @@ def _check_format(connection: sqlite3.Connection, path: Path) -> bool:
     """
     (found,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if found > FORMAT:
-        raise InvalidJournal(
-            f"{path} has format {found} and this fuzzshard knows {FORMAT}",
-            "install the fuzzshard that wrote it or use another --corpus",
-        )
     if not found and tables:
         raise InvalidJournal(f"{path} is no journal of a campaign", "use another --corpus")
+    if tables and found != FORMAT:
+        raise InvalidJournal(
+            f"{path} has format {found}, and this fuzzshard reads {FORMAT}",
+            "install the fuzzshard that wrote it or use another --corpus",
+        )
     return bool(tables)

@@ -65,11 +65,8 @@ class JournalWriter:
         self._broken = False
         self._case_runs: dict[int, int] = {}
         self._details: dict[int, CaseDetail] = {}
-        with one_line(path):
-            rows = connection.execute("SELECT name, id FROM feature")
-            self._features: dict[str, int] = dict(rows.fetchall())
-            with transaction(connection):
-                self.session = self._begin(start)
+        with one_line(path), transaction(connection):
+            self.session = self._begin(start)
 
     def record(self, event: Event) -> None:
         """Takes one event."""
@@ -154,16 +151,14 @@ class JournalWriter:
         case_run = self._case_runs.pop(event.world)
         detail = self._details.pop(event.world)
         execute, executemany = self._connection.execute, self._connection.executemany
-        ids = self._features
         execute(
             "UPDATE case_run SET status = ?, seconds = ?, signature = ?, message = ? WHERE id = ?",
             (event.status.value, event.seconds, event.signature, event.message, case_run),
         )
-        seen: list[tuple[int, int | None, int]] = [
-            (ids[name], None, case_run) for name in event.new_features
-        ]
-        seen += [(ids[a], ids[b], case_run) for a, b in detail.new_pairs]
-        executemany("INSERT INTO first_seen (a, b, case_run) VALUES (?, ?, ?)", seen)
+        executemany(
+            "INSERT INTO first_seen (feature, case_run) VALUES (?, ?)",
+            [(name, case_run) for name in event.new_features],
+        )
         executemany(
             "INSERT INTO refusal (session, message, cases) VALUES (?, ?, 1) "
             "ON CONFLICT DO UPDATE SET cases = cases + 1",
@@ -177,8 +172,7 @@ class JournalWriter:
                 for engine, how in detail.compared.items()
             ],
         )
-        execute("UPDATE session SET idle = idle + ? WHERE id = ?", (detail.idle, self.session))
-        if detail.new_pairs:
+        if event.new_features:
             self._note_new(elapsed)
 
     def _note_new(self, elapsed: float) -> None:

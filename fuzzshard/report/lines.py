@@ -248,8 +248,8 @@ def _summary(event: CampaignFinished) -> Iterator[str]:
         f"{event.cases_per_second:.2f} per second ({counts_text(event.counts)})"
     )
     yield (
-        f"coverage: {event.features_seen} of {event.features_total} features, "
-        f"{counted(event.pairs_seen, 'pair')}{_unseen(event.features_unseen)}"
+        f"coverage: {event.features_seen} of {event.features_total} features"
+        f"{_unseen(event.features_unseen)}"
     )
     yield from _refusals(event.refusals)
     if event.corpus:

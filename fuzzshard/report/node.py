@@ -68,17 +68,17 @@ class Sighting:
 class Node:
     """All sessions in one directory, one after another; none where no campaign has run.
 
-    ``first_seen`` has the time of each feature ``(a,)`` and pair ``(a, b)``; times are in seconds
-    during which the campaign ran. ``confirmations`` are the runs on fresh ranks of each finding as
-    it was found. ``causes`` counts the cases that known bugs of torch caused, by the name of the
-    mend. ``compared`` says how engines were compared. No links under ``shared`` are followed, a
-    folder that others write to as well.
+    ``first_seen`` has the time of each feature; times are in seconds during which the campaign
+    ran. ``confirmations`` are the runs on fresh ranks of each finding as it was found. ``causes``
+    counts the cases that known bugs of torch caused, by the name of the mend. ``compared`` says
+    how engines were compared. No links under ``shared`` are followed, a folder that others write
+    to as well.
     """
 
     path: Path
     sessions: tuple[SessionRow, ...]
     verdicts: Counter[str]
-    first_seen: Mapping[tuple[str, ...], float]
+    first_seen: Mapping[str, float]
     sightings: tuple[Sighting, ...]
     confirmations: tuple[Confirmation, ...]
     gpu_seconds: float
@@ -232,16 +232,14 @@ def is_running(session: SessionRow) -> bool:
     return time.time() - (session.started + session.elapsed) < SILENT_SECONDS
 
 
-def _first_seen(history: History, begins: Mapping[int, float]) -> dict[tuple[str, ...], float]:
+def _first_seen(history: History, begins: Mapping[int, float]) -> dict[str, float]:
     """A session that begins a campaign anew sees everything again; the first time counts."""
-    seen: dict[tuple[str, ...], float] = {}
-    for a, b, session, began in history.rows(
-        "SELECT one.name, other.name, session, began FROM first_seen "
-        "JOIN case_run ON case_run.id = first_seen.case_run "
-        "JOIN feature one ON one.id = a LEFT JOIN feature other ON other.id = b ORDER BY "
-        "case_run.id"
+    seen: dict[str, float] = {}
+    for feature, session, began in history.rows(
+        "SELECT feature, session, began FROM first_seen "
+        "JOIN case_run ON case_run.id = first_seen.case_run ORDER BY case_run.id"
     ):
-        seen.setdefault((a,) if b is None else (a, b), begins[session] + began)
+        seen.setdefault(feature, begins[session] + began)
     return seen
 
 

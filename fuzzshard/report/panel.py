@@ -49,7 +49,7 @@ class CampaignPanel:
             table.add_row("corpus", corpus_text(progress.corpus))
         if coverage := progress.coverage:
             seen = f"{coverage.features_seen} of {coverage.features_total} features"
-            table.add_row("coverage", f"{seen}, {coverage.pairs_seen:,} pairs")
+            table.add_row("coverage", seen)
         if progress.last_new is not None:
             table.add_row("last new", f"{clock(progress.elapsed - progress.last_new)} ago")
         self._add_worlds(table, started)

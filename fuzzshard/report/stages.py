@@ -174,10 +174,9 @@ class Progress:
             case CorpusLoaded():
                 self.corpus = event
             case CaseJudged():
-                before = self.coverage
                 self.counts[event.status] += 1
                 self.coverage = event
-                if before is None or event.pairs_seen > before.pairs_seen or event.new_features:
+                if event.new_features:
                     self.last_new = self.elapsed
             case FindingFound():
                 self.last_new = self.elapsed

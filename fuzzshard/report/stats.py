@@ -39,8 +39,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     compared, and ``all`` of them. ``stability`` is the share of the
     runs that confirm findings, as they were found, that showed them again; ``flake_rate`` the
     share of findings that stayed away in at least one. What cannot be known is null.
-    ``seconds_since_*`` is campaign time since a case last had a new feature, or a new pair of
-    them.
+    ``seconds_since_new_feature`` is campaign time.
     """
 
     updated: float
@@ -66,9 +65,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     gpu_seconds_per_case: float | None
     features_seen: int
     features_total: int
-    pairs_seen: int
     seconds_since_new_feature: float
-    seconds_since_new_pair: float
 
 
 def stats_of(nodes: Sequence[Node], findings: Sequence[SeenFinding]) -> Stats:
@@ -81,7 +78,6 @@ def stats_of(nodes: Sequence[Node], findings: Sequence[SeenFinding]) -> Stats:
     runs = sum(confirmation.runs for confirmation in confirmations)
     seconds = max(node.seconds for node in nodes)
     gpu_seconds = sum(node.gpu_seconds for node in nodes)
-    seen = {key for node in nodes for key in node.first_seen}
     return Stats(
         updated=time.time(),
         directories=len(nodes),
@@ -106,11 +102,11 @@ def stats_of(nodes: Sequence[Node], findings: Sequence[SeenFinding]) -> Stats:
         flake_rate=_share(sum(c.flaky for c in confirmations), len(confirmations)),
         stability=_share(sum(c.reproduced for c in confirmations), runs),
         gpu_seconds_per_case=_share(gpu_seconds, cases) if gpu_seconds else None,
-        features_seen=sum(len(key) == 1 for key in seen),
+        features_seen=len({name for node in nodes for name in node.first_seen}),
         features_total=len(ALL_FEATURES),
-        pairs_seen=sum(len(key) == 2 for key in seen),
-        seconds_since_new_feature=min(_since(node, 1) for node in nodes),
-        seconds_since_new_pair=min(_since(node, 2) for node in nodes),
+        seconds_since_new_feature=min(
+            node.seconds - max(node.first_seen.values(), default=0.0) for node in nodes
+        ),
     )
 
 
@@ -158,13 +154,6 @@ def write_stats(directory: Path) -> Stats:
 
 def _share(part: float, whole: int) -> float | None:
     return part / whole if whole else None
-
-
-def _since(node: Node, size: int) -> float:
-    """Campaign time since the last feature (``size`` 1) or pair (2) that was new."""
-    return node.seconds - max(
-        (at for key, at in node.first_seen.items() if len(key) == size), default=0.0
-    )
 
 
 _MOST_SHARE = 0.02

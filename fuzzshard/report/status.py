@@ -117,9 +117,8 @@ def _campaign_lines(stats: Stats) -> Iterator[str]:
     crashes = counted(stats.crashes, "crash", "crashes")
     yield f"trouble   {counted(stats.hangs, 'hang')}, {crashes}{_gpu(stats)}"
     yield (
-        f"coverage  {stats.features_seen} of {stats.features_total} features, "
-        f"{counted(stats.pairs_seen, 'pair')}; {clock(stats.seconds_since_new_feature)} since a "
-        f"new feature, {clock(stats.seconds_since_new_pair)} since a new pair"
+        f"coverage  {stats.features_seen} of {stats.features_total} features, the last new one "
+        f"{clock(stats.seconds_since_new_feature)} ago"
     )
     if stats.compared:
         yield "compared  shares of the runs of engines that were drawn"

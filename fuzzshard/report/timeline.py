@@ -56,16 +56,16 @@ class Histogram:
 class Timeline:
     """The series of one report.
 
-    ``bins[i]`` counts verdicts from ``i * bin_seconds`` on. ``pairs`` is the number of pairs of
-    features seen by any node until then, ``pairs_by_node`` by each. At ``restarts`` a later
+    ``bins[i]`` counts verdicts from ``i * bin_seconds`` on. ``features`` is the number of
+    features seen by any node until then, ``features_by_node`` by each. At ``restarts`` a later
     session began.
     """
 
     seconds: float
     bin_seconds: float
     bins: Sequence[Mapping[str, int]]
-    pairs: Sequence[Point]
-    pairs_by_node: Mapping[str, Sequence[Point]]
+    features: Sequence[Point]
+    features_by_node: Mapping[str, Sequence[Point]]
     durations: Histogram | None
     marks: Sequence[Mark] = ()
     restarts: Sequence[float] = ()
@@ -81,18 +81,17 @@ def read_timeline(nodes: Sequence[Node], findings: Iterable[SeenFinding]) -> Tim
         with History(node.path / JOURNAL_FILE) as history:
             for index, status, count in _counts(history, node, width):
                 bins[min(index, len(bins) - 1)][status] += count
-    pairs_of = {node.path: _pairs(node) for node in nodes}
-    first: dict[tuple[str, ...], float] = {}
-    for pairs in pairs_of.values():
-        for key, at in pairs.items():
-            first[key] = min(at, first.get(key, at))
+    first: dict[str, float] = {}
+    for node in nodes:
+        for name, at in node.first_seen.items():
+            first[name] = min(at, first.get(name, at))
     return Timeline(
         seconds=seconds,
         bin_seconds=width,
         bins=bins,
-        pairs=growth(first.values(), seconds),
-        pairs_by_node={
-            str(node.path): growth(pairs_of[node.path].values(), node.seconds) for node in nodes
+        features=growth(first.values(), seconds),
+        features_by_node={
+            str(node.path): growth(node.first_seen.values(), node.seconds) for node in nodes
         },
         durations=_durations(nodes),
         marks=[Mark(f.at, f.signature, f.anchor) for f in findings if f.confirmed],
@@ -115,10 +114,6 @@ def _counts(history: History, node: Node, width: float) -> list[tuple[int, str, 
             session,
         )
     ]
-
-
-def _pairs(node: Node) -> dict[tuple[str, ...], float]:
-    return {key: at for key, at in node.first_seen.items() if len(key) == 2}
 
 
 def _durations(nodes: Sequence[Node]) -> Histogram | None:

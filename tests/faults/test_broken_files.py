@@ -17,7 +17,7 @@ BROKEN = {
     "truncated": (WHOLE[: len(WHOLE) // 2], "truncated"),
     "empty": (b"", "truncated"),
     "unknown": (WHOLE[:-1] + b',"colour":1}', "unknown field `colour`"),
-    "newer": (b'{"format":99,"case":' + WHOLE + b"}", "format 99 is not known"),
+    "newer": (b'{"format":99,"case":' + WHOLE + b"}", "its format is 99"),
     "binary": (b"\x80\x04\x95", "not a corpus entry"),
     "listed": (b"[1, 2]", "not a corpus entry"),
 }

@@ -4,7 +4,6 @@ up.
 
 from __future__ import annotations
 
-import itertools
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -51,7 +50,7 @@ def judged(
     names = tuple(sorted(features))
     return [
         CaseStarted(index=0, elapsed=at),
-        CaseDetail(new_pairs=tuple(itertools.combinations(names, 2)), elapsed=at + seconds),
+        CaseDetail(elapsed=at + seconds),
         CaseJudged(
             index=0, status=status, seconds=seconds, new_features=names, elapsed=at + seconds
         ),
@@ -69,7 +68,6 @@ def finished(
         seed=7,
         cases=0,
         cases_per_second=0.0,
-        overhead=0.0,
         counts={},
         findings=(),
         unresolved=(),
@@ -77,7 +75,6 @@ def finished(
         features_seen=0,
         features_total=0,
         features_unseen=(),
-        pairs_seen=0,
         complete=True,
     )
 
@@ -108,16 +105,11 @@ def record(
     writer = JournalWriter(path, connection, start)
     writer.record(WorldStarted(info=INFO))
     features: set[str] = set()
-    pairs: set[tuple[str, str]] = set()
     index = 0
     for event in events:
         match event:
             case CaseStarted():
                 event = replace(event, index=index)
-            case CaseDetail():
-                new_pairs = tuple(pair for pair in event.new_pairs if pair not in pairs)
-                pairs.update(new_pairs)
-                event = replace(event, new_pairs=new_pairs)
             case CaseJudged():
                 new = tuple(name for name in event.new_features if name not in features)
                 features.update(new)

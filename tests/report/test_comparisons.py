@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -12,7 +10,6 @@ from msgspec.structs import replace
 from recorded import finished, judged, record
 
 from fuzzshard.events import CaseDetail
-from fuzzshard.journal.schema import JOURNAL_FILE, connect
 from fuzzshard.report.comparisons import ALL
 from fuzzshard.report.html.page import page
 from fuzzshard.report.node import Node, read_node
@@ -77,16 +74,3 @@ def test_status_and_the_page_have_a_table(recorded: Path) -> None:
     (ddp,) = (line.split() for line in lines if line.split()[0] == "ddp")
     assert ddp == ["ddp", "4", "25.0", "%", *("0.0", "%") * 2, "25.0", "%", "50.0", "%", "0", "%"]
     assert '<td class="number" data-label="not run">50.0 %</td>' in page(nodes)
-
-
-def test_a_journal_from_before_is_read_and_gone_on_with(recorded: Path) -> None:
-    path = recorded / JOURNAL_FILE
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("DROP TABLE compared")
-    nodes, stats = stats_in(recorded)
-    assert (stats.cases, stats.compared) == (len(CASES), {})
-    assert not any(line.startswith("compared") for line in status_lines(nodes, stats, []))
-    assert "How engines were compared" not in page(nodes)
-    connect(path).close()
-    record(recorded, judged(at=0.0))
-    assert stats_in(recorded)[1].cases == len(CASES) + 1

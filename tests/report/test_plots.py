@@ -91,13 +91,13 @@ def test_bins_count_every_case_once_by_verdict(node1: Path, node2: Path) -> None
     assert timeline.bins[8]["HANG"] == 1
 
 
-def test_pairs_of_several_nodes_are_counted_once_at_their_first_time(tmp_path: Path) -> None:
+def test_features_of_several_nodes_are_counted_once_at_their_first_time(tmp_path: Path) -> None:
     features = ["leaf:linear", "mesh:2"]
     late = record(tmp_path / "a", [*judged(features=features, at=6.0), finished(10.0)])
     early = record(tmp_path / "b", [*judged(features=features, at=2.0), finished(5.0)])
     timeline = timeline_of(late, early)
-    assert timeline.pairs == [(0, 0), (2.0, 1), (10.0, 1)]
-    assert timeline.pairs_by_node[str(late)] == [(0, 0), (6.0, 1), (10.0, 1)]
+    assert timeline.features == [(0, 0), (2.0, 1), (2.0, 2), (10.0, 2)]
+    assert timeline.features_by_node[str(late)] == [(0, 0), (6.0, 1), (6.0, 2), (10.0, 2)]
 
 
 def test_the_histogram_holds_every_case_in_the_bar_of_its_time(tmp_path: Path) -> None:

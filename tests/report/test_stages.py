@@ -58,7 +58,6 @@ def finished(**options: Any) -> CampaignFinished:
         "mends": "both",
         "cases": 1,
         "cases_per_second": 1.0,
-        "overhead": 0.0,
         "counts": {"PASS": 1},
         "findings": (),
         "unresolved": (),
@@ -66,7 +65,6 @@ def finished(**options: Any) -> CampaignFinished:
         "features_seen": 1,
         "features_total": 2,
         "features_unseen": ("dtype:bfloat16",),
-        "pairs_seen": 1,
     }
     return CampaignFinished(**(facts | options))
 
@@ -202,7 +200,7 @@ def test_a_summary_begins_with_findings_and_what_to_do_next_and_ends_with_why_it
         f"next: fuzzshard show {PATH}",
         f"      fuzzshard report {PATH}",
         "1 case in 0:00, 1.00 per second (PASS 1)",
-        "coverage: 1 of 2 features, 1 pair; not seen: dtype:bfloat16",
+        "coverage: 1 of 2 features; not seen: dtype:bfloat16",
         "not run where it does not apply: ddp in 144 cases",
         "refused as documented: fully_shard in 1 case",
         "page: corpus/report.html",

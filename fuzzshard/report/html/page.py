@@ -100,7 +100,7 @@ def page(nodes: Sequence[Node]) -> str:
     unseen = unseen_findings(nodes) if any(node.sessions for node in nodes) else []
     stats = stats_of(nodes, findings)
     timeline = read_timeline(nodes, findings)
-    seen = {key[0] for node in nodes for key in node.first_seen if len(key) == 1}
+    seen = {name for node in nodes for name in node.first_seen}
     return _TEMPLATES.get_template("page.html.j2").render(
         version=__version__,
         written=time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(stats.updated)),
@@ -215,10 +215,10 @@ def _tiles(stats: Stats) -> list[Tile]:
         Tile("crashes", str(stats.crashes), alarm=stats.crashes > 0),
         Tile("stability", _percent(stats.stability), "of confirming runs showed it again"),
         Tile("flake rate", _percent(stats.flake_rate), "of findings stayed away once"),
-        Tile("features", f"{stats.features_seen} of {stats.features_total}"),
-        Tile("pairs of features", f"{stats.pairs_seen:,}"),
         Tile(
-            "since a new pair", duration(round(stats.seconds_since_new_pair)), "of campaign time"
+            "features",
+            f"{stats.features_seen} of {stats.features_total}",
+            f"the last new one {duration(round(stats.seconds_since_new_feature))} ago",
         ),
     ]
     if stats.gpu_seconds_per_case is not None:

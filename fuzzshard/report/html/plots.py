@@ -29,32 +29,33 @@ STACKED = (
 
 
 def coverage_plot(timeline: Timeline, width: float = WIDE) -> Markup:
-    """Pairs of features seen over time, with a mark where each finding was made."""
-    seen = timeline.pairs[-1][1]
+    """Features seen over time, with a mark where each finding was made."""
+    seen = timeline.features[-1][1]
     heights = ticks(seen)
     frame = Frame(width, HEIGHT + (80 if width == WIDE else 0), _span(timeline), heights[-1])
-    nodes = timeline.pairs_by_node if len(timeline.pairs_by_node) > 1 else {}
+    nodes = timeline.features_by_node if len(timeline.features_by_node) > 1 else {}
     marks = [
-        _mark(frame, timeline.pairs, mark.at, mark.title, mark.anchor) for mark in timeline.marks
+        _mark(frame, timeline.features, mark.at, mark.title, mark.anchor)
+        for mark in timeline.marks
     ]
     return picture(
         frame.width,
         frame.height,
-        "Pairs of features over time",
-        f"{number(seen)} pairs after {duration(timeline.seconds)}, "
+        "Features over time",
+        f"{number(seen)} features after {duration(timeline.seconds)}, "
         f"{counted(len(marks), 'finding')}",
         frame.axes(_times(frame), _numbers(heights)),
         *(_restart(frame, at) for at in timeline.restarts),
         element(
             "path",
-            d=f"{_steps(frame, timeline.pairs)}V{frame.base:.1f}H{frame.left}Z",
+            d=f"{_steps(frame, timeline.features)}V{frame.base:.1f}H{frame.left}Z",
             class_="area",
         ),
         *(
             element("path", tip(name), d=_steps(frame, curve), class_="node")
             for name, curve in nodes.items()
         ),
-        element("path", d=_steps(frame, timeline.pairs), class_="curve"),
+        element("path", d=_steps(frame, timeline.features), class_="curve"),
         *marks,
         class_="plot",
         role="group",
