@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.checker import schedule_misfits
 from fuzzshard.case.edit import with_reshards
 from fuzzshard.case.schedule_state import ScheduleState
-from fuzzshard.case.validate import check_schedule
-from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import ops
 from fuzzshard.parts.moments import MOMENTS, Moment
 from fuzzshard.parts.op import Op
@@ -62,11 +61,7 @@ def with_calls(run: Run, schedule: tuple[Op, ...]) -> tuple[Op, ...]:
 
 def _is_meant(run: Run, case: Case) -> bool:
     """Whether every op may come where it does; all else about the case is valid as it was."""
-    try:
-        check_schedule(case, run.subject.found)
-    except InvalidCase:
-        return False
-    return True
+    return next(schedule_misfits(case, run.subject.found), None) is None
 
 
 def _surrounded(

@@ -7,12 +7,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.check_dtypes import check_dtypes
+from fuzzshard.case.checker import Checker
 from fuzzshard.case.dtypes import model_policy
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.layouts import check_layouts
 from fuzzshard.case.options import ParameterDtype, Precision
-from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import ops
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.op import Call
@@ -115,10 +113,5 @@ def computes(case: Case, found: Facts, target: str = "", *, casts: bool = False)
     forward = ops.running(Call(target))
     first = (ops.running(Call()),) if target and model_policy(case) is not None else ()
     again = (ops.casting_from(case.dtype), forward) if casts else ()
-    scheduled = replace(case, schedule=(*first, forward, *again))
-    try:
-        check_dtypes(scheduled, found)
-        check_layouts(scheduled, found)
-    except InvalidCase:
-        return False
-    return True
+    at = Checker(case, found)
+    return all(at.accepts(op) for op in (*first, forward, *again))

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from fuzzshard.case.case import Case, RankBatch
 from fuzzshard.case.facts import Facts
-from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.losses import LOSSES
+from fuzzshard.parts.op import Reasons
 
 
 def num_rows(case: Case, rank: int, batch: int) -> int:
@@ -70,31 +70,28 @@ def known_items(case: Case) -> tuple[RankBatch, ...]:
     return tuple(items.values())
 
 
-def check_batches(case: Case, found: Facts) -> None:
-    """Raises :class:`InvalidCase` where a rank's own batch size names nothing or cannot be
-    computed with.
-    """
+def batch_misfits(case: Case, found: Facts) -> Reasons:
+    """Yield where a rank's own batch size names nothing or cannot be computed with."""
     items, used = case.inputs.rank_batches, used_batches(case)
     if items and case.inputs.same_on_ranks:
-        raise InvalidCase(
-            "ranks have batches of their own size and the same inputs", "set same_on_ranks=False"
+        yield (
+            "ranks have batches of their own size and the same inputs",
+            "set same_on_ranks=False",
         )
     if len({(item.rank, item.batch) for item in items}) < len(items):
-        raise InvalidCase("rank_batches names a batch of a rank twice", "remove one")
+        yield "rank_batches names a batch of a rank twice", "remove one"
     for item in items:
         if not 0 <= item.rank < case.mesh.data_size:
-            raise InvalidCase(
+            yield (
                 f"rank_batches names rank {item.rank} of {case.mesh.data_size} data-parallel "
                 "ranks",
                 "ranks along the other axes of the mesh have equal data",
             )
         if item.batch is not None and item.batch not in used:
-            raise InvalidCase(
-                f"rank_batches names batch {item.batch}, which no forward uses", "remove it"
-            )
+            yield (f"rank_batches names batch {item.batch}, which no forward uses", "remove it")
     least = least_rows(case, found)
     if items and min(item.rows for item in items) < least:
-        raise InvalidCase(
+        yield (
             f"rank_batches has fewer than {least} rows, and {_why(case, least)}",
             f"use at least {least}",
         )

@@ -6,7 +6,7 @@ Most modules want inputs of the dtype of their parameters.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from typing_extensions import override
@@ -22,11 +22,11 @@ from fuzzshard.case.dtypes import (
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.forward_walk import ForwardWalk
 from fuzzshard.case.graph import Module, TensorOp, join
-from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule_state import follow
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.dtypes import Dtype, promote
 from fuzzshard.parts.leaf import Leaf
+from fuzzshard.parts.op import Reasons
 
 DtypeOrIds = Dtype | None
 """The dtype of a value; None for ids."""
@@ -49,17 +49,12 @@ class CastHere(NamedTuple):
     outputs: tuple[bool, ...]
 
 
-def check_dtypes(case: Case, found: Facts) -> None:
-    """Raises :class:`InvalidCase` where a forward of the schedule brings two dtypes together.
-
-    Also where a group has trainable parameters of several dtypes, which ``fully_shard`` asserts
-    against (``_init_mp_dtypes`` in torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py).
+def check_dtypes(case: Case, found: Facts, target: str, cast: Dtype | None) -> None:
+    """Raises :class:`InvalidCase` where a forward of ``target`` brings two dtypes together;
+    ``cast`` is the dtype of the last ``Cast`` op, if any.
     """
-    if not (has_precision(case) or case.dtypes):
-        return
-    _check_groups(case, found)
-    for _ in _forwards(case, found):
-        pass
+    if has_precision(case) or case.dtypes:
+        _Flow(case, found, cast).forward(target)
 
 
 def norms_half_precision_in_float32(case: Case, found: Facts) -> bool:
@@ -103,19 +98,16 @@ def _forwards(case: Case, found: Facts) -> Iterator[_Flow]:
             yield flow
 
 
-def _check_groups(case: Case, found: Facts) -> None:
-    frozen = {
-        fqn for fqn in found.parameters if any(is_within(fqn, f.target) for f in case.freezes)
-    }
-    for toggle in (op.toggle for op in case.schedule):
-        if toggle and toggle.value:
-            frozen = {fqn for fqn in frozen if not is_within(fqn, toggle.target)}
+def trained_in_several_dtypes(case: Case, found: Facts, frozen: Set[str]) -> Reasons:
+    """Yield for which group parameters of several dtypes are trained if these are ``frozen``.
+
+    ``fully_shard`` asserts against that (``_init_mp_dtypes`` in
+    torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py).
+    """
     for index, group in enumerate(case.wrap):
-        trained = [
-            fqn for fqn, owner in found.owners.items() if owner == index and fqn not in frozen
-        ]
-        if len({stored_dtype(case, fqn, None) for fqn in trained}) > 1:
-            raise InvalidCase(
+        own = (fqn for fqn, owner in found.owners.items() if owner == index)
+        if len({stored_dtype(case, fqn, None) for fqn in own if fqn not in frozen}) > 1:
+            yield (
                 f"the group of {group.modules[0]!r} trains parameters of several dtypes",
                 "freeze them, or put them into groups of their own",
             )

@@ -11,7 +11,7 @@ from fuzzshard.case.graph import Block, Call, Module, join, modules_below, resol
 from fuzzshard.case.paths import is_within
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.leaf import Leaf
-from fuzzshard.parts.op import Below, Op
+from fuzzshard.parts.op import Below
 
 
 def modules_called(node: Call, block: str, paths: Mapping[str, int] | None) -> tuple[str, ...]:
@@ -148,36 +148,46 @@ def roots_by_op(case: Case) -> tuple[tuple[int, ...], ...]:
     outermost group around it. A model that was built anew may run in another order.
     """
     found: list[tuple[int, ...]] = []
-    model: list[Op] = []
-    paths: dict[str, int] = {}
-    for op in case.schedule:
-        model.append(op)
-        if op.rebuilds:
-            found += [_roots(case, model, paths)] * len(model)
-            model = []
-    return (*found, *[_roots(case, model, paths)] * (len(model) + 1))
-
-
-def _roots(case: Case, ops: Iterable[Op], paths: dict[str, int]) -> tuple[int, ...]:
-    """The roots of a model on which ``ops`` run; ``paths`` are followed."""
-    roots: dict[int, int] = {}
-    seen: set[int] = set()
-
-    def initialise(running: Iterable[int]) -> None:
-        for index in sorted(running, reverse=True):  # they are wrapped bottom-up
-            if index not in seen:
-                seen.add(index)
-                for group in (index, *groups_within(case, index)):
-                    roots.setdefault(group, index)
-
-    for op in ops:
+    roots, paths = Roots(case), dict[str, int]()
+    for index, op in enumerate(case.schedule):
         if op.path is not None:
             paths[op.target] = op.path
         if op.begins:
-            called = calls_of(case, op.begins.target, paths)
-            initialise(i for i, g in enumerate(case.wrap) if not called.isdisjoint(g.modules))
-    initialise(range(len(case.wrap)))
-    return tuple(roots[index] for index in range(len(case.wrap)))
+            roots.run(calls_of(case, op.begins.target, paths))
+        if op.rebuilds:
+            found += [roots.of_groups] * (index + 1 - len(found))
+            roots = Roots(case)
+    return (*found, *[roots.of_groups] * (len(case.schedule) + 1 - len(found)))
+
+
+class Roots:
+    """The FSDP roots of the wrap groups of one model, as far as its forwards have run."""
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self._roots: dict[int, int] = {}
+        self._ran: set[int] = set()
+        self.of_groups = self._outermost()
+        """The root of each group; of those without one yet, the outermost group around it."""
+
+    def run(self, called: frozenset[str]) -> None:
+        """A forward calls these modules."""
+        groups = enumerate(self._case.wrap)
+        running = {i for i, g in groups if not called.isdisjoint(g.modules)} - self._ran
+        if running:
+            self._initialise(self._roots, running)
+            self._ran |= running
+            self.of_groups = self._outermost()
+
+    def _outermost(self) -> tuple[int, ...]:
+        roots, groups = {**self._roots}, range(len(self._case.wrap))
+        self._initialise(roots, {*groups} - self._ran)
+        return tuple(roots[index] for index in groups)
+
+    def _initialise(self, roots: dict[int, int], running: set[int]) -> None:
+        for index in sorted(running, reverse=True):  # they are wrapped bottom-up
+            for group in (index, *groups_within(self._case, index)):
+                roots.setdefault(group, index)
 
 
 def groups_within(case: Case, index: int) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ them so.
 A plain tensor that is a shard looks like any other tensor: torch computes with it and cannot know
 what is meant. DTensors know their layout, but do not mix with plain tensors ("got mixed
 torch.Tensor and DTensor", torch/distributed/tensor/_dispatch.py). :func:`check_layouts` follows
-the layouts through the graph, from every forward of the schedule, and says where a case would not
+the layouts through the graph, from a forward of the schedule, and says where a case would not
 compute what the plain model does.
 """
 
@@ -44,15 +44,12 @@ class Layout(NamedTuple):
         return f"a {'DTensor' if self.is_dtensor else 'plain tensor'} {part}"
 
 
-def check_layouts(case: Case, found: Facts) -> None:
-    """Raises :class:`InvalidCase` where a forward of the schedule meets a layout it cannot compute
+def check_layouts(case: Case, found: Facts, target: str) -> None:
+    """Raises :class:`InvalidCase` where a forward of ``target`` meets a layout it cannot compute
     with.
     """
-    if not case.tensor_parallel:
-        return
-    flow = _Flow(case, found)
-    for target in dict.fromkeys(op.call.target for op in case.schedule if op.call):
-        flow.forward(target)
+    if case.tensor_parallel:
+        _Flow(case, found).forward(target)
 
 
 class _Flow(ForwardWalk[Layout]):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Set
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from typing import NamedTuple
 
 from fuzzshard.case.case import Case
@@ -48,6 +48,7 @@ class ScheduleState:
 
     def __init__(self, case: Case, rank: int = 0) -> None:
         self.case = case
+        self.schedule: Sequence[Op] = case.schedule
         self.rank = rank
         self.index = 0
         self.skipped = False
@@ -103,7 +104,7 @@ class ScheduleState:
     @property
     def op(self) -> Op:
         """The op that comes next."""
-        return self.case.schedule[self.index]
+        return self.schedule[self.index]
 
     @property
     def moments(self) -> frozenset[Moment]:
@@ -129,7 +130,7 @@ class ScheduleState:
     @property
     def _moment_after_backward(self) -> Moment | None:
         """By what comes first from here on: a step, or a forward that will have a backward."""
-        for op in self.case.schedule[self.index :]:
+        for op in self.schedule[self.index :]:
             if op.updates or (op.begins and op.begins.grad):
                 return "backward_to_step" if op.updates else "between_microbatches"
         return None

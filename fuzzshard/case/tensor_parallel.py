@@ -14,8 +14,8 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import join
 from fuzzshard.case.options import TensorParallel
-from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaf import Leaf
+from fuzzshard.parts.op import Reasons
 
 
 def tensor_dims(case: Case, found: Facts) -> Mapping[str, int | None]:
@@ -41,53 +41,39 @@ def _dim(plan: TensorParallel, leaf: Leaf, name: str) -> int | None:
     return 0 if by_rows else 1
 
 
-def check_plan(case: Case, found: Facts) -> None:
-    """Raises :class:`InvalidCase` where the plan names what cannot be parallelised, or options do
-    not fit.
-    """
+def plan_misfits(case: Case, found: Facts) -> Reasons:
+    """Yield where the plan names what cannot be parallelised, or options do not fit."""
     if case.tensor_parallel and case.mesh.tensor is None:
-        raise InvalidCase(
-            "a tensor_parallel plan without a tensor-parallel axis", "set mesh.tensor"
-        )
+        yield ("a tensor_parallel plan without a tensor-parallel axis", "set mesh.tensor")
     if case.tensor_parallel and case.init == "meta":
-        raise InvalidCase(
-            "tensor parallelism of a model on the meta device is not supported", 'use "device"'
-        )
+        yield ("tensor parallelism of a model on the meta device is not supported", 'use "device"')
     planned = [plan.module for plan in case.tensor_parallel]
     for plan in case.tensor_parallel:
         leaf = found.leaves.get(plan.module)
         if leaf is None or plan.style not in leaf.styles:
-            raise InvalidCase(
+            yield (
                 f"{plan.module!r} cannot be {plan.style} parallel",
                 "colwise and rowwise are for Linear and Embedding, sequence is for norms",
             )
         if planned.count(plan.module) > 1:
-            raise InvalidCase(f"{plan.module!r} is planned twice", "give one style")
+            yield f"{plan.module!r} is planned twice", "give one style"
         if plan.style == "sequence" and (plan.input, plan.output) != ("default", "default"):
-            raise InvalidCase(f"{plan.module!r} has layouts that its style fixes", 'use "default"')
+            yield f"{plan.module!r} has layouts that its style fixes", 'use "default"'
         sequence = plan.style == "sequence" or "sequence" in (plan.input, plan.output)
         if sequence and case.inputs.seq < 1:
-            raise InvalidCase(
-                f"{plan.module!r} is sharded along a sequence axis", "set inputs.seq"
-            )
+            yield (f"{plan.module!r} is sharded along a sequence axis", "set inputs.seq")
     dims = tensor_dims(case, found)
     for tie in case.ties:
         if dims.get(tie.parameter, "plain") != dims.get(tie.source, "plain"):
-            raise InvalidCase(
+            yield (
                 f"the plan parallelises {tie.parameter!r} otherwise than {tie.source!r}, which it "
                 "is tied to",
                 "plan both modules so that the shared weight has one placement",
             )
-    _check_foreach(case, found, dims)
-
-
-def _check_foreach(case: Case, found: Facts, dims: Mapping[str, int | None]) -> None:
-    """An op over a list of DTensors wants them on one mesh
-    (torch/distributed/tensor/_dispatch.py).
-    """
+    # an op over a list of DTensors wants them on one mesh (torch/distributed/tensor/_dispatch.py)
     meshes = {(fqn in dims, found.owners[fqn] is None) for fqn in found.parameters}
     if case.tensor_parallel and len(meshes) > 1 and case.optimizer.does("steps_lists"):
-        raise InvalidCase(
+        yield (
             "a foreach optimizer would step parameters on several meshes together",
             "plan and wrap all modules, or use foreach=False",
         )

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fuzzshard.parts.op import Choice
+from fuzzshard.parts.op import Reasons as Reasons
 
 if TYPE_CHECKING:  # what an engine is shown of the layers above, for types alone
     from fuzzshard.case.case import Case as Case
@@ -136,7 +137,6 @@ class EngineSpec:
         """Return why it cannot run ``case`` on CPU ranks, in one line; None if it can."""
         return None
 
-    def check(self, case: Case, found: Facts) -> None:
-        """Raise :class:`InvalidCase` where its options cannot be meant, or do not fit the
-        case.
-        """
+    def misfits(self, case: Case, found: Facts) -> Reasons:
+        """Yield where its options cannot be meant, or do not fit the case."""
+        return iter(())

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
-from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.engine import EngineSpec as EngineSpec
 from fuzzshard.parts.engine import WrapsModels
 from fuzzshard.parts.leaves import KINDS
-from fuzzshard.parts.op import Choice
+from fuzzshard.parts.op import Choice, Reasons
 from fuzzshard.parts.ops import HOOKED_CHOICES, NEW_CHOICES, OPS
 from fuzzshard.parts.option import meanings_of
 from fuzzshard.parts.options.context_parallel import CONTEXT_PARALLEL_OPTIONS
@@ -70,10 +69,10 @@ class DistributedDataParallel(EngineSpec):
         return option_features(case, found, by_replicate=False)
 
     @override
-    def check(self, case: Case, found: Facts) -> None:
+    def misfits(self, case: Case, found: Facts) -> Reasons:
         others = set(case.engines) - {DistributedDataParallel.name}
         if case.ddp.does("broadcasts_buffers") and others and found.batch_norms:
-            raise InvalidCase(
+            yield (
                 "DDP broadcasts buffers, which the other engines do not, and there is one "
                 "reference",
                 'run the engine ddp alone, or set ddp.buffers to "local"',
@@ -176,22 +175,18 @@ class FullyShardedDataParallel(EngineSpec):
         return case.fsdp1.needs_cuda()
 
     @override
-    def check(self, case: Case, found: Facts) -> None:
+    def misfits(self, case: Case, found: Facts) -> Reasons:
         options, runs = case.fsdp1, self.name in case.engines
         policy = options.policy
         if policy is not None and policy.does("keeps_vectors"):
-            raise InvalidCase(
-                "FSDP1 has no param_dtype_override_fn", "remove keep from its precision"
-            )
+            yield ("FSDP1 has no param_dtype_override_fn", "remove keep from its precision")
         if runs and policy is not None and any(group.policy is not None for group in case.wrap):
-            raise InvalidCase(
+            yield (
                 "both FSDP1 and wrap groups have mixed precision, and there is one reference",
                 "keep one of the two",
             )
         if runs and options.does("hybrid") and case.mesh.replicate is None:
-            raise InvalidCase(
-                "a hybrid strategy of FSDP1 needs a replicate axis", "set mesh.replicate"
-            )
+            yield ("a hybrid strategy of FSDP1 needs a replicate axis", "set mesh.replicate")
 
 
 class ZeroRedundancy(DistributedDataParallel):
@@ -262,9 +257,9 @@ class PipelineParallel(EngineSpec):
             yield from option.named(value)
 
     @override
-    def check(self, case: Case, found: Facts) -> None:
+    def misfits(self, case: Case, found: Facts) -> Reasons:
         if self.name in case.engines and case.mesh.pipeline is None:
-            raise InvalidCase(
+            yield (
                 "a pipeline schedule runs along the pipeline axis of a mesh",
                 "set mesh.pipeline, or leave out this engine",
             )

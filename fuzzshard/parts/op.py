@@ -17,9 +17,9 @@ from fuzzshard.parts.part import Part
 
 if TYPE_CHECKING:  # what an op is shown of the layers above, for types alone
     from fuzzshard.case.case import Case as Case
+    from fuzzshard.case.checker import Checker as Checker
     from fuzzshard.case.facts import Facts as Facts
     from fuzzshard.case.schedule_state import ScheduleState as ScheduleState
-    from fuzzshard.case.validate import Checked as Checked
     from fuzzshard.engines.base import Engine as Engine
     from fuzzshard.program.scope import Scope as Scope
     from fuzzshard.reproducer.program import Program as Program
@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # what an op is shown of the layers above, for types alone
     from fuzzshard.strategies.schedules import Run as Run
     from fuzzshard.training.trainer import Trainer as Trainer
 else:  # nobody looks at annotations when it runs
-    Case = Checked = Engine = Facts = Names = Program = Run = ScheduleState = Scope = None
+    Case = Checker = Engine = Facts = Names = Program = Run = ScheduleState = Scope = None
     Trainer = None
 
 Ranks = Literal["all", "others"]
@@ -179,6 +179,8 @@ class Op(Part, frozen=True, kw_only=True):
     unscales: ClassVar[bool] = False
     """Whether it takes the scale of a ``GradScaler`` out of them."""
     zeroes_gradients: ClassVar[bool] = False
+    recomputed: ClassVar[str] = ""
+    """What it changes, where a forward that is computed again must find that as it was."""
     casts: ClassVar[bool] = False
     """Whether it changes the dtype of everything."""
     averages: ClassVar[bool] = False
@@ -368,6 +370,11 @@ class Op(Part, frozen=True, kw_only=True):
         return self.updates or self.clips or self.zeroes_gradients
 
     @property
+    def overwrites_parameters(self) -> bool:
+        """Whether it gives parameters other values, apart from a step, or other tensors."""
+        return bool(self.corrupts or self.loads or self.casts_to)
+
+    @property
     def replaces_parameters(self) -> bool:
         """Whether parameters are other tensors, or of another dtype, after it."""
         return self.casts_to is not None or self.assign or self.rebuilds
@@ -381,8 +388,9 @@ class Op(Part, frozen=True, kw_only=True):
         """The op that undoes it, where it is one of two that belong together."""
         return None
 
-    def check(self, at: Checked) -> None:
-        """Raises :class:`InvalidCase` where it cannot be meant at this point of a run."""
+    def misfits(self, at: Checker) -> Reasons:
+        """Yield why it cannot be meant at this point of a run, and what to do."""
+        return iter(())
 
     def features(self, at: ScheduleState) -> Iterator[str]:
         """The features of a case that it makes; that of :attr:`meanings` where it is one."""
@@ -509,3 +517,5 @@ def expression(path: str) -> str:
 
 
 Features = Iterator[str]
+Reasons = Iterator[tuple[str, str]]
+"""Why something is refused, and what to do about it or the source of that."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 from msgspec.structs import replace
 
 from fuzzshard.parts.op import Choice
+from fuzzshard.parts.op import Reasons as Reasons
 from fuzzshard.parts.part import Part, below, defaults
 
 if TYPE_CHECKING:  # what an option is shown of the layers above, for types alone
@@ -33,9 +34,6 @@ if TYPE_CHECKING:  # what an option is shown of the layers above, for types alon
 else:  # nobody looks at annotations when it runs
     Case = Drawing = DrawingFSDP1 = DrawingGroups = Facts = Precision = Replicated = None
     SeenByFSDP1 = Tape = Told = None
-
-Reasons = Iterator[tuple[str, str]]
-"""Why an engine is not run with a case, and the source of that."""
 
 
 class Option:

@@ -139,10 +139,10 @@ def test_a_cast_and_a_reset_reshard_themselves(op: Op) -> None:
 
 def test_a_reshard_is_put_where_one_is_asked_for_and_moves_expectations() -> None:
     expect = (Expect(engine="fully_shard", kind="error", op=1, pattern="x"),)
-    case = stepping(FORWARD, FREEZE, expect=expect)
+    case = stepping(WITHOUT_GRADIENTS, FREEZE, expect=expect)
     with pytest.raises(InvalidCase, match="set_requires_grad is for sharded parameters"):
         validate(case)
     case = with_reshards(case)
-    assert case.schedule == (FORWARD, ops.Reshard(), FREEZE, STEP)
+    assert case.schedule == (WITHOUT_GRADIENTS, ops.Reshard(), FREEZE, STEP)
     assert case.expect[0].op == 2
     validate(case)

@@ -6,7 +6,6 @@ from typing import Literal
 
 from typing_extensions import override
 
-from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import op
 from fuzzshard.parts.moments import Never
 
@@ -52,23 +51,26 @@ class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
         return op.Call(batch=self.batch)
 
     @override
-    def check(self, at: op.Checked) -> None:
+    def misfits(self, at: op.Checker) -> op.Reasons:
         """``reset_iter_state`` is for the FSDP root, and what it resets for a whole iteration."""
         if not at.case.root_is_wrapped:
-            raise InvalidCase("an iteration is aborted and the root is not wrapped", "wrap it")
+            yield "an iteration is aborted and the root is not wrapped", "wrap it"
         if at.pending:
-            raise InvalidCase("an iteration is aborted while a forward is pending", "move the op")
+            yield "an iteration is aborted while a forward is pending", "move the op"
         if not at.grad_enabled:
-            raise InvalidCase("an iteration runs while gradients are disabled", "move the op")
+            yield "an iteration runs while gradients are disabled", "move the op"
         if at.case.checkpoints or at.case.compile is not None:
-            raise InvalidCase(
+            yield (
                 "an iteration is aborted under activation checkpointing or compile()",
                 "neither says that it can go on after an exception: remove one of the two",
             )
-        if self.target not in at.found.called & at.found.leaves.keys():
-            raise InvalidCase(
-                f"{self.target!r} is no module that the forward calls to compute", "name one"
+        if at.stepped:
+            yield (
+                "parameters change within backwards, and one ends with an exception",
+                "nothing says which of them it has reached: leave one of the two out",
             )
+        if self.target not in at.found.called & at.found.leaves.keys():
+            yield (f"{self.target!r} is no module that the forward calls to compute", "name one")
 
     @override
     def features(self, at: op.ScheduleState) -> op.Features:

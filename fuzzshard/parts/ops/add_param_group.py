@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing_extensions import override
 
-from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import op
 
 
@@ -44,21 +43,19 @@ class AddParamGroup(op.Op, tag="add_param_group", frozen=True, kw_only=True):
         return True
 
     @override
-    def check(self, at: op.Checked) -> None:
+    def misfits(self, at: op.Checker) -> op.Reasons:
         new = at.parameters_at(self.target)
         if not new or new & at.optimized:
-            raise InvalidCase(
+            yield (
                 f"the optimizer has what it gets at {self.target!r}, or nothing is there",
                 "name what optimizer.exclude names, once",
             )
-        if any(other.via for other in at.case.schedule):
-            raise InvalidCase(
-                "a state of an optimizer is kept whose groups change",
-                '"loaded state dict has a different number of parameter groups" '
-                "(torch/optim/optimizer.py): remove either",
-            )
+        optimizer, shapes = at.case.optimizer, at.found.parameters
+        for fqn in new:
+            if not optimizer.takes(shapes[fqn]):
+                yield f"{optimizer.title} gets {fqn!r}: it is for matrices", "leave it out"
         if at.case.optimizer.scheduler:
-            raise InvalidCase(
+            yield (
                 "a scheduler has no rate of a group that is added later",
                 "torch/optim/lr_scheduler.py takes the rates of the groups that there are when it "
                 "is made: remove either",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from msgspec.structs import replace
 from typing_extensions import override
 
-from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import op
 from fuzzshard.parts.moments import Never
 
@@ -64,41 +63,73 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
         return self.outputs
 
     @override
-    def check(self, at: op.Checked) -> None:
+    def misfits(self, at: op.Checker) -> op.Reasons:
         if not at.pending:
-            raise InvalidCase("a backward has no pending forward", "put a forward before it")
+            yield "a backward has no pending forward", "put a forward before it"
         if self.retain_graph and at.case.compile is not None:
-            raise InvalidCase(
+            yield (
                 "a backward that was compiled keeps no graph: it "
                 '"requires create_graph=False and retain_graph=False" (torch/_functorch)',
                 "leave out compile, or retain_graph",
             )
         if at.unscaled:
-            raise InvalidCase(
-                "a backward adds gradients with a scale to some without", "unscale after it"
-            )
+            yield ("a backward adds gradients with a scale to some without", "unscale after it")
         if self.outputs is not None:
-            self._check_outputs(at)
+            yield from self._output_misfits(at)
+        if at.stepped:
+            yield from self._stepping_misfits(at)
+        if at.case.finalize is not None:
+            yield from self._finalizing_misfits(at)
         is_computed = (
             len(at.taken) > 1 or self.outputs is not None or at.case.optimizer.does("scales")
         )
         if is_computed and not at.grad_enabled:
-            raise InvalidCase(
+            yield (
                 "losses are computed or scaled while gradients are disabled: the result has none",
                 "enable gradients before",
             )
 
-    def _check_outputs(self, at: op.Checked) -> None:
+    def _is_last(self, at: op.Checker) -> bool:
+        """Whether no forward is pending after it."""
+        return not self.retain_graph and len(at.forwards_taken) == len(at.pending)
+
+    def _stepping_misfits(self, at: op.Checker) -> op.Reasons:
+        """A step is for sharded parameters that no graph needs any more, as any other is."""
+        if not self._is_last(at):
+            yield (
+                "parameters change within a backward, and another one needs them",
+                "autograd refuses parameters that were changed in place: run it first",
+            )
+        if at.off["reshard_after_backward"] or at.unfinished_after_backward():
+            yield (
+                "parameters change within a backward that leaves them unsharded, or its reduction "
+                "unfinished",
+                "let backwards reshard and finish",
+            )
+
+    def _finalizing_misfits(self, at: op.Checker) -> op.Reasons:
+        """What ``finalize_backward`` is not for (its docstring in
+        torch/distributed/fsdp/_fully_shard/_fully_shard.py).
+        """
+        if not self._is_last(at):
+            yield '"Do not call it between forward and backward"', "leave no forward pending"
+        if at.off["requires_all_reduce"] and at.case.mesh.replicate is not None:
+            yield (
+                '"Partial gradient reduction for replicate() and HSDP is not supported"',
+                "remove the flag",
+            )
+
+    def _output_misfits(self, at: op.Checker) -> op.Reasons:
         *others, last = at.forwards_taken
-        since = at.case.schedule[last.place + 1 : at.index]
+        since = at.before[last.place + 1 :]
         if others or any(op.begins for op in since):
-            raise InvalidCase(
+            yield (
                 "a backward of some outputs is not of the last forward alone",
                 "move it behind that forward, or leave out its outputs",
             )
         used = last.call.used(len(at.found.output_values[last.call.target]))
         if not self.outputs or not set(self.outputs) <= set(used):
-            raise InvalidCase(
+            yield (
                 f"a backward is of outputs {self.outputs}, and its forward uses {tuple(used)}",
                 "use outputs of that forward",
             )

@@ -11,6 +11,7 @@ from typing_extensions import override
 from fuzzshard.parts import op
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.moments import MODIFIED, Moment, Never
+from fuzzshard.parts.ops.set_grad_dtype import dtype_misfits
 
 _LATE = Never(
     "Initialize mixed precision attributes lazily in case the user changes the parameter dtypes "
@@ -50,6 +51,16 @@ class Cast(op.Op, tag="cast", frozen=True, kw_only=True):
     @override
     def casts_to(self) -> Literal["float32", "float64"]:
         return self.dtype
+
+    @override
+    def misfits(self, at: op.Checker) -> op.Reasons:
+        policies = [group.policy for group in at.case.wrap]
+        if any(policy.does("keeps_vectors") for policy in policies if policy):
+            yield (
+                "param_dtype_override_fn names a dtype once, and the model is cast later",
+                "remove one of the two",
+            )
+        yield from dtype_misfits(at)
 
     @override
     def features(self, at: op.ScheduleState) -> op.Features:

@@ -6,7 +6,6 @@ from typing import Literal
 
 from typing_extensions import override
 
-from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import op
 from fuzzshard.parts.moments import UNSHARDED, Moment, Never
 
@@ -44,9 +43,9 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
         return ", error_if_nonfinite=True" if self.error_if_nonfinite else ""
 
     @override
-    def check(self, at: op.Checked) -> None:
+    def misfits(self, at: op.Checker) -> op.Reasons:
         if min(self.max_norm, float(self.norm_type)) <= 0:
-            raise InvalidCase("a norm is not positive", "use a positive number")
+            yield "a norm is not positive", "use a positive number"
 
     @override
     def features(self, at: op.ScheduleState) -> op.Features:
@@ -91,9 +90,9 @@ class ClipGradValue(op.Op, tag="clip_grad_value", frozen=True, kw_only=True):
     choices = (op.Choice("clip_value", 12, 101, of_stages=True),)
 
     @override
-    def check(self, at: op.Checked) -> None:
+    def misfits(self, at: op.Checker) -> op.Reasons:
         if self.clip_value <= 0:
-            raise InvalidCase("a gradient is clipped to no range", "use a positive number")
+            yield "a gradient is clipped to no range", "use a positive number"
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:
@@ -141,14 +140,12 @@ class Unscale(op.Op, tag="unscale", frozen=True, kw_only=True):
     meanings = {"op:unscale": "GradScaler.unscale_ before a step"}
 
     @override
-    def check(self, at: op.Checked) -> None:
-        at.check_scaled()
+    def misfits(self, at: op.Checker) -> op.Reasons:
+        yield from at.scaling_misfits()
         if not at.case.optimizer.does("scales"):
-            raise InvalidCase("there is no scale", "give the optimizer a grad_scaler")
+            yield "there is no scale", "give the optimizer a grad_scaler"
         if at.unscaled or not at.backwards:
-            raise InvalidCase(
-                "gradients have no scale any more", "put a backward before it, and no step"
-            )
+            yield ("gradients have no scale any more", "put a backward before it, and no step")
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:

@@ -8,7 +8,6 @@ from typing import Self
 from msgspec.structs import replace
 from typing_extensions import override
 
-from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import op
 
 
@@ -44,21 +43,20 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
         return op.Call(self.target, self.batch, self.grad, self.outputs, self.inference)
 
     @override
-    def check(self, at: op.Checked) -> None:
-        at.check_called_alone(self.target)
+    def misfits(self, at: op.Checker) -> op.Reasons:
+        yield from at.call_misfits(self.call)
         if self.grad and not at.grad_enabled:
-            raise InvalidCase(
-                "a forward that has a backward runs while gradients are disabled", "use grad=False"
+            yield (
+                "a forward that has a backward runs while gradients are disabled",
+                "use grad=False",
             )
         if self.grad and self.inference:
-            raise InvalidCase("inference_mode records no gradients", "use grad=False")
+            yield "inference_mode records no gradients", "use grad=False"
         outputs = len(at.found.output_values[self.target])
         if self.outputs is not None and (
             not self.outputs or any(not 0 <= i < outputs for i in self.outputs)
         ):
-            raise InvalidCase(
-                f"forward uses outputs {self.outputs} of {outputs}", "use indices that exist"
-            )
+            yield (f"forward uses outputs {self.outputs} of {outputs}", "use indices that exist")
 
     @override
     def features(self, at: op.ScheduleState) -> op.Features:

@@ -13,9 +13,7 @@ class SetMode(op.Op, tag="set_mode", frozen=True, kw_only=True):
 
     train: bool
 
-    @override
-    def check(self, at: op.Checked) -> None:
-        at.check_recomputes("the mode")
+    recomputed = "the mode"
 
     @override
     def statement(self, index: int, *losses: int) -> str:

@@ -6,7 +6,6 @@ from typing import Literal
 
 from typing_extensions import override
 
-from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import op
 
 Hook = Literal[
@@ -35,6 +34,7 @@ class RegisterHook(op.Op, tag="register_hook", frozen=True, kw_only=True):
     scale: float = 2.0
     target: str = ""
 
+    recomputed = "a hook"
     meanings = {
         "user_hook:forward_pre_hook": "a hook of the user that changes the inputs of a module",
         "user_hook:forward_hook": "a hook of the user that changes the outputs of a module",
@@ -45,23 +45,22 @@ class RegisterHook(op.Op, tag="register_hook", frozen=True, kw_only=True):
     choices = (op.Choice("user_hooks", 10, 102, excludes=("compile", "iadd")),)
 
     @override
-    def check(self, at: op.Checked) -> None:
+    def misfits(self, at: op.Checker) -> op.Reasons:
         if self.hook not in _kinds(at.found, self.target):
-            raise InvalidCase(
+            yield (
                 f"no {self.hook} is called at {self.target!r}",
                 "name a module whose forward is called, for hooks of backwards a leaf module",
             )
         if at.case.compile is not None:
-            raise InvalidCase(
+            yield (
                 "a hook is registered on a compiled model",
                 "torch.compile may not see it (skip_nnmodule_hook_guards): compile nothing",
             )
         if at.found.adds_in_place:
-            raise InvalidCase(
+            yield (
                 "a hook returns new tensors, and iadd changes a tensor in place",
                 "which tensor is changed would depend on the hook: remove either",
             )
-        at.check_recomputes("a hook")
 
     @override
     def features(self, at: op.ScheduleState) -> op.Features:

@@ -7,7 +7,6 @@ from typing import Literal, Self
 from msgspec.structs import replace
 from typing_extensions import override
 
-from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import op
 
 Hook = Literal["tensor_hook", "post_accumulate_grad_hook", "step_in_backward"]
@@ -73,16 +72,22 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
         return _HOOKS[self.hook].format(self.scale)
 
     @override
-    def check(self, at: op.Checked) -> None:
+    def misfits(self, at: op.Checker) -> op.Reasons:
         if self.target not in at.found.parameters:
-            raise InvalidCase(
+            yield (
                 f"a hook is registered on {self.target!r}, which is no parameter",
                 "name a parameter",
             )
         if self.target in at.frozen:
-            raise InvalidCase(
+            yield (
                 f"a hook is registered on the frozen parameter {self.target!r}",
                 "torch cannot register a hook on a tensor that does not require a gradient",
+            )
+
+        if self.hooked.steps and at.case.optimizer.does("scales"):
+            yield (
+                "a GradScaler, and steps within backwards that take scaled gradients",
+                "leave one of the two out",
             )
 
     @override

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing_extensions import override
 
-from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import op
 from fuzzshard.parts.moments import MODIFIED
 
@@ -35,19 +34,10 @@ class RunningAverage(op.Op, tag="running_average", frozen=True, kw_only=True):
         ),
     )
 
+    @property
     @override
-    def check(self, at: op.Checked) -> None:
-        if any(other.retypes for other in at.case.schedule):
-            raise InvalidCase(
-                "an average is a copy of parameters with gradients of another dtype",
-                "torch/_tensor.py, __deepcopy__, gives the copy of a DTensor the gradient and not "
-                "its grad_dtype: leave one of the two out",
-            )
-        if self.copied and at.pending:
-            raise InvalidCase(
-                "an average is copied into parameters between a forward and its backward",
-                "autograd refuses parameters that were changed in place: move the op",
-            )
+    def overwrites_parameters(self) -> bool:
+        return self.copied
 
     @override
     def features(self, at: op.ScheduleState) -> op.Features:

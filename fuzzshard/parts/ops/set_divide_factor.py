@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from typing_extensions import override
 
-from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import op
 
 
@@ -27,11 +26,11 @@ class SetDivideFactor(op.Op, tag="set_divide_factor", frozen=True, kw_only=True)
     choices = (op.Choice("divide_factor", 16, 3, new=True),)
 
     @override
-    def check(self, at: op.Checked) -> None:
+    def misfits(self, at: op.Checker) -> op.Reasons:
         if self.factor <= 0:
-            raise InvalidCase("a divide factor is not positive", "use a positive number")
+            yield "a divide factor is not positive", "use a positive number"
         if at.was_reduced_partly:
-            raise InvalidCase(
+            yield (
                 "a divide factor changes while gradients are reduced over one axis of the mesh "
                 "only",
                 "part of a sum is divided already: move the op",

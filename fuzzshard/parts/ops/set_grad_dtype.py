@@ -8,7 +8,6 @@ from typing import Self
 from msgspec.structs import replace
 from typing_extensions import override
 
-from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import op
 from fuzzshard.parts.dtypes import DIGITS, Dtype
 from fuzzshard.parts.moments import Never
@@ -56,15 +55,13 @@ class SetGradDtype(op.Op, tag="set_grad_dtype", frozen=True, kw_only=True):
         return op.Retyped(self.target, self.dtype)
 
     @override
-    def check(self, at: op.Checked) -> None:
-        at.check_has_parameters(self.target, self.tag)
-        before = at.case.schedule[: at.index]
-        if any(other.begins or other.gathers for other in before):
-            raise InvalidCase(
+    def misfits(self, at: op.Checker) -> op.Reasons:
+        if any(other.begins or other.gathers for other in at.before):
+            yield (
                 "grad_dtype is set after a forward or an unshard",
                 f"move the op: {_LATE.why!r} ({_LATE.source})",
             )
-        at.check_steps_take_gradients()
+        yield from dtype_misfits(at)
 
     @override
     def features(self, at: op.ScheduleState) -> op.Features:
@@ -105,3 +102,21 @@ class SetGradDtype(op.Op, tag="set_grad_dtype", frozen=True, kw_only=True):
     @override
     def in_dtypes(self, dtypes: Mapping[Dtype, Dtype]) -> Self:
         return replace(self, dtype=self.dtype and dtypes[self.dtype])
+
+
+def dtype_misfits(at: op.Checker) -> op.Reasons:
+    """Yield that steps would get gradients of another dtype than that of the parameter, if the
+    optimizer takes none.
+
+    With ``foreach`` some pass where torch takes them for states ("Tensors of the same index
+    must be on the same device and the same dtype except [...]",
+    ``_group_tensors_by_device_and_dtype``); a ``GradScaler`` takes none of float16
+    ("Attempting to unscale FP16 gradients.", torch/amp/grad_scaler.py).
+    """
+    if not at.takes_gradients:
+        yield (
+            f"steps of {at.case.optimizer.title} take no gradients of another dtype than that of "
+            "the parameter",
+            "torch/optim mixes both with the state of a parameter in one op or list, and a "
+            "GradScaler takes none of float16: set another grad_dtype, or another optimizer",
+        )

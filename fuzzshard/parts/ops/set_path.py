@@ -16,15 +16,12 @@ class SetPath(op.Op, tag="set_path", frozen=True, kw_only=True):
     target: str = ""
     ranks: op.Ranks = "all"
 
+    recomputed = "a path"
     says = "{others}{at}.path = {op.path}"
     meanings = {
         "op:set_path": "another path from some point on",
         "op:set_path_on_some_ranks": "another path on all ranks but the first",
     }
-
-    @override
-    def check(self, at: op.Checked) -> None:
-        at.check_recomputes("a path")
 
     @override
     def features(self, at: op.ScheduleState) -> op.Features:

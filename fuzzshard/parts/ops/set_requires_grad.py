@@ -5,7 +5,6 @@ from __future__ import annotations
 from msgspec.structs import replace
 from typing_extensions import override
 
-from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import op
 
 
@@ -20,6 +19,7 @@ class SetRequiresGrad(op.Op, tag="set_requires_grad", frozen=True, kw_only=True)
     ranks: op.Ranks = "all"
     engines_only: bool = False
 
+    recomputed = "requires_grad"
     says = "{others}{at}.requires_grad_({op.value})"
     looks = ("registered",)
     meanings = {
@@ -34,13 +34,19 @@ class SetRequiresGrad(op.Op, tag="set_requires_grad", frozen=True, kw_only=True)
         return op.Toggle(self.target, self.value, self.engines_only)
 
     @override
-    def check(self, at: op.Checked) -> None:
-        at.check_requires_grad()
-        at.check_has_parameters(self.target, self.tag)
+    def misfits(self, at: op.Checker) -> op.Reasons:
         named = at.parameters_at(self.target)
+        if at.pending and any(g.does("looks_at_unsharded") for g in at.case.wrap):
+            yield (
+                "requires_grad changes between a forward and its backward, which goes by that of "
+                "before",
+                "zeros_for_unused and no_backward_unshard do not say what then: move the op",
+            )
+        if self.value:
+            yield from at.trains_several_dtypes(named)
         changed = named & at.frozen if self.value else named - at.frozen
         if self.engines_only and changed and at.case.observe != "losses":
-            raise InvalidCase(
+            yield (
                 f"engines and the reference do not train the same parameters at {self.target!r}",
                 'observe="losses", which are all that is comparable then',
             )

@@ -7,7 +7,6 @@ import math
 from msgspec.structs import replace
 from typing_extensions import override
 
-from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import op, ops
 from fuzzshard.parts.moments import MODIFIED, Moment
 
@@ -39,13 +38,32 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
         return ops.waiting_for_save() if self.asynchronous else None
 
     @override
-    def check(self, at: op.Checked) -> None:
+    def misfits(self, at: op.Checker) -> op.Reasons:
         if self.via == "dcp":
-            at.check_one_copy()
-            at.check_takes_zeros()
+            yield from self._disk_misfits(at)
+        if at.is_partial or at.stepped_partial:
+            yield (
+                "a state is saved that gradients of single ranks wait for, or have changed",
+                "reduce all gradients before",
+            )
         if self.asynchronous and (self.via != "dcp" or at.case.mesh.saves_in_slices):
-            raise InvalidCase(
-                "only a checkpoint of all ranks is saved asynchronously", "save synchronously"
+            yield ("only a checkpoint of all ranks is saved asynchronously", "save synchronously")
+
+    def _disk_misfits(self, at: op.Checker) -> op.Reasons:
+        """A checkpoint must be the same on every rank. That of an optimizer without states makes a
+        step on zeros, from which the states take their dtypes.
+        """
+        if at.has_own_statistics:
+            yield (
+                "a checkpoint holds one copy of the statistics of a batch norm, and every rank "
+                "has its own",
+                'save via "state_dict", or give all ranks the same inputs and drop nothing out',
+            )
+        if not at.gradients_are_like_zeros:
+            yield (
+                "a checkpoint of parameters with gradients of another dtype",
+                "torch/distributed/checkpoint/state_dict.py, _init_optim_state, gives parameters "
+                'zeros of their own dtype as gradients: save via "state_dict"',
             )
 
     @override
@@ -110,9 +128,9 @@ class WaitForSave(op.Op, tag="wait_for_save", frozen=True, kw_only=True):
     meanings = {"op:save_async": "a checkpoint that is written while training goes on"}
 
     @override
-    def check(self, at: op.Checked) -> None:
+    def misfits(self, at: op.Checker) -> op.Reasons:
         if not at.saving:
-            raise InvalidCase("nothing is being saved", "save asynchronously before it")
+            yield "nothing is being saved", "save asynchronously before it"
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:
@@ -140,9 +158,9 @@ class LoadState(op.Op, tag="load_state", frozen=True, kw_only=True):
     }
 
     @override
-    def check(self, at: op.Checked) -> None:
+    def misfits(self, at: op.Checker) -> op.Reasons:
         if self.assign and at.saved == "state_dict" and at.case.ties:
-            raise InvalidCase(
+            yield (
                 "load_state_dict(assign=True) unties parameters, in any model",
                 "load with assign=False",
             )
@@ -216,17 +234,23 @@ class CorruptState(op.Op, tag="corrupt_state", frozen=True, kw_only=True):
             yield "op:other_mesh"
 
     @override
-    def check(self, at: op.Checked) -> None:
+    def misfits(self, at: op.Checker) -> op.Reasons:
         if not self.mesh:
             return
         if not self.rebuilds:
-            raise InvalidCase("zeroed parameters on another mesh", 'use how="rebuild"')
+            yield "zeroed parameters on another mesh", 'use how="rebuild"'
         if at.saved != "dcp":
-            raise InvalidCase(
+            yield (
                 "copied state dicts are loaded on another mesh than they were copied on",
                 'save via "dcp", which reshards',
             )
-        at.check_mesh(self.mesh)
+        ranks = at.case.mesh.data_size
+        if len(self.mesh) > 2 or math.prod(self.mesh) != ranks:
+            yield (
+                f"{list(self.mesh)} is no mesh of the {ranks} data-parallel ranks",
+                "give (shard,) or (replicate, shard): every rank keeps its data",
+            )
+        yield from at.mesh_misfits(self.mesh)
 
     @override
     def mended(self, names: op.Names) -> op.Op | None:
