@@ -40,7 +40,7 @@ _EDGE_TASKS = (
 )
 _EXTENSION_TASKS = ("iadd", "attend", "alternatives", "adapter")
 """Tasks of extensions: where the swarm has one, nearly every case does it."""
-_CHAIN_TASKS = frozenset(("nested", "second_nested", "unused_module", "adapter", "fused"))
+_CHAIN_TASKS = frozenset(("nested", "second_nested", "unused_module", "adapter", "attention"))
 """What leaves a root a chain of modules."""
 _INEXACT_TASKS = frozenset(("mul", "tanh", "attend"))
 _NUM_LEAVES = ((1, 3), (2, 4), (3, 3), (4, 2), (5, 1))
@@ -64,10 +64,10 @@ def model(
     for name, tensor in zip(names, inputs.tensors, strict=True):
         if tensor.kind == "ids":
             out = tape.pick(pool)
-            root.read(name, leaves.of_ids(tensor.size, out), out)
+            root.read(name, leaves.for_role("ids", tensor.size, out), out)
         elif IMAGES in swarm:
             out = tape.pick(pool)
-            root.convolve(name, leaves.of_image(tensor.size, out), out)
+            root.convolve(name, leaves.for_role("images", tensor.size, out), out)
         else:
             root.widths[name] = tensor.size
     root.start()
@@ -97,9 +97,9 @@ def _edge_tasks(tape: Tape, swarm: Swarm, inputs: Inputs, mesh: Mesh, *, exact: 
         tasks += ["parallel_pair"] * tape.chance(80)
         tasks += ["parallel_norm"] * (inputs.seq > 0 and not exact and tape.chance(90))
     if MIXTURE in swarm:
-        tasks += ["mixture"] * (1 + tape.chance(30))
+        tasks += ["experts"] * (1 + tape.chance(30))
     if FUSED in swarm and inputs.seq and not exact:
-        tasks += ["fused"] * (1 + tape.chance(20))
+        tasks += ["attention"] * (1 + tape.chance(20))
     return tasks
 
 

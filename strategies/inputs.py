@@ -103,7 +103,7 @@ def _looked_up_in(block: Block, value: str) -> Leaf | None:
                 continue
             if isinstance(module, Block) and (leaf := _looked_up_in(module, module.inputs[index])):
                 return leaf
-            if isinstance(module, Leaf) and module.takes_ids:
+            if isinstance(module, Leaf) and module.takes == "ids":
                 return module
     return None
 

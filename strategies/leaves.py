@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fuzzshard.parts.leaf import Drawing, Kind, Leaf
-from fuzzshard.parts.leaves import KINDS
+from fuzzshard.parts.leaf import Drawing, Kind, Leaf, Role
+from fuzzshard.parts.leaves import KINDS, kinds_for
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 
@@ -13,11 +13,6 @@ _DRAWN = sorted(
 )
 _PLAIN = _DRAWN[0]
 """What takes the place of kinds that a case may not use."""
-_NORMS = tuple(kind for kind in _DRAWN if KINDS[kind].is_norm)
-(_OF_IDS,) = (kind for kind, leaf in KINDS.items() if leaf.takes_ids)
-(_OF_EXPERTS,) = (kind for kind, leaf in KINDS.items() if leaf.experts_at)
-(_FUSED,) = (kind for kind, leaf in KINDS.items() if leaf.attends_at)
-(_OF_IMAGES,) = (kind for kind, leaf in KINDS.items() if leaf.takes_images)
 
 
 class Leaves:
@@ -62,27 +57,16 @@ class Leaves:
         kind = self.tape.pick(self.training)
         return self._make(kind, width, self.tape.pick(self.pool) if kind.resizes else width)
 
-    def of_ids(self, vocab: int, out: int) -> Leaf:
-        """A leaf that looks ids below ``vocab`` up."""
-        return self._make(_OF_IDS, vocab, out)
-
-    def of_image(self, size: int, out: int) -> Leaf:
-        """A leaf that cuts an image of ``size`` features into patches of ``out`` features each."""
-        return self._make(_OF_IMAGES, size, out)
-
-    def norm(self) -> Leaf:
-        """A norm over the features."""
-        return self._make(
-            self.tape.pick([kind for kind in _NORMS if kind.name in self.swarm] or _NORMS), 0, 0
-        )
-
-    def mixture(self, width: int) -> Leaf:
-        """A mixture of experts."""
-        return self._make(_OF_EXPERTS, width, self.tape.pick(self.pool))
-
-    def fused(self, width: int) -> Leaf:
-        """Attention by one kernel."""
-        return self._make(_FUSED, width, width)
+    def for_role(self, role: Role, width: int, out: int = 0) -> Leaf:
+        """A leaf for a role, of a value, ids or an image of ``width``; to ``out``, or where its
+        kind may change the width, it may.
+        """
+        kinds = kinds_for(role)
+        if len(kinds) > 1:
+            kinds = tuple(kind for kind in kinds if kind.name in self.swarm) or kinds
+            kinds = (self.tape.pick(kinds),)
+        out = out or (self.tape.pick(self.pool) if kinds[0].resizes else width)
+        return self._make(kinds[0], width, out)
 
     def to_width_with_parameters(self, width: int, out: int) -> Leaf:
         """As :meth:`to_width`, and it has parameters."""
@@ -98,5 +82,4 @@ class Leaves:
 
     def _make(self, kind: Kind, width: int, out: int) -> Leaf:
         assert kind.draw is not None
-        drawing = Drawing(self.tape, width, out, self.pool, self.exact)
-        return kind.draw(drawing).shared_by(self.sharing)
+        return kind.draw(Drawing(self.tape, width, out, self.pool, self.exact, self.sharing))

@@ -11,24 +11,23 @@ What only some programs do (mixed precision, tensor parallelism, offloading, che
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from fuzzshard.case.case import EngineName
 from fuzzshard.parts.engines import ENGINES, specs
-from fuzzshard.parts.leaf import Leaf
-from fuzzshard.parts.leaves import KINDS
+from fuzzshard.parts.leaves import KINDS, kinds_for
 from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Choice
 from fuzzshard.parts.ops import OPS
-from fuzzshard.parts.options.optimizer import OPTIMIZER_OPTIONS, choosing
+from fuzzshard.parts.options.optimizer import OPTIMIZER_OPTIONS
 from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS
 from fuzzshard.strategies.tape import Tape
 
-(IMAGES,) = (kind.name for kind, leaf in KINDS.items() if leaf.takes_images)
+(IMAGES,) = (kind.name for kind in kinds_for("images"))
 """The choice of inputs that are images, and of the leaf that reads them."""
-(MIXTURE,) = (kind.name for kind, leaf in KINDS.items() if leaf.experts_at)
+(MIXTURE,) = (kind.name for kind in kinds_for("experts"))
 """The choice of mixtures of experts."""
-(FUSED,) = (kind.name for kind, leaf in KINDS.items() if leaf.attends_at)
+(FUSED,) = (kind.name for kind in kinds_for("attention"))
 """The choice of attention by one kernel."""
 _OF_GROUPS = [option.extension for option in GROUP_OPTIONS if option.extension]
 (PRECISION,) = (o.extension.name for o in GROUP_OPTIONS if o.is_policy and o.extension)
@@ -97,7 +96,6 @@ _OF_OPS = sorted((choice for op in OPS for choice in op.choices), key=lambda cho
 _OF_ENGINES = sorted(
     (spec.choice for spec in ENGINES.values() if spec.choice), key=lambda choice: choice.place
 )
-_SCALING, _LISTING = choosing("scales"), choosing("steps_lists")
 _CUTTING = [spec.choice.name for spec in ENGINES.values() if spec.choice and spec.in_stages]
 _SHARING = [spec.choice.name for spec in ENGINES.values() if spec.choice and spec.shards_experts]
 _ATTENDING = [s.choice.name for s in ENGINES.values() if s.choice and s.shards_positions]
@@ -258,19 +256,13 @@ def with_engines(choices: frozenset[str], engines: Sequence[EngineName]) -> froz
     return choices
 
 
-def _kinds(which: Callable[[type[Leaf]], bool]) -> set[str]:
-    return {kind.name for kind, leaf in KINDS.items() if which(leaf)}
-
-
 _NEEDS: tuple[tuple[str, set[str]], ...] = (
     ("attend", {"sequence"}),
     ("method", {"nested"}),
     ("structured_passing", {"nested", "many_groups"}),
     ("other_dtypes", {"freeze_parameter"}),
-    *((name, {MIXTURE}) for name in _SHARING),
-    *((name, {FUSED}) for name in _ATTENDING),
     (FUSED, {"sequence"}),
-    *((choice.name, {*choice.needs}) for choice in (*_OF_OPS, *_OF_OPTIMIZERS)),
+    *((choice.name, {*choice.needs}) for choice in (*_OF_ENGINES, *_OF_OPS, *_OF_OPTIMIZERS)),
     *(
         (name, {choice.name})
         for c in (_OF_OPS, _OF_GROUPS, _OF_OPTIMIZERS)
@@ -282,26 +274,17 @@ _NEEDS: tuple[tuple[str, set[str]], ...] = (
 
 _EXCLUDES: tuple[tuple[str, set[str]], ...] = (
     *((choice.name, {*choice.excludes}) for choice in _OF_ENGINES),
-    # stages draw in another order than one forward after another
-    *((name, {IMAGES, *_SCALING, *_kinds(lambda leaf: leaf.is_dropout)}) for name in _CUTTING),
-    # several meshes have gradients and parameters
-    *((name, {*_SCALING, *_LISTING}) for name in _SHARING),
+    *((name, {kind.name}) for kind in KINDS for name in kind.excluded_by),
     # an image has no sequence axis; patches and plain values do not join
-    *((name, {IMAGES}) for name in _ATTENDING),
-    (
-        IMAGES,
-        {
-            *("attend", "sequence", "ids", "several_inputs"),
-            *_kinds(lambda leaf: leaf.needs_sequence or not leaf.takes_patches),
-        },
+    (IMAGES, {"attend", "sequence", "ids", "several_inputs"}),
+    *(
+        (IMAGES, {kind.name})
+        for kind, leaf in KINDS.items()
+        if leaf.needs_sequence or not leaf.takes_patches
     ),
     *((choice.name, {*choice.excludes}) for choice in _OF_GROUPS),
-    # masks are drawn per rank, and tensor-parallel ranks must draw alike; local results are views;
-    # torch reshards DTensor parameters completely or not at all
-    (
-        "tensor",
-        {*_kinds(lambda leaf: leaf.is_dropout), "meta", "iadd", "reshard_int"},
-    ),
+    # local results are views; torch reshards DTensor parameters completely or not at all
+    ("tensor", {"meta", "iadd", "reshard_int"}),
     # ``to_empty`` makes one parameter for each name (torch/nn/modules/module.py, _apply)
     ("meta", {"tie"}),
     # no forward is pending after a backward, the root is wrapped, and all axes are reduced

@@ -91,14 +91,14 @@ class BlockGrower(BlockBuilder):
                 self.linear()
                 self.head = self.op("relu", self.head)
                 self.linear()
-            case "mixture":
-                self.head = self.call_leaf(head, self.growth.leaves.mixture(self.widths[head]))
-            case "fused":
-                self.head = self.call_leaf(head, self.growth.leaves.fused(self.widths[head]))
+            case "experts" | "attention":
+                leaf = self.growth.leaves.for_role(task, self.widths[head])
+                self.head = self.call_leaf(head, leaf)
             case "parallel_norm":
                 self.linear()
                 first = self.head
-                self.head = norm = self.call_leaf(first, self.growth.leaves.norm())
+                leaf = self.growth.leaves.for_role("norm", self.widths[first])
+                self.head = norm = self.call_leaf(first, leaf)
                 self.linear()
                 del self.widths[first], self.widths[norm]  # a shard is for the next layer alone
 

@@ -158,7 +158,7 @@ def _chains_of(case: Case, path: str, block: Block, calls: Counter[str]) -> list
             if use is None:
                 break
             chain.append(use)
-            if _is_split(use.module) and not use.module.takes_ids:
+            if _is_split(use.module) and use.module.takes != "ids":
                 chains.append(chain)
                 break
     return chains
@@ -172,8 +172,6 @@ def _use(case: Case, path: str, node: Any, calls: Counter[str]) -> _Use | None:
     target = resolve(case.model, join(path, node.module))
     if target is None or not isinstance(target[1], Leaf):
         return None
-    if not target[1].styles and not target[1].is_elementwise:
-        return None
-    if target[1].is_elementwise:
+    if target[1].is_elementwise and not target[1].drops:
         return _Use("", None, node.name)
-    return _Use(*target, node.name) if calls[target[0]] == 1 else None
+    return _Use(*target, node.name) if target[1].styles and calls[target[0]] == 1 else None

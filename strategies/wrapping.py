@@ -9,7 +9,6 @@ from collections.abc import Collection
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Checkpoint, Mesh, WrapGroup
-from fuzzshard.case.experts import mixtures
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Alias, Block, Module, resolve, walk
 from fuzzshard.case.groups import uses_outside_groups
@@ -106,7 +105,7 @@ def _may_join(found: Facts, joined: list[str], path: str) -> bool:
 
 def experts_apart(case: Case) -> Case:
     """Wraps every mixture of experts by itself, and first."""
-    apart = mixtures(case).keys()
+    apart = facts(case).inner("experts").keys()
     own = [
         next((g for g in case.wrap if g.modules == (path,)), WrapGroup(modules=(path,)))
         for path in apart

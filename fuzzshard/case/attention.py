@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from msgspec.structs import replace
 
 from fuzzshard.case.batches import rows_of_batch, used_batches
 from fuzzshard.case.case import Case
 from fuzzshard.case.check_dtypes import called_dtypes
 from fuzzshard.case.facts import facts
-from fuzzshard.case.graph import join
 from fuzzshard.parts.engines import specs
 
 _HALF = frozenset(("bfloat16", "float16"))
@@ -18,12 +15,6 @@ WIDTHS, POSITIONS = 8, 32
 """What kernels of CUDA want the features of a head and the positions on a rank to be multiples
 of.
 """
-
-
-def attentions(case: Case) -> Mapping[str, str]:
-    """Return the modules that call it, by the paths of the leaves that have them."""
-    leaves = facts(case).leaves.items()
-    return {path: join(path, leaf.attends_at) for path, leaf in leaves if leaf.attends_at}
 
 
 def positions_divide(case: Case) -> bool:
@@ -48,8 +39,9 @@ def lacks_kernels(case: Case) -> bool:
     if not any(spec.shards_positions for spec in specs(case.engines)):
         return False
     found = facts(case)
-    paths = attentions(case)
-    widths = {found.leaves[path].width_of_heads(found.width(path)) for path in paths}
+    paths = found.inner("attention")
+    leaves = [found.leaves[path] for path in paths]
+    widths = {getattr(leaf, size) for leaf in leaves for size in leaf.sizes}
     calls = [call for call in called_dtypes(case, found) if call.module in paths]
     dtypes = {dtype for call in calls for dtype in call.inputs}
     if not dtypes or not dtypes <= _HALF or any(width % WIDTHS for width in widths):

@@ -150,12 +150,9 @@ def _second_backward_misfits(case: Case, found: Facts) -> Reasons:
             f"the loss {case.loss!r} is of gradients of inputs, and no input has one",
             "let an input require gradients",
         )
-    if any(leaf.attends_at for leaf in found.leaves.values()):
-        yield (
-            f"the loss {case.loss!r} needs a backward through a backward, which kernels of "
-            "scaled_dot_product_attention do not have",
-            "take another attention",
-        )
+    for leaf in found.leaves.values():
+        if why := leaf.lacks_backward(twice=True, on_cuda=False, in_evaluation=False):
+            yield f"the loss {case.loss!r}: {why}", "take another module"
     if case.checkpoints or case.compile is not None:
         yield (
             f"the loss {case.loss!r} needs a backward through a backward, which checkpoints and "

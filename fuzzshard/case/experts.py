@@ -9,20 +9,14 @@ from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import join
 
 
-def mixtures(case: Case) -> Mapping[str, str]:
-    """Return the modules within which experts are, by the paths of the mixtures."""
-    leaves = facts(case).leaves.items()
-    return {path: join(path, leaf.experts_at) for path, leaf in leaves if leaf.experts_at}
-
-
 def weights(case: Case) -> Mapping[str, str]:
     """Return the parameters with a matrix for each expert, by the paths of the mixtures."""
-    return {path: join(module, "weight") for path, module in mixtures(case).items()}
+    return {path: join(inner, "weight") for path, inner in facts(case).inner("experts").items()}
 
 
 def of_experts(case: Case, group: WrapGroup) -> bool:
     """Whether all modules of a group are mixtures."""
-    return mixtures(case).keys() >= {*group.modules}
+    return facts(case).inner("experts").keys() >= {*group.modules}
 
 
 def shares_evenly(case: Case) -> bool:

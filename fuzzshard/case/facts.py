@@ -26,7 +26,7 @@ from fuzzshard.case.graph import (
 from fuzzshard.case.inference import DEFAULT_WIDTH, Inference
 from fuzzshard.case.paths import is_within
 from fuzzshard.errors import InvalidCase
-from fuzzshard.parts.leaf import Leaf, Value
+from fuzzshard.parts.leaf import Leaf, Role, Value
 from fuzzshard.parts.part import Shape
 
 _PLAIN_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
@@ -79,12 +79,19 @@ class Facts:
         """The leaves through which rows of a batch depend on each other; they alone change
         buffers.
         """
-        return frozenset(path for path, leaf in self.leaves.items() if leaf.is_batch_norm)
+        return frozenset(
+            path for path, leaf in self.leaves.items() if leaf.buffers == "statistics"
+        )
 
     @functools.cached_property
     def hides_buffers(self) -> bool:
         """Whether some buffer is in no state dict."""
-        return any(leaf.hides_buffers for leaf in self.leaves.values())
+        return any(leaf.buffers == "hidden" for leaf in self.leaves.values())
+
+    def inner(self, role: Role) -> Mapping[str, str]:
+        """Return the modules within leaves that engines replace in a role, by the leaves."""
+        leaves = self.leaves.items()
+        return {path: join(path, leaf.inner[role]) for path, leaf in leaves if role in leaf.inner}
 
     @functools.cached_property
     def by_method(self) -> Mapping[str, Block]:
@@ -204,7 +211,7 @@ def has_own_statistics(case: Case) -> bool:
     """
     leaves = [module for _, module in walk(case.model) if isinstance(module, Leaf)]
     dropped = any(leaf.drops for leaf in leaves)
-    norms = any(leaf.is_batch_norm for leaf in leaves)
+    norms = any(leaf.buffers == "statistics" for leaf in leaves)
     return norms and (dropped or not case.inputs.same_on_ranks)
 
 

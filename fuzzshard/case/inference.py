@@ -46,7 +46,7 @@ class Inference:
             if child_path in self.inputs or isinstance(child.module, Alias):
                 continue
             value = (floats or [Value(DEFAULT_WIDTH)])[0]
-            if isinstance(child.module, Leaf) and child.module.takes_ids:
+            if isinstance(child.module, Leaf) and child.module.takes != "features":
                 value = child.module.example(value.size)
             arity = len(child.module.inputs) if isinstance(child.module, Block) else 1
             self._visit(child_path, child.module, (value,) * arity)

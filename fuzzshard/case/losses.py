@@ -68,5 +68,7 @@ def microbatches(case: Case, last: int) -> int:
     )
     if not paired or len(kinds) != 1 or not all(kinds):
         return 0
-    changes = any(leaf.is_batch_norm or leaf.is_dropout for leaf in facts(case).leaves.values())
+    changes = any(
+        leaf.buffers == "statistics" or leaf.drops for leaf in facts(case).leaves.values()
+    )
     return 0 if changes or case.inputs.rank_batches else len(calls)

@@ -39,12 +39,13 @@ def needs_cpu(case: Case) -> str | None:
         return "CUDA's kernel that unscales gradients for a GradScaler takes none of bfloat16"
     if lacks_kernels(case):
         return "CUDA has no kernel of attention over a ring for it, or none in a finer precision"
-    if any(leaf.is_recurrent for leaf in facts(case).leaves.values()):
-        if LOSSES[case.loss].differentiates_twice:
-            return "cuDNN's recurrent modules have no backward of a backward"
-        if any(not at.training and _trains(at.op) for at in follow(case)):
-            return "cuDNN's recurrent modules have no backward in evaluation mode"
-    return None
+    twice = LOSSES[case.loss].differentiates_twice
+    evaluated = any(not at.training and _trains(at.op) for at in follow(case))
+    reasons = (
+        leaf.lacks_backward(twice=twice, on_cuda=True, in_evaluation=evaluated)
+        for leaf in facts(case).leaves.values()
+    )
+    return next(filter(None, reasons), None)
 
 
 def _trains(op: Op) -> bool:

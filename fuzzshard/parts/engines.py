@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from fuzzshard.parts.engine import EngineSpec as EngineSpec
 from fuzzshard.parts.engine import WrapsModels
-from fuzzshard.parts.leaves import KINDS
+from fuzzshard.parts.leaves import kinds_for
 from fuzzshard.parts.op import Choice, Reasons
 from fuzzshard.parts.ops import HOOKED_CHOICES, NEW_CHOICES, OPS
 from fuzzshard.parts.option import meanings_of
@@ -247,6 +247,7 @@ class PipelineParallel(EngineSpec):
             *("no_zero_grad", "losses_only", "any_moment"),
             "non_root_forward",
             *(c.name for op in OPS for c in op.choices if c.name not in _OF_STAGES),
+            *choosing("scales"),
         ),
     )
     in_stages = True
@@ -284,7 +285,10 @@ class ExpertParallel(FullyShard):
         excludes=(
             *("tensor", "meta", "compile", "no_all_reduce"),
             *("alias", "tie", "reshard_int"),
+            # several meshes have gradients and parameters
+            *(*choosing("scales"), *choosing("steps_lists")),
         ),
+        needs=tuple(kind.name for kind in kinds_for("experts")),
     )
     shards_experts = True
     wraps_models = "no"
@@ -311,11 +315,8 @@ class SimpleFSDP(EngineSpec):
         "simple_fsdp",
         10,
         place=102,
-        # what only groups of fully_shard have, or what reads no attribute of its module
-        excludes=(
-            *("no_sync", "partial_sync", "no_all_reduce", "divide_factor"),
-            *(kind.name for kind, leaf in KINDS.items() if leaf.lists_parameters),
-        ),
+        # what only groups of fully_shard have
+        excludes=(*("no_sync", "partial_sync", "no_all_reduce", "divide_factor"),),
     )
     differentiates_twice = True
 
@@ -340,7 +341,13 @@ class ContextParallel(FullyShard):
     meaning = "attention runs over ranks that each have a part of the positions"
     options = "context_parallel"
     meanings = meanings_of(CONTEXT_PARALLEL_OPTIONS)
-    choice = Choice("context_parallel", 8, place=103, excludes=("tensor", "compile"))
+    choice = Choice(
+        "context_parallel",
+        8,
+        place=103,
+        needs=(*(kind.name for kind in kinds_for("attention")), "sequence"),
+        excludes=("tensor", "compile"),
+    )
     shards_positions = True
     rounds_otherwise = True
     wraps_models = "no"

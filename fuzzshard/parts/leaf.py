@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import ClassVar, Literal, NamedTuple, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol, Self, TypeVar
 
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
@@ -17,6 +17,8 @@ T = TypeVar("T")
 
 Style = Literal["colwise", "rowwise", "sequence"]
 """The styles of ``parallelize_module``."""
+Role = Literal["ids", "images", "norm", "experts", "attention"]
+"""What asks for a leaf of one kind: an input, tensor parallelism between two layers, an engine."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +52,8 @@ class Drawing(NamedTuple):
     """What a leaf is drawn for: values of ``width`` features, a result of ``out`` (where it can be
     chosen).
 
-    ``widths`` are those that the case uses; ``exact``: values have to stay small integers.
+    ``widths`` are those that the case uses; ``exact``: values have to stay small integers;
+    ``sharing`` ranks are to have as many experts each.
     """
 
     tape: Decisions
@@ -58,14 +61,16 @@ class Drawing(NamedTuple):
     out: int
     widths: tuple[int, ...]
     exact: bool
+    sharing: int = 1
 
 
 class Kind(NamedTuple):
     """One way to draw a leaf: a choice of swarms, and the feature ``leaf:<name>`` of cases that
     have it.
 
-    ``place`` orders the choices of swarms; -1: such a leaf is drawn where an input asks for it.
+    ``place`` orders the choices of swarms; -1: such a leaf is drawn in its ``role`` alone.
     ``exact``: small integers stay small integers. ``resizes``: the width of the result is free.
+    Swarms with a choice that it is ``excluded_by`` do not have it.
     """
 
     name: str
@@ -74,6 +79,8 @@ class Kind(NamedTuple):
     draw: Callable[[Drawing], Leaf] | None = None
     exact: bool = False
     resizes: bool = False
+    role: Role | None = None
+    excluded_by: tuple[str, ...] = ()
 
     @property
     def in_swarms(self) -> bool:
@@ -104,34 +111,27 @@ class Leaf(Part, frozen=True, kw_only=True):
     """How tensor parallelism may split it; the first is the one by the rows of its weight."""
     num_linears: ClassVar[int] = 0
     """How many Linears, called in sequence, a reader takes it for; 0: it is one thing."""
-    takes_ids: ClassVar[bool] = False
-    takes_images: ClassVar[bool] = False
+    takes: ClassVar[Literal["features", "ids", "images"]] = "features"
     takes_patches: ClassVar[bool] = True
-    """Whether it can be called with what :attr:`takes_images` makes."""
+    """Whether it can be called with what images are made into."""
     needs_sequence: ClassVar[bool] = False
     """Whether it works along the sequence axis."""
-    is_batch_norm: ClassVar[bool] = False
-    """Whether rows of a batch depend on each other, through statistics that are kept in
-    buffers.
+    buffers: ClassVar[Literal["none", "statistics", "hidden"]] = "none"
+    """Which buffers it has: statistics through which rows of a batch depend on each other, or some
+    that are in no state dict.
     """
-    hides_buffers: ClassVar[bool] = False
-    """Whether it has buffers that are in no state dict."""
-    is_norm: ClassVar[bool] = False
-    """Whether it normalizes the features of each row."""
     is_elementwise: ClassVar[bool] = False
-    """Whether it does to each element the same, and nothing else: DTensors may pass."""
+    """Whether each element of the result is of one element of the value alone: DTensors may
+    pass.
+    """
     is_dropout: ClassVar[bool] = False
     saves_result: ClassVar[bool] = False
     """Whether its backward needs its result, which nobody may change in place then."""
-    is_recurrent: ClassVar[bool] = False
-    """Whether cuDNN computes it on CUDA, which has one backward, in training mode alone."""
-    experts_at: ClassVar[str] = ""
-    """The module in it whose ``weight`` has a matrix for each expert, along its first dim; rows
-    come to it in the order of their experts, with the number of rows of each.
-    """
-    attends_at: ClassVar[str] = ""
-    """The module in it that calls ``scaled_dot_product_attention`` with query, key and value of
-    shape (rows, heads, positions, width). Kernels of that have no backward of a backward.
+    inner: ClassVar[Mapping[Role, str]] = {}
+    """The module in it that an engine replaces, by its role. That of ``experts`` has a ``weight``
+    with a matrix for each, along its first dim; rows come to it in the order of their experts,
+    with the number of rows of each. That of ``attention`` calls ``scaled_dot_product_attention``
+    with query, key and value of shape (rows, heads, positions, width).
     """
     lists_parameters: ClassVar[bool] = False
     """Whether it reads its parameters from a list that it keeps beside the attributes."""
@@ -161,8 +161,8 @@ class Leaf(Part, frozen=True, kw_only=True):
 
     @property
     def rank(self) -> int:
-        """Its place in the order of simplicity, its options with it."""
-        return self.complexity
+        """Its place in the order of simplicity, with one for each option that is on."""
+        return self.complexity + sum(value is True for value in astuple(self))
 
     @property
     def extra_width(self) -> int:
@@ -222,9 +222,11 @@ class Leaf(Part, frozen=True, kw_only=True):
         """The features of a case that it makes, beside its kind."""
         return iter(())
 
-    def width_of_heads(self, width: int) -> int:
-        """The features of each head of what is :attr:`attends_at`."""
-        return 0
+    def lacks_backward(self, *, twice: bool, on_cuda: bool, in_evaluation: bool) -> str:
+        """Return why it has no backward, or none of a backward if one comes ``twice``; empty if it
+        has.
+        """
+        return ""
 
     def simpler(self) -> Leaf:
         """The same leaf with its options at their simplest; itself where there are none."""
@@ -234,10 +236,6 @@ class Leaf(Part, frozen=True, kw_only=True):
         """This leaf, fit to be called with values of ``width``."""
         return self
 
-    def shared_by(self, ranks: int) -> Leaf:
-        """This leaf, with experts that so many ranks can share evenly."""
-        return self
-
     def apart(self, width: int) -> dict[str, Leaf]:
         """The leaves it is made of, by the names of their parameters; empty where it is one
         thing.
@@ -245,36 +243,37 @@ class Leaf(Part, frozen=True, kw_only=True):
         return {}
 
 
-class Projection(Leaf, frozen=True, kw_only=True):
-    """A leaf that makes ``out`` features of any number, by matrices that may have biases."""
+class Biased(Leaf, frozen=True, kw_only=True):
+    """A leaf whose weights may have biases, by a field behind its sizes."""
 
-    out: int
-    bias: bool = True
-
-    sizes: ClassVar[tuple[str, ...]] = ("out",)
+    if TYPE_CHECKING:
+        bias: bool
 
     @property
-    @override
-    def rank(self) -> int:
-        return self.complexity + self.bias
+    def no_bias(self) -> str:
+        """The argument that leaves biases out."""
+        return "" if self.bias else ", bias=False"
 
-    @override
-    def result(self, value: Value) -> Value:
-        return dataclasses.replace(value, size=self.out)
+    def with_bias(self, **weights: Shape) -> dict[str, Shape]:
+        """The ``weights``, and a bias for each row of the first."""
+        return weights | {"bias": weights["weight"][:1]} if self.bias else weights
 
     @override
     def simpler(self) -> Self:
         return replace(self, bias=False)
 
 
-def no_bias(bias: bool) -> str:
-    """The argument that leaves a bias out."""
-    return "" if bias else ", bias=False"
+class Projection(Biased, frozen=True, kw_only=True):
+    """A leaf that makes ``out`` features of any number."""
 
+    out: int
+    bias: bool = True
 
-def with_bias(shapes: dict[str, Shape], bias: bool) -> dict[str, Shape]:
-    """``shapes`` and a bias for each row of the weight."""
-    return shapes | {"bias": shapes["weight"][:1]} if bias else shapes
+    sizes: ClassVar[tuple[str, ...]] = ("out",)
+
+    @override
+    def result(self, value: Value) -> Value:
+        return dataclasses.replace(value, size=self.out)
 
 
 def draw_bias(drawing: Drawing) -> bool:

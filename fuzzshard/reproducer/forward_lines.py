@@ -41,7 +41,7 @@ class ForwardLines:
         has_reference = scope.aim.kind == "compare" and has_batch_norm(self.case, "")
         self._broadcasts = has_reference and self.case.ddp.does("broadcasts_buffers")
         self._to_broadcast = self._broadcasts
-        self._dropout = any(leaf.is_dropout for leaf in facts(self.case).leaves.values())
+        self._dropout = any(leaf.drops for leaf in facts(self.case).leaves.values())
 
     def loss(self, index: int) -> str:
         """The expression for the loss of the forward at ``index``."""

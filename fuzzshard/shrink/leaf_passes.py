@@ -70,13 +70,13 @@ def _to(simpler: Callable[[int], Leaf]) -> Simplify:
     """A leaf with parameters as another kind of leaf, which is given the width it returns."""
 
     def simplify(leaf: Leaf, width: int, out: int) -> Leaf:
-        return leaf if leaf.takes_ids or not leaf.has_parameters else simpler(out)
+        return leaf if leaf.takes == "ids" or not leaf.has_parameters else simpler(out)
 
     return simplify
 
 
 def _to_activation(leaf: Leaf, width: int, out: int) -> Leaf:
-    return leaf if leaf.takes_ids else SIMPLEST
+    return leaf if leaf.takes == "ids" else SIMPLEST
 
 
 def _plain(leaf: Leaf, width: int, out: int) -> Leaf:
@@ -103,7 +103,9 @@ def floats(case: Case) -> Iterator[Edit]:
     """
     found = facts(case)
     dims = [
-        found.output_values[path][0].size for path, leaf in found.leaves.items() if leaf.takes_ids
+        found.output_values[path][0].size
+        for path, leaf in found.leaves.items()
+        if leaf.takes == "ids"
     ]
     if any(t.kind == "ids" for t in case.inputs.tensors):
         yield functools.partial(_floats, width=min(dims, default=1))
@@ -121,7 +123,7 @@ def _float_inputs(case: Case, width: int) -> Case:
 
 def _linears_for_embeddings(case: Case) -> Case:
     def change(_: str, module: Module) -> Module:
-        if not isinstance(module, Leaf) or not module.takes_ids:
+        if not isinstance(module, Leaf) or module.takes != "ids":
             return module
         return affine(module.result(module.example(0)).size)
 
@@ -138,7 +140,7 @@ def _floats_past_embeddings(case: Case, width: int) -> Case:
         for node in module.nodes if isinstance(module, Block) else ():
             if isinstance(node, Call):
                 called = resolve(case.model, join(path, node.module))
-                if called and isinstance(called[1], Leaf) and called[1].takes_ids:
+                if called and isinstance(called[1], Leaf) and called[1].takes == "ids":
                     skip = functools.partial(bypass, name=node.name, value=node.args[0])
                     model = edit_block(model, path, skip)
     return _float_inputs(replace(case, model=model), width)

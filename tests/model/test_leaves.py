@@ -40,9 +40,9 @@ def test_the_module_has_the_parameters_and_returns_what_the_leaf_says(kind: Kind
         leaf.parameters(WIDTH)
     )
     assert leaf.has_parameters == bool(leaf.parameters(WIDTH))
-    assert (leaf.is_batch_norm or leaf.hides_buffers) == any(True for _ in module.buffers())
+    assert (leaf.buffers != "none") == any(True for _ in module.buffers())
     value = leaf.example(WIDTH)
-    seq = 0 if leaf.takes_images else SEQ
+    seq = 0 if leaf.takes == "images" else SEQ
     leaf.check("a", value, seq)
     shape = (2, seq) if seq else (2,)
     x = torch.randint(value.size, shape) if value.ids else torch.randn(*shape, value.size)

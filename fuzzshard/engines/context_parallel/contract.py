@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 
-from fuzzshard.case.attention import attentions, positions_divide, someone_has_rows
+from fuzzshard.case.attention import positions_divide, someone_has_rows
 from fuzzshard.case.case import Case
+from fuzzshard.case.facts import facts
 from fuzzshard.engines.context_parallel.script import PRIVATE
 from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.fully_shard import contract
@@ -44,7 +45,7 @@ def _of_case(case: Case) -> Iterator[Exclusion]:
             f"this version of torch has no {LACKING}",
             f"{_ATTENTION}: 'Current public APIs, but are also subject to change'",
         )
-    if not attentions(case):
+    if not facts(case).inner("attention"):
         yield Exclusion(
             "no module calls scaled_dot_product_attention", f"{_ATTENTION}, _sdpa_handler"
         )

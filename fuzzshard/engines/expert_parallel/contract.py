@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fuzzshard.case.arrivals import arrivals
 from fuzzshard.case.case import Case, WrapGroup
-from fuzzshard.case.experts import mixtures, of_experts, shares_evenly, weights
+from fuzzshard.case.experts import of_experts, shares_evenly, weights
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Alias, walk
 from fuzzshard.case.paths import is_within
@@ -28,7 +28,8 @@ def not_applicable(case: Case) -> Exclusion | None:
 
 
 def _of_case(case: Case) -> Iterator[Exclusion]:
-    if not mixtures(case):
+    mixtures = facts(case).inner("experts")
+    if not mixtures:
         yield Exclusion("there are no experts", _DISPATCH)
     if case.mesh.replicate is None:
         yield Exclusion(
@@ -42,7 +43,7 @@ def _of_case(case: Case) -> Iterator[Exclusion]:
             "every rank",
         )
     apart = {path for group in case.wrap if of_experts(case, group) for path in group.modules}
-    if apart != {*mixtures(case)}:
+    if apart != mixtures.keys():
         yield Exclusion(
             "a mixture that is not in a group of its own",
             f"{_TITAN}: fully_shard(transformer_block.moe.experts, ...) before the block",
@@ -50,7 +51,7 @@ def _of_case(case: Case) -> Iterator[Exclusion]:
     fqns = {*weights(case).values()}
     tied = any({tie.parameter, tie.source} & fqns for tie in case.ties)
     aliases = (module.target for _, module in walk(case.model) if isinstance(module, Alias))
-    if tied or any(is_within(path, target) for target in aliases for path in mixtures(case)):
+    if tied or any(is_within(path, target) for target in aliases for path in mixtures):
         yield Exclusion("experts that are shared by several modules", f"{_UNTRIED}; {_TITAN}")
     if any(facts(case).owners[fqn] is None for fqn in fqns):
         yield Exclusion("experts that fully_shard is told to ignore", f"{_UNTRIED}; {_TITAN}")

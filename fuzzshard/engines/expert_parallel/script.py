@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
-from fuzzshard.case.experts import mixtures, of_experts
+from fuzzshard.case.experts import of_experts
+from fuzzshard.case.facts import facts
 from fuzzshard.engines.fully_shard.script import FullyShardScript
 from fuzzshard.model.statements import at
 from fuzzshard.parts.ops.set_divide_factor import dividing
@@ -61,7 +62,7 @@ class ExpertParallelScript(FullyShardScript):
         lines = ["", "", *_STYLE.strip().splitlines(), "", ""]
         lines += [
             f'parallelize_module({at(model, path)}, mesh["shard"], ExpertParallel())'
-            for path in mixtures(case).values()
+            for path in facts(case).inner("experts").values()
         ]
         return [*lines, *super().wrap_lines(case, model, names, seeds=seeds)]
 

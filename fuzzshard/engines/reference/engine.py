@@ -13,7 +13,6 @@ import torch.distributed as dist
 from torch import nn
 from typing_extensions import override
 
-from fuzzshard.case.attention import attentions
 from fuzzshard.case.case import Case
 from fuzzshard.case.communication import fills_unused
 from fuzzshard.case.facts import Facts
@@ -108,9 +107,9 @@ class Reference(Engine):
         self.shaken = self.master_weights.shaken = by
         for name, parameter in self.model.named_parameters():
             by.apply(parameter, name)
-        for path in attentions(self.case) if by.in_rings else ():
-            attends_at = self.facts.leaves[path].attends_at
-            Ring.around(self._modules[path].get_submodule(attends_at), by)
+        for path in self.facts.inner("attention") if by.in_rings else ():
+            inner = self.facts.leaves[path].inner["attention"]
+            Ring.around(self._modules[path].get_submodule(inner), by)
 
     def _enter(self, group: int, module: nn.Module, args: object) -> None:
         """Notes that a group has unsharded parameters: no others get zeros in place of a

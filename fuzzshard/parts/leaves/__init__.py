@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuzzshard.parts.leaf import Kind, Leaf, Projection
+from fuzzshard.parts.leaf import Kind, Leaf, Role
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.part import below, import_files
 
@@ -10,7 +10,7 @@ import_files(__name__, __path__)
 
 LEAVES: tuple[type[Leaf], ...] = tuple(
     sorted(
-        (leaf for leaf in below(Leaf) if leaf is not Projection), key=lambda leaf: leaf.complexity
+        (leaf for leaf in below(Leaf) if "kinds" in vars(leaf)), key=lambda leaf: leaf.complexity
     )
 )
 """Simplest first."""
@@ -26,6 +26,11 @@ SIMPLEST: Leaf = LEAVES[0]()
 """A module to put in the place of any other that keeps the width."""
 SIMPLEST_TRAINED: Leaf = next(leaf for leaf in LEAVES if leaf.has_parameters and not leaf.sizes)()
 """The same, with parameters."""
+
+
+def kinds_for(role: Role) -> tuple[Kind, ...]:
+    """Return the kinds that something asks for in a role, in the order of swarms' choices."""
+    return tuple(kind for kind in KINDS if kind.role == role)
 
 
 def affine(out: int, *, bias: bool = True) -> Leaf:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from typing_extensions import override
 
@@ -25,14 +25,11 @@ class Activation(Leaf, tag="activation", frozen=True, kw_only=True):
 
     fn: Function = "relu"
 
-    complexity: ClassVar[int] = 0
-    noun: ClassVar[str] = "activation"
-    prefix: ClassVar[str] = "act"
-    has_parameters: ClassVar[bool] = False
-    is_elementwise: ClassVar[bool] = True
-    kinds: ClassVar[tuple[Kind, ...]] = (
-        Kind("activation", "a module without parameters", 11, _draw, exact=True),
-    )
+    complexity, noun, prefix = 0, "activation", "act"
+    has_parameters = False
+    is_elementwise = True
+    saves_result = True
+    kinds = (Kind("activation", "a module without parameters", 11, _draw, exact=True),)
 
     @override
     def constructor(self, width: int) -> str:

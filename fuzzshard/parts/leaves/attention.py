@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 from msgspec.structs import replace
 from typing_extensions import override
@@ -38,13 +37,11 @@ class Attention(Leaf, tag="attention", frozen=True, kw_only=True):
 
     heads: int = 1
 
-    complexity: ClassVar[int] = 19
-    noun: ClassVar[str] = "attention"
-    prefix: ClassVar[str] = "attn"
-    num_linears: ClassVar[int] = 2
-    needs_sequence: ClassVar[bool] = True
-    helpers: ClassVar[tuple[str, ...]] = (_ATTENTION,)
-    kinds: ClassVar[tuple[Kind, ...]] = (
+    complexity, noun, prefix = 19, "attention", "attn"
+    num_linears = 2
+    needs_sequence = True
+    helpers = (_ATTENTION,)
+    kinds = (
         Kind(
             "attention",
             "self-attention",
@@ -130,16 +127,19 @@ class FusedAttention(Leaf, tag="fused_attention", frozen=True, kw_only=True):
     heads: int = 1
     head_dim: int = 8
 
-    complexity: ClassVar[int] = 22
-    noun: ClassVar[str] = "fused attention"
-    prefix: ClassVar[str] = "sdpa"
-    num_linears: ClassVar[int] = 2
-    sizes: ClassVar[tuple[str, ...]] = ("head_dim",)
-    needs_sequence: ClassVar[bool] = True
-    attends_at: ClassVar[str] = "sdpa"
-    helpers: ClassVar[tuple[str, ...]] = (_FUSED_ATTENTION,)
-    kinds: ClassVar[tuple[Kind, ...]] = (
-        Kind("fused_attention", "self-attention by scaled_dot_product_attention", draw=_draw),
+    complexity, noun, prefix = 22, "fused attention", "sdpa"
+    num_linears = 2
+    sizes = ("head_dim",)
+    needs_sequence = True
+    inner = {"attention": "sdpa"}
+    helpers = (_FUSED_ATTENTION,)
+    kinds = (
+        Kind(
+            "fused_attention",
+            "self-attention by scaled_dot_product_attention",
+            draw=_draw,
+            role="attention",
+        ),
     )
 
     @property
@@ -167,8 +167,9 @@ class FusedAttention(Leaf, tag="fused_attention", frozen=True, kw_only=True):
             raise InvalidCase(f"{path!r} has no heads", "give it heads of some width")
 
     @override
-    def width_of_heads(self, width: int) -> int:
-        return self.head_dim
+    def lacks_backward(self, *, twice: bool, on_cuda: bool, in_evaluation: bool) -> str:
+        kernels = "kernels of scaled_dot_product_attention have no backward of a backward"
+        return kernels if twice else ""
 
     @override
     def simpler(self) -> FusedAttention:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from typing_extensions import override
 
 from fuzzshard.parts import leaves
@@ -25,13 +23,11 @@ class Constant(Leaf, tag="constant", frozen=True, kw_only=True):
     buffer will not be a part of this module's state_dict" (``Module.register_buffer``).
     """
 
-    complexity: ClassVar[int] = 11
-    noun: ClassVar[str] = "constant"
-    prefix: ClassVar[str] = "constant"
-    has_parameters: ClassVar[bool] = False
-    hides_buffers: ClassVar[bool] = True
-    helpers: ClassVar[tuple[str, ...]] = (_FACTORS,)
-    kinds: ClassVar[tuple[Kind, ...]] = (
+    complexity, noun, prefix = 11, "constant", "constant"
+    has_parameters = False
+    buffers = "hidden"
+    helpers = (_FACTORS,)
+    kinds = (
         Kind(
             "constant",
             "a module with a buffer that is in no state dict",

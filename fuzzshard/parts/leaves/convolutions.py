@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from collections.abc import Iterator
 
 from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
-from fuzzshard.parts.leaf import (
-    Drawing,
-    Kind,
-    Leaf,
-    Projection,
-    Value,
-    draw_bias,
-    no_bias,
-    with_bias,
-)
+from fuzzshard.parts.leaf import Biased, Drawing, Kind, Projection, Value, draw_bias
 from fuzzshard.parts.part import Shape
 
 
@@ -27,14 +17,10 @@ class Conv1d(Projection, tag="conv1d", frozen=True, kw_only=True):
     1``.
     """
 
-    complexity: ClassVar[int] = 15
-    noun: ClassVar[str] = "Conv1d"
-    prefix: ClassVar[str] = "conv"
-    more_features: ClassVar[Mapping[str, str]] = {
-        "conv1d_of_one": "an nn.Conv1d with one input channel"
-    }
-    needs_sequence: ClassVar[bool] = True
-    kinds: ClassVar[tuple[Kind, ...]] = (
+    complexity, noun, prefix = 15, "Conv1d", "conv"
+    more_features = {"conv1d_of_one": "an nn.Conv1d with one input channel"}
+    needs_sequence = True
+    kinds = (
         Kind(
             "conv1d",
             "an nn.Conv1d",
@@ -47,15 +33,15 @@ class Conv1d(Projection, tag="conv1d", frozen=True, kw_only=True):
 
     @override
     def constructor(self, width: int) -> str:
-        return f"nn.Conv1d({width}, {self.out}, 3, padding=1{no_bias(self.bias)})"
+        return f"nn.Conv1d({width}, {self.out}, 3, padding=1{self.no_bias})"
 
     @override
     def text(self, width: int) -> str:
-        return f"Conv1d({width} → {self.out}, kernel 3{no_bias(self.bias)})"
+        return f"Conv1d({width} → {self.out}, kernel 3{self.no_bias})"
 
     @override
     def parameters(self, width: int) -> dict[str, Shape]:
-        return with_bias({"weight": (self.out, width, 3)}, self.bias)
+        return self.with_bias(weight=(self.out, width, 3))
 
     @override
     def features_second(self, seq: int) -> bool:
@@ -84,7 +70,7 @@ def _draw(drawing: Drawing) -> Conv2d:
     return Conv2d(channels=channels, kernel=kernel, out=drawing.out, bias=draw_bias(drawing))
 
 
-class Conv2d(Leaf, tag="conv2d", frozen=True, kw_only=True):
+class Conv2d(Biased, tag="conv2d", frozen=True, kw_only=True):
     """``nn.Conv2d(channels, out, kernel, stride=kernel)`` over a square image given as its
     features.
 
@@ -98,32 +84,34 @@ class Conv2d(Leaf, tag="conv2d", frozen=True, kw_only=True):
     out: int
     bias: bool = True
 
-    complexity: ClassVar[int] = 16
-    noun: ClassVar[str] = "Conv2d"
-    prefix: ClassVar[str] = "patch"
-    takes_images: ClassVar[bool] = True
-    helpers: ClassVar[tuple[str, ...]] = (_PATCHES,)
-    kinds: ClassVar[tuple[Kind, ...]] = (
-        Kind("conv2d", "an nn.Conv2d that cuts an image into patches", draw=_draw),
+    complexity, noun, prefix = 16, "Conv2d", "patch"
+    takes = "images"
+    helpers = (_PATCHES,)
+    kinds = (
+        Kind(
+            "conv2d",
+            "an nn.Conv2d that cuts an image into patches",
+            draw=_draw,
+            role="images",
+            excluded_by=("pipelining", "context_parallel"),
+        ),
     )
 
     @override
     def constructor(self, width: int) -> str:
         return (
             f"Patches({self.channels}, {self.out}, {self.kernel}, "
-            f"stride={self.kernel}{no_bias(self.bias)})"
+            f"stride={self.kernel}{self.no_bias})"
         )
 
     @override
     def text(self, width: int) -> str:
         kernel = f"kernel {self.kernel}, stride {self.kernel}"
-        return f"Conv2d({self.channels} → {self.out}, {kernel}{no_bias(self.bias)})"
+        return f"Conv2d({self.channels} → {self.out}, {kernel}{self.no_bias})"
 
     @override
     def parameters(self, width: int) -> dict[str, Shape]:
-        return with_bias(
-            {"weight": (self.out, self.channels, self.kernel, self.kernel)}, self.bias
-        )
+        return self.with_bias(weight=(self.out, self.channels, self.kernel, self.kernel))
 
     @override
     def check(self, path: str, value: Value, seq: int) -> None:
@@ -144,6 +132,10 @@ class Conv2d(Leaf, tag="conv2d", frozen=True, kw_only=True):
             raise InvalidCase(
                 f"{path!r} takes an image, not a sequence of them", "set inputs.seq to 0"
             )
+
+    @override
+    def example(self, width: int) -> Value:
+        return Value(self.channels * self.kernel**2)
 
     def _side(self, value: Value) -> int:
         return math.isqrt(value.size // self.channels)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from typing_extensions import override
 
 from fuzzshard.parts import leaves
@@ -17,13 +15,20 @@ class Dropout(Leaf, tag="dropout", frozen=True, kw_only=True):
 
     p: float = 0.5
 
-    complexity: ClassVar[int] = 12
-    noun: ClassVar[str] = "Dropout"
-    prefix: ClassVar[str] = "dropout"
-    has_parameters: ClassVar[bool] = False
-    is_dropout: ClassVar[bool] = True
-    kinds: ClassVar[tuple[Kind, ...]] = (
-        Kind("dropout", "an nn.Dropout", 10, lambda d: Dropout(p=0.5)),
+    complexity, noun, prefix = 12, "Dropout", "dropout"
+    has_parameters = False
+    is_elementwise = True
+    is_dropout = True
+    kinds = (
+        # masks are drawn per rank, and tensor-parallel ranks must draw alike; stages draw in
+        # another order than one forward after another
+        Kind(
+            "dropout",
+            "an nn.Dropout",
+            10,
+            lambda d: Dropout(p=0.5),
+            excluded_by=("tensor", "pipelining"),
+        ),
     )
 
     @property

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.dtypes import Dtype
-from fuzzshard.parts.leaf import Kind, Leaf, Style, Value
+from fuzzshard.parts.leaf import Kind, Leaf, Value
 from fuzzshard.parts.part import Shape
 
 
@@ -20,14 +18,17 @@ class Embedding(Leaf, tag="embedding", frozen=True, kw_only=True):
     vocab: int
     dim: int
 
-    complexity: ClassVar[int] = 14
-    noun: ClassVar[str] = "Embedding"
-    prefix: ClassVar[str] = "embed"
-    sizes: ClassVar[tuple[str, ...]] = ("vocab", "dim")
-    styles: ClassVar[tuple[Style, ...]] = ("rowwise", "colwise")
-    takes_ids: ClassVar[bool] = True
-    kinds: ClassVar[tuple[Kind, ...]] = (
-        Kind("embedding", "an nn.Embedding", draw=lambda d: Embedding(vocab=d.width, dim=d.out)),
+    complexity, noun, prefix = 14, "Embedding", "embed"
+    sizes = ("vocab", "dim")
+    styles = ("rowwise", "colwise")
+    takes = "ids"
+    kinds = (
+        Kind(
+            "embedding",
+            "an nn.Embedding",
+            draw=lambda d: Embedding(vocab=d.width, dim=d.out),
+            role="ids",
+        ),
     )
 
     @override

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from collections.abc import Iterator
 
 from msgspec.structs import replace
 from typing_extensions import override
@@ -41,7 +40,7 @@ class Experts(nn.Module):
 
 
 def _draw(drawing: Drawing) -> Experts:
-    num = drawing.tape.pick((2, 4, 3))
+    num = -(-drawing.tape.pick((2, 4, 3)) // drawing.sharing) * drawing.sharing
     return Experts(out=drawing.out, experts=num, idle=drawing.tape.chance(40))
 
 
@@ -57,21 +56,21 @@ class Experts(Leaf, tag="experts", frozen=True, kw_only=True):
     experts: int = 2
     idle: bool = False
 
-    complexity: ClassVar[int] = 21
-    noun: ClassVar[str] = "mixture of experts"
-    prefix: ClassVar[str] = "moe"
-    sizes: ClassVar[tuple[str, ...]] = ("out", "experts")
-    experts_at: ClassVar[str] = "grouped"
-    helpers: ClassVar[tuple[str, ...]] = (_EXPERTS,)
-    more_features: ClassVar[Mapping[str, str]] = {"idle_expert": "an expert that gets no row"}
-    kinds: ClassVar[tuple[Kind, ...]] = (
-        Kind("experts", "a mixture of experts", draw=_draw, exact=True, resizes=True),
+    complexity, noun, prefix = 21, "mixture of experts", "moe"
+    sizes = ("out", "experts")
+    inner = {"experts": "grouped"}
+    helpers = (_EXPERTS,)
+    more_features = {"idle_expert": "an expert that gets no row"}
+    kinds = (
+        Kind(
+            "experts",
+            "a mixture of experts",
+            draw=_draw,
+            exact=True,
+            resizes=True,
+            role="experts",
+        ),
     )
-
-    @property
-    @override
-    def rank(self) -> int:
-        return self.complexity + self.idle
 
     @override
     def constructor(self, width: int) -> str:
@@ -104,7 +103,3 @@ class Experts(Leaf, tag="experts", frozen=True, kw_only=True):
     @override
     def simpler(self) -> Experts:
         return replace(self, idle=False)
-
-    @override
-    def shared_by(self, ranks: int) -> Experts:
-        return replace(self, experts=-(-self.experts // ranks) * ranks)

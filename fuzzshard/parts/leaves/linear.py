@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from typing_extensions import override
 
-from fuzzshard.parts.leaf import Kind, Projection, Style, no_bias, with_bias
+from fuzzshard.parts.leaf import Kind, Projection
 from fuzzshard.parts.part import Shape
 
 
 class Linear(Projection, tag="linear", frozen=True, kw_only=True):
     """``nn.Linear(inferred, out, bias=bias)``."""
 
-    complexity: ClassVar[int] = 2
-    noun: ClassVar[str] = "Linear"
-    prefix: ClassVar[str] = "linear"
-    styles: ClassVar[tuple[Style, ...]] = ("colwise", "rowwise")
-    kinds: ClassVar[tuple[Kind, ...]] = (
+    complexity, noun, prefix = 2, "Linear", "linear"
+    styles = ("colwise", "rowwise")
+    kinds = (
         Kind(
             "linear",
             "an nn.Linear with a bias",
@@ -43,12 +39,12 @@ class Linear(Projection, tag="linear", frozen=True, kw_only=True):
 
     @override
     def constructor(self, width: int) -> str:
-        return f"nn.Linear({width}, {self.out}{no_bias(self.bias)})"
+        return f"nn.Linear({width}, {self.out}{self.no_bias})"
 
     @override
     def text(self, width: int) -> str:
-        return f"Linear({width} → {self.out}{no_bias(self.bias)})"
+        return f"Linear({width} → {self.out}{self.no_bias})"
 
     @override
     def parameters(self, width: int) -> dict[str, Shape]:
-        return with_bias({"weight": (self.out, width)}, self.bias)
+        return self.with_bias(weight=(self.out, width))

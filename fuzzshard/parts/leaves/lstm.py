@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from typing_extensions import override
 
-from fuzzshard.parts.leaf import Kind, Projection, draw_bias, no_bias
+from fuzzshard.parts.leaf import Kind, Projection, draw_bias
 from fuzzshard.parts.part import Shape
 
 _RECURRENT = """
@@ -29,31 +27,29 @@ class LSTM(Projection, tag="lstm", frozen=True, kw_only=True):
     and "Double backwards is not supported for CuDNN RNNs" (tools/autograd/derivatives.yaml).
     """
 
-    complexity: ClassVar[int] = 20
-    noun: ClassVar[str] = "LSTM"
-    prefix: ClassVar[str] = "lstm"
-    needs_sequence: ClassVar[bool] = True
-    saves_result: ClassVar[bool] = True
-    is_recurrent: ClassVar[bool] = True
-    lists_parameters: ClassVar[bool] = True
-    helpers: ClassVar[tuple[str, ...]] = (_RECURRENT,)
-    kinds: ClassVar[tuple[Kind, ...]] = (
+    complexity, noun, prefix = 20, "LSTM", "lstm"
+    needs_sequence = True
+    saves_result = True
+    lists_parameters = True
+    helpers = (_RECURRENT,)
+    kinds = (
         Kind(
             "lstm",
             "an nn.LSTM",
             13,
             lambda d: LSTM(out=d.out, bias=draw_bias(d)),
             resizes=True,
+            excluded_by=("simple_fsdp",),
         ),
     )
 
     @override
     def constructor(self, width: int) -> str:
-        return f"Recurrent({width}, {self.out}{no_bias(self.bias)})"
+        return f"Recurrent({width}, {self.out}{self.no_bias})"
 
     @override
     def text(self, width: int) -> str:
-        return f"LSTM({width} → {self.out}{no_bias(self.bias)})"
+        return f"LSTM({width} → {self.out}{self.no_bias})"
 
     @override
     def parameters(self, width: int) -> dict[str, Shape]:
@@ -64,3 +60,11 @@ class LSTM(Projection, tag="lstm", frozen=True, kw_only=True):
         }
         biases: dict[str, Shape] = {"lstm.bias_ih_l0": (gates,), "lstm.bias_hh_l0": (gates,)}
         return shapes | biases if self.bias else shapes
+
+    @override
+    def lacks_backward(self, *, twice: bool, on_cuda: bool, in_evaluation: bool) -> str:
+        if on_cuda and twice:
+            return "cuDNN's recurrent modules have no backward of a backward"
+        if on_cuda and in_evaluation:
+            return "cuDNN's recurrent modules have no backward in evaluation mode"
+        return ""

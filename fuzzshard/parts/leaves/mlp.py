@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from msgspec.structs import replace
 from typing_extensions import override
 
 from fuzzshard.parts import leaves
-from fuzzshard.parts.leaf import Kind, Leaf, draw_bias, no_bias
+from fuzzshard.parts.leaf import Biased, Kind, Leaf, draw_bias
 from fuzzshard.parts.part import Shape
 
 _MLP = """
@@ -23,19 +20,17 @@ class MLP(nn.Module):
 """
 
 
-class MLP(Leaf, tag="mlp", frozen=True, kw_only=True):
+class MLP(Biased, tag="mlp", frozen=True, kw_only=True):
     """``Linear(width, hidden) -> ReLU -> Linear(hidden, width)``."""
 
     hidden: int
     bias: bool = True
 
-    complexity: ClassVar[int] = 17
-    noun: ClassVar[str] = "MLP"
-    prefix: ClassVar[str] = "mlp"
-    sizes: ClassVar[tuple[str, ...]] = ("hidden",)
-    num_linears: ClassVar[int] = 2
-    helpers: ClassVar[tuple[str, ...]] = (_MLP,)
-    kinds: ClassVar[tuple[Kind, ...]] = (
+    complexity, noun, prefix = 17, "MLP", "mlp"
+    sizes = ("hidden",)
+    num_linears = 2
+    helpers = (_MLP,)
+    kinds = (
         Kind(
             "mlp",
             "a two-layer perceptron",
@@ -45,18 +40,13 @@ class MLP(Leaf, tag="mlp", frozen=True, kw_only=True):
         ),
     )
 
-    @property
-    @override
-    def rank(self) -> int:
-        return self.complexity + self.bias
-
     @override
     def constructor(self, width: int) -> str:
-        return f"MLP({width}, {self.hidden}{no_bias(self.bias)})"
+        return f"MLP({width}, {self.hidden}{self.no_bias})"
 
     @override
     def text(self, width: int) -> str:
-        return f"MLP({width} → {self.hidden} → {width}{no_bias(self.bias)})"
+        return f"MLP({width} → {self.hidden} → {width}{self.no_bias})"
 
     @override
     def parameters(self, width: int) -> dict[str, Shape]:
@@ -65,10 +55,6 @@ class MLP(Leaf, tag="mlp", frozen=True, kw_only=True):
         return shapes | {
             f"down.{name}": shape for name, shape in down.parameters(self.hidden).items()
         }
-
-    @override
-    def simpler(self) -> MLP:
-        return replace(self, bias=False)
 
     @override
     def apart(self, width: int) -> dict[str, Leaf]:

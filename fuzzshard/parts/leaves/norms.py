@@ -2,62 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from collections.abc import Iterator
 
 from msgspec.structs import replace
 from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.dtypes import Dtype
-from fuzzshard.parts.leaf import Drawing, Kind, Leaf, Style, Value, draw_bias, no_bias, with_bias
+from fuzzshard.parts.leaf import Biased, Drawing, Kind, Leaf, Value, draw_bias
 from fuzzshard.parts.part import Shape
 
 
-class LayerNorm(Leaf, tag="layer_norm", frozen=True, kw_only=True):
+class LayerNorm(Biased, tag="layer_norm", frozen=True, kw_only=True):
     """``nn.LayerNorm(width, bias=bias)``."""
 
     bias: bool = True
 
-    complexity: ClassVar[int] = 10
-    noun: ClassVar[str] = "LayerNorm"
-    prefix: ClassVar[str] = "norm"
-    styles: ClassVar[tuple[Style, ...]] = ("sequence",)
-    is_norm: ClassVar[bool] = True
-    mixes_dtypes: ClassVar[bool] = True
-    kinds: ClassVar[tuple[Kind, ...]] = (
-        Kind("layer_norm", "an nn.LayerNorm", 2, lambda d: LayerNorm(bias=draw_bias(d))),
+    complexity, noun, prefix = 10, "LayerNorm", "norm"
+    styles = ("sequence",)
+    mixes_dtypes = True
+    kinds = (
+        Kind(
+            "layer_norm",
+            "an nn.LayerNorm",
+            2,
+            lambda d: LayerNorm(bias=draw_bias(d)),
+            role="norm",
+        ),
     )
-
-    @property
-    @override
-    def rank(self) -> int:
-        return self.complexity + self.bias
 
     @override
     def constructor(self, width: int) -> str:
-        return f"nn.LayerNorm({width}{no_bias(self.bias)})"
+        return f"nn.LayerNorm({width}{self.no_bias})"
 
     @override
     def parameters(self, width: int) -> dict[str, Shape]:
-        return with_bias({"weight": (width,)}, self.bias)
-
-    @override
-    def simpler(self) -> LayerNorm:
-        return replace(self, bias=False)
+        return self.with_bias(weight=(width,))
 
 
 class RMSNorm(Leaf, tag="rms_norm", frozen=True, kw_only=True):
     """``nn.RMSNorm(width)``."""
 
-    complexity: ClassVar[int] = 8
-    noun: ClassVar[str] = "RMSNorm"
-    prefix: ClassVar[str] = "norm"
-    styles: ClassVar[tuple[Style, ...]] = ("sequence",)
-    is_norm: ClassVar[bool] = True
-    kinds: ClassVar[tuple[Kind, ...]] = (
-        Kind("rms_norm", "an nn.RMSNorm", 3, lambda d: RMSNorm()),
-    )
+    complexity, noun, prefix = 8, "RMSNorm", "norm"
+    styles = ("sequence",)
+    kinds = (Kind("rms_norm", "an nn.RMSNorm", 3, lambda d: RMSNorm(), role="norm"),)
 
     @override
     def constructor(self, width: int) -> str:
@@ -84,15 +72,11 @@ class GroupNorm(Leaf, tag="group_norm", frozen=True, kw_only=True):
 
     groups: int = 1
 
-    complexity: ClassVar[int] = 9
-    noun: ClassVar[str] = "GroupNorm"
-    prefix: ClassVar[str] = "norm"
-    takes_patches: ClassVar[bool] = False
-    mixes_dtypes: ClassVar[bool] = True
-    kinds: ClassVar[tuple[Kind, ...]] = (Kind("group_norm", "an nn.GroupNorm", 12, _draw),)
-    more_features: ClassVar[Mapping[str, str]] = {
-        "group_norm_of_several": "an nn.GroupNorm of several groups"
-    }
+    complexity, noun, prefix = 9, "GroupNorm", "norm"
+    takes_patches = False
+    mixes_dtypes = True
+    kinds = (Kind("group_norm", "an nn.GroupNorm", 12, _draw),)
+    more_features = {"group_norm_of_several": "an nn.GroupNorm of several groups"}
 
     @property
     @override
@@ -148,13 +132,17 @@ class GroupNorm(Leaf, tag="group_norm", frozen=True, kw_only=True):
 class BatchNorm(Leaf, tag="batch_norm", frozen=True, kw_only=True):
     """``nn.BatchNorm1d(width)``: buffers that every training forward changes."""
 
-    complexity: ClassVar[int] = 13
-    noun: ClassVar[str] = "BatchNorm1d"
-    prefix: ClassVar[str] = "bn"
-    is_batch_norm: ClassVar[bool] = True
-    takes_patches: ClassVar[bool] = False
-    kinds: ClassVar[tuple[Kind, ...]] = (
-        Kind("batch_norm", "an nn.BatchNorm1d: buffers", 4, lambda d: BatchNorm()),
+    complexity, noun, prefix = 13, "BatchNorm1d", "bn"
+    buffers = "statistics"
+    takes_patches = False
+    kinds = (
+        Kind(
+            "batch_norm",
+            "an nn.BatchNorm1d: buffers",
+            4,
+            lambda d: BatchNorm(),
+            excluded_by=("precision",),  # buffers keep their dtype
+        ),
     )
 
     @override

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from typing_extensions import override
 
 from fuzzshard.parts.dtypes import Dtype, promote
@@ -38,11 +36,9 @@ class RawParameter(Leaf, tag="raw_parameter", frozen=True, kw_only=True):
 
     matrix: bool = False
 
-    complexity: ClassVar[int] = 5
-    noun: ClassVar[str] = "plain parameter"
-    prefix: ClassVar[str] = "scale"
-    helpers: ClassVar[tuple[str, ...]] = (_SCALE, _MATRIX)
-    kinds: ClassVar[tuple[Kind, ...]] = (
+    complexity, noun, prefix = 5, "plain parameter", "scale"
+    helpers = (_SCALE, _MATRIX)
+    kinds = (
         Kind(
             "raw_parameter",
             "a module that owns a vector nn.Parameter",
@@ -68,11 +64,6 @@ class RawParameter(Leaf, tag="raw_parameter", frozen=True, kw_only=True):
     @override
     def kind(self) -> Kind:
         return self.kinds[self.matrix]
-
-    @property
-    @override
-    def rank(self) -> int:
-        return self.complexity + self.matrix
 
     @override
     def constructor(self, width: int) -> str:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from typing_extensions import override
 
-from fuzzshard.parts.leaf import Kind, Projection, draw_bias, no_bias
+from fuzzshard.parts.leaf import Kind, Projection, draw_bias
 from fuzzshard.parts.part import Shape
 
 
@@ -17,10 +15,8 @@ class WeightNorm(Projection, tag="weight_norm", frozen=True, kw_only=True):
     from them. The module gets a class of its own, as it does from ``fully_shard``.
     """
 
-    complexity: ClassVar[int] = 18
-    noun: ClassVar[str] = "weight-normalized Linear"
-    prefix: ClassVar[str] = "normed"
-    kinds: ClassVar[tuple[Kind, ...]] = (
+    complexity, noun, prefix = 18, "weight-normalized Linear", "normed"
+    kinds = (
         Kind(
             "weight_norm",
             "an nn.Linear whose weight is parametrized by its norm",
@@ -32,12 +28,12 @@ class WeightNorm(Projection, tag="weight_norm", frozen=True, kw_only=True):
 
     @override
     def constructor(self, width: int) -> str:
-        linear = f"nn.Linear({width}, {self.out}{no_bias(self.bias)})"
+        linear = f"nn.Linear({width}, {self.out}{self.no_bias})"
         return f"nn.utils.parametrizations.weight_norm({linear})"
 
     @override
     def text(self, width: int) -> str:
-        return f"weight_norm(Linear({width} → {self.out}{no_bias(self.bias)}))"
+        return f"weight_norm(Linear({width} → {self.out}{self.no_bias}))"
 
     @override
     def parameters(self, width: int) -> dict[str, Shape]:

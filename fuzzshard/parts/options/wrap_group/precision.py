@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from typing_extensions import override
 
-from fuzzshard.parts.leaves import KINDS
 from fuzzshard.parts.op import Choice
 from fuzzshard.parts.option import meanings_of
 from fuzzshard.parts.options.precision import PRECISION_OPTIONS, Precision
@@ -17,14 +16,7 @@ class MixedPrecision(GroupOption):
     """The policy of a group; :mod:`fuzzshard.strategies.precision` draws those of all groups."""
 
     name, is_policy = "precision", True
-    # batch norms have buffers, which keep their dtype
-    extension = Choice(
-        "precision",
-        30,
-        place=0,
-        excludes=tuple(kind.name for kind, leaf in KINDS.items() if leaf.is_batch_norm),
-        needed_by=("other_dtypes",),
-    )
+    extension = Choice("precision", 30, place=0, needed_by=("other_dtypes",))
     meanings = meanings_of(PRECISION_OPTIONS)
 
     @override
