@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from fuzzshard.case.attention import without_kernels
 from fuzzshard.case.case import Case, EngineName, Freeze, Inputs, Mesh, Tie, WrapGroup
+from fuzzshard.case.check_options import fits_options
 from fuzzshard.case.dtypes import (
     cuda_scales_gradients,
     cuda_steps_take_gradients,
@@ -115,6 +116,8 @@ def draw_case(
     case = replace(case, engines=chosen)
     case = for_plans.within(planned, for_plans, allowed, case, given)
     case = for_options.within(with_options, for_options, allowed, case, cuda=cuda)
+    if case.optimizer.does("scales") and not fits_options(case, facts(case)):
+        case = replace(case, optimizer=case.optimizer.unscaled())
     subject = Subject.of(case)
     ops = (
         given.schedule(case)
@@ -122,8 +125,6 @@ def draw_case(
         else for_schedule.within(schedule, for_schedule, allowed, subject)
     )
     case = replace(case, schedule=ops)
-    if case.optimizer.does("scales") and not is_valid(case):  # some step may have no gradients
-        case = _unscaled(case)
     case = for_settings.within(with_rank_batches, for_settings, allowed, case, subject.found)
     case = _for_cuda(case) if cuda else case
     case = _with_late_loss(case, allowed, given, cuda=cuda)

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.checker import schedule_misfits
-from fuzzshard.case.edit import with_reshards
 from fuzzshard.case.schedule_state import ScheduleState
 from fuzzshard.parts import ops
 from fuzzshard.parts.moments import MOMENTS, Moment
@@ -55,13 +53,8 @@ def with_calls(run: Run, schedule: tuple[Op, ...]) -> tuple[Op, ...]:
             if mode and run.tape.chance(50)
             else _with_one(run, schedule, places, moment, mode or ())
         )
-    made = (with_reshards(replace(run.case, schedule=change)) for change in changes[:0:-1])
-    return next((case.schedule for case in made if _is_meant(run, case)), changes[0])
-
-
-def _is_meant(run: Run, case: Case) -> bool:
-    """Whether every op may come where it does; all else about the case is valid as it was."""
-    return next(schedule_misfits(case, run.subject.found), None) is None
+    made = (run.accepted(change) for change in changes[:0:-1])
+    return next((schedule for schedule in made if schedule is not None), changes[0])
 
 
 def _surrounded(

@@ -8,22 +8,13 @@ autograd refuses a backward through parameters that were changed in place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from msgspec.structs import replace
+from collections.abc import Iterable, Sequence
 
 from fuzzshard.case.check_options import fits_options
-from fuzzshard.case.communication import looks_at_unsharded
-from fuzzshard.case.dtypes import (
-    gradients_are_like_zeros,
-    has_precision,
-    steps_take_gradients,
-)
-from fuzzshard.case.edit import with_reshards
+from fuzzshard.case.checker import Checker
+from fuzzshard.case.dtypes import has_precision
 from fuzzshard.case.experts import shares_evenly
-from fuzzshard.case.facts import has_own_statistics
 from fuzzshard.case.graph import count_paths
-from fuzzshard.case.groups import reached_roots, roots_by_op
 from fuzzshard.case.paths import is_within
 from fuzzshard.parts import ops
 from fuzzshard.parts.engines import specs
@@ -50,32 +41,26 @@ def schedule(tape: Tape, swarm: Swarm, subject: Subject) -> tuple[Op, ...]:
     for op in OPS:
         op.draw_between(run)
     for index, between in enumerate(run.between):
-        run.ops += between
+        run.add(*between)
         if not index or tape.keeps():
             tape.within(run.step)
     return run.finished()
 
 
 class Run:
-    """A schedule under construction, with what it has done to the model so far."""
+    """A schedule under construction, which grows by what may come next."""
 
     def __init__(self, tape: Tape, swarm: Swarm, subject: Subject) -> None:
         self.tape, self.swarm, self.subject = tape, swarm, subject
         self.case = subject.case
-        self.has_own_statistics = has_own_statistics(self.case)
-        self.ops: list[Op] = []
+        self.at = Checker(self.case, subject.found)
+        """The state after the ops so far, which says what may come next."""
         self.between: list[list[Op]] = []
         """What comes before each step; those of a step are in one order."""
-        self.trainable = subject.trainable
         self.wrapped = [module for group in subject.case.wrap for module in group.modules]
-        self.must_reach = False
-        """Whether every backward of this step must reach all FSDP roots, to end what flags began
-        there.
-        """
         self.targets: list[str] = []
         if "non_root_forward" in swarm:
             self.targets = subject.forward_targets(casts=may_cast(swarm))
-        self.pending = 0
         self.batch = 0
         self.paired = "two_forwards" in swarm and tape.chance(75)
         self.zeroing = tape.weighted((("after", 6), ("before", 2), ("between", 2)))
@@ -92,33 +77,40 @@ class Run:
         """Whether some engine wants no forward between a backward and the step, and may take one
         after the last step for another order of forwards than the first iteration's, and warn.
         """
-        scales = self.case.optimizer.does("scales")
         self.microbatches = 0
         """How many forwards every backward takes, where that has to be one number."""
         if any(spec.in_stages for spec in specs(subject.case.engines)):
             self.microbatches = tape.weighted(((2, 5), (3, 2), (4, 3), (1, 1)))
-        self.wraps_stages = self.case.pipelining.does("wraps_stages")
-        """Whether an engine hooks the parameters of stages once, and wants no others."""
-        self.must_sync = "save_load" in swarm or self.in_order or scales
-        """Whether no step may follow a backward that did not synchronise."""
-        self.dtypes = subject.case.dtypes
-        """What has a dtype of its own must stay frozen."""
         self.paths = count_paths(subject.found.modules)
-        self.on_path: dict[str, int] = {}
+
+    def add(self, *ops: Op) -> bool:
+        """Add those of ``ops`` that may come next, one after another; tell whether all may."""
+        accepted = [self.at.accepts(op) for op in ops]
+        return all(accepted)
+
+    def accepted(self, schedule: Iterable[Op]) -> tuple[Op, ...] | None:
+        """Return a schedule with the reshards that it lacks; None where some op may not come."""
+        at = Checker(self.case, self.subject.found)
+        return tuple(at.ops) if all(at.accepts(op) for op in schedule) else None
+
+    @property
+    def ops(self) -> list[Op]:
+        """The ops so far."""
+        return self.at.ops
+
+    @property
+    def pending(self) -> int:
+        """How many losses wait for a backward."""
+        return len(self.at.pending)
+
+    @property
+    def trainable(self) -> frozenset[str]:
+        """The parameters that require a gradient."""
+        return frozenset(self.subject.found.parameters) - self.at.frozen
 
     def allows(self, choice: str, percent: int) -> bool:
         """Whether to do now what the swarm allows."""
         return choice in self.swarm and self.tape.chance(percent)
-
-    @property
-    def left_out(self) -> list[str]:
-        """What the optimizer was made without and may get later."""
-        optimizer, shapes = self.case.optimizer, self.subject.found.parameters
-        return [
-            path
-            for path in optimizer.left_out
-            if all(optimizer.takes(s) for fqn, s in shapes.items() if is_within(fqn, path))
-        ]
 
     def step(self) -> None:
         """One optimizer step."""
@@ -127,10 +119,9 @@ class Run:
         self.draw("step_begins")
         self.aside()
         rounds = 2 + self.tape.chance(30) if self.allows("microbatches", 80) else 1
-        self.ops += map(ops.setting, self.restore)
+        self.add(*map(ops.setting, self.restore))
         self.restore = []
         flags = [off for op in OPS for off in op.draw_off(self)] if rounds > 1 else []
-        self.must_reach = any(flag.flag not in SYNC_FLAGS for flag in flags)
         late = [flag for flag in flags if self.tape.chance(6 if flag.flag in SYNC_FLAGS else 30)]
         for i in range(rounds):
             changes: list[Switch] = []
@@ -140,13 +131,13 @@ class Run:
                 changes = [flag._replace(value=True) for flag in flags]
             kept = {(flag.flag, flag.below.target) for flag in late}
             held_back = [flag for flag in changes if (flag.flag, flag.below.target) in kept]
-            self.ops += [ops.setting(flag) for flag in changes if flag not in held_back]
+            self.add(*(ops.setting(flag) for flag in changes if flag not in held_back))
             self.draw("before_forward")
             self.forwards()
             self.draw("after_forward")
             if i == 0 and self.zeroing == "between":
                 self.draw("new_gradients")
-            self.ops += map(ops.setting, held_back)
+            self.add(*map(ops.setting, held_back))
             self.backwards(last=i == rounds - 1)
             self.draw("after_backward")
             if i < rounds - 1 and not self.pending:
@@ -163,10 +154,10 @@ class Run:
         """Rarely, the step follows a backward that did not synchronise; the next step's backward
         does.
         """
-        if self.pending or not self.wrapped or self.must_sync or not self.allows("no_sync", 12):
+        if self.pending or not self.wrapped or self.in_order or not self.allows("no_sync", 12):
             return
         flag = self.off("requires_gradient_sync", partial=self.tape.chance(40))
-        self.ops.append(ops.setting(flag))
+        self.add(ops.setting(flag))
         self.forward()
         self.backward("all")
         self.restore.append(flag._replace(value=True))
@@ -208,25 +199,21 @@ class Run:
         first = rest = None
         if self.allows("retain_graph", 60):
             first, rest = self.some_outputs(which)
-            self.ops.append(ops.taking(which, retain_graph=True, outputs=first))
-        self.ops.append(ops.taking(which, outputs=rest))
-        self.pending = 0 if which == "all" else self.pending - 1
+            self.add(ops.taking(which, retain_graph=True, outputs=first))
+        self.add(ops.taking(which, outputs=rest))
 
     def forward(self, *, grad: bool = True, inference: bool = False) -> None:
         """A forward of the root or of a module below it; what it returns can have a backward."""
         target = ""
         if self.targets and self.started and self.tape.chance(35):
             chosen = self.tape.pick(self.targets)
-            if any(self.subject.flow.outputs(chosen, self.trainable)) and (
-                not self.must_reach or self.reached(chosen) == self.reached("")
-            ):
+            if any(self.subject.flow.outputs(chosen, self.trainable)):
                 target = chosen
         self.started |= not target
         if not self.tape.chance(10):
             self.batch += 1
-        self.pending += grad
         outputs = self.outputs(target)
-        self.ops.append(ops.running(Call(target, self.batch, grad, outputs, inference)))
+        self.add(ops.running(Call(target, self.batch, grad, outputs, inference)))
 
     def evaluate(self, *, inference: bool = False) -> None:
         """Forwards without gradients, as many as a backward takes."""
@@ -234,7 +221,7 @@ class Run:
             self.forward(grad=False, inference=inference)
 
     def another_mesh(self) -> tuple[int, ...]:
-        """Other data-parallel axes of the same ranks that a model can be built on, most likely
+        """Other data-parallel axes of the same ranks that experts can be shared on, most likely
         with shards of another size; or none.
         """
         mesh, shards = self.case.mesh, any(s.shards_experts for s in specs(self.case.engines))
@@ -245,11 +232,6 @@ class Run:
             if there.mesh != mesh and apart and fits_options(there, self.subject.found):
                 fitting.append((axes, 1 if there.mesh.shard == mesh.shard else 3))
         return self.tape.weighted(fitting) if fitting else ()
-
-    def reached(self, target: str) -> frozenset[int]:
-        """The FSDP roots that a backward of a forward of ``target`` reaches, if it comes next."""
-        ran = replace(self.case, schedule=(*self.ops, ops.running(Call(target))))
-        return reached_roots(self.case, self.subject.found, target, roots_by_op(ran)[-1])
 
     def outputs(self, target: str) -> tuple[int, ...] | None:
         """The outputs that enter the loss, of which one requires a gradient at least."""
@@ -269,11 +251,9 @@ class Run:
 
         They are of all where that forward is not what a backward takes, or has one output.
         """
-        last = max(i for i, op in enumerate(self.ops) if op.begins)
-        call = self.ops[last].call
-        taken = any(op.takes and op.takes != "oldest" for op in self.ops[last:])
-        if call is None or not call.grad or taken or (self.pending > 1 and which != "newest"):
+        if not self.pending or self.at.why_not(ops.taking(which, outputs=(0,))) is not None:
             return None, None
+        call = self.at.pending[-1].call
         flows = self.subject.flow.outputs(call.target, self.trainable)
         used = call.used(len(flows))
         if len(used) < 2 or not any(flows[i] for i in used) or self.tape.chance(10):
@@ -292,15 +272,17 @@ class Run:
         self.draw("aside")
         if not self.allows("eval_forward", 25):
             return
-        self.ops.append(ops.mode(train=False))
+        self.add(ops.mode(train=False))
         grad = self.tape.chance(25) and not self.microbatches
         if grad:
             self.forward()
         else:
             self.evaluate()
-        if grad and (self.case.checkpoints or self.tape.chance(50)):
+        if grad and self.tape.chance(50):
             self.backward("all")
-        self.ops.append(ops.mode(train=True))
+        if not self.add(ops.mode(train=True)):  # what is recomputed would be another forward
+            self.backward("all")
+            self.add(ops.mode(train=True))
         if self.pending:
             self.backward("all")
 
@@ -310,12 +292,8 @@ class Run:
             op.draw(self, moment)
 
     def pick_toggle(self) -> tuple[str, bool] | None:
-        """Something to freeze or to unfreeze, as long as a backward stays possible.
-
-        Nothing while a checkpointed forward is pending: recomputation must see what it saw.
-        """
-        bound = self.case.checkpoints or looks_at_unsharded(self.case)
-        if not self.toggles or (self.pending and bound) or not self.tape.chance(60):
+        """Something to freeze or to unfreeze, as long as a backward stays possible."""
+        if not self.toggles or not self.tape.chance(60):
             return None
         self.toggles -= 1
         found = self.subject.found
@@ -329,13 +307,10 @@ class Run:
         if value:
             after = self.trainable | below(frozen, target, inside=True)
         if value and any(
-            is_within(d.target, target) or is_within(target, d.target) for d in self.dtypes
-        ):
+            is_within(d.target, target) or is_within(target, d.target) for d in self.case.dtypes
+        ):  # what has a dtype of its own stays frozen
             return None
-        if not any(self.subject.flow.outputs("", after)):
-            return None
-        self.trainable = after
-        return target, value
+        return (target, value) if any(self.subject.flow.outputs("", after)) else None
 
     def pick_parameters(self) -> str:
         """All, those of a module, or one."""
@@ -353,18 +328,6 @@ class Run:
             return self.trainable
         owners = self.subject.found.owners
         return frozenset(fqn for fqn in self.trainable if owners[fqn] is None)
-
-    @property
-    def gradients_are_like_zeros(self) -> bool:
-        """Whether gradients have the dtypes of zeros like the parameters."""
-        case = replace(self.case, schedule=tuple(self.between[0]))
-        return gradients_are_like_zeros(case, self.subject.found)
-
-    def steps_take(self, op: Op) -> bool:
-        """Whether steps take the gradients that there are after ``op``, beside those before."""
-        casts = (ops.casting_from(self.case.dtype),) if may_cast(self.swarm) else ()
-        ran = replace(self.case, schedule=(*self.ops, *self.between[0], op, *casts))
-        return steps_take_gradients(ran, self.subject.found)
 
     def early(self, percent: int) -> list[Op]:
         """The ops before the first step with this probability, else those before any."""
@@ -385,15 +348,15 @@ class Run:
         Where only losses are compared, engines freeze something before the last one of
         training.
         """
-        case = self.case
-        bound = case.checkpoints or case.dtypes or looks_at_unsharded(case)
-        if "losses_only" in self.swarm and not bound:
-            last = max(i for i, op in enumerate(self.ops) if op.call)
-            frozen = [f.target for f in case.freezes]
+        drawn = tuple(self.ops)
+        if "losses_only" in self.swarm and not self.case.dtypes:
+            last = max(i for i, op in enumerate(drawn) if op.call)
+            frozen = [f.target for f in self.case.freezes]
             target = self.tape.pick(frozen) if frozen else ""
-            self.ops.insert(last, ops.toggling(Toggle(target, value=True, engines_only=True)))
+            toggle = ops.toggling(Toggle(target, value=True, engines_only=True))
+            drawn = self.accepted((*drawn[:last], toggle, *drawn[last:])) or drawn
         elif self.tape.chance(FINAL_FORWARD) and not self.in_order:
             for i in range(self.microbatches or 1):
-                self.ops.append(ops.running(Call(batch=self.batch + 1 + i, grad=False)))
-        drawn = with_reshards(replace(case, schedule=tuple(self.ops))).schedule
+                self.add(ops.running(Call(batch=self.batch + 1 + i, grad=False)))
+            drawn = tuple(self.ops)
         return with_calls(self, drawn) if "any_moment" in self.swarm else drawn

@@ -7,7 +7,6 @@ import dataclasses
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.flow import Flow, flow_of
-from fuzzshard.case.groups import uses_outside_groups
 from fuzzshard.strategies.freezing import still_trainable
 from fuzzshard.strategies.precision import computes
 
@@ -32,12 +31,5 @@ class Subject:
         """Modules below the root that can be called by themselves: their groups run within
         them. ``casts``: the schedule may change the dtype of everything.
         """
-        return [path for path in self.found.modules if path and self._stands_alone(path, casts)]
-
-    def _stands_alone(self, path: str, casts: bool) -> bool:
-        case, found = self.case, self.found
-        return (
-            not any(value.patches for value in found.input_values[path])
-            and not any(uses_outside_groups(case, found, path))
-            and computes(case, found, path, casts=casts)
-        )
+        below = (path for path in self.found.modules if path)
+        return [path for path in below if computes(self.case, self.found, path, casts=casts)]

@@ -287,8 +287,6 @@ _EXCLUDES: tuple[tuple[str, set[str]], ...] = (
     ("tensor", {"meta", "iadd", "reshard_int"}),
     # ``to_empty`` makes one parameter for each name (torch/nn/modules/module.py, _apply)
     ("meta", {"tie"}),
-    # no forward is pending after a backward, the root is wrapped, and all axes are reduced
-    ("finalize", {"backward_order", "retain_graph", "root_not_wrapped", "no_all_reduce"}),
     *((choice.name, {*choice.excludes}) for choice in (*_OF_OPS, *_OF_OPTIMIZERS)),
     # DDP knows no policies of groups, and no other engine is judged with such a loss
     *((choice.name, {*choice.excludes, PRECISION}) for choice in _OF_LOSSES),

@@ -27,6 +27,7 @@ def option_misfits(case: Case, found: Facts) -> Reasons:
     yield from _name_misfits(case, found)
     yield from _added_misfits(case, found)
     yield from _matrix_misfits(case, found)
+    yield from _scaler_misfits(case, found)
     yield from _second_backward_misfits(case, found)
     frozen = {f for f in found.parameters if any(is_within(f, g.target) for g in case.freezes)}
     yield from trained_in_several_dtypes(case, found, frozen)
@@ -139,6 +140,21 @@ def _matrix_misfits(case: Case, found: Facts) -> Reasons:
     for option, value in optimizer.told():
         if not option.for_matrices and value != option.default:
             yield f"{optimizer.title} has no {option.name}", "remove it"
+
+
+def _scaler_misfits(case: Case, found: Facts) -> Reasons:
+    """A ``GradScaler`` steps where gradients of one kind are there."""
+    if not case.optimizer.does("scales"):
+        return
+    if case.optimizer.left_out:
+        yield "a step of a GradScaler may have no gradients", "exclude nothing from the optimizer"
+    if case.tensor_parallel or (case.wrap and None in found.owners.values()):
+        yield "a GradScaler has gradients of several kinds", "wrap the root, on one axis"
+    if case.optimizer.scheduler:
+        yield (
+            "a scheduler steps after a step that a GradScaler may skip, and torch warns",
+            "use one of them",
+        )
 
 
 def _second_backward_misfits(case: Case, found: Facts) -> Reasons:

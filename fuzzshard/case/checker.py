@@ -27,6 +27,7 @@ from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.names import is_path
 from fuzzshard.parts.op import Call, Op, Reasons
+from fuzzshard.parts.ops import sharding
 
 _APART = (
     (
@@ -101,12 +102,23 @@ class Checker(ScheduleState):
         """Return why ``op`` may not come next; None where it may."""
         self.ops.append(op)
         why = next(self._misfits(op), None)
+        if why is None and self.lacks_reshard:
+            why = (
+                f"{op.tag} is for sharded parameters, and some may be unsharded",
+                'reshard before it: {"type": "reshard"}',
+            )
         self.ops.pop()
         return None if why is None else Why(*why)
 
     def accepts(self, op: Op) -> bool:
-        """Let ``op`` come next if it may; tell whether it may."""
-        may = self.why_not(op) is None
+        """Let ``op`` come next if it may, after a reshard where one is asked for; tell whether it
+        may.
+        """
+        self.ops.append(op)
+        may, lacks_reshard = next(self._misfits(op), None) is None, self.lacks_reshard
+        self.ops.pop()
+        if may and lacks_reshard:
+            self.add(sharding())
         if may:
             self.add(op)
         return may
@@ -176,11 +188,6 @@ class Checker(ScheduleState):
     def _misfits(self, op: Op) -> Reasons:
         """Yield why ``op``, which is the last one, cannot be where it is."""
         yield from self._misnamed(op)
-        if self.lacks_reshard:
-            yield (
-                f"{op.tag} is for sharded parameters, and some may be unsharded",
-                'reshard before it: {"type": "reshard"}',
-            )
         stepped = any(each.place in self._stale for each in self.forwards_taken)
         if stepped or (op.overwrites_parameters and self.pending):
             yield (
@@ -259,25 +266,15 @@ class Checker(ScheduleState):
         return option_misfits(self.case.on(axes), self.found)
 
     def scaling_misfits(self) -> Reasons:
-        """Yield why no ``GradScaler`` can unscale gradients now, if there is one.
+        """Yield why a ``GradScaler`` may have no gradients to unscale now, if there is one.
 
-        It wants gradients of one kind to be there ("No inf checks were recorded for this
-        optimizer", torch/amp/grad_scaler.py).
+        It wants some ("No inf checks were recorded for this optimizer", torch/amp/grad_scaler.py).
         """
         optimizer = self.case.optimizer
-        if not optimizer.does("scales"):
-            return
-        some_have_none = any(op.ranks != "all" for op in self.before)
-        lacks = not all(shares(optimizer, self.with_gradients))
-        if lacks or self.is_partial or some_have_none or optimizer.left_out:
+        ranks_differ = any(op.ranks != "all" for op in self.before)
+        lacks = self.is_partial or ranks_differ or not all(shares(optimizer, self.with_gradients))
+        if optimizer.does("scales") and lacks:
             yield "a step of a GradScaler may have no gradients", "put a backward before it"
-        if self.case.tensor_parallel or (self.case.wrap and None in self.found.owners.values()):
-            yield "a GradScaler has gradients of several kinds", "wrap the root, on one axis"
-        if optimizer.scheduler:
-            yield (
-                "a scheduler steps after a step that a GradScaler may skip, and torch warns",
-                "use one of them",
-            )
 
     def trains_several_dtypes(self, named: Iterable[str]) -> Reasons:
         """Yield for which group more than one dtype is trained once the ``named`` are."""

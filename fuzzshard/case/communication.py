@@ -79,13 +79,6 @@ class Told:
         )
 
 
-def looks_at_unsharded(case: Case) -> bool:
-    """Return whether a group goes by what its unsharded parameters require, in a backward that
-    makes none.
-    """
-    return any(group.does("looks_at_unsharded") for group in case.wrap)
-
-
 def some_fill_unused(case: Case) -> bool:
     """Whether some group gets zeros where a parameter has no gradient; only groups that were
     unsharded do.

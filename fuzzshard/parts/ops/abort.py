@@ -40,10 +40,7 @@ class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
         "op:abort_forward": "a forward that ends with an exception, and reset_iter_state()",
         "op:abort_backward": "a backward that ends with an exception, and reset_iter_state()",
     }
-    choices = (
-        # neither compile() nor checkpointing says that it can go on after an exception
-        op.Choice("abort", 7, 100, excludes=("compile", "checkpoint"), new=True),
-    )
+    choices = (op.Choice("abort", 7, 100, new=True),)
 
     @property
     @override
@@ -90,15 +87,8 @@ class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
         """An iteration that an exception ends, between two that are whole."""
-        case = run.case
-        if moment != "step_begins" or run.pending or case.checkpoints or case.compile:
-            return
-        if not case.root_is_wrapped or not run.allows("abort", 50):
-            return
-        if any(each.stepped for each in run.ops):
-            return
-        run.ops += cls.drawn(run)
-        run.started = True
+        if moment == "step_begins" and run.allows("abort", 50):
+            run.add(*cls.drawn(run))
 
     @classmethod
     @override

@@ -27,7 +27,7 @@ class AddParamGroup(op.Op, tag="add_param_group", frozen=True, kw_only=True):
             5,
             107,
             needs=("exclude", "several_steps"),
-            excludes=("save_load", "lr_scheduler", "second_optimizer"),
+            excludes=("second_optimizer",),
         ),
     )
 
@@ -76,14 +76,13 @@ class AddParamGroup(op.Op, tag="add_param_group", frozen=True, kw_only=True):
     def draw(cls, run: op.Run, moment: str) -> None:
         moments = ("step_begins", "between_rounds", "before_step")
         if moment in moments and run.allows("add_param_group", 30):
-            run.ops += cls.drawn(run)
+            run.add(*cls.drawn(run))
 
     @classmethod
     @override
     def drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
-        """Once."""
-        paths = run.left_out
-        if not paths or any(each.adds is not None for each in run.ops):
+        paths = run.case.optimizer.left_out
+        if not paths:
             return ()
         return (cls(target=run.tape.pick(paths), rate=run.tape.pick((None, 0.25))),)
 

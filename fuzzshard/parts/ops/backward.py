@@ -45,7 +45,7 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
         "schedule:retain_graph": "a backward after which another one takes the same losses",
         "schedule:several_losses": "a backward of the loss of some outputs, before another one",
     }
-    choices = (op.Choice("retain_graph", 11, 106, excludes=("compile",)),)
+    choices = (op.Choice("retain_graph", 11, 106),)
 
     @property
     @override

@@ -64,7 +64,7 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
         if moment == "before_step" and not run.restore and run.allows("clip", 75):
-            run.ops += cls.drawn(run)
+            run.add(*cls.drawn(run))
 
     @classmethod
     @override
@@ -107,7 +107,7 @@ class ClipGradValue(op.Op, tag="clip_grad_value", frozen=True, kw_only=True):
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
         if moment == "before_step" and not run.restore and run.allows("clip_value", 75):
-            run.ops += cls.drawn(run)
+            run.add(*cls.drawn(run))
 
     @classmethod
     @override
@@ -155,8 +155,8 @@ class Unscale(op.Op, tag="unscale", frozen=True, kw_only=True):
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
         scales = run.case.optimizer.does("scales")
-        if scales and moment == "before_step" and not run.restore and run.tape.chance(50):
-            run.ops.append(cls())
+        if scales and moment == "before_step" and run.tape.chance(50):
+            run.add(cls())
 
     @classmethod
     @override

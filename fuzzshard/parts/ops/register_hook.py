@@ -42,7 +42,7 @@ class RegisterHook(op.Op, tag="register_hook", frozen=True, kw_only=True):
         "user_hook:full_backward_hook": "a hook of the user that changes gradients of inputs",
         "user_hook:output_hook": "a hook of the user on the tensor that a module returns",
     }
-    choices = (op.Choice("user_hooks", 10, 102, excludes=("compile", "iadd")),)
+    choices = (op.Choice("user_hooks", 10, 102),)
 
     @override
     def misfits(self, at: op.Checker) -> op.Reasons:
@@ -86,9 +86,8 @@ class RegisterHook(op.Op, tag="register_hook", frozen=True, kw_only=True):
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
         moments = ("step_begins", "before_second_forward", "before_backward", "between_rounds")
-        free = not (run.pending and run.case.checkpoints)
-        if moment in moments and free and run.allows("user_hooks", 30):
-            run.ops += cls.drawn(run)
+        if moment in moments and run.allows("user_hooks", 30):
+            run.add(*cls.drawn(run))
 
     @classmethod
     @override

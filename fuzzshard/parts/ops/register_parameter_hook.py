@@ -15,13 +15,6 @@ _HOOKS: dict[Hook, str] = {
     "post_accumulate_grad_hook": "scaling_grad({})",
     "step_in_backward": "stepping({})",
 }
-_NOT_WITH_STEPS = (
-    *("retain_graph", "not_last_backward", "no_reshard", "set_reshard", "any_moment"),
-    "compile",
-)
-"""Choices of swarms by which a backward may need what an earlier one has changed, or parameters
-stay unsharded.
-"""
 
 
 class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, kw_only=True):
@@ -47,7 +40,7 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
     }
     choices = (
         op.Choice("parameter_hooks", 8, 104),
-        op.Choice("step_in_backward", 3, 109, excludes=_NOT_WITH_STEPS),
+        op.Choice("step_in_backward", 3, 109, excludes=("set_reshard", "any_moment", "compile")),
     )
 
     @property
@@ -120,21 +113,16 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
         moments = ("step_begins", "before_second_forward", "before_backward", "between_rounds")
-        if moment == "step_begins" and cls._may_step(run) and run.allows("step_in_backward", 90):
-            run.ops += cls._stepping(run)
+        if moment == "step_begins" and run.allows("step_in_backward", 90):
+            run.add(*cls._stepping(run))
         elif moment in moments and run.allows("parameter_hooks", 30):
-            run.ops += cls.drawn(run)
-
-    @classmethod
-    def _may_step(cls, run: op.Run) -> bool:
-        """Whether no backward may need what an earlier one has changed."""
-        return not (run.pending or run.paired or run.case.optimizer.does("scales"))
+            run.add(*cls.drawn(run))
 
     @classmethod
     def _stepping(cls, run: op.Run) -> tuple[op.Op, ...]:
         """Who steps within backward does so for all parameters."""
         rate = run.tape.pick((0.125, 0.5))
-        targets = sorted(run.trainable - {each.stepped for each in run.ops})
+        targets = sorted(run.trainable - run.at.stepped)
         return tuple(cls(hook="step_in_backward", scale=rate, target=t) for t in targets)
 
     @classmethod

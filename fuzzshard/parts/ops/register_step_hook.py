@@ -49,7 +49,7 @@ class RegisterStepHook(op.Op, tag="register_step_hook", frozen=True, kw_only=Tru
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
         if moment in ("step_begins", "before_step") and run.allows("step_hooks", 40):
-            run.ops += cls.drawn(run)
+            run.add(*cls.drawn(run))
 
     @classmethod
     @override

@@ -40,7 +40,7 @@ class Reshard(op.Op, tag="reshard", frozen=True, kw_only=True):
         """Frees what a forward or an unshard has gathered."""
         percent = {"after_forward": 30, "after_backward": 20}.get(moment)
         if percent and run.wrapped and run.allows("reshard", percent):
-            run.ops.append(cls._drawn(run))
+            run.add(cls._drawn(run))
 
     @classmethod
     @override

@@ -28,11 +28,7 @@ class RunningAverage(op.Op, tag="running_average", frozen=True, kw_only=True):
         "op:running_average": "a running average of the parameters",
         "op:running_average_copied": "a running average that is copied into the parameters",
     }
-    choices = (
-        op.Choice(
-            "running_average", 11, 108, needs=("several_steps",), excluded_by=("grad_dtype",)
-        ),
-    )
+    choices = (op.Choice("running_average", 11, 108, needs=("several_steps",)),)
 
     @property
     @override
@@ -61,7 +57,7 @@ class RunningAverage(op.Op, tag="running_average", frozen=True, kw_only=True):
     def draw(cls, run: op.Run, moment: str) -> None:
         """After the step."""
         if moment == "update" and run.allows("running_average", 80):
-            run.ops += cls.drawn(run)
+            run.add(*cls.drawn(run))
 
     @classmethod
     @override

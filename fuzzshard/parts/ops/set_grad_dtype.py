@@ -90,7 +90,7 @@ class SetGradDtype(op.Op, tag="set_grad_dtype", frozen=True, kw_only=True):
         fitting = [
             (made, weight)
             for dtype, weight in _WEIGHTS.items()
-            if run.steps_take(made := cls(target=target, dtype=dtype))
+            if run.at.why_not(made := cls(target=target, dtype=dtype)) is None
         ]
         return (run.tape.weighted(fitting),) if fitting else ()
 

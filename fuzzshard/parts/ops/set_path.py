@@ -34,17 +34,10 @@ class SetPath(op.Op, tag="set_path", frozen=True, kw_only=True):
     @classmethod
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
-        """Not while flags wait for a backward that reaches every FSDP root: other paths may reach
-        others.
-        """
-        if moment not in ("step_begins", "aside"):
-            return
-        bound = run.must_reach and not run.case.root_is_wrapped
-        if run.paths and not bound and not run.pending and run.tape.chance(55):
+        if moment in ("step_begins", "aside") and run.paths and run.tape.chance(55):
             target = run.tape.pick([*run.paths])
-            others = [k for k in range(run.paths[target]) if k != run.on_path.get(target, 0)]
-            run.on_path[target] = run.tape.pick(others)
-            run.ops.append(cls(path=run.on_path[target], target=target))
+            others = [k for k in range(run.paths[target]) if k != run.at.paths.get(target, 0)]
+            run.add(cls(path=run.tape.pick(others), target=target))
 
     @override
     def mended(self, names: op.Names) -> op.Op | None:

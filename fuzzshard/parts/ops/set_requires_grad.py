@@ -78,7 +78,7 @@ class SetRequiresGrad(op.Op, tag="set_requires_grad", frozen=True, kw_only=True)
             "before_step",
         )
         if moment in moments and (picked := run.pick_toggle()):
-            run.ops.append(cls(target=picked[0], value=picked[1]))
+            run.add(cls(target=picked[0], value=picked[1]))
 
     @override
     def mended(self, names: op.Names) -> op.Op | None:

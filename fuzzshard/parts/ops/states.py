@@ -92,19 +92,20 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
             return
         tape, last = run.tape, len(run.between) - 1
         first = min(1 + tape.below(max(last, 1)), last) if tape.chance(80) else 0
-        on_disk = tape.chance(70) and not run.has_own_statistics and run.gradients_are_like_zeros
-        via: op.Via = "dcp" if on_disk else "state_dict"
+        save = cls(via="state_dict")
+        if tape.chance(70):
+            on_disk = cls(asynchronous=tape.chance(40))
+            save = on_disk if run.at.why_not(on_disk) is None else save
         saved, then = run.between[first], run.between[first + tape.below(last - first + 1)]
         late = [*saved] if then is saved and tape.chance(50) else []
         del saved[: len(late)]
-        asynchronous = via == "dcp" and not run.case.mesh.saves_in_slices and tape.chance(40)
-        saved.append(cls(via=via, asynchronous=asynchronous))
-        then += (ops.waiting_for_save(),) if asynchronous else ()
-        assign = tape.chance(60) and not (run.case.ties or run.wraps_stages)
+        saved.append(save)
+        then += (ops.waiting_for_save(),) if save.asynchronous else ()
+        assign = tape.chance(60) and not run.case.pipelining.does("wraps_stages")
         lost: op.Lost | None = None
         if tape.chance(85):
             lost = "rebuild" if tape.chance(50) else "zero"
-        moves = via == "dcp" and lost == "rebuild" and tape.chance(90)
+        moves = save.via == "dcp" and lost == "rebuild" and tape.chance(90)
         mesh = run.another_mesh() if moves else ()
         then += (*ops.restoring(lost, assign=assign, mesh=mesh), *late)
 
@@ -113,8 +114,7 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
     def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
         if "save_load" not in run.swarm:
             return ()
-        on_disk = run.tape.chance(50) and not run.has_own_statistics
-        return (cls(via="dcp" if on_disk else "state_dict"),)
+        return (cls(via="dcp" if run.tape.chance(50) else "state_dict"),)
 
 
 class WaitForSave(op.Op, tag="wait_for_save", frozen=True, kw_only=True):

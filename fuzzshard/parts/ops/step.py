@@ -62,7 +62,7 @@ class Step(op.Op, tag="step", frozen=True, kw_only=True):
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
         if moment == "update":
-            run.ops.append(cls())
+            run.add(cls())
 
     @classmethod
     @override

@@ -65,7 +65,7 @@ class Unshard(op.Op, tag="unshard", frozen=True, kw_only=True):
     def draw(cls, run: op.Run, moment: str) -> None:
         """Gathers parameters ahead of the forward that needs them."""
         if moment == "before_forward" and run.wrapped and run.allows("unshard", 45):
-            run.ops.append(cls._drawn(run))
+            run.add(cls._drawn(run))
 
     @classmethod
     @override

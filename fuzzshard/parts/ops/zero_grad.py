@@ -35,7 +35,7 @@ class ZeroGrad(op.Op, tag="zero_grad", frozen=True, kw_only=True):
     def draw(cls, run: op.Run, moment: str) -> None:
         """Or nothing: gradients then accumulate over steps."""
         if moment == "new_gradients" and not run.allows("no_zero_grad", 45):
-            run.ops.append(cls(set_to_none=not run.allows("zero_to_zero", 60)))
+            run.add(cls(set_to_none=not run.allows("zero_to_zero", 60)))
 
     @classmethod
     @override

@@ -544,9 +544,7 @@ class GradScaler(OptimizerOption):
     """
 
     name, place = "grad_scaler", 100
-    extension = Choice(
-        "grad_scaler", 12, 102, needs=("several_steps",), excludes=("lr_scheduler",)
-    )
+    extension = Choice("grad_scaler", 12, 102, needs=("several_steps",))
     traits = {"finite": ("scales",), "infinite": ("scales",)}
     meanings = {
         "optimizer:scaled": "a GradScaler that doubles its scale after every step",
