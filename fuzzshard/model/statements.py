@@ -40,12 +40,13 @@ def assignment(name: str, value: object) -> list[str]:
     return [f"{name} = {first}", *(" " * len(f"{name} = ") + line for line in more)]
 
 
-def call_lines(function: str, arguments: list[str]) -> list[str]:
-    """A call, over several lines where it is long."""
-    call = f"{function}({', '.join(arguments)})"
+def call_lines(function: str, arguments: list[str], brackets: str = "()") -> list[str]:
+    """A call, or a list in other ``brackets``, over several lines where it is long."""
+    begin, end = brackets[0], brackets[1]
+    call = f"{function}{begin}{', '.join(arguments)}{end}"
     if len(call) <= _WIDTH:
         return [call]
-    return [f"{function}(", *(f"    {argument}," for argument in arguments), ")"]
+    return [f"{function}{begin}", *(f"    {argument}," for argument in arguments), end]
 
 
 MODULUS = 2**31 - 1

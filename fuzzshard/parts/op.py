@@ -22,13 +22,11 @@ if TYPE_CHECKING:  # what an op is shown of the layers above, for types alone
     from fuzzshard.case.schedule_state import ScheduleState as ScheduleState
     from fuzzshard.engines.base import Engine as Engine
     from fuzzshard.program.scope import Scope as Scope
-    from fuzzshard.reproducer.program import Program as Program
     from fuzzshard.shrink.repair import Names as Names
     from fuzzshard.strategies.schedules import Run as Run
     from fuzzshard.training.trainer import Trainer as Trainer
 else:  # nobody looks at annotations when it runs
-    Case = Checker = Engine = Facts = Names = Program = Run = ScheduleState = Scope = None
-    Trainer = None
+    Case = Checker = Engine = Facts = Names = Run = ScheduleState = Scope = Trainer = None
 
 Ranks = Literal["all", "others"]
 """Which ranks an op runs on: ``others`` are all but rank 0."""
@@ -421,6 +419,8 @@ class Op(Part, frozen=True, kw_only=True):
         """Runs it on a rank; False where it had nothing to differentiate."""
         trainer.engine.follow(self)
         trainer.execute(self.statements(trainer.engine.scope))
+        if self.replaces_parameters:
+            trainer.forget_tensors()
         return None
 
     def run_again(self, engine: Engine) -> None:
@@ -435,14 +435,6 @@ class Op(Part, frozen=True, kw_only=True):
     def calls(self, module: str, case: Case) -> list[str]:
         """Its statements for each of the wrapped modules that it is for."""
         return []
-
-    def lines(self, program: Program, index: int) -> list[str]:
-        """Its statements in a script, and what is looked at then."""
-        return [*self.statements(program.scope), *program.look(index)]
-
-    def lines_again(self, program: Program) -> list[str]:
-        """Its :meth:`settings` in a script."""
-        return self.settings(program.scope)
 
     @classmethod
     def draw(cls, run: Run, moment: str) -> None:

@@ -21,14 +21,13 @@ if TYPE_CHECKING:  # what an oracle is shown of the layers above, for types alon
     from fuzzshard.case.case import Case as Case
     from fuzzshard.reproducer.aim import Aim as Aim
     from fuzzshard.reproducer.aim import Kind as Kind
-    from fuzzshard.reproducer.alone import Alone as Alone
     from fuzzshard.reproducer.scope import Scope as Scope
     from fuzzshard.reproducer.watch import Watch as Watch
     from fuzzshard.training.observer import Observer as Observer
     from fuzzshard.verdict import Finding as Finding
     from fuzzshard.world.messages import RankReport as RankReport
 else:  # nobody looks at annotations when it runs
-    Aim = Alone = Case = Finding = Kind = Observer = RankReport = Scope = Tensor = Watch = None
+    Aim = Case = Finding = Kind = Observer = RankReport = Scope = Tensor = Watch = None
 
 MISSING = "missing"
 UNEXPECTED = "unexpected"
@@ -63,9 +62,6 @@ NOT_REFUSED = "not refused"
 
 IN_SPEC = " in its spec"
 """Says in a finding of a dtype that a DTensor only claims to have."""
-
-LONGEST_STATEMENT = 105
-"""The most characters of a statement in a function of a script."""
 
 SAME_TYPE = 'assert observed == expected, f"rank {rank}: expected {expected}, observed {observed}"'
 
@@ -137,8 +133,6 @@ class Oracle:
     """What it expects of all ranks together, where no rank can check it alone."""
     stops_at_op: ClassVar[bool] = False
     """Whether its scripts look at what an op does, not at what it leaves behind."""
-    ignores_values: ClassVar[bool] = False
-    """Whether its scripts average no gradients by hand."""
     takes_parameters: ClassVar[bool] = False
     """Whether its scripts look at ``params``."""
 
@@ -206,16 +200,10 @@ class Oracle:
     # Scripts:
 
     aims: ClassVar[Kind] = "alone"
-    of_one_op: ClassVar[bool] = False
-    """Whether its own assertion is of one op, and of what is due there."""
 
     def aim(self, case: Case, finding: Finding, aim: Aim) -> Aim | None:
         """Return what a script looks at; ``aim`` is at the engine, by this oracle's assertion."""
-        return aim.at(finding) if self.of_one_op else aim.but(kind=self.aims)
-
-    def seeded(self, finding: Finding, aim: Aim) -> Aim:
-        """Return the aim where values are those of another seed."""
-        return aim
+        return aim.at(finding) if self.stops_at_op else aim.but(kind=self.aims)
 
     def before(self, scope: Scope) -> list[str]:
         """Write what comes before the model is wrapped."""
@@ -233,7 +221,7 @@ class Oracle:
         """Write the whole run, from building the model on."""
         return lines
 
-    def after(self, script: Alone) -> list[str]:
+    def after(self, scope: Scope) -> list[str]:
         """Write the assertion after the run."""
         return []
 
@@ -262,7 +250,7 @@ class Invariant(Oracle):
 
     of_values = False
     harm = Severity.INTERNAL
-    needs_finding = stops_at_op = of_one_op = True
+    needs_finding = stops_at_op = True
     basis = (
         "collectives and hooks keep to the documented policies of wrapped modules: each group "
         "gathers and reduces once, in the documented dtypes."
@@ -299,10 +287,8 @@ class TensorOracle(Oracle):
     """Whether FSDP1 has more than its flat parameters of it."""
     in_flat: ClassVar[bool] = False
     """Whether FSDP1 has a range of a flat tensor in place of it."""
-    handle: ClassVar[Literal["", "variable", "expression"]] = ""
-    """How a script names one such tensor: by a variable that has the parameter, or by an
-    expression.
-    """
+    held: ClassVar[bool] = False
+    """Whether a script has a variable for the parameter that it is of."""
     what: ClassVar[str] = ""
     """What it is, in a title."""
     thing: ClassVar[str] = ""
@@ -315,8 +301,6 @@ class TensorOracle(Oracle):
     """
     single: ClassVar[str] = ""
     """The expression for the ``one`` that is looked at."""
-    whole: ClassVar[str | None] = None
-    """The arguments by which ``whole`` gathers it from the shards of FSDP1, after the model."""
 
     def tensors(self, seen: Observer) -> Tensors:
         """Return what there is to record, by name."""
@@ -352,15 +336,11 @@ class TensorOracle(Oracle):
         """Write the expression for the one tensor that is looked at after an op."""
         if self.single:
             return self.single.format(one=watch.parameter or watch.scope.at(watch.aim.name))
-        return dict(self.pairs(watch, index))[watch.aim.name]
+        return self.pairs(watch, index)[watch.aim.name]
 
-    def returned(self, watch: Watch) -> list[str]:
-        """Write statements of its own that return it, where a script looks at nothing else."""
-        return []
-
-    def pairs(self, watch: Watch, index: int) -> list[tuple[str, str]]:
-        """List names and expressions of tensors that stand in variables of their own."""
-        return []
+    def pairs(self, watch: Watch, index: int) -> dict[str, str]:
+        """Return the expressions of tensors that stand in variables of their own, by name."""
+        return {}
 
     def entries(self, watch: Watch, index: int) -> str:
         """Write a dict comprehension over what has a name in the model."""
@@ -371,18 +351,6 @@ class TensorOracle(Oracle):
         called["registered"] = scope.script.named_parameter(scope.model, "n")
         value, over = self.value.format_map(called), self.over.format_map(called)
         return watch.entries(index, value, over, oracle=self.name)
-
-    def gathered_by(self, watch: Watch, index: int) -> str:
-        """Return :attr:`whole`; raises :class:`UsageError` where nothing gathers it."""
-        if self.whole is None:
-            raise UsageError(
-                f"FSDP1 has no way to gather {self.name} for a script", "replay the case"
-            )
-        if self.gradient and watch.flat_gradients:
-            raise UsageError(
-                "FSDP1 gathers no gradients of flat parameters for a script", "replay the case"
-            )
-        return self.whole
 
 
 class StateOracle(TensorOracle):
@@ -424,8 +392,7 @@ class ParameterGradient(TensorOracle):
     """What ``.grad`` of the trained parameters has."""
 
     looks = ("gradients",)
-    in_flat = True
-    handle = "variable"
+    in_flat = held = True
     value = "p.grad"
     single = "{one}.grad"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -15,7 +16,9 @@ from fuzzshard.parts.engines import REFERENCE
 from fuzzshard.parts.loss import Term
 from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Call
-from fuzzshard.program.scope import Scope
+
+if TYPE_CHECKING:
+    from fuzzshard.program.scope import Scope
 
 
 def call_text(

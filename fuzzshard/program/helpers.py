@@ -145,6 +145,17 @@ def scaling_parameters(scale):  # a hook of the user on an optimizer
     return hook
 """
 
+_INTERRUPT = """
+def interrupt(*args):  # as a user's code may raise in the middle of an iteration
+    raise InterruptedError
+"""
+
+_INTERRUPT_BACKWARD = """
+def interrupt_backward(module, args, output):
+    if isinstance(output, torch.Tensor) and output.requires_grad:
+        output.register_hook(interrupt)
+"""
+
 _FILL_STATE = """
 def fill_state(optimizer, saved):  # load_state_dict casts states to the dtype of their parameter
     held = {p: dict(state) for p, state in optimizer.state.items()}
@@ -182,6 +193,8 @@ SOURCES = {
     "stepping": _STEPPING,
     "scaling_gradients": _SCALING_GRADIENTS,
     "scaling_parameters": _SCALING_PARAMETERS,
+    "interrupt": _INTERRUPT,
+    "interrupt_backward": _INTERRUPT_BACKWARD,
     "fill_state": _FILL_STATE,
     "update_average": _UPDATE_AVERAGE,
     **{name: source for engine in ENGINES for name, source in script_of(engine).sources.items()},

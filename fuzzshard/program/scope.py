@@ -7,13 +7,25 @@ from collections.abc import Sequence
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
+from fuzzshard.case.groups import moves_inputs
+from fuzzshard.case.losses import Losses
 from fuzzshard.case.paths import is_within
+from fuzzshard.case.schedule_state import ScheduleState
 from fuzzshard.case.units import units
 from fuzzshard.model.expressions import class_name
 from fuzzshard.model.statements import at, indented
 from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.engines import REFERENCE
-from fuzzshard.parts.op import Op
+from fuzzshard.parts.op import Call, Hooked, Op, Switch
+from fuzzshard.program.forward import (
+    backward_line,
+    call_text,
+    loss_lines,
+    output_texts,
+    sum_text,
+    term_text,
+    whole_text,
+)
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.script import Script, script_of
 from fuzzshard.program.setup import (
@@ -44,6 +56,9 @@ class Scope:
     names: MeshNames
     trained: str = "parameters"
     shared: bool = False
+    now: ScheduleState = dataclasses.field(init=False)
+    """Where the schedule is; whoever follows it says so, and its ``losses``."""
+    losses: Losses = dataclasses.field(init=False)
 
     @property
     def script(self) -> Script:
@@ -82,6 +97,77 @@ class Scope:
             return lines
         wrapped = [f"if isinstance({self.called}, {self.engine.wrapper}):", *indented(lines)]
         return [*(wrapped if lines else []), *(["else:", *indented(others)] if others else [])]
+
+    # What the ops of a schedule say; scripts say some of it otherwise:
+
+    def forward(self, call: Call) -> list[str]:
+        """Run a forward, and compute its loss: of ``target`` on inputs that have numbers."""
+        names = self._inputs(call)
+        if self.case.inputs.on_host and not moves_inputs(self.case, self.engine.name, call.target):
+            names = [f"{name}.to(device)" for name in names]
+        texts = [whole_text(self.case, text) for text in output_texts(self.case, call.target)]
+        lines = [
+            f"out = {call_text(self, call.target, 'target', names, by_forward=True)}",
+            f"outputs = [{', '.join(texts)}]",
+            'wait("after_forward")',
+            *self.loss(call, len(texts)),
+        ]
+        return [f"with torch.{call.mode}():", *indented(lines)] if call.mode else lines
+
+    def _inputs(self, call: Call) -> list[str]:
+        found = facts(self.case).input_values
+        count = len(found[call.target] if call.target else self.case.inputs.tensors)
+        return [f"x{i}" for i in range(count)]
+
+    def loss(self, call: Call, count: int) -> list[str]:
+        """Add up the terms of those of ``count`` outputs that the loss of a call is of."""
+        inputs = self._inputs(call)
+        terms = [
+            term_text(self.case, call, i, f"outputs[{i}]", f"target_of({i}, outputs[{i}])", inputs)
+            for i in call.used(count)
+        ]
+        return loss_lines("loss", terms)
+
+    def backward(self, op: Op) -> list[str]:
+        """Differentiate the losses of forwards, each of which has the number of its op."""
+        named = [f"loss{place}" for place in self.losses.taken.get(self.now.index, ())]
+        return [backward_line(self.scaled(sum_text(named)), retains=op.retains)] if named else []
+
+    def aborted(self, call: Call, target: str, *, in_backward: bool) -> list[str]:
+        """Run a forward that the module at ``target`` ends with an exception, or its backward."""
+        body = self.forward(call)
+        if in_backward:
+            body += ["if loss.requires_grad:", "    before_backward()", "    loss.backward()"]
+        return self.interrupted("interrupting", body, in_backward=in_backward)
+
+    def interrupted(self, module: str, body: list[str], *, in_backward: bool) -> list[str]:
+        """Run ``body`` until ``module`` is called, or until the gradient of its output comes."""
+        hook = "pre_hook(interrupt)" if not in_backward else "hook(interrupt_backward)"
+        return [
+            f"handle = {module}.register_forward_{hook}",
+            "try:",
+            *indented(body),
+            "except InterruptedError:",
+            "    pass",
+            "handle.remove()",
+        ]
+
+    def flag_lines(self, op: Op, switch: Switch) -> list[str]:
+        """Set a flag."""
+        return self.on_groups(op)
+
+    def hook_lines(self, hooked: Hooked, call: str, function: str) -> list[str]:
+        """Register the hook ``function`` on a parameter, by that ``call`` of a method."""
+        return [f"{self.at(hooked.parameter)}.{call}"]
+
+    def rebuilt(self, op: Op) -> list[str]:
+        """Build model and optimizer anew."""
+        return ["rebuild()"]
+
+    @property
+    def renewed(self) -> list[str]:
+        """Make again what was made of parameters that are others now."""
+        return [f"{', '.join([*self.case.optimizer.each, 'scheduler'])} = renewed()"]
 
     def on_groups(self, op: Op) -> list[str]:
         """Write what an op calls on wrapped modules; those of stages are all that there are."""

@@ -39,8 +39,8 @@ class Script:
         """Return what comes before the model is made."""
         return []
 
-    def wrap_lines(self, case: Case, model: str, names: MeshNames, *, seeds: bool) -> list[str]:
-        """Parallelise ``model`` in place; with ``seeds`` values are those of ``seed``."""
+    def wrap_lines(self, case: Case, model: str, names: MeshNames) -> list[str]:
+        """Parallelise ``model`` in place."""
         return []
 
     def around_lines(self, case: Case, model: str, variable: str, names: MeshNames) -> list[str]:

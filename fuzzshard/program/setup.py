@@ -82,8 +82,9 @@ def checkpoint_lines(case: Case, root: str, *, reference: bool) -> list[str]:
     return lines
 
 
-def materialize_lines(case: Case, plain: str) -> list[str]:
-    """Give memory to a model that was wrapped on the meta device, and the values of ``plain``.
+def materialize_lines(case: Case, plain: list[str]) -> list[str]:
+    """Give memory to a model that was wrapped on the meta device, and the values of the variable
+    ``plain``, which these statements make.
 
     ``to_empty`` makes a new parameter at every place that has it, so ties are made again.
     Distributed values are the same on all ranks.
@@ -91,7 +92,7 @@ def materialize_lines(case: Case, plain: str) -> list[str]:
     return [
         *_empty_lines(case),
         *(f"{place_of(case, 'model', t.parameter)} = model.{t.source}" for t in case.ties),
-        f"plain = {plain}",
+        *plain,
         "state = plain.state_dict()",
         "for name, t in model.state_dict().items():",
         "    value = state[name]",

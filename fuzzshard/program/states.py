@@ -71,16 +71,16 @@ class States:
             return "checkpoint_id=folder"
         return "checkpoint_id=f\"{folder}/{world_mesh.get_local_rank('pp')}\", process_group=group"
 
-    def load(self, saved: Via | None, renewed: list[str], *, assign: bool) -> list[str]:
-        """Load both; ``renewed`` are the statements for parameters that were replaced."""
+    def load(self, *, assign: bool) -> list[str]:
+        """Load both, as they were saved."""
         events = self.scope.event_lines
-        if saved == "state_dict":
-            return [*self._copies(renewed, assign=assign), *events]
+        if self.scope.now.saved == "state_dict":
+            return [*self._copies(assign=assign), *events]
         sets = assign or self._is_scheduled
-        plain = self._copies([], assign=False, fills=not sets)
+        plain = self._copies(assign=False, fills=not sets)
         return [*self.scope.either(plain, self._files(assign=assign, sets=sets)), *events]
 
-    def _copies(self, renewed: list[str], *, assign: bool, fills: bool = False) -> list[str]:
+    def _copies(self, *, assign: bool, fills: bool = False) -> list[str]:
         """Load copies, or fill the tensors that there are, as ``dcp.load`` does."""
         scheduler = ["scheduler_state"] if self._is_scheduled else []
         states = {name: f"{name}_state" for name in self._optimizers}
@@ -90,7 +90,7 @@ class States:
             f"{into} = copied(saved)",
             f"{self.scope.called}.load_state_dict(model_state{', assign=True' if assign else ''})",
             *(self._retyped if assign else []),
-            *(renewed if assign else []),
+            *(self.scope.renewed if assign else []),
             *(load.format(name, state) for name, state in states.items()),
             *(["scheduler.load_state_dict(scheduler_state)"] if scheduler else []),
         ]

@@ -13,25 +13,12 @@ from fuzzshard.parts.oracle import Oracle, TensorOracle
 if TYPE_CHECKING:
     from fuzzshard.verdict import Finding
 
-Kind = Literal[
-    "compare",
-    "accumulation",
-    "presence",
-    "type",
-    "alone",
-    "error",
-    "heard",
-    "raise",
-    "desync",
-]
+Kind = Literal["compare", "presence", "type", "alone", "error", "heard", "raise", "desync"]
 
-Values = Literal["seeded", "named"]
-"""How parameters and inputs get values. ``seeded``: as anyone would write it, from
-``torch.manual_seed``. ``named``: the very values that the finding was seen with, which its bound
-is for.
+SEEDS = (0, 1, 2)
+"""Those of the values that scripts of a finding have, in the order in which they are tried: it may
+be that some values do not show it.
 """
-
-VALUES: tuple[Values, ...] = ("seeded", "named")
 
 ROUNDING = {"float32": 1e-6, "float64": 1e-15}
 """What sums in another order may differ by where the finding was compared bit for bit."""
@@ -44,15 +31,13 @@ class Aim:
     """``compare`` tensors with the reference, or one of the kinds that need no reference. What
     stands ``alone`` is asserted by the ``rule`` itself.
 
-    An ``accumulation`` of microbatches is compared with each of them. ``error`` is an error that
-    the case expects and that does not come, ``heard`` a warning that does or does not.
-    ``presence`` is of a gradient or an optimizer state that is there or not, ``type`` the shape
-    and dtype of a tensor.
+    ``error`` is an error that the case expects and that does not come, ``heard`` a warning that
+    does or does not. ``presence`` is of a gradient or an optimizer state that is there or not,
+    ``type`` the shape and dtype of a tensor.
 
-    ``oracles`` are compared after op ``op``, or after every op if it is None; with a ``name`` only
-    that tensor. The difference may be ``bound``, in the unit of the tensor; None means that no
-    bound is known. It was ``error``. ``values`` that are ``seeded`` make a script that looks at
-    one tensor.
+    The tensor ``name`` of an oracle is compared after op ``op``, or everything that ``oracles``
+    have after every op if that is None. The difference may be ``bound``, in the unit of the
+    tensor; None means that no bound is known. It was ``error``.
     """
 
     kind: Kind
@@ -65,7 +50,7 @@ class Aim:
     observed: str = ""
     detail: str = ""
     error: float = 0.0
-    values: Values = "named"
+    seed: int = 0
     rule: Oracle = Oracle()  # noqa: RUF009 (a value)
 
     def __post_init__(self) -> None:
@@ -109,19 +94,8 @@ class Aim:
         return self.kind == "error" or (self.kind == "alone" and self.rule.stops_at_op)
 
     @property
-    def ignores_values(self) -> bool:
-        """Whether nobody averages gradients by hand for it."""
-        alone = self.kind == "alone" and self.rule.ignores_values
-        return alone or self.kind in ("presence", "accumulation")
-
-    @property
-    def seeded(self) -> bool:
-        """Whether the values are those of ``torch.manual_seed``."""
-        return self.values == "seeded"
-
-    @property
     def tolerant(self) -> bool:
         """Whether sums in another order do no harm: the difference is far above what rounding
         explains.
         """
-        return self.kind == "compare" and self.seeded and self.error > 0
+        return self.kind == "compare" and self.error > 0

@@ -8,13 +8,11 @@ from fuzzshard.case.case import Case
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.oracle import MISSING, SAME_TYPE, TensorType
 from fuzzshard.program.script import script_of
-from fuzzshard.program.wrapping import around_lines, engine_lines
 from fuzzshard.reproducer import helpers
 from fuzzshard.reproducer.aim import Aim
 from fuzzshard.reproducer.expected import RECORD_WARNINGS, warning_lines
 from fuzzshard.reproducer.optimizer import made_by_saves
-from fuzzshard.reproducer.program import Program
-from fuzzshard.reproducer.seeded import model_lines
+from fuzzshard.reproducer.scope import Scope
 from fuzzshard.reproducer.writer import Writer
 
 
@@ -23,33 +21,15 @@ class Alone(Writer):
 
     def __init__(self, case: Case, aim: Aim) -> None:
         called = script_of(aim.engine).variable
-        super().__init__(case, aim, Program(case, aim, called=called, model="model"))
+        super().__init__(case, aim, Scope(case, aim, called=called, model="model"))
         self._verdict = self.verdict()
 
     @override
     def main(self) -> list[str]:
-        lines: list[str] = []
-        scope, rule = self.program.scope, self.aim.rule
+        scope, rule = self.scope, self.aim.rule
         before = RECORD_WARNINGS if self.aim.kind == "heard" else rule.before(scope)
-        if before:
-            lines += ["", *before, ""]
-        run = [*self._build_lines(), *self.unmanaged_lines(), *rule.before_run(scope)]
-        if self.program.by_hand:
-            run.append(f"by_hand = {self.by_hand('model')}")
-        run += self.program.lines
-        run = rule.within(scope, run)
-        return [*lines, *self.delays, *run, *self._verdict]
-
-    def _build_lines(self) -> list[str]:
-        """Builds the engine's model, by a function if that happens more than once."""
-        called, engine = self.program.scope.called, self.aim.engine
-        rebuilds = self.program.rebuilds
-        made = model_lines(self.case, "model") if self.aim.seeded else None
-        if made and rebuilds:
-            made[0] = "torch.manual_seed(seed)"
-        lines = engine_lines(self.case, engine, "model", seeds=rebuilds, made=made)
-        lines += around_lines(self.case, engine, "model", called)
-        return self.made_anew(lines, ", ".join(self.program.made)) if rebuilds else lines
+        run = rule.within(scope, [*self.built(), *rule.before_run(scope), *self.lines])
+        return [*(["", *before, ""] if before else []), *run, *self._verdict]
 
     def verdict(self) -> list[str]:
         """What is looked at in the end."""
@@ -57,16 +37,16 @@ class Alone(Writer):
             case "presence":
                 lines = self._presence()
             case "type":
-                one, due = self.program.watch.one(), TensorType.read(self.aim.expected)
+                one, due = self.scope.watch.one(), TensorType.read(self.aim.expected)
                 assert due is not None
                 expected, observed = due.dtype, f"{one}.dtype"
                 if self.aim.oracles[0].of_forward:
                     expected, observed = due.expression, f"(list({one}.shape), {one}.dtype)"
                 lines = [f"expected, observed = {expected}, {observed}", SAME_TYPE]
             case "alone":
-                lines = self.aim.rule.after(self)
+                lines = self.aim.rule.after(self.scope)
             case "heard":
-                lines = warning_lines(self.program.scope)
+                lines = warning_lines(self.scope)
             case "desync":
                 lines = ["dist.barrier()"]
             case _:
@@ -75,7 +55,7 @@ class Alone(Writer):
 
     def _presence(self) -> list[str]:
         """A gradient or an optimizer state that must be there, or must not."""
-        one, who = self.program.watch.one(), f"rank {{rank}}: {self.aim.name}"
+        one, who = self.scope.watch.one(), f"rank {{rank}}: {self.aim.name}"
         missing = self.aim.expected == MISSING
         if self.aim.oracles[0].is_state:
             expected, holds = "a state, observed None", "state is not None"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from fuzzshard.case.case import Case
 from fuzzshard.case.options import Expect
 from fuzzshard.model.statements import indented, literal
 from fuzzshard.parts.op import names_rank
 from fuzzshard.reproducer.aim import Aim
-from fuzzshard.reproducer.scope import Scope
+
+if TYPE_CHECKING:
+    from fuzzshard.reproducer.scope import Scope
 
 FORWARD_ORDER = "Forward order differs"
 """How FSDP1 begins to say that ranks, or iterations, run their units in different orders."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.paths import is_within_any
@@ -9,7 +11,9 @@ from fuzzshard.case.schedule_state import first
 from fuzzshard.case.units import units
 from fuzzshard.model.statements import assignment
 from fuzzshard.program.script import Script
-from fuzzshard.reproducer.scope import Scope
+
+if TYPE_CHECKING:
+    from fuzzshard.reproducer.scope import Scope
 
 _FEW = 3
 
@@ -60,7 +64,7 @@ def named_one_by_one(scope: Scope) -> list[str]:
     """
     excluded = set(_excluded(scope)) if scope.case.optimizer.left_out else None
     listed = scope.has_flat_parameters or scope.engine.in_stages
-    if not scope.aim.seeded or not excluded or listed:
+    if not excluded or listed:
         return []
     kept = [fqn for fqn in facts(scope.case).parameters if fqn not in excluded]
     return kept if len(kept) <= _FEW else []

@@ -15,12 +15,11 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import FINER, last_bit, loose_rung, with_unrounded_steps
 from fuzzshard.errors import UsageError
 from fuzzshard.program.imports import import_block
-from fuzzshard.reproducer.aim import VALUES, Aim, Values
+from fuzzshard.reproducer.aim import SEEDS
 from fuzzshard.reproducer.alone import Alone
-from fuzzshard.reproducer.compare import Accumulate, Compare
+from fuzzshard.reproducer.compare import Compare
 from fuzzshard.reproducer.from_finding import LEAST_MARGIN, aim_of
 from fuzzshard.reproducer.story import story
-from fuzzshard.reproducer.writer import Writer
 from fuzzshard.verdict import Finding
 
 
@@ -30,20 +29,19 @@ def scripts(
     """Scripts that may show a finding, the one that reads best first: run them, and keep the first
     that does.
 
-    First with values as anyone would write them, then with those that the finding was seen with;
-    for the primary one of ``findings``, then for others, which the same cause has broken. Raises
-    :class:`UsageError` where none can be written.
+    For the primary one of ``findings``, then for others, which the same cause has broken; with
+    values of one seed, then of others. Raises :class:`UsageError` where none can be written.
     """
     written = set()
     obstacle: UsageError | None = None
-    for finding, values in _ways(findings):
+    for finding, seed in _ways(findings):
         try:
             text = script(
                 case,
                 signature=signature,
                 finding=finding,
                 torch_version=torch_version,
-                values=values,
+                seed=seed,
             )
         except UsageError as error:
             obstacle = error
@@ -55,13 +53,13 @@ def scripts(
         raise obstacle
 
 
-def _ways(findings: Sequence[Finding]) -> Iterator[tuple[Finding | None, Values]]:
-    """What :func:`scripts` look at, and with which values, in order."""
+def _ways(findings: Sequence[Finding]) -> Iterator[tuple[Finding | None, int]]:
+    """What :func:`scripts` look at, and the seeds of their values, in order."""
     first_of_each = {finding.oracle: finding for finding in reversed(findings)}
     offered: list[Finding | None] = [
         finding for finding in findings if finding is first_of_each[finding.oracle]
     ]
-    return itertools.product(offered or [None], VALUES)
+    return itertools.product(offered or [None], SEEDS)
 
 
 def script_like(
@@ -78,12 +76,12 @@ def script_like(
     The op that is looked at is ``moved`` so many places in ``other``. None where this version
     writes no such script of ``case``, or none of ``other``.
     """
-    for finding, values in _ways(findings):
+    for finding, seed in _ways(findings):
         with contextlib.suppress(UsageError):
-            written = script(case, signature=signature, finding=finding, values=values)
+            written = script(case, signature=signature, finding=finding, seed=seed)
             if body(written) == body(text):
                 there = finding and replace(finding, op=finding.op + moved)
-                return script(other, signature=signature, finding=there, values=values)
+                return script(other, signature=signature, finding=there, seed=seed)
     return None
 
 
@@ -98,19 +96,19 @@ def script(
     signature: str = "",
     finding: Finding | None = None,
     torch_version: str = "",
-    values: Values = "named",
+    seed: int = 0,
 ) -> str:
     """The text of a standalone ``repro.py``: exits 1 where ``case`` shows ``finding``, else 0.
 
     With a finding it looks at the very tensors and the op that the finding names, and requires
     what the finding's rung requires. From a ``signature`` alone it looks at everything of that
-    kind; with neither it compares all tensors. ``values`` that are seeded may not show it.
+    kind; with neither it compares all tensors. Values of this ``seed`` may not show it.
     ``torch_version`` is that of the finding, by default the installed one. Raises
     :class:`UsageError` where nothing but replaying the case shows the finding, and where writing
     it fails: what a file says of a finding may be true of no case.
     """
     try:
-        return _script(case, signature, finding, torch_version, values)
+        return _script(case, signature, finding, torch_version, seed)
     except UsageError:
         raise
     except Exception as error:
@@ -118,14 +116,14 @@ def script(
 
 
 def _script(
-    case: Case, signature: str, finding: Finding | None, torch_version: str, values: Values
+    case: Case, signature: str, finding: Finding | None, torch_version: str, seed: int
 ) -> str:
     case, finding = _in_a_precision_that_shows(case, finding)
-    aim = aim_of(case, signature, finding, values)
+    aim = aim_of(case, signature, finding, seed)
     if aim.trains_reference:  # what a coarser dtype rounds differs between any two models
         case = with_unrounded_steps(case)
     version = torch_version or importlib.metadata.version("torch")
-    body = _writer(case, aim).text()
+    body = (Compare if aim.trains_reference else Alone)(case, aim).text()
     header = story(aim, signature, finding, case.mesh.size, version)
     return f"{header}\n{import_block(body)}\n\n\n{body}\n"
 
@@ -143,11 +141,3 @@ def _in_a_precision_that_shows(case: Case, finding: Finding | None) -> tuple[Cas
     if finding.error > LEAST_MARGIN * bound:
         return case, replace(finding, bound=bound, rung=loose_rung(case))
     return precise, finding
-
-
-def _writer(case: Case, aim: Aim) -> Writer:
-    if aim.kind == "accumulation":
-        return Accumulate(case, aim)
-    if not aim.trains_reference:
-        return Alone(case, aim)
-    return Compare(case, aim)

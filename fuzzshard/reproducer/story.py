@@ -63,15 +63,11 @@ def _what(aim: Aim, signature: str, finding: Finding | None) -> str:
             )
         case "type":
             return f"{thing}: observed {observed}, expected {expected}."
-        case "accumulation":
-            what = f"{thing} is not the sum of what each microbatch leaves alone"
-        case "compare" if aim.has("waiting"):
-            what = f"{thing} is not what plain training adds up on the rank"
+        case "compare" if finding.error is not None:  # the numbers are those of other values
+            return f"{thing} is not that of {_TRUTH}."
         case "compare":
-            what = f"{thing} is not that of {_TRUTH}"
-    if aim.seeded and finding.error is not None:
-        return f"{what}."  # the numbers are those of other values
-    return f"{what}: observed {observed}, expected {expected}."
+            told = f"observed {observed}, expected {expected}"
+            return f"{thing} is not that of {_TRUTH}: {told}."
 
 
 _TRUTH = "plain training with an all-reduce"

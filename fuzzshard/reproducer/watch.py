@@ -2,119 +2,109 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from fuzzshard.case.facts import facts
+from fuzzshard.errors import UsageError
 from fuzzshard.model.statements import at
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.oracle import TensorOracle
 from fuzzshard.program.forward import output_texts
-from fuzzshard.reproducer.inputs import InputNames
-from fuzzshard.reproducer.scope import Scope
+
+if TYPE_CHECKING:
+    from fuzzshard.reproducer.scope import Scope
 
 _LONGEST = 150
 
 
-def _comprehension_lines(start: str, entries: str) -> list[str]:
-    """A statement that ends with a dict comprehension, over several lines where it is long."""
-    if len(start + entries) <= _LONGEST:
-        return [start + entries]
-    first, *loops = entries[1:-1].split(" for ")
-    return [f"{start}{{", f"    {first}", *(f"    for {loop}" for loop in loops), "}"]
-
-
 class Watch:
-    """Writes dicts from names to tensors: one that is returned after the aim's op, or one after
-    every op.
-
-    Tensors that are kept while training goes on are copied. ``sums`` says that gradients that are
-    not averaged yet are kept in ``local``.
+    """Returns one tensor after the aim's op, or keeps all in ``seen`` after every op: copies, as
+    training goes on.
     """
 
-    def __init__(self, scope: Scope, ops: Sequence[Op], inputs: InputNames, *, sums: bool) -> None:
-        self.scope, self.ops, self.inputs, self.sums = scope, ops, inputs, sums
-        self.case, self.aim = scope.case, scope.aim
-        self.may_be_parts = not all(plan.local_output for plan in self.case.tensor_parallel)
-        """Whether what is returned may be DTensors."""
+    def __init__(self, scope: Scope) -> None:
+        self.scope, self.case, self.aim = scope, scope.case, scope.aim
+        self._taken = False
+        """Whether a state dict that was taken is still the model's."""
 
-    def lines(self, index: int, looks: Sequence[str], *, local: bool = False) -> list[str]:
-        """Keeps or returns what the aim looks at after op ``index``, which may have changed
-        ``looks``; gradients of parameters have ``local`` parts in them or are reduced.
-        """
-        keeps = self.aim.op is None
+    def lines(self, op: Op) -> list[str]:
+        """Keep or return what the aim looks at after ``op``."""
+        self._taken = (self._taken or "dict" in op.looks) and not op.replaces_parameters
         if not self.aim.trains_reference:
             return []
+        index, engine = self.scope.now.index, self.scope.engine
+        keeps = self._taken and not engine.has_units
+        looks = [look for look in op.looks if keeps or look != "taken"]
+        looks += ["outputs"] if op.call else []
+        unsynced = op.takes and not (engine.applies_groups or self.scope.synced)
+        hidden = "reduced" if unsynced else "local"
         wanted = [
             oracle
             for look in looks
             for oracle in self.aim.watched(index)
-            if look in oracle.looks and oracle.gradient != ("reduced" if local else "local")
+            if look in oracle.looks and oracle.gradient != hidden
         ]
-        if len(self.aim.oracles) == 1 and wanted and (own := wanted[0].returned(self)):
-            return own
-        if self.watched:
-            if wanted and self.scope.engine.has_units and wanted[0].handle == "variable":
-                return self._gathered()
-            return [f"return {self.one()}"] if wanted else []
-        lines = []
-        for oracle in wanted:
-            self.may_be_parts |= not keeps
-            pairs, entries = oracle.pairs(self, index), self._comprehension(index, oracle)
-            if entries:
-                lines += _comprehension_lines("seen |= " if keeps else "return ", entries)
-            elif keeps:
-                lines += [
-                    f'seen["op {index} {name}"] = snapshot({value})' for name, value in pairs
-                ]
-            elif pairs:
-                lines.append(
-                    "return {" + ", ".join(f'"{name}": {value}' for name, value in pairs) + "}"
-                )
-        return lines
+        if self.aim.op is not None:
+            return self._returned(wanted[0]) if wanted else []
+        return [line for oracle in wanted for line in self._kept(index, oracle)]
 
-    @property
-    def watched(self) -> bool:
-        """Whether the script looks at one tensor, which an expression names."""
-        aim = self.aim
-        if not aim.seeded or aim.op is None or not aim.oracles or not aim.name:
-            return False
-        oracle = aim.oracles[0]
-        if oracle.handle == "variable":
-            return (
-                not self.sums
-                if not self.scope.engine.has_units
-                else oracle.gradient != "local" and aim.error > 0
-            )
-        return bool(oracle.handle)
+    def _returned(self, oracle: TensorOracle) -> list[str]:
+        """Return the one tensor; of a unit of FSDP1 the whole of it, of which a rank has a
+        part.
+        """
+        if not (self.scope.engine.has_units and oracle.in_flat):
+            return [f"return {self.one()}"]
+        if oracle.is_state or oracle.gradient == "local":
+            raise UsageError(f"FSDP1 gathers no {oracle.name} for a script", "replay the case")
+        value, called = at(self.scope.model, self.aim.name), self.scope.called
+        gradient = self.aim.has("reduced")
+        return self.scope.script.gathered_lines(self.case, called, value, gradient=gradient)
+
+    def _kept(self, index: int, oracle: TensorOracle) -> list[str]:
+        apart = index in self.scope.averages and self.scope.averages[index].kept
+        if (self.scope.engine.has_units and oracle.in_flat) or (
+            apart and oracle.gradient == "reduced"
+        ):
+            return []
+        start, entries = "seen |= ", oracle.entries(self, index)
+        if not entries:
+            pairs = oracle.pairs(self, index).items()
+            return [f'seen["op {index} {name}"] = snapshot({value})' for name, value in pairs]
+        if len(start + entries) <= _LONGEST:
+            return [start + entries]
+        first, *loops = entries[1:-1].split(" for ")
+        return [f"{start}{{", f"    {first}", *(f"    for {loop}" for loop in loops), "}"]
 
     @property
     def parameter(self) -> str:
         """The variable of the parameter that is looked at from the start; empty if there is
         none.
         """
-        is_held = (
-            not self.scope.engine.has_units
-            and self.watched
-            and self.aim.oracles[0].handle == "variable"
-        )
-        return self.aim.name.rpartition(".")[2] if is_held else ""
+        held = self.aim.op is not None and any(oracle.held for oracle in self.aim.oracles)
+        return self.aim.name.rpartition(".")[2] if held and not self.scope.engine.has_units else ""
+
+    @property
+    def uses_parameters(self) -> bool:
+        """Whether it looks at all of them."""
+        in_flat = any(oracle.in_flat for oracle in self.aim.oracles)
+        return self.aim.op is None and in_flat and not self.scope.engine.has_units
 
     def one(self) -> str:
-        """The expression for the one tensor."""
+        """Write the expression for the one tensor."""
         assert self.aim.op is not None
         return self.aim.oracles[0].one(self, self.aim.op)
 
     def loss(self, index: int) -> str:
-        """The variable of the loss of the forward at ``index``."""
-        forwards = [op for op in self.ops if op.call]
+        """Return the variable of the loss of the forward at ``index``."""
+        forwards = [op for op in self.scope.ops if op.call]
         return "loss" if len(forwards) == 1 else f"loss{index}"
 
-    def outputs(self, index: int) -> list[tuple[str, str]]:
-        """Names and expressions of the outputs of the forward at ``index``."""
-        call = self.ops[index].call
+    def outputs(self, index: int) -> dict[str, str]:
+        """Return the expressions of the outputs of the forward at ``index``, by name."""
+        call = self.scope.ops[index].call
         assert call is not None
         outputs = output_texts(self.case, call.target)
-        return [(f"output {i} of {call.target or 'the root'}", o) for i, o in enumerate(outputs)]
+        return {f"output {i} of {call.target or 'the root'}": o for i, o in enumerate(outputs)}
 
     @property
     def has_buffers(self) -> bool:
@@ -122,32 +112,6 @@ class Watch:
         found = facts(self.case)
         return bool(found.batch_norms) or found.hides_buffers
 
-    @property
-    def flat_gradients(self) -> bool:
-        """Whether gradients are those of flat parameters."""
-        return self.scope.engine.has_flat_parameters(self.case)
-
     def entries(self, index: int, value: str, over: str, *, oracle: str, name: str = "{n}") -> str:
-        """A dict comprehension: ``value`` for each ``name``."""
-        if self.aim.op is None:
-            return f'{{f"op {index} {oracle} {name}": snapshot({value}) for {over}}}'
-        return f"{{{'n' if name == '{n}' else f'f{chr(34)}{name}{chr(34)}'}: {value} for {over}}}"
-
-    def _comprehension(self, index: int, oracle: TensorOracle) -> str:
-        if self.scope.engine.has_units and oracle.in_flat:
-            return self._whole(index, oracle)
-        return oracle.entries(self, index)
-
-    def _gathered(self) -> list[str]:
-        """The whole of one parameter, of which a rank has a part, or of its gradient."""
-        value = at(self.scope.model, self.aim.name)
-        called, gradient = self.scope.called, self.aim.has("reduced")
-        return self.scope.script.gathered_lines(self.case, called, value, gradient=gradient)
-
-    def _whole(self, index: int, oracle: TensorOracle) -> str:
-        """What a rank has of parameters, gathered from its shards."""
-        arguments = oracle.gathered_by(self, index)
-        value = f"whole({self.scope.called}{arguments})"
-        if self.aim.op is None:
-            return f'{{f"op {index} {oracle.name} {{n}}": t for n, t in {value}.items()}}'
-        return value
+        """Write a dict comprehension: ``value`` for each ``name``."""
+        return f'{{f"op {index} {oracle} {name}": snapshot({value}) for {over}}}'

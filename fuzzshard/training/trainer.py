@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 import torch
-from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from fuzzshard.case.batches import num_rows
 from fuzzshard.case.case import Case, TensorSpec
-from fuzzshard.case.groups import moves_inputs
 from fuzzshard.case.losses import losses
 from fuzzshard.case.optimized import shares
 from fuzzshard.case.paths import is_within_any
@@ -23,16 +20,8 @@ from fuzzshard.case.stages import evaluations
 from fuzzshard.engines.base import Engine
 from fuzzshard.model.statements import seed_of
 from fuzzshard.model.values import named_ids, named_values
+from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.op import TAKEN, Call, Op
-from fuzzshard.program.forward import (
-    backward_line,
-    call_text,
-    loss_lines,
-    output_texts,
-    sum_text,
-    term_text,
-    whole_text,
-)
 from fuzzshard.training.collectives import Recorder
 from fuzzshard.training.delays import Delays
 from fuzzshard.training.observer import Observer
@@ -63,6 +52,7 @@ class Trainer:
         self.in_stages = engine.scope.engine.in_stages
         self.at = ScheduleState(case, self.rank)
         self.losses = losses(case, len(case.schedule) - 1, rank=self.rank)
+        self._tell_scope()
         self.first_dtype = engine.dtype
         self.states = States(engine)
         self.make_optimizer()
@@ -110,12 +100,22 @@ class Trainer:
         seed = seed_of(self.case.seed, "rebuilt")
         other = msgspec.structs.replace(self.at.case.on(self.at.op.mesh), seed=seed)
         self.engine = self.engine.rebuilt(other, self.first_dtype)
+        self._tell_scope()
         for op in self.case.schedule[:index]:
             if op.runs_on(self.rank):
                 op.run_again(self.engine)
         self.make_optimizer()
         self.states.saved["averaged"] = None
         self.forget_tensors()
+
+    def _tell_scope(self) -> None:
+        """Statements of the engine are for where this run is."""
+        self.engine.scope.now, self.engine.scope.losses = self.at, self.losses
+
+    def take_dtype(self, dtype: Dtype) -> None:
+        """Train on in another dtype, to which the model was cast."""
+        self.engine.take_dtype(dtype)
+        self.feed.batches.clear()
 
     def forget_tensors(self) -> None:
         """The model's tensors are others now: what was kept of the old ones says nothing about
@@ -140,74 +140,54 @@ class Trainer:
         self.make_optimizer()
         return *self.optimizers, self.made.scheduler
 
-    def forward(self, index: int, op: Call) -> None:
+    def forward(self, index: int, op: Op) -> None:
         """Runs a forward, and keeps its loss; or leaves it to its backward, or to the last one of
         those that run at once.
         """
+        call = op.call
+        assert call is not None
         if self.in_stages:
             if index in evaluations(self.case):
                 self._evaluate(evaluations(self.case)[index])
             return
-        outputs, loss = self._called(index, op, delayed=True)
+        made = self._iteration(index, op, call, wait=self.delays.at)
+        outputs, loss = made["outputs"], made["loss"]
         if self.observer is not None:
-            self.observer.computed(index, op.target, outputs, loss)
-        if op.grad:
+            self.observer.computed(index, call.target, outputs, loss)
+        if call.grad:
             self.pending.append(loss)
         self.outputs = outputs if index < self._last_parted else []
 
-    def _called(
-        self, index: int, op: Call, *, delayed: bool = False
-    ) -> tuple[list[torch.Tensor], torch.Tensor]:
-        """The outputs of a forward, and its loss."""
-        _seed_generators(
-            seed_of(self.case.seed, "dropout", index, self.engine.mesh.rank),
-            self.engine.mesh.device,
-        )
-        inputs = {f"x{i}": tensor for i, tensor in enumerate(self.feed.inputs(op))}
-        known = {"target": self.engine.call_target(op.target), **inputs}
-        with torch.inference_mode() if op.inference else torch.set_grad_enabled(op.grad):
-            outputs = self.engine.execute(self._call_lines(op.target, list(inputs)), **known)
-            if delayed:
-                self.delays.at("after_forward")
-            return outputs["outputs"], self._loss(op, outputs["outputs"])
+    def _iteration(self, index: int, op: Op, call: Call, **known: Any) -> dict[str, Any]:
+        """Run the statements of an op that begins a forward."""
+        mesh = self.engine.mesh
+        _seed_generators(seed_of(self.case.seed, "dropout", index, mesh.rank), mesh.device)
+        known |= {"target": self.engine.call_target(call.target)}
+        return self._compute(op.statements(self.engine.scope), call, **known)
 
-    def _call_lines(self, target: str, names: list[str]) -> list[str]:
-        case, scope = self.case, self.engine.scope
-        if case.inputs.on_host and not moves_inputs(case, self.engine.name, target):
-            names = [f"{name}.to(device)" for name in names]
-        texts = [whole_text(case, text) for text in output_texts(case, target)]
-        return [
-            f"out = {call_text(scope, target, 'target', names, by_forward=True)}",
-            f"outputs = [{', '.join(texts)}]",
-        ]
+    def _compute(self, lines: list[str], call: Call, **known: Any) -> dict[str, Any]:
+        """Run statements that compute outputs or losses of ``call``."""
+        inputs = {f"x{i}": tensor for i, tensor in enumerate(self.feed.inputs(call))}
+        known["target_of"] = functools.partial(self.feed.target, call)
+        return self.engine.execute(lines, **known, **inputs)
 
-    def abort(self, index: int, forward: Call, target: str, *, in_backward: bool) -> None:
+    def abort(self, index: int, op: Op) -> None:
         """Loses an iteration, and goes on as the docstring of ``FSDPModule.reset_iter_state``
         says.
         """
-        with interrupted(self.engine.submodule(target), in_backward=in_backward):
-            _, loss = self._called(index, forward)
-            if in_backward and loss.requires_grad:
-                self.engine.before_backward()
-                torch.autograd.backward(loss)
-        self.engine.recover()
-        self.feed.forget(forward)
-        for parameter in self.engine.trained.values():
+        call, engine = op.begins, self.engine
+        assert call is not None
+        known = {"interrupting": engine.submodule(op.target), "wait": lambda site: None}
+        self._iteration(index, op, call, before_backward=engine.before_backward, **known)
+        engine.recover()
+        self.feed.forget(call)
+        for parameter in engine.trained.values():
             parameter.grad = None
 
-    def _loss(self, op: Call, outputs: list[torch.Tensor]) -> torch.Tensor:
-        inputs = {f"x{i}": tensor for i, tensor in enumerate(self.feed.inputs(op))}
-        terms = [
-            term_text(self.case, op, i, f"outputs[{i}]", f"target({i})", [*inputs])
-            for i in op.used(len(outputs))
-        ]
-
-        def target(index: int) -> torch.Tensor:
-            return self.feed.target(op, index, outputs[index])
-
-        known = {"outputs": outputs, "target": target, **inputs}
-        total: torch.Tensor = self.engine.execute(loss_lines("total", terms), **known)["total"]
-        return total
+    def _loss(self, call: Call, outputs: list[torch.Tensor]) -> torch.Tensor:
+        lines = self.engine.scope.loss(call, len(outputs))
+        loss: torch.Tensor = self._compute(lines, call, outputs=outputs)["loss"]
+        return loss
 
     def _iterate(self) -> None:
         """Runs all pending forwards and their backward at once."""
@@ -272,20 +252,17 @@ class Trainer:
             taken = [self._loss(each.call, self.outputs) for each in self.at.taken]
         if not op.retains:
             del self.pending[places]
-        differentiated = self.losses.taken.get(index, ())
-        named = {
-            f"loss{i}": loss
-            for i, (loss, forward) in enumerate(zip(taken, self.at.taken, strict=True))
-            if forward.place in differentiated
-        }
-        if not named:
+        if not (lines := op.statements(self.engine.scope)):
             if self.trace is not None:
                 self.trace.skipped.append(index)
             return False
+        named = {
+            f"loss{each.place}": loss for each, loss in zip(self.at.taken, taken, strict=True)
+        }
         self.engine.before_backward()
-        scaled = self.engine.scope.scaled(sum_text([*named]))
-        lines = [backward_line(scaled, retains=op.retains), *self.engine.finalize_lines()]
-        self.engine.execute(lines, **named, scaler=self.made.scaler)
+        self.engine.execute(
+            [*lines, *self.engine.finalize_lines()], **named, scaler=self.made.scaler
+        )
         self.recorder.explicit = True
         self.engine.after_backward(index)
         self.recorder.explicit = False
@@ -394,33 +371,3 @@ def make_optimizer(case: Case, engine: Engine) -> Made:
     lines += [*scope.scheduler_lines(), *scope.scaler_lines()]
     made = engine.execute(lines, **given)
     return Made(made["optimizer"], made.get("second"), made.get("scheduler"), made.get("scaler"))
-
-
-class InterruptedIteration(Exception):
-    """What a module raises where a schedule has an ``Abort``."""
-
-
-@contextlib.contextmanager
-def interrupted(module: nn.Module, *, in_backward: bool) -> Iterator[None]:
-    """Makes ``module`` raise when it is called, or when the gradient of its output arrives.
-
-    Ends the block there. Hooks that the module has already run before: ``fully_shard`` has
-    gathered.
-    """
-
-    def stop(*args: object) -> None:
-        raise InterruptedIteration
-
-    def stop_at_gradient(module: nn.Module, args: object, output: Any) -> None:
-        if isinstance(output, torch.Tensor) and output.requires_grad:
-            output.register_hook(stop)  # type: ignore[no-untyped-call]
-
-    if in_backward:
-        handle = module.register_forward_hook(stop_at_gradient)
-    else:
-        handle = module.register_forward_pre_hook(stop)
-    try:
-        with contextlib.suppress(InterruptedIteration):
-            yield
-    finally:
-        handle.remove()

@@ -69,7 +69,7 @@ class FullyShard(Engine):
 
     def _materialize(self, model: nn.Module) -> None:
         self._parts = self._find_parts(model)
-        self.execute(materialize_lines(self.case, "plain"), plain=super().build())
+        self.execute(materialize_lines(self.case, []), plain=super().build())
 
     @override
     def follow(self, op: Op) -> None:

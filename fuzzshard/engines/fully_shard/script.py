@@ -111,12 +111,12 @@ class FullyShardScript(Script):
         return bool(case.wrap)
 
     @override
-    def wrap_lines(self, case: Case, model: str, names: MeshNames, *, seeds: bool) -> list[str]:
+    def wrap_lines(self, case: Case, model: str, names: MeshNames) -> list[str]:
         lines = _wrap_lines(self, case, model)
         places = [place_of(case, model, path) for path in case.added]
         lines += [f"{place} = added[{index}]" for index, place in enumerate(places)]
         if case.init == "meta":
-            lines.append(f"materialize({model}{', seed' if seeds else ''})")
+            lines.append(f"materialize({model})")
         return lines + ([f'{model}.compile(backend="{case.compile}")'] if case.compile else [])
 
     @override

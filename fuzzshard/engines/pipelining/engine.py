@@ -34,7 +34,7 @@ class Pipelining(Engine):
 
     @override
     def parallelize(self, model: nn.Module) -> nn.Module:
-        lines = self.scope.script.wrap_lines(self.case, "model", self.scope.names, seeds=False)
+        lines = self.scope.script.wrap_lines(self.case, "model", self.scope.names)
         made = self.execute(lines)
         self._stages = made["stages"]
         self._schedule: Any = None

@@ -38,7 +38,7 @@ class PipeliningScript(Script):
         return True
 
     @override
-    def wrap_lines(self, case: Case, model: str, names: MeshNames, *, seeds: bool) -> list[str]:
+    def wrap_lines(self, case: Case, model: str, names: MeshNames) -> list[str]:
         lines = ['pp = world_mesh["pp"].get_group()', "stages = []"]
         for stage in stages(case):
             made = self._stage_lines(stage, len(stages(case)), model, names)
@@ -54,7 +54,7 @@ class PipeliningScript(Script):
         place = f"part, {stage.number}, {count}, torch.device(device), group=pp"
         if passes_dtensors(stage.case):
             place += ', get_mesh=lambda *key, mesh=world_mesh["tp"]: mesh'
-        lines = self.sharded.wrap_lines(stage.case, "part", names, seeds=False)
+        lines = self.sharded.wrap_lines(stage.case, "part", names)
         if stage.case.pipelining.does("wraps_stages"):
             lines = []
             if trains(stage.case):

@@ -75,7 +75,7 @@ class SimpleFSDPScript(Script):
         return True
 
     @override
-    def wrap_lines(self, case: Case, model: str, names: MeshNames, *, seeds: bool) -> list[str]:
+    def wrap_lines(self, case: Case, model: str, names: MeshNames) -> list[str]:
         compiled = [f'{model}.compile(backend="{case.compile}")'] if case.compile else []
         told, lines = [model, "mesh"], list[str]()
         if (policy := next((group.policy for group in case.wrap), None)) is not None:

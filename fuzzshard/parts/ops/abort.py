@@ -74,14 +74,12 @@ class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
         yield f"op:abort_{self.during}"
 
     @override
-    def run(self, trainer: op.Trainer, index: int) -> None:
-        trainer.abort(index, self.begins, self.target, in_backward=self.during == "backward")
+    def statements(self, scope: op.Scope) -> list[str]:
+        return scope.aborted(self.begins, self.target, in_backward=self.during == "backward")
 
     @override
-    def lines(self, program: op.Program, index: int) -> list[str]:
-        in_backward = self.during == "backward"
-        lines = program.forwards.aborted(index, self.begins, self.target, in_backward=in_backward)
-        return [*lines, *(["local.clear()"] if program.sums else [])]
+    def run(self, trainer: op.Trainer, index: int) -> None:
+        trainer.abort(index, self)
 
     @classmethod
     @override

@@ -166,8 +166,8 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
         return trainer.backward(index, self)
 
     @override
-    def lines(self, program: op.Program, index: int) -> list[str]:
-        return program.backwards.lines(index, program.at.taken, stops=program.stops_at(index))
+    def statements(self, scope: op.Scope) -> list[str]:
+        return scope.backward(self)
 
     @override
     def mended(self, names: op.Names) -> op.Op | None:

@@ -70,10 +70,8 @@ class Cast(op.Op, tag="cast", frozen=True, kw_only=True):
 
     @override
     def run(self, trainer: op.Trainer, index: int) -> None:
-        self.run_again(trainer.engine)
-        trainer.feed.batches.clear()
-        trainer.make_optimizer()
-        trainer.forget_tensors()
+        super().run(trainer, index)
+        trainer.take_dtype(self.dtype)
 
     @override
     def run_again(self, engine: op.Engine) -> None:
@@ -81,10 +79,8 @@ class Cast(op.Op, tag="cast", frozen=True, kw_only=True):
         engine.take_dtype(self.dtype)
 
     @override
-    def lines(self, program: op.Program, index: int) -> list[str]:
-        program.inputs.change_dtype(self.dtype)
-        program.taken = False
-        return [*self.settings(program.scope), *program.renewed()]
+    def statements(self, scope: op.Scope) -> list[str]:
+        return [*self.settings(scope), *scope.renewed]
 
     @override
     def settings(self, scope: op.Scope) -> list[str]:

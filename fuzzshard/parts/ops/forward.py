@@ -81,11 +81,11 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
 
     @override
     def run(self, trainer: op.Trainer, index: int) -> None:
-        trainer.forward(index, self.call)
+        trainer.forward(index, self)
 
     @override
-    def lines(self, program: op.Program, index: int) -> list[str]:
-        return program.forwards.lines(index, self.call, synced=program.at.synced)
+    def statements(self, scope: op.Scope) -> list[str]:
+        return scope.forward(self.call)
 
     @override
     def mended(self, names: op.Names) -> op.Op:

@@ -93,21 +93,7 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
 
     @override
     def settings(self, scope: op.Scope) -> list[str]:
-        return [f"{scope.at(self.target)}.{self._call}"]
-
-    @override
-    def lines(self, program: op.Program, index: int) -> list[str]:
-        return [*self.lines_again(program), *program.look(index)]
-
-    @override
-    def lines_again(self, program: op.Program) -> list[str]:
-        """The reference runs hooks on what has accumulated when its gradients are averaged."""
-        scope = program.scope
-        registered = self.settings(scope)
-        if not (self.hooked.accumulated and program.keeps_hooks):
-            return registered
-        kept = f"hooks.append(({scope.at(self.target)}, {self._function}))"
-        return scope.either([kept], registered)
+        return scope.hook_lines(self.hooked, self._call, self._function)
 
     @classmethod
     @override

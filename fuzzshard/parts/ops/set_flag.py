@@ -64,15 +64,7 @@ class SetFlag(op.Op, tag="set_flag", frozen=True, kw_only=True):
 
     @override
     def settings(self, scope: op.Scope) -> list[str]:
-        return scope.on_groups(self)
-
-    @override
-    def lines(self, program: op.Program, index: int) -> list[str]:
-        return self.lines_again(program)
-
-    @override
-    def lines_again(self, program: op.Program) -> list[str]:
-        return program.flags.lines(self, self.switch)
+        return scope.flag_lines(self, self.switch)
 
     @classmethod
     @override

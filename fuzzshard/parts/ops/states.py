@@ -174,19 +174,8 @@ class LoadState(op.Op, tag="load_state", frozen=True, kw_only=True):
         return f"load_state({'assign=True' if self.assign else ''})"
 
     @override
-    def run(self, trainer: op.Trainer, index: int) -> None:
-        variables = ", ".join([*trainer.case.optimizer.each, "scheduler"])
-        states, renewed = trainer.engine.scope.states, [f"{variables} = renewed()"]
-        trainer.execute(states.load(trainer.at.saved, renewed, assign=self.assign))
-        if self.assign:
-            trainer.forget_tensors()
-
-    @override
-    def lines(self, program: op.Program, index: int) -> list[str]:
-        states, renewed = program.scope.states, program.renewed()
-        lines = states.load(program.at.saved, renewed, assign=self.assign)
-        program.taken &= not self.assign
-        return [*lines, *program.look(index)]
+    def statements(self, scope: op.Scope) -> list[str]:
+        return scope.states.load(assign=self.assign)
 
     @classmethod
     @override
@@ -267,7 +256,7 @@ class CorruptState(op.Op, tag="corrupt_state", frozen=True, kw_only=True):
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:
-        return scope.states.zero()
+        return scope.rebuilt(self) if self.rebuilds else scope.states.zero()
 
     @override
     def run(self, trainer: op.Trainer, index: int) -> None:
@@ -275,9 +264,3 @@ class CorruptState(op.Op, tag="corrupt_state", frozen=True, kw_only=True):
             trainer.rebuild(index)
         else:
             super().run(trainer, index)
-
-    @override
-    def lines(self, program: op.Program, index: int) -> list[str]:
-        if not self.rebuilds:
-            return super().lines(program, index)
-        return [*program.rebuild(index), *program.look(index)]

@@ -53,11 +53,6 @@ class Step(op.Op, tag="step", frozen=True, kw_only=True):
         super().run(trainer, index)
         trainer.delays.at("after_step")
 
-    @override
-    def lines(self, program: op.Program, index: int) -> list[str]:
-        lines = [*program.scope.wait("before_step"), *self.statements(program.scope)]
-        return [*lines, *program.scope.wait("after_step"), *program.look(index)]
-
     @classmethod
     @override
     def draw(cls, run: op.Run, moment: str) -> None:

@@ -45,11 +45,6 @@ class TakeStateDict(op.Op, tag="take_state_dict", frozen=True, kw_only=True):
     def statements(self, scope: op.Scope) -> list[str]:
         return scope.states.take(inference=self.inference)
 
-    @override
-    def lines(self, program: op.Program, index: int) -> list[str]:
-        program.taken = True
-        return super().lines(program, index)
-
     @classmethod
     @override
     def draw_between(cls, run: op.Run) -> None:

@@ -63,7 +63,7 @@ class Collectives(oracle.AcrossRanks):
         return _RECORD.strip().splitlines()
 
     @override
-    def after(self, script: oracle.Alone) -> list[str]:
+    def after(self, scope: oracle.Scope) -> list[str]:
         return [
             "everyone = [None] * dist.get_world_size()",
             "dist.all_gather_object(everyone, list(calls))",
@@ -93,13 +93,15 @@ class Replicas(oracle.AcrossRanks):
         return pieces, value
 
     @override
-    def after(self, script: oracle.Alone) -> list[str]:
-        first = "0" if script.mesh.flat else "dist.get_global_rank(group, 0)"
+    def after(self, scope: oracle.Scope) -> list[str]:
+        first = "0" if scope.names.flat else "dist.get_global_rank(group, 0)"
+        ours = ["    if not isinstance(p, DTensor):", "        continue  # nobody averages these"]
         return [
             "for name, p in params.items():",
+            *(ours if scope.engine.applies_groups else []),
             "    observed = snapshot(p)",
             "    expected = observed.clone()",
-            f"    dist.broadcast(expected, {first}{script.mesh.group_argument})",
+            f"    dist.broadcast(expected, {first}{scope.names.group_argument})",
             '    both = f"rank {rank}, {name}: rank 0 '
             'has\\n{expected}\\nobserved\\n{observed}\\n"',
             "    torch.testing.assert_close(",

@@ -46,7 +46,7 @@ class Leak(oracle.Oracle):
     place = 190
     of_values = False
     tells_apart = True
-    needs_finding = ignores_values = True
+    needs_finding = True
     title = "{name}: {observed}; {expected} is due"
     basis = "what a run leaves behind does not depend on rounding; expected: {expected}."
     shown = "What {engine} leaves behind of {name}: {observed}, expected {expected}."
@@ -97,9 +97,9 @@ class Leak(oracle.Oracle):
         ]
 
     @override
-    def after(self, script: oracle.Alone) -> list[str]:
+    def after(self, scope: oracle.Scope) -> list[str]:
         """The assertion; raises :class:`UsageError` for what a script cannot name."""
-        aim, scope = script.aim, script.program.scope
+        aim = scope.aim
         match aim.detail:
             case "survivor":
                 return []

@@ -27,7 +27,7 @@ class Registered(oracle.Oracle):
     place = 150
     looks = ("registered",)
     of_values = False
-    needs_finding = of_one_op = True
+    needs_finding = True
     basis = (
         "which class of parameter, placement and mesh is registered after each op follows from "
         "the docstrings of `fully_shard`, `reshard` and `set_reshard_after_backward`."
@@ -58,19 +58,19 @@ class Registered(oracle.Oracle):
         )
 
     @override
-    def seeded(self, finding: oracle.Finding, aim: oracle.Aim) -> oracle.Aim:
+    def aim(self, case: oracle.Case, finding: oracle.Finding, aim: oracle.Aim) -> oracle.Aim:
         """The class alone where that is wrong."""
-        wanted = _class(finding.expected)
+        wanted, aim = _class(finding.expected), aim.at(finding)
         return aim if _class(finding.observed) == wanted else aim.but(expected=wanted)
 
     @override
-    def after(self, script: oracle.Alone) -> list[str]:
-        name, expected = script.aim.name, script.aim.expected
+    def after(self, scope: oracle.Scope) -> list[str]:
+        name, expected = scope.aim.name, scope.aim.expected
         if expected in _CLASSES:
             text = f"rank {{rank}}: {name}: expected a {expected}, observed a"
             negated = "" if expected == "DTensor" else "not "
             return [
-                f"observed = {script.program.scope.at(name)}",
+                f"observed = {scope.at(name)}",
                 f'text = f"{text} {{type(observed).__name__}}"',
                 f"assert {negated}isinstance(observed, DTensor), text",
             ]

@@ -39,11 +39,12 @@ class Resume(oracle.StateOracle):
             super().record(seen, index, look)
 
     @override
-    def entries(self, watch: oracle.Watch, index: int) -> str:
-        if watch.ops[index].corrupts:
-            return oracle.TensorOracle.entries(self, watch, index)
-        return super().entries(watch, index)
+    def one(self, watch: oracle.Watch, index: int) -> str:
+        corrupts = watch.scope.ops[index].corrupts
+        return watch.scope.at(watch.aim.name) if corrupts else super().one(watch, index)
 
     @override
-    def gathered_by(self, watch: oracle.Watch, index: int) -> str:
-        return "" if watch.ops[index].corrupts else super().gathered_by(watch, index)
+    def entries(self, watch: oracle.Watch, index: int) -> str:
+        if watch.scope.ops[index].corrupts:
+            return oracle.TensorOracle.entries(self, watch, index)
+        return super().entries(watch, index)

@@ -17,7 +17,6 @@ class Output(oracle.TensorOracle):
     place = 40
     looks = ("outputs",)
     of_forward = True
-    handle = "expression"
     what = "output"
 
     @override
@@ -25,7 +24,7 @@ class Output(oracle.TensorOracle):
         return seen.outputs.items()
 
     @override
-    def pairs(self, watch: oracle.Watch, index: int) -> list[tuple[str, str]]:
+    def pairs(self, watch: oracle.Watch, index: int) -> dict[str, str]:
         return watch.outputs(index)
 
 
@@ -41,7 +40,6 @@ class Loss(oracle.TensorOracle):
     looks = ("outputs",)
     of_forward = True
     is_loss = True
-    handle = "expression"
     what = "loss"
     thing = "The loss"
 
@@ -50,8 +48,8 @@ class Loss(oracle.TensorOracle):
         return [(self.name, seen.loss)]
 
     @override
-    def pairs(self, watch: oracle.Watch, index: int) -> list[tuple[str, str]]:
-        return [(self.name, watch.loss(index))]
+    def pairs(self, watch: oracle.Watch, index: int) -> dict[str, str]:
+        return {self.name: watch.loss(index)}
 
 
 class InputGradient(oracle.TensorOracle):
@@ -64,7 +62,6 @@ class InputGradient(oracle.TensorOracle):
     place = 60
     looks = ("inputs",)
     gradient = "input"
-    handle = "expression"
     what = "gradient of an input"
     thing = "The gradient of {name}"
 
@@ -73,8 +70,9 @@ class InputGradient(oracle.TensorOracle):
         return ((name, x.grad) for name, x in seen.trainer.feed.differentiable())
 
     @override
-    def pairs(self, watch: oracle.Watch, index: int) -> list[tuple[str, str]]:
-        return [(name, f"{variable}.grad") for name, variable in watch.inputs.differentiable()]
+    def pairs(self, watch: oracle.Watch, index: int) -> dict[str, str]:
+        inputs = watch.scope.inputs.differentiable()
+        return {name: f"{variable}.grad" for name, variable in inputs.items()}
 
 
 class Gradient(oracle.ParameterGradient):
@@ -91,7 +89,6 @@ class Gradient(oracle.ParameterGradient):
     gradient = "reduced"
     what = "gradient of a parameter"
     thing = "The gradient of {name}"
-    whole = ", gradients=True"
 
 
 class LocalGradient(oracle.ParameterGradient):
@@ -111,14 +108,6 @@ class LocalGradient(oracle.ParameterGradient):
     what = "gradient that is accumulated without synchronisation"
     thing = "The unsynchronised gradient of {name}"
 
-    @override
-    def entries(self, watch: oracle.Watch, index: int) -> str:
-        if not watch.sums:
-            return super().entries(watch, index)
-        local = "local[n] if p.grad is None else p.grad + local[n]"
-        value = f"({local}) if n in local else p.grad"
-        return watch.entries(index, value, self.over, oracle=self.name)
-
 
 class Parameter(oracle.TensorOracle):
     """Every parameter after a step of the optimizer, as shards under an engine that shards.
@@ -131,10 +120,9 @@ class Parameter(oracle.TensorOracle):
     looks = ("trained",)
     is_weight = True
     in_flat = True
-    handle = "variable"
+    held = True
     value = "p"
     single = "{one}"
-    whole = ""
     what = "parameter after the optimizer step"
     thing = "{name} after the optimizer step"
 
@@ -165,7 +153,7 @@ class OptimizerState(oracle.StateOracle):
 
     @override
     def entries(self, watch: oracle.Watch, index: int) -> str:
-        return super().entries(watch, index) if watch.ops[index].updates else ""
+        return super().entries(watch, index) if watch.scope.ops[index].updates else ""
 
 
 class StateDict(oracle.TensorOracle):
@@ -191,6 +179,13 @@ class StateDict(oracle.TensorOracle):
         for fqn, tensor in seen.trainer.states.taken.items():
             seen.keep(self, index, fqn, tensor)
 
+    @override
+    def one(self, watch: oracle.Watch, index: int) -> str:
+        taken = "taken"
+        if watch.scope.engine.wrapper:
+            taken = '{n.removeprefix("module."): t for n, t in taken.items()}'
+        return f'{taken}["{watch.aim.name}"]'
+
 
 class RegisteredParameter(oracle.TensorOracle):
     """The value of every registered parameter between a forward and its backward.
@@ -207,7 +202,6 @@ class RegisteredParameter(oracle.TensorOracle):
     looks = ("parameters",)
     dtype = "observed"
     gathered = False
-    handle = "expression"
     what = "parameter after forward"
     value = "{registered}"
     over = "n in names"
@@ -234,6 +228,7 @@ class Buffer(oracle.TensorOracle):
     what = "buffer"
     value = "b"
     over = "n, b in zip(buffer_names, {called}.buffers())"
+    single = "{one}"
     thing = "The buffer {name}"
 
     @override

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing_extensions import override
 
+from fuzzshard.errors import UsageError
 from fuzzshard.parts import oracle
 
 
@@ -19,9 +20,8 @@ class UnreducedGradient(oracle.TensorOracle):
     place = 90
     looks = ("unreduced",)
     gradient = "waiting"
-    handle = "expression"
     harm = oracle.Severity.INTERNAL
-    needs_finding = ignores_values = True
+    needs_finding = True
     rests_on = "unreduced gradients"
     shown = "{thing} under {engine}: observed {observed}, expected {expected}."
     thing = "The gradient of {name} that is not reduced yet"
@@ -34,35 +34,13 @@ class UnreducedGradient(oracle.TensorOracle):
     def aim(
         self, case: oracle.Case, finding: oracle.Finding, aim: oracle.Aim
     ) -> oracle.Aim | None:
-        held = aim.at(finding)
         if finding.detail in (oracle.MISSING, oracle.UNEXPECTED):
-            return held.but(expected=finding.detail)
-        return held if finding.type_due else None
+            return aim.at(finding).but(expected=finding.detail)
+        raise UsageError("no script adds up what waits for its reduction", "replay the case")
 
     @override
-    def returned(self, watch: oracle.Watch) -> list[str]:
-        """What the reference has added up without averaging it, and what the engine holds in its
-        place.
-        """
-        name = watch.aim.name
-        local = f'local["{name}"]' if watch.sums else f"{watch.scope.at(name)}.grad"
-        returned = [local, watch.scope.unreduced()]
-        if not watch.aim.seeded:
-            returned = [f'{{"{name}": {value}}}' for value in returned]
-        line = f"return {returned[0]} if model is reference else {returned[1]}"
-        if len(line) < oracle.LONGEST_STATEMENT:
-            return [line]
-        return ["if model is reference:", f"    return {returned[0]}", f"return {returned[1]}"]
-
-    @override
-    def after(self, script: oracle.Alone) -> list[str]:
-        aim, scope = script.aim, script.program.scope
-        if due := oracle.TensorType.read(aim.expected):
-            return [
-                f"grad = {scope.unreduced()}",
-                f"expected, observed = {due.expression}, (list(grad.shape), grad.dtype)",
-                oracle.SAME_TYPE,
-            ]
+    def after(self, scope: oracle.Scope) -> list[str]:
+        aim = scope.aim
         who = f"rank {{rank}}: {aim.name}"
         if aim.expected == oracle.MISSING:
             text = f'"{who}: an unreduced gradient should be kept, and is not"'

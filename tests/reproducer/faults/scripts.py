@@ -132,25 +132,3 @@ def stale_spec_of_gradients(right, self, tensor):
     said = TensorMeta(made.shape, made.stride(), torch.bfloat16)
     made._spec = dataclasses.replace(made._spec, tensor_meta=said)
     return made
-
-
-@instead_of(FSDPParamGroup, "post_backward")
-def unreduced_doubled(right, self, *unused):
-    """A gradient that waits for its reduction is doubled whenever a backward is over."""
-    right(self, *unused)
-    for param in [] if self.reduce_grads else self.fsdp_params:
-        if param._unsharded_param.grad is not None:
-            param._unsharded_param.grad.mul_(2)
-
-
-@instead_of(FSDPParamGroup, "post_backward")
-def unreduced_in_low_precision(right, self, *unused):
-    """Gradients that wait for their reduction do so in bfloat16, whatever they are reduced in."""
-    right(self, *unused)
-    for param in self.fsdp_params:
-        held, leaf = param.unsharded_accumulated_grad, param._unsharded_param
-        if held is not None and held is leaf.grad:  # since torch 2.15
-            leaf.grad, leaf.grad_dtype = None, torch.bfloat16
-            leaf.grad = held.bfloat16()
-        elif held is not None:
-            param.unsharded_accumulated_grad = held.bfloat16()
