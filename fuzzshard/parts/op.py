@@ -22,11 +22,10 @@ if TYPE_CHECKING:  # what an op is shown of the layers above, for types alone
     from fuzzshard.case.schedule_state import ScheduleState as ScheduleState
     from fuzzshard.engines.base import Engine as Engine
     from fuzzshard.program.scope import Scope as Scope
-    from fuzzshard.shrink.repair import Names as Names
     from fuzzshard.strategies.schedules import Run as Run
     from fuzzshard.training.trainer import Trainer as Trainer
 else:  # nobody looks at annotations when it runs
-    Case = Checker = Engine = Facts = Names = Run = ScheduleState = Scope = Trainer = None
+    Case = Checker = Engine = Facts = Run = ScheduleState = Scope = Trainer = None
 
 Ranks = Literal["all", "others"]
 """Which ranks an op runs on: ``others`` are all but rank 0."""
@@ -461,18 +460,6 @@ class Op(Part, frozen=True, kw_only=True):
     def draw_off(cls, run: Run) -> Iterator[Switch]:
         """Yield the flags that are off in all rounds of a step but the last."""
         return iter(())
-
-    def mended(self, names: Names) -> Op | None:
-        """The same op where modules and parameters may be gone; None where it means nothing any
-        more.
-        """
-        lost = bool(self.via or self.loads) and names.saving
-        names.saved |= self.via is not None
-        lost |= (self.loads or self.corrupts) and not names.saved
-        lost |= self.waits_for_save and not names.saving
-        names.saving = self.leaves_saving(names.saving)
-        known = names.wrapped if self.recurse is False else names.modules
-        return None if lost or self.target not in known else self
 
     def renamed(self, rename: Callable[[str], str]) -> Self:
         """The same op for a module that has another name."""

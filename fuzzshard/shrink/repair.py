@@ -5,20 +5,24 @@ Passes stay simple because of it: they remove a module or an op and let the rest
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
 from fuzzshard.case.batches import known_items
 from fuzzshard.case.case import Case, Freeze, Tie
+from fuzzshard.case.checker import Checker
 from fuzzshard.case.dims import get_dims, set_dims
-from fuzzshard.case.edit import edit_block, map_modules, map_nodes, with_reshards
-from fuzzshard.case.graph import Alias, Block, Module, Node, TensorOp, count_paths, join, walk
+from fuzzshard.case.edit import edit_block, map_modules, map_nodes
+from fuzzshard.case.facts import Facts, facts
+from fuzzshard.case.graph import Alias, Block, Module, Node, TensorOp, join, walk
 from fuzzshard.case.groups import wrapped_modules
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaf import Leaf
+from fuzzshard.parts.op import Op
 from fuzzshard.shrink.dangling import without_dangling_aliases, without_dangling_calls
 
 
@@ -29,12 +33,42 @@ def repaired(case: Case) -> Case | None:
     mended = _without_dangling(case)
     for candidate in (mended, *_with_equal_widths(mended)):
         try:
-            whole = with_reshards(candidate)
-            found = validate(whole)
+            found = facts(candidate)
+            whole = _with_ops_that_may_come(candidate, found)
+            validate(whole)
         except InvalidCase:
             continue
         return whole if found.parameters else None
     return None
+
+
+def _with_ops_that_may_come(case: Case, found: Facts) -> Case:
+    """``case`` without the ops that may not come where they do, and with the reshards that it
+    lacks.
+    """
+    at = Checker(case, found)
+    places: dict[int, int] = {}
+    for index, op in enumerate(case.schedule):
+        if any(at.accepts(form) for form in _forms(op, case, found)):
+            places[index] = len(at.ops) - 1
+    expect = (replace(e, op=places[e.op]) for e in case.expect if e.op in places)
+    case = replace(case, schedule=tuple(at.ops), expect=tuple(expect))
+    return replace(case, inputs=replace(case.inputs, rank_batches=known_items(case)))
+
+
+def _forms(op: Op, case: Case, found: Facts) -> Iterator[Op]:
+    """An op, and what it may become where what it names is gone."""
+    yield op
+    if op.mesh:  # on all ranks that there are, of as many axes
+        ranks = case.mesh.data_size
+        axes = [math.gcd(size, ranks) for size in op.mesh[:-1]]
+        yield replace(op, mesh=(*axes, ranks // math.prod(axes)))
+    if "outputs" in op.__struct_fields__:
+        yield replace(op, outputs=None)
+    if op.call:
+        yield replace(op, target="", outputs=None)
+    elif op.target and not op.below:
+        yield replace(op, target=_nearest(op.target, [*found.parameters]))
 
 
 def _with_equal_widths(case: Case) -> Iterator[Case]:
@@ -88,11 +122,7 @@ def _without_dangling(case: Case) -> Case:
         freezes=tuple(dict.fromkeys(f for f in freezes if _has_parameters(f.target, own))),
         checkpoints=tuple(c for c in case.checkpoints if c.module in modules),
     )
-    case = _mend_options(_mend_wrap(case, modules), modules, own)
-    names = Names(case, modules, own)
-    ops = (op.mended(names) for op in case.schedule)
-    case = replace(case, schedule=tuple(op for op in ops if op is not None))
-    return replace(case, inputs=replace(case.inputs, rank_batches=known_items(case)))
+    return _mend_options(_mend_wrap(case, modules), modules, own)
 
 
 def _nearest(target: str, fqns: list[str]) -> str:
@@ -144,34 +174,5 @@ def _mend_options(case: Case, modules: Mapping[str, Module], fqns: list[str]) ->
         dtypes=tuple(d for d in case.dtypes if _has_parameters(d.target, fqns)),
         ignored=tuple(path for path in case.ignored if _has_parameters(path, fqns)),
         optimizer=case.optimizer.leaving_out(left_out),
-        expect=tuple(
-            e for e in case.expect if e.engine in case.engines and e.op < len(case.schedule)
-        ),
+        expect=tuple(e for e in case.expect if e.engine in case.engines),
     )
-
-
-class Names:
-    """What the ops of a schedule may name, and what those before the next one have left."""
-
-    def __init__(self, case: Case, modules: Mapping[str, Module], fqns: list[str]) -> None:
-        self.modules, self.fqns = modules, fqns
-        self.wrapped = wrapped_modules(case)
-        self.paths = count_paths(modules)
-        self.pending = 0
-        """How many losses wait for a backward."""
-        self.used: tuple[int, ...] = ()
-        """The outputs of the last forward that enter its loss, while that is pending."""
-        self.saved = self.saving = False
-        self.ranks = case.mesh.data_size
-
-    def num_outputs(self, module: str) -> int:
-        """How many values a module returns."""
-        named = self.modules[module]
-        return len(named.outputs) if isinstance(named, Block) else 1
-
-    def with_parameters(self, target: str) -> str | None:
-        """``target``, or the first parameter of the module that had it; None where there are
-        none.
-        """
-        nearest = _nearest(target, self.fqns)
-        return nearest if _has_parameters(nearest, self.fqns) else None

@@ -85,7 +85,3 @@ class AddParamGroup(op.Op, tag="add_param_group", frozen=True, kw_only=True):
         if not paths:
             return ()
         return (cls(target=run.tape.pick(paths), rate=run.tape.pick((None, 0.25))),)
-
-    @override
-    def mended(self, names: op.Names) -> op.Op | None:
-        return self if names.with_parameters(self.target) == self.target else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
 from typing_extensions import override
 
 from fuzzshard.parts import op
@@ -168,14 +167,3 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
     @override
     def statements(self, scope: op.Scope) -> list[str]:
         return scope.backward(self)
-
-    @override
-    def mended(self, names: op.Names) -> op.Op | None:
-        if not names.pending:
-            return None
-        takes_last = names.pending == 1 or self.which == "newest"
-        kept = tuple(i for i in self.outputs or () if i in names.used and takes_last)
-        if not self.retain_graph:
-            names.pending = 0 if self.which == "all" else names.pending - 1
-            names.used = () if self.which != "oldest" else names.used
-        return replace(self, outputs=kept or None)

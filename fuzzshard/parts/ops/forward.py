@@ -88,14 +88,6 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
         return scope.forward(self.call)
 
     @override
-    def mended(self, names: op.Names) -> op.Op:
-        target = self.target if self.target in names.modules else ""
-        kept = tuple(i for i in self.outputs or () if i < names.num_outputs(target))
-        names.pending += self.grad
-        names.used = (kept or tuple(range(names.num_outputs(target)))) if self.grad else ()
-        return replace(self, target=target, outputs=kept or None)
-
-    @override
     def renumbered(self, numbers: Mapping[int, int]) -> Self:
         return replace(self, batch=numbers[self.batch])
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Literal
 
-from msgspec.structs import replace
 from typing_extensions import override
 
 from fuzzshard.parts import op
@@ -123,8 +122,3 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
             hook, targets = "tensor_hook", whole
         scale = run.tape.pick((2.0, 0.5))
         return (cls(hook=hook, scale=scale, target=run.tape.pick(sorted(targets))),)
-
-    @override
-    def mended(self, names: op.Names) -> Self | None:
-        target = names.with_parameters(self.target)
-        return None if target is None else replace(self, target=target)

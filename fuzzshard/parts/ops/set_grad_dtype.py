@@ -95,11 +95,6 @@ class SetGradDtype(op.Op, tag="set_grad_dtype", frozen=True, kw_only=True):
         return (run.tape.weighted(fitting),) if fitting else ()
 
     @override
-    def mended(self, names: op.Names) -> op.Op | None:
-        target = names.with_parameters(self.target)
-        return None if target is None else replace(self, target=target)
-
-    @override
     def in_dtypes(self, dtypes: Mapping[Dtype, Dtype]) -> Self:
         return replace(self, dtype=self.dtype and dtypes[self.dtype])
 

@@ -38,7 +38,3 @@ class SetPath(op.Op, tag="set_path", frozen=True, kw_only=True):
             target = run.tape.pick([*run.paths])
             others = [k for k in range(run.paths[target]) if k != run.at.paths.get(target, 0)]
             run.add(cls(path=run.tape.pick(others), target=target))
-
-    @override
-    def mended(self, names: op.Names) -> op.Op | None:
-        return self if self.path < names.paths.get(self.target, 0) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
 from typing_extensions import override
 
 from fuzzshard.parts import op
@@ -79,8 +78,3 @@ class SetRequiresGrad(op.Op, tag="set_requires_grad", frozen=True, kw_only=True)
         )
         if moment in moments and (picked := run.pick_toggle()):
             run.add(cls(target=picked[0], value=picked[1]))
-
-    @override
-    def mended(self, names: op.Names) -> op.Op | None:
-        target = names.with_parameters(self.target)
-        return None if target is None else replace(self, target=target)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from msgspec.structs import replace
 from typing_extensions import override
 
 from fuzzshard.parts import op, ops
@@ -240,15 +239,6 @@ class CorruptState(op.Op, tag="corrupt_state", frozen=True, kw_only=True):
                 "give (shard,) or (replicate, shard): every rank keeps its data",
             )
         yield from at.mesh_misfits(self.mesh)
-
-    @override
-    def mended(self, names: op.Names) -> op.Op | None:
-        """On a mesh of all ranks that there are, of as many axes."""
-        *replicate, _ = self.mesh or (0,)
-        axes = [math.gcd(size, names.ranks) for size in replicate]
-        axes.append(names.ranks // math.prod(axes))
-        there = replace(self, mesh=tuple(axes) if self.mesh and self.rebuilds else ())
-        return super(CorruptState, there).mended(names)
 
     @override
     def statement(self, index: int, *losses: int) -> str:
