@@ -9,6 +9,7 @@ rounding is a billion times smaller there (note 0026).
 from __future__ import annotations
 
 import functools
+import math
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -61,11 +62,15 @@ class Bound:
                 self._noise[place] = max(self._noise[place], largest_distance(a, b))
 
     def excess(self, difference: Difference) -> tuple[bool, float, float]:
-        """Whether rounding explains the difference; its error and the bound."""
+        """Whether rounding explains the difference; its error and the bound.
+
+        Where no digits are left it may make infinities, too.
+        """
         if (both := difference.both) is None:
             return False, float("inf"), 0.0
-        limit = self.limit(difference.key, both[0].dtype)
-        return difference.error <= limit, difference.error, limit
+        error, limit = difference.error, self.limit(difference.key, both[0].dtype)
+        lost = math.isinf(error) and not self.has_digits(difference.key)
+        return error <= limit or lost, error, limit
 
     def leaves(self, found: Iterable[Difference]) -> list[Difference]:
         """What rounding does not explain."""
@@ -81,7 +86,7 @@ class Bound:
 
     def has_digits(self, key: Key) -> bool:
         """Whether the largest value that the op leaves there could be told from none."""
-        return self._of_noise * self._noise[key.op, key.oracle] < self._sizes[key.op, key.oracle]
+        return self._of_noise * self._noise[key.op, key.oracle] <= self._sizes[key.op, key.oracle]
 
     @functools.cached_property
     def _sizes(self) -> defaultdict[tuple[int, str], float]:

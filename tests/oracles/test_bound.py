@@ -130,6 +130,16 @@ def excess(observed: torch.Tensor | None, expected: torch.Tensor) -> tuple[bool,
 
 
 @pytest.mark.parametrize("value", [NAN, INF])
+@pytest.mark.parametrize(("moved", "explained"), [(0.5, False), (1.5, True)])
+def test_rounding_makes_no_number_where_no_digits_are_left(
+    value: float, moved: float, *, explained: bool
+) -> None:
+    bound = Bound(CASE, trace({KEY: doubles(1.0)}))
+    bound.move(trace({KEY: doubles(1.0)}), trace({KEY: doubles(1.0 + moved / OF_NOISE)}))
+    assert bound.excess(difference(KEY, doubles(value), doubles(1.0)))[0] is explained
+
+
+@pytest.mark.parametrize("value", [NAN, INF])
 def test_no_rounding_makes_a_number_of_none(value: float) -> None:
     assert not excess(doubles(value), doubles(1.0))[0]
     assert not excess(doubles(1.0), doubles(value))[0]
