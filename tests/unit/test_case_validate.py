@@ -261,6 +261,17 @@ def test_what_is_added_to_a_wrapped_model_is_whole_and_comes_last(added, more, p
     )
 
 
+def test_nothing_says_whether_a_hook_runs_on_what_a_frozen_parameter_does_not_accumulate():
+    freeze = SetRequiresGrad(target="head", value=False)
+    hook = RegisterParameterHook(hook="post_accumulate_grad_hook", target="head.weight", scale=0.5)
+    late = (hook, Forward(), Reshard(), freeze, Backward())
+    with pytest.raises(InvalidCase, match="'head' is frozen before a backward that would call"):
+        validate(replace(VALID, schedule=late), 4)
+    validate(replace(VALID, schedule=(hook, Forward(), Backward(), freeze, Forward())), 4)
+    of_gradient = replace(hook, hook="tensor_hook")
+    validate(replace(VALID, schedule=(of_gradient, *late[1:])), 4)
+
+
 def test_where_engines_train_something_else_only_losses_are_comparable():
     frozen = replace(VALID, freezes=(Freeze(target="inner"),))
     thaw = SetRequiresGrad(target="inner.a", value=True, engines_only=True)

@@ -41,6 +41,14 @@ class SetRequiresGrad(op.Op, tag="set_requires_grad", frozen=True, kw_only=True)
                 "before",
                 "zeros_for_unused and no_backward_unshard do not say what then: move the op",
             )
+        hooks = [op.hooked for op in at.before if op.hooked and op.hooked.accumulated]
+        if not self.value and at.pending and any(hook.parameter in named for hook in hooks):
+            yield (
+                f"{self.target!r} is frozen before a backward that would call a hook on what it "
+                "accumulates",
+                "torch calls the hook although nothing accumulates, which its documentation does "
+                "not say: freeze it after the backward",
+            )
         if self.value:
             yield from at.trains_several_dtypes(named)
         changed = named & at.frozen if self.value else named - at.frozen
