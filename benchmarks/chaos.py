@@ -25,7 +25,6 @@ from common import make_console, make_parser, run_main, tell_wrong
 from rich.console import Console
 from rich.table import Table
 
-from fuzzshard.commands.options import parse_duration
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.distinct import finding_key
 from fuzzshard.corpus.store import CASE_FILE, FINDINGS_FOLDER
@@ -33,6 +32,7 @@ from fuzzshard.errors import FuzzshardError
 from fuzzshard.events import FindingSaved
 from fuzzshard.journal.history import History
 from fuzzshard.journal.schema import JOURNAL_FILE
+from fuzzshard.options import parse_duration
 
 FAULT = Path(__file__).parent / "faults" / "set_divide_factor_raises.py"
 SIGNATURE = "crash/fully_shard/KeyError in set_gradient_divide_factor"

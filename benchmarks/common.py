@@ -14,11 +14,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fuzzshard.campaign.options import CampaignOptions, world_configs
+from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.campaign.reduce import SHRINK_BUDGET
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INTERRUPTED, FuzzshardError
 from fuzzshard.shrink import Budget
-from fuzzshard.world import WorldConfig, resolve_device
+from fuzzshard.world import WorldConfig
 
 
 def make_parser(
@@ -59,7 +59,6 @@ def configure(args: argparse.Namespace) -> WorldConfig:
 
 def configure_worlds(args: argparse.Namespace, worlds: int) -> tuple[WorldConfig, ...]:
     """The same for so many worlds, which take turns on the sets of CUDA devices."""
-    device, num_devices = resolve_device(args.device)
     options = CampaignOptions(
         corpus=Path(),
         world_size=args.world_size,
@@ -67,7 +66,7 @@ def configure_worlds(args: argparse.Namespace, worlds: int) -> tuple[WorldConfig
         worlds=worlds,
         ranks_per_device=args.ranks_per_device,
     )
-    return world_configs(options, device, num_devices)
+    return options.world_configs()
 
 
 def add_alarm_options(parser: argparse.ArgumentParser, *, on: str) -> None:

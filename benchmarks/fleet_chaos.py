@@ -32,12 +32,12 @@ from fleet_cluster import Fleet, Nodes, journal, said
 from rich.console import Console
 from rich.table import Table
 
-from fuzzshard.commands.options import parse_duration
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.distinct import finding_key
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.store import CASE_FILE, FINDINGS_FOLDER
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, InfraError
+from fuzzshard.options import parse_duration
 
 FAULT = Path(__file__).parent / "faults" / "set_divide_factor_raises.py"
 SIGNATURE = "crash/fully_shard/KeyError in set_gradient_divide_factor"

@@ -24,14 +24,13 @@ from user_models import models_in  # noqa: E402
 
 from fuzzshard.checking.check import DEFAULT_MESHES, Checker, trainings  # noqa: E402
 from fuzzshard.checking.report import Report, TrainingReport  # noqa: E402
-from fuzzshard.commands.options import world_config  # noqa: E402
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, UsageError  # noqa: E402
+from fuzzshard.options import RankOptions  # noqa: E402
 from fuzzshard.subject.subject import (  # noqa: E402
     MeshShape,
     Outline,
     Subject,
 )
-from fuzzshard.world import resolve_device  # noqa: E402
 from fuzzshard.world.world import SUBJECT_SECONDS  # noqa: E402
 
 LIBRARIES = ("transformers", "timm", "peft")
@@ -71,9 +70,8 @@ def main() -> int:
     if not models:
         raise UsageError(f"no model is called {args.only}", "see tests/check/subjects")
     meshes = [MeshShape.parse(text) for text in args.mesh] or DEFAULT_MESHES
-    kind, num_devices = resolve_device(args.device)
-    size = max(mesh.size for mesh in meshes)
-    config = world_config(kind, num_devices, (), size=size, ranks_per_device=args.ranks_per_device)
+    ranks = RankOptions(device=args.device, ranks_per_device=args.ranks_per_device)
+    config = ranks.config(max(mesh.size for mesh in meshes))
     console, reports, unusable = make_console(args), {}, {}
     began = time.monotonic()
     with Checker(next(iter(models.values())), config, SUBJECT_SECONDS) as checker:
@@ -86,7 +84,7 @@ def main() -> int:
                 unusable[name] = str(error)
             said = [str(report.outcome) for report in reports.get(name, [])]
             console.print(f"{name}: {', '.join(said) or unusable[name]}")
-        machine = describe_machine({"torch": checker.torch}, size)
+        machine = describe_machine({"torch": checker.torch}, config.size)
     missing = [library for library in LIBRARIES if not importlib.util.find_spec(library)]
     title = machine_line(machine, args.seed)
     title += f"; not installed: {', '.join(missing)}" if missing else ""

@@ -18,18 +18,17 @@ from fuzzshard import __version__
 from fuzzshard.campaign.explain import known_causes
 from fuzzshard.checking.check import import_from_here
 from fuzzshard.checking.entry import replay_subject
-from fuzzshard.commands.options import parse_duration, world_config
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import Expected, expected
 from fuzzshard.corpus.lifecycle import Lifecycle
-from fuzzshard.corpus.outcome import Outcome, Replayed, most_ranks, obstacle, replay_entry
+from fuzzshard.corpus.outcome import Outcome, Replayed, obstacle, replay_entry
 from fuzzshard.corpus.replay import Explain, shown_path, unless_known
 from fuzzshard.corpus.store import entry_files, is_entry_below, is_subject_file, subject_files
 from fuzzshard.errors import FuzzshardError, InvalidEntry, UsageError
 from fuzzshard.mending.mend import mends_for, own_mends
+from fuzzshard.options import RankOptions, parse_duration
 from fuzzshard.verdict import Verdict
-from fuzzshard.world import resolve_device
 from fuzzshard.world.world import SharedWorld
 
 MARKERS = (
@@ -67,18 +66,19 @@ class CorpusRun:
                 empty = f"fuzzshard: {root} has no case, so nothing of it is tested"
                 config.issue_config_time_warning(pytest.PytestConfigWarning(empty), stacklevel=2)
         self.roots = [Path(os.path.abspath(root)) for root in roots]
-        self.device, num_devices = resolve_device(config.getoption("--fuzzshard-device"))
-        shared = config.getoption("--fuzzshard-ranks-per-device")
-        self.num_ranks = most_ranks(self.device, num_devices, shared)
-        preload = tuple(
-            config.invocation_params.dir / file for file in config.getoption("--fuzzshard-preload")
+        ranks = RankOptions(
+            device=config.getoption("--fuzzshard-device"),
+            ranks_per_device=config.getoption("--fuzzshard-ranks-per-device"),
+            preload=tuple(
+                config.invocation_params.dir / file
+                for file in config.getoption("--fuzzshard-preload")
+            ),
         )
+        self.device, self.num_ranks = ranks.kind, ranks.most
         text = config.getoption("--fuzzshard-deadline")
         self.deadline = parse_duration(text) if text else None
         self.torch = importlib.metadata.version("torch")
-        self.world = SharedWorld(
-            world_config(self.device, num_devices, preload, size=1, ranks_per_device=shared)
-        )
+        self.world = SharedWorld(ranks.config(1))
         self.allows_user_code: bool = config.getoption("--fuzzshard-allow-user-code")
         known = config.getoption("--fuzzshard-known")
         self.explain: Explain = functools.partial(known_causes, mends_for() if known else ())

@@ -129,7 +129,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     marker = pyfuncitem.get_closest_marker("fuzzshard")
     if marker is None:
         return None
-    from fuzzshard.commands.options import parse_duration
+    from fuzzshard.options import parse_duration
     from fuzzshard.testing import Subject, check
 
     names = pyfuncitem._fixtureinfo.argnames

@@ -37,16 +37,15 @@ from fuzzshard.case.case import Case
 from fuzzshard.checking.check import DEFAULT_MESHES, Checker, trainings
 from fuzzshard.checking.fuzz import Fuzzer, bases_of, check_aspects
 from fuzzshard.checking.report import Report
-from fuzzshard.commands.options import Device, world_config
 from fuzzshard.corpus.entry import make_entry
-from fuzzshard.corpus.outcome import most_ranks
 from fuzzshard.errors import InfraError, UsageError
 from fuzzshard.mending.mend import mends_for
+from fuzzshard.options import Device, RankOptions
 from fuzzshard.report.show import drawn
 from fuzzshard.subject.subject import ASPECTS, Aspect, MeshShape
 from fuzzshard.subject.subject import Subject as NamedSubject
 from fuzzshard.verdict import Status, Verdict
-from fuzzshard.world import World, WorldConfig, resolve_device
+from fuzzshard.world import World, WorldConfig
 from fuzzshard.world.world import SUBJECT_SECONDS, SharedWorld
 
 __all__ = ["Report", "Subject", "assert_parity", "check"]
@@ -88,11 +87,8 @@ def check(
     )
     if fuzz:
         check_aspects(aspects, runs)
-    kind, num_devices = resolve_device(device)
     size = max((training.mesh.size for training in runs), default=1)
-    config = world_config(
-        kind, num_devices, (), size=size, ranks_per_device=ranks_per_device, of="mesh"
-    )
+    config = RankOptions(device=device, ranks_per_device=ranks_per_device).config(size, of="mesh")
     until = time.monotonic() + fuzz
     with Checker(subject.named, config, max_seconds) as checker:
         done = tuple(map(checker.run, runs))
@@ -141,14 +137,11 @@ def assert_parity(
     """
     __tracebackhide__ = True
     mends = mends_for(extra=extra_mends) if known else ()
-    kind, num_devices = resolve_device(device)
-    largest = most_ranks(kind, num_devices, ranks_per_device)
-    config = world_config(
-        kind, num_devices, tuple(preload), size=1, ranks_per_device=ranks_per_device
-    )
+    ranks = RankOptions(device=device, ranks_per_device=ranks_per_device, preload=tuple(preload))
+    config = ranks.config(1)
     with _lock:
         shared = _worlds.setdefault(config, SharedWorld(config))
-        world = shared.with_ranks(min(case.mesh.size, largest))
+        world = shared.with_ranks(min(case.mesh.size, ranks.most))
         world.check(case)
         try:
             verdict = _judged(world, case, deadline)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from fuzzshard.campaign.options import CONFIRM_RUNS
 from fuzzshard.campaign.smallest import outcome_text
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import lifted
@@ -18,10 +19,6 @@ from fuzzshard.identity import shows
 from fuzzshard.runner import Runner
 from fuzzshard.verdict import STRICTNESS, Status, Verdict
 
-CONFIRM_RUNS = 3
-"""Runs on fresh ranks, of the case as found and of the final one; the rate is kept in the corpus
-entry.
-"""
 FLAKY_RUNS = 10
 """As many at least once one of them shows something else: a rate out of three says little."""
 

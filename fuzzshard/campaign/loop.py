@@ -19,7 +19,7 @@ from fuzzshard.campaign.control import ControlledCheck, cpu_ranks, signals_call
 from fuzzshard.campaign.drawing import Prefetch
 from fuzzshard.campaign.exchange import Exchange
 from fuzzshard.campaign.keep import Keeper
-from fuzzshard.campaign.options import CampaignOptions, world_configs
+from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.campaign.resume import plan_session, start_of
 from fuzzshard.campaign.session import Session
 from fuzzshard.campaign.shared import TOOLS, Shared, Tools, WorldHandle
@@ -40,7 +40,6 @@ from fuzzshard.journal.lock import locked
 from fuzzshard.journal.schema import JOURNAL_FILE, connect
 from fuzzshard.journal.writer import JournalWriter
 from fuzzshard.strategies.steered import reach
-from fuzzshard.world import resolve_device
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.nodes import telling
 from fuzzshard.world.spare import Spares
@@ -74,14 +73,13 @@ def run_campaign(
     :class:`fuzzshard.errors.UsageError` for options that this machine cannot serve, and other
     errors for a directory that is in use, cannot be written, or has a journal that cannot be read.
     """
-    device, num_devices = resolve_device(options.device)
-    configs = world_configs(options, device, num_devices)
+    configs = options.world_configs()
     path = options.corpus / JOURNAL_FILE
     with locked(options.corpus), contextlib.closing(connect(path)) as connection:
         history = History(path, connection)
         plan = plan_session(history, options, configs[0])
         steered = reach(
-            options.steering, plan.seed, world_size=configs[0].size, cuda=device == "cuda"
+            options.steering, plan.seed, world_size=configs[0].size, cuda=options.kind == "cuda"
         )
         session = Session(options, configs, plan, steered)
         session.restore(history)

@@ -5,59 +5,95 @@ from __future__ import annotations
 import dataclasses
 import secrets
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from fuzzshard.campaign.exchange import check_exchange
-from fuzzshard.campaign.judge import CONFIRM_RUNS
+from cyclopts import Parameter
+
 from fuzzshard.case.steering import ANYTHING, Steering
-from fuzzshard.corpus.store import CASE_FILE, FINDINGS_FOLDER
 from fuzzshard.errors import UsageError
-from fuzzshard.mending.mend import mends_for
-from fuzzshard.world.config import WorldConfig
-from fuzzshard.world.placement import Worlds, placed
+from fuzzshard.options import (
+    DEFAULT_CORPUS,
+    AtLeastOne,
+    Duration,
+    ExtraMends,
+    Folder,
+    RankOptions,
+    Worlds,
+)
 
+if TYPE_CHECKING:
+    from fuzzshard.world.config import WorldConfig
+
+CONFIRM_RUNS = 3
+"""Runs on fresh ranks, of the case as found and of the final one; the rate is kept in the corpus
+entry.
+"""
 MendsMode = Literal["both", "on", "off"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CampaignOptions:
+class CampaignOptions(RankOptions):
     """One campaign. Without any of the four limits it runs until it is interrupted.
 
-    ``max_time`` is in seconds and bounds shrinking too. ``max_findings`` counts distinct findings
-    that the corpus did not have. ``stop_after_no_new`` is for how many seconds there may be no new
-    feature or finding. ``fresh`` begins a new campaign where an earlier one could be
-    continued. ``confirm`` is how often a finding is run again, as found and when it is shrunk.
-    ``mends`` says on which torch cases run: mended, as it is, or three of four mended and the
-    others not; ``extra_mends`` are folders with more mends than fuzzshard's own. ``seed=None``
-    draws a fresh one; 0 is a seed like any other. ``worlds`` sets of ``world_size``
-    ranks run cases at the same time, ``"auto"`` as many as this node takes; at most
-    ``ranks_per_device`` ranks of a world share a CUDA device. ``preload`` are Python files that
-    every rank imports before torch is used. ``steering`` says which cases are drawn. Through the
-    folder ``exchange`` campaigns on several nodes tell each other what they find. The ranks of
-    each world lie on this node and on the other ``nodes``.
+    Parameters
+    ----------
+    max_time
+        Stop after this long: 90s, 10m, 2h.
+    max_cases
+        Stop after this many cases.
+    max_findings
+        Stop after this many distinct new findings.
+    stop_after_no_new
+        Stop when nothing new came for this long: no finding, no feature.
+    fresh
+        Begin a new campaign even if an earlier one in the same corpus could be continued.
+    seed
+        The seed of the random cases. By default a random one, which is printed.
+    corpus
+        The folder of the campaign, with its findings and its journal. Findings that it has
+        already do not count as new.
+    world_size
+        Number of ranks that run a case together: the largest mesh. By default one for each CUDA
+        device, or 4 on CPU.
+    shrink
+        Whether to shrink findings to minimal cases.
+    confirm
+        How often to run a finding again on fresh ranks: as found, and as shrunk. A finding that
+        is absent in some of these runs is flaky: it gets at least ten runs, and its rate is saved.
+    mends
+        Whether known bugs of torch are fixed in memory, by "mends". on: yes, so that they hide no
+        others; a case that fails counts if it also fails without the fixes. off: no, and known
+        bugs count as new. both: on for three of four cases, off for the others.
+    exchange
+        A folder that several nodes can reach. Campaigns with the same one tell each other what
+        they find and work on, so that each finding is shrunk once. Each keeps its own --corpus.
+    nodes
+        A node of the cluster of fleet run that has its share of the ranks of each world. Repeat
+        for several.
     """
 
-    corpus: Path
+    max_time: Duration = None
     max_cases: int | None = None
-    max_time: float | None = None
     max_findings: int | None = None
-    stop_after_no_new: float | None = None
-    fresh: bool = False
+    stop_after_no_new: Duration = None
+    fresh: Annotated[bool, Parameter(negative=())] = False
     seed: int | None = None
-    world_size: int | None = None
+    corpus: Folder = DEFAULT_CORPUS
     worlds: Worlds = 1
-    ranks_per_device: int = 1
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    steering: Steering = ANYTHING
-    preload: tuple[Path, ...] = ()
+    steering: Annotated[Steering, Parameter(parse=False)] = ANYTHING
     shrink: bool = True
-    confirm: int = CONFIRM_RUNS
+    confirm: AtLeastOne = CONFIRM_RUNS
     mends: MendsMode = "both"
-    extra_mends: tuple[Path, ...] = ()
+    extra_mends: ExtraMends = ()
     exchange: Path | None = None
-    nodes: tuple[str, ...] = ()
+    nodes: Annotated[tuple[str, ...], Parameter(name="--node", show=False, negative=())] = ()
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raises :class:`UsageError` for what makes no campaign."""
+        from fuzzshard.campaign.exchange import check_exchange
+        from fuzzshard.corpus.store import CASE_FILE, FINDINGS_FOLDER
+        from fuzzshard.mending.mend import mends_for
+
         limits = ("max_cases", "max_time", "max_findings", "stop_after_no_new")
         for name in (*limits, "world_size", "worlds", "ranks_per_device", "confirm"):
             value = getattr(self, name)
@@ -66,9 +102,6 @@ class CampaignOptions:
                 raise UsageError(f"{option} is {value}", "give more than 0, or leave it out")
         if self.seed is not None and self.seed < 0:
             raise UsageError(f"the seed is {self.seed}", "use a seed of at least 0")
-        for path in self.preload:
-            if not path.is_file():
-                raise UsageError(f"{path}, to be preloaded, is not a file", "check the path")
         if self.extra_mends and self.mends == "off":
             raise UsageError(
                 "--extra-mends does nothing with --mends off", "leave one of the two out"
@@ -86,16 +119,14 @@ class CampaignOptions:
         """The seed asked for, or a fresh one."""
         return secrets.randbits(32) if self.seed is None else self.seed
 
+    def world_configs(self) -> tuple[WorldConfig, ...]:
+        """The settings of each world; raises :class:`UsageError` for what cannot be."""
+        from fuzzshard.world.config import WorldConfig
+        from fuzzshard.world.placement import placed
 
-def world_configs(
-    options: CampaignOptions, device: Literal["cpu", "cuda"], num_devices: int
-) -> tuple[WorldConfig, ...]:
-    """The settings of each world, given what :func:`fuzzshard.world.resolve_device` found.
-
-    Raises :class:`UsageError` for more ranks in a world than the CUDA devices take.
-    """
-    shared = options.ranks_per_device if device == "cuda" else 1
-    size = options.world_size or num_devices * shared * (len(options.nodes) + 1)
-    preload = tuple(str(path.resolve()) for path in options.preload)
-    config = WorldConfig(size=size, device=device, preload=preload, nodes=options.nodes)
-    return placed(config, options.worlds, num_devices, shared)
+        self.check()
+        kind, num_devices = self.here
+        shared = self.ranks_per_device if kind == "cuda" else 1
+        size = self.usual if self.world_size else self.usual * (len(self.nodes) + 1)
+        config = WorldConfig(size, kind, self.preloaded(), nodes=self.nodes)
+        return placed(config, self.worlds, num_devices, shared)

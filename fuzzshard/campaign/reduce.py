@@ -15,7 +15,8 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from fuzzshard.campaign.judge import CONFIRM_RUNS, Stopped, confirm, judge, same_finding
+from fuzzshard.campaign.judge import Stopped, confirm, judge, same_finding
+from fuzzshard.campaign.options import CONFIRM_RUNS
 from fuzzshard.campaign.smallest import Smallest
 from fuzzshard.case.case import Case
 from fuzzshard.case.codec import encode

@@ -9,9 +9,9 @@ from typing import Protocol
 
 from fuzzshard.campaign.control import Control
 from fuzzshard.campaign.drawing import Prefetch, drawn_cases
-from fuzzshard.campaign.judge import CONFIRM_RUNS
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Found, Registry
+from fuzzshard.campaign.options import CONFIRM_RUNS
 from fuzzshard.campaign.tally import Tally
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.scripts import ScriptCheck, ScriptRender

@@ -1,4 +1,3 @@
-"""The commands of the command line, one module each; a command returns its exit code.
-
-``fuzzshard --help`` imports all of them, so what is slow to import they import when they run.
+"""The commands of the command line, one module each; a command returns its exit code, and is
+imported when it is called.
 """

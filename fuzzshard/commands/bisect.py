@@ -6,34 +6,42 @@ import dataclasses
 import functools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from cyclopts import Parameter
+from cyclopts import Parameter, validators
 
+from fuzzshard.bisect.bisect import (
+    Bisection,
+    Result,
+    Tried,
+    between,
+    boundaries,
+    parse_versions,
+    search,
+)
+from fuzzshard.bisect.environment import CPU_INDEX, Source, environment, versions_of_torch
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.lifecycle import release
 from fuzzshard.corpus.store import CASE_FILE, only_case, saved_script
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INCONCLUSIVE, UsageError
-
-if TYPE_CHECKING:
-    from fuzzshard.bisect.environment import Source
-
-Several = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
+from fuzzshard.options import Flag, Text, Texts
+from fuzzshard.report.busy import busy
+from fuzzshard.temporary import cache_folder
 
 
 def bisect(
     path: Path,
     /,
     *,
-    good: Annotated[str, Parameter(show_default=False)] = "",
-    bad: Annotated[str, Parameter(show_default=False)] = "",
-    torch: Annotated[str, Parameter(show_default=False)] = "",
+    good: Text = "",
+    bad: Text = "",
+    torch: Text = "",
     cache: Path | None = None,
-    runs: Annotated[int | None, Parameter(show_default=False)] = None,
-    again: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
-    index_url: Annotated[str, Parameter(show_default=False)] = "",
-    extra_index_url: Several = (),
+    runs: Annotated[int | None, Parameter(validator=validators.Number(gte=1))] = None,
+    again: Flag = False,
+    index_url: Text = "",
+    extra_index_url: Texts = (),
 ) -> int:
     """Find the release of torch that began or fixed a finding.
 
@@ -85,19 +93,6 @@ def bisect(
     extra_index_url
         Another index; repeat it for several.
     """
-    from fuzzshard.bisect.bisect import (
-        Bisection,
-        Result,
-        Tried,
-        between,
-        boundaries,
-        parse_versions,
-        search,
-    )
-    from fuzzshard.bisect.environment import Source, environment, versions_of_torch
-    from fuzzshard.report.busy import busy
-    from fuzzshard.temporary import cache_folder
-
     file = only_case(path)
     entry = read_entry(file)
     _check(file, entry)
@@ -105,22 +100,14 @@ def bisect(
         raise UsageError("--torch is a list, and --good and --bad a search", "give one of them")
     if runs is None:
         runs = entry.confirmed.runs if entry.flaky and entry.confirmed is not None else 1
-    if runs < 1:
-        raise UsageError(f"{runs} runs show nothing", "use --runs 1 or more")
-    source = Source(index_url, extra_index_url)
+    index = _Index(Source(index_url, extra_index_url), on_cpu=entry.device == "cpu")
     good, bad = _one(good), _one(bad)
-    cpu = entry.device == "cpu"
-    wheels = functools.cache(lambda: _cpu_wheels(source) if cpu else ([], source))
-    if torch:
-        versions = parse_versions(torch)
-    else:
-        versions = between(wheels()[0] or versions_of_torch(source, cpu=cpu), good, bad)
+    versions = parse_versions(torch) if torch else between(index.versions(), good, bad)
     folder = (cache or cache_folder("bisect")).absolute()
     print(f"{entry.signature}: environments in {folder}", flush=True)
 
     def install(version: str) -> Path:
-        listed, where = wheels()
-        return environment(version, folder, where if _among(version, listed) else source)
+        return environment(version, folder, index.source_of(version))
 
     bisection = Bisection(file.parent, entry, install, runs, again)
     if torch:
@@ -135,25 +122,26 @@ def bisect(
             for version in versions
         )
         tries = search(versions, filter(None, known), bisection.tried)
-    width = max(map(len, versions))
     found: dict[str, Result] = {}
     with busy("looking at what is known", len(versions) if torch else None) as line:
         bisection.doing = line.now
         for tried in line.each(tries):
             found[tried.version] = tried.result
-            taken = "" if tried.known else f"{tried.seconds:.0f} s"
-            notes = ", ".join(filter(None, (tried.detail, taken)))
-            print(f"torch {tried.version:{width}}  {tried.result:14}  {notes}", flush=True)
+            print(_as_line(tried, max(map(len, versions))), flush=True)
     print(*boundaries(found), sep="\n")
     if Result.BAD in found.values():
         return EXIT_FINDING
     return EXIT_CLEAN if Result.GOOD in found.values() else EXIT_INCONCLUSIVE
 
 
+def _as_line(tried: Tried, width: int) -> str:
+    taken = "" if tried.known else f"{tried.seconds:.0f} s"
+    notes = ", ".join(filter(None, (tried.detail, taken)))
+    return f"torch {tried.version:{width}}  {tried.result:14}  {notes}"
+
+
 def _one(text: str) -> str:
     """The one release in ``text``, if there is any text."""
-    from fuzzshard.bisect.bisect import parse_versions
-
     if not text:
         return ""
     first, *others = parse_versions(text)
@@ -162,25 +150,35 @@ def _one(text: str) -> str:
     return release(first)
 
 
-def _among(version: str, listed: list[str]) -> bool:
-    """Whether an index that has the versions ``listed`` has this one."""
-    return version in listed or version in map(release, listed)
-
-
-def _cpu_wheels(source: Source) -> tuple[list[str], Source]:
-    """The versions that the index of wheels for the CPU has, and that index; none where the user
-    names another one or it does not answer.
+@dataclasses.dataclass(frozen=True)
+class _Index:
+    """Where versions of torch come from: for the CPU the index of smaller wheels, where it has
+    them and the user names no other.
     """
-    from fuzzshard.bisect.environment import CPU_INDEX, versions_of_torch
 
-    if source.index_url:
-        return [], source
-    smaller = dataclasses.replace(source, index_url=CPU_INDEX)
-    try:
-        return versions_of_torch(smaller, cpu=True), smaller
-    except UsageError as error:
-        print(f"{CPU_INDEX}: {error.problem}; going on with the usual index", flush=True)
-        return [], source
+    source: Source
+    on_cpu: bool
+
+    @functools.cached_property
+    def _smaller(self) -> tuple[list[str], Source]:
+        """The versions that the index of wheels for the CPU has, and that index."""
+        smaller = dataclasses.replace(self.source, index_url=CPU_INDEX)
+        if self.source.index_url or not self.on_cpu:
+            return [], self.source
+        try:
+            return versions_of_torch(smaller, cpu=True), smaller
+        except UsageError as error:
+            print(f"{CPU_INDEX}: {error.problem}; going on with the usual index", flush=True)
+            return [], self.source
+
+    def versions(self) -> list[str]:
+        """All that there are, oldest first."""
+        return self._smaller[0] or versions_of_torch(self.source, cpu=self.on_cpu)
+
+    def source_of(self, version: str) -> Source:
+        """Where ``version`` comes from."""
+        listed, smaller = self._smaller
+        return smaller if version in (*listed, *map(release, listed)) else self.source
 
 
 def _check(file: Path, entry: CorpusEntry) -> None:

@@ -13,22 +13,22 @@ import msgspec
 from cyclopts import Parameter
 
 from fuzzshard.case.case import EngineName
-from fuzzshard.commands.options import (
-    DEFAULT_CORPUS,
-    DeviceHere,
-    Duration,
-    Folder,
-    Json,
-    Preload,
-    RanksPerDevice,
-    world_config,
-)
 from fuzzshard.errors import (
     EXIT_CLEAN,
     EXIT_FINDING,
     EXIT_INCONCLUSIVE,
     EXIT_INTERRUPTED,
     UsageError,
+)
+from fuzzshard.options import (
+    DEFAULT_CORPUS,
+    AtLeastOne,
+    DeviceHere,
+    Duration,
+    Folder,
+    Json,
+    Preload,
+    RankOptions,
 )
 from fuzzshard.subject.subject import ASPECTS, Aspect, Training
 
@@ -60,7 +60,7 @@ def check(
     microbatches: int = 1,
     seed: int = 0,
     device: DeviceHere = "auto",
-    ranks_per_device: RanksPerDevice = 1,
+    ranks_per_device: AtLeastOne = 1,
     deadline: Duration = None,
     fuzz: Annotated[str, Parameter(show_default=False, metavar="WHAT")] = "",
     max_time: Duration = None,
@@ -152,7 +152,6 @@ def check(
     from fuzzshard.checking.fuzz import Fuzzer, bases_of, check_aspects, unvaried
     from fuzzshard.checking.report import Report
     from fuzzshard.subject.subject import MeshShape, Subject
-    from fuzzshard.world import resolve_device
     from fuzzshard.world.world import SUBJECT_SECONDS
 
     began = time.monotonic()
@@ -196,15 +195,8 @@ def check(
         )
     check_aspects(aspects, runs)
     import_from_here()
-    kind, num_devices = resolve_device(device)
-    config = world_config(
-        kind,
-        num_devices,
-        preload,
-        size=max(training.mesh.size for training in runs),
-        ranks_per_device=ranks_per_device,
-        of="mesh",
-    )
+    ranks = RankOptions(device=device, ranks_per_device=ranks_per_device, preload=preload)
+    config = ranks.config(max(training.mesh.size for training in runs), of="mesh")
     with Checker(subject, config, deadline or SUBJECT_SECONDS, began) as checker:
         done: list[TrainingReport] = []
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.metadata
 import shutil
@@ -14,16 +13,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from fuzzshard import reproducer
 from fuzzshard.bisect.bisect import parse_versions
-from fuzzshard.commands.corpus_sets import Flag, complain, print_json
-from fuzzshard.commands.options import (
-    DEFAULT_CORPUS,
-    Device,
-    Json,
-    RanksPerDevice,
-    WorldsHere,
-    world_config,
-)
+from fuzzshard.commands.corpus_sets import complain, print_json
+from fuzzshard.commands.worlds import CommandWorlds
 from fuzzshard.corpus.causes import (
     by_cause,
     cause_lines,
@@ -32,11 +25,9 @@ from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.gather import load
 from fuzzshard.corpus.lifecycle import in_order
 from fuzzshard.corpus.listing import ANY, Asked, entry_lines, listed
-from fuzzshard.corpus.outcome import most_ranks
 from fuzzshard.corpus.replay import shown_path
 from fuzzshard.corpus.store import entry_files
-from fuzzshard.corpus.verify import Condition, Verified
-from fuzzshard.corpus.verify import run_script as run_script_of
+from fuzzshard.corpus.verify import Condition, Verified, run_script, verify_cause
 from fuzzshard.corpus.verify import verify as verify_file
 from fuzzshard.errors import (
     EXIT_CLEAN,
@@ -46,8 +37,11 @@ from fuzzshard.errors import (
     UsageError,
 )
 from fuzzshard.mending.mend import mends_for
+from fuzzshard.options import DEFAULT_CORPUS, Flag, Json, RankOptions, Text, Worlds
+from fuzzshard.report.busy import busy
+from fuzzshard.report.show import WIDTH
+from fuzzshard.report.stages import counted
 from fuzzshard.runner import Runner
-from fuzzshard.world.placement import Worlds
 
 Filters = Annotated[Asked, Parameter(name="*", negative=(), show_default=False)]
 
@@ -94,7 +88,7 @@ def list_(
 def causes(
     *paths: Path,
     asked: Filters = ANY,
-    torch: Annotated[str, Parameter(show_default=False)] = "",
+    torch: Text = "",
     as_json: Json = False,
 ) -> int:
     """Print the causes of findings, a line for each, the worst first.
@@ -137,8 +131,6 @@ def causes(
 
 def _width() -> int:
     """The columns of the terminal; of what is none, those of all texts."""
-    from fuzzshard.report.show import WIDTH
-
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
 
 
@@ -146,9 +138,8 @@ def verify(
     *paths: Path,
     run: Flag = False,
     causes: Flag = False,
-    device: Device = "auto",
-    worlds: WorldsHere = "auto",
-    ranks_per_device: RanksPerDevice = 1,
+    ranks: Annotated[RankOptions, Parameter(name="*")] = RankOptions(),
+    worlds: Worlds = "auto",
 ) -> int:
     """Check that each entry can be read and that its script belongs to its case.
 
@@ -181,90 +172,56 @@ def verify(
     run
         Also run the scripts, on as many ranks as they need.
     causes
-        Check the causes, which runs the cases.
-    device
-        With --run or --causes: auto uses CUDA with NCCL if there is a GPU, else the CPU with gloo.
-    worlds
-        With --causes: how many worlds (sets of ranks) run cases at the same time; auto fills the
-        node.
-    ranks_per_device
-        With --causes: how many ranks may share a CUDA device, for meshes larger than the node.
-        Much slower.
+        Check the causes, which runs the cases, in several worlds.
     """
     if causes and run:
         raise UsageError("--causes checks no scripts", "use --run in a command of its own")
     if causes:
-        return _verify_causes(paths or (DEFAULT_CORPUS,), device, worlds, ranks_per_device)
+        return _verify_causes(paths or (DEFAULT_CORPUS,), ranks, worlds)
     if worlds != "auto":
         raise UsageError("--worlds is for --causes", "add --causes or leave it out")
-    if ranks_per_device != 1:
-        raise UsageError("--ranks-per-device is for --causes", "add --causes or leave it out")
-    from fuzzshard import reproducer
-    from fuzzshard.report.busy import busy
-    from fuzzshard.world import resolve_device
-
-    kind, num_devices = resolve_device(device)
-    num_ranks = most_ranks(kind, num_devices)
-    torch = importlib.metadata.version("torch")
-    run_one = functools.partial(
-        run_script_of, check=reproducer.check, torch=torch, device=kind, num_ranks=num_ranks
-    )
-    seen: list[Condition] = []
+    seen = Counter[Condition]()
     files = entry_files(paths or (DEFAULT_CORPUS,))
     with busy("verifying", len(files)) as line:
         for file in line.each(files):
             line.now(f"verifying {shown_path(file).name}")
             verified = verify_file(file, reproducer.scripts)
-            if (
-                run
-                and verified.condition in (Condition.OK, Condition.STALE)
-                and verified.path.is_dir()
-            ):
-                ran = run_one(file)
+            is_readable = verified.condition in (Condition.OK, Condition.STALE)
+            if run and is_readable and verified.path.is_dir():
+                ran = run_script(
+                    file,
+                    functools.partial(reproducer.check, preload=ranks.preload),
+                    torch=importlib.metadata.version("torch"),
+                    device=ranks.kind,
+                    num_ranks=ranks.most,
+                )
                 verified = ran if ran.condition is not Condition.OK or ran.message else verified
-            seen.append(verified.condition)
+            seen[verified.condition] += 1
             print(_as_line(verified), flush=True)
-    counts = ", ".join(
-        f"{seen.count(condition)} {condition}" for condition in Condition if condition in seen
-    )
-    print(f"verified {len(seen)}: {counts or 'no cases found'}")
-    if set(seen) & {Condition.INVALID, Condition.MISSING}:
+    print(f"verified {seen.total()}: {_counts(seen) or 'no cases found'}")
+    if seen[Condition.INVALID] or seen[Condition.MISSING]:
         return EXIT_USAGE
-    return EXIT_INCONCLUSIVE if Condition.UNSHOWN in seen else EXIT_CLEAN
+    return EXIT_INCONCLUSIVE if seen[Condition.UNSHOWN] else EXIT_CLEAN
 
 
-def _verify_causes(
-    paths: Sequence[Path], device: Device, worlds: Worlds, ranks_per_device: int
-) -> int:
-    from fuzzshard.commands.worlds import CommandWorlds
-    from fuzzshard.corpus.verify import verify_cause
-    from fuzzshard.report.busy import busy
-    from fuzzshard.report.stages import counted
-    from fuzzshard.world import resolve_device
-
-    kind, num_devices = resolve_device(device)
+def _verify_causes(paths: Sequence[Path], ranks: RankOptions, worlds: Worlds) -> int:
     stored, broken = load(paths)
     entries = [(shown_path(item.file), item.entry) for item in stored if item.entry.signature]
-    num_ranks = most_ranks(kind, num_devices, ranks_per_device)
-    config = world_config(kind, num_devices, (), size=num_ranks, ranks_per_device=ranks_per_device)
     torch, mends = importlib.metadata.version("torch"), mends_for()
     seen, shown = Counter[Condition](), set[str]()
-    here = CommandWorlds(config, worlds, num_devices)
+    here = CommandWorlds(ranks, worlds)
 
     def verify_one(world: Runner, path: Path, entry: CorpusEntry) -> Verified:
-        line.now(f"verifying the cause of {path.name}")
-        return verify_cause(world, path, entry, kind, num_ranks, mends, torch)
+        return verify_cause(world, path, entry, ranks.kind, here.config.size, mends, torch)
 
-    results = here.results(entries, verify_one)
-    with busy("verifying causes", len(entries)) as line, contextlib.closing(results):
-        for verified in line.each(results):
-            seen[verified.condition] += 1
-            if verified.condition is Condition.OK:
-                shown.add(verified.cause)
-            print(_as_line(verified), flush=True)
-    left = len(entries) - seen.total()
-    counts = ", ".join(f"{seen[each]} {each}" for each in Condition if each in seen)
-    said = f"{counts or 'no findings'}; {counted(len(shown), 'cause')}"
+    def tell(verified: Verified) -> None:
+        seen[verified.condition] += 1
+        if verified.condition is Condition.OK:
+            shown.add(verified.cause)
+        print(_as_line(verified), flush=True)
+
+    left = here.tell_each("verifying the cause of", entries, verify_one, tell)
+    said = f"{_counts(seen) or 'no findings'}; {counted(len(shown), 'cause')}"
     if left:
         said += f"; interrupted, {left} not verified"
     print(f"verified {seen.total()}: {said}")
@@ -272,6 +229,10 @@ def _verify_causes(
     if left:
         return EXIT_INTERRUPTED
     return code or (EXIT_INCONCLUSIVE if seen[Condition.UNSHOWN] else EXIT_CLEAN)
+
+
+def _counts(seen: Counter[Condition]) -> str:
+    return ", ".join(f"{seen[each]} {each}" for each in Condition if each in seen)
 
 
 def _as_line(verified: Verified) -> str:

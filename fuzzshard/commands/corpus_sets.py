@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
-from cyclopts import Parameter
 
-from fuzzshard.commands.options import DEFAULT_CORPUS, Folder
 from fuzzshard.corpus.codec import encode_entry
 from fuzzshard.corpus.distinct import Stored, finding_key
 from fuzzshard.corpus.entry import CONTRACT, LOOKED_UP
@@ -21,8 +18,7 @@ from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.replay import shown_path
 from fuzzshard.errors import EXIT_CLEAN, EXIT_USAGE, FuzzshardError, UsageError
 from fuzzshard.mending.mend import own_mends
-
-Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
+from fuzzshard.options import DEFAULT_CORPUS, Folder, given
 
 
 def add(*files: Path, corpus: Folder = DEFAULT_CORPUS) -> int:
@@ -90,13 +86,6 @@ def merge(*sources: Path, into: Folder) -> int:
     words = ("added", "replaced", "updated", "known")
     print(f"merged {len(incoming)}: {', '.join(f'{done.count(w)} {w}' for w in words)}")
     return complain([*broken, *broken_here])
-
-
-def given(paths: tuple[Path, ...], command: str, what: str) -> tuple[Path, ...]:
-    """``paths``; raises :class:`UsageError` for none."""
-    if not paths:
-        raise UsageError(f"{command} needs a path", f"give {what}")
-    return paths
 
 
 def complain(broken: Iterable[FuzzshardError]) -> int:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import msgspec
+from typing import Annotated
 
-from fuzzshard.commands.options import (
-    DeviceHere,
-    Json,
-    RanksShared,
-    world_config,
-)
+import msgspec
+from cyclopts import Parameter
+
 from fuzzshard.errors import EXIT_CLEAN, EXIT_INFRA
+from fuzzshard.options import Json, RankOptions
 
 
 def doctor(
     *,
-    device: DeviceHere = "auto",
-    world_size: int | None = None,
-    ranks_per_device: RanksShared = 1,
+    ranks: Annotated[RankOptions, Parameter(name="*")] = RankOptions(),
     as_json: Json = False,
 ) -> int:
     """Check that this machine can fuzz: a clean case must pass, a planted bug be found.
 
+    It starts one rank for each CUDA device, or 4 on the CPU, unless --world-size says how many.
     Exit code 0 if both do, 4 if not. Nothing is saved.
 
     For example:
@@ -30,24 +27,14 @@ def doctor(
 
     Parameters
     ----------
-    world_size
-        Number of ranks to start. By default one for each CUDA device, or 4 on CPU.
     as_json
         Print one JSON object for each line: name, text, ok.
     """
     from fuzzshard.doctor import examine
     from fuzzshard.report.busy import busy
-    from fuzzshard.world import World, resolve_device
+    from fuzzshard.world import World
 
-    kind, num_devices = resolve_device(device)
-    default = num_devices * ranks_per_device if kind == "cuda" else num_devices
-    config = world_config(
-        kind,
-        num_devices,
-        (),
-        size=default if world_size is None else world_size,
-        ranks_per_device=ranks_per_device,
-    )
+    config = ranks.config(ranks.usual)
     healthy = True
     with busy("running a clean case, and one under a planted fault"):
         for check in examine(World, config):

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
+from cyclopts import Parameter
 
+from fuzzshard.campaign.explain import Origin
+from fuzzshard.campaign.explain import explain as explain_case
 from fuzzshard.case.case import Case
 from fuzzshard.commands.corpus_sets import complain
-from fuzzshard.commands.options import (
-    DEFAULT_CORPUS,
-    DeviceHere,
-    ExtraMends,
-    Json,
-    Preload,
-    RanksShared,
-    WorldsAtOnce,
-    world_config,
-)
+from fuzzshard.commands.worlds import CommandWorlds
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.gather import load
-from fuzzshard.corpus.outcome import most_ranks, obstacle
+from fuzzshard.corpus.outcome import obstacle
 from fuzzshard.corpus.replay import shown_path
 from fuzzshard.errors import (
     EXIT_FINDING,
@@ -35,6 +28,7 @@ from fuzzshard.errors import (
     UsageError,
 )
 from fuzzshard.mending.mend import find_mend, mends_for
+from fuzzshard.options import DEFAULT_CORPUS, ExtraMends, Json, RankOptions, Worlds
 from fuzzshard.runner import Runner
 from fuzzshard.verdict import Status
 
@@ -52,12 +46,9 @@ class _Told(NamedTuple):
 
 def explain(
     *paths: Path,
-    device: DeviceHere = "auto",
-    world_size: int | None = None,
-    worlds: WorldsAtOnce = "auto",
-    ranks_per_device: RanksShared = 1,
+    ranks: Annotated[RankOptions, Parameter(name="*")] = RankOptions(),
+    worlds: Worlds = "auto",
     extra_mends: ExtraMends = (),
-    preload: Preload = (),
     as_json: Json = False,
 ) -> int:
     """Find out which known bugs of torch cause the findings of cases.
@@ -88,17 +79,9 @@ def explain(
     ----------
     paths
         Entries, case files, or folders to search for them; by default ./corpus.
-    world_size
-        Number of ranks to start. By default what the mesh of each case needs.
     as_json
         Print one JSON object for each case.
     """
-    from fuzzshard.campaign.explain import Origin
-    from fuzzshard.commands.worlds import CommandWorlds
-    from fuzzshard.report.busy import busy
-    from fuzzshard.world import resolve_device
-
-    kind, num_devices = resolve_device(device)
     mends = mends_for(extra=extra_mends)
     stored, broken = load(paths or (DEFAULT_CORPUS,))
     entries = [(shown_path(item.file), item.entry) for item in stored]
@@ -109,24 +92,20 @@ def explain(
         raise UsageError(
             "no cases found", "give an entry of a corpus, a case file or a folder of them"
         )
-    largest = most_ranks(kind, num_devices, ranks_per_device)
-    size = largest if world_size is None else world_size
-    config = world_config(kind, num_devices, preload, size=size, ranks_per_device=ranks_per_device)
-    here = CommandWorlds(config, worlds, num_devices)
-
-    def explain_one(world: Runner, path: Path, entry: CorpusEntry) -> _Told:
-        if reason := obstacle(entry, kind, config.size):
-            return _Told("SKIPPED", path, message=reason)
-        line.now(f"explaining {path.name}")
-        return _explained(world, path, entry.case, mends)
+    here = CommandWorlds(ranks, worlds)
 
     all_told: list[_Told] = []
-    results = here.results(entries, explain_one, one_size=world_size is not None)
-    with busy("explaining", len(entries)) as line, contextlib.closing(results):
-        for told in line.each(results):
-            all_told.append(told)
-            _tell(told, as_json=as_json)
-    left = len(entries) - len(all_told)
+
+    def explain_one(world: Runner, path: Path, entry: CorpusEntry) -> _Told:
+        if reason := obstacle(entry, ranks.kind, here.config.size):
+            return _Told("SKIPPED", path, message=reason)
+        return _explained(world, path, entry.case, mends)
+
+    def tell(told: _Told) -> None:
+        all_told.append(told)
+        _tell(told, as_json=as_json)
+
+    left = here.tell_each("explaining", entries, explain_one, tell)
     if (len(entries) > 1 or left) and not as_json:
         print(_summary(all_told, left))
     if left:
@@ -139,8 +118,6 @@ def explain(
 
 def _explained(world: Runner, path: Path, case: Case, mends: tuple[str, ...]) -> _Told:
     """Explain one case."""
-    from fuzzshard.campaign.explain import explain as explain_case
-
     began = time.monotonic()
     explained = explain_case(world, case, mends)
     verdict = explained.verdict

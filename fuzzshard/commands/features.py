@@ -13,8 +13,8 @@ from cyclopts import Parameter, validators
 
 from fuzzshard.case.feature_names import DIMENSIONS, FEATURES
 from fuzzshard.case.feature_words import check_glob, dimension_of, matching
-from fuzzshard.commands.options import Json
 from fuzzshard.errors import EXIT_CLEAN
+from fuzzshard.options import Json
 
 _WIDTH = 99
 _SEED = 1
@@ -44,7 +44,7 @@ def features(
         Draw so many cases for CPU ranks, and say what share of them has each feature. 1000 take
         some seconds.
     world_size
-        Ranks that these cases are for.
+        RankOptions that these cases are for.
     as_json
         Print one JSON object for each feature.
     """

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
+from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.commands.mistakes import whole_numbers
-from fuzzshard.commands.options import DEFAULT_CORPUS, Folder, Json
 from fuzzshard.commands.profiles import apply_profile
+from fuzzshard.commands.run import Wanted
 from fuzzshard.commands.run import run as run_campaign
 from fuzzshard.commands.status import status as campaign_status
 from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.store import FLEET_FOLDER
 from fuzzshard.errors import EXIT_CLEAN, UsageError
+from fuzzshard.options import DEFAULT_CORPUS, Flag, Folder, Json
 
 OptionsOfRun = Annotated[str, Parameter(allow_leading_hyphen=True, show_default=False)]
 Nodes = Annotated[
@@ -95,7 +97,7 @@ def status(
     directory: Path,
     *,
     as_json: Json = False,
-    watch: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    watch: Flag = False,
 ) -> int:
     """Show the progress and findings of a fleet: each campaign, the sum, every distinct finding.
 
@@ -152,20 +154,25 @@ def _words_of_run(options: tuple[str, ...]) -> tuple[tuple[str, ...], int | None
     app = App(name="fuzzshard", print_error=False, exit_on_error=False)
     app.command(run_campaign, name="run", config=(apply_profile, whole_numbers))
     _, bound, _ = app.parse_args(("run", *options), print_error=False, exit_on_error=False)
-    asked: Mapping[str, Any] = bound.arguments
-    for name in ("corpus", "exchange", "cluster", "node"):
+    asked = {**bound.arguments}
+    for group in (asked.pop("campaign", CampaignOptions()), asked.pop("wanted", Wanted())):
+        for field in dataclasses.fields(group):
+            if (value := getattr(group, field.name)) != field.default:
+                asked[field.name] = value
+    for name in ("corpus", "exchange", "cluster", "nodes"):
         if name in asked:
-            raise UsageError(f"every node of a fleet has its own --{name}", "leave it out")
-    words: list[str] = []
-    for name, value in asked.items():
-        if name not in ("profile", "seed") and value is not None:
-            words += _words(f"--{name.removeprefix('as_').replace('_', '-')}", value)
-    return tuple(words), asked.get("seed")
+            option = "node" if name == "nodes" else name
+            raise UsageError(f"every node of a fleet has its own --{option}", "leave it out")
+    asked.pop("profile", None)
+    seed = asked.pop("seed", None)
+    words = [word for name, value in asked.items() for word in _words(name, value)]
+    return tuple(words), seed
 
 
-def _words(option: str, value: object) -> list[str]:
+def _words(name: str, value: object) -> list[str]:
+    option = f"--{name.removeprefix('as_').replace('_', '-')}"
     if isinstance(value, bool):
         return [option] if value else [option.replace("--", "--no-", 1)]
     if isinstance(value, tuple):
-        return [word for each in value for word in _words(option, each)]
+        return [word for each in value for word in _words(name, each)]
     return [option, str(value.absolute() if isinstance(value, Path) else value)]

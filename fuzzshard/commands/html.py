@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-from cyclopts import Parameter
 
 from fuzzshard.commands.corpus_sets import complain
-from fuzzshard.commands.options import OutputFile, campaign_directories
 from fuzzshard.corpus.store import PAGE_FILE
+from fuzzshard.options import Output, given
 
 
 def html(
     *directories: Path,
-    output: Annotated[OutputFile | None, Parameter(name=("--output", "-o"))] = None,
+    output: Output = None,
 ) -> int:
     """Write one HTML file with plots, findings, scripts and drawings of the cases.
 
@@ -41,7 +38,7 @@ def html(
     from fuzzshard.report.html.page import write_page
     from fuzzshard.report.node import read_node, unreadable
 
-    asked = campaign_directories(directories, "html")
+    asked = given(directories, "html", "the --corpus of a fuzzshard run")
     if output is None:
         output = (asked[0] if len(asked) == 1 else Path()) / PAGE_FILE
     size = write_page(asked, output)

@@ -5,46 +5,41 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from cyclopts import Parameter
 
-from fuzzshard.commands.options import (
-    DEFAULT_CORPUS,
-    DeviceHere,
-    Duration,
-    ExtraMends,
-    Json,
-    Preload,
-    RanksShared,
-    WorldsAtOnce,
-    world_config,
-)
-from fuzzshard.corpus.outcome import Outcome, exit_code, most_ranks, summarise, summary_lines
-from fuzzshard.corpus.replay import ReplayResult
+from fuzzshard import reproducer
+from fuzzshard.campaign.explain import known_causes
+from fuzzshard.campaign.judge import Stopped
+from fuzzshard.checking.entry import replay_subjects
+from fuzzshard.commands.worlds import CommandWorlds
+from fuzzshard.corpus.outcome import Outcome, exit_code, summarise, summary_lines
+from fuzzshard.corpus.replay import Explain, ReplayResult
 from fuzzshard.corpus.replay import replay as replay_files
 from fuzzshard.corpus.replay import update as update_entry
 from fuzzshard.corpus.store import entry_files, subject_files
 from fuzzshard.errors import EXIT_INTERRUPTED, UsageError
 from fuzzshard.mending.mend import mends_for
+from fuzzshard.options import DEFAULT_CORPUS, Duration, ExtraMends, Flag, Json, RankOptions, Worlds
+from fuzzshard.report.busy import busy
+from fuzzshard.report.stages import counted
 
 
 def replay(
     *paths: Path,
-    device: DeviceHere = "auto",
-    world_size: int | None = None,
-    worlds: WorldsAtOnce = "auto",
-    ranks_per_device: RanksShared = 1,
+    ranks: Annotated[RankOptions, Parameter(name="*")] = RankOptions(),
+    worlds: Worlds = "auto",
     deadline: Duration = None,
-    known: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    known: Flag = False,
     extra_mends: ExtraMends = (),
-    preload: Preload = (),
     as_json: Json = False,
     summary: bool = False,
-    update: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
-    allow_user_code: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    update: Flag = False,
+    allow_user_code: Flag = False,
 ) -> int:
     """Run saved cases again and print one line for each.
 
@@ -73,8 +68,6 @@ def replay(
     ----------
     paths
         Entries, case files, or folders to search for them; by default ./corpus.
-    world_size
-        Number of ranks in a world. By default what the mesh of each case needs.
     deadline
         How long a case may take before it counts as a hang: 30s, 2m. By default learned from
         earlier cases, and 5m for a case that must pass.
@@ -93,88 +86,77 @@ def replay(
         Run findings of fuzzshard check --fuzz, too: they import and run the functions that they
         name. Entries that you were given may name any code.
     """
-    from fuzzshard import reproducer
-    from fuzzshard.campaign.explain import known_causes
-    from fuzzshard.campaign.judge import Stopped
-    from fuzzshard.checking.entry import replay_subjects
-    from fuzzshard.commands.worlds import CommandWorlds
-    from fuzzshard.report.busy import busy
-    from fuzzshard.world import resolve_device
-
-    if update and preload:
+    if update and ranks.preload:
         raise UsageError(
             "--update records what torch does, and --preload changes that",
             "use one without the other",
         )
     if extra_mends and not known:
         raise UsageError("--extra-mends does nothing by itself", "add --known")
-    files = entry_files(paths or (DEFAULT_CORPUS,))
-    subjects = subject_files(paths or (DEFAULT_CORPUS,))
-    if subjects and not allow_user_code:
-        if not files:
-            raise UsageError(
-                f"{_counted(subjects)} of your own code, and no case", "add --allow-user-code"
-            )
-        left_out = f"{_counted(subjects)} of your own code not run; add --allow-user-code"
-        print(left_out, file=sys.stderr)
-        subjects = []
-    kind, num_devices = resolve_device(device)
-    largest = most_ranks(kind, num_devices, ranks_per_device)
-    config = world_config(
-        kind,
-        num_devices,
-        preload,
-        size=largest if world_size is None else world_size,
-        ranks_per_device=ranks_per_device,
-    )
-    mends = mends_for(extra=extra_mends)
-    here = CommandWorlds(config, worlds, num_devices)
-
-    results = replay_files(
-        files,
-        here.start,
-        device=kind,
-        num_ranks=config.size,
-        deadline=deadline,
-        one_size=world_size is not None,
-        halt=here.control.halt,
-        **({"explain": functools.partial(known_causes, mends)} if known else {}),
-    )
-    own = replay_subjects(subjects, config, largest, deadline)
+    files, subjects = _asked(paths or (DEFAULT_CORPUS,), allow_user_code)
+    here = CommandWorlds(ranks, worlds)
+    mends = mends_for(extra=extra_mends) if known else ()
+    explain = functools.partial(known_causes, mends)
+    results = _results(files, subjects, here, deadline, explain)
     replayed: list[ReplayResult] = []
     interrupted = False
-
-    def show(result: ReplayResult) -> None:
-        replayed.append(result)
-        updated = update_entry(result, kind, reproducer.scripts) if update else ""
-        quiet = result.outcome in (Outcome.PASS, Outcome.SKIPPED) and not updated
-        if not (summary and quiet):
-            print((_as_json if as_json else _as_line)(result, updated), flush=True)
-
     try:
-        with busy("replaying", len(files) + len(subjects)) as line:
-            with here.ending_with_signals(), contextlib.closing(results):
-                for result in line.each(results):
-                    show(result)
-            if here.control.interrupted and subjects:
-                raise Stopped
-            for result in line.each(own):
-                show(result)
+        with (
+            busy("replaying", len(files) + len(subjects)) as line,
+            contextlib.closing(results),
+        ):
+            for result in line.each(results):
+                replayed.append(result)
+                updated = update_entry(result, ranks.kind, reproducer.scripts) if update else ""
+                quiet = result.outcome in (Outcome.PASS, Outcome.SKIPPED) and not updated
+                if not (summary and quiet):
+                    print((_as_json if as_json else _as_line)(result, updated), flush=True)
     except (Stopped, KeyboardInterrupt):
         interrupted = True
     outcomes = [result.outcome for result in replayed]
     if summary and not as_json:
-        print(
-            *summary_lines(summarise(sorted((r.path, r.outcome, r.message) for r in replayed))),
-            sep="\n",
-        )
+        folders = summarise(sorted((r.path, r.outcome, r.message) for r in replayed))
+        print(*summary_lines(folders), sep="\n")
     if not as_json:
         print(_summary(outcomes, len(files) + len(subjects), interrupted))
     return EXIT_INTERRUPTED if interrupted else exit_code(outcomes)
 
 
-def _counted(files: list[Path]) -> str:
-    return f"{len(files)} entr{'y' if len(files) == 1 else 'ies'}"
+def _asked(paths: Iterable[Path], allow_user_code: bool) -> tuple[list[Path], list[Path]]:
+    """The files of cases, and those of the user's own code that may be run."""
+    files, subjects = entry_files(paths), subject_files(paths)
+    if subjects and not allow_user_code:
+        own = f"{counted(len(subjects), 'entry', 'entries')} of your own code"
+        if not files:
+            raise UsageError(f"{own}, and no case", "add --allow-user-code")
+        print(f"{own} not run; add --allow-user-code", file=sys.stderr)
+        return files, []
+    return files, subjects
+
+
+def _results(
+    files: Sequence[Path],
+    subjects: Sequence[Path],
+    here: CommandWorlds,
+    deadline: float | None,
+    explain: Explain,
+) -> Generator[ReplayResult, None, None]:
+    """Yield what each case comes to, and then each entry of the user's own code."""
+    of_cases = replay_files(
+        files,
+        here.start,
+        device=here.config.device,
+        num_ranks=here.config.size,
+        deadline=deadline,
+        explain=explain,
+        one_size=here.one_size,
+        halt=here.control.halt,
+    )
+    with here.ending_with_signals(), contextlib.closing(of_cases):
+        yield from of_cases
+    if here.control.interrupted and subjects:
+        raise Stopped
+    yield from replay_subjects(subjects, here.config, here.config.size, deadline)
 
 
 def _as_line(result: ReplayResult, updated: str) -> str:

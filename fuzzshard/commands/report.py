@@ -10,23 +10,28 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
-from fuzzshard.commands.options import (
-    Device,
-    DeviceHere,
-    OutputFile,
-    Preload,
-    world_config,
-)
+from fuzzshard.campaign.known import saved_cause
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import known_versions
 from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.store import CASE_FILE, REPORT_FILE, only_case, saved_script
-from fuzzshard.drafts.evidence import Evidence
+from fuzzshard.drafts.draft import draft
+from fuzzshard.drafts.evidence import (
+    Evidence,
+    collect_env,
+    judged,
+    right_changes,
+    run_example,
+    run_script,
+)
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INCONCLUSIVE, UsageError
 from fuzzshard.mending.mend import own_mends
+from fuzzshard.options import AtLeastOne, Output, RankOptions
+from fuzzshard.report.busy import busy
 from fuzzshard.verdict import Status
+from fuzzshard.world import World
 
 MOST_RANKS = 4
 """Ranks for changes of the case: a mesh that is larger than the finding's may make it right."""
@@ -36,11 +41,10 @@ def report(
     path: Path,
     /,
     *,
-    output: Annotated[OutputFile | None, Parameter(name=("--output", "-o"))] = None,
-    runs: int = 3,
+    output: Output = None,
+    runs: AtLeastOne = 3,
     run: Annotated[bool, Parameter(name="--run", negative="--no-run")] = True,
-    device: DeviceHere = "auto",
-    preload: Preload = (),
+    ranks: Annotated[RankOptions, Parameter(name="*")] = RankOptions(),
 ) -> int:
     """Draft a PyTorch issue of a finding (report.md).
 
@@ -73,44 +77,33 @@ def report(
     """
     file = only_case(path)
     entry = read_entry(file)
-    if runs < 1:
-        raise UsageError(f"{runs} runs show nothing", "use --runs 1 or more, or --no-run")
     if not entry.findings:
-        return _passing(path, entry, device, preload, run=run)
+        return _passing(path, entry, ranks, run=run)
     if file.name != CASE_FILE:
         raise UsageError(f"{file} is no finding of a corpus", "give an entry's folder")
-    return _write(file, entry, output, runs if run else 0, device, preload)
+    return _write(file, entry, output, runs if run else 0, ranks)
 
 
 def _write(
-    file: Path,
-    entry: CorpusEntry,
-    output: Path | None,
-    runs: int,
-    device: Device,
-    preload: tuple[Path, ...],
+    file: Path, entry: CorpusEntry, output: Path | None, runs: int, ranks: RankOptions
 ) -> int:
-    from fuzzshard.campaign.known import saved_cause
-    from fuzzshard.drafts.draft import draft
-    from fuzzshard.drafts.evidence import right_changes, run_example
-
     script = saved_script(file)
     evidence, shows = Evidence(culprits=entry.culprits), True
     if runs:
-        evidence = _gather(entry, script, runs, device, preload)
+        evidence = _gather(entry, script, runs, ranks)
         shows = bool(evidence.repeats and (script is None or evidence.script.shown))
         if not evidence.repeats and not evidence.script.shown:
             _say_absent(file, entry, evidence)
             return EXIT_INCONCLUSIVE
         if (mend := own_mends().get(entry.cause)) is not None:
-            example = run_example(mend, preload=preload)
+            example = run_example(mend, preload=ranks.preload)
             evidence = dataclasses.replace(evidence, example=example)
         if evidence.culprits and evidence.culprits != entry.culprits:
             entry = msgspec.structs.replace(entry, culprits=evidence.culprits)
             if output is None:
                 write_atomic(file, encode_entry(entry))
     if script is not None:
-        right = right_changes(entry, script, run=runs > 0, preload=preload)
+        right = right_changes(entry, script, run=runs > 0, preload=ranks.preload)
         evidence = dataclasses.replace(evidence, changes=right)
     text = draft(entry, script, evidence, saved_cause(file, entry))
     target = output or file.with_name(REPORT_FILE)
@@ -133,18 +126,12 @@ def _say_absent(file: Path, entry: CorpusEntry, evidence: Evidence) -> None:
     )
 
 
-def _passing(
-    path: Path, entry: CorpusEntry, device: Device, preload: tuple[Path, ...], *, run: bool
-) -> int:
+def _passing(path: Path, entry: CorpusEntry, ranks: RankOptions, *, run: bool) -> int:
     """A case that is expected to pass: whether it does, in one line."""
     if not run:
         print(f"{path} records no finding: there is nothing to report")
         return EXIT_CLEAN
-    from fuzzshard.world import World, resolve_device
-
-    kind, num_devices = resolve_device(device)
-    size = entry.case.mesh.size
-    with World(world_config(kind, num_devices, preload, size=size)) as world:
+    with World(ranks.config(ranks.world_size or entry.case.mesh.size)) as world:
         verdict = world.run(entry.case)
     if not verdict.status.is_finding:
         print(f"{path}: {verdict.status} {verdict.message}".rstrip() + "; nothing to report")
@@ -157,24 +144,18 @@ def _passing(
     return EXIT_FINDING
 
 
-def _gather(
-    entry: CorpusEntry, script: str | None, runs: int, device: Device, preload: tuple[Path, ...]
-) -> Evidence:
-    from fuzzshard.drafts.evidence import collect_env, judged, run_script
-    from fuzzshard.report.busy import busy
-    from fuzzshard.world import World, resolve_device
-
-    kind, num_devices = resolve_device(device)
-    size = max(entry.case.mesh.size, MOST_RANKS)
-    size = size if kind == "cpu" else min(size, num_devices)
-    config = world_config(kind, num_devices, preload, size=size)
+def _gather(entry: CorpusEntry, script: str | None, runs: int, ranks: RankOptions) -> Evidence:
+    size = ranks.world_size
+    if size is None:
+        size = max(entry.case.mesh.size, min(MOST_RANKS, ranks.most))
+    config = ranks.config(size)
     with busy("starting ranks", 3) as line:
         with World(config) as world:
             evidence = judged(world, size, entry, line.now)
         line.advance()
         if script is not None:
             line.now(f"running the script, {runs} times")
-            ran = run_script(script, entry, runs, preload=preload)
+            ran = run_script(script, entry, runs, preload=ranks.preload)
             evidence = dataclasses.replace(evidence, script=ran)
         line.advance()
         line.now("running torch.utils.collect_env")

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import Parameter
-
-from fuzzshard.commands.options import OutputFile, Preload
+from fuzzshard import reproducer
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.scripts import scripts_of, shown_by
 from fuzzshard.corpus.store import only_case, saved_script
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INCONCLUSIVE
+from fuzzshard.options import Flag, Output, Preload
+from fuzzshard.report.busy import busy
 from fuzzshard.reproducer.shown import Shown, last_error
 from fuzzshard.temporary import TemporaryFolder
 
@@ -25,9 +23,9 @@ def repro(
     path: Path,
     /,
     *,
-    output: Annotated[OutputFile | None, Parameter(name=("--output", "-o"))] = None,
-    check: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
-    anew: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    output: Output = None,
+    check: Flag = False,
+    anew: Flag = False,
     preload: Preload = (),
 ) -> int:
     """Print a script that shows the finding with torch alone.
@@ -52,8 +50,8 @@ def repro(
     file = only_case(path)
     entry = read_entry(file)
     saved = None if anew else saved_script(file)
-    offered = _scripts(entry) if saved is None else [saved]
-    script, verdict = next(iter(offered)), None
+    offered = list(scripts_of(entry, reproducer.scripts)) if saved is None else [saved]
+    script, verdict = offered[0], None
     if check:
         for script in offered:
             verdict = _run(script, entry, preload)
@@ -66,16 +64,7 @@ def repro(
     return EXIT_CLEAN if verdict is None else _EXIT[verdict]
 
 
-def _scripts(entry: CorpusEntry) -> Iterable[str]:
-    from fuzzshard import reproducer
-
-    return list(scripts_of(entry, reproducer.scripts))
-
-
 def _run(script: str, entry: CorpusEntry, preload: Preload) -> Shown:
-    from fuzzshard import reproducer
-    from fuzzshard.report.busy import busy
-
     ranks = entry.case.mesh.size
     with TemporaryFolder() as folder:
         target = folder / "repro.py"

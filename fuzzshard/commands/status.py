@@ -5,14 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
-from cyclopts import Parameter
 
-from fuzzshard.commands.options import Json, OutputFile, campaign_directories
 from fuzzshard.corpus.files import write_atomic
 from fuzzshard.errors import EXIT_CLEAN, EXIT_USAGE, UsageError
+from fuzzshard.options import Flag, Json, OutputFile, given
 
 SECONDS_BETWEEN = 5.0
 CLEAR = "\x1b[H\x1b[J"
@@ -22,8 +20,8 @@ CLEAR = "\x1b[H\x1b[J"
 def status(
     *directories: Path,
     as_json: Json = False,
-    junit: OutputFile | None = None,
-    watch: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    junit: OutputFile = None,
+    watch: Flag = False,
 ) -> int:
     """Show the progress and findings of campaigns, running or ended, on one node or several.
 
@@ -49,6 +47,7 @@ def status(
     watch
         Print it again every five seconds, until the campaigns end.
     """
+    directories = given(directories, "status", "the --corpus of a fuzzshard run")
     while True:
         again, code = _say(directories, as_json=as_json, junit=junit, clear=watch)
         if not (watch and again):
@@ -69,14 +68,19 @@ def _say(
 
     above = CLEAR if clear and sys.stdout.isatty() else ""
     if any(map(is_exchange, directories)):
-        (exchange,) = _only_exchange(directories, junit)
+        if len(directories) > 1 or junit is not None:
+            raise UsageError(
+                "status of an exchange takes that folder alone, and no --junit",
+                "make a corpus of it: fuzzshard merge EXCHANGE --into corpus",
+            )
+        (exchange,) = directories
         told, seen = read_exchange(exchange)
         if as_json:
             print(msgspec.json.encode(told).decode())
         else:
             print(above + "\n".join(exchange_lines(exchange, told, seen)), flush=True)
         return any(campaign.condition == "running" for campaign in told.campaigns), EXIT_CLEAN
-    nodes = [read_node(directory) for directory in campaign_directories(directories, "status")]
+    nodes = [read_node(directory) for directory in directories]
     findings = seen_findings(nodes)
     stats = stats_of(nodes, findings)
     if junit is not None:
@@ -86,13 +90,3 @@ def _say(
     else:
         print(above + "\n".join(status_lines(nodes, stats, findings)), flush=True)
     return stats.state == "running", EXIT_USAGE if unreadable(nodes) else EXIT_CLEAN
-
-
-def _only_exchange(directories: tuple[Path, ...], junit: Path | None) -> tuple[Path, ...]:
-    """``directories``, which is one exchange; raises :class:`UsageError` for more than that."""
-    if len(directories) > 1 or junit is not None:
-        raise UsageError(
-            "status of an exchange takes that folder alone, and no --junit",
-            "make a corpus of it: fuzzshard merge EXCHANGE --into corpus",
-        )
-    return directories

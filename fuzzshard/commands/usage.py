@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterable
+from typing import NamedTuple, get_type_hints
 
 from cyclopts import App
 from cyclopts.command_spec import CommandSpec
-
-_Command = TypeVar("_Command", bound=Callable[..., object])
 
 
 class Command(NamedTuple):
@@ -23,13 +22,15 @@ class Command(NamedTuple):
     line: str
 
 
-def with_flowing_help(command: _Command) -> _Command:
-    """Let the terminal break the lines of each parameter's description, as wide as it is."""
+def with_flowing_help(command: object) -> None:
+    """Let the terminal break the lines of each parameter's description, as wide as it is.
+
+    ``command`` is the function of a command, or a group of options.
+    """
     head, rule, parameters = inspect.cleandoc(command.__doc__ or "").partition("\n----------\n")
     block = r"(?<=\n) {4}\S[^\n]*(?:\n {4}\S[^\n]*)*"
     flowing = re.sub(block, lambda b: f"    {' '.join(b[0].split())}", f"\n{parameters}")
     command.__doc__ = f"{head}{rule}{flowing[1:]}"
-    return command
 
 
 class _Imported(CommandSpec):
@@ -41,7 +42,9 @@ class _Imported(CommandSpec):
             self.help = None
             command = super().resolve(parent_app).default_command
             assert command is not None
-            with_flowing_help(command)
+            groups = filter(dataclasses.is_dataclass, get_type_hints(command).values())
+            for told in (command, *groups):
+                with_flowing_help(told)
         return super().resolve(parent_app)
 
 

@@ -27,17 +27,6 @@ from fuzzshard.mending.mend import own_mends
 from fuzzshard.runner import Runner
 from fuzzshard.verdict import Status, Verdict, is_excluded
 
-LARGEST_CPU_WORLD = 8
-"""A CPU rank is only a process; still, no file decides that this machine starts a thousand of
-them.
-"""
-
-
-def most_ranks(device: Literal["cpu", "cuda"], num_devices: int, ranks_per_device: int = 1) -> int:
-    """The largest mesh that a case file gets on this machine unless someone asks for more."""
-    return num_devices * ranks_per_device if device == "cuda" else LARGEST_CPU_WORLD
-
-
 UNHURRIED = 300.0
 """Seconds for a case that is expected to pass: how long others took says nothing of it."""
 

@@ -345,9 +345,10 @@ def test_the_command_prints_a_line_for_each_version_and_a_summary(
         wheels[version] = source.index_url
         return install(version)
 
-    monkeypatch.setattr(environments, "environment", made)
+    monkeypatch.setattr("fuzzshard.commands.bisect.environment", made)
     monkeypatch.setattr(
-        environments, "versions_of_torch", lambda *_, **__: ["2.10.0+cpu", "2.11.0+cpu"]
+        "fuzzshard.commands.bisect.versions_of_torch",
+        lambda *_, **__: ["2.10.0+cpu", "2.11.0+cpu"],
     )
     assert fuzzshard("bisect", entry, "--torch", "2.11,2.10.0,9.0") == 1
     cpu = environments.CPU_INDEX
@@ -375,9 +376,9 @@ def test_the_command_searches_and_takes_wheels_for_the_cpu_where_they_can_be_lis
             raise UsageError("pip cannot list the releases of torch: no route")
         return ["2.9.1", "2.10.0", "2.11.0", "2.13.0", "2.14.0"]
 
-    monkeypatch.setattr(environments, "versions_of_torch", listing)
+    monkeypatch.setattr("fuzzshard.commands.bisect.versions_of_torch", listing)
     monkeypatch.setattr(
-        environments, "environment", lambda version, cache, source: install(version)
+        "fuzzshard.commands.bisect.environment", lambda version, cache, source: install(version)
     )
     assert fuzzshard("bisect", entry, "--good", "2.11.0", "--bad", "2.10.0") == 1
     lines = capsys.readouterr().out.splitlines()

@@ -159,7 +159,7 @@ def test_a_script_that_hangs_ends_with_its_campaign(tmp_path, monkeypatch):
 
 def test_cpu_ranks_of_a_cuda_campaign_end_with_it(tmp_path, monkeypatch):
     monkeypatch.setattr("fuzzshard.campaign.control.GRACE_SECONDS", 0.3)
-    monkeypatch.setattr("fuzzshard.campaign.loop.resolve_device", lambda device: ("cuda", 2))
+    monkeypatch.setattr("fuzzshard.world.device.cuda_devices", lambda: 2)
     ranks: list[subprocess.Popen[bytes]] = []
 
     class Hanging(FakeWorld):

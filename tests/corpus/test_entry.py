@@ -145,6 +145,23 @@ def test_a_finding_that_some_runs_show_is_flaky() -> None:
     assert entry.flaky
 
 
+@pytest.mark.parametrize(
+    ("confirmation", "text"),
+    [
+        (Confirmation(runs=3, reproduced=3), "3 of 3 runs"),
+        (Confirmation(runs=3, reproduced=2), "flaky, 2 of 3 runs"),
+        (
+            Confirmation(runs=10, reproduced=4, others={"PASS": 5, "HANG": 1}),
+            "flaky, 4 of 10 runs (PASS in 5, HANG in 1)",
+        ),
+    ],
+)
+def test_how_often_a_finding_came_back_is_said_in_words(
+    confirmation: Confirmation, text: str
+) -> None:
+    assert confirmation.text() == text
+
+
 def test_the_layout_of_a_file_may_change() -> None:
     assert decode_entry(msgspec.json.format(encode_entry(ENTRY), indent=0), PATH) == ENTRY
 

@@ -403,7 +403,7 @@ def test_a_known_finding_is_an_expected_failure_where_none_is_expected(
 def test_a_mesh_larger_than_the_node_runs_where_ranks_may_share_devices(
     pytester: pytest.Pytester, world: FakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pytest_entries, "resolve_device", lambda device: ("cuda", 2))
+    monkeypatch.setattr("fuzzshard.world.device.cuda_devices", lambda: 2)
     wide = replace(clean_case(2), mesh=replace(clean_case(2).mesh, shard=4))
     save_bare(pytester.path / "corpus", "wide", wide)
     run_corpus(pytester).assert_outcomes(skipped=1)

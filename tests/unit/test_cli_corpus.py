@@ -209,12 +209,18 @@ def test_merge_counts_what_it_did(corpus: Path, capsys: pytest.CaptureFixture[st
     ]
 
 
-def test_mark_writes_the_lifecycle_and_the_issue(corpus: Path) -> None:
+def test_mark_writes_the_lifecycle_and_the_issue(
+    corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = finding_in(corpus)
+    before = read_entry(folder / "case.json")
     link = "https://github.com/pytorch/pytorch/issues/1"
+    marked = replace(before, lifecycle=Lifecycle.WONTFIX, issue=link)
     assert fuzzshard("mark", folder, "--lifecycle", "wontfix", "--issue", link) == 0
-    assert read_entry(folder / "case.json") == replace(
-        read_entry(folder / "case.json"), lifecycle=Lifecycle.WONTFIX, issue=link
-    )
+    assert read_entry(folder / "case.json") == marked
     assert fuzzshard("mark", folder, "--issue", "") == 0
-    assert read_entry(folder / "case.json").issue == ""
+    assert read_entry(folder / "case.json") == replace(marked, issue="")
+    assert capsys.readouterr().out.splitlines() == [
+        f"wontfix  {folder}  {link}",
+        f"wontfix  {folder}",
+    ]

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fuzzshard.commands.options import parse_duration, world_config
 from fuzzshard.errors import UsageError
+from fuzzshard.options import LARGEST_CPU_WORLD, RankOptions, parse_duration
 
 
 @pytest.mark.parametrize(
@@ -33,36 +33,63 @@ def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
         parse_duration(text)
 
 
+@pytest.fixture
+def two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fuzzshard.world.device.cuda_devices", lambda: 2)
+
+
+@pytest.mark.usefixtures("two_devices")
 def test_more_ranks_than_cuda_devices_are_refused_with_the_number_that_works() -> None:
     with pytest.raises(
         UsageError, match="use --world-size 2, --ranks-per-device 2 or --device cpu"
     ):
-        world_config("cuda", 2, (), size=3)
+        RankOptions().config(3)
 
 
+@pytest.mark.usefixtures("two_devices")
 def test_ranks_share_cuda_devices_only_where_they_are_told_to() -> None:
-    assert world_config("cuda", 2, (), size=3, ranks_per_device=2).devices == (0, 1)
-    assert world_config("cuda", 2, (), size=2).devices == ()
-    assert world_config("cpu", 4, (), size=8, ranks_per_device=2).devices == ()
+    assert RankOptions(ranks_per_device=2).config(3).devices == (0, 1)
+    assert RankOptions().config(2).devices == ()
+    assert RankOptions(device="cpu", ranks_per_device=2).config(8).devices == ()
 
 
 def test_more_ranks_than_the_default_are_fine_on_a_cpu() -> None:
-    assert world_config("cpu", 4, (), size=6).size == 6
+    assert RankOptions(device="cpu").config(6).size == 6
+
+
+@pytest.mark.usefixtures("two_devices")
+@pytest.mark.parametrize(
+    ("options", "usual", "most"),
+    [
+        (RankOptions(), 2, 2),
+        (RankOptions(ranks_per_device=2), 4, 4),
+        (RankOptions(device="cpu", ranks_per_device=2), 4, LARGEST_CPU_WORLD),
+        (RankOptions(device="cpu", world_size=3), 3, 3),
+    ],
+)
+def test_a_case_file_gets_no_more_ranks_than_somebody_asks_for(
+    options: RankOptions, usual: int, most: int
+) -> None:
+    assert (options.usual, options.most) == (usual, most)
 
 
 @pytest.mark.parametrize("size", [0, -1])
 def test_a_world_without_ranks_is_refused(size: int) -> None:
     with pytest.raises(UsageError, match="runs nothing"):
-        world_config("cpu", 4, (), size=size)
+        RankOptions(device="cpu").config(size)
+
+
+def test_no_ranks_on_a_device_are_refused() -> None:
+    with pytest.raises(UsageError, match="--ranks-per-device is 0"):
+        RankOptions(device="cpu", ranks_per_device=0).config(1)
 
 
 def test_a_file_to_preload_must_exist_and_is_passed_on_with_its_full_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    options = RankOptions(device="cpu", preload=(Path("fault.py"),))
     with pytest.raises(UsageError, match=r"fault\.py"):
-        world_config("cpu", 4, (Path("fault.py"),), size=2)
+        options.config(2)
     (tmp_path / "fault.py").touch()
-    assert world_config("cpu", 4, (Path("fault.py"),), size=2).preload == (
-        str(tmp_path / "fault.py"),
-    )
+    assert options.config(2).preload == (str(tmp_path / "fault.py"),)

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
 import pytest
 
-from fuzzshard.campaign.options import CampaignOptions, world_configs
+from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.errors import UsageError
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.placement import (
@@ -49,7 +50,7 @@ def test_a_world_of_more_ranks_than_cores_can_run_is_refused() -> None:
 
 def test_a_campaign_on_a_cpu_has_no_world_of_a_million_ranks(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="too large for the"):
-        world_configs(CampaignOptions(corpus=tmp_path, world_size=10**6), "cpu", 4)
+        CampaignOptions(corpus=tmp_path, device="cpu", world_size=10**6).world_configs()
 
 
 def test_a_number_of_worlds_is_taken_as_it_is() -> None:
@@ -105,17 +106,24 @@ def test_a_rank_has_the_device_of_its_world() -> None:
     assert WorldConfig(size=2, device="cuda").device_of(1) == 1
 
 
+@pytest.fixture
+def four_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fuzzshard.world.device.cuda_devices", lambda: 4)
+
+
+@pytest.mark.usefixtures("four_devices")
 def test_the_worlds_of_a_campaign_differ_in_their_devices_only(tmp_path: Path) -> None:
-    configs = world_configs(CampaignOptions(corpus=tmp_path, world_size=2, worlds=3), "cuda", 4)
+    configs = CampaignOptions(corpus=tmp_path, world_size=2, worlds=3).world_configs()
     assert [config.devices for config in configs] == [(0, 1), (2, 3), (0, 1)]
     assert {(config.size, config.device) for config in configs} == {(2, "cuda")}
 
 
+@pytest.mark.usefixtures("four_devices")
 def test_a_campaign_takes_as_many_ranks_as_may_share_the_devices(tmp_path: Path) -> None:
     options = CampaignOptions(corpus=tmp_path, ranks_per_device=2)
-    (config,) = world_configs(options, "cuda", 4)
+    (config,) = options.world_configs()
     assert (config.size, config.devices) == (8, (0, 1, 2, 3))
-    assert world_configs(options, "cpu", 4)[0].size == 4
+    assert dataclasses.replace(options, device="cpu").world_configs()[0].size == 4
 
 
 @pytest.mark.parametrize(
