@@ -41,7 +41,7 @@ from rich.table import Table
 
 from fuzzshard.campaign.loop import run_campaign
 from fuzzshard.campaign.options import CampaignOptions
-from fuzzshard.campaign.shared import Tools
+from fuzzshard.campaign.tools import Tools
 from fuzzshard.case.case import Case
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INFRA, UsageError
 from fuzzshard.events import CampaignFinished, CaseJudged, Event

@@ -42,7 +42,7 @@ from fuzzshard.campaign.drawing import drawn_cases
 from fuzzshard.campaign.judge import judge
 from fuzzshard.campaign.loop import run_campaign
 from fuzzshard.campaign.options import CampaignOptions
-from fuzzshard.campaign.shared import Tools
+from fuzzshard.campaign.tools import Tools
 from fuzzshard.case.case import Case
 from fuzzshard.errors import EXIT_CLEAN, InfraError
 from fuzzshard.events import CaseJudged, Event

@@ -21,7 +21,7 @@ from rich.table import Table
 from fuzzshard.campaign.drawing import drawn_cases
 from fuzzshard.campaign.loop import run_campaign
 from fuzzshard.campaign.options import CampaignOptions
-from fuzzshard.campaign.shared import Tools
+from fuzzshard.campaign.tools import Tools
 from fuzzshard.case.case import Case
 from fuzzshard.errors import InfraError
 from fuzzshard.events import CaseJudged, Event, WorldStarted

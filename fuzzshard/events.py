@@ -122,7 +122,11 @@ class CaseStarted(Event, frozen=True, kw_only=True, tag="case_started"):
 
 
 class CaseJudged(Event, frozen=True, kw_only=True, tag="case_judged"):
-    """A case of the stream has its verdict. Coverage is that of the campaign so far."""
+    """A case of the stream has its verdict. Coverage is that of the campaign so far.
+
+    ``compared`` has each engine that was drawn; of one that was not compared the rung says why
+    not, and is empty if ranks were lost.
+    """
 
     index: int
     status: Status
@@ -132,17 +136,6 @@ class CaseJudged(Event, frozen=True, kw_only=True, tag="case_judged"):
     new_features: tuple[str, ...] = ()
     features_seen: int = 0
     features_total: int = 0
-
-
-class CaseDetail(Event, frozen=True, kw_only=True, tag="case_detail"):
-    """What the journal keeps of a case beside its :class:`CaseJudged`, which follows.
-
-    Only the journal gets it: a JSONL stream would be several times as long. ``refused`` are
-    the refusals it counts for. ``compared`` has each engine that was drawn; of one that was not
-    compared the rung says why not, and is empty if ranks were lost.
-    """
-
-    refused: tuple[str, ...] = ()
     compared: dict[str, Compared] = {}
 
 
@@ -312,7 +305,7 @@ class CampaignFinished(Event, frozen=True, kw_only=True, tag="campaign_finished"
 
     ``counts`` are cases by status; ``explained`` of them ran into known bugs, ``causes`` says how
     many into each, by the name of the mend;
-    ``refusals`` are notes and rejections by message, most frequent first; ``unresolved`` are the
+    ``unresolved`` are the
     folders of findings that are not confirmed, shrunk or shown by their script yet, ``suspects``
     those of cases that failed and were not explained yet. ``examples`` are the smallest entries
     of the corpus that ``causes`` have, or one of another known bug where none was met. It is
@@ -334,7 +327,6 @@ class CampaignFinished(Event, frozen=True, kw_only=True, tag="campaign_finished"
     examples: dict[str, str] = {}
     unresolved: tuple[str, ...]
     suspects: tuple[str, ...] = ()
-    refusals: tuple[tuple[str, int], ...]
     features_seen: int
     features_total: int
     features_unseen: tuple[str, ...]

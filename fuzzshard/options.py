@@ -181,7 +181,9 @@ class RankOptions:
         else:
             check_cores(size, available_cores(), of)
         if self.ranks_per_device < 1:
-            raise UsageError(f"--ranks-per-device is {self.ranks_per_device}", "use 1 or more")
+            raise UsageError(
+                f"{self.ranks_per_device} ranks per device run nothing", "use 1 or more"
+            )
         share = kind == "cuda" and self.ranks_per_device > 1
         return WorldConfig(
             size=size,

@@ -17,7 +17,7 @@ from fuzzshard.campaign.explain import known_causes, unknown_only
 from fuzzshard.campaign.judge import Stopped, judge_clearly
 from fuzzshard.campaign.known import CUT_OFF, NO_VERDICT, Found, Known, cause_of
 from fuzzshard.campaign.reduce import Judged, confirm_and_shrink
-from fuzzshard.campaign.shared import Shared
+from fuzzshard.campaign.session import Session
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.case.order import leaf_count
@@ -42,9 +42,9 @@ class FollowUp:
     """
 
     def __init__(
-        self, shared: Shared, world: ControlledWorld, emit: Callable[[Event], None]
+        self, session: Session, world: ControlledWorld, emit: Callable[[Event], None]
     ) -> None:
-        self._shared = shared
+        self._session = session
         self._world = world
         self._emit = emit
 
@@ -52,14 +52,14 @@ class FollowUp:
         """Saves what nothing known explains, before its verdict is in the journal: no kill loses
         it.
         """
-        registry = self._shared.registry
+        registry = self._session.registry
         if registry.explains(found) or registry.crowded(found.verdict.signature):
             return found
         return self._save(found)
 
     def suspect(self, case: Case, verdict: Verdict) -> None:
         """Saves a case that was cut off while it was explained: the next session judges it."""
-        path = self._shared.keeper.save_suspect(case, verdict)
+        path = self._session.keeper.save_suspect(case, verdict)
         self._leave_unresolved([Found(CUT_OFF, case, NO_VERDICT, path)])
 
     def pursue(self, first: Found) -> None:
@@ -72,12 +72,12 @@ class FollowUp:
 
     def finish(self, found: Found) -> None:
         """Goes on with a finding where the session that found it was cut off."""
-        path, shared = found.path, self._shared
+        path, session = found.path, self._session
         assert path is not None
         if found.verdict == NO_VERDICT:
             self._judge_again(found, path)
             return
-        entry = shared.keeper.entry(path)
+        entry = session.keeper.entry(path)
         confirmation = entry.confirmed
         if found.untold:
             self._emit(finding_found(found))
@@ -114,11 +114,11 @@ class FollowUp:
             return
         if new:
             self.pursue(self.first_look(Found(CUT_OFF, case, verdict)))
-        self._shared.keeper.remove_half(half_saved)
+        self._session.keeper.remove_half(half_saved)
 
     def _is_known(self, case: Case, stock: Verdict) -> bool:
         """Whether mends know what torch as it is shows."""
-        mends = self._shared.mends
+        mends = self._session.mends
         return bool(known_causes(mends, self._world, case, stock))
 
     def resolve(self, first: Found) -> None:
@@ -136,7 +136,7 @@ class FollowUp:
 
     def _resolve(self, found: Found) -> list[Found]:
         """Says what a finding is; returns those that were parked meanwhile."""
-        registry = self._shared.registry
+        registry = self._session.registry
         signature = found.verdict.signature
         if known := registry.hit(found):
             return self._explain(found, known)
@@ -155,18 +155,18 @@ class FollowUp:
             self._leave_unresolved([found, *registry.settle(found, None)])
             raise
         parked = registry.settle(found, known)
-        limit = self._shared.max_findings
+        limit = self._session.options.max_findings
         if limit is not None and registry.num_new >= limit:
-            self._shared.control.halt(registry.new_text())
+            self._session.control.halt(registry.new_text())
         return parked
 
     def _leave_unresolved(self, left: Iterable[Found]) -> None:
         for found in left:
-            self._shared.registry.leave_unresolved(found)
+            self._session.registry.leave_unresolved(found)
 
     def _explain(self, found: Found, known: Known) -> list[Found]:
         if found.path is not None:
-            self._shared.keeper.discard(found.path)
+            self._session.keeper.discard(found.path)
         signature, path = known.signature, str(known.path)
         self._emit(FindingHit(index=found.index, signature=signature, path=path, hits=known.hits))
         return []
@@ -174,7 +174,7 @@ class FollowUp:
     def _save(self, found: Found) -> Found:
         try:
             return dataclasses.replace(
-                found, path=self._shared.keeper.save_found(found, self._world.info)
+                found, path=self._session.keeper.save_found(found, self._world.info)
             )
         except InfraError as error:
             case = msgspec.Raw(codec.encode(found.case))
@@ -186,28 +186,30 @@ class FollowUp:
     def _investigate(self, found: Found) -> Known | None:
         """Confirms, shrinks, saves and verifies; None for a finding that is not confirmed."""
         assert found.path is not None
-        path, shared = found.path, self._shared
+        path, session = found.path, self._session
         signature = found.verdict.signature
-        self._emit(PhaseChanged(phase="confirming", signature=signature, of=shared.confirm))
+        self._emit(
+            PhaseChanged(phase="confirming", signature=signature, of=session.options.confirm)
+        )
         judged = self._confirm_and_shrink(found.smaller or found.case, found.verdict, path)
         if judged.confirmation.absent and found.smaller is not None:
             judged = self._confirm_and_shrink(found.case, found.verdict, path)
         if judged.confirmation.absent:
-            self._tell_flaky(found, judged, shared.keeper.save_flaky(found, path, judged))
+            self._tell_flaky(found, judged, session.keeper.save_flaky(found, path, judged))
             return None
         if not judged.confirmation.reproduced:
-            shared.registry.leave_unresolved(found)
+            session.registry.leave_unresolved(found)
             return None
         if judged.cut_off:
-            shared.keeper.save_judged(path, judged)
-            shared.registry.leave_unresolved(found)
+            session.keeper.save_judged(path, judged)
+            session.registry.leave_unresolved(found)
             return None
-        same = shared.keeper.same_as(judged, path)
+        same = session.keeper.same_as(judged, path)
         if same is None:
-            self._tell_saved(found, judged, path, shared.keeper.save_judged(path, judged))
+            self._tell_saved(found, judged, path, session.keeper.save_judged(path, judged))
         else:
             path = same
-            replay = replay_command(path, shared.keeper.entry(path))
+            replay = replay_command(path, session.keeper.entry(path))
             self._emit(finding_saved(found, judged, path, replay, None, duplicate=True))
         cause = cause_of(judged.case, found.case)
         internal = judged.verdict.internal
@@ -222,24 +224,24 @@ class FollowUp:
 
     def _confirm_and_shrink(self, case: Case, expected: Verdict, path: Path) -> Judged:
         """What torch as it is and mended torch show, unless the campaign has no mends."""
-        shared = self._shared
-        runner = unknown_only(self._world, case, expected, shared.mends)
-        on_cpu = shared.on_cpu and run_by(runner, shared.on_cpu)
+        session = self._session
+        runner = unknown_only(self._world, case, expected, session.mends)
+        on_cpu = session.on_cpu and run_by(runner, session.on_cpu)
         return confirm_and_shrink(
             [runner(self._world)],
             case,
             expected,
             on_cpu=on_cpu,
             emit=self._emit,
-            keep=functools.partial(shared.keeper.save_smaller, path),
-            runs=shared.confirm,
-            shrinking=shared.shrinking,
-            seconds_left=shared.control.seconds_left,
+            keep=functools.partial(session.keeper.save_smaller, path),
+            runs=session.options.confirm,
+            shrinking=session.options.shrink,
+            seconds_left=session.control.seconds_left,
         )
 
     def _tell_flaky(self, found: Found, judged: Judged, path: Path) -> None:
         if not found.before:
-            self._shared.registry.count_flaky()
+            self._session.registry.count_flaky()
         seen, signature = judged.confirmation, found.verdict.signature
         others = tuple(seen.others)
         self._emit(
@@ -248,8 +250,8 @@ class FollowUp:
 
     def _tell_saved(self, found: Found, judged: Judged, path: Path, entry: CorpusEntry) -> None:
         self._emit(PhaseChanged(phase="verifying", signature=entry.signature))
-        script_fails = self._shared.keeper.verify(path, entry)
-        self._shared.control.note_new()
+        script_fails = self._session.keeper.verify(path, entry)
+        self._session.control.note_new()
         self._emit(finding_saved(found, judged, path, replay_command(path, entry), script_fails))
 
 

@@ -15,20 +15,16 @@ from typing import TypeVar
 
 import msgspec
 
-from fuzzshard.campaign.control import ControlledCheck, cpu_ranks, signals_call
-from fuzzshard.campaign.drawing import Prefetch
+from fuzzshard.campaign.control import signals_call
 from fuzzshard.campaign.exchange import Exchange
-from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.campaign.resume import plan_session, start_of
 from fuzzshard.campaign.session import Session
-from fuzzshard.campaign.shared import TOOLS, Shared, Tools, WorldHandle
-from fuzzshard.campaign.summary import verdict_code
+from fuzzshard.campaign.tools import TOOLS, Tools, WorldHandle
 from fuzzshard.campaign.worker import Worker
 from fuzzshard.errors import EXIT_INFRA, EXIT_INTERRUPTED, FuzzshardError
 from fuzzshard.events import (
     CampaignFinished,
-    CaseDetail,
     CaseJudged,
     Event,
     Finishing,
@@ -115,17 +111,12 @@ class _Coordinator:
         limit_arenas()
         for event in self.session.started():
             self._deliver(event)
-        options, tools = self.session.options, self.tools
         try:
-            check = ControlledCheck(tools.check, self.control)
-            keeper = Keeper(options.corpus, options.preload, tools.render, check)
+            self.session.equip(self.tools, self._world)
         except FuzzshardError as error:
             self.error = error
             return self._deliver_finished()
-        cases = self.session.draw(tools.cases)
-        on_cpu = cpu_ranks(self.session.config, self._world, self.control)
-        shared = self.session.shared(cases, keeper, on_cpu)
-        exchange = self._exchange(keeper)
+        exchange = self._exchange()
         try:
             with signals_call(self._on_signal), telling(self._on_node):
                 if exchange is not None:
@@ -134,7 +125,7 @@ class _Coordinator:
                     self.num_running += 1
                     thread = threading.Thread(
                         target=self._run_world,
-                        args=(number, config, shared),
+                        args=(number, config),
                         name=f"fuzzshard-world-{number}",
                         daemon=True,
                     )
@@ -143,7 +134,7 @@ class _Coordinator:
         except KeyboardInterrupt:
             self._interrupt()
         finally:
-            self._abandon(cases)
+            self._abandon()
             self.spares.close()
             if exchange is not None:
                 with signals_call(lambda: None):  # it waits for some seconds only
@@ -158,7 +149,7 @@ class _Coordinator:
             exchange.tell_last_figures()
         return code
 
-    def _exchange(self, keeper: Keeper) -> Exchange | None:
+    def _exchange(self) -> Exchange | None:
         """What talks with campaigns on other nodes."""
         session = self.session
         if session.options.exchange is None:
@@ -166,7 +157,7 @@ class _Coordinator:
         return Exchange(
             session.options.exchange,
             registry=session.registry,
-            keeper=keeper,
+            keeper=session.keeper,
             control=self.control,
             returned=session.returned,
             render=self.tools.render,
@@ -184,7 +175,7 @@ class _Coordinator:
             world.close()
             self.worlds.remove(world)
 
-    def _run_world(self, number: int, config: WorldConfig, shared: Shared) -> None:
+    def _run_world(self, number: int, config: WorldConfig) -> None:
         """The thread of one world."""
 
         def emit(event: Event) -> None:
@@ -194,7 +185,7 @@ class _Coordinator:
         error: BaseException | None = None
         try:
             with self._world(config) as world:
-                Worker(shared, world, emit).work()
+                Worker(self.session, world, emit).work()
         except BaseException as raised:  # a thread has nobody above it; the coordinator decides
             error = raised
         self.queue.put(_Ended(error))
@@ -239,9 +230,7 @@ class _Coordinator:
                 self.control.halt(str(item.error))
 
     def _deliver(self, event: Event) -> None:
-        """Writes an event down, and then tells it; what only the journal is for is told nobody
-        else.
-        """
+        """Writes an event down, and then tells it."""
         event = _stamped(event)
         if isinstance(event, PhaseChanged):
             self.doing[event.world] = event
@@ -252,8 +241,7 @@ class _Coordinator:
         except FuzzshardError as error:
             self.error = self.error or error
             self.control.halt(str(error))
-        if not isinstance(event, CaseDetail):
-            self.sink(event)
+        self.sink(event)
         if isinstance(event, CaseJudged) and event.index % CASES_BETWEEN_TRIMS == 0:
             trim_heap()
 
@@ -270,13 +258,13 @@ class _Coordinator:
         self.control.interrupted = True
         self.control.halt("interrupted")
 
-    def _abandon(self, cases: Prefetch) -> None:
+    def _abandon(self) -> None:
         """Ends what has not ended. Killing its ranks ends a world's run; its thread then saves the
         rest.
 
         Scripts that run end by themselves: they ask whether they are wanted.
         """
-        cases.close()
+        self.session.cases.close()
         self.control.abandon()
         if self.num_running:
             kill_ranks(self._pids)
@@ -315,7 +303,7 @@ class _Coordinator:
             return EXIT_INTERRUPTED
         if self.error is not None:
             return self.error.exit_code if isinstance(self.error, FuzzshardError) else EXIT_INFRA
-        return verdict_code(self.session.tally, self.session.registry)
+        return self.session.verdict_code()
 
 
 _M_ARENA_MAX = -8  # malloc.h of glibc

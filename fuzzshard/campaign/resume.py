@@ -161,7 +161,6 @@ def _words(value: object) -> str:
 def restore_counts(history: History, campaign: int, tally: Tally) -> int:
     """Takes over what was counted; returns the number of cases that were judged."""
     tally.counts = history.counts(campaign)
-    tally.refusals = history.refusals(campaign)
     tally.features = history.features(campaign)
     return tally.cases
 

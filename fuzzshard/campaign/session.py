@@ -4,32 +4,38 @@ corpus.
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager
 
 from fuzzshard import __version__
-from fuzzshard.campaign.control import Control
+from fuzzshard.campaign.control import Control, ControlledCheck, cpu_ranks
 from fuzzshard.campaign.drawing import Prefetch
 from fuzzshard.campaign.keep import Keeper
-from fuzzshard.campaign.known import Found, Registry, load_known
+from fuzzshard.campaign.known import Found, Known, Registry, load_known
 from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.campaign.resume import Plan, in_work, restore_counts, restore_findings, unfinished
-from fuzzshard.campaign.shared import CaseStream, Shared
-from fuzzshard.campaign.summary import summarize
 from fuzzshard.campaign.tally import Tally
+from fuzzshard.campaign.tools import Tools
+from fuzzshard.case.features import ALL_FEATURES
+from fuzzshard.corpus.lifecycle import release
 from fuzzshard.corpus.store import FINDINGS_FOLDER
+from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INCONCLUSIVE, EXIT_INFRA
 from fuzzshard.events import (
     CampaignFinished,
     CampaignStarted,
     Continued,
     CorpusLoaded,
     Event,
+    KnownFinding,
 )
 from fuzzshard.journal.history import History
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.mending.source import unfit
-from fuzzshard.runner import StartWorlds
+from fuzzshard.runner import Runner, StartWorlds
 from fuzzshard.strategies.steered import Steered
+from fuzzshard.verdict import Status
 from fuzzshard.world.config import WorldConfig
 
 
@@ -37,8 +43,13 @@ class Session:
     """The state of a campaign for as long as one process works on it; its parts may be used from
     any thread.
 
-    A campaign that is continued counts on from where its earlier sessions were.
+    A campaign that is continued counts on from where its earlier sessions were. ``unfinished`` is
+    what these found and did not get done, ``returned`` what waited for another node.
     """
+
+    keeper: Keeper
+    cases: Prefetch
+    on_cpu: StartWorlds | None
 
     def __init__(
         self,
@@ -62,7 +73,7 @@ class Session:
         self.registry = Registry()
         self.mends = mends_for(extra=options.extra_mends) if options.mends != "off" else ()
         self._cases_before = 0
-        self._unfinished: deque[Found] = deque()
+        self.unfinished: deque[Found] = deque()
         self._of_others: tuple[str, ...] = ()
         self.returned: deque[Found] = deque()
 
@@ -71,10 +82,10 @@ class Session:
         before.
         """
         corpus, left = self.options.corpus, in_work(self.options.corpus)
-        self._unfinished.extend(
+        self.unfinished.extend(
             unfinished(history, self.plan, corpus, left, shrinking=self.options.shrink)
         )
-        own = [found.path for found in self._unfinished if found.path is not None]
+        own = [found.path for found in self.unfinished if found.path is not None]
         names = {path.name for path in own}
         self._of_others = tuple(name for name in left if name not in names)
         saved = load_known(
@@ -89,41 +100,31 @@ class Session:
         if (campaign := self.plan.campaign) is not None:
             self._cases_before = restore_counts(history, campaign, self.tally)
             restore_findings(history, campaign, self.registry)
-        for found in self._unfinished:
+        for found in self.unfinished:
             self.registry.count_made(found)
         limit, made = self.options.max_findings, self.registry.num_new
         if limit is not None and made >= limit:
             self.control.reason = self.registry.new_text()
 
-    def draw(self, cases: CaseStream) -> Prefetch:
-        """The cases of this session, as many as the campaign still has to run."""
-        stream = cases(
+    def equip(
+        self, tools: Tools, make_world: Callable[[WorldConfig], AbstractContextManager[Runner]]
+    ) -> None:
+        """Makes what its worlds have in common; raises :class:`FuzzshardError` where the corpus
+        cannot be read.
+        """
+        options, device = self.options, self.config.device
+        check = ControlledCheck(tools.check, self.control)
+        self.keeper = Keeper(options.corpus, options.preload, tools.render, check)
+        self.on_cpu = cpu_ranks(self.config, make_world, self.control)
+        stream = tools.cases(
             self.plan.stream_seed,
             world_size=self.config.size,
             steered=self.steered,
-            cuda=self.config.device == "cuda",
+            cuda=device == "cuda",
         )
-        limit = self.options.max_cases
+        limit = options.max_cases
         left = None if limit is None else max(0, limit - self._cases_before)
-        return Prefetch(stream, ahead=2 * len(self.configs) + 2, limit=left)
-
-    def shared(self, cases: Prefetch, keeper: Keeper, on_cpu: StartWorlds | None) -> Shared:
-        """What its worlds have in common."""
-        return Shared(
-            cases=cases,
-            control=self.control,
-            tally=self.tally,
-            registry=self.registry,
-            keeper=keeper,
-            mends=self.mends,
-            stock_too=self.options.mends == "both",
-            confirm=self.options.confirm,
-            unfinished=self._unfinished,
-            returned=self.returned,
-            shrinking=self.options.shrink,
-            max_findings=self.options.max_findings,
-            on_cpu=on_cpu,
-        )
+        self.cases = Prefetch(stream, ahead=2 * len(self.configs) + 2, limit=left)
 
     def started(self) -> Iterator[Event]:
         """What is said before any world starts."""
@@ -168,25 +169,83 @@ class Session:
             elapsed=self.plan.elapsed,
             counts=dict(self.tally.counts),
             findings=self.registry.num_new,
-            unfinished=len(self._unfinished),
+            unfinished=len(self.unfinished),
         )
 
     def leave_unfinished(self) -> None:
         """What no world went on with stays as it was found."""
-        for found in (*self._unfinished, *self.returned):
+        for found in (*self.unfinished, *self.returned):
             if found.path is not None:
                 self.registry.leave_unresolved(found)
 
     def finished(self, reason: str, exit_code: int, *, complete: bool) -> CampaignFinished:
         """The summary."""
-        return summarize(
-            self.tally,
-            self.registry,
-            seed=self.plan.seed,
-            corpus=self.options.corpus,
-            mends=self.options.mends,
-            elapsed=self.control.elapsed(),
+        tally, registry = self.tally, self.registry
+        causes = registry.causes
+        return CampaignFinished(
+            elapsed=(elapsed := self.control.elapsed()),
             reason=reason,
             exit_code=exit_code,
+            seed=self.plan.seed,
+            corpus=str(self.options.corpus),
+            mends=self.options.mends,
+            torch=release(importlib.metadata.version("torch")),
+            cases=tally.cases,
+            cases_per_second=tally.cases / elapsed,
+            counts=dict(tally.counts),
+            findings=tuple(map(_line, _listed(registry))),
+            explained=registry.explained,
+            causes=dict(causes.most_common()),
+            examples=_examples(registry, causes),
+            unresolved=tuple(map(str, registry.unresolved)),
+            suspects=tuple(map(str, registry.suspects)),
+            features_seen=len(tally.features),
+            features_total=len(ALL_FEATURES),
+            features_unseen=tuple(sorted(set(ALL_FEATURES) - tally.features)),
             complete=complete,
         )
+
+    def verdict_code(self) -> int:
+        """The exit code of a campaign that was neither interrupted nor stopped by an error.
+
+        What the corpus had before is no news: a campaign in CI would be red on every torch with an
+        open finding.
+        """
+        tally, registry = self.tally, self.registry
+        if registry.has_news:
+            return EXIT_FINDING
+        if tally.cases and tally.counts[Status.INFRA] == tally.cases:
+            return EXIT_INFRA
+        if not tally.cases or registry.num_flaky or tally.counts[Status.INCONCLUSIVE]:
+            return EXIT_INCONCLUSIVE
+        return EXIT_CLEAN
+
+
+def _examples(registry: Registry, causes: Collection[str]) -> dict[str, str]:
+    """The smallest entries of the ``causes`` that were met; without any, the smallest of all."""
+    smallest = {cause: min(entries) for cause, entries in registry.examples.items()}
+    if not causes and smallest:
+        causes = (min(smallest, key=smallest.__getitem__),)
+    return {cause: str(smallest[cause][1]) for cause in causes if cause in smallest}
+
+
+def _listed(registry: Registry) -> list[Known]:
+    """What this campaign has met of the findings that are done; internal ones come last."""
+    left = set(registry.unresolved)
+    met = [
+        known
+        for known in registry.all()
+        if (known.hits or not known.saved_before) and known.path not in left
+    ]
+    return sorted(met, key=lambda known: known.internal)
+
+
+def _line(known: Known) -> KnownFinding:
+    return KnownFinding(
+        signature=known.signature,
+        path=str(known.path),
+        hits=known.hits,
+        new=not known.saved_before,
+        internal=known.internal,
+        rate=known.confirmed.text() if known.confirmed.flaky else "",
+    )

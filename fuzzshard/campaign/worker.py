@@ -11,7 +11,8 @@ from fuzzshard.campaign.explain import judge_explained
 from fuzzshard.campaign.follow_up import FollowUp
 from fuzzshard.campaign.judge import Stopped, judge_clearly
 from fuzzshard.campaign.known import Found
-from fuzzshard.campaign.shared import Shared, WorldHandle
+from fuzzshard.campaign.session import Session
+from fuzzshard.campaign.tools import WorldHandle
 from fuzzshard.case.case import Case
 from fuzzshard.errors import InfraError
 from fuzzshard.events import (
@@ -46,12 +47,14 @@ should not spend it on explaining known bugs.
 class Worker:
     """Runs cases on one world, in one thread, until there are no more or the campaign ends."""
 
-    def __init__(self, shared: Shared, world: WorldHandle, emit: Callable[[Event], None]) -> None:
-        self._shared = shared
+    def __init__(
+        self, session: Session, world: WorldHandle, emit: Callable[[Event], None]
+    ) -> None:
+        self._session = session
         self._handle = world
-        self._world = ControlledWorld(world, shared.control)
+        self._world = ControlledWorld(world, session.control)
         self._emit = emit
-        self._follow_up = FollowUp(shared, self._world, emit)
+        self._follow_up = FollowUp(session, self._world, emit)
 
     def work(self) -> None:
         """Returns at the end of the campaign; raises :class:`InfraError` when it cannot go on."""
@@ -59,7 +62,7 @@ class Worker:
             self._emit(PhaseChanged(phase="starting"))
             self._start()
             self._emit(WorldStarted(info=dict(self._handle.info)))
-            _each(self._shared.unfinished, self._follow_up.finish)
+            _each(self._session.unfinished, self._follow_up.finish)
             self._take_cases()
         except Stopped:
             pass
@@ -78,20 +81,20 @@ class Worker:
 
     def _take_cases(self) -> None:
         self._emit(PhaseChanged(phase="running"))
-        shared = self._shared
-        while shared.control.accepting() and (taken := shared.cases.take()):
-            _each(shared.returned, self._follow_up.resolve)
+        session = self._session
+        while session.control.accepting() and (taken := session.cases.take()):
+            _each(session.returned, self._follow_up.resolve)
             index, drawn = taken
             found, known = self._judge(index, drawn)
             verdict = found.verdict
             if verdict.status is Status.INFRA:
-                path = str(shared.keeper.save_unjudged(found.case))
-                count = shared.control.count_infra(verdict)
+                path = str(session.keeper.save_unjudged(found.case))
+                count = session.control.count_infra(verdict)
                 self._emit(
                     InfraTrouble(index=index, message=verdict.message, in_a_row=count, path=path)
                 )
                 continue
-            shared.control.count_judged()
+            session.control.count_judged()
             if known:
                 self._emit(KnownCause(index=index, signature=verdict.signature, causes=known))
             elif verdict.status.is_finding:
@@ -103,7 +106,7 @@ class Worker:
 
         With it come the causes by which mends know it.
         """
-        shared = self._shared
+        session = self._session
         self._emit(CaseStarted(index=index))
         case, verdict, known = self._explained(index, drawn)
         found = Found(index, case, verdict)
@@ -111,11 +114,10 @@ class Worker:
             if verdict.status.is_finding and not known:
                 found = self._follow_up.first_look(found)
         finally:
-            detail, judged = shared.tally.add(index, case, verdict)
-            self._emit(detail)
+            judged = session.tally.add(index, case, verdict)
             self._emit(judged)
         if judged.new_features:
-            shared.control.note_new()
+            session.control.note_new()
         return found, known
 
     def _explained(self, index: int, drawn: Case) -> tuple[Case, Verdict, tuple[str, ...]]:
@@ -124,15 +126,15 @@ class Worker:
         A suspicion on mended torch counts where torch as it is fails, too; one that only mended
         torch has is a defect of a mend.
         """
-        shared = self._shared
-        if not shared.mends:
+        session = self._session
+        if not session.mends:
             return *judge_clearly(self._world, drawn), ()
         case, explained = judge_explained(
             self._world,
             drawn,
-            shared.mends,
-            on_mended=not (shared.stock_too and index // ALIKE % STOCK_ONE_IN == STOCK_TURN),
-            likely=shared.registry.likely,
+            session.mends,
+            on_mended=session.options.mends == "on" or index // ALIKE % STOCK_ONE_IN != STOCK_TURN,
+            likely=session.registry.likely,
             cut_off=self._follow_up.suspect,
             explaining=lambda signature, done: self._emit(
                 PhaseChanged(phase="explaining", signature=signature, done=done)
@@ -141,7 +143,7 @@ class Worker:
         if explained.stock.status.is_finding or explained.mended is not None:
             self._emit(PhaseChanged(phase="running"))
         if explained.known:
-            shared.registry.count_causes(explained.verdict.signature, explained.known)
+            session.registry.count_causes(explained.verdict.signature, explained.known)
         return case, explained.verdict, explained.known
 
 

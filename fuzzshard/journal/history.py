@@ -114,18 +114,6 @@ class History:
             )
         )
 
-    def refusals(self, campaign: int) -> Counter[str]:
-        """Refused cases by kind of message."""
-        return Counter(
-            dict(
-                self.rows(
-                    "SELECT message, sum(cases) FROM refusal JOIN session ON session.id = "
-                    "refusal.session WHERE campaign = ? GROUP BY message",
-                    campaign,
-                )
-            )
-        )
-
     def features(self, campaign: int) -> set[str]:
         """The features that some case had."""
         return {

@@ -72,10 +72,6 @@ CREATE TABLE compared (            -- each engine that a judged case was drawn w
   tensors INTEGER NOT NULL,        -- that were compared, on all ranks
   skipped INTEGER NOT NULL         -- that differ, and may have any value
 );
-CREATE TABLE refusal (             -- cases by what was refused, by kind of message
-  session INTEGER NOT NULL REFERENCES session(id), message TEXT NOT NULL, cases INTEGER NOT NULL,
-  PRIMARY KEY (session, message)
-) WITHOUT ROWID;
 CREATE TABLE event (               -- append-only; all but phases, progress of shrinking, and cases
   id INTEGER PRIMARY KEY,
   session INTEGER NOT NULL REFERENCES session(id),

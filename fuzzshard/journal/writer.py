@@ -15,7 +15,6 @@ import msgspec
 from fuzzshard import __version__
 from fuzzshard.events import (
     CampaignFinished,
-    CaseDetail,
     CaseJudged,
     CaseStarted,
     Event,
@@ -26,7 +25,7 @@ from fuzzshard.events import (
 )
 from fuzzshard.journal.schema import one_line, transaction
 
-_PASSING = (PhaseChanged, ShrinkProgress, CaseStarted, CaseDetail, CaseJudged)
+_PASSING = (PhaseChanged, ShrinkProgress, CaseStarted, CaseJudged)
 """Events that have tables of their own, or that nobody asks for later."""
 
 
@@ -64,15 +63,11 @@ class JournalWriter:
         self._before = start.elapsed_before
         self._broken = False
         self._case_runs: dict[int, int] = {}
-        self._details: dict[int, CaseDetail] = {}
         with one_line(path), transaction(connection):
             self.session = self._begin(start)
 
     def record(self, event: Event) -> None:
         """Takes one event."""
-        if isinstance(event, CaseDetail):
-            self._details[event.world] = event
-            return
         if self._broken:
             return
         try:
@@ -149,7 +144,6 @@ class JournalWriter:
     def _write_judged(self, event: CaseJudged, elapsed: float) -> None:
         """The verdict, with what it was the first to have: coverage adds up at any moment."""
         case_run = self._case_runs.pop(event.world)
-        detail = self._details.pop(event.world)
         execute, executemany = self._connection.execute, self._connection.executemany
         execute(
             "UPDATE case_run SET status = ?, seconds = ?, signature = ?, message = ? WHERE id = ?",
@@ -160,16 +154,11 @@ class JournalWriter:
             [(name, case_run) for name in event.new_features],
         )
         executemany(
-            "INSERT INTO refusal (session, message, cases) VALUES (?, ?, 1) "
-            "ON CONFLICT DO UPDATE SET cases = cases + 1",
-            [(self.session, message) for message in detail.refused],
-        )
-        executemany(
             "INSERT INTO compared (case_run, engine, rung, tensors, skipped) "
             "VALUES (?, ?, ?, ?, ?)",
             [
                 (case_run, engine, how.rung, how.tensors, how.skipped)
-                for engine, how in detail.compared.items()
+                for engine, how in event.compared.items()
             ],
         )
         if event.new_features:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -251,7 +250,6 @@ def _summary(event: CampaignFinished) -> Iterator[str]:
         f"coverage: {event.features_seen} of {event.features_total} features"
         f"{_unseen(event.features_unseen)}"
     )
-    yield from _refusals(event.refusals)
     if event.corpus:
         yield f"page: {Path(event.corpus) / PAGE_FILE}"
     again = "" if event.complete else "; the same command goes on with it"
@@ -285,28 +283,6 @@ def _known_bugs(event: CampaignFinished) -> Iterator[str]:
     elif not event.causes:
         (example, *_) = event.examples.values()
         yield f"to see a known bug of this corpus: fuzzshard show {example}"
-
-
-def _refusals(refusals: tuple[tuple[str, int], ...]) -> Iterator[str]:
-    """How often an engine was not run with a case, or refused it; what else was said, whole."""
-    counts: dict[str, Counter[str]] = {"not applicable": Counter(), "refused": Counter()}
-    for message, count in refusals:
-        engine, _, rest = message.partition(": ")
-        kind = rest.partition(":")[0]
-        if kind in counts:
-            counts[kind][engine] += count
-        else:
-            yield f"{count:6} x {message}"
-    words = {
-        "not applicable": "not run where it does not apply",
-        "refused": "refused as documented",
-    }
-    for kind, by_engine in counts.items():
-        if by_engine:
-            told = ", ".join(
-                f"{engine} in {counted(n, 'case')}" for engine, n in by_engine.items()
-            )
-            yield f"{words[kind]}: {told}"
 
 
 def _unseen(names: tuple[str, ...]) -> str:

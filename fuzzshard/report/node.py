@@ -9,11 +9,10 @@ import functools
 import itertools
 import socket
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-import msgspec
 import psutil
 
 from fuzzshard.corpus.codec import read_entry
@@ -27,7 +26,6 @@ from fuzzshard.corpus.store import (
 )
 from fuzzshard.errors import InvalidEntry, UsageError
 from fuzzshard.events import (
-    FindingConfirmed,
     FindingFlaky,
     FindingFound,
     FindingSaved,
@@ -69,10 +67,9 @@ class Node:
     """All sessions in one directory, one after another; none where no campaign has run.
 
     ``first_seen`` has the time of each feature; times are in seconds during which the campaign
-    ran. ``confirmations`` are the runs on fresh ranks of each finding as it was found. ``causes``
-    counts the cases that known bugs of torch caused, by the name of the mend. ``compared`` says
-    how engines were compared. No links under ``shared`` are followed, a folder that others write
-    to as well.
+    ran. ``causes`` counts the cases that known bugs of torch caused, by the name of the mend.
+    ``compared`` says how engines were compared. No links under ``shared`` are followed, a folder
+    that others write to as well.
     """
 
     path: Path
@@ -80,8 +77,6 @@ class Node:
     verdicts: Counter[str]
     first_seen: Mapping[str, float]
     sightings: tuple[Sighting, ...]
-    confirmations: tuple[Confirmation, ...]
-    gpu_seconds: float
     causes: Counter[str]
     compared: tuple[EngineRuns, ...]
     shared: Path | None = None
@@ -149,8 +144,6 @@ def node_of_entries(
             for item in stored
             if item.entry.signature and item.file.name == CASE_FILE
         ),
-        confirmations=(),
-        gpu_seconds=0.0,
         causes=Counter(),
         compared=(),
     )
@@ -195,15 +188,12 @@ def node_of(directory: Path, history: History) -> Node:
     counts: Counter[str] = Counter()
     for status, count in verdicts:
         counts[status] += count
-    sightings, confirmations = _sightings(directory, history, sessions, begins)
     return Node(
         path=directory,
         sessions=sessions,
         verdicts=counts,
         first_seen=_first_seen(history, begins),
-        sightings=sightings,
-        confirmations=confirmations,
-        gpu_seconds=_gpu_seconds(history, sessions),
+        sightings=_sightings(directory, history, sessions, begins),
         causes=Counter(dict(history.rows(_CAUSES))),
         compared=tuple(itertools.starmap(EngineRuns, history.compared())),
     )
@@ -248,10 +238,9 @@ def _sightings(
     history: History,
     sessions: tuple[SessionRow, ...],
     begins: Mapping[int, float],
-) -> tuple[tuple[Sighting, ...], tuple[Confirmation, ...]]:
+) -> tuple[Sighting, ...]:
     """What became of each finding, in the order in which they were seen."""
     seen: dict[str, Sighting] = {}
-    confirmations: list[Confirmation] = []
 
     def sighting(path: str, signature: str, at: float) -> Sighting:
         name = Path(path).name
@@ -259,7 +248,7 @@ def _sightings(
         known.at = min(known.at, at)
         return known
 
-    kinds = ("finding_found", "finding_confirmed", "finding_saved", "finding_flaky")
+    kinds = ("finding_found", "finding_saved", "finding_flaky")
     for campaign in dict.fromkeys(session.campaign for session in sessions):
         for told in history.events(campaign, *kinds):
             at = begins[told.session] + told.elapsed
@@ -268,10 +257,6 @@ def _sightings(
                     found = sighting(event.path, event.signature, at)
                     found.hits += not found.found
                     found.found, found.summary = True, event.summary
-                case FindingConfirmed() as event:
-                    confirmations.append(
-                        Confirmation(runs=event.runs, reproduced=event.reproduced)
-                    )
                 case FindingSaved() as event:
                     found = sighting(event.path, event.signature, at)
                     found.hits += event.duplicate
@@ -281,7 +266,6 @@ def _sightings(
                         )
                         found.rate = rate
                 case FindingFlaky() as event:
-                    confirmations.append(Confirmation(runs=event.runs, reproduced=0))
                     found = sighting(event.path, event.signature, at)
                     found.flaky, found.folder = (
                         True,
@@ -293,7 +277,7 @@ def _sightings(
         "ORDER BY session"
     ):
         sighting(path, signature, begins[session] + first).hits += count
-    return tuple(each for each in seen.values() if _is_there(each)), tuple(confirmations)
+    return tuple(each for each in seen.values() if _is_there(each))
 
 
 def _is_there(sighting: Sighting) -> bool:
@@ -302,28 +286,3 @@ def _is_there(sighting: Sighting) -> bool:
     """
     kept = sighting.rate is not None or sighting.flaky
     return kept or not sighting.found or sighting.folder.exists()
-
-
-class _Started(msgspec.Struct, frozen=True):
-    """Of a ``campaign_started``: the CUDA devices of each world, where the worlds were placed on
-    devices.
-    """
-
-    devices: tuple[tuple[int, ...], ...] = ()
-
-
-def _gpu_seconds(history: History, sessions: tuple[SessionRow, ...]) -> float:
-    """The time of all sessions on CUDA, times the devices that each had; worlds may share
-    devices.
-    """
-    placed: dict[int, set[int]] = defaultdict(set)
-    for session, body in history.rows(
-        "SELECT session, body FROM event WHERE kind = 'campaign_started'"
-    ):
-        for devices in msgspec.json.decode(body, type=_Started).devices:
-            placed[session].update(devices)
-    return sum(
-        session.elapsed * (len(placed[session.id]) or session.world_size * session.worlds)
-        for session in sessions
-        if session.device == "cuda"
-    )

@@ -32,14 +32,11 @@ State = Literal["running", "ended", "killed", "saved"]
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of one directory, or the sum of several that ran side by side.
 
-    ``seconds`` is how long the campaign ran, the longest of several; rates add up. ``hangs`` and
-    ``crashes`` count cases, ``findings`` distinct confirmed findings, of which the corpus did not
-    have ``new_findings``, ``inconclusive`` those that did not come back. ``causes`` counts cases
-    that known bugs of torch caused, by the name of the mend. ``compared`` says how each engine was
-    compared, and ``all`` of them. ``stability`` is the share of the
-    runs that confirm findings, as they were found, that showed them again; ``flake_rate`` the
-    share of findings that stayed away in at least one. What cannot be known is null.
-    ``seconds_since_new_feature`` is campaign time.
+    ``seconds`` is how long the campaign ran, the longest of several; rates add up. ``findings``
+    are distinct confirmed ones, of which the corpus did not have ``new_findings``;
+    ``inconclusive`` ones did not come back. ``causes`` counts cases that known bugs of torch
+    caused, by the name of the mend. ``compared`` says how each engine was compared, and ``all`` of
+    them. ``seconds_since_new_feature`` is campaign time.
     """
 
     updated: float
@@ -58,11 +55,6 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     causes: dict[str, int]
     compared: dict[str, Comparisons]
     inconclusive: int
-    hangs: int
-    crashes: int
-    flake_rate: float | None
-    stability: float | None
-    gpu_seconds_per_case: float | None
     features_seen: int
     features_total: int
     seconds_since_new_feature: float
@@ -74,10 +66,7 @@ def stats_of(nodes: Sequence[Node], findings: Sequence[SeenFinding]) -> Stats:
     """
     verdicts = sum((node.verdicts for node in nodes), Counter[str]())
     cases = verdicts.total()
-    confirmations = [confirmation for node in nodes for confirmation in node.confirmations]
-    runs = sum(confirmation.runs for confirmation in confirmations)
     seconds = max(node.seconds for node in nodes)
-    gpu_seconds = sum(node.gpu_seconds for node in nodes)
     return Stats(
         updated=time.time(),
         directories=len(nodes),
@@ -97,11 +86,6 @@ def stats_of(nodes: Sequence[Node], findings: Sequence[SeenFinding]) -> Stats:
         causes=dict(sum((node.causes for node in nodes), Counter[str]()).most_common()),
         compared=comparisons(row for node in nodes for row in node.compared),
         inconclusive=sum(finding.status == "inconclusive" for finding in findings),
-        hangs=verdicts[Status.HANG],
-        crashes=verdicts[Status.CRASH],
-        flake_rate=_share(sum(c.flaky for c in confirmations), len(confirmations)),
-        stability=_share(sum(c.reproduced for c in confirmations), runs),
-        gpu_seconds_per_case=_share(gpu_seconds, cases) if gpu_seconds else None,
         features_seen=len({name for node in nodes for name in node.first_seen}),
         features_total=len(ALL_FEATURES),
         seconds_since_new_feature=min(
@@ -150,10 +134,6 @@ def write_stats(directory: Path) -> Stats:
         directory / STATS_FILE, msgspec.json.format(msgspec.json.encode(stats), indent=2) + b"\n"
     )
     return stats
-
-
-def _share(part: float, whole: int) -> float | None:
-    return part / whole if whole else None
 
 
 _MOST_SHARE = 0.02

@@ -88,7 +88,7 @@ def status_lines(
         yield from off_lines(node.last.info or {} if node.last is not None else {})
     if stats.state != "saved":
         yield from _campaign_lines(stats)
-    inconclusive = f"{stats.inconclusive} inconclusive{_rates(stats)}"
+    inconclusive = f"{stats.inconclusive} inconclusive"
     seen = f" in {counted(stats.hits, 'case')}" if stats.state != "saved" else ""
     yield f"findings  {stats.findings} distinct{seen}, {stats.new_findings} new, {inconclusive}"
     if stats.causes:
@@ -114,8 +114,6 @@ def _campaign_lines(stats: Stats) -> Iterator[str]:
     rate = f"{stats.cases_per_second:.2f} per second"
     yield f"cases     {stats.cases} in {clock(stats.seconds)} ({sessions}), {rate}"
     yield f"verdicts  {counts_text(stats.verdicts)}"
-    crashes = counted(stats.crashes, "crash", "crashes")
-    yield f"trouble   {counted(stats.hangs, 'hang')}, {crashes}{_gpu(stats)}"
     yield (
         f"coverage  {stats.features_seen} of {stats.features_total} features, the last new one "
         f"{clock(stats.seconds_since_new_feature)} ago"
@@ -148,17 +146,3 @@ def _seen(finding: SeenFinding) -> str:
     known += ", internal" if finding.internal else ""
     first = f", {counted(finding.hits, 'case')}, first at {clock(finding.at)}"
     return f"{rate}{first if finding.hits else ''}{nodes}{known}"
-
-
-def _gpu(stats: Stats) -> str:
-    used = stats.gpu_seconds_per_case
-    return "" if used is None else f", {used:.2f} GPU-seconds per case"
-
-
-def _rates(stats: Stats) -> str:
-    if stats.stability is None or stats.flake_rate is None:
-        return ""
-    return (
-        f"; {stats.stability:.0%} of confirming runs showed theirs again, "
-        f"{stats.flake_rate:.0%} are flaky"
-    )

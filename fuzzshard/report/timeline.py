@@ -121,34 +121,12 @@ def _durations(nodes: Sequence[Node]) -> Histogram | None:
     counts: Counter[int] = Counter()
     for node in nodes:
         with History(node.path / JOURNAL_FILE) as history:
-            for low, count in _by_time(history):
-                counts[low] += count
+            times = history.rows("SELECT seconds FROM case_run WHERE seconds > 0")
+            counts.update(math.floor(_BARS * math.log10(seconds)) for (seconds,) in times)
     if not counts:
         return None
     bars = range(min(counts), max(counts) + 1)
     return Histogram([10 ** (k / _BARS) for k in (*bars, bars[-1] + 1)], [counts[k] for k in bars])
-
-
-def _by_time(history: History) -> list[tuple[int, int]]:
-    """(bar, number of cases); not every SQLite has logarithms, so it compares with the edges of
-    the bars.
-    """
-    (least, most) = history.rows(
-        "SELECT min(seconds), max(seconds) FROM case_run WHERE seconds > 0"
-    )[0]
-    if least is None:
-        return []
-    low, high = (math.floor(_BARS * math.log10(value)) for value in (least, most))
-    cases = " ".join(
-        f"WHEN seconds < {10 ** ((k + 1) / _BARS)!r} THEN {k}" for k in range(low, high)
-    )
-    bar = f"CASE {cases} ELSE {high} END" if cases else f"{high}"
-    return [
-        (k, count)
-        for k, count in history.rows(
-            f"SELECT {bar} AS bar, count(*) FROM case_run WHERE seconds > 0 GROUP BY bar"
-        )
-    ]
 
 
 def growth(first_seen: Iterable[float], until: float) -> list[Point]:

@@ -15,7 +15,7 @@ import pytest
 from chaos import check_cases
 from chaos_campaign import Session, of_session
 
-from fuzzshard.events import CaseDetail, CaseJudged, CaseStarted
+from fuzzshard.events import CaseJudged, CaseStarted
 from fuzzshard.journal.history import History
 from fuzzshard.journal.schema import JOURNAL_FILE, connect
 from fuzzshard.journal.writer import JournalWriter, SessionStart
@@ -33,7 +33,6 @@ def journal(tmp_path: Path) -> Path:
     for index in range(3):
         writer.record(CaseStarted(index=index))
         if index < 2:
-            writer.record(CaseDetail())
             writer.record(CaseJudged(index=index, status=Status.PASS, seconds=0.1))
     return path
 

@@ -10,7 +10,7 @@ pytest.importorskip("ray.cluster_utils")
 
 from fleet_chaos import check_slot
 
-from fuzzshard.events import CaseDetail, CaseJudged, CaseStarted
+from fuzzshard.events import CaseJudged, CaseStarted
 from fuzzshard.journal.schema import JOURNAL_FILE, connect
 from fuzzshard.journal.writer import JournalWriter, SessionStart
 from fuzzshard.verdict import Status
@@ -26,7 +26,6 @@ def make_slot(folder: Path, written: Iterable[int], told: Iterable[int]) -> Path
     writer = JournalWriter(path, connect(path), start)
     for index in written:
         writer.record(CaseStarted(index=index))
-        writer.record(CaseDetail())
         writer.record(CaseJudged(index=index, status=Status.PASS, seconds=0.1))
     said = [json.dumps({"event": "case_judged", "index": index}) for index in told]
     (folder / "run.log").write_text("\n".join([*said, "a warning", '{"event": "cut off']))

@@ -16,7 +16,7 @@ import msgspec
 
 from fuzzshard.campaign.loop import run_campaign
 from fuzzshard.campaign.options import CampaignOptions
-from fuzzshard.campaign.shared import Tools
+from fuzzshard.campaign.tools import Tools
 from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block, Call, Child
 from fuzzshard.case.order import size_order

@@ -19,7 +19,7 @@ from fuzzshard.campaign.control import Control, ControlledWorld, ended_in_time
 from fuzzshard.campaign.judge import Stopped
 from fuzzshard.campaign.loop import run_campaign
 from fuzzshard.campaign.options import CampaignOptions
-from fuzzshard.campaign.shared import Tools
+from fuzzshard.campaign.tools import Tools
 from fuzzshard.case.case import Case
 from fuzzshard.doctor import clean_case
 from fuzzshard.errors import InfraError

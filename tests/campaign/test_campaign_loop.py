@@ -21,7 +21,6 @@ from fake_campaign import (
 
 from fuzzshard.campaign.judge import Stopped
 from fuzzshard.campaign.reduce import Judged
-from fuzzshard.campaign.tally import gist
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.expectation import with_observation
@@ -361,19 +360,6 @@ def test_inconclusive_verdicts_alone_are_exit_3(tmp_path):
     verdict = Verdict(status=Status.INCONCLUSIVE, message="noise could explain it")
     ran = campaign(tmp_path, lambda case: verdict, max_cases=2)
     assert ran.code == 3
-    assert ran.finished.refusals == (("INCONCLUSIVE: noise could explain it", 2),)
-
-
-def test_refusals_are_counted_by_message(tmp_path):
-    verdict = Verdict(status=Status.REJECTED, notes={"ddp": "no parameter requires grad\nmore"})
-    ran = campaign(tmp_path, lambda case: verdict, max_cases=2)
-    assert ran.code == 0
-    assert ran.finished.refusals == (("ddp: no parameter requires grad", 2),)
-
-
-def test_refusals_that_differ_in_names_only_are_one_kind():
-    messages = ["no rank 3 for 'a.b' (Linear(4, 4)", "no rank 12 for 'c' (LayerNorm(2)\nmore"]
-    assert {gist(message) for message in messages} == {"no rank N for '...' (...)"}
 
 
 def test_a_full_disk_is_exit_4_keeps_what_was_saved_and_prints_the_case(tmp_path, monkeypatch):

@@ -34,8 +34,6 @@ def test_the_figures_at_the_end_are_those_of_the_summary(tmp_path: Path) -> None
         1,
     )
     assert stats["features_seen"] == ran.finished.features_seen > 0
-    assert (stats["stability"], stats["flake_rate"]) == (1.0, 0.0)
-    assert stats["gpu_seconds_per_case"] is None
 
 
 def test_figures_are_written_anew_every_ten_seconds(tmp_path: Path) -> None:

@@ -449,7 +449,7 @@ def test_an_interrupted_campaign_goes_on_and_one_that_ended_by_itself_does_not(t
     assert third.finished.cases == MAX_CASES
 
 
-def test_a_campaign_that_its_machine_stopped_goes_on_with_its_counts_and_refusals(tmp_path):
+def test_a_campaign_that_its_machine_stopped_goes_on_with_its_counts(tmp_path):
     rejected = Verdict(status=Status.REJECTED, notes={"ddp": "no"})
     first = run(tmp_path, lambda case: INFRA if case.seed > 103 else rejected, seed=0)
     assert (first.code, first.finished.complete) == (4, False)
@@ -458,7 +458,6 @@ def test_a_campaign_that_its_machine_stopped_goes_on_with_its_counts_and_refusal
     assert second.code == 0
     assert second.finished.counts == {"REJECTED": 4, "INFRA": 5, "PASS": 3}
     assert progress.counts == second.finished.counts
-    assert dict(second.finished.refusals)["ddp: no"] == 4
     assert second.finished.features_seen >= first.finished.features_seen
     text = "\n".join(line for event in second.events for line in event_lines(event))
     assert "goes on after 9 cases and 0:0" in text

@@ -25,5 +25,4 @@ def test_every_engine_that_was_drawn_says_how_it_was_compared_or_why_not() -> No
         "fully_shard": Compared(rung="precision", tensors=8),
         "fsdp1": Compared(rung=""),
     }
-    detail, _ = Tally().add(0, CASE, verdict)
-    assert detail.compared == how_compared(CASE, verdict)
+    assert Tally().add(0, CASE, verdict).compared == how_compared(CASE, verdict)

@@ -27,30 +27,21 @@ def writer(path: Path, **changes: object) -> JournalWriter:
 
 
 def judge(
-    journal: JournalWriter, index: int, *, status: Status = Status.PASS, world: int = 0, **detail
+    journal: JournalWriter, index: int, *, status: Status = Status.PASS, world: int = 0, new=()
 ) -> None:
-    new = detail.pop("new_features", ())
     at = {"world": world, "elapsed": 10.0 + index}
     journal.record(events.CaseStarted(index=index, **at))
-    journal.record(events.CaseDetail(**detail, **at))
-    journal.record(
-        events.CaseJudged(index=index, status=status, seconds=0.5, new_features=new, **at)
-    )
+    judged = events.CaseJudged(index=index, status=status, seconds=0.5, new_features=new, **at)
+    journal.record(judged)
 
 
 def test_a_journal_holds_what_was_recorded(tmp_path):
     path = tmp_path / JOURNAL_FILE
     journal = writer(path)
     journal.record(events.WorldStarted(info={"torch": "2.13.0"}, elapsed=1.0))
-    judge(journal, 0, new_features=(A, B))
-    judge(journal, 1, status=Status.REJECTED, refused=("ddp: no",))
-    judge(
-        journal,
-        2,
-        status=Status.REJECTED,
-        refused=("ddp: no", "fsdp1: no"),
-        world=1,
-    )
+    judge(journal, 0, new=(A, B))
+    judge(journal, 1, status=Status.REJECTED)
+    judge(journal, 2, status=Status.REJECTED, world=1)
     journal.record(events.CaseStarted(index=3, elapsed=20.0))
     journal.record(
         events.FindingHit(index=2, signature="s", path="x/findings/slug", hits=2, elapsed=21.0)
@@ -69,7 +60,6 @@ def test_a_journal_holds_what_was_recorded(tmp_path):
             10,
         )
         assert history.counts(session.campaign) == {"PASS": 1, "REJECTED": 2}
-        assert history.refusals(session.campaign) == {"ddp: no": 2, "fsdp1: no": 1}
         assert history.features(session.campaign) == {A, B}
         assert history.count_by_folder(session.campaign, "finding_hit") == {"slug": 2}
         kinds = [type(told.event) for told in history.events(session.campaign)]
@@ -86,11 +76,11 @@ def test_a_journal_holds_what_was_recorded(tmp_path):
 def test_sessions_of_one_campaign_add_up_and_another_campaign_does_not(tmp_path):
     path = tmp_path / JOURNAL_FILE
     first = writer(path)
-    judge(first, 0, new_features=(A,))
+    judge(first, 0, new=(A,))
     second = writer(path, campaign=first.session, continues=first.session, elapsed_before=10.0)
-    judge(second, 0, new_features=(B,))
+    judge(second, 0, new=(B,))
     other = writer(path)
-    judge(other, 0, new_features=(C,))
+    judge(other, 0, new=(C,))
     with History(path) as history:
         assert [s.id for s in history.sessions(first.session)] == [first.session, second.session]
         assert [s.elapsed for s in history.sessions(first.session)] == [10.0, 0.0]
@@ -115,7 +105,6 @@ def test_the_end_of_a_session_is_in_its_row(tmp_path):
         exit_code=0,
         seed=7,
         unresolved=(),
-        refusals=(),
         complete=True,
         **counts,
         **seen,

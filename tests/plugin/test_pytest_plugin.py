@@ -275,7 +275,7 @@ def test_a_file_that_cannot_be_read_fails_in_one_line_and_the_rest_runs(
     result = run_corpus(pytester, "-k", "regressions")
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(
-        ["FAILED corpus/regressions/broken.json::replay - INVALID: format 99*"]
+        ["FAILED corpus/regressions/broken.json::replay - INVALID: its format is 99*"]
     )
 
 
@@ -403,7 +403,7 @@ def test_a_known_finding_is_an_expected_failure_where_none_is_expected(
 def test_a_mesh_larger_than_the_node_runs_where_ranks_may_share_devices(
     pytester: pytest.Pytester, world: FakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fuzzshard.world.device.cuda_devices", lambda: 2)
+    monkeypatch.setattr("fuzzshard.world.device.resolve_device", lambda device: ("cuda", 2))
     wide = replace(clean_case(2), mesh=replace(clean_case(2).mesh, shard=4))
     save_bare(pytester.path / "corpus", "wide", wide)
     run_corpus(pytester).assert_outcomes(skipped=1)

@@ -15,7 +15,6 @@ from fuzzshard.corpus.entry import Confirmation
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.events import (
     CampaignFinished,
-    CaseDetail,
     CaseJudged,
     CaseStarted,
     Event,
@@ -50,7 +49,6 @@ def judged(
     names = tuple(sorted(features))
     return [
         CaseStarted(index=0, elapsed=at),
-        CaseDetail(elapsed=at + seconds),
         CaseJudged(
             index=0, status=status, seconds=seconds, new_features=names, elapsed=at + seconds
         ),
@@ -71,7 +69,6 @@ def finished(
         counts={},
         findings=(),
         unresolved=(),
-        refusals=(),
         features_seen=0,
         features_total=0,
         features_unseen=(),

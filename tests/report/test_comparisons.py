@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from recorded import finished, judged, record
 
-from fuzzshard.events import CaseDetail
+from fuzzshard.events import CaseJudged
 from fuzzshard.report.comparisons import ALL
 from fuzzshard.report.html.page import page
 from fuzzshard.report.node import Node, read_node
@@ -35,7 +35,7 @@ SHARES = ("bitwise", "bounded", "half_precision", "not_compared", "not_run", "sk
 @pytest.fixture
 def recorded(tmp_path: Path) -> Path:
     events = [
-        replace(event, compared=compared) if isinstance(event, CaseDetail) else event
+        replace(event, compared=compared) if isinstance(event, CaseJudged) else event
         for index, compared in enumerate(CASES)
         for event in judged(at=float(index))
     ]

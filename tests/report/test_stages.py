@@ -61,7 +61,6 @@ def finished(**options: Any) -> CampaignFinished:
         "counts": {"PASS": 1},
         "findings": (),
         "unresolved": (),
-        "refusals": (),
         "features_seen": 1,
         "features_total": 2,
         "features_unseen": ("dtype:bfloat16",),
@@ -187,11 +186,9 @@ def test_what_torch_said_of_a_finding_is_cut_to_the_terminal() -> None:
 
 
 def test_a_summary_begins_with_findings_and_what_to_do_next_and_ends_with_why_it_ended() -> None:
-    refusals = ((f"ddp: not applicable: reason {n}", 9) for n in range(16))
     event = finished(
         findings=(KnownFinding(signature=SIGNATURE, path=PATH, hits=1),),
         exit_code=1,
-        refusals=(*refusals, ("fully_shard: refused: no", 1)),
     )
     assert list(event_lines(event)) == [
         "",
@@ -201,8 +198,6 @@ def test_a_summary_begins_with_findings_and_what_to_do_next_and_ends_with_why_it
         f"      fuzzshard report {PATH}",
         "1 case in 0:00, 1.00 per second (PASS 1)",
         "coverage: 1 of 2 features; not seen: dtype:bfloat16",
-        "not run where it does not apply: ddp in 144 cases",
-        "refused as documented: fully_shard in 1 case",
         "page: corpus/report.html",
         "time is up; exit code 1, seed 7; the same command goes on with it",
     ]

@@ -80,7 +80,7 @@ def test_a_world_without_ranks_is_refused(size: int) -> None:
 
 
 def test_no_ranks_on_a_device_are_refused() -> None:
-    with pytest.raises(UsageError, match="--ranks-per-device is 0"):
+    with pytest.raises(UsageError, match="0 ranks per device run nothing"):
         RankOptions(device="cpu", ranks_per_device=0).config(1)
 
 

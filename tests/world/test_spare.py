@@ -15,7 +15,7 @@ from cases import make_case
 from fuzzshard.campaign.judge import confirm
 from fuzzshard.campaign.loop import run_campaign
 from fuzzshard.campaign.options import CampaignOptions
-from fuzzshard.campaign.shared import Tools
+from fuzzshard.campaign.tools import Tools
 from fuzzshard.errors import InfraError
 from fuzzshard.verdict import Status
 from fuzzshard.world import Spares, World, WorldConfig

@@ -207,27 +207,21 @@ def _settings(nodes: Sequence[Node]) -> list[str]:
 def _tiles(stats: Stats) -> list[Tile]:
     more = [f"{stats.new_findings} new"]
     more += [f"{stats.inconclusive} did not come back"] if stats.inconclusive else []
-    tiles = [
+    return [
         Tile("distinct findings", str(stats.findings), ", ".join(more), alarm=stats.findings > 0),
         Tile("cases", f"{stats.cases:,}", f"in {duration(stats.seconds)}"),
         Tile("cases per second", number(stats.cases_per_second)),
-        Tile("hangs", str(stats.hangs), alarm=stats.hangs > 0),
-        Tile("crashes", str(stats.crashes), alarm=stats.crashes > 0),
-        Tile("stability", _percent(stats.stability), "of confirming runs showed it again"),
-        Tile("flake rate", _percent(stats.flake_rate), "of findings stayed away once"),
+        *(
+            Tile(name, str(cases), alarm=True)
+            for name, status in (("hangs", Status.HANG), ("crashes", Status.CRASH))
+            if (cases := stats.verdicts.get(status, 0))
+        ),
         Tile(
             "features",
             f"{stats.features_seen} of {stats.features_total}",
             f"the last new one {duration(round(stats.seconds_since_new_feature))} ago",
         ),
     ]
-    if stats.gpu_seconds_per_case is not None:
-        tiles.append(Tile("GPU time per case", duration(stats.gpu_seconds_per_case)))
-    return tiles
-
-
-def _percent(share: float | None) -> str:
-    return "n/a" if share is None else f"{share * 100:.3g} %"
 
 
 def _plots(timeline: Timeline) -> dict[str, Markup]:

@@ -1,22 +1,16 @@
-"""What the worlds of a campaign have in common, and what the campaign needs of each of them."""
+"""What a campaign works with: worlds, a stream of cases, scripts."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from fuzzshard.campaign.control import Control
-from fuzzshard.campaign.drawing import Prefetch, drawn_cases
-from fuzzshard.campaign.keep import Keeper
-from fuzzshard.campaign.known import Found, Registry
-from fuzzshard.campaign.options import CONFIRM_RUNS
-from fuzzshard.campaign.tally import Tally
+from fuzzshard.campaign.drawing import drawn_cases
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.scripts import ScriptCheck, ScriptRender
 from fuzzshard.reproducer import check, scripts
-from fuzzshard.runner import Runner, StartWorlds
+from fuzzshard.runner import Runner
 from fuzzshard.strategies.steered import Steered
 from fuzzshard.world import World
 from fuzzshard.world.config import WorldConfig
@@ -32,29 +26,6 @@ class WorldHandle(Runner, Protocol):
 
     def close(self) -> None:
         """Kills the ranks."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Shared:
-    """What the worlds of a campaign have in common; every part may be used from any thread.
-
-    ``unfinished`` is what earlier sessions found and did not get done, ``returned`` what waited
-    for another node. Torch has ``mends``, with ``stock_too`` in three cases of four.
-    """
-
-    cases: Prefetch
-    control: Control
-    tally: Tally
-    registry: Registry
-    keeper: Keeper
-    unfinished: deque[Found] = dataclasses.field(default_factory=deque)
-    returned: deque[Found] = dataclasses.field(default_factory=deque)
-    mends: tuple[str, ...] = ()
-    stock_too: bool = True
-    confirm: int = CONFIRM_RUNS
-    shrinking: bool = True
-    max_findings: int | None = None
-    on_cpu: StartWorlds | None = None
 
 
 class CaseStream(Protocol):
