@@ -8,8 +8,10 @@ sampler that drops nothing gives.
 
 from __future__ import annotations
 
-from fuzzshard.case.case import Case, RankBatch
-from fuzzshard.case.facts import Facts
+from collections.abc import Sequence
+
+from fuzzshard.case.case import Case, RankBatch, TensorSpec
+from fuzzshard.case.facts import Facts, facts
 from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Reasons
 
@@ -25,6 +27,14 @@ def num_rows(case: Case, rank: int, batch: int) -> int:
 def rows_of_batch(case: Case, batch: int) -> tuple[int, ...]:
     """The rows of a batch on every data-parallel rank."""
     return tuple(num_rows(case, rank, batch) for rank in range(case.mesh.data_size))
+
+
+def input_specs(case: Case, target: str) -> Sequence[TensorSpec]:
+    """What the input tensors of a forward of ``target`` are."""
+    if not target:
+        return case.inputs.tensors
+    values = facts(case).input_values[target]
+    return [TensorSpec(kind="ids" if v.ids else "float", size=v.size) for v in values]
 
 
 def used_batches(case: Case) -> tuple[int, ...]:

@@ -181,10 +181,6 @@ class Oracle:
     """The rule that is broken, and where it comes from, of ``expected`` and ``truth``, which
     describes the reference.
     """
-    shown: ClassVar[str] = ""
-    """What its own assertion shows of an ``engine``, in words like :attr:`title`; ``where`` is the
-    name, if there is one.
-    """
 
     def headline(self, finding: Finding, *, ends: str) -> str:
         """Say what goes wrong, for a title."""
@@ -213,7 +209,7 @@ class Oracle:
         """Write what comes between wrapping and the first op."""
         return []
 
-    def around(self, aim: Aim, lines: list[str]) -> list[str]:
+    def around(self, scope: Scope, lines: list[str]) -> list[str]:
         """Write the statements of the op that is looked at, and what they must do."""
         return lines
 
@@ -255,7 +251,6 @@ class Invariant(Oracle):
         "collectives and hooks keep to the documented policies of wrapped modules: each group "
         "gathers and reduces once, in the documented dtypes."
     )
-    shown = "{engine} in the last op here{where}: observed {observed}, expected {expected}."
 
 
 class AcrossRanks(Oracle):

@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from fuzzshard.case.batches import input_specs
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.groups import moves_inputs
 from fuzzshard.case.losses import Losses
-from fuzzshard.case.paths import is_within
+from fuzzshard.case.paths import is_within_any
 from fuzzshard.case.schedule_state import ScheduleState
 from fuzzshard.case.units import units
 from fuzzshard.model.expressions import class_name
-from fuzzshard.model.statements import at, indented
+from fuzzshard.model.statements import at, call_lines, indented
 from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.engines import REFERENCE
 from fuzzshard.parts.op import Call, Hooked, Op, Switch
@@ -85,6 +86,15 @@ class Scope:
             return self.script.parameter(self.model, path)
         return at(self.model, path)
 
+    def within(self, paths: Sequence[str]) -> list[str]:
+        """Write the expressions for the parameters, maybe flat ones, at these modules or names."""
+        if self.engine.has_flat_parameters(self.case):
+            inside = units(self.case).items()
+            held = [unit for unit, fqns in inside if is_within_any(fqns[0], paths)]
+            return [f"{self.at(unit)}._flat_param" for unit in held]
+        every = facts(self.case).parameters
+        return [self.at(fqn) for fqn in every if is_within_any(fqn, paths)]
+
     def unless_reference(self, lines: list[str]) -> list[str]:
         """Restrict ``lines`` to the engine's model."""
         if self.shared and lines:
@@ -115,9 +125,7 @@ class Scope:
         return [f"with torch.{call.mode}():", *indented(lines)] if call.mode else lines
 
     def _inputs(self, call: Call) -> list[str]:
-        found = facts(self.case).input_values
-        count = len(found[call.target] if call.target else self.case.inputs.tensors)
-        return [f"x{i}" for i in range(count)]
+        return [f"x{i}" for i, _ in enumerate(input_specs(self.case, call.target))]
 
     def loss(self, call: Call, count: int) -> list[str]:
         """Add up the terms of those of ``count`` outputs that the loss of a call is of."""
@@ -232,15 +240,10 @@ class Scope:
         """Give the optimizer what is at ``target``, with a learning rate of its own or the usual
         one.
         """
-        case, own = self.case, "" if rate is None else f'"lr": {rate}'
-        if self.engine.has_flat_parameters(case):
-            inside = [unit for unit, fqns in units(case).items() if is_within(fqns[0], target)]
-            added = [f"{self.at(unit)}._flat_param" for unit in inside]
-        else:
-            added = [self.at(fqn) for fqn in facts(case).parameters if is_within(fqn, target)]
+        own, added = "" if rate is None else f'"lr": {rate}', self.within([target])
         listed, lines = f"[{', '.join(added)}]", list[str]()
         if len(listed) > _LONG:
-            lines, listed = ["added = [", *(f"    {each}," for each in added), "]"], "added"
+            lines, listed = call_lines("added = ", added, "[]"), "added"
         if not self.mixes_kinds:
             given = f'"params": {listed}' + (f", {own}" if own else "")
             return [*lines, f"optimizer.add_param_group({{{given}}})"]
@@ -250,15 +253,12 @@ class Scope:
             f"    optimizer.add_param_group({f'group | {{{own}}}' if own else 'group'})",
         ]
 
-    def scheduler_lines(self) -> list[str]:
-        """Make what changes the learning rate of the optimizer, if the case has that."""
-        made = self.case.optimizer.scheduler
-        return [f"scheduler = {made}"] if made else []
-
-    def scaler_lines(self) -> list[str]:
-        """Make what scales losses, if the case has that."""
-        made = self.case.optimizer.scaler
-        return [f"scaler = {made}"] if made else []
+    @property
+    def beside_optimizer(self) -> list[str]:
+        """Make what changes the learning rate and what scales losses, if the case has that."""
+        spec = self.case.optimizer
+        made = {"scheduler": spec.scheduler, "scaler": spec.scaler}
+        return [f"{name} = {text}" for name, text in made.items() if text]
 
     def scaled(self, loss: str) -> str:
         """Write what a backward differentiates."""

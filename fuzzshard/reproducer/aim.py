@@ -13,9 +13,9 @@ from fuzzshard.parts.oracle import Oracle, TensorOracle
 if TYPE_CHECKING:
     from fuzzshard.verdict import Finding
 
-Kind = Literal["compare", "presence", "type", "alone", "error", "heard", "raise", "desync"]
+Kind = Literal["compare", "presence", "type", "alone", "raise", "desync"]
 
-SEEDS = (0, 1, 2)
+SEEDS = range(8)
 """Those of the values that scripts of a finding have, in the order in which they are tried: it may
 be that some values do not show it.
 """
@@ -31,9 +31,8 @@ class Aim:
     """``compare`` tensors with the reference, or one of the kinds that need no reference. What
     stands ``alone`` is asserted by the ``rule`` itself.
 
-    ``error`` is an error that the case expects and that does not come, ``heard`` a warning that
-    does or does not. ``presence`` is of a gradient or an optimizer state that is there or not,
-    ``type`` the shape and dtype of a tensor.
+    ``presence`` is of a gradient or an optimizer state that is there or not, ``type`` the shape
+    and dtype of a tensor. An error that is due has a ``pattern``.
 
     The tensor ``name`` of an oracle is compared after op ``op``, or everything that ``oracles``
     have after every op if that is None. The difference may be ``bound``, in the unit of the
@@ -49,6 +48,7 @@ class Aim:
     expected: str = ""
     observed: str = ""
     detail: str = ""
+    pattern: str = ""
     error: float = 0.0
     seed: int = 0
     rule: Oracle = Oracle()  # noqa: RUF009 (a value)
@@ -57,10 +57,10 @@ class Aim:
         """Nothing that was loaded comes into a script as source: not by any oracle.
 
         A name is one (:func:`check_name`). What is due and what was seen cannot end what they are
-        quoted in. A pattern may have anything; it is written by :func:`literal` alone.
+        quoted in. A pattern may have anything; it is written as a literal alone.
         """
         check_name(self.name)
-        for text in (self.observed, *([] if self.kind == "error" else [self.expected])):
+        for text in (self.observed, self.expected):
             if _ENDS_QUOTES.search(text):
                 raise UsageError(f"no script can say {text!r}", "replay the case")
 
@@ -91,7 +91,7 @@ class Aim:
     @property
     def stops_at_op(self) -> bool:
         """Whether it looks at what an op does, not at what it leaves behind."""
-        return self.kind == "error" or (self.kind == "alone" and self.rule.stops_at_op)
+        return self.kind == "alone" and self.rule.stops_at_op
 
     @property
     def tolerant(self) -> bool:

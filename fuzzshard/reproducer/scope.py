@@ -10,7 +10,6 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.edit import split
 from fuzzshard.case.facts import facts
 from fuzzshard.case.losses import losses
-from fuzzshard.case.options import Expect
 from fuzzshard.case.schedule_state import ScheduleState, ops_that_run
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.model.statements import call_lines, indented
@@ -21,9 +20,8 @@ from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.setup import checkpoint_lines
 from fuzzshard.reproducer.aim import Aim
 from fuzzshard.reproducer.averages import Average, averages
-from fuzzshard.reproducer.expected import expecting
 from fuzzshard.reproducer.forward_lines import ForwardLines
-from fuzzshard.reproducer.optimizer import optimizer_lines, uses_parameters
+from fuzzshard.reproducer.optimizer import optimizer_lines
 from fuzzshard.reproducer.values import Inputs, model_lines
 from fuzzshard.reproducer.watch import Watch
 
@@ -77,7 +75,7 @@ class Scope(scope.Scope):
         if not (self.aim.stops_at_op and self.aim.op == index):
             lines += _on_ranks(op.ranks, self.watch.lines(op))
         self.now.advance(skipped=index in self.losses.skipped)
-        return expecting(self.case, self.aim, lines) if self.aim.op == index else lines
+        return self.aim.rule.around(self, lines) if self.aim.op == index else lines
 
     # The model:
 
@@ -137,7 +135,7 @@ class Scope(scope.Scope):
         lines = []
         if parameter := self.watch.parameter:
             lines.append(f"{parameter} = {self.at(self.aim.name)}")
-        if self.aim.rule.takes_parameters or self.watch.uses_parameters or uses_parameters(self):
+        if self.aim.rule.takes_parameters or self.watch.uses_parameters:
             lines.append(f"params = {self.parameters(self.model)}")
         if self.shared and (unmanaged := self._unmanaged):
             lines += [
@@ -145,7 +143,7 @@ class Scope(scope.Scope):
                 "if model is not reference:  # the others the engine averages by itself",
                 *indented(call_lines("by_hand = ", [*map(self.at, unmanaged)], "[]")),
             ]
-        scales = bool(self.scaler_lines())
+        scales = bool(self.case.optimizer.scaler)
         needs = (
             op.of_optimizer or op.via or op.loads or op.corrupts or (op.takes and scales)
             for op in self.ops
@@ -185,11 +183,6 @@ class Scope(scope.Scope):
         """Write the expression for what ``fully_shard`` holds of a parameter."""
         module, name = split(fqn)
         return f'part({self.model}, {self.at(module)}, "{name}")'
-
-    @property
-    def expectations(self) -> tuple[Expect, ...]:
-        """What the case expects of the engine."""
-        return tuple(expect for expect in self.case.expect if expect.engine == self.aim.engine)
 
     # Forwards and backwards:
 

@@ -16,10 +16,9 @@ from fuzzshard.case.dtypes import FINER, last_bit, loose_rung, with_unrounded_st
 from fuzzshard.errors import UsageError
 from fuzzshard.program.imports import import_block
 from fuzzshard.reproducer.aim import SEEDS
-from fuzzshard.reproducer.alone import Alone
-from fuzzshard.reproducer.compare import Compare
 from fuzzshard.reproducer.from_finding import LEAST_MARGIN, aim_of
 from fuzzshard.reproducer.story import story
+from fuzzshard.reproducer.writer import Writer
 from fuzzshard.verdict import Finding
 
 
@@ -59,7 +58,10 @@ def _ways(findings: Sequence[Finding]) -> Iterator[tuple[Finding | None, int]]:
     offered: list[Finding | None] = [
         finding for finding in findings if finding is first_of_each[finding.oracle]
     ]
-    return itertools.product(offered or [None], SEEDS)
+    for finding in offered or [None]:
+        is_number = finding is not None and finding.error is not None
+        for seed in SEEDS if is_number else SEEDS[:1]:
+            yield finding, seed
 
 
 def script_like(
@@ -123,7 +125,7 @@ def _script(
     if aim.trains_reference:  # what a coarser dtype rounds differs between any two models
         case = with_unrounded_steps(case)
     version = torch_version or importlib.metadata.version("torch")
-    body = (Compare if aim.trains_reference else Alone)(case, aim).text()
+    body = Writer(case, aim).text()
     header = story(aim, signature, finding, case.mesh.size, version)
     return f"{header}\n{import_block(body)}\n\n\n{body}\n"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from fuzzshard.model.statements import comment
-from fuzzshard.parts.oracle import MISSING, TensorOracle, cut
+from fuzzshard.parts.oracle import TensorOracle, cut
 from fuzzshard.reproducer.aim import Aim
 from fuzzshard.verdict import Finding
 
@@ -38,44 +38,19 @@ def _what(aim: Aim, signature: str, finding: Finding | None) -> str:
         if aim.trains_reference:
             return f"{aim.engine} differs from {_TRUTH} ({signature})."
         return f"{aim.engine} breaks a rule ({signature})."
+    rule = finding.rule
+    if isinstance(rule, TensorOracle) and finding.error is not None:
+        return f"{rule.said(finding)} under {aim.engine} is not that of {_TRUTH}."
     observed, expected = _one_line(finding.observed), _one_line(finding.expected)
-    thing = f"{_thing(finding)} under {aim.engine}"
-    match aim.kind:
-        case "error" | "heard":
-            return f"Under {aim.engine}: observed {observed}, expected {expected}."
-        case "raise":
-            verb = "raises" if finding.rule.loses == "raised" else "kills its process:"
-            return f"{aim.engine} {verb} {observed}."
-        case "desync":
-            return f"Under {aim.engine} the ranks lose each other: {observed}."
-        case "alone":
-            where = f" ({aim.name})" if aim.name else ""
-            said = {"engine": aim.engine, "name": finding.name, "thing": _thing(finding)}
-            return aim.rule.shown.format(where=where, observed=observed, expected=expected, **said)
-        case "presence":
-            missing = aim.expected == MISSING
-            wanted = "has no gradient and should" if missing else "has a gradient and should not"
-            if aim.oracles[0].is_state:
-                wanted = "is lost" if missing else "is there and should not be"
-            return (
-                f"Under {aim.engine} {finding.name} {wanted}: observed {observed}, expected "
-                f"{expected}."
-            )
-        case "type":
-            return f"{thing}: observed {observed}, expected {expected}."
-        case "compare" if finding.error is not None:  # the numbers are those of other values
-            return f"{thing} is not that of {_TRUTH}."
-        case "compare":
-            told = f"observed {observed}, expected {expected}"
-            return f"{thing} is not that of {_TRUTH}: {told}."
+    headline = _one_line(rule.headline(finding, ends="end"))
+    named = f" ({finding.name})" if finding.name and finding.name not in headline else ""
+    told = ""
+    if not (rule.loses or observed in headline):
+        told = f": observed {observed}, expected {expected}"
+    return f"Under {aim.engine}: {headline}{named}{told}."
 
 
 _TRUTH = "plain training with an all-reduce"
-
-
-def _thing(finding: Finding) -> str:
-    rule = finding.rule
-    return rule.said(finding) if isinstance(rule, TensorOracle) else finding.name
 
 
 def _one_line(text: str) -> str:

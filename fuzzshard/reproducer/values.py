@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from fuzzshard.case.batches import rows_of_batch
+from fuzzshard.case.batches import input_specs, rows_of_batch
 from fuzzshard.case.case import Case, TensorSpec
 from fuzzshard.case.facts import facts
 from fuzzshard.case.paths import is_within
@@ -121,10 +121,7 @@ class Inputs:
 
     def _tensors(self, target: str, batch: int) -> list[tuple[str, TensorSpec]]:
         """The variables of a batch, and what they are."""
-        specs: Sequence[TensorSpec] = self.case.inputs.tensors
-        if target:
-            values = facts(self.case).input_values[target]
-            specs = [TensorSpec(kind="ids" if v.ids else "float", size=v.size) for v in values]
+        specs = input_specs(self.case, target)
         stem = f"x{batch}{'_' if target else ''}{target.replace('.', '_')}"
         stem = "x" if len(self._batches) == 1 else stem
         if len(specs) == 1:

@@ -1,19 +1,26 @@
-"""What all scripts have in common: definitions, start, names."""
+"""Writes a script: definitions, the start, what runs and what is asserted then."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 
+from fuzzshard.case.arrivals import ignored_modules
 from fuzzshard.case.case import Case
+from fuzzshard.case.dtypes import has_precision
+from fuzzshard.errors import UsageError
 from fuzzshard.model.source import model_source
 from fuzzshard.model.statements import indented
+from fuzzshard.parts.engines import spec_of
 from fuzzshard.program.helpers import SOURCES, called
-from fuzzshard.program.setup import materialize_lines
+from fuzzshard.program.script import script_of
+from fuzzshard.program.setup import checkpoint_lines, materialize_lines
 from fuzzshard.program.wrapping import prepared_lines
 from fuzzshard.reproducer import helpers
 from fuzzshard.reproducer.aim import Aim
-from fuzzshard.reproducer.scope import Scope, averaging_lines
+from fuzzshard.reproducer.scope import UNWRAPPED, Scope, averaging_lines
 from fuzzshard.reproducer.values import constructed, model_lines
+from fuzzshard.reproducer.verdicts import verdict
 
 _SLICED = [
     'axes = tuple(axis for axis in world_mesh.mesh_dim_names if axis not in ("pp", "tp"))',
@@ -25,19 +32,82 @@ DESYNC_SECONDS = 30
 
 
 class Writer:
-    """What all scripts have in common; ``scope`` has the names of a subclass."""
+    """One script. It trains the engine's model, or the plain model and then that by one function,
+    and compares what it returns.
 
-    def __init__(self, case: Case, aim: Aim, scope: Scope) -> None:
-        self.case, self.aim, self.scope = case, aim, scope
-        self.lines = scope.lines()
+    Raises :class:`UsageError` where a plain model cannot train as the case says.
+    """
+
+    def __init__(self, case: Case, aim: Aim) -> None:
+        self.case, self.aim, engine = case, aim, spec_of(aim.engine)
+        variable, model = script_of(aim.engine).variable, "model"
+        if aim.trains_reference:
+            _check_reference(case, aim)
+            variable = variable if engine.in_stages else "model"
+            model = "inner" if engine.wrapper else "model"
+        self.scope = Scope(case, aim, called=variable, model=model)
+        self.lines = self.scope.lines()
+        if aim.trains_reference and aim.op is not None and not _returns(self.lines):
+            raise UsageError(f"op {aim.op} has nothing of this kind to look at", "replay the case")
 
     def text(self) -> str:
         """Write the script without its imports: the model, the functions it calls, what runs."""
-        main, functions, sources = self.main(), self.functions(), self._sources()
+        functions = [self._train()] if self.aim.trains_reference else []
+        main = [
+            *(self._both() if functions else self._alone()),
+            *verdict(self.scope),
+            *helpers.END,
+        ]
+        sources = self._sources()
         uses = called("\n".join([*functions, *main]), sources)
         parts = [model_source(self.case), *(sources[name] for name in uses)]
         parts = [*(part.strip() for part in parts if part), *functions]
         return "\n\n\n".join([*parts, "\n".join([*self._start(uses), *main])])
+
+    def _alone(self) -> list[str]:
+        """Train the engine's model."""
+        scope, rule = self.scope, self.aim.rule
+        before = rule.before(scope)
+        run = rule.within(scope, [*self._built(), *rule.before_run(scope), *self.lines])
+        return [*(["", *before, ""] if before else []), *run]
+
+    def _both(self) -> list[str]:
+        """Train the plain model and the engine's."""
+        case, is_copied = self.case, self.case.init != "meta" and not self.scope.rebuilds
+        copied = ["model = copy.deepcopy(reference)"] if is_copied else []
+        return [
+            *model_lines(case, "reference", self.aim.seed),
+            *copied,
+            *checkpoint_lines(case, "reference", reference=True),
+            f"expected = train({', '.join(['reference'] * len(self._given))})",
+            *self._built([] if is_copied else None),
+            *(self._here() if self.scope.engine.in_stages else []),
+            f"observed = train({', '.join(self._given)})",
+        ]
+
+    @property
+    def _given(self) -> tuple[str, ...]:
+        """The variables of the model; all of them where they are made anew."""
+        return self.scope.made if self.scope.rebuilds else self.scope.models
+
+    def _train(self) -> str:
+        """Write the function that trains."""
+        lines = self.lines
+        if self.scope.model == "inner" and any(re.search(r"\binner\b", line) for line in lines):
+            lines = [UNWRAPPED, *lines]
+        if self.scope.rebuilds:
+            lines = ["global reference", *lines]
+        if self.aim.op is None:
+            lines = [*lines, "return seen"]
+        return "\n".join([f"def train({', '.join(self._given)}):", *indented(lines)])
+
+    def _here(self) -> list[str]:
+        """Name the parameters of this rank's stages."""
+        wrapped = any(c.implementation == "wrapper" for c in self.case.checkpoints)
+        name = 'name.replace("_checkpoint_wrapped_module.", "")' if wrapped else "name"
+        if self.case.pipelining.does("wraps_stages"):
+            name += '.removeprefix("module.")'
+        return [f"here = {{{name} for s in stages for name, _ in s.submod.named_parameters()}}"]
 
     def _sources(self) -> dict[str, str]:
         """Write functions by name; variables that come before everything else have none."""
@@ -56,7 +126,7 @@ class Writer:
             "buffer_names": "",
         }
 
-    def built(self, plain: list[str] | None = None) -> list[str]:
+    def _built(self, plain: list[str] | None = None) -> list[str]:
         """Build the engine's model, by a function if that happens more than once; ``plain`` are
         statements that make the plain one.
         """
@@ -82,10 +152,6 @@ class Writer:
             f"{variables} = make_model({', '.join(told)})",
         ]
 
-    def functions(self) -> list[str]:
-        """Write functions of this script alone."""
-        return []
-
     def _start(self, uses: Collection[str]) -> list[str]:
         """Join the process group, which making a mesh does too, and name tensors as the plain
         model does.
@@ -110,6 +176,13 @@ class Writer:
             lines.append("buffer_names = [name for name, _ in Model().named_buffers()]")
         return lines
 
-    def main(self) -> list[str]:
-        """Write everything that runs after the start."""
-        raise NotImplementedError
+
+def _check_reference(case: Case, aim: Aim) -> None:
+    if has_precision(case) and not aim.tolerant:
+        raise UsageError("no script emulates mixed precision on a plain model", "replay the case")
+    if ignored_modules(case, by_replicate=spec_of(aim.engine).ignores_modules):
+        raise UsageError("no script averages what replicate() ignores", "replay the case")
+
+
+def _returns(lines: list[str]) -> bool:
+    return any(line.lstrip().startswith("return ") for line in lines)

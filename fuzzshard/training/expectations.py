@@ -15,11 +15,8 @@ from fuzzshard.engines.registry import engine_of
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.op import names_rank
 from fuzzshard.parts.oracle import NOT_REFUSED
-from fuzzshard.parts.oracles.expectation import Expectation, Warned
+from fuzzshard.parts.oracles.expectation import FORWARD_ORDER, Expectation, Warned
 from fuzzshard.verdict import Finding
-
-FORWARD_ORDER = "Forward order differs"
-"""How FSDP1 begins to say that ranks, or iterations, run their units in different orders."""
 
 
 class ErrorMissing(Exception):

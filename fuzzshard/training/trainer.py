@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import torch
-from torch.optim.lr_scheduler import LRScheduler
 
-from fuzzshard.case.batches import num_rows
+from fuzzshard.case.batches import input_specs, num_rows
 from fuzzshard.case.case import Case, TensorSpec
 from fuzzshard.case.losses import losses
 from fuzzshard.case.optimized import shares
@@ -65,9 +64,20 @@ class Trainer:
         self.observer = None if trace is None else Observer(self, trace)
 
     def make_optimizer(self) -> None:
-        """Makes the optimizer and what goes with it, also when parameters were replaced."""
-        self.made = make_optimizer(self.case, self.engine)
-        self.optimizers = [each for each in self.made[:2] if each is not None]
+        """Make the optimizer and what goes with it, over all parameters, frozen ones included;
+        also when parameters were replaced. What is set apart goes to the second one, if there is
+        one.
+        """
+        scope, every, spec = self.engine.scope, self.engine.optimized(), self.case.optimizer
+        held = [fqn for fqn in every if not is_within_any(fqn, spec.left_out)]
+        parts = enumerate(shares(spec, held))
+        given = {f"parameters{i}": [every[fqn] for fqn in part] for i, part in parts}
+        names = [name if parameters else "" for name, parameters in given.items()]
+        lines = [*scope.optimizer_lines(names, scope.script), *scope.beside_optimizer]
+        made = self.engine.execute(lines, **given)
+        self.optimizers: list[torch.optim.Optimizer] = [made[name] for name in spec.each]
+        kept = (*spec.each, "scheduler", "scaler")
+        self.made = {name: made.get(name) for name in kept}
 
     def run(self, on_op: OnOp | None = None) -> None:
         """Runs the whole schedule; ``on_op`` is called with the index of each op before it
@@ -128,17 +138,17 @@ class Trainer:
     def execute(self, lines: Sequence[str]) -> None:
         """Run statements as a script has them, and keep what they save."""
         states = self.states
-        variables = {**self.made._asdict(), **states.saved}
+        variables = self.made | states.saved
         variables |= {"renewed": self._renewed, "new_folder": states.new_folder}
         variables["saving_group"] = states.saving_group
         with original_errors():
             states.keep(self.engine.execute(lines, **variables))
 
-    def _renewed(self) -> tuple[torch.optim.Optimizer | LRScheduler | None, ...]:
+    def _renewed(self) -> tuple[Any, ...]:
         """Make the optimizers of parameters that were replaced, and the scheduler."""
         self.engine.take_parameters()
         self.make_optimizer()
-        return *self.optimizers, self.made.scheduler
+        return *self.optimizers, self.made["scheduler"]
 
     def forward(self, index: int, op: Op) -> None:
         """Runs a forward, and keeps its loss; or leaves it to its backward, or to the last one of
@@ -261,7 +271,7 @@ class Trainer:
         }
         self.engine.before_backward()
         self.engine.execute(
-            [*lines, *self.engine.finalize_lines()], **named, scaler=self.made.scaler
+            [*lines, *self.engine.finalize_lines()], **named, scaler=self.made["scaler"]
         )
         self.recorder.explicit = True
         self.engine.after_backward(index)
@@ -299,8 +309,8 @@ class Feed:
         """The input tensors of a forward, the same ones for the same target and batch."""
         key = (op.target, op.batch)
         if key not in self.batches:
-            specs = self.case.inputs.tensors if not op.target else self._specs_of(op.target)
-            self.batches[key] = [self._input(op, i, spec) for i, spec in enumerate(specs)]
+            specs = enumerate(input_specs(self.case, op.target))
+            self.batches[key] = [self._input(op, i, spec) for i, spec in specs]
         return self.batches[key]
 
     def differentiable(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -315,10 +325,6 @@ class Feed:
         gradients came before the exception.
         """
         self.batches.pop((op.target, op.batch), None)
-
-    def _specs_of(self, target: str) -> list[TensorSpec]:
-        values = self.trainer.engine.facts.input_values[target]
-        return [TensorSpec(kind="ids" if v.ids else "float", size=v.size) for v in values]
 
     def _input(self, op: Call, index: int, spec: TensorSpec) -> torch.Tensor:
         rows, seq = num_rows(self.case, self._data_rank(), op.batch), self.case.inputs.seq
@@ -347,27 +353,3 @@ class Feed:
         """What the loss compares the ``index``-th output of a forward with."""
         name = (self.case.seed, "target", op.target, index, op.batch, self._data_rank())
         return self._values(tuple(output.shape), *name).to(output.device, output.dtype)
-
-
-class Made(NamedTuple):
-    """An optimizer with the second one, its scheduler and its scaler of losses, if it has them."""
-
-    optimizer: torch.optim.Optimizer
-    second: torch.optim.Optimizer | None
-    scheduler: LRScheduler | None
-    scaler: torch.amp.GradScaler | None
-
-
-def make_optimizer(case: Case, engine: Engine) -> Made:
-    """The optimizer of ``case`` over the parameters of ``engine``, frozen ones included; what is
-    set apart goes to the second one, if there is one.
-    """
-    scope, every, spec = engine.scope, engine.optimized(), case.optimizer
-    held = [fqn for fqn in every if not is_within_any(fqn, spec.left_out)]
-    parts = enumerate(shares(spec, held))
-    given = {f"parameters{i}": [every[fqn] for fqn in part] for i, part in parts}
-    names = [name if parameters else "" for name, parameters in given.items()]
-    lines = scope.optimizer_lines(names, scope.script)
-    lines += [*scope.scheduler_lines(), *scope.scaler_lines()]
-    made = engine.execute(lines, **given)
-    return Made(made["optimizer"], made.get("second"), made.get("scheduler"), made.get("scaler"))

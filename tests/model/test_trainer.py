@@ -31,7 +31,7 @@ from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.norms import BatchNorm
 from fuzzshard.parts.ops import Backward, Forward, SetMode, SetRequiresGrad, ZeroGrad
 from fuzzshard.training.trace import Key, Trace
-from fuzzshard.training.trainer import Trainer, make_optimizer
+from fuzzshard.training.trainer import Trainer
 
 ONE_RANK = RankMesh(0, 1, torch.device("cpu"), *[cast(Any, None)] * 4, 0)
 
@@ -170,7 +170,7 @@ def test_the_optimizer_holds_every_parameter_and_the_hyperparameters(kind: Any) 
         optimizer=Optimizer(kind=kind, lr=0.5, weight_decay=0.25), freezes=(Freeze(target="a"),)
     )
     engine = Reference(case, ONE_RANK, torch.float32)
-    optimizer = make_optimizer(case, engine).optimizer
+    optimizer = Trainer(case, engine, None).optimizers[0]
     assert type(optimizer).__name__.lower() == kind
     (group,) = optimizer.param_groups
     assert (group["lr"], group["weight_decay"], len(group["params"])) == (0.5, 0.25, 4)

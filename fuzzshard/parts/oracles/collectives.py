@@ -43,7 +43,6 @@ class Collectives(oracle.AcrossRanks):
     place = 200
     of_values = False
     title = "ranks do not issue the same collectives"
-    shown = "Under {engine} the ranks do not issue the same collectives."
     across_ranks = "one sequence on every rank"
 
     @override
@@ -81,7 +80,6 @@ class Replicas(oracle.AcrossRanks):
     name = "replicas"
     place = 210
     title = "replicas drift apart"
-    shown = "Under {engine} the ranks end with different parameters."
     across_ranks = "equal copies"
     takes_parameters = True
 

@@ -179,7 +179,8 @@ class Communication(oracle.Invariant):
         return source.strip().splitlines()
 
     @override
-    def around(self, aim: oracle.Aim, lines: list[str]) -> list[str]:
+    def around(self, scope: oracle.Scope, lines: list[str]) -> list[str]:
+        aim = scope.aim
         text = f"rank {{rank}}: expected {aim.expected} {aim.name}, observed {{calls}}"
         right = read(aim.expected).right
         return ["calls.clear()", *lines, f'text = f"{text}"', f"assert {right}, text"]

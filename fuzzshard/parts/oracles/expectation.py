@@ -7,6 +7,9 @@ from typing_extensions import override
 from fuzzshard.errors import UsageError
 from fuzzshard.parts import oracle
 
+FORWARD_ORDER = "Forward order differs"
+"""How FSDP1 begins to say that ranks, or iterations, run their units in different orders."""
+
 
 class Expectation(oracle.Demanded):
     """An error or a warning that is due does not come, or another one comes.
@@ -21,7 +24,7 @@ class Expectation(oracle.Demanded):
     name = "expectation"
     place = 30
     loses = "raised otherwise"
-    tells_apart = True
+    tells_apart = stops_at_op = True
 
     @override
     def severity(self, detail: str) -> oracle.Severity:
@@ -33,9 +36,31 @@ class Expectation(oracle.Demanded):
         if finding.detail == oracle.NOT_REFUSED:
             if finding.op < 0:
                 raise UsageError("no script expects an error of a constructor", "replay the case")
-            return aim.but(kind="error", op=finding.op, expected=finding.name)
-        expected = [e for e in case.expect if e.engine == finding.engine and e.kind == "error"]
-        return aim.but(kind="error", op=expected[0].op) if expected else aim.but(kind="heard")
+            return aim.but(op=finding.op, pattern=finding.name)
+        own = (e for e in case.expect if e.engine == finding.engine and e.kind == "error")
+        error = next(own, None)
+        if error is None:
+            return aim.but(rule=Warned())
+        return aim.but(op=error.op, pattern=error.pattern)
+
+    @override
+    def around(self, scope: oracle.Scope, lines: list[str]) -> list[str]:
+        """The op must raise, on the ranks that the case names."""
+        aim, lines = scope.aim, lines or ["pass"]
+        body = [
+            "try:",
+            *(f"    {line}" for line in lines),
+            "except Exception as error:",
+            f"    assert re.search({aim.pattern!r}, str(error)), error",
+            "else:",
+            f"    raise AssertionError({f'nothing raised {aim.pattern}'!r})",
+        ]
+        due = [e for e in scope.case.expect if e.engine == aim.engine and e.op == aim.op]
+        if not any(e.kind == "error" and e.ranks == "others" for e in due):
+            return body
+        others = (f"    {line}" for line in body)
+        first = (f"    {line}" for line in lines)
+        return ["if dist.get_rank() > 0:", *others, "else:", *first]
 
 
 class Warned(oracle.Demanded):
@@ -48,4 +73,26 @@ class Warned(oracle.Demanded):
     place = 160
     of_values = False
     harm = oracle.Severity.WARNING
-    aims = "heard"
+
+    @override
+    def before(self, scope: oracle.Scope) -> list[str]:
+        return [
+            "caught = warnings.catch_warnings(record=True)",
+            "log = caught.__enter__()",
+            'warnings.simplefilter("always")',
+        ]
+
+    @override
+    def after(self, scope: oracle.Scope) -> list[str]:
+        """How often a warning must have been heard in the whole run."""
+        due = [e for e in scope.case.expect if e.engine == scope.aim.engine]
+        due = [e for e in due if e.kind == "warning"]
+        lines = ["heard = [str(warning.message) for warning in log]"]
+        for pattern in dict.fromkeys(e.pattern for e in due) or {FORWARD_ORDER: None}:
+            ranks = [e.ranks for e in due if e.pattern == pattern]
+            times = f"{ranks.count('all')}"
+            if "others" in ranks:
+                times = f"({len(ranks)} if dist.get_rank() > 0 else {times})"
+            lines.append(f"found = [text for text in heard if re.search({pattern!r}, text)]")
+            lines.append(f'assert len(found) == {times}, f"rank {{rank}}: {{found}}"')
+        return lines

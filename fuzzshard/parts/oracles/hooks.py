@@ -72,7 +72,8 @@ class Hooks(oracle.Invariant):
         return _RECORD.strip().splitlines()
 
     @override
-    def around(self, aim: oracle.Aim, lines: list[str]) -> list[str]:
+    def around(self, scope: oracle.Scope, lines: list[str]) -> list[str]:
+        aim = scope.aim
         wanted = InBackward.read(aim.expected).number
         module = op.expression(aim.name.split(", ")[0].replace("the root", ""))
         text = f"rank {{rank}}: {{observed}} post-backwards of {aim.name}"

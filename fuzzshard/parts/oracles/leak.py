@@ -49,7 +49,6 @@ class Leak(oracle.Oracle):
     needs_finding = True
     title = "{name}: {observed}; {expected} is due"
     basis = "what a run leaves behind does not depend on rounding; expected: {expected}."
-    shown = "What {engine} leaves behind of {name}: {observed}, expected {expected}."
 
     @override
     def severity(self, detail: str) -> oracle.Severity:

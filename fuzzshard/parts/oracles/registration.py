@@ -32,10 +32,6 @@ class Registered(oracle.Oracle):
         "which class of parameter, placement and mesh is registered after each op follows from "
         "the docstrings of `fully_shard`, `reshard` and `set_reshard_after_backward`."
     )
-    shown = (
-        "{engine} registers {name} other than documented: observed {observed}, expected "
-        "{expected}."
-    )
 
     @override
     def record(self, seen: oracle.Observer, index: int, look: str) -> None:

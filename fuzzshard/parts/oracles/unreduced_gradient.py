@@ -23,7 +23,6 @@ class UnreducedGradient(oracle.TensorOracle):
     harm = oracle.Severity.INTERNAL
     needs_finding = True
     rests_on = "unreduced gradients"
-    shown = "{thing} under {engine}: observed {observed}, expected {expected}."
     thing = "The gradient of {name} that is not reduced yet"
 
     @override
