@@ -15,9 +15,9 @@ from fuzzshard.case.case import (
     TensorSpec,
     WrapGroup,
 )
-from fuzzshard.case.edit import with_reshards
 from fuzzshard.case.graph import Block
 from fuzzshard.parts.ops import Backward, Forward, Op, Step, ZeroGrad
+from fuzzshard.shrink.repair import repaired
 
 TRAINING = "_composable/fsdp/test_fully_shard_training.py"
 POSITIONS = (
@@ -76,7 +76,7 @@ def make(
         loss="sum",
         **options,
     )
-    return with_reshards(case)
+    return repaired(case) or case
 
 
 def floats(batch: int, *sizes: int, requires_grad: bool = False, same: bool = False) -> Inputs:

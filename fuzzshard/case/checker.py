@@ -17,7 +17,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.check_dtypes import check_dtypes, trained_in_several_dtypes
 from fuzzshard.case.check_options import option_misfits
 from fuzzshard.case.dtypes import gradients_are_like_zeros, steps_take_gradients
-from fuzzshard.case.facts import Facts, has_own_statistics
+from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import Block, count_paths
 from fuzzshard.case.groups import Roots, reached_roots, uses_outside_groups, wrapped_modules
 from fuzzshard.case.layouts import check_layouts
@@ -292,8 +292,11 @@ class Checker(ScheduleState):
 
     @property
     def has_own_statistics(self) -> bool:
-        """Whether every rank has statistics of batch norms of its own."""
-        return has_own_statistics(self.case)
+        """Whether every rank has statistics of batch norms of its own: of its own inputs, or
+        behind masks of its own.
+        """
+        dropped = any(leaf.drops for leaf in self.found.leaves.values())
+        return bool(self.found.batch_norms) and (dropped or not self.case.inputs.same_on_ranks)
 
     @property
     def _so_far(self) -> Case:

@@ -24,9 +24,6 @@ from fuzzshard.case.graph import (
     value_node,
     walk,
 )
-from fuzzshard.case.schedule_state import lacking_reshards
-from fuzzshard.parts.op import Op
-from fuzzshard.parts.ops import sharding
 from fuzzshard.parts.options.wrap_group import When
 
 T = TypeVar("T")
@@ -125,20 +122,6 @@ def without_op(case: Case, index: int) -> Case:
     """``case`` without one op; expectations of later ops move along, those of this op go."""
     expect = (replace(e, op=e.op - (e.op > index)) for e in case.expect if e.op != index)
     return replace(case, schedule=without(case.schedule, index), expect=tuple(expect))
-
-
-def with_op(case: Case, index: int, op: Op) -> Case:
-    """``case`` with one op more; expectations of later ops move along."""
-    expect = (replace(e, op=e.op + (e.op >= index)) for e in case.expect)
-    schedule = (*case.schedule[:index], op, *case.schedule[index:])
-    return replace(case, schedule=schedule, expect=tuple(expect))
-
-
-def with_reshards(case: Case) -> Case:
-    """``case`` with a reshard at all places where the documentation asks for one."""
-    for index in reversed(lacking_reshards(case)):
-        case = with_op(case, index, sharding())
-    return case
 
 
 def map_values(block: Block, change: Callable[[str], str]) -> Block:

@@ -205,16 +205,6 @@ def has_batch_norm(case: Case, path: str) -> bool:
     return not facts(case).batch_norms.isdisjoint(modules_below(case.model, path))
 
 
-def has_own_statistics(case: Case) -> bool:
-    """Whether every rank has statistics of its own: of its own inputs, or behind masks of its
-    own.
-    """
-    leaves = [module for _, module in walk(case.model) if isinstance(module, Leaf)]
-    dropped = any(leaf.drops for leaf in leaves)
-    norms = any(leaf.buffers == "statistics" for leaf in leaves)
-    return norms and (dropped or not case.inputs.same_on_ranks)
-
-
 def _check_names(root: Block) -> None:
     for path, module in walk(root):
         if isinstance(module, Alias) and resolve(root, path) is None:

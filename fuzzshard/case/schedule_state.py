@@ -330,16 +330,6 @@ def follow(case: Case, rank: int = 0, *, skipped: Collection[int] = ()) -> Itera
         at.advance(skipped=at.skipped or index in skipped)
 
 
-def lacking_reshards(case: Case) -> list[int]:
-    """The ops before each of which everything has to be resharded."""
-    places = []
-    for at in follow(case):
-        if at.lacks_reshard:
-            places.append(at.index)
-            at.unsharded = frozenset()
-    return places
-
-
 def first(case: Case, holds: Callable[[Op], object]) -> int:
     """The first op of which that holds; else the end."""
     return next((i for i, op in enumerate(case.schedule) if holds(op)), len(case.schedule))

@@ -7,13 +7,13 @@ from cases import AGAIN, BACKWARD, FORWARD, ROOT, STEP, chain, graph, groups, ma
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Expect, Freeze, Inputs, TensorSpec, WrapGroup
-from fuzzshard.case.edit import with_reshards
-from fuzzshard.case.schedule_state import lacking_reshards
+from fuzzshard.case.schedule_state import follow
 from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import ops
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.op import Op
+from fuzzshard.shrink.repair import repaired
 
 PARTLY_USED = graph(
     "h = a(x)", "z = b(h)", outputs="h z", returns="tuple", a=Linear(out=5), b=Linear(out=3)
@@ -30,7 +30,11 @@ def stepping(
 
 def lacks(*schedule: Op, **options: object) -> bool:
     """Whether a step after ``schedule`` lacks a reshard."""
-    return bool(lacking_reshards(stepping(*schedule, **options)))
+    return bool(lacking(stepping(*schedule, **options)))
+
+
+def lacking(case: Case) -> list[int]:
+    return [at.index for at in follow(case) if at.lacks_reshard]
 
 
 def test_a_backward_through_all_groups_reshards_them_without_a_wrapped_root() -> None:
@@ -62,8 +66,8 @@ def test_a_backward_that_comes_to_no_group_leaves_the_root_unsharded() -> None:
         freezes=(Freeze(target="m.a"),),
         ignored=("m.b",),
     )
-    assert lacking_reshards(case) == [3]
-    assert lacking_reshards(replace(case, ignored=())) == []
+    assert lacking(case) == [3]
+    assert lacking(replace(case, ignored=())) == []
 
 
 def test_a_forward_or_an_unshard_after_the_backward_leaves_groups_unsharded_until_a_reshard() -> (
@@ -142,7 +146,7 @@ def test_a_reshard_is_put_where_one_is_asked_for_and_moves_expectations() -> Non
     case = stepping(WITHOUT_GRADIENTS, FREEZE, expect=expect)
     with pytest.raises(InvalidCase, match="set_requires_grad is for sharded parameters"):
         validate(case)
-    case = with_reshards(case)
-    assert case.schedule == (WITHOUT_GRADIENTS, ops.Reshard(), FREEZE, STEP)
-    assert case.expect[0].op == 2
-    validate(case)
+    mended = repaired(case)
+    assert mended is not None
+    assert mended.schedule == (WITHOUT_GRADIENTS, ops.Reshard(), FREEZE, STEP)
+    assert mended.expect[0].op == 2
