@@ -48,6 +48,11 @@ def fits_options(case: Case, found: Facts) -> bool:
     return next(option_misfits(case, found), None) is None
 
 
+def no_parameters(what: str, target: str) -> tuple[str, str]:
+    """Return that ``what`` must name a module with parameters, or a parameter."""
+    return f"{what} names {target!r}, which has no parameters", "use a module or parameter"
+
+
 def _mesh_misfits(case: Case) -> Reasons:
     mesh = case.mesh
     for name in ("shard", "replicate", "tensor", "pipeline"):
@@ -72,12 +77,10 @@ def _name_misfits(case: Case, found: Facts) -> Reasons:
     named = [("ignored", path) for path in case.ignored]
     named += [("dtypes", entry.target) for entry in case.dtypes]
     named += [("optimizer.exclude", path) for path in case.optimizer.set_apart]
+    named += [("freeze", freeze.target) for freeze in case.freezes]
     for what, target in named:
         if not any(is_within(fqn, target) for fqn in found.parameters):
-            yield (
-                f"{what} names {target!r}, which has no parameters",
-                "use a module or parameter",
-            )
+            yield no_parameters(what, target)
     apart = [is_within_any(fqn, case.optimizer.set_apart) for fqn in found.parameters]
     if apart and all(apart):
         yield "the optimizer has no parameters", "exclude fewer"

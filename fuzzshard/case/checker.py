@@ -15,7 +15,7 @@ from typing_extensions import override
 from fuzzshard.case.autograd import Tape, Unwatched, reached
 from fuzzshard.case.case import Case
 from fuzzshard.case.check_dtypes import check_dtypes, trained_in_several_dtypes
-from fuzzshard.case.check_options import option_misfits
+from fuzzshard.case.check_options import no_parameters, option_misfits
 from fuzzshard.case.dtypes import gradients_are_like_zeros, steps_take_gradients
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import Block, count_paths
@@ -303,11 +303,6 @@ class Checker(ScheduleState):
         """The case with the ops that say something of gradients' dtypes."""
         said = tuple(op for op in self.ops if op.retypes or op.casts_to)
         return replace(self.case, schedule=said)
-
-
-def no_parameters(what: str, target: str) -> Why:
-    """Return that ``what`` must name a module with parameters, or a parameter."""
-    return Why(f"{what} names {target!r}, which has no parameters", "use a module or parameter")
 
 
 def schedule_misfits(case: Case, found: Facts) -> Iterator[Why]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from fuzzshard.case.batches import batch_misfits, least_rows
 from fuzzshard.case.case import Case
 from fuzzshard.case.check_options import expectation_misfits, option_misfits
-from fuzzshard.case.checker import no_parameters, schedule_misfits
+from fuzzshard.case.checker import schedule_misfits
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Alias, Block, resolve, walk
 from fuzzshard.case.limits import LARGEST_DIM
@@ -45,9 +45,6 @@ def _misfits(case: Case, found: Facts, world_size: int | None) -> Reasons:
     yield from _wrap_misfits(case, found)
     yield from _tie_misfits(case)
     yield from _checkpoint_misfits(case)
-    for freeze in case.freezes:
-        if not any(is_within(fqn, freeze.target) for fqn in found.parameters):
-            yield no_parameters("freeze", freeze.target)
     yield from schedule_misfits(case, found)
     yield from expectation_misfits(case)
 
