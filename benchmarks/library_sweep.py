@@ -23,9 +23,9 @@ sys.path.insert(0, str(TESTS))
 from user_models import models_in  # noqa: E402
 
 from fuzzshard.checking.check import DEFAULT_MESHES, Checker, trainings  # noqa: E402
-from fuzzshard.checking.report import Report, TrainingReport  # noqa: E402
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, UsageError  # noqa: E402
 from fuzzshard.options import RankOptions  # noqa: E402
+from fuzzshard.subject.report import Report, TrainingReport  # noqa: E402
 from fuzzshard.subject.subject import (  # noqa: E402
     MeshShape,
     Outline,

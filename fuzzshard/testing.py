@@ -36,12 +36,12 @@ from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.checking.check import DEFAULT_MESHES, Checker, trainings
 from fuzzshard.checking.fuzz import Fuzzer, bases_of, check_aspects
-from fuzzshard.checking.report import Report
 from fuzzshard.corpus.entry import make_entry
 from fuzzshard.errors import InfraError, UsageError
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.options import Device, RankOptions
 from fuzzshard.report.show import drawn
+from fuzzshard.subject.report import Report
 from fuzzshard.subject.subject import ASPECTS, Aspect, MeshShape
 from fuzzshard.subject.subject import Subject as NamedSubject
 from fuzzshard.verdict import Status, Verdict

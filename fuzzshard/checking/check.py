@@ -12,16 +12,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from fuzzshard.checking.report import TrainingReport, weakest
 from fuzzshard.errors import InfraError, UsageError, did_you_mean
 from fuzzshard.parts.engines import ENGINES, meant_by, spec_of
 from fuzzshard.subject.functions import NOT_THE_USERS
-from fuzzshard.subject.report import Checked
+from fuzzshard.subject.report import TrainingReport, merged
 from fuzzshard.subject.subject import MeshShape, Subject, Training
 from fuzzshard.world import World, WorldConfig
-from fuzzshard.world.blame import death_trouble, signal_name
+from fuzzshard.world.blame import signal_name
 from fuzzshard.world.desync import waits_in
-from fuzzshard.world.merge import Outcome
+from fuzzshard.world.merge import Outcome, machine_trouble
 from fuzzshard.world.messages import Failure
 
 DEFAULT_MESHES = (MeshShape({"dp_shard": 2}),)
@@ -125,11 +124,9 @@ def _report(training: Training, outcome: Outcome, seconds: float) -> TrainingRep
     for failure in failures:
         if failure.phase == "subject":
             raise UsageError(failure.message.partition(": ")[2], "see fuzzshard check --help")
+    if trouble := machine_trouble(outcome):
+        raise InfraError(trouble, "this says nothing about the model")
     for failure in failures:
-        if failure.machine or failure.phase == "setup":
-            raise InfraError(
-                failure.machine or failure.message, "this says nothing about the model"
-            )
         if failure.phase == "judge":
             raise InfraError(
                 f"an error of fuzzshard's own{f', {failure.engine}' if failure.engine else ''}: "
@@ -148,8 +145,7 @@ def _report(training: Training, outcome: Outcome, seconds: float) -> TrainingRep
             message="\n".join([ended, *_places(outcome)]),
             stacks="\n".join(stacks),
         )
-    checks = [outcome.checks[rank].checked for rank in sorted(outcome.checks)]
-    return _merged(training, checks)
+    return merged([outcome.checks[rank].checked for rank in sorted(outcome.checks)])
 
 
 def _trouble(outcome: Outcome, failures: Sequence[Failure]) -> tuple[str, str] | None:
@@ -159,10 +155,6 @@ def _trouble(outcome: Outcome, failures: Sequence[Failure]) -> tuple[str, str] |
         first = failures[0]  # what all ranks say is no word of a lost one
     if first is not None:
         return first.engine, f"{first.message}, {raised_in(first.traceback)}"
-    for rank in sorted(outcome.dead):
-        printed, code = outcome.stacks.get(rank, ""), outcome.exits.get(rank, 0)
-        if trouble := death_trouble(code, printed, outcome.out_of_memory):
-            raise InfraError(f"rank {rank} {trouble}", "this says nothing about the model")
     if failures:
         return "", "\n".join(_collectives(outcome))
     if outcome.dead:
@@ -207,35 +199,8 @@ def _places(outcome: Outcome) -> Iterator[str]:
         yield f"rank {rank} {'waits' if waits else 'is'} {where}{when}"
 
 
-def _merged(training: Training, checks: Sequence[Checked]) -> TrainingReport:
-    limits = tuple(dict.fromkeys(limit for checked in checks for limit in checked.limits))
-    unequal = next((checked.unequal_runs for checked in checks if checked.unequal_runs), "")
-    if unequal:
-        return TrainingReport(
-            training=training,
-            outcome="not judged",
-            message=f"the plain model trained twice differs from itself: {unequal}; a check needs "
-            "a model that computes the same twice",
-        )
-    if refused := next((checked.refused for checked in checks if checked.refused), ""):
-        return TrainingReport(training=training, outcome="not judged", message=refused)
-    rows = weakest([checked.rows for checked in checks])
-    difference = next((c.difference for c in checks if c.difference is not None), None)
-    blind = any(row.kind == "gradients" and row.left_out and not row.compared for row in rows)
-    return TrainingReport(
-        training=training,
-        outcome="different" if difference else "not judged" if blind else "equal",
-        message="no gradient can be compared" if blind and not difference else "",
-        rows=rows,
-        difference=difference,
-        limits=limits,
-        blocks=checks[0].blocks,
-        outline=checks[0].outline,
-    )
-
-
-_RAISED = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
-_STANDING = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
+_FRAME = re.compile(r'File "([^"]+)", line (\d+),? in (\S+)')
+"""How Python writes a frame in a traceback, and faulthandler in a stack."""
 
 
 class Frame(NamedTuple):
@@ -251,13 +216,17 @@ class Frame(NamedTuple):
 
 def raised_in(traceback: str) -> str:
     """Say where an exception was raised, and by which line of the user's if that is another."""
-    return _described([Frame(f, int(n), name) for f, n, name in _RAISED.findall(traceback)][::-1])
+    return _described(_frames(traceback)[::-1])
 
 
 def stands_in(stack: str) -> str:
     """Say what the main thread of a rank is doing."""
     main = stack.rpartition("hread 0x")[2]  # the last one, current or not
-    return _described([Frame(f, int(n), name) for f, n, name in _STANDING.findall(main)])
+    return _described(_frames(main))
+
+
+def _frames(text: str) -> list[Frame]:
+    return [Frame(file, int(line), name) for file, line, name in _FRAME.findall(text)]
 
 
 def _described(innermost_first: Sequence[Frame]) -> str:

@@ -17,12 +17,12 @@ from pathlib import Path
 import msgspec
 
 from fuzzshard.checking.check import Checker, import_from_here
-from fuzzshard.checking.report import TrainingReport
 from fuzzshard.corpus.files import read_regular, write_atomic
 from fuzzshard.corpus.outcome import Outcome
 from fuzzshard.corpus.replay import ReplayResult
 from fuzzshard.corpus.store import SCRIPT_FILE, SUBJECT_FILE
 from fuzzshard.errors import InfraError, InvalidEntry, UsageError
+from fuzzshard.subject.report import TrainingReport
 from fuzzshard.subject.subject import Subject
 from fuzzshard.world import WorldConfig
 from fuzzshard.world.world import SUBJECT_SECONDS

@@ -17,9 +17,9 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from fuzzshard.case.paths import is_within
 from fuzzshard.checking.check import Checker
-from fuzzshard.checking.report import TrainingReport
 from fuzzshard.errors import UsageError
 from fuzzshard.parts.engines import spec_of
+from fuzzshard.subject.report import TrainingReport
 from fuzzshard.subject.subject import ASPECTS, Aspect, MeshShape, Outline, Training, Variation
 
 SHRINK_RUNS = 150
@@ -140,19 +140,18 @@ class Fuzzer:
             except _Found:
                 assert self._hunted is not None
                 self.progress.known.add(self._hunted.signature)
-                self._hunted = self._cut_out(self._with_smaller_model(self._hunted))
-                training, signature = self._hunted.training, self._hunted.signature
-                again = [self._checker.run(training, fresh=True) for _ in range(CONFIRMING_RUNS)]
-                if all(report.signature == signature for report in again):
-                    self._told.add(signature)
+                self._hunted = found = self._cut(self._hunted)
+                again = [
+                    self._checker.run(found.training, fresh=True) for _ in range(CONFIRMING_RUNS)
+                ]
+                is_steady = all(report.signature == found.signature for report in again)
+                self._told.add(found.signature)
+                self._goes_on = is_steady and not self.shrunk
+                self.clean_up()
+                self.progress.unsteady += not is_steady
+                if is_steady:
                     limits = (*again[-1].limits, *self._uncut)
-                    self._goes_on = not self.shrunk
-                    self.clean_up()
                     yield msgspec.structs.replace(again[-1], limits=limits)
-                else:
-                    self._told.add(signature)
-                    self.clean_up()
-                    self.progress.unsteady += 1
 
     def clean_up(self) -> None:
         """Remove what Hypothesis has saved, unless the next run is to go on with a finding."""
@@ -231,16 +230,6 @@ class Fuzzer:
     def _is_out_of_time(self) -> bool:
         return self._until is not None and time.monotonic() >= self._until
 
-    def _with_smaller_model(self, report: TrainingReport) -> TrainingReport:
-        """The same finding with the smallest model that ``smaller`` gives and that shows it."""
-        for size in range(1, MOST_SIZES + 1) if self._checker.subject.smaller else ():
-            variation = msgspec.structs.replace(report.training.variation, size=size, depth=0)
-            training = msgspec.structs.replace(report.training, variation=variation)
-            smaller = self._report(training)
-            if smaller is not None and smaller.signature == report.signature:
-                return smaller
-        return report
-
     @property
     def _uncut(self) -> tuple[str, ...]:
         """Why no module is cut out, if none can be."""
@@ -248,16 +237,25 @@ class Fuzzer:
             return ()
         return ("no module is cut out of the model, since parallelize needs the whole one",)
 
-    def _cut_out(self, report: TrainingReport) -> TrainingReport:
-        """The same finding with one module of the model alone, as far within as one shows it.
+    def _cut(self, report: TrainingReport) -> TrainingReport:
+        """The same finding with the smallest model that ``smaller`` gives, or with one module of
+        the model alone, as far within as one shows it.
 
         The module is trained with a loop and a loss of ours (:attr:`Subject.of_one_module`).
         """
-        for variation in () if self._uncut else cuts(report):
+        for variation in self._cuts(report):
             cut = self._report(msgspec.structs.replace(report.training, variation=variation))
             if cut is not None and cut.signature == report.signature:
-                return self._cut_out(cut)
+                return self._cut(cut)
         return report
+
+    def _cuts(self, report: TrainingReport) -> Iterator[Variation]:
+        variation = report.training.variation
+        if self._checker.subject.smaller and not (variation.size or variation.only):
+            for size in range(1, MOST_SIZES + 1):
+                yield msgspec.structs.replace(variation, size=size, depth=0)
+        if not self._uncut:
+            yield from cuts(report)
 
 
 def cuts(report: TrainingReport) -> Iterator[Variation]:

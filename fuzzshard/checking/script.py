@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from fuzzshard.checking.report import TrainingReport
 from fuzzshard.model.statements import comment
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.program.imports import import_block
+from fuzzshard.subject.report import TrainingReport
 from fuzzshard.subject.statements import prepare_lines, recompute_lines, wrap_lines
 from fuzzshard.subject.subject import Subject, Training
 

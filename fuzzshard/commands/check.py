@@ -37,7 +37,7 @@ FunctionName = Annotated[str, Parameter(show_default=False, metavar="FUNCTION")]
 if TYPE_CHECKING:
     from fuzzshard.checking.check import Checker
     from fuzzshard.checking.fuzz import Fuzzer
-    from fuzzshard.checking.report import TrainingReport
+    from fuzzshard.subject.report import TrainingReport
 
 DEFAULT_SECONDS = 600.0
 """How long a fuzzing run lasts where nobody says so."""
@@ -150,7 +150,7 @@ def check(
     from fuzzshard.checking.check import DEFAULT_MESHES, Checker, import_from_here, trainings
     from fuzzshard.checking.entry import load
     from fuzzshard.checking.fuzz import Fuzzer, bases_of, check_aspects, unvaried
-    from fuzzshard.checking.report import Report
+    from fuzzshard.subject.report import Report
     from fuzzshard.subject.subject import MeshShape, Subject
     from fuzzshard.world.world import SUBJECT_SECONDS
 

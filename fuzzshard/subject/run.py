@@ -41,7 +41,7 @@ from fuzzshard.subject.likeness import (
 )
 from fuzzshard.subject.names import PlainNames
 from fuzzshard.subject.record import Place, Record, kept, seed_everything
-from fuzzshard.subject.report import Checked, Difference, Kind
+from fuzzshard.subject.report import Difference, Kind, TrainingReport
 from fuzzshard.subject.statements import recompute_lines, wrap_lines
 from fuzzshard.subject.subject import Outline, Subject, Training
 from fuzzshard.subject.training import DataRank, Noise, Side, Trainer, draws_by_dtype, on_meta
@@ -104,7 +104,7 @@ class Check:
             where += f", {forwards.number} forward{'s' * (forwards.number != 1)} begun"
         return where + (f", in {forwards.inside}" if forwards and forwards.inside else "")
 
-    def run(self) -> Checked:
+    def run(self) -> TrainingReport:
         """Train, compare and say what differs."""
         self._check_inputs()
         self._check_precision()
@@ -112,11 +112,15 @@ class Check:
         if self.training.repeat:
             unequal = compare(plain, self._train_plain(), BITWISE, "", {}).first
             if (place := self._earliest(unequal)) is not None:
-                return Checked(unequal_runs=f"{place.kind} {place.name}, step {place.step}")
+                return self._not_judged(
+                    "the plain model trained twice differs from itself: "
+                    f"{place.kind} {place.name}, step {place.step}; a check needs a model that "
+                    "computes the same twice"
+                )
         try:
             parallel = self._train_parallel(plain)
         except _RefusedError as error:
-            return Checked(refused=str(error))
+            return self._not_judged(str(error))
         self._skip_what_is_not_due(plain)
         self._say_what_is_unseen(parallel)
         comparison = compare(plain, parallel, BITWISE, "", self.skip)
@@ -570,8 +574,15 @@ class Check:
             return ""
         return "the mean of the ranks' own means: --loss-weight says that they weigh differently"
 
-    def _checked(self, comparison: Comparison, difference: Difference | None = None) -> Checked:
-        return Checked(
+    def _not_judged(self, why: str) -> TrainingReport:
+        return TrainingReport(training=self.training, outcome="not judged", message=why)
+
+    def _checked(
+        self, comparison: Comparison, difference: Difference | None = None
+    ) -> TrainingReport:
+        return TrainingReport(
+            training=self.training,
+            outcome="different" if difference else "equal",
             rows=tuple(comparison.rows.values()),
             difference=difference,
             limits=tuple(self.limits),

@@ -81,7 +81,7 @@ def merge(case: Case, outcome: Outcome, seconds: float, limit: float) -> Verdict
 
 
 def _judged(case: Case, outcome: Outcome, seconds: float, limit: float) -> Verdict:
-    if trouble := _machine_trouble(outcome):
+    if trouble := machine_trouble(outcome):
         return Verdict(status=Status.INFRA, seconds=seconds, message=trouble)
     stacks = {f"rank {rank}": text for rank, text in sorted(outcome.stacks.items())}
     for rank, position in sorted(outcome.positions.items()):
@@ -163,7 +163,7 @@ def _accuse(
     return Verdict(status=status, findings=findings, stacks=stacks, seconds=seconds)
 
 
-def _machine_trouble(outcome: Outcome) -> str:
+def machine_trouble(outcome: Outcome) -> str:
     """What is wrong with the machine, where that cost ranks: whatever else they say may follow
     from it.
     """

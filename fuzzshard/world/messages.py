@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from fuzzshard.case.case import Case
-from fuzzshard.subject.report import Checked
+from fuzzshard.subject.report import TrainingReport
 from fuzzshard.subject.subject import Subject, Training
 from fuzzshard.verdict import Compared, Finding
 
@@ -114,7 +114,7 @@ class RankReport(_Message, frozen=True, kw_only=True, tag="report"):
 class CheckReport(_Message, frozen=True, kw_only=True, tag="checked"):
     """What one rank found out of a model of the user's own."""
 
-    checked: Checked
+    checked: TrainingReport
 
 
 class Ask(_Message, frozen=True, kw_only=True, tag="ask"):

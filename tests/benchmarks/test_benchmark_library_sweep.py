@@ -7,8 +7,8 @@ import sys
 import library_sweep
 import pytest
 
-from fuzzshard.checking.report import TrainingReport
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING
+from fuzzshard.subject.report import TrainingReport
 from fuzzshard.subject.subject import Subject, Training
 
 

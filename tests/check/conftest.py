@@ -8,7 +8,7 @@ import pytest
 from user_models import Checked
 
 from fuzzshard.checking.check import DEFAULT_MESHES, Checker, trainings
-from fuzzshard.checking.report import Report
+from fuzzshard.subject.report import Report
 from fuzzshard.subject.subject import MeshShape, Subject
 from fuzzshard.world import WorldConfig
 

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from fuzzshard.checking.report import TrainingReport, weakest
 from fuzzshard.subject.compare import BITWISE, compare, float64_bound, perturbed_bound
 from fuzzshard.subject.likeness import (
     Pair,
@@ -17,7 +16,7 @@ from fuzzshard.subject.likeness import (
 )
 from fuzzshard.subject.names import PlainNames
 from fuzzshard.subject.record import Place, Record
-from fuzzshard.subject.report import Row
+from fuzzshard.subject.report import Row, TrainingReport, weakest
 from fuzzshard.subject.subject import MeshShape, Training, Variation
 
 GRADIENT = Place(0, "gradients", "layer.weight")

@@ -10,9 +10,9 @@ from fuzzshard import reproducer
 from fuzzshard.checking.check import Checker, trainings
 from fuzzshard.checking.entry import SubjectEntry, load, save
 from fuzzshard.checking.fuzz import Fuzzer, Progress, bases_of, check_aspects, cuts, unvaried
-from fuzzshard.checking.report import TrainingReport
 from fuzzshard.checking.script import no_script, script
 from fuzzshard.errors import InvalidEntry, UsageError
+from fuzzshard.subject.report import TrainingReport
 from fuzzshard.subject.subject import (
     ASPECTS,
     Aspect,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from user_models import Checked, models_in, path_of
 
-from fuzzshard.checking.report import Report
+from fuzzshard.subject.report import Report
 from fuzzshard.subject.subject import Subject
 
 MESHES = ("dp_shard=2", "dp_shard=4", "dp_replicate=2,dp_shard=2")

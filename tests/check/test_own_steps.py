@@ -6,8 +6,8 @@ import pytest
 from script_ranks import ForkedRanks
 from user_models import Checked, model
 
-from fuzzshard.checking.report import TrainingReport
 from fuzzshard.checking.script import script
+from fuzzshard.subject.report import TrainingReport
 from fuzzshard.subject.subject import MeshShape, Training
 
 RIGHT = {

@@ -8,9 +8,8 @@ import pytest
 from command_line import fuzzshard
 
 from fuzzshard.checking.entry import SubjectEntry, save
-from fuzzshard.checking.report import TrainingReport
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_USAGE
-from fuzzshard.subject.report import Difference
+from fuzzshard.subject.report import Difference, TrainingReport
 from fuzzshard.subject.subject import MeshShape, Subject, Training
 
 pytest_plugins = ("pytester",)

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 from pathlib import Path
 
-from fuzzshard.checking.report import Report
+from fuzzshard.subject.report import Report
 from fuzzshard.subject.subject import Subject
 
 HERE = Path(__file__).parent
