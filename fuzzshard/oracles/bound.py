@@ -11,7 +11,8 @@ from __future__ import annotations
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Generic, TypeVar
 
 import torch
 
@@ -36,30 +37,82 @@ def half_of_the_digits(case: Case) -> float:
     return float(last_bit(case) ** -0.5)
 
 
-class Bound:
-    """What rounding explains of the differences from ``reference``, in a run of ``case``: so many
-    ``last_bits`` of the largest value, and a multiple of how far last bits :meth:`move` values.
+K = TypeVar("K")
+Tensors = Mapping[K, torch.Tensor | None]
+
+
+class Limits(Generic[K]):
+    """What rounding explains of differences from ``expected``: a part of the largest value,
+    ``of_largest``, and a multiple ``of_noise`` of how far last bits :meth:`move` values.
+
+    Tensors that ``scale_of`` gives one scale have one limit.
+    """
+
+    def __init__(
+        self,
+        expected: Tensors[K],
+        scale_of: Callable[[K], Hashable],
+        of_largest: float,
+        of_noise: float,
+    ) -> None:
+        self._expected = expected
+        self._scale_of = scale_of
+        self._of_largest = of_largest
+        self._of_noise = of_noise
+        self._noise: defaultdict[Hashable, float] = defaultdict(float)
+
+    def move(self, one: Tensors[K], other: Tensors[K]) -> None:
+        """Takes in how far two runs on numbers that differ in their last bits are apart: without
+        limit where rounding decides how many elements there are.
+        """
+        for key, a in one.items():
+            b = other.get(key)
+            if a is not None and b is not None:
+                moved = largest_distance(a, b) if a.shape == b.shape else math.inf
+                scale = self._scale_of(key)
+                self._noise[scale] = max(self._noise[scale], moved)
+
+    def limit(self, key: K, dtype: torch.dtype) -> float:
+        """The largest error that rounding explains; none in integers."""
+        if not dtype.is_floating_point:
+            return 0.0
+        scale = self._scale_of(key)
+        size = max(self._sizes[scale], torch.finfo(dtype).tiny)
+        return self._of_noise * self._noise[scale] + self._of_largest * size
+
+    def has_digits(self, key: K) -> bool:
+        """Whether the largest value of that scale could be told from none."""
+        scale = self._scale_of(key)
+        return self._of_noise * self._noise[scale] <= self._sizes[scale]
+
+    @functools.cached_property
+    def _sizes(self) -> defaultdict[Hashable, float]:
+        """The largest element of each scale."""
+        sizes: defaultdict[Hashable, float] = defaultdict(float)
+        for key, tensor in self._expected.items():
+            if tensor is not None:
+                scale = self._scale_of(key)
+                sizes[scale] = max(sizes[scale], largest(tensor))
+        return sizes
+
+
+class Bound(Limits[Key]):
+    """The limits in a run of ``case`` whose ``reference`` is given: so many ``last_bits`` of the
+    largest value, and a multiple of noise.
 
     All that an op leaves for one oracle has one scale: a sum of several gradients may cancel in
     one of them.
     """
 
     def __init__(self, case: Case, reference: Trace, last_bits: float = LAST_BITS) -> None:
-        self.reference = reference
-        self._last_bit = last_bit(case)
-        self._last_bits = last_bits
-        in_half = self._last_bit > torch.finfo(torch.float32).eps
-        self._of_noise = OF_NOISE_IN_HALF if in_half else OF_NOISE
-        self._noise: defaultdict[tuple[int, str], float] = defaultdict(float)
-
-    def move(self, one: Trace, other: Trace) -> None:
-        """Takes in how far two runs on numbers that differ in their last bits are apart."""
-        for key, observation in one.tensors.items():
-            there = other.tensors.get(key)
-            a, b = observation.tensor, None if there is None else there.tensor
-            if a is not None and b is not None and a.shape == b.shape:
-                place = key.op, key.oracle
-                self._noise[place] = max(self._noise[place], largest_distance(a, b))
+        bit = last_bit(case)
+        in_half = bit > torch.finfo(torch.float32).eps
+        super().__init__(
+            reference.values,
+            lambda key: (key.op, key.oracle),
+            last_bits * bit,
+            OF_NOISE_IN_HALF if in_half else OF_NOISE,
+        )
 
     def excess(self, difference: Difference) -> tuple[bool, float, float]:
         """Whether rounding explains the difference; its error and the bound.
@@ -75,24 +128,3 @@ class Bound:
     def leaves(self, found: Iterable[Difference]) -> list[Difference]:
         """What rounding does not explain."""
         return [difference for difference in found if not self.excess(difference)[0]]
-
-    def limit(self, key: Key, dtype: torch.dtype) -> float:
-        """The largest error that rounding explains; none in integers."""
-        if not dtype.is_floating_point:
-            return 0.0
-        size = max(self._sizes[key.op, key.oracle], torch.finfo(dtype).tiny)
-        noise = self._noise[key.op, key.oracle]
-        return self._of_noise * noise + self._last_bits * self._last_bit * size
-
-    def has_digits(self, key: Key) -> bool:
-        """Whether the largest value that the op leaves there could be told from none."""
-        return self._of_noise * self._noise[key.op, key.oracle] <= self._sizes[key.op, key.oracle]
-
-    @functools.cached_property
-    def _sizes(self) -> defaultdict[tuple[int, str], float]:
-        """The largest element of each op and oracle."""
-        sizes: defaultdict[tuple[int, str], float] = defaultdict(float)
-        for key, observation in self.reference.tensors.items():
-            if (tensor := observation.tensor) is not None:
-                sizes[key.op, key.oracle] = max(sizes[key.op, key.oracle], largest(tensor))
-        return sizes

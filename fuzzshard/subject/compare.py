@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import msgspec
 import torch
 
 from fuzzshard.engines.rounding import largest
-from fuzzshard.oracles.compare import largest_distance
+from fuzzshard.oracles.bound import OF_NOISE, OF_NOISE_IN_HALF, Limits
+from fuzzshard.oracles.compare import largest_distance, same_bits
 from fuzzshard.subject.record import Place, Record
 from fuzzshard.subject.report import KINDS, Kind, Reached, Row
 
@@ -19,28 +20,11 @@ SAME_IN_FLOAT64 = 1e-6
 (note 0026).
 """
 
-NOISE = 1e-11
-"""The same against the largest value of its kind in that step: sums that cancel leave noise."""
-
-FACTOR = 8.0
-"""How many times as far as the farthest perturbed run an engine may be."""
-
-ROUNDINGS = 4.0
-"""What any tensor may differ by, in units of the precision at its largest value."""
+LAST_BITS = 4.0
+"""How many last bits of its largest value any tensor may be off."""
 
 Skip = Literal["not due", "left out"]
 """Why a kind is not compared: the two need not be equal, or nothing can be told."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Bound:
-    """``allowed`` is the largest difference that rounding explains, of a tensor with its expected
-    value; ``can_say_nothing``: where it is more than the largest value, from which not even zeros
-    could be told then.
-    """
-
-    allowed: Callable[[Place, torch.Tensor], float]
-    can_say_nothing: bool = False
 
 
 @dataclasses.dataclass
@@ -65,51 +49,36 @@ class Comparison:
         return all(row.reached == "bitwise" for row in self.rows.values())
 
 
-BITWISE = Bound(lambda _place, _expected: 0.0)
-"""No difference is allowed."""
-
-
-def float64_bound(expected: Record) -> Bound:
-    """Return the bound for two runs in float64."""
-    sizes: dict[tuple[int, Kind], float] = {}
-    for place, tensor in expected.tensors.items():
-        if tensor is not None:
-            key = (place.step, place.kind)
-            sizes[key] = max(sizes.get(key, 0.0), largest(tensor))
-
-    def allowed(place: Place, tensor: torch.Tensor) -> float:
-        noise = NOISE * sizes.get((place.step, place.kind), 0.0)
-        return SAME_IN_FLOAT64 * largest(tensor) + noise
-
-    return Bound(allowed)
-
-
-def perturbed_bound(perturbed: Sequence[Record], eps: float) -> Bound:
-    """Return the bound that perturbed runs of the plain model show, for a precision of ``eps``.
-
-    Before training no difference is allowed.
+def limits_in_float64(expected: Record, shaken: Record) -> Limits[Place]:
+    """Return what rounding explains between two runs in float64, of which one has ``shaken``
+    values: sums that cancel leave nothing but noise.
     """
+    limits = Limits(expected.tensors, _alone, SAME_IN_FLOAT64, OF_NOISE)
+    limits.move(expected.tensors, shaken.tensors)
+    return limits
 
-    def allowed(place: Place, tensor: torch.Tensor) -> float:
-        if place.step < 0:
-            return 0.0
-        others = [other for run in perturbed if (other := run.tensors.get(place)) is not None]
-        if any(other.shape != tensor.shape for other in others):
-            return float("inf")  # rounding decides how much a module gets
-        moved = [
-            (other.double() - tensor.double()).abs().max().item()
-            for other in others
-            if tensor.numel()
-        ]
-        return FACTOR * max(moved, default=0.0) + ROUNDINGS * eps * largest(tensor)
 
-    return Bound(allowed, can_say_nothing=True)
+def limits_by_noise(expected: Record, shaken: Iterable[Record], eps: float) -> Limits[Place]:
+    """Return what rounding explains, going by runs on values that are ``shaken`` by ``eps``.
+
+    Before training nothing is rounded.
+    """
+    trained = {place: tensor for place, tensor in expected.tensors.items() if place.step >= 0}
+    limits = Limits(trained, _alone, LAST_BITS * eps, OF_NOISE_IN_HALF)
+    for run in shaken:
+        limits.move(trained, run.tensors)
+    return limits
+
+
+def _alone(place: Place) -> Place:
+    """Each tensor has a scale of its own: no mistake hides behind a larger one."""
+    return place
 
 
 def compare(
     expected: Record,
     observed: Record,
-    bound: Bound,
+    limits: Limits[Place] | None,
     precision: str,
     skip: Mapping[Kind, Skip],
     elsewhere: Place | None = None,
@@ -117,8 +86,9 @@ def compare(
     """Compare what ``expected`` holds with what ``observed`` holds at the same places.
 
     Intermediate outputs that the parallelised model does not have in the same shape are not due:
-    modules may work on parts there. Nothing of the kinds in ``skip`` is compared. ``elsewhere`` is
-    undecided on some rank, with which this one shares gradients.
+    modules may work on parts there. Without ``limits`` all bits have to be equal. Nothing of the
+    kinds in ``skip`` is compared. ``elsewhere`` is undecided on some rank, with which this one
+    shares gradients.
     """
     comparison = Comparison({}, elsewhere=elsewhere)
     for kind in KINDS:
@@ -129,7 +99,7 @@ def compare(
             if kind in skip or _says_nothing(place, comparison):
                 row = _without_one(row)
             else:
-                row = _judge(row, place, tensor, observed.tensors.get(place), bound, comparison)
+                row = _judge(row, place, tensor, observed.tensors.get(place), limits, comparison)
         comparison.rows[kind] = row
     return comparison
 
@@ -163,10 +133,10 @@ def _judge(
     place: Place,
     expected: torch.Tensor | None,
     observed: torch.Tensor | None,
-    bound: Bound,
+    limits: Limits[Place] | None,
     comparison: Comparison,
 ) -> Row:
-    reached, part = _reached(place, expected, observed, bound)
+    reached, part = _reached(place, expected, observed, limits)
     if part == float("inf"):
         if place.kind in ("outputs", "loss"):
             comparison.undecided = comparison.undecided or place
@@ -189,32 +159,27 @@ def _judge(
 
 
 def _reached(
-    place: Place, expected: torch.Tensor | None, observed: torch.Tensor | None, bound: Bound
+    place: Place,
+    expected: torch.Tensor | None,
+    observed: torch.Tensor | None,
+    limits: Limits[Place] | None,
 ) -> tuple[Reached, float]:
     """How far two tensors are equal, and which part of the bound their difference takes."""
     if expected is None or observed is None:
         other = expected if observed is None else observed
         equal = other is None or (place.kind == "gradients" and not other.any())
         return ("bitwise" if equal else "different"), 0.0
-    if expected.shape != observed.shape:
-        return "different", 0.0
-    if expected.dtype == observed.dtype and same_bits(expected, observed):
+    if same_bits(expected, observed):
         return "bitwise", 0.0
-    if not expected.is_floating_point():
+    if expected.shape != observed.shape or limits is None:
         return "different", 0.0
-    allowed = bound.allowed(place, expected)
-    if bound.can_say_nothing and allowed > largest(expected) > 0:
+    limit = limits.limit(place, expected.dtype)
+    if limit > largest(expected) > 0:
         return "rounding", float("inf")
     farthest = largest_distance(expected, observed)
-    if farthest > allowed or farthest == float("inf"):
+    if farthest > limit or farthest == float("inf"):
         return "different", 0.0
-    return "rounding", farthest / allowed if allowed else 0.0
-
-
-def same_bits(one: torch.Tensor, two: torch.Tensor) -> bool:
-    """Whether two tensors of one dtype and shape have the same bits."""
-    flat = (one.contiguous().flatten(), two.contiguous().flatten())
-    return torch.equal(*(tensor.view(torch.uint8) for tensor in flat))
+    return "rounding", farthest / limit if limit else 0.0
 
 
 def moment(place: Place) -> tuple[int, int, int]:

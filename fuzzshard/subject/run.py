@@ -14,16 +14,16 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_flatten
 
+from fuzzshard.engines.rounding import Shake
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.program.run import execute
 from fuzzshard.subject.compare import (
-    BITWISE,
     Comparison,
     Skip,
     compare,
-    float64_bound,
+    limits_by_noise,
+    limits_in_float64,
     moment,
-    perturbed_bound,
 )
 from fuzzshard.subject.functions import SubjectError, blaming, call, load
 from fuzzshard.subject.likeness import (
@@ -44,10 +44,10 @@ from fuzzshard.subject.record import Place, Record, kept, seed_everything
 from fuzzshard.subject.report import Difference, Kind, TrainingReport
 from fuzzshard.subject.statements import recompute_lines, wrap_lines
 from fuzzshard.subject.subject import Outline, Subject, Training
-from fuzzshard.subject.training import DataRank, Noise, Side, Trainer, draws_by_dtype, on_meta
+from fuzzshard.subject.training import DataRank, Side, Trainer, draws_by_dtype, on_meta
 from fuzzshard.subject.vary import blocks_of, outline, present
 
-NUM_PERTURBED = 3
+NUM_SHAKEN = 3
 MOST_NAMES = 3
 """How many parameters a limit names."""
 
@@ -110,7 +110,7 @@ class Check:
         self._check_precision()
         plain = self._train_plain()
         if self.training.repeat:
-            unequal = compare(plain, self._train_plain(), BITWISE, "", {}).first
+            unequal = compare(plain, self._train_plain(), None, "", {}).first
             if (place := self._earliest(unequal)) is not None:
                 return self._not_judged(
                     "the plain model trained twice differs from itself: "
@@ -123,7 +123,7 @@ class Check:
             return self._not_judged(str(error))
         self._skip_what_is_not_due(plain)
         self._say_what_is_unseen(parallel)
-        comparison = compare(plain, parallel, BITWISE, "", self.skip)
+        comparison = compare(plain, parallel, None, "", self.skip)
         structural = self._gather(self._structural_difference(plain, parallel))
         if (first := next(filter(None, structural), None)) is not None:
             return self._checked(comparison, first)
@@ -464,18 +464,19 @@ class Check:
 
     def _compare_in_float64(self, rounded: torch.dtype) -> Comparison | None:
         """Train both again in float64 and compare; None where a model cannot be trained so."""
-        plain = parallel = None
+        dtype = torch.float64
+        plain = shaken = parallel = None
         with contextlib.suppress(Exception):
-            plain = self._train_plain(dtype=torch.float64)
-        if not self._everywhere(plain is not None):
+            plain = self._train_plain(dtype=dtype)
+            shaken = self._train_plain(dtype=dtype, shake=Shake(torch.finfo(dtype).eps))
+        if not self._everywhere(shaken is not None) or plain is None or shaken is None:
             return None
-        assert plain is not None
         with contextlib.suppress(Exception):
-            parallel = self._train_parallel(plain, dtype=torch.float64)
-        if not self._everywhere(parallel is not None):
+            parallel = self._train_parallel(plain, dtype=dtype)
+        if not self._everywhere(parallel is not None) or parallel is None:
             return None
-        assert parallel is not None
-        return compare(plain, parallel, float64_bound(plain), name_of(rounded), self.skip)
+        limits = limits_in_float64(plain, shaken)
+        return compare(plain, parallel, limits, name_of(rounded), self.skip)
 
     def _compare_with_noise(
         self, plain: Record, parallel: Record, rounded: torch.dtype
@@ -483,15 +484,15 @@ class Check:
         """Compare within what random changes of a rounding's size do to the plain model."""
         eps = torch.finfo(rounded).eps
         runs = [
-            self._train_plain(noise=Noise(eps, self.training.seed + number))
-            for number in range(1, NUM_PERTURBED + 1)
+            self._train_plain(shake=Shake(eps, self.training.seed + number))
+            for number in range(1, NUM_SHAKEN + 1)
         ]
-        bound, precision = perturbed_bound(runs, eps), name_of(rounded)
-        alone = compare(plain, parallel, bound, precision, self.skip)
+        limits, precision = limits_by_noise(plain, runs, eps), name_of(rounded)
+        alone = compare(plain, parallel, limits, precision, self.skip)
         elsewhere = self._earliest(alone.undecided)
         if elsewhere is None:
             return alone
-        return compare(plain, parallel, bound, precision, self.skip, elsewhere)
+        return compare(plain, parallel, limits, precision, self.skip, elsewhere)
 
     def _difference(
         self,

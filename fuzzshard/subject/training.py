@@ -11,7 +11,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
@@ -20,8 +20,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_map
 
 from fuzzshard.engines.registry import ENGINES
-from fuzzshard.engines.rounding import largest
-from fuzzshard.subject.compare import ROUNDINGS
+from fuzzshard.engines.rounding import Shake, largest
+from fuzzshard.subject.compare import LAST_BITS
 from fuzzshard.subject.functions import Function, SubjectError, blaming, call
 from fuzzshard.subject.names import PlainNames
 from fuzzshard.subject.record import Forwards, Record, floats, seed_everything
@@ -47,39 +47,6 @@ class DataRank:
         return cls(rank, size, training.mesh.size // size)
 
 
-@dataclasses.dataclass(frozen=True)
-class Noise:
-    """Changes values at random as rounding does, the same ones on all ranks."""
-
-    eps: float
-    seed: int
-
-    def add_to(self, model: nn.Module) -> None:
-        """Change parameters by a part of themselves, at most ``eps``."""
-        generator = torch.Generator().manual_seed(self.seed)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.mul_(1 + self.eps * _uniform(parameter, generator))
-
-    def add_to_gradients(self, model: nn.Module, step: int) -> None:
-        """Change gradients by what rounding leaves of sums that cancel.
-
-        Adam makes a whole step of such a rest, in one direction or the other. What is zero had
-        nothing to add up.
-        """
-        generator = torch.Generator().manual_seed(self.seed + 1000 * (step + 1))
-        for parameter in model.parameters():
-            if (gradient := parameter.grad) is not None and not gradient.is_sparse:
-                size = ROUNDINGS * self.eps * largest(gradient)
-                gradient.add_(size * _uniform(gradient, generator) * (gradient != 0))
-
-
-def _uniform(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return numbers between -1 and 1, drawn on the CPU."""
-    uniform = 2 * torch.rand(like.shape, generator=generator, dtype=torch.float64) - 1
-    return uniform.to(like.device, like.dtype)
-
-
 class Trainer:
     """Trains models of one subject in one way; ``dtype`` replaces that of floating tensors.
 
@@ -93,7 +60,7 @@ class Trainer:
         data: DataRank,
         device: torch.device,
         dtype: torch.dtype | None = None,
-        noise: Noise | None = None,
+        shake: Shake | None = None,
         alone: bool = False,
         drops_out: bool = True,
         weighs: bool = False,
@@ -106,7 +73,7 @@ class Trainer:
         self.data = data
         self.device = device
         self.dtype = dtype
-        self.noise = noise
+        self.shake = shake
         self.alone = alone
         self.drops_out = drops_out
         self.weighs = weighs
@@ -281,8 +248,9 @@ class Side:
         trainer, training = self.trainer, self.trainer.training
         trainer.where = "before training"
         self.note_state(-1)
-        if trainer.noise:
-            trainer.noise.add_to(self.module)
+        if trainer.shake:
+            for name, parameter in self.module.named_parameters():
+                trainer.shake.apply(parameter, name)
         forwards = Forwards(
             self.module, self._module_name, self.record, training.seed, trainer.device
         )
@@ -334,8 +302,20 @@ class Side:
             self._average()
         if self.record.num_updates[-1] == 1:
             self.note_gradients(step)
-        if trainer.noise:
-            trainer.noise.add_to_gradients(self.module, step)
+        if trainer.shake:
+            self._shake_gradients(trainer.shake, step)
+
+    @torch.no_grad()
+    def _shake_gradients(self, shake: Shake, step: int) -> None:
+        """Change gradients by what rounding leaves of sums that cancel.
+
+        Adam makes a whole step of such a rest, in one direction or the other. What is zero had
+        nothing to add up.
+        """
+        for name, parameter in self.module.named_parameters():
+            if (gradient := parameter.grad) is not None and not gradient.is_sparse:
+                shaken = shake.of_sum(gradient, (name, step), LAST_BITS, largest(gradient))
+                gradient.copy_(torch.where(gradient == 0, gradient, shaken))
 
     def _average(self) -> None:
         """Sum the gradients of all ranks, which hold their parts of the mean already.
@@ -505,17 +485,6 @@ def recorded_inputs(model: nn.Module, name: str, forward: Callable[[], object]) 
     raise SubjectError("build", f"gives a model that does not call {name}")
 
 
-DROPOUTS = (
-    "dropout",
-    "dropout1d",
-    "dropout2d",
-    "dropout3d",
-    "alpha_dropout",
-    "feature_alpha_dropout",
-)
-ATTENTION = "scaled_dot_product_attention"
-
-
 def draws_by_dtype(device: torch.device) -> bool:
     """Return whether a dropout on ``device`` draws other values in another dtype.
 
@@ -525,31 +494,24 @@ def draws_by_dtype(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-@contextlib.contextmanager
-def without_dropout() -> Iterator[None]:
+DROPOUTS = (
+    *("dropout", "dropout1d", "dropout2d", "dropout3d"),
+    *("alpha_dropout", "feature_alpha_dropout"),
+)
+
+
+def without_dropout() -> contextlib.AbstractContextManager[None]:
     """Have the functions of :mod:`torch.nn.functional` drop nothing; modules call these."""
-    attention = getattr(functional, ATTENTION)
-    with contextlib.ExitStack() as stack:
-        for name in DROPOUTS:
-            stack.enter_context(mock.patch.object(functional, name, _identity))
-        stack.enter_context(mock.patch.object(functional, ATTENTION, _keeping_all(attention)))
-        yield
+    attention = functional.scaled_dot_product_attention
 
+    def identity(input: Any, *_: Any, **__: Any) -> Any:
+        return input
 
-def _identity(input: Tensor, *_: Any, **__: Any) -> Tensor:
-    return input
+    def attend(*args: Any, dropout_p: float = 0.0, **kwargs: Any) -> Any:
+        positional = (*args[:4], 0.0, *args[5:]) if len(args) > 4 else args
+        return attention(*positional, **kwargs)
 
-
-def _keeping_all(attention: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def attend(
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Tensor:
-        return attention(query, key, value, attn_mask, 0.0, *args, **kwargs)
-
-    return attend
+    replaced: dict[str, Any] = dict.fromkeys(DROPOUTS, identity)
+    replaced["scaled_dot_product_attention"] = attend
+    patch: contextlib.AbstractContextManager[None] = mock.patch.multiple(functional, **replaced)
+    return patch

@@ -106,6 +106,11 @@ class Trace:
     engine: str = ""
     has_tensors: bool = True
 
+    @property
+    def values(self) -> dict[Key, torch.Tensor | None]:
+        """The tensors as this rank holds them."""
+        return {key: observation.tensor for key, observation in self.tensors.items()}
+
     def record(
         self, key: Key, tensor: torch.Tensor | None, flat: tuple[int, int] | None = None
     ) -> None:

@@ -282,7 +282,7 @@ class Ladder:
             if not self.anywhere(any(d.comparable for found in still.values() for d in found)):
                 break
             shake = Shake(bits * last_bit(case), seed, rings)
-            bound.move(reference, self._shaken(case, shake))
+            bound.move(reference.values, self._shaken(case, shake).values)
             still = {name: bound.leaves(found) for name, found in still.items()}
         if _is_finest(case):
             for name, found in differing.items():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fuzzshard.subject.compare import BITWISE, compare, float64_bound, perturbed_bound
+from fuzzshard.subject.compare import compare, limits_by_noise, limits_in_float64
 from fuzzshard.subject.likeness import (
     Pair,
     Seen,
@@ -27,25 +27,19 @@ def record(tensor: torch.Tensor | None, place: Place = GRADIENT) -> Record:
     return Record(tensors={place: tensor})
 
 
-def test_equal_bits_are_bitwise_equal_and_a_zero_of_another_sign_is_not() -> None:
-    assert compare(record(ONE), record(ONE.clone()), BITWISE, "", {}).is_bitwise
-    zero = torch.zeros(1)
-    assert not compare(record(zero), record(-zero), BITWISE, "", {}).is_bitwise
-
-
 @pytest.mark.parametrize(("factor", "reached"), [(1e-8, "rounding"), (1e-4, "different")])
 def test_float64_tells_rounding_from_a_small_error(factor: float, reached: str) -> None:
     expected = record(ONE.double())
     observed = record(ONE.double() * (1 + factor))
-    found = compare(expected, observed, float64_bound(expected), "float32", {})
+    found = compare(expected, observed, limits_in_float64(expected, expected), "float32", {})
     assert found.rows["gradients"].reached == reached
 
 
-def test_what_perturbed_runs_move_is_rounding_and_eight_times_that_is_none() -> None:
+def test_what_shaken_runs_move_is_rounding_and_several_times_that_is_none() -> None:
     runs = [record(ONE + 1e-3)]
-    bound = perturbed_bound(runs, eps=1e-9)
-    near = compare(record(ONE), record(ONE + 7e-3), bound, "bfloat16", {})
-    far = compare(record(ONE), record(ONE + 9e-3), bound, "bfloat16", {})
+    limits = limits_by_noise(record(ONE), runs, eps=1e-9)
+    near = compare(record(ONE), record(ONE + 3e-3), limits, "bfloat16", {})
+    far = compare(record(ONE), record(ONE + 5e-3), limits, "bfloat16", {})
     assert near.first is None
     assert far.first == GRADIENT
 
@@ -53,8 +47,9 @@ def test_what_perturbed_runs_move_is_rounding_and_eight_times_that_is_none() -> 
 @pytest.mark.parametrize("perturbed", [ONE + 1.0, ONE[:2]], ids=["far apart", "another shape"])
 def test_where_perturbed_runs_are_no_measure_the_comparison_ends(perturbed: torch.Tensor) -> None:
     output = Place(0, "outputs", "router", 0)
-    bound = perturbed_bound([record(perturbed, output)], eps=1e-9)
-    found = compare(record(ONE, output), record(ONE + 2.0, output), bound, "float32", {})
+    expected = record(ONE, output)
+    limits = limits_by_noise(expected, [record(perturbed, output)], eps=1e-9)
+    found = compare(expected, record(ONE + 2.0, output), limits, "float32", {})
     assert found.undecided == output
     assert found.first is None
     assert str(found.rows["outputs"]) == "1 not compared"
@@ -64,11 +59,11 @@ def test_where_another_rank_is_undecided_gradients_are_not_compared_and_outputs_
     output = Place(0, "outputs", "output", 0)
     expected, observed = (Record(tensors={output: t, GRADIENT: t}) for t in (ONE, 2 * ONE))
     elsewhere = Place(0, "outputs", "router", 1)
-    found = compare(expected, observed, BITWISE, "", {}, elsewhere)
+    found = compare(expected, observed, None, "", {}, elsewhere)
     assert found.first == output
     assert str(found.rows["gradients"]) == "1 not compared"
     later = Place(1, "outputs", "router", 1)
-    assert compare(expected, observed, BITWISE, "", {}, later).rows["gradients"].differing == 1
+    assert compare(expected, observed, None, "", {}, later).rows["gradients"].differing == 1
 
 
 def test_a_table_counts_what_is_compared_and_what_is_left_out() -> None:
@@ -77,7 +72,8 @@ def test_a_table_counts_what_is_compared_and_what_is_left_out() -> None:
     expected = Record(tensors=dict.fromkeys(places, ONE))
     perturbed = Record(tensors={places[0]: ONE, **moved})
     observed = Record(tensors={places[0]: ONE, **moved})
-    rows = compare(expected, observed, perturbed_bound([perturbed], 1e-9), "float32", {}).rows
+    limits = limits_by_noise(expected, [perturbed], 1e-9)
+    rows = compare(expected, observed, limits, "float32", {}).rows
     assert str(rows["outputs"]) == "1 bitwise equal, 2 not compared"
     assert str(rows["loss"]) == "none"
     report = TrainingReport(
@@ -95,7 +91,8 @@ def test_a_parameter_is_compared_until_its_gradient_is_nothing_but_rounding() ->
     expected = Record(tensors=dict.fromkeys([*gradients, *values], ONE))
     perturbed = Record(tensors={**expected.tensors, gradients[1]: ONE + 1})
     observed = Record(tensors=dict.fromkeys([*gradients, *values], ONE + 2e-3))
-    found = compare(expected, observed, perturbed_bound([perturbed], 1e-3), "bfloat16", {})
+    limits = limits_by_noise(expected, [perturbed], 1e-3)
+    found = compare(expected, observed, limits, "bfloat16", {})
     assert found.noise == {"w": 1}
     for kind in ("gradients", "parameters"):
         assert (found.rows[kind].compared, found.rows[kind].left_out) == (1, 1)
@@ -107,23 +104,23 @@ def test_a_gradient_that_is_nothing_but_rounding_is_left_out_alone() -> None:
         Record(tensors={GRADIENT: first, other: second})
         for first, second in ((ONE, ONE), (ONE + 2, ONE + 1), (ONE + 1, ONE))
     )
-    bound = perturbed_bound([perturbed], eps=1e-9)
-    found = compare(expected, observed, bound, "float32", {})
+    limits = limits_by_noise(expected, [perturbed], eps=1e-9)
+    found = compare(expected, observed, limits, "float32", {})
     assert found.noise == {GRADIENT.name: 0}
     assert (found.rows["gradients"].compared, found.rows["gradients"].left_out) == (1, 1)
     assert found.first == other
 
 
 def test_a_gradient_of_zeros_is_as_good_as_none() -> None:
-    assert compare(record(None), record(torch.zeros(3)), BITWISE, "", {}).is_bitwise
-    assert not compare(record(None), record(ONE), BITWISE, "", {}).is_bitwise
-    assert not compare(record(ONE), record(None), BITWISE, "", {}).is_bitwise
+    assert compare(record(None), record(torch.zeros(3)), None, "", {}).is_bitwise
+    assert not compare(record(None), record(ONE), None, "", {}).is_bitwise
+    assert not compare(record(ONE), record(None), None, "", {}).is_bitwise
 
 
 def test_a_nan_is_not_explained_by_rounding() -> None:
     expected = record(ONE.double())
     observed = record(ONE.double() * torch.tensor([1.0, float("nan"), 1.0]))
-    found = compare(expected, observed, float64_bound(expected), "float32", {})
+    found = compare(expected, observed, limits_in_float64(expected, expected), "float32", {})
     assert found.rows["gradients"].reached == "different"
 
 
