@@ -197,23 +197,16 @@ def script(subject: Subject, report: TrainingReport, preload: tuple[str, ...]) -
     if training.variation.only:
         subject = subject.of_one_module
     body = "\n".join(_lines(subject, report, preload))
-    imports = import_block(body).strip()
-    others = ("importlib", "os", "sys", "contextlib")
-    known = [f"import {name}" for name in others if f"import {name}" not in imports]
     found = report.difference
     what = f"{found.kind} {found.name} {found.looks_like}" if found else report.message
-    size = training.mesh.size
     head = f"# {report.outcome}: {comment(what)}\n"
-    head += f"# torchrun --standalone --nproc-per-node {size} repro.py\n"
-    trees = "from torch.utils._pytree import tree_leaves, tree_map_only"
-    kept = [line for line in imports.splitlines() if "torch.utils._pytree" not in line]
-    return "\n".join([head, *known, *kept, trees, body])
+    head += f"# torchrun --standalone --nproc-per-node {training.mesh.size} repro.py\n"
+    return f"{head}\n{import_block(body)}\n\n{body}"
 
 
 def _lines(subject: Subject, report: TrainingReport, preload: tuple[str, ...]) -> Iterator[str]:
     training: Training = report.training
     variation, mesh = training.variation, training.mesh
-    yield ""
     yield f"STEPS, MICROBATCHES, SEED = {training.steps}, {training.microbatches}, {training.seed}"
     yield f"UNSYNCED, EVALUATES = {variation.unsynced}, {variation.evaluates}"
     yield f"TOLERANCE = {TOLERANCE[variation.param_dtype]}"

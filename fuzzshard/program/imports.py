@@ -16,8 +16,10 @@ _STANDARD = (
         "import dataclasses",
         "import functools",
         "import gc",
+        "import importlib",
         "import os",
         "import re",
+        "import sys",
         "import tempfile",
         "import time",
     ),
@@ -36,7 +38,6 @@ _TORCH = (
     "from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook",
     "from torch.distributed.device_mesh import init_device_mesh",
     "from torch.nn.parallel import DistributedDataParallel",
-    "from torch.utils._pytree import tree_map_only",
     "from torch.utils.checkpoint import checkpoint as checkpointed",
 )
 
@@ -47,6 +48,7 @@ _SEVERAL = {
     ),
     "torch.distributed.tensor": ("DTensor", "Replicate", "Shard", "distribute_tensor"),
     "torch.optim.swa_utils": ("AveragedModel", "get_ema_avg_fn", "get_swa_avg_fn"),
+    "torch.utils._pytree": ("tree_leaves", "tree_map_only"),
     "torch.distributed.tensor.parallel": (
         *("ColwiseParallel", "RowwiseParallel", "SequenceParallel", "parallelize_module"),
     ),

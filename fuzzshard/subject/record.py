@@ -7,7 +7,7 @@ import random
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, SupportsIndex, TypeVar, overload
+from typing import Any
 
 import torch
 from torch import nn
@@ -106,16 +106,6 @@ def seed_everything(seed: int) -> None:
     np.random.seed(seed % 2**32)
 
 
-F = TypeVar("F", bound=Callable[..., None])
-
-
-def _uncompiled(function: F) -> F:
-    """Have Dynamo run a function and not compile it."""
-    disable: Any = torch.compiler.disable  # which has no types
-    disabled: F = disable(function)
-    return disabled
-
-
 class Batches(list[Any]):
     """The batches of a step by their numbers; ``taken`` is told which one is looked at."""
 
@@ -132,16 +122,12 @@ class Batches(list[Any]):
     def __reversed__(self) -> Iterator[Any]:
         return (self[index] for index in reversed(range(len(self))))
 
-    @overload
-    def __getitem__(self, index: SupportsIndex) -> Any: ...
-    @overload
-    def __getitem__(self, index: slice) -> Batches: ...
-    def __getitem__(self, index: SupportsIndex | slice) -> Any:
+    def __getitem__(self, index: Any) -> Any:
+        chosen = super().__getitem__(index)
         if isinstance(index, slice):
-            batches = super().__getitem__(index)
-            return Batches(dict(zip(self._numbers[index], batches, strict=True)), self._taken)
+            return Batches(dict(zip(self._numbers[index], chosen, strict=True)), self._taken)
         self._taken(self._numbers[index])
-        return super().__getitem__(index)
+        return chosen
 
 
 def _storages(batch: Any) -> set[int]:
@@ -266,7 +252,7 @@ class Forwards:
 
         return enter, leave
 
-    @_uncompiled
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _begin(self, module: nn.Module, name: str, inputs: Any) -> None:
         recomputes = torch._C._current_graph_task_id() != -1
         if self._outermost or recomputes:
@@ -279,7 +265,7 @@ class Forwards:
         self._set_seed(call.batch, 7_919 * again + zlib.crc32(name.encode()))
         self._state = self._random_state()
 
-    @_uncompiled
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _end(self, module: int) -> None:
         if self._outermost == module:
             self._outermost = 0

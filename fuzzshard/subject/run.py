@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import zlib
 from typing import Any
 
@@ -92,9 +93,10 @@ class Check:
         self.outline = Outline()
         self._broadcasts_buffers = False
         self._seeds: list[int] = []
-        self._drops_out = True
         self.skip: dict[Kind, Skip] = {}
-        self._trainer = self._new_trainer()
+        self._usual = self._trainer = Trainer(
+            functions=self.functions, training=training, data=self.data, device=device
+        )
 
     @property
     def where(self) -> str:
@@ -135,7 +137,7 @@ class Check:
             self.limits.append(
                 "without dropout, which on CUDA draws other values in another precision"
             )
-            self._drops_out = False
+            self._usual = self._new_trainer(drops_out=False)
             plain = self._train_plain()
             parallel = self._train_parallel(plain)
             comparison = self._compare_within_rounding(plain, parallel, coarsest)
@@ -168,14 +170,7 @@ class Check:
         return sorted(noise.items())
 
     def _new_trainer(self, **changes: Any) -> Trainer:
-        self._trainer = Trainer(
-            changes.pop("functions", self.functions),
-            self.training,
-            self.data,
-            self.device,
-            drops_out=self._drops_out,
-            **changes,
-        )
+        self._trainer = dataclasses.replace(self._usual, **changes)
         return self._trainer
 
     def _check_inputs(self) -> None:
@@ -207,7 +202,7 @@ class Check:
             return
         dtype = getattr(torch, self.training.variation.param_dtype)
         trainer = self._new_trainer(dtype=dtype)
-        model = self._plain_model(self._new_trainer())
+        model = self._plain_model(self._usual)
         for parameter in model.parameters():
             parameter.data = parameter.data.to(dtype)
         with blaming(f"the plain model with parameters of {name_of(dtype)}"), torch.no_grad():
@@ -236,7 +231,7 @@ class Check:
         module = self._parallelized(model)
         # DistributedDataParallel gives all ranks the buffers of rank 0 then
         self._broadcasts_buffers = getattr(module, "broadcast_buffers", False)
-        side = Side(trainer, module, names, module_names)
+        side = Side(trainer, module, names.of, module_names.of, is_plain=False)
         self._check_names(side, plain)
         if was_on_meta:
             self._take_values(module, self._plain_model(trainer))
@@ -397,16 +392,9 @@ class Check:
                 if (found := weighted_otherwise(seen, due, close)) is None:
                     continue
                 expected, likeness = found
-                if not likeness:
-                    return None
-                return Difference(
-                    kind=place.kind,
-                    name=place.name,
-                    step=place.step,
-                    observed=sketch(observed, expected),
-                    expected=sketch(expected, observed),
-                    looks_like=f"{likeness}, as --loss-weight says",
-                )
+                likeness += ", as --loss-weight says" * bool(likeness)
+                here = Seen(observed, expected)
+                return _described(place, here, looks_like=likeness) if likeness else None
         self.limits.append(
             "batches have unequal sizes, and what each weighs within train_step is not "
             "checked: if each token shall count alike, divide by the tokens of all ranks"
@@ -538,14 +526,11 @@ class Check:
             likeness = looks_scaled(gradients, self._shards, close)
         likeness = likeness or looks_repeated(place, everywhere[0], self._shards, close)
         inside = place.microbatch >= 0
-        return Difference(
-            kind=place.kind,
-            name=place.name,
-            step=place.step,
+        return _described(
+            place,
+            everywhere[0],
             rank=rank,
             microbatch=place.microbatch % self.training.microbatches if inside else -1,
-            observed=sketch(everywhere[0].observed, everywhere[0].expected),
-            expected=sketch(everywhere[0].expected, everywhere[0].observed),
             looks_like=self._gather(likeness)[rank] or self._weights_differ,
         )
 
@@ -603,6 +588,17 @@ class Check:
         everywhere: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(everywhere, here)
         return everywhere
+
+
+def _described(place: Place, seen: Seen, **more: Any) -> Difference:
+    return Difference(
+        kind=place.kind,
+        name=place.name,
+        step=place.step,
+        observed=sketch(seen.observed, seen.expected),
+        expected=sketch(seen.expected, seen.observed),
+        **more,
+    )
 
 
 def _pairs(place: Place, plain: Record, parallel: Record) -> list[Pair]:

@@ -5,6 +5,7 @@ freezes, schedule, precision. No torch import.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
@@ -198,10 +199,7 @@ class MeshShape(msgspec.Struct, frozen=True):
     @property
     def size(self) -> int:
         """The number of ranks."""
-        product = 1
-        for size in self.axes.values():
-            product *= size
-        return product
+        return math.prod(self.axes.values())
 
     @property
     def data_axes(self) -> tuple[str, ...]:

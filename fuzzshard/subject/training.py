@@ -23,7 +23,6 @@ from fuzzshard.engines.registry import ENGINES
 from fuzzshard.engines.rounding import Shake, largest
 from fuzzshard.subject.compare import LAST_BITS
 from fuzzshard.subject.functions import Function, SubjectError, blaming, call
-from fuzzshard.subject.names import PlainNames
 from fuzzshard.subject.record import Forwards, Record, floats, seed_everything
 from fuzzshard.subject.subject import Training
 from fuzzshard.subject.vary import aliases, cut_out, prepare, unsynced
@@ -47,38 +46,26 @@ class DataRank:
         return cls(rank, size, training.mesh.size // size)
 
 
+@dataclasses.dataclass(kw_only=True)
 class Trainer:
     """Trains models of one subject in one way; ``dtype`` replaces that of floating tensors.
 
+    ``alone`` trains the plain model on the data of this rank only, in the mean that
+    ``loss_weight`` says if it ``weighs``; ``drops_out`` is False to train without dropout.
     ``where`` says what is being done, for the report of an exception.
     """
 
-    def __init__(
-        self,
-        functions: dict[str, Function],
-        training: Training,
-        data: DataRank,
-        device: torch.device,
-        dtype: torch.dtype | None = None,
-        shake: Shake | None = None,
-        alone: bool = False,
-        drops_out: bool = True,
-        weighs: bool = False,
-    ) -> None:
-        """``alone`` trains the plain model on the data of this rank only, in the mean that
-        ``loss_weight`` says if it ``weighs``; ``drops_out`` is False to train without dropout.
-        """
-        self.functions = functions
-        self.training = training
-        self.data = data
-        self.device = device
-        self.dtype = dtype
-        self.shake = shake
-        self.alone = alone
-        self.drops_out = drops_out
-        self.weighs = weighs
-        self.forwards: Forwards | None = None
-        self.where = ""
+    functions: dict[str, Function]
+    training: Training
+    data: DataRank
+    device: torch.device
+    dtype: torch.dtype | None = None
+    shake: Shake | None = None
+    alone: bool = False
+    weighs: bool = False
+    drops_out: bool = True
+    forwards: Forwards | None = None
+    where: str = ""
 
     def build(self) -> nn.Module:
         """Return what is trained, plain: what ``build`` gives, or one module of it.
@@ -182,36 +169,30 @@ class Side:
         self,
         trainer: Trainer,
         module: nn.Module,
-        names: PlainNames | None = None,
-        module_names: PlainNames | None = None,
+        plain_name: Callable[[str], str] = str,
+        plain_module: Callable[[str], str] = str,
+        *,
+        is_plain: bool = True,
     ) -> None:
-        """``names`` are of parameters and buffers, ``module_names`` of modules; None for the plain
-        model itself.
+        """Names in the plain model are those that ``plain_name`` gives for parameters and buffers,
+        and ``plain_module`` for modules. It ``is_plain`` if nothing has parallelised it.
         """
         self.trainer = trainer
         self.module = module
         self.record = Record()
-        self._names = names
-        self._module_names = module_names
-
-    def plain(self, name: str) -> str:
-        """The plain name of a parameter or buffer."""
-        return self._names.of(name) if self._names else name
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether nothing has parallelised it."""
-        return self._names is None
+        self.is_plain = is_plain
+        self._plain_name = plain_name
+        self._plain_module = plain_module
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Return the parameters by their plain names, those with several names once for each."""
         named = self.module.named_parameters(remove_duplicate=False)
-        return {self.plain(name): parameter for name, parameter in named}
+        return {self._plain_name(name): parameter for name, parameter in named}
 
     def buffers(self) -> dict[str, torch.Tensor]:
         """Return the buffers by their plain names."""
         named = self.module.named_buffers(remove_duplicate=False)
-        return {self.plain(name): buffer for name, buffer in named}
+        return {self._plain_name(name): buffer for name, buffer in named}
 
     @contextlib.contextmanager
     def whole(self, *, gradients: bool) -> Iterator[None]:
@@ -244,7 +225,14 @@ class Side:
             self.record.add(step, "gradients", gradients)
 
     def train(self) -> None:
-        """Train for all steps, and keep what is seen."""
+        """Train for all steps, and keep what is seen.
+
+        On the plain model an exception says that what the user gave cannot be used.
+        """
+        with blaming("the plain model") if self.is_plain else contextlib.nullcontext():
+            self._train()
+
+    def _train(self) -> None:
         trainer, training = self.trainer, self.trainer.training
         trainer.where = "before training"
         self.note_state(-1)
@@ -252,7 +240,7 @@ class Side:
             for name, parameter in self.module.named_parameters():
                 trainer.shake.apply(parameter, name)
         forwards = Forwards(
-            self.module, self._module_name, self.record, training.seed, trainer.device
+            self.module, self._plain_module, self.record, training.seed, trainer.device
         )
         trainer.forwards = forwards
         optimizer = trainer.optimizer(self.module)
@@ -274,15 +262,17 @@ class Side:
                 forwards.end_step()
                 self.note_state(step)
         trainer.where = "after training, state dict"
-        state = call(self.module.state_dict) if self.is_plain else self._whole_state()
+        whole = StateDictOptions(full_state_dict=True)
+        state = (
+            call(self.module.state_dict)
+            if self.is_plain
+            else call(get_model_state_dict, self.module, options=whole)
+        )
         self.record.add(
             training.steps - 1,
             "state dict",
-            {self.plain(k): v for k, v in state.items() if isinstance(v, torch.Tensor)},
+            {self._plain_name(k): v for k, v in state.items() if isinstance(v, torch.Tensor)},
         )
-
-    def _module_name(self, name: str) -> str:
-        return self._module_names.of(name) if self._module_names else name
 
     def _is_stale(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether an optimizer has no parameter that the model has, but what it had before."""
@@ -342,8 +332,7 @@ class Side:
             ranks = range(data.size) if of_all else [data.rank]
             batches = forwards.begin_step(step, self._batches(step, ranks))
             trainer.where = f"step {step}, train_step"
-            with self._blaming("train_step, on the plain model,"):
-                call(trainer.functions["train_step"], self.module, optimizer, batches)
+            call(trainer.functions["train_step"], self.module, optimizer, batches)
             if self.is_plain and not self.record.num_updates[-1]:
                 raise SubjectError(
                     "train_step",
@@ -356,20 +345,15 @@ class Side:
             self._evaluate(step, batches[0])
         for index, (batch, share) in enumerate(zip(batches, self._shares(batches), strict=True)):
             trainer.where = f"step {step}, forward {index}"
-            with self._blaming("the plain model, given this batch,"):
-                loss = trainer.loss(self.module, batch)
+            loss = trainer.loss(self.module, batch)
             self.record.add(step, "loss", {"loss": loss}, data.rank * count + index)
             trainer.where = f"step {step}, backward {index}"
             waits = training.variation.unsynced and index + 1 < count
-            with (
-                self._blaming("the backward of the plain model"),
-                unsynced(self.module) if waits else contextlib.nullcontext(),
-            ):
+            with unsynced(self.module) if waits else contextlib.nullcontext():
                 call(torch.autograd.backward, loss * share)
         trainer.where = f"step {step}, update"
-        with self._blaming("the update of the plain model"):
-            call(optimizer.step)
-            call(optimizer.zero_grad)
+        call(optimizer.step)
+        call(optimizer.zero_grad)
 
     def _batches(self, step: int, ranks: Iterable[int]) -> dict[int, Any]:
         """The batches of ``ranks`` in a step, by their numbers among those of all ranks."""
@@ -381,7 +365,7 @@ class Side:
         self.trainer.where = f"step {step}, evaluation"
         modes = {module: module.training for module in self.module.modules()}
         self.module.eval()
-        with torch.no_grad(), self._blaming("the plain model, in evaluation,"):
+        with torch.no_grad():
             self.trainer.loss(self.module, batch)
         for module, mode in modes.items():
             module.training = mode
@@ -402,14 +386,6 @@ class Side:
         dist.all_reduce(total)
         total /= trainer.data.copies
         return [weight / total.item() for weight in weights]
-
-    def _blaming(self, what: str) -> contextlib.AbstractContextManager[None]:
-        """On the plain model an exception says that what the user gave cannot be used."""
-        return blaming(what) if self.is_plain else contextlib.nullcontext()
-
-    def _whole_state(self) -> dict[str, Any]:
-        options = StateDictOptions(full_state_dict=True)
-        return call(get_model_state_dict, self.module, options=options)
 
 
 @functools.cache
