@@ -6,14 +6,13 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-import msgspec
 import torch
 
 from fuzzshard.engines.rounding import largest
 from fuzzshard.oracles.bound import OF_NOISE, OF_NOISE_IN_HALF, Limits
 from fuzzshard.oracles.compare import largest_distance, same_bits
 from fuzzshard.subject.record import Place, Record
-from fuzzshard.subject.report import KINDS, Kind, Reached, Row
+from fuzzshard.subject.report import KINDS, ORDER, Kind, Reached, Row
 
 SAME_IN_FLOAT64 = 1e-6
 """What differs by no more of its largest value in float64 was rounding in a coarser precision
@@ -29,24 +28,67 @@ Skip = Literal["not due", "left out"]
 
 @dataclasses.dataclass
 class Comparison:
-    """Two records side by side; ``first`` is the first place in time that differs.
+    """Two records side by side: how far each tensor is equal, and which part of its limit the
+    difference takes; None for what is left out.
 
-    ``undecided`` is the first output or loss whose bound is so large that it says nothing: what
-    comes in that step is not compared, nor later ones. ``noise`` are parameters of whose gradients
-    or values the same is true, since they are sums that cancel: each is left out from that step
-    on.
+    ``undecided`` is the first output or loss whose limit is so large that it says nothing: what
+    comes in that step is not compared, nor later ones, and so it is if it is ``elsewhere``, on
+    some rank with which this one shares gradients. ``noise`` are parameters of whose gradients or
+    values the same is true, since they are sums that cancel: each is left out from that step on.
     """
 
-    rows: dict[Kind, Row]
-    first: Place | None = None
-    undecided: Place | None = None
+    precision: str
     elsewhere: Place | None = None
+    results: dict[Place, tuple[Reached, float] | None] = dataclasses.field(default_factory=dict)
+    undecided: Place | None = None
     noise: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def rows(self) -> dict[Kind, Row]:
+        """A row for each kind."""
+        return {kind: self._row(kind) for kind in KINDS}
+
+    def _row(self, kind: Kind) -> Row:
+        results = [result for place, result in self.results.items() if place.kind == kind]
+        told = [result for result in results if result is not None]
+        return Row(
+            kind=kind,
+            precision=self.precision,
+            compared=len(told),
+            left_out=len(results) - len(told),
+            differing=sum(reached == "different" for reached, _ in told),
+            reached=max((reached for reached, _ in told), key=ORDER.index, default="bitwise"),
+            worst=max((part for _, part in told), default=0.0),
+        )
+
+    @property
+    def first(self) -> Place | None:
+        """The first place in time that differs."""
+        results = self.results.items()
+        return min((p for p, r in results if r and r[0] == "different"), key=moment, default=None)
 
     @property
     def is_bitwise(self) -> bool:
         """Whether all bits are equal."""
         return all(row.reached == "bitwise" for row in self.rows.values())
+
+    def says_nothing(self, place: Place) -> bool:
+        """Return whether rounding alone has changed what comes before ``place`` by a large
+        part.
+        """
+        if self.undecided is not None and place.step >= self.undecided.step:
+            return True
+        own = place.kind in ("outputs", "loss")  # of this rank, until parameters are updated
+        if self.elsewhere is not None and place.step - own >= self.elsewhere.step:
+            return True
+        return place.name in self.noise and place.step >= self.noise[place.name]
+
+    def note_noise(self, place: Place) -> None:
+        """Note that rounding alone changes what is at ``place`` by a large part."""
+        if place.kind in ("outputs", "loss"):
+            self.undecided = self.undecided or place
+        else:
+            self.noise[place.name] = min(place.step, self.noise.get(place.name, place.step))
 
 
 def limits_in_float64(expected: Record, shaken: Record) -> Limits[Place]:
@@ -87,75 +129,30 @@ def compare(
 
     Intermediate outputs that the parallelised model does not have in the same shape are not due:
     modules may work on parts there. Without ``limits`` all bits have to be equal. Nothing of the
-    kinds in ``skip`` is compared. ``elsewhere`` is undecided on some rank, with which this one
-    shares gradients.
+    kinds in ``skip`` is compared.
     """
-    comparison = Comparison({}, elsewhere=elsewhere)
-    for kind in KINDS:
-        row = Row(kind=kind, precision=precision)
-        for place, tensor in expected.of(kind).items():
-            if skip.get(kind) == "not due" or not _comparable(place, tensor, observed):
-                continue
-            if kind in skip or _says_nothing(place, comparison):
-                row = _without_one(row)
-            else:
-                row = _judge(row, place, tensor, observed.tensors.get(place), limits, comparison)
-        comparison.rows[kind] = row
+    comparison = Comparison(precision, elsewhere)
+    for place in sorted(expected.tensors, key=lambda place: KINDS.index(place.kind)):
+        due, seen = expected.tensors[place], observed.tensors.get(place)
+        if skip.get(place.kind) == "not due" or not _comparable(place, due, seen):
+            continue
+        result = None
+        if place.kind not in skip and not comparison.says_nothing(place):
+            result = _reached(place, due, seen, limits)
+            if result is None:
+                comparison.note_noise(place)
+        comparison.results[place] = result
     return comparison
 
 
-def _comparable(place: Place, expected: torch.Tensor | None, observed: Record) -> bool:
+def _comparable(
+    place: Place, expected: torch.Tensor | None, observed: torch.Tensor | None
+) -> bool:
     if place.kind != "outputs":
         return True
-    other = observed.tensors.get(place)
-    if other is None or expected is None:
+    if observed is None or expected is None:
         return False  # of another rank's microbatch, or of a module that is not called
-    return place.name.startswith("output") or other.shape == expected.shape
-
-
-def _says_nothing(place: Place, comparison: Comparison) -> bool:
-    """Whether rounding alone has changed what comes before ``place`` by a large part."""
-    undecided, elsewhere = comparison.undecided, comparison.elsewhere
-    if undecided is not None and place.step >= undecided.step:
-        return True
-    own = place.kind in ("outputs", "loss")  # of this rank, until parameters are updated
-    if elsewhere is not None and place.step - own >= elsewhere.step:
-        return True
-    return place.name in comparison.noise and place.step >= comparison.noise[place.name]
-
-
-def _without_one(row: Row) -> Row:
-    return msgspec.structs.replace(row, left_out=row.left_out + 1)
-
-
-def _judge(
-    row: Row,
-    place: Place,
-    expected: torch.Tensor | None,
-    observed: torch.Tensor | None,
-    limits: Limits[Place] | None,
-    comparison: Comparison,
-) -> Row:
-    reached, part = _reached(place, expected, observed, limits)
-    if part == float("inf"):
-        if place.kind in ("outputs", "loss"):
-            comparison.undecided = comparison.undecided or place
-        else:
-            earliest = min(place.step, comparison.noise.get(place.name, place.step))
-            comparison.noise[place.name] = earliest
-        return _without_one(row)
-    if reached == "different" and (
-        comparison.first is None or moment(place) < moment(comparison.first)
-    ):
-        comparison.first = place
-    order: tuple[Reached, ...] = ("bitwise", "rounding", "different")
-    return msgspec.structs.replace(
-        row,
-        compared=row.compared + 1,
-        differing=row.differing + (reached == "different"),
-        reached=max(row.reached, reached, key=order.index),
-        worst=max(row.worst, part if reached == "rounding" else 0.0),
-    )
+    return place.name.startswith("output") or observed.shape == expected.shape
 
 
 def _reached(
@@ -163,8 +160,10 @@ def _reached(
     expected: torch.Tensor | None,
     observed: torch.Tensor | None,
     limits: Limits[Place] | None,
-) -> tuple[Reached, float]:
-    """How far two tensors are equal, and which part of the bound their difference takes."""
+) -> tuple[Reached, float] | None:
+    """How far two tensors are equal, and which part of the limit their difference takes; None
+    where even zeros could not be told from the expected one.
+    """
     if expected is None or observed is None:
         other = expected if observed is None else observed
         equal = other is None or (place.kind == "gradients" and not other.any())
@@ -175,7 +174,7 @@ def _reached(
         return "different", 0.0
     limit = limits.limit(place, expected.dtype)
     if limit > largest(expected) > 0:
-        return "rounding", float("inf")
+        return None
     farthest = largest_distance(expected, observed)
     if farthest > limit or farthest == float("inf"):
         return "different", 0.0

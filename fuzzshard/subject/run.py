@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -45,7 +46,7 @@ from fuzzshard.subject.record import Place, Record, kept, seed_everything
 from fuzzshard.subject.report import Difference, Kind, TrainingReport
 from fuzzshard.subject.statements import recompute_lines, wrap_lines
 from fuzzshard.subject.subject import Outline, Subject, Training
-from fuzzshard.subject.training import DataRank, Side, Trainer, draws_by_dtype, on_meta
+from fuzzshard.subject.training import DataRank, Trainer, draws_by_dtype, on_meta
 from fuzzshard.subject.vary import blocks_of, outline, present
 
 NUM_SHAKEN = 3
@@ -214,9 +215,9 @@ class Check:
 
     def _train_plain(self, **changes: Any) -> Record:
         trainer = self._new_trainer(**changes)
-        side = Side(trainer, self._plain_model(trainer))
-        side.train()
-        return side.record
+        trainer.module = self._plain_model(trainer)
+        trainer.train()
+        return trainer.record
 
     def _train_parallel(self, plain: Record, **changes: Any) -> Record:
         trainer = self._new_trainer(**changes)
@@ -226,17 +227,17 @@ class Check:
         if was_on_meta and self._needs_values:
             trainer.materialize(model)
         places = [place.name for place in plain.tensors if place.step < 0]
-        names = PlainNames(places, self.names)
-        module_names = PlainNames([name for name, _ in model.named_modules()], {})
-        module = self._parallelized(model)
+        trainer.is_plain, trainer.plain_name = False, PlainNames(places, self.names).of
+        trainer.plain_module = PlainNames([name for name, _ in model.named_modules()], {}).of
+        trainer.module = module = self._parallelized(model)
         # DistributedDataParallel gives all ranks the buffers of rank 0 then
         self._broadcasts_buffers = getattr(module, "broadcast_buffers", False)
-        side = Side(trainer, module, names.of, module_names.of, is_plain=False)
-        self._check_names(side, plain)
+        for problem in _mismatches(trainer, plain):
+            raise SubjectError("parallelize", f"returned another model: {problem}")
         if was_on_meta:
             self._take_values(module, self._plain_model(trainer))
-        side.train()
-        return side.record
+        trainer.train()
+        return trainer.record
 
     @property
     def _needs_values(self) -> bool:
@@ -277,33 +278,6 @@ class Check:
                 "parallelize", f"returned {type(module).__name__} and no nn.Module, or None"
             )
         return module
-
-    def _check_names(self, side: Side, plain: Record) -> None:
-        """Raise :class:`SubjectError` where the two models have other parameters."""
-        due = {p.name for p in plain.tensors if p.step < 0 and p.kind == "parameters"}
-        there = side.parameters().keys()
-        with side.whole(gradients=False):
-            shapes = {name: parameter.shape for name, parameter in side.parameters().items()}
-        for name in sorted(due & there):
-            shape = plain.tensors[Place(-1, "parameters", name)]
-            if shape is not None and shape.shape != shapes[name]:
-                raise SubjectError(
-                    "parallelize",
-                    f"returned another model: {name} has the shape {tuple(shapes[name])} and not "
-                    f"{tuple(shape.shape)}",
-                )
-        if missing := sorted(due - there):
-            raise SubjectError(
-                "parallelize",
-                f"returned another model: it has no parameter {missing[0]}; if it is renamed, say "
-                "so with --map",
-            )
-        if added := sorted(there - due):
-            raise SubjectError(
-                "parallelize",
-                f"returned another model: the plain one has no parameter {added[0]}; make it in "
-                "build, or name it with --map",
-            )
 
     def _take_values(self, module: nn.Module, plain: nn.Module) -> None:
         """Load the values of the plain model, which was built on the meta device too."""
@@ -599,6 +573,22 @@ def _described(place: Place, seen: Seen, **more: Any) -> Difference:
         expected=sketch(seen.expected, seen.observed),
         **more,
     )
+
+
+def _mismatches(trainer: Trainer, plain: Record) -> Iterator[str]:
+    """Yield in what a model that is to be trained has other parameters than the plain one."""
+    due = {
+        p.name: t.shape for p, t in plain.of("parameters").items() if p.step < 0 and t is not None
+    }
+    with trainer.whole(gradients=False):
+        there = {name: parameter.shape for name, parameter in trainer.parameters().items()}
+    for name in sorted(due.keys() & there.keys()):
+        if due[name] != there[name]:
+            yield f"{name} has the shape {tuple(there[name])} and not {tuple(due[name])}"
+    for name in sorted(due.keys() - there.keys()):
+        yield f"it has no parameter {name}; if it is renamed, say so with --map"
+    for name in sorted(there.keys() - due.keys()):
+        yield f"the plain one has no parameter {name}; make it in build, or name it with --map"
 
 
 def _pairs(place: Place, plain: Record, parallel: Record) -> list[Pair]:

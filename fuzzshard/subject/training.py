@@ -48,11 +48,14 @@ class DataRank:
 
 @dataclasses.dataclass(kw_only=True)
 class Trainer:
-    """Trains models of one subject in one way; ``dtype`` replaces that of floating tensors.
+    """Trains one model of a subject, plain or parallelised, and keeps what is seen of it.
 
-    ``alone`` trains the plain model on the data of this rank only, in the mean that
-    ``loss_weight`` says if it ``weighs``; ``drops_out`` is False to train without dropout.
-    ``where`` says what is being done, for the report of an exception.
+    ``dtype`` replaces that of floating tensors. ``alone`` trains the plain model on the data of
+    this rank only, in the mean that ``loss_weight`` says if it ``weighs``; ``drops_out`` is False
+    to train without dropout. The ``module`` ``is_plain`` if nothing has parallelised it; names in
+    the plain model are those that ``plain_name`` gives for parameters and buffers, and
+    ``plain_module`` for modules. ``where`` says what is being done, for the report of an
+    exception.
     """
 
     functions: dict[str, Function]
@@ -64,8 +67,13 @@ class Trainer:
     alone: bool = False
     weighs: bool = False
     drops_out: bool = True
-    forwards: Forwards | None = None
-    where: str = ""
+    is_plain: bool = True
+    plain_name: Callable[[str], str] = str
+    plain_module: Callable[[str], str] = str
+    module: nn.Module = dataclasses.field(init=False)
+    record: Record = dataclasses.field(init=False, default_factory=Record)
+    forwards: Forwards | None = dataclasses.field(init=False, default=None)
+    where: str = dataclasses.field(init=False, default="")
 
     def build(self) -> nn.Module:
         """Return what is trained, plain: what ``build`` gives, or one module of it.
@@ -161,38 +169,15 @@ class Trainer:
         with blaming("loss_weight"):
             return float(call(self.functions["loss_weight"], batch))
 
-
-class Side:
-    """A model that is trained, plain or parallelised, and what is seen of it."""
-
-    def __init__(
-        self,
-        trainer: Trainer,
-        module: nn.Module,
-        plain_name: Callable[[str], str] = str,
-        plain_module: Callable[[str], str] = str,
-        *,
-        is_plain: bool = True,
-    ) -> None:
-        """Names in the plain model are those that ``plain_name`` gives for parameters and buffers,
-        and ``plain_module`` for modules. It ``is_plain`` if nothing has parallelised it.
-        """
-        self.trainer = trainer
-        self.module = module
-        self.record = Record()
-        self.is_plain = is_plain
-        self._plain_name = plain_name
-        self._plain_module = plain_module
-
     def parameters(self) -> dict[str, nn.Parameter]:
         """Return the parameters by their plain names, those with several names once for each."""
         named = self.module.named_parameters(remove_duplicate=False)
-        return {self._plain_name(name): parameter for name, parameter in named}
+        return {self.plain_name(name): parameter for name, parameter in named}
 
     def buffers(self) -> dict[str, torch.Tensor]:
         """Return the buffers by their plain names."""
         named = self.module.named_buffers(remove_duplicate=False)
-        return {self._plain_name(name): buffer for name, buffer in named}
+        return {self.plain_name(name): buffer for name, buffer in named}
 
     @contextlib.contextmanager
     def whole(self, *, gradients: bool) -> Iterator[None]:
@@ -233,20 +218,20 @@ class Side:
             self._train()
 
     def _train(self) -> None:
-        trainer, training = self.trainer, self.trainer.training
-        trainer.where = "before training"
+        training = self.training
+        self.where = "before training"
         self.note_state(-1)
-        if trainer.shake:
+        if self.shake:
             for name, parameter in self.module.named_parameters():
-                trainer.shake.apply(parameter, name)
+                self.shake.apply(parameter, name)
         forwards = Forwards(
-            self.module, self._plain_module, self.record, training.seed, trainer.device
+            self.module, self.plain_module, self.record, training.seed, self.device
         )
-        trainer.forwards = forwards
-        optimizer = trainer.optimizer(self.module)
+        self.forwards = forwards
+        optimizer = self.optimizer(self.module)
         self.record.stale_optimizer = self._is_stale(optimizer)
         with contextlib.ExitStack() as stack:
-            if not trainer.drops_out:
+            if not self.drops_out:
                 stack.enter_context(without_dropout())
             update = optimizer.register_step_pre_hook(
                 lambda *_: self._before_update(forwards.step)
@@ -261,7 +246,7 @@ class Side:
                 self._step(step, forwards, optimizer)
                 forwards.end_step()
                 self.note_state(step)
-        trainer.where = "after training, state dict"
+        self.where = "after training, state dict"
         whole = StateDictOptions(full_state_dict=True)
         state = (
             call(self.module.state_dict)
@@ -271,7 +256,7 @@ class Side:
         self.record.add(
             training.steps - 1,
             "state dict",
-            {self._plain_name(k): v for k, v in state.items() if isinstance(v, torch.Tensor)},
+            {self.plain_name(k): v for k, v in state.items() if isinstance(v, torch.Tensor)},
         )
 
     def _is_stale(self, optimizer: torch.optim.Optimizer) -> bool:
@@ -287,13 +272,12 @@ class Side:
 
     def _before_update(self, step: int) -> None:
         self.record.num_updates[-1] += 1
-        trainer = self.trainer
-        if self.is_plain and not trainer.alone and "train_step" not in trainer.functions:
+        if self.is_plain and not self.alone and "train_step" not in self.functions:
             self._average()
         if self.record.num_updates[-1] == 1:
             self.note_gradients(step)
-        if trainer.shake:
-            self._shake_gradients(trainer.shake, step)
+        if self.shake:
+            self._shake_gradients(self.shake, step)
 
     @torch.no_grad()
     def _shake_gradients(self, shake: Shake, step: int) -> None:
@@ -312,10 +296,10 @@ class Side:
 
         Gradients that some ranks have and others have not count as zero there.
         """
-        data = self.trainer.data
+        data = self.data
         parameters = [p for p in self.module.parameters() if p.requires_grad]
         has = torch.tensor([float(p.grad is not None) for p in parameters])
-        has = has.to(self.trainer.device)
+        has = has.to(self.device)
         dist.all_reduce(has)
         for parameter, somewhere in zip(parameters, has.tolist(), strict=True):
             if somewhere:
@@ -325,14 +309,14 @@ class Side:
                 parameter.grad.div_(data.copies)
 
     def _step(self, step: int, forwards: Forwards, optimizer: torch.optim.Optimizer) -> None:
-        trainer, training = self.trainer, self.trainer.training
-        count, data = training.microbatches, trainer.data
-        if "train_step" in trainer.functions:
-            of_all = self.is_plain and not trainer.alone
+        training = self.training
+        count, data = training.microbatches, self.data
+        if "train_step" in self.functions:
+            of_all = self.is_plain and not self.alone
             ranks = range(data.size) if of_all else [data.rank]
             batches = forwards.begin_step(step, self._batches(step, ranks))
-            trainer.where = f"step {step}, train_step"
-            call(trainer.functions["train_step"], self.module, optimizer, batches)
+            self.where = f"step {step}, train_step"
+            call(self.functions["train_step"], self.module, optimizer, batches)
             if self.is_plain and not self.record.num_updates[-1]:
                 raise SubjectError(
                     "train_step",
@@ -344,29 +328,29 @@ class Side:
         if training.variation.evaluates:
             self._evaluate(step, batches[0])
         for index, (batch, share) in enumerate(zip(batches, self._shares(batches), strict=True)):
-            trainer.where = f"step {step}, forward {index}"
-            loss = trainer.loss(self.module, batch)
+            self.where = f"step {step}, forward {index}"
+            loss = self.loss(self.module, batch)
             self.record.add(step, "loss", {"loss": loss}, data.rank * count + index)
-            trainer.where = f"step {step}, backward {index}"
+            self.where = f"step {step}, backward {index}"
             waits = training.variation.unsynced and index + 1 < count
             with unsynced(self.module) if waits else contextlib.nullcontext():
                 call(torch.autograd.backward, loss * share)
-        trainer.where = f"step {step}, update"
+        self.where = f"step {step}, update"
         call(optimizer.step)
         call(optimizer.zero_grad)
 
     def _batches(self, step: int, ranks: Iterable[int]) -> dict[int, Any]:
         """The batches of ``ranks`` in a step, by their numbers among those of all ranks."""
-        trainer, count = self.trainer, self.trainer.training.microbatches
-        return {r * count + i: trainer.batch(step, i, r) for r in ranks for i in range(count)}
+        count = self.training.microbatches
+        return {r * count + i: self.batch(step, i, r) for r in ranks for i in range(count)}
 
     def _evaluate(self, step: int, batch: Any) -> None:
         """Run a forward in evaluation mode."""
-        self.trainer.where = f"step {step}, evaluation"
+        self.where = f"step {step}, evaluation"
         modes = {module: module.training for module in self.module.modules()}
         self.module.eval()
         with torch.no_grad():
-            self.trainer.loss(self.module, batch)
+            self.loss(self.module, batch)
         for module, mode in modes.items():
             module.training = mode
 
@@ -375,16 +359,15 @@ class Side:
 
         Those of the plain model sum up to 1 over all ranks; an engine takes the mean over ranks.
         """
-        trainer = self.trainer
-        if not self.is_plain or (trainer.alone and not trainer.weighs):
+        if not self.is_plain or (self.alone and not self.weighs):
             return [1 / len(batches)] * len(batches)
-        weights = [trainer.weight(batch) for batch in batches]
-        if trainer.alone:
+        weights = [self.weight(batch) for batch in batches]
+        if self.alone:
             return [weight / sum(weights) for weight in weights]
         total = torch.tensor(sum(weights), dtype=torch.float64)
-        total = total.to(trainer.device)
+        total = total.to(self.device)
         dist.all_reduce(total)
-        total /= trainer.data.copies
+        total /= self.data.copies
         return [weight / total.item() for weight in weights]
 
 
