@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import ast
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from fuzzshard.model.statements import comment
 from fuzzshard.parts.engines import spec_of
+from fuzzshard.program.helpers import called
 from fuzzshard.program.imports import import_block
+from fuzzshard.subject.functions import STEPS
 from fuzzshard.subject.report import TrainingReport
 from fuzzshard.subject.statements import prepare_lines, recompute_lines, wrap_lines
 from fuzzshard.subject.subject import Subject, Training
+
+_STEPS = Path(STEPS).read_text().replace("  # type: ignore[type-arg]", "")
+SOURCES = {
+    node.name: "".join(f"@{ast.unparse(d)}\n" for d in node.decorator_list)
+    + str(ast.get_source_segment(_STEPS, node))
+    for node in ast.parse(_STEPS).body
+    if isinstance(node, ast.FunctionDef | ast.ClassDef)
+}
+"""The functions and classes that ranks have, too, by name."""
 
 _LOAD = '''
 def load(name):
@@ -24,70 +36,22 @@ def load(name):
 
 '''
 
-_LOSS = """
-def arguments_of(batch):
-    if isinstance(batch, dict):
-        return (), batch
-    return (tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)), {}
+_BATCH = """
+def batch_of(step, number, rank):
+    batch = inputs(step * MICROBATCHES + number, rank, data_size)
+    batch = tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), batch)
+    return {}
 
 
 def loss_of(model, batch):
-    arguments, keywords = inputs_of(batch)
-    return loss(model(*arguments, **keywords), batch)
-
-
-def mean_of_squares(outputs, batch):
-    tensors = [t for t in tree_leaves(outputs) if torch.is_tensor(t) and t.is_floating_point()]
-    return sum(tensor.square().mean() for tensor in tensors)
-
-
-def batch_of(step, number, rank):
-    batch = inputs(step * MICROBATCHES + number, rank, data_size)
-    return tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), batch)
+    return loss(outputs_of(model, batch), batch)
 """
 
-_WHOLE_INPUTS = """
-inputs_of = arguments_of
-"""
-
-_CUT_INPUTS = '''
-def leaf(tensor):
-    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
-
-
-def inputs_of(batch):
-    """Return what the module gets in the whole model."""
-    model, seen = build_whole(), []
-
-    def record(_, arguments, keywords):
-        seen.append(tree_map_only(torch.Tensor, leaf, (arguments, keywords)))
-
-    model.get_submodule(ONLY).register_forward_pre_hook(record, with_kwargs=True)
-    arguments, keywords = arguments_of(batch)
-    model(*arguments, **keywords)
-    return seen[0]
-'''
-
-_STEP = '''
-@contextlib.contextmanager
-def unsynced(model):
-    """Accumulate gradients without reducing them."""
-    if hasattr(model, "no_sync"):
-        with model.no_sync():
-            yield
-    else:
-        model.set_requires_gradient_sync(False)
-        yield
-        model.set_requires_gradient_sync(True)
-
-
+_STEP = """
 def train_step(model, optimizer, step, plain):
     if EVALUATES:
-        was_training = model.training
-        model.eval()
-        with torch.no_grad():
+        with evaluating(model):
             loss_of(model, batch_of(step, 0, data_rank))
-        model.train(was_training)
     for number in range(MICROBATCHES):
         torch.manual_seed(SEED + step * 10007 + data_rank * MICROBATCHES + number)
         waits = UNSYNCED and not plain and number + 1 < MICROBATCHES
@@ -99,28 +63,21 @@ def train_step(model, optimizer, step, plain):
             parameter.grad /= dist.get_world_size()
     optimizer.step()
     optimizer.zero_grad()
-'''
+"""
 
 _OWN_STEP = '''
-class Batches(list):
-    """Seeds torch for each batch that is taken."""
-
-    def __getitem__(self, index):
-        if isinstance(index, int):
-            torch.manual_seed(self.seeds[index])
-        return super().__getitem__(index)
-
-    def __iter__(self):
-        return (self[index] for index in range(len(self)))
-
-
 def train_step(model, optimizer, step, plain):
     """The plain model gets the batches of all ranks."""
-    ranks = range(data_size) if plain else [data_rank]
-    numbers = [(rank, number) for rank in ranks for number in range(MICROBATCHES)]
-    batches = Batches(batch_of(step, number, rank) for rank, number in numbers)
-    batches.seeds = [SEED + step * 10007 + rank * MICROBATCHES + n for rank, n in numbers]
-    own_step(model, optimizer, batches)
+
+    def taken(number):
+        torch.manual_seed(SEED + step * 10007 + number)
+
+    numbered = {
+        rank * MICROBATCHES + number: batch_of(step, number, rank)
+        for rank in (range(data_size) if plain else [data_rank])
+        for number in range(MICROBATCHES)
+    }
+    own_step(model, optimizer, Batches(numbered, taken))
 '''
 
 _TRAIN = '''
@@ -197,11 +154,14 @@ def script(subject: Subject, report: TrainingReport, preload: tuple[str, ...]) -
     if training.variation.only:
         subject = subject.of_one_module
     body = "\n".join(_lines(subject, report, preload))
+    helpers = "\n\n\n".join(SOURCES[name] for name in called(body, SOURCES))
+    body = f"{helpers}\n\n\n{body}"
     found = report.difference
     what = f"{found.kind} {found.name} {found.looks_like}" if found else report.message
     head = f"# {report.outcome}: {comment(what)}\n"
     head += f"# torchrun --standalone --nproc-per-node {training.mesh.size} repro.py\n"
-    return f"{head}\n{import_block(body)}\n\n{body}"
+    annotations = "from __future__ import annotations\n"
+    return f"{head}\n{annotations}\n{import_block(body)}\n\n\n{body}"
 
 
 def _lines(subject: Subject, report: TrainingReport, preload: tuple[str, ...]) -> Iterator[str]:
@@ -215,7 +175,7 @@ def _lines(subject: Subject, report: TrainingReport, preload: tuple[str, ...]) -
     yield f"sys.path.insert(0, {os.getcwd()!r})"
     yield from (f"load({f'{path}:apply'!r})()" for path in preload)
     yield f"inputs = load({_absolute(subject.inputs)!r})"
-    yield _or_default("loss", subject.loss, "lambda *given: mean_of_squares(*given)")
+    yield _or_default("loss", subject.loss, "mean_of_squares")
     adam = "lambda parameters: torch.optim.AdamW(parameters, lr=1e-3)"
     yield _or_default("make_optimizer", subject.optimizer, adam)
     if subject.train_step:
@@ -260,8 +220,9 @@ def _lines(subject: Subject, report: TrainingReport, preload: tuple[str, ...]) -
         yield from (f"    {line}" for line in lines)
         yield "    return wrapped"
     yield ""
-    yield _LOSS
-    yield _CUT_INPUTS if variation.only else _WHOLE_INPUTS
+    yield _BATCH.format(
+        "recorded_inputs(build_whole(), ONLY, batch)" if variation.only else "batch"
+    )
     yield _OWN_STEP if subject.train_step else _STEP
     yield _TRAIN
     yield _COMPARE

@@ -20,6 +20,9 @@ from fuzzshard.subject.subject import Subject
 STATEMENTS = "<statements"
 """What the name of the file of statements begins with that ranks execute."""
 
+STEPS = str(Path(__file__).with_name("steps.py"))
+"""The file of what ranks do as scripts do, in which user's code and torch run."""
+
 NOT_THE_USERS = ("/torch/", "/fuzzshard/", "<frozen", STATEMENTS, "/importlib/")
 """Parts of the names of files that are no code of the user's."""
 
@@ -102,13 +105,13 @@ def call(function: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> 
 def is_ours(error: BaseException) -> bool:
     """Return whether an exception is an error of fuzzshard's own.
 
-    The innermost frame of ours tells. It is that of :func:`call` or of a statement that scripts
-    print, too, where the user's code raised, or torch that runs for it. Elsewhere we raised it
-    ourselves, or torch did that we called to look at the training.
+    The innermost frame of ours tells. It is that of :func:`call` or of what scripts do, too, where
+    the user's code raised, or torch that runs for it. Elsewhere we raised it ourselves, or torch
+    did that we called to look at the training.
     """
     for frame in reversed(list(traceback.walk_tb(error.__traceback__))):
         code = frame[0].f_code
-        if code is call.__code__ or code.co_filename.startswith(STATEMENTS):
+        if code is call.__code__ or code.co_filename.startswith((STATEMENTS, STEPS)):
             return False
         if code.co_filename.startswith(OURS):
             return True

@@ -6,16 +6,16 @@ import dataclasses
 import random
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
-from torch.utils._pytree import tree_flatten
 
 from fuzzshard.subject.names import module_of
 from fuzzshard.subject.report import Kind
+from fuzzshard.subject.steps import Batches, floats, leaves
 
 Named = dict[str, torch.Tensor | None]
 
@@ -81,20 +81,6 @@ def kept(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to("cpu", copy=True)
 
 
-def floats(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the floating-point tensors in a nest of tensors."""
-    for leaf in tree_flatten(_plain(value))[0]:
-        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
-            yield leaf
-
-
-def _plain(value: Any) -> Any:
-    """Dataclasses and outputs of ``transformers`` as dicts, which pytrees know."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: getattr(value, f.name, None) for f in dataclasses.fields(value)}
-    return value
-
-
 def seed_everything(seed: int) -> None:
     """Seed every generator that a model may draw from."""
     random.seed(seed)
@@ -106,34 +92,10 @@ def seed_everything(seed: int) -> None:
     np.random.seed(seed % 2**32)
 
 
-class Batches(list[Any]):
-    """The batches of a step by their numbers; ``taken`` is told which one is looked at."""
-
-    def __init__(self, numbered: Mapping[int, Any], taken: Callable[[int], None]) -> None:
-        super().__init__(numbered.values())
-        self._numbers = list(numbered)
-        self._taken = taken
-
-    def __iter__(self) -> Iterator[Any]:
-        for number, batch in zip(self._numbers, super().__iter__(), strict=False):
-            self._taken(number)
-            yield batch
-
-    def __reversed__(self) -> Iterator[Any]:
-        return (self[index] for index in reversed(range(len(self))))
-
-    def __getitem__(self, index: Any) -> Any:
-        chosen = super().__getitem__(index)
-        if isinstance(index, slice):
-            return Batches(dict(zip(self._numbers[index], chosen, strict=True)), self._taken)
-        self._taken(self._numbers[index])
-        return chosen
-
-
 def _storages(batch: Any) -> set[int]:
     """The memory of the tensors in a nest: of views the same as of what they are views of."""
-    leaves = (leaf for leaf in tree_flatten(_plain(batch))[0] if type(leaf) is torch.Tensor)
-    return {leaf.untyped_storage().data_ptr() for leaf in leaves} - {0}
+    plain = (leaf for leaf in leaves(batch) if type(leaf) is torch.Tensor)
+    return {leaf.untyped_storage().data_ptr() for leaf in plain} - {0}
 
 
 @dataclasses.dataclass

@@ -14,7 +14,6 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
-from torch.utils._pytree import tree_flatten
 
 from fuzzshard.engines.rounding import Shake
 from fuzzshard.parts.engines import spec_of
@@ -45,6 +44,7 @@ from fuzzshard.subject.names import PlainNames
 from fuzzshard.subject.record import Place, Record, kept, seed_everything
 from fuzzshard.subject.report import Difference, Kind, TrainingReport
 from fuzzshard.subject.statements import recompute_lines, wrap_lines
+from fuzzshard.subject.steps import leaves
 from fuzzshard.subject.subject import Outline, Subject, Training
 from fuzzshard.subject.training import DataRank, Trainer, draws_by_dtype, on_meta
 from fuzzshard.subject.vary import blocks_of, outline, present
@@ -608,7 +608,7 @@ def name_of(dtype: torch.dtype) -> str:
 
 def _sizes(batch: Any) -> tuple[Any, ...]:
     """The sizes of the tensors in a nest, and how many elements of each a loss may leave out."""
-    tensors = (leaf for leaf in tree_flatten(batch)[0] if isinstance(leaf, torch.Tensor))
+    tensors = (leaf for leaf in leaves(batch) if isinstance(leaf, torch.Tensor))
     return tuple(
         (tuple(tensor.shape), int((tensor == IGNORED).sum()), _padding(tensor))
         for tensor in tensors
@@ -624,7 +624,7 @@ def _padding(tensor: torch.Tensor) -> int:
 def _digest(values: Any) -> int:
     """A checksum of all tensors in a nest."""
     value = 0
-    for leaf in tree_flatten(dict(values) if hasattr(values, "items") else values)[0]:
+    for leaf in leaves(dict(values) if hasattr(values, "items") else values):
         if isinstance(leaf, torch.Tensor):
             data = leaf.detach().cpu().contiguous().flatten()
             value = zlib.crc32(data.view(torch.uint8).numpy().tobytes(), value)

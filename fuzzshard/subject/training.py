@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 import torch
@@ -23,9 +23,17 @@ from fuzzshard.engines.registry import ENGINES
 from fuzzshard.engines.rounding import Shake, largest
 from fuzzshard.subject.compare import LAST_BITS
 from fuzzshard.subject.functions import Function, SubjectError, blaming, call
-from fuzzshard.subject.record import Forwards, Record, floats, seed_everything
+from fuzzshard.subject.record import Forwards, Record, seed_everything
+from fuzzshard.subject.steps import (
+    evaluating,
+    floats,
+    mean_of_squares,
+    outputs_of,
+    recorded_inputs,
+    unsynced,
+)
 from fuzzshard.subject.subject import Training
-from fuzzshard.subject.vary import aliases, cut_out, prepare, unsynced
+from fuzzshard.subject.vary import aliases, cut_out, prepare
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,18 +143,17 @@ class Trainer:
             self.materialize(whole)
         with blaming("the plain model, given this batch,"):
             seed_everything(self.training.seed + number)
-            return recorded_inputs(whole, only, lambda: outputs_of(whole, batch))
+            inputs = recorded_inputs(whole, only, batch)
+        if inputs is None:
+            raise SubjectError("build", f"gives a model that does not call {only}")
+        return inputs
 
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
         """Return the loss of a batch; raises :class:`SubjectError` for no scalar."""
         outputs = outputs_of(model, batch)
-        if "loss" in self.functions:
-            value = call(self.functions["loss"], outputs, batch)
-        else:
-            squares = [tensor.square().mean() for tensor in floats(outputs)]
-            if not squares:
-                raise SubjectError("build", "gives a model without floating-point outputs")
-            value = torch.stack([s.to(squares[0].dtype) for s in squares]).sum()
+        if "loss" not in self.functions and not floats(outputs):
+            raise SubjectError("build", "gives a model without floating-point outputs")
+        value = call(self.functions.get("loss", mean_of_squares), outputs, batch)
         if not isinstance(value, torch.Tensor) or value.numel() != 1:
             raise SubjectError("loss", "gave no scalar tensor")
         return value.reshape(())
@@ -326,7 +333,9 @@ class Trainer:
             return
         batches = forwards.begin_step(step, self._batches(step, [data.rank]))
         if training.variation.evaluates:
-            self._evaluate(step, batches[0])
+            self.where = f"step {step}, evaluation"
+            with evaluating(self.module):
+                self.loss(self.module, batches[0])
         for index, (batch, share) in enumerate(zip(batches, self._shares(batches), strict=True)):
             self.where = f"step {step}, forward {index}"
             loss = self.loss(self.module, batch)
@@ -343,16 +352,6 @@ class Trainer:
         """The batches of ``ranks`` in a step, by their numbers among those of all ranks."""
         count = self.training.microbatches
         return {r * count + i: self.batch(step, i, r) for r in ranks for i in range(count)}
-
-    def _evaluate(self, step: int, batch: Any) -> None:
-        """Run a forward in evaluation mode."""
-        self.where = f"step {step}, evaluation"
-        modes = {module: module.training for module in self.module.modules()}
-        self.module.eval()
-        with torch.no_grad():
-            self.loss(self.module, batch)
-        for module, mode in modes.items():
-            module.training = mode
 
     def _shares(self, batches: Sequence[Any]) -> list[float]:
         """The factors of the losses of this rank.
@@ -383,19 +382,6 @@ def _own_group() -> dist.ProcessGroup:
     return group
 
 
-def outputs_of(model: nn.Module, batch: Any) -> Any:
-    """Return what ``model`` gives for a batch."""
-    match batch:
-        case Inputs(arguments, keywords):
-            return call(model, *arguments, **keywords)
-        case dict():
-            return call(model, **batch)
-        case tuple() | list():
-            return call(model, *batch)
-        case _:
-            return call(model, batch)
-
-
 def _own_tensors(module: nn.Module) -> Iterator[torch.Tensor]:
     yield from module.parameters(recurse=False)
     yield from module.buffers(recurse=False)
@@ -404,44 +390,6 @@ def _own_tensors(module: nn.Module) -> Iterator[torch.Tensor]:
 def on_meta(model: nn.Module) -> bool:
     """Whether a model has no values yet."""
     return any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
-
-
-class Inputs(NamedTuple):
-    """The arguments of one call, of which no tensor has a graph."""
-
-    arguments: tuple[Any, ...]
-    keywords: dict[str, Any]
-
-
-class _Recorded(BaseException):
-    """The module was reached; models may catch exceptions, so it is none of these."""
-
-
-def recorded_inputs(model: nn.Module, name: str, forward: Callable[[], object]) -> Inputs:
-    """Return the inputs of the first call of the module ``name`` in ``forward``, which ends there.
-
-    Tensors that required a gradient are leaves that require one: engines act on such inputs.
-    Raises :class:`SubjectError` for a module that is not called.
-    """
-    seen: list[Inputs] = []
-
-    def leaf(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        return value.detach().clone().requires_grad_(value.requires_grad)
-
-    def record(_module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        seen.append(tree_map(leaf, Inputs(arguments, keywords)))
-        raise _Recorded
-
-    handle = model.get_submodule(name).register_forward_pre_hook(record, with_kwargs=True)
-    try:
-        forward()
-    except _Recorded:
-        return seen[0]
-    finally:
-        handle.remove()
-    raise SubjectError("build", f"gives a model that does not call {name}")
 
 
 def draws_by_dtype(device: torch.device) -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from torch import nn
 
@@ -78,22 +76,6 @@ def present(model: nn.Module, names: Iterable[str]) -> tuple[str, ...]:
     """Return those of ``names`` that a model has, which may be too short for some."""
     there = {name for name, _ in model.named_modules()}
     return tuple(name for name in names if name in there)
-
-
-@contextlib.contextmanager
-def unsynced(module: Any) -> Iterator[None]:
-    """Have backwards accumulate gradients without reducing them, if ``module`` can do that."""
-    if hasattr(module, "no_sync"):
-        with module.no_sync():
-            yield
-    elif hasattr(module, "set_requires_gradient_sync"):
-        module.set_requires_gradient_sync(False)
-        try:
-            yield
-        finally:
-            module.set_requires_gradient_sync(True)
-    else:
-        yield
 
 
 _LISTS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)

@@ -25,6 +25,7 @@ RANK_MODULES = (
     "subject/likeness.py",
     "subject/record.py",
     "subject/run.py",
+    "subject/steps.py",
     "world/doubled_gradients.py",
     "world/experiment.py",
     "world/flight_recorder.py",
