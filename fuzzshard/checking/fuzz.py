@@ -103,9 +103,9 @@ class Fuzzer:
         self._until = None if max_time is None else time.monotonic() + max_time
         self._number = number
         self._reports: dict[bytes, TrainingReport | None] = {}
-        self._hunted: TrainingReport | None = None
-        self._told: set[str] = set()
         self._goes_on = False
+        self.unfinished: TrainingReport | None = None
+        """The finding that is being shrunk, for whoever interrupts that."""
         self.on_progress: Callable[[Progress], object] = lambda _: None
 
     @property
@@ -118,19 +118,13 @@ class Fuzzer:
         """Whether it begins with a finding that was interrupted."""
         return self._folder is not None and self._folder.is_dir()
 
-    @property
-    def unfinished(self) -> TrainingReport | None:
-        """The finding that is being shrunk, for whoever interrupts that."""
-        told = self._hunted is None or self._hunted.signature in self._told
-        return None if told else self._hunted
-
     def findings(self) -> Iterator[TrainingReport]:
         """Yield each kind of finding once, shrunk and confirmed on fresh ranks.
 
         It ends early where there is nothing left to draw.
         """
         while not self._is_over():
-            self._hunted, self.progress.shrinking, run_before = None, 0, len(self._reports)
+            self.unfinished, self.progress.shrinking, run_before = None, 0, len(self._reports)
             try:
                 self._hunt()
                 if len(self._reports) == run_before:
@@ -138,14 +132,14 @@ class Fuzzer:
             except _Over:
                 return
             except _Found:
-                assert self._hunted is not None
-                self.progress.known.add(self._hunted.signature)
-                self._hunted = found = self._cut(self._hunted)
+                assert self.unfinished is not None
+                self.progress.known.add(self.unfinished.signature)
+                self.unfinished = found = self._cut(self.unfinished)
                 again = [
                     self._checker.run(found.training, fresh=True) for _ in range(CONFIRMING_RUNS)
                 ]
                 is_steady = all(report.signature == found.signature for report in again)
-                self._told.add(found.signature)
+                self.unfinished = None
                 self._goes_on = is_steady and not self.shrunk
                 self.clean_up()
                 self.progress.unsteady += not is_steady
@@ -194,19 +188,19 @@ class Fuzzer:
         assert report is not None
         if not report.is_finding:
             return
-        if self._hunted is None:
+        if self.unfinished is None:
             if report.signature in self.progress.known:
                 return
-        elif report.signature != self._hunted.signature:
+        elif report.signature != self.unfinished.signature:
             return
-        self._hunted = report
+        self.unfinished = report
         raise _Found(report.signature)
 
     def _report(self, training: Training) -> TrainingReport | None:
         """What a training comes to, each run once; None for one that makes no sense."""
         key = msgspec.json.encode(training)
         if key not in self._reports:
-            if self._hunted is not None:
+            if self.unfinished is not None:
                 self.progress.shrinking += 1
                 if self.progress.shrinking > SHRINK_RUNS or self._is_out_of_time():
                     return None
@@ -218,7 +212,7 @@ class Fuzzer:
             except UsageError:
                 self._reports[key] = None
                 self.progress.refused += 1
-            self.progress.cases += self._hunted is None
+            self.progress.cases += self.unfinished is None
             self.on_progress(self.progress)
         return self._reports[key]
 
