@@ -119,8 +119,10 @@ def is_ours(error: BaseException) -> bool:
 
 
 @contextlib.contextmanager
-def blaming(what: str) -> Iterator[None]:
-    """Make an exception of the user's code a :class:`SubjectError` that names the function."""
+def blaming(what: str, when: Callable[[], str] = str) -> Iterator[None]:
+    """Make an exception of the user's code a :class:`SubjectError` that names the function, and
+    says ``when`` it was called.
+    """
     try:
         yield
     except SubjectError:
@@ -128,7 +130,8 @@ def blaming(what: str) -> Iterator[None]:
     except Exception as error:
         if is_ours(error):
             raise
-        raise SubjectError(what, f"raised {summary(error)}") from error
+        where = f"{what}, {when()}," if when() else what
+        raise SubjectError(where, f"raised {summary(error)}") from error
 
 
 def summary(error: BaseException) -> str:

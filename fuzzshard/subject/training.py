@@ -221,7 +221,8 @@ class Trainer:
 
         On the plain model an exception says that what the user gave cannot be used.
         """
-        with blaming("the plain model") if self.is_plain else contextlib.nullcontext():
+        blamed = blaming("the plain model", lambda: self.where)
+        with blamed if self.is_plain else contextlib.nullcontext():
             self._train()
 
     def _train(self) -> None:
