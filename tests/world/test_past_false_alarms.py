@@ -28,7 +28,6 @@ from fuzzshard.parts.ops import (
     CorruptState,
     Forward,
     LoadState,
-    RegisterParameterHook,
     Reshard,
     SaveState,
     SetFlag,
@@ -321,17 +320,6 @@ PAST: dict[str, Case] = {
         wrap=(),
         values="gaussian",
         observe="losses",
-    ),
-    "a hook of the user finds no gradient of a parameter that was frozen since": make_case(
-        chain(a=LINEAR),
-        (
-            FORWARD,
-            RegisterParameterHook(hook="post_accumulate_grad_hook", target="a.weight"),
-            SetRequiresGrad(target="", value=False),
-            BACKWARD,
-        ),
-        wrap=(),
-        engines=("ddp",),
     ),
     "a state that is lost already is saved as well": make_case(
         chain(a=LINEAR),

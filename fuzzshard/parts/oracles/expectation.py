@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from typing_extensions import override
 
 from fuzzshard.errors import UsageError
@@ -53,7 +55,7 @@ class Expectation(oracle.Demanded):
             "except Exception as error:",
             f"    assert re.search({aim.pattern!r}, str(error)), error",
             "else:",
-            f"    raise AssertionError({f'nothing raised {aim.pattern}'!r})",
+            f"    raise AssertionError({json.dumps(f'nothing raised {aim.pattern}')})",
         ]
         due = [e for e in scope.case.expect if e.engine == aim.engine and e.op == aim.op]
         if not any(e.kind == "error" and e.ranks == "others" for e in due):
