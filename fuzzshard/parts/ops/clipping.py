@@ -8,6 +8,7 @@ from typing_extensions import override
 
 from fuzzshard.parts import op
 from fuzzshard.parts.moments import UNSHARDED, Moment, Never
+from fuzzshard.parts.ops.step import Step
 
 _NORMS: tuple[tuple[float | Literal["inf"], int], ...] = ((2.0, 11), (1.0, 5), ("inf", 4))
 
@@ -155,7 +156,8 @@ class Unscale(op.Op, tag="unscale", frozen=True, kw_only=True):
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
         scales = run.case.optimizer.does("scales")
-        if scales and moment == "before_step" and run.tape.chance(50):
+        steps = moment == "before_step" and run.at.why_not(Step()) is None
+        if scales and steps and run.tape.chance(50):
             run.add(cls())
 
     @classmethod
