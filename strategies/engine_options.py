@@ -11,7 +11,9 @@ from fuzzshard.case.case import Case, Optimizer
 from fuzzshard.case.dtypes import has_precision
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.paths import is_within
-from fuzzshard.parts.engines import DistributedDataParallel, FullyShardedDataParallel, specs
+from fuzzshard.parts.engines import specs
+from fuzzshard.parts.engines.ddp import DistributedDataParallel
+from fuzzshard.parts.engines.fsdp1 import FullyShardedDataParallel
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.options.ddp import DDP, DDP_OPTIONS
 from fuzzshard.parts.options.fsdp1 import FSDP1, FSDP1_OPTIONS, draw_policy

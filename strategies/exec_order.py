@@ -11,7 +11,7 @@ from fuzzshard.case.case import Case, Freeze, Inputs, Mesh, TensorSpec, WrapGrou
 from fuzzshard.case.graph import Block, Call, Child, TensorOp
 from fuzzshard.case.options import Expect
 from fuzzshard.parts import op, ops
-from fuzzshard.parts.engines import FullyShardedDataParallel
+from fuzzshard.parts.engines.fsdp1 import FullyShardedDataParallel
 from fuzzshard.parts.leaves import affine
 from fuzzshard.parts.losses import SIMPLEST
 from fuzzshard.parts.options.fsdp1 import FSDP1, FSDP1_OPTIONS

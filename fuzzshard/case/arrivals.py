@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Hashable, Mapping
-from typing import ClassVar
 
 from fuzzshard.case.autograd import Tape, Unwatched, reached
 from fuzzshard.case.case import Case
@@ -29,10 +27,6 @@ def arrivals(case: Case) -> Mapping[int, frozenset[str]]:
 class Replicated:
     """A finished case as options of DDP see it, under DDP itself or ``by_replicate``."""
 
-    LATE: ClassVar[str] = (
-        "torch/distributed/_composable/replicate.py: DDP is made of a list of parameters, by the "
-        "first forward"
-    )
     case: Case
     by_replicate: bool
 
@@ -75,12 +69,6 @@ class Replicated:
     def has_batch_norm(self) -> bool:
         """Whether a forward changes buffers."""
         return has_batch_norm(self.case, "")
-
-    @property
-    def touched_before_forward(self) -> bool:
-        """Whether something uses parameters before the first forward."""
-        before = itertools.takewhile(lambda op: not op.call, self.case.schedule)
-        return not all(op.sets_mode for op in before)
 
     @property
     def may_ignore(self) -> bool:

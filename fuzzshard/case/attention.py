@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from fuzzshard.case.batches import rows_of_batch, used_batches
 from fuzzshard.case.case import Case
 from fuzzshard.case.check_dtypes import called_dtypes
 from fuzzshard.case.facts import facts
@@ -20,13 +19,6 @@ of.
 def positions_divide(case: Case) -> bool:
     """Whether ranks of the shard axis can have as many positions each."""
     return case.inputs.seq % (_parts(case) * case.mesh.shard) == 0
-
-
-def someone_has_rows(case: Case) -> bool:
-    """Whether in every batch some rank of each shard axis has rows."""
-    ranks = case.mesh.shard
-    batches = [rows_of_batch(case, batch) for batch in used_batches(case)]
-    return all(any(b[i : i + ranks]) for b in batches for i in range(0, len(b), ranks))
 
 
 def lacks_kernels(case: Case) -> bool:

@@ -28,7 +28,7 @@ from fuzzshard.case.plan_features import (
     tensor_parallel_features,
     wrapping_features,
 )
-from fuzzshard.case.schedule_state import follow
+from fuzzshard.case.schedule_state import ScheduleState, follow
 
 ALL_FEATURES: tuple[str, ...] = tuple(FEATURES)
 """Every feature, grouped by dimension; :data:`FEATURES` says what each is."""
@@ -52,12 +52,27 @@ def features(case: Case) -> frozenset[str]:
             *group_features(case),
             *engine_features(case, found),
             *tensor_parallel_features(case, found),
-            *(feature for at in follow(case) for feature in at.op.features(at)),
+            *(feature for at in follow(case) for feature in _op_features(at)),
             *_settings(case),
             *_row_features(case),
             *_options(case),
         )
     )
+
+
+def _op_features(at: ScheduleState) -> Iterator[str]:
+    """Those that an op makes, and those that ops of several kinds make."""
+    op = at.op
+    yield from op.features(at)
+    if op.ranks != "all":
+        yield "schedule:ranks_differ"
+    if at.unsynced and op.uses_gradients:
+        yield "schedule:step_unsynced"
+    if at.forwarded and (op.updates or op.averages or op.adds):
+        yield "schedule:changed_after_forward"
+    hooked = op.hooked
+    if hooked and not hooked.accumulated and facts(at.case).owners[hooked.parameter] is not None:
+        yield "user_hook:tensor_hook_sharded"
 
 
 def _options(case: Case) -> Iterator[str]:

@@ -88,10 +88,7 @@ def reuse_features(case: Case) -> Iterator[str]:
     for tie in case.ties:
         above = [enclosing(fqn, wrapped) for fqn in (tie.parameter, tie.source)]
         first, second = (None if path is None else wrapped[path] for path in above)
-        if first is not None and first == second:
-            yield "reuse:tied_in_group"
-        elif first != second:
-            yield "reuse:tied_across_groups"
+        yield "reuse:tied_in_group" if first == second else "reuse:tied_across_groups"
     with_grad: dict[str, set[bool]] = {}
     for path, module in walk(case.model):
         if isinstance(module, Alias):

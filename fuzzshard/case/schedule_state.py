@@ -84,6 +84,10 @@ class ScheduleState:
         """Whether gradients were zeroed since the last step."""
         self.unsynced = False
         """Whether the last backward left some gradients unsynchronised."""
+        self.forwarded = False
+        """Whether there was a forward since the last backward."""
+        self.has_gradients = False
+        """Whether backwards have left gradients that nothing has removed since."""
         self.unsharded: frozenset[int] = frozenset()
         """The groups of ``fully_shard`` for which nothing promises that their parameters are
         sharded, and that no all-gather of them is under way.
@@ -178,6 +182,11 @@ class ScheduleState:
         """The parameters at and below a module, or one of that name."""
         return {fqn for fqn in facts(self.case).parameters if is_within(fqn, target)}
 
+    def are_frozen_at_construction(self, target: str) -> bool:
+        """Whether one of the parameters at ``target`` is frozen before the model is wrapped."""
+        frozen = [freeze.target for freeze in self.case.freezes if not freeze.after_wrap]
+        return any(is_within_any(fqn, frozen) for fqn in self.parameters_at(target))
+
     def advance(self, *, skipped: bool = False) -> None:
         """Applies the op."""
         op, taken = self.op, self.taken
@@ -202,8 +211,12 @@ class ScheduleState:
                 self.pending = [each for each in self.pending if each.place not in places]
             for each in taken if not skipped else ():
                 self._reshard_after_backward(each)
-            self.unsynced = bool(self.off["requires_gradient_sync"])
+            self.unsynced = not self.synced or bool(self.off["requires_gradient_sync"])
+            self.has_gradients = True
             self.backwards += 1
+        self.forwarded = call is not None or (self.forwarded and not op.takes)
+        if op.zeroes_gradients and op.set_to_none and not self.case.optimizer.left_out:
+            self.has_gradients = False
         if op.updates:
             self.steps, self.backwards, self.zeroed = self.steps + 1, 0, False
         self.zeroed |= op.zeroes_gradients
@@ -365,18 +378,3 @@ def ops_that_run(case: Case, engine: str) -> range:
     """
     errors = (e.op for e in case.expect if e.kind == "error" and e.engine == engine)
     return range(min(errors, default=len(case.schedule)))
-
-
-def steps_unsynced(case: Case, skipped: Collection[int]) -> bool:
-    """Whether gradients are used, or zeroed, after a backward that did not synchronise them.
-
-    The ``skipped`` backwards, by the index of their ops, had nothing to differentiate, and so
-    synchronise nothing.
-    """
-    unsynced = False
-    for at in follow(case):
-        if at.op.takes and at.index not in skipped:
-            unsynced = not at.synced
-        elif unsynced and at.op.uses_gradients:
-            return True
-    return False

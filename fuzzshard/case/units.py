@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
-from fuzzshard.case.graph import Alias, Block, join, resolve, walk
+from fuzzshard.case.graph import Block, join, resolve
 from fuzzshard.case.paths import is_within
 from fuzzshard.parts.leaf import Leaf
 
@@ -80,9 +80,3 @@ def splits_a_unit(case: Case, target: str) -> bool:
     """
     inside = (tuple(is_within(fqn, target) for fqn in fqns) for fqns in units(case).values())
     return any(any(flags) and not all(flags) for flags in inside)
-
-
-def aliased_units(case: Case) -> tuple[str, ...]:
-    """Wrapped modules that are registered at a second place."""
-    targets = {module.target for _, module in walk(case.model) if isinstance(module, Alias)}
-    return tuple(unit for unit in unit_modules(case) if unit in targets)

@@ -32,8 +32,8 @@ from fuzzshard.program.setup import freeze_lines
 from fuzzshard.program.wrapping import prepared_lines
 
 if TYPE_CHECKING:
-    from fuzzshard.engines.exclusion import Exclusion
     from fuzzshard.engines.refusals import Refusal
+    from fuzzshard.parts.exclusion import Exclusion
     from fuzzshard.training.trace import Trace
 
 DTYPES = {
@@ -68,8 +68,8 @@ class Engine(abc.ABC):
     """Whether the tensors of ``model.state_dict()`` are the model's own and no copies."""
 
     @classmethod
-    def not_applicable(cls, case: Case) -> Exclusion | None:
-        """Return why its documented contract does not cover a case, or None."""
+    def lacking(cls, case: Case) -> str | None:
+        """Return what a case needs and this version of torch has not, or None."""
         return None
 
     @classmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+from typing import TYPE_CHECKING
 
 import torch
 from typing_extensions import override
@@ -12,7 +13,20 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.engines.base import Engine
 from fuzzshard.engines.mesh import RankMesh
+from fuzzshard.parts.exclusion import Exclusion
 from fuzzshard.parts.op import Op
+
+if TYPE_CHECKING:
+    from fuzzshard.training.trace import Trace
+
+
+NOTHING_DIFFERENTIATED = Exclusion(
+    "a backward had nothing to differentiate, and so ends no accumulation",
+    "torch/nn/parallel/distributed.py, no_sync: 'gradients will be accumulated on module "
+    "variables, which will later be synchronized in the first forward-backward pass exiting the "
+    "context'; torch/distributed/fsdp/_runtime_utils.py, _post_backward_final_callback is "
+    "registered by a backward",
+)
 
 
 class NoSyncEngine(Engine):
@@ -27,6 +41,11 @@ class NoSyncEngine(Engine):
         self._within = contextlib.ExitStack()
         self._is_within = False
         super().__init__(case, mesh, dtype)
+
+    @override
+    @classmethod
+    def not_comparable(cls, case: Case, reference: Trace) -> Exclusion | None:
+        return NOTHING_DIFFERENTIATED if reference.skipped else None
 
     @abc.abstractmethod
     def no_sync(self) -> contextlib.AbstractContextManager[None]:

@@ -7,7 +7,7 @@ document leaves something open, such as how often a batch is counted, the trace 
 what it did, and the values follow from that.
 
 Refusals (errors) are listed in :mod:`fuzzshard.engines.refusals`, cases that an engine's
-documentation excludes in ``engines/*.not_applicable``.
+documentation excludes in the tables of ``parts/engines``.
 """
 
 from __future__ import annotations

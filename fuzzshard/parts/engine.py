@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from fuzzshard.parts.exclusion import Excludes, Exclusion
 from fuzzshard.parts.op import Choice
 from fuzzshard.parts.op import Reasons as Reasons
 
@@ -23,6 +24,19 @@ else:  # nobody looks at annotations when it runs
 
 
 WrapsModels = Literal["no", "if asked", "always"]
+
+COMPILED: Excludes = dict.fromkeys(
+    (
+        "compile:inductor & leaf:dropout",
+        "compile:aot_eager & leaf:dropout & edge:unused_value|edge:unused_output",
+    ),
+    Exclusion(
+        "dropouts draw other values compiled: Inductor's all, a graph's after one that nothing "
+        "reads",
+        "github.com/pytorch/pytorch/issues/141645: Inductor has a generator of its own, by "
+        "design; a graph leaves out what nothing reads",
+    ),
+)
 
 
 class EngineSpec:
@@ -42,6 +56,16 @@ class EngineSpec:
     """The field of a case that has its options, if there is one."""
     meanings: ClassVar[Mapping[str, str]] = {}
     """What each feature of its :attr:`options` means."""
+    excludes: ClassVar[Excludes] = {
+        **COMPILED,
+        "schedule:ranks_differ": Exclusion(
+            "ranks run different programs, which FSDP1 alone looks for",
+            "distributed.py, class docstring: 'each distributed process has the exact same "
+            "model'; fully_sharded_data_parallel.py checks the order of units at debug level "
+            "DETAIL",
+        ),
+    }
+    """What its contract does not cover."""
     choice: ClassVar[Choice | None] = None
     """The choice of swarms without which it does not run; None: it runs in every case."""
     wrapper: ClassVar[str] = ""

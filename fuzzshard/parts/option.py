@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # what an option is shown of the layers above, for types alon
     from fuzzshard.case.case import Case as Case
     from fuzzshard.case.communication import Told as Told
     from fuzzshard.case.facts import Facts as Facts
-    from fuzzshard.engines.fsdp1.contract import SeenByFSDP1 as SeenByFSDP1
     from fuzzshard.parts.options.precision import Precision as Precision
     from fuzzshard.strategies.engine_options import Drawing as Drawing
     from fuzzshard.strategies.engine_options import DrawingFSDP1 as DrawingFSDP1
@@ -33,7 +32,7 @@ if TYPE_CHECKING:  # what an option is shown of the layers above, for types alon
     from fuzzshard.strategies.tape import Tape as Tape
 else:  # nobody looks at annotations when it runs
     Case = Drawing = DrawingFSDP1 = DrawingGroups = Facts = Precision = Replicated = None
-    SeenByFSDP1 = Tape = Told = None
+    Tape = Told = None
 
 
 class Option:
@@ -86,10 +85,6 @@ class Option:
         """Return the arguments that the engine is given."""
         text = self.texts.get(value)
         return (text,) if text else ()
-
-    def excludes(self, value: Any, seen: Any) -> Reasons:
-        """Yield why its documentation does not cover a case."""
-        return iter(())
 
     def needs_cuda(self, value: Any) -> str | None:
         """Return why CPU ranks cannot have it, in one line; None if they can."""

@@ -14,7 +14,6 @@ import torch
 from fuzzshard.case.case import Case
 from fuzzshard.case.schedule_state import ranks_differ
 from fuzzshard.engines.base import DTYPES, Engine
-from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.mesh import RankMesh, rank_mesh
 from fuzzshard.engines.registry import engine_of, not_applicable
 from fuzzshard.instruments import COLLECTIVES, InstrumentError, believed, works
@@ -25,6 +24,7 @@ from fuzzshard.oracles.beside_tensors import findings_beside_tensors
 from fuzzshard.oracles.judge import Run
 from fuzzshard.oracles.resume import uncorrupted
 from fuzzshard.parts.engines import REFERENCE, specs
+from fuzzshard.parts.exclusion import Exclusion
 from fuzzshard.training import hooks
 from fuzzshard.training.collectives import Recorder, record_into
 from fuzzshard.training.delays import Delays

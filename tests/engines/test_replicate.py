@@ -59,23 +59,6 @@ def test_replicate_trains_as_the_plain_module_does(four_ranks: World, case: Case
     assert not verdict.notes
 
 
-BEFORE_CONSTRUCTION = {
-    "a cast": make_case(schedule=(Cast(dtype="float64"), *TWO_STEPS), engines=("replicate",)),
-    "unfreezing": make_case(
-        schedule=(UNFREEZE, *TWO_STEPS), freezes=(Freeze(target="a"),), engines=("replicate",)
-    ),
-}
-
-
-@pytest.mark.parametrize("case", BEFORE_CONSTRUCTION.values(), ids=BEFORE_CONSTRUCTION.keys())
-def test_what_comes_before_the_first_forward_comes_before_construction(
-    four_ranks: World, case: Case
-) -> None:
-    assert not_applicable(case, "ddp")
-    verdict = four_ranks.run(case)
-    assert (verdict.status, verdict.notes) == (Status.PASS, {})
-
-
 EXCLUDED = {
     "parameters are cast": (FORWARD, BACKWARD, STEP, Cast(dtype="float64"), FORWARD),
     "is unfrozen": (FORWARD, BACKWARD, STEP, UNFREEZE, FORWARD, BACKWARD),

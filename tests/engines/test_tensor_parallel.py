@@ -40,7 +40,6 @@ from fuzzshard.case.case import (
 from fuzzshard.case.graph import TensorOp
 from fuzzshard.case.options import Precision, TensorParallel
 from fuzzshard.case.validate import validate
-from fuzzshard.engines.exclusion import SWAPPED
 from fuzzshard.engines.registry import not_applicable
 from fuzzshard.errors import InvalidCase
 from fuzzshard.oracles.registration import RegistrationModel
@@ -273,7 +272,9 @@ def test_a_cast_takes_what_was_set_on_a_dtensor_that_no_group_shards(
         optimizer=Optimizer(foreach=False),
         engines=("fully_shard",),
     )
-    assert not_applicable(case, "fully_shard") is SWAPPED
+    excluded = not_applicable(case, "fully_shard")
+    assert excluded is not None
+    assert "a DTensor is exchanged for another" in excluded.reason
     sharded = replace(case, wrap=groups(ROOT))
     assert not_applicable(sharded, "fully_shard") is None
     assert four_ranks.run(sharded).status is Status.PASS

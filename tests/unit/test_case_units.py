@@ -7,7 +7,6 @@ from cases import ROOT, chain, groups, make_case
 from fuzzshard.case.case import Tie
 from fuzzshard.case.graph import Alias
 from fuzzshard.case.units import (
-    aliased_units,
     parameter_groups,
     parameter_units,
     splits_a_unit,
@@ -51,7 +50,6 @@ def test_a_module_below_an_alias_is_in_the_unit_that_the_alias_is_in() -> None:
     model = chain(a=LINEAR, q=chain(b=LINEAR, again=Alias(target="a")))
     assert parameter_units(make_case(model, wrap=groups("q", ROOT)))["a.weight"] == {ROOT, "q"}
     assert parameter_units(make_case(model, wrap=groups("a", "q", ROOT)))["a.weight"] == {"a"}
-    assert aliased_units(make_case(model, wrap=groups("a", "q", ROOT))) == ("a",)
 
 
 def test_a_target_splits_a_unit_that_it_has_a_part_of() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -10,9 +11,22 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from fuzzshard.case.case import Case
-from fuzzshard.engines.context_parallel import contract
-from fuzzshard.engines.exclusion import Exclusion
+from fuzzshard.engines.context_parallel.script import PRIVATE
 from fuzzshard.engines.fully_shard.engine import FullyShard
+
+
+@functools.cache
+def _lacking() -> str | None:
+    """Return a private name that this version of torch does not have, if there is one."""
+    for module, names in PRIVATE.items():
+        try:
+            found = importlib.import_module(module)
+        except ImportError:
+            return module
+        for name in names:
+            if not hasattr(found, name):
+                return f"{module}.{name}"
+    return None
 
 
 class ContextParallel(FullyShard):
@@ -22,8 +36,8 @@ class ContextParallel(FullyShard):
 
     @override
     @classmethod
-    def not_applicable(cls, case: Case) -> Exclusion | None:
-        return contract.not_applicable(case)
+    def lacking(cls, case: Case) -> str | None:
+        return _lacking() or super().lacking(case)
 
     @override
     @classmethod

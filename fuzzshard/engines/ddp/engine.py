@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.schedule_state import steps_unsynced
 from fuzzshard.engines.ddp import contract
-from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.no_sync import NoSyncEngine
 from fuzzshard.engines.refusals import Refusal
+from fuzzshard.parts.exclusion import Exclusion
 
 if TYPE_CHECKING:
     from fuzzshard.training.trace import Trace
@@ -29,17 +30,21 @@ class DDP(NoSyncEngine):
 
     @override
     @classmethod
-    def not_applicable(cls, case: Case) -> Exclusion | None:
-        return contract.not_applicable(case)
+    def lacking(cls, case: Case) -> str | None:
+        known = inspect.signature(DistributedDataParallel).parameters
+        told = case.ddp.told()
+        methods = (option.method for option, value in told if value and option.method)
+        missing = [name for name in methods if not hasattr(DistributedDataParallel, name)]
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+            named = (argument.partition("=")[0] for argument in case.ddp.arguments())
+            missing += (name for name in named if name not in known)
+        return f"{missing[0]} of DDP" if missing else None
 
     @override
     @classmethod
     def not_comparable(cls, case: Case, reference: Trace) -> Exclusion | None:
-        if steps_unsynced(case, reference.skipped):
-            return contract.NOTHING_DIFFERENTIATED
-        if contract.misses_a_root(case, reference.unreduced()):
-            return contract.MISSED_ROOT
-        return None
+        excluded = super().not_comparable(case, reference)
+        return excluded or contract.missed_root(case, reference.unreduced())
 
     @override
     def finalize_lines(self) -> list[str]:

@@ -7,10 +7,7 @@ from typing import ClassVar
 import torch
 from typing_extensions import override
 
-from fuzzshard.case.case import Case
 from fuzzshard.case.experts import of_experts, weights
-from fuzzshard.engines.exclusion import Exclusion
-from fuzzshard.engines.expert_parallel import contract
 from fuzzshard.engines.fully_shard.engine import FullyShard
 from fuzzshard.engines.fully_shard.state import GroupState
 
@@ -19,11 +16,6 @@ class ExpertParallel(FullyShard):
     """What a rank holds between ops of its experts is not what ``fully_shard`` alone holds."""
 
     name: ClassVar[str] = "expert_parallel"
-
-    @override
-    @classmethod
-    def not_applicable(cls, case: Case) -> Exclusion | None:
-        return contract.not_applicable(case)
 
     @override
     def unreduced_gradients(self) -> dict[str, torch.Tensor | None]:

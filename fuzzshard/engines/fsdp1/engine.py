@@ -16,22 +16,17 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Block, join
 from fuzzshard.case.paths import is_within
 from fuzzshard.engines.base import plain_name
-from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.fsdp1 import contract
 from fuzzshard.engines.no_sync import NoSyncEngine
 from fuzzshard.engines.refusals import Refusal
 from fuzzshard.instruments import FLAT_PARAMETERS, works
+from fuzzshard.parts.exclusion import Exclusion
 from fuzzshard.parts.op import Op
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp._flat_param import FlatParamHandle
 
     from fuzzshard.training.trace import Trace
-
-FLAT_PARAMETERS_UNREAD = Exclusion(
-    "the ranges of its flat parameters cannot be told in this version of torch",
-    "fuzzshard: an instrument that reads wrong is off (fuzzshard/instruments)",
-)
 
 
 @contextlib.contextmanager
@@ -84,18 +79,14 @@ class FSDP1(NoSyncEngine):
 
     @override
     @classmethod
-    def not_applicable(cls, case: Case) -> Exclusion | None:
-        if not works(FLAT_PARAMETERS):
-            return FLAT_PARAMETERS_UNREAD
-        return contract.not_applicable(case)
+    def lacking(cls, case: Case) -> str | None:
+        return None if works(FLAT_PARAMETERS) else "flat parameters whose ranges can be told"
 
     @override
     @classmethod
     def not_comparable(cls, case: Case, reference: Trace) -> Exclusion | None:
-        excluded = contract.not_applicable(case, reference.skipped) if reference.skipped else None
-        if excluded is None and contract.fills_gradients(case, reference.without_gradient()):
-            return contract.FILLED_GRADIENTS
-        return excluded
+        excluded = super().not_comparable(case, reference)
+        return excluded or contract.filled_gradients(case, reference.without_gradient())
 
     @override
     @classmethod

@@ -1,137 +1,23 @@
-"""What ``fully_shard``'s documentation excludes, and the errors that it announces."""
+"""The errors that ``fully_shard``'s documentation announces."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from fuzzshard.case.batches import only_some_ranks_have_rows
 from fuzzshard.case.case import Case
 from fuzzshard.case.communication import fills_unused
-from fuzzshard.case.dtypes import grad_dtype, model_policy, policies, stored_dtype
+from fuzzshard.case.dtypes import grad_dtype, policies
 from fuzzshard.case.facts import facts
 from fuzzshard.case.in_place import changed_outputs
-from fuzzshard.case.no_rows import has_other_graph_without_rows
+from fuzzshard.case.optimizer_state import Lack
 from fuzzshard.case.schedule_state import follow
-from fuzzshard.case.tensor_parallel import tensor_dims
-from fuzzshard.contracts import (
-    CHANGES_BETWEEN_FORWARD_AND_BACKWARD,
-    REDUCTIONS_FOLLOW_GRAD_DTYPE,
-)
-from fuzzshard.engines.exclusion import (
-    OTHER_GRAPH_ON_ONE_RANK,
-    RETYPED,
-    SWAPPED,
-    Exclusion,
-    swaps_settings,
-)
-from fuzzshard.engines.fully_shard import options
-from fuzzshard.engines.fully_shard.lazy_roots import Flaw, flaw, sharing
-from fuzzshard.engines.optimizer_state import NO_SAVED_STATE, Lack, lacking
+from fuzzshard.engines.fully_shard.lazy_roots import Flaw, flaw
+from fuzzshard.engines.optimizer_state import NO_SAVED_STATE, lacking
 from fuzzshard.engines.refusals import Due, Refusal
-from fuzzshard.parts.losses import LOSSES
 
 TIES_ARE_REFUSED = (
     "FSDPState._validate_no_duplicate_params (torch/distributed/fsdp/_fully_shard/_fsdp_state.py)"
 )
-
-FSDP1_POLICY = Exclusion(
-    "the mixed precision of the case is that of FSDP1",
-    "fuzzshard: one policy for the whole model, and the reference follows one engine's",
-)
-VIEW_ON_ONE_RANK = Exclusion(
-    "an output changed in place may be a view, and so refused, on the rank without rows alone",
-    "_fsdp_state.py, _register_pre_backward_hook: 'An in-place op on this view ... will silently "
-    "drop the pre-backward hook'; whether an output is a view, only torch knows, and the other "
-    "ranks would wait",
-)
-MODIFIED_MEANWHILE = Exclusion(
-    "parameters are modified between a forward and its backward",
-    CHANGES_BETWEEN_FORWARD_AND_BACKWARD.source,
-)
-TIED_WITHOUT_A_ROOT = Exclusion(
-    "two groups share a parameter, and no forward runs a root of both, which would be refused",
-    TIES_ARE_REFUSED,
-)
-CAST_LATER = Exclusion(
-    "parameters are cast after the first forward",
-    "_fsdp_param_group.py, lazy_init: 'Initialize mixed precision attributes lazily in case the "
-    "user changes the parameter dtypes after construction time but before forward'",
-)
-
-HOOKED = Exclusion(
-    "a hook on the gradients that come to a sharded parameter: they come to the unsharded one",
-    "_fully_shard.py, fully_shard: 'the unsharded parameters will be like the original parameters "
-    "... After gradient computation, FSDP frees the unsharded parameters and reduce-scatters the "
-    "unsharded gradients'",
-)
-
-TWICE = Exclusion(
-    "a backward through a backward, of which fully_shard promises nothing",
-    "https://github.com/pytorch/pytorch/issues/172543: the first backward frees parameters that "
-    "the second one needs, and no documentation says what users have to do",
-)
-
-
-def not_applicable(case: Case) -> Exclusion | None:
-    """Why ``fully_shard``'s documented contract does not cover a case, or None.
-
-    In which releases parameters may be modified between a forward and its backward is in
-    :mod:`fuzzshard.contracts`.
-    """
-    if model_policy(case) is not None:
-        return FSDP1_POLICY
-    if LOSSES[case.loss].differentiates_twice:
-        return TWICE
-    if any(op.retypes for op in case.schedule) and not REDUCTIONS_FOLLOW_GRAD_DTYPE.holds():
-        return RETYPED
-    if (name := options.lacking(case)) is not None:
-        return Exclusion(
-            f"this version of torch has no {name}",
-            f"torch/distributed/fsdp/_fully_shard: there is no {name}",
-        )
-    wrapped = [path for group in case.wrap for path in group.modules]
-    if not changed_outputs(case).isdisjoint(wrapped) and only_some_ranks_have_rows(case):
-        return VIEW_ON_ONE_RANK
-    if has_other_graph_without_rows(case, wrapped):
-        return OTHER_GRAPH_ON_ONE_RANK
-    if not CHANGES_BETWEEN_FORWARD_AND_BACKWARD.holds() and _modifies_awaited(case):
-        return MODIFIED_MEANWHILE
-    if _ties_without_a_root(case):
-        return TIED_WITHOUT_A_ROOT
-    owners = facts(case).owners
-    planned = tensor_dims(case, facts(case))
-    if swaps_settings(case, [f for f, owner in owners.items() if owner is None and f in planned]):
-        return SWAPPED
-    initialized = False
-    for at in follow(case):
-        op = at.op
-        if op.hooked and not op.hooked.accumulated and owners[op.hooked.parameter] is not None:
-            return HOOKED
-        stored = {
-            stored_dtype(case, fqn, at.cast) for fqn in facts(case).parameters if op.casts_to
-        }
-        if initialized and not stored <= {op.casts_to}:
-            return CAST_LATER
-        initialized = not op.rebuilds and (initialized or op.begins is not None or op.gathers)
-    return None
-
-
-def _ties_without_a_root(case: Case) -> bool:
-    if all(len(groups) < 2 for groups in sharing(case)):
-        return False
-    found = flaw(case)
-    return found is None or found[0] is not Flaw.SHARED_ACROSS_GROUPS
-
-
-def _modifies_awaited(case: Case) -> bool:
-    """Whether parameters change after a forward of which the backward comes later."""
-    changed = -1
-    for at in follow(case):
-        if at.op.updates or at.op.loads or at.op.corrupts:
-            changed = at.index
-        if any(forward.place < changed for forward in at.taken):
-            return True
-    return False
 
 
 def _has_flaw(of: Flaw) -> Callable[[Case, str], Iterator[Due]]:

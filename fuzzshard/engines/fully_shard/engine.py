@@ -11,7 +11,6 @@ from typing_extensions import override
 from fuzzshard.case.case import Case
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags, flags_set
 from fuzzshard.engines.base import Engine
-from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.fully_shard import contract, options
 from fuzzshard.engines.fully_shard.state import (
     GroupState,
@@ -37,8 +36,8 @@ class FullyShard(Engine):
 
     @override
     @classmethod
-    def not_applicable(cls, case: Case) -> Exclusion | None:
-        return contract.not_applicable(case)
+    def lacking(cls, case: Case) -> str | None:
+        return options.lacking(case)
 
     def __init__(self, case: Case, mesh: RankMesh, dtype: torch.dtype) -> None:
         super().__init__(case, mesh, dtype)

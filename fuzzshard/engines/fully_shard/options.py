@@ -6,12 +6,13 @@ import torch
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 
 from fuzzshard.case.case import Case
+from fuzzshard.contracts import REDUCTIONS_FOLLOW_GRAD_DTYPE
 
 
 def lacking(case: Case) -> str | None:
-    """A method that the case needs and that this version of torch does not have, if there is
-    one.
-    """
+    """What the case needs and this version of torch does not have, if there is something."""
+    if any(op.retypes for op in case.schedule) and not REDUCTIONS_FOLLOW_GRAD_DTYPE.holds():
+        return "reductions that follow grad_dtype"
     told = (word for group in case.wrap for word in group.words())
     names = (word.call.partition("(")[0] for word in told if not word.of_several)
     policies = (group.policy for group in case.wrap)

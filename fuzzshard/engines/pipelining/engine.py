@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import nn
+from torch.distributed.pipelining import PipelineStage
 from typing_extensions import override
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.stages import loss_scale, stages
+from fuzzshard.case.stages import loss_scale, passes_dtensors, stages
 from fuzzshard.engines.base import Engine
-from fuzzshard.engines.exclusion import Exclusion
-from fuzzshard.engines.pipelining import contract
+from fuzzshard.engines.ddp.engine import DDP
+from fuzzshard.engines.fully_shard.engine import FullyShard
 
 
 class Pipelining(Engine):
@@ -29,8 +31,12 @@ class Pipelining(Engine):
 
     @override
     @classmethod
-    def not_applicable(cls, case: Case) -> Exclusion | None:
-        return contract.not_applicable(case)
+    def lacking(cls, case: Case) -> str | None:
+        takes_mesh = "get_mesh" in inspect.signature(PipelineStage).parameters
+        if passes_dtensors(case) and not takes_mesh:
+            return "stages that pass DTensors on"
+        within = DDP if case.pipelining.does("wraps_stages") else FullyShard
+        return within.lacking(case)
 
     @override
     def parallelize(self, model: nn.Module) -> nn.Module:

@@ -16,7 +16,6 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.sync_flags import UNMANAGED
 from fuzzshard.engines.ddp import contract
 from fuzzshard.engines.ddp.engine import DDP
-from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.no_sync import NoSyncEngine
 from fuzzshard.engines.refusals import Refusal
@@ -28,11 +27,6 @@ class Replicate(DDP):
 
     name: ClassVar[str] = "replicate"
     refusals: ClassVar[tuple[Refusal, ...]] = contract.OF_REDUCER
-
-    @override
-    @classmethod
-    def not_applicable(cls, case: Case) -> Exclusion | None:
-        return contract.not_applicable(case, built_by_forward=True)
 
     def __init__(self, case: Case, mesh: RankMesh, dtype: torch.dtype) -> None:
         super().__init__(case, mesh, dtype)

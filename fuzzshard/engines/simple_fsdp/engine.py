@@ -7,12 +7,10 @@ from typing import ClassVar
 from torch import nn
 from typing_extensions import override
 
-from fuzzshard.case.case import Case
 from fuzzshard.engines.base import Engine
-from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.fully_shard.options import forget_compiled
+from fuzzshard.engines.optimizer_state import NO_SAVED_STATE
 from fuzzshard.engines.refusals import Refusal
-from fuzzshard.engines.simple_fsdp import contract
 
 
 class SimpleFSDP(Engine):
@@ -22,12 +20,7 @@ class SimpleFSDP(Engine):
 
     name: ClassVar[str] = "simple_fsdp"
     counts_versions: ClassVar[bool] = False
-    refusals: ClassVar[tuple[Refusal, ...]] = contract.REFUSALS
-
-    @override
-    @classmethod
-    def not_applicable(cls, case: Case) -> Exclusion | None:
-        return contract.not_applicable(case)
+    refusals: ClassVar[tuple[Refusal, ...]] = (NO_SAVED_STATE,)
 
     @override
     def parallelize(self, model: nn.Module) -> nn.Module:

@@ -38,6 +38,8 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
         "schedule:microbatches": "two backwards before one step",
         "schedule:no_sync": "a backward that synchronises no group",
         "schedule:partial_sync": "a backward that synchronises some groups only",
+        "schedule:sync_switched": "a backward that synchronises otherwise than was set in its "
+        "forward",
         "schedule:no_all_reduce": "a backward with requires_all_reduce off somewhere",
         "schedule:not_last_backward": "a backward with is_last_backward off",
         "schedule:no_reshard": "a backward with reshard_after_backward off",
@@ -143,6 +145,8 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
             yield "schedule:microbatches"
         if silent := at.off["requires_gradient_sync"]:
             yield "schedule:no_sync" if silent == at.modules else "schedule:partial_sync"
+        if any(each.synced != at.synced for each in at.pending):
+            yield "schedule:sync_switched"
         if at.off["requires_all_reduce"]:
             yield "schedule:no_all_reduce"
         if at.off["is_last_backward"]:

@@ -32,6 +32,8 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
         "schedule:inference_forward": "a forward under inference_mode",
         "schedule:eval_forward": "a forward in eval mode",
         "schedule:non_root_forward": "a forward of a module below the root",
+        "schedule:non_root_loss": "the same, with a backward",
+        "schedule:non_root_first": "the same, before any forward of the root",
     }
     choices = (
         op.Choice("inference_forward", 12, 103, needs=("no_grad_forward",), of_stages=True),
@@ -66,6 +68,10 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
             yield "schedule:eval_forward"
         if self.target:
             yield "schedule:non_root_forward"
+            if self.grad:
+                yield "schedule:non_root_loss"
+            if not at.has_run:
+                yield "schedule:non_root_first"
 
     @override
     def statement(self, index: int, *losses: int) -> str:

@@ -38,7 +38,10 @@ class SetFlag(op.Op, tag="set_flag", frozen=True, kw_only=True):
     recurse: bool = True
 
     says = "{at}.set_{op.flag}({op.value}{alone})"
-    meanings = {"op:set_reshard_after_forward": "set_reshard_after_forward during training"}
+    meanings = {
+        "op:set_reshard_after_forward": "set_reshard_after_forward during training",
+        "op:set_sync_of_some": "a flag of the synchronisation of some modules only",
+    }
     choices = (op.Choice("set_reshard", 12, 7),)
 
     @property
@@ -55,6 +58,8 @@ class SetFlag(op.Op, tag="set_flag", frozen=True, kw_only=True):
     def features(self, at: op.ScheduleState) -> op.Features:
         if self.flag == "reshard_after_forward":
             yield "op:set_reshard_after_forward"
+        if self.flag in SYNC_FLAGS and not self.switch.below.everything:
+            yield "op:set_sync_of_some"
 
     @override
     def noun(self, *, no_sync: bool = False) -> str:

@@ -24,6 +24,11 @@ class SetRequiresGrad(op.Op, tag="set_requires_grad", frozen=True, kw_only=True)
     meanings = {
         "freeze:toggled_on": "requires_grad_(True) during training",
         "freeze:toggled_off": "requires_grad_(False) during training",
+        "freeze:thawed": "what is frozen from the start, before wrapping, is unfrozen",
+        "freeze:toggled_while_pending": "requires_grad_() between a forward and its backward",
+        "freeze:toggled_off_with_gradients": "requires_grad_(False) while there are gradients",
+        "freeze:toggled_off_unsynced": "requires_grad_(False) while gradients wait for their "
+        "synchronisation",
         "freeze:engines_only": "requires_grad_ under the engines and not the reference",
     }
 
@@ -61,6 +66,14 @@ class SetRequiresGrad(op.Op, tag="set_requires_grad", frozen=True, kw_only=True)
     @override
     def features(self, at: op.ScheduleState) -> op.Features:
         yield "freeze:toggled_on" if self.value else "freeze:toggled_off"
+        if self.value and at.are_frozen_at_construction(self.target):
+            yield "freeze:thawed"
+        if at.pending:
+            yield "freeze:toggled_while_pending"
+        elif at.has_gradients and not self.value and self.ranks == "all":
+            yield "freeze:toggled_off_with_gradients"
+        if at.unsynced and not self.value:
+            yield "freeze:toggled_off_unsynced"
         if self.engines_only:
             yield "freeze:engines_only"
 

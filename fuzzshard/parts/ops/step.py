@@ -22,7 +22,6 @@ class Step(op.Op, tag="step", frozen=True, kw_only=True):
     meanings = {
         "schedule:several_steps": "two optimizer steps or more",
         "schedule:no_zero_grad": "two steps with no zero_grad between them",
-        "schedule:step_unsynced": "a step after a backward that did not synchronise everything",
     }
 
     @override
@@ -40,8 +39,6 @@ class Step(op.Op, tag="step", frozen=True, kw_only=True):
             yield "schedule:several_steps"
             if not at.zeroed:
                 yield "schedule:no_zero_grad"
-        if at.unsynced:
-            yield "schedule:step_unsynced"
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:

@@ -4,18 +4,17 @@ field.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
 
 from typing_extensions import override
 
-from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.option import (
     Case,
     Facts,
     Mapping,
     Option,
-    Reasons,
     Replicated,
     Tape,
     WithOptions,
@@ -87,6 +86,8 @@ class DDPOption(Option):
     traits: ClassVar[Mapping[Any, tuple[Trait, ...]]] = {}
     of_wrapper: ClassVar[bool] = False
     """Whether ``replicate`` has nothing like it."""
+    of_replicate: ClassVar[bool] = False
+    """Whether it alone has it."""
     in_every_case: ClassVar[bool] = False
     """Whether it is drawn in cases without the extension, too."""
     means_buffers: ClassVar[str] = ""
@@ -98,13 +99,10 @@ class DDPOption(Option):
         """Return a value for a finished case."""
         return tape.weighted(self.weights)
 
-    def features(
-        self, value: Any, case: Case, found: Facts, *, by_replicate: bool
-    ) -> Iterator[str]:
+    def features(self, value: Any, case: Case, found: Facts) -> Iterator[str]:
         """Yield the features of a value off its default."""
-        if not (by_replicate and self.of_wrapper):
-            words = {True: self.name, False: f"no_{self.name}"}
-            yield f"ddp:{words.get(value, f'{self.name}_{value}')}"
+        words = {True: self.name, False: f"no_{self.name}"}
+        yield f"ddp:{words.get(value, f'{self.name}_{value}')}"
 
     def context(self, value: Any, engine: str) -> str:
         """Return the context that a case trains in, if there is one."""
@@ -135,18 +133,7 @@ class FindUnusedParameters(DDPOption):
 
     @override
     def draw(self, tape: Tape, seen: Replicated) -> bool:
-        return not tape.chance(60 if seen.arrived == {seen.trained} else 2)
-
-    @override
-    def excludes(self, value: bool, seen: Replicated) -> Reasons:
-        learns = seen.case.ddp.does("learns_graph")
-        if not value and not learns and any(some < seen.trained for some in seen.arrived):
-            yield (
-                "a backward misses a parameter, and find_unused_parameters is off",
-                "distributed.py, class docstring, find_unused_parameters: 'Parameters that don't "
-                "receive gradients as part of this graph are preemptively marked as being ready "
-                "to be reduced'",
-            )
+        return not (seen.arrived == {seen.trained} and tape.chance(60))
 
 
 class StaticGraph(DDPFlag):
@@ -157,25 +144,7 @@ class StaticGraph(DDPFlag):
 
     @override
     def draw(self, tape: Tape, seen: Replicated) -> bool:
-        return tape.chance(25 if seen.graph_is_static else 2)
-
-    @override
-    def excludes(self, value: bool, seen: Replicated) -> Reasons:
-        if value and not seen.graph_is_static:
-            yield (
-                "a graph that changes",
-                "distributed.py, class docstring, static_graph: 'The set of used and unused "
-                "parameters will not change ... How the graph is trained will not change during "
-                "the whole training loop'",
-            )
-        if value and LOSSES[seen.case.loss].differentiates_twice:
-            yield (
-                "a backward through a backward, of which static_graph reduces after the first",
-                "distributed.py, class docstring: 'This module doesn't work with "
-                "torch.autograd.grad (i.e. it will only work if gradients are to be accumulated "
-                "in .grad attributes of parameters)'; in the first iteration the end of any "
-                "backward reduces (_DDPSink.backward)",
-            )
+        return seen.graph_is_static and tape.chance(25)
 
 
 class GradientAsBucketView(DDPFlag):
@@ -191,17 +160,7 @@ class SkipAllReduceUnusedParams(DDPFlag):
 
     @override
     def draw(self, tape: Tape, seen: Replicated) -> bool:
-        return tape.chance(25 if len(seen.arrived) <= 1 else 2)
-
-    @override
-    def excludes(self, value: bool, seen: Replicated) -> Reasons:
-        if value and len(seen.arrived) > 1:
-            yield (
-                "unused parameters change",
-                "distributed.py, class docstring, skip_all_reduce_unused_params: 'This requires "
-                "that unused parameters remain the same across all ranks throughout the entire "
-                "training process.'",
-            )
+        return len(seen.arrived) <= 1 and tape.chance(25)
 
 
 class BatchedGradCopy(DDPFlag):
@@ -267,18 +226,10 @@ class Buffers(DDPOption):
         )
 
     @override
-    def features(
-        self, value: str, case: Case, found: Facts, *, by_replicate: bool
-    ) -> Iterator[str]:
-        yield from super().features(value, case, found, by_replicate=by_replicate)
+    def features(self, value: str, case: Case, found: Facts) -> Iterator[str]:
+        yield from super().features(value, case, found)
         if "broadcasts_buffers" in self.traits[value] and found.batch_norms:
             yield "ddp:broadcasts"
-
-    @override
-    def excludes(self, value: str, seen: Replicated) -> Reasons:
-        broadcasts = "broadcasts_buffers" in self.traits.get(value, ())
-        if seen.by_replicate and broadcasts and seen.has_batch_norm:
-            yield "replicate() gives DDP no buffers to broadcast", seen.LATE
 
 
 class Initial(DDPOption):
@@ -293,20 +244,16 @@ class Initial(DDPOption):
     meanings = {
         "ddp:initial_first_rank": "only the first rank has the right values when DDP is "
         "constructed",
+        "ddp:initial_used": "the same, and something uses them before the first forward",
         "ddp:initial_unsynced": "init_sync=False",
     }
 
     @override
-    def excludes(self, value: str, seen: Replicated) -> Reasons:
-        if not (seen.by_replicate and value == "first_rank"):
-            return
-        if seen.touched_before_forward:
-            yield (
-                "parameters are used before the first forward, which synchronises them",
-                seen.LATE,
-            )
-        if any(op.rebuilds for op in seen.case.schedule):
-            yield "a model that is built anew is used before its first forward", seen.LATE
+    def features(self, value: str, case: Case, found: Facts) -> Iterator[str]:
+        yield from super().features(value, case, found)
+        before = itertools.takewhile(lambda op: not op.call, case.schedule)
+        if "spoils" in self.does(value) and not all(op.sets_mode for op in before):
+            yield "ddp:initial_used"
 
 
 class DeviceMesh(DDPOption):
@@ -320,12 +267,6 @@ class DeviceMesh(DDPOption):
     @override
     def draw(self, tape: Tape, seen: Replicated) -> bool:
         return seen.mesh_has_one_axis and tape.chance(40)
-
-    @override
-    def excludes(self, value: bool, seen: Replicated) -> Reasons:
-        if value and not seen.mesh_has_one_axis:
-            source = "distributed.py, __init__: 'Only 1D device mesh is supported'"
-            yield "a mesh of two axes", source
 
 
 _AVERAGE = (
@@ -389,11 +330,6 @@ class Join(DDPOption):
     def context(self, value: str | None, engine: str) -> str:
         return "" if value is None else f"{engine}.join({self.texts[value]})"
 
-    @override
-    def excludes(self, value: str | None, seen: Replicated) -> Reasons:
-        if seen.by_replicate and value is not None:
-            yield "replicate() has no join() and no finalize_backward()", seen.LATE
-
 
 class ManualFinalization(DDPOption):
     """``finalize_backward()`` after every synchronised backward."""
@@ -411,16 +347,11 @@ class ManualFinalization(DDPOption):
     def lines(self, value: bool, engine: str, group: str) -> list[str]:
         return [f"{engine}.require_manual_backward_finalization = True"] if value else []
 
-    @override
-    def excludes(self, value: bool, seen: Replicated) -> Reasons:
-        if seen.by_replicate and value:
-            yield "replicate() has no join() and no finalize_backward()", seen.LATE
-
 
 class IgnoredModules(DDPOption):
     """``replicate`` is given the modules that the case ignores."""
 
-    name, place, in_every_case = "ignored_modules", 13, True
+    name, place, in_every_case, of_replicate = "ignored_modules", 13, True, True
     traits = {True: ("ignores_modules",)}
     meanings = {"ddp:ignored_modules": "replicate() is told to ignore modules"}
 
@@ -429,11 +360,9 @@ class IgnoredModules(DDPOption):
         return seen.may_ignore and tape.chance(70)
 
     @override
-    def features(
-        self, value: bool, case: Case, found: Facts, *, by_replicate: bool
-    ) -> Iterator[str]:
-        if by_replicate and any(path in found.modules for path in case.ignored):
-            yield from super().features(value, case, found, by_replicate=by_replicate)
+    def features(self, value: bool, case: Case, found: Facts) -> Iterator[str]:
+        if any(path in found.modules for path in case.ignored):
+            yield from super().features(value, case, found)
 
 
 DDP_OPTIONS = options_of(DDP, DDPOption)

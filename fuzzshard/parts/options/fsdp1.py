@@ -13,8 +13,6 @@ from fuzzshard.parts.option import (
     DrawingFSDP1,
     Mapping,
     Option,
-    Reasons,
-    SeenByFSDP1,
     Tape,
     WithOptions,
     options_of,
@@ -198,16 +196,6 @@ class Wrapping(FSDP1Option):
     def draw_for_orders(self, tape: Tape) -> str:
         return "policy" if tape.chance(40) else "manual"
 
-    @override
-    def excludes(self, value: str, seen: SeenByFSDP1) -> Reasons:
-        if value == "policy" and seen.has_aliased_units:
-            yield (
-                "an auto-wrap policy replaces a module where it is registered first, and nowhere "
-                "else",
-                "fuzzshard: wrap.py, _recursive_wrap visits named_children, which names a module "
-                "once",
-            )
-
 
 class ForwardPrefetch(FSDP1Option):
     """Whether the next unit is gathered before a forward computes."""
@@ -219,16 +207,6 @@ class ForwardPrefetch(FSDP1Option):
     @override
     def draw(self, drawing: DrawingFSDP1) -> bool:
         return drawing.tape.chance(30)
-
-    @override
-    def excludes(self, value: bool, seen: SeenByFSDP1) -> Reasons:
-        if value and seen.ranks_differ:
-            yield (
-                "ranks run different programs: prefetches keep to the first order and may hang",
-                "fully_sharded_data_parallel.py, class docstring, forward_prefetch: 'This should "
-                "only be used for static-graph models since the prefetching follows the first "
-                "iteration's execution order.'",
-            )
 
 
 class BackwardPrefetch(FSDP1Option):
@@ -292,26 +270,6 @@ class MixedPrecision(FSDP1Option):
         told += [] if value.does("casts_inputs") else ["cast_root_forward_inputs=False"]
         return (f"mixed_precision=MixedPrecision({', '.join(told)})",)
 
-    @override
-    def excludes(self, value: Precision | None, seen: SeenByFSDP1) -> Reasons:
-        ours = "fuzzshard: the reference models this as fully_shard documents it"
-        if value is None:
-            return
-        if value.dtype_of("outputs"):
-            yield (
-                "an output dtype, which MixedPrecision (api.py) does not have",
-                "api.py, MixedPrecision: its attributes have no output dtype",
-            )
-        if not seen.case.root_is_wrapped:
-            yield "mixed precision of a root that the case does not wrap", ours
-        if seen.hides_buffers:
-            yield "mixed precision of buffers, which fully_shard does not cast", ours
-        if seen.case.ignored:
-            yield (
-                "mixed precision of parameters that fully_shard ignores, and so the reference",
-                ours,
-            )
-
 
 def draw_policy(tape: Tape) -> Precision:
     """Draw a policy with parameters in half precision."""
@@ -334,15 +292,6 @@ class Debug(FSDP1Option):
     @override
     def draw_for_orders(self, tape: Tape) -> str:
         return "detail"
-
-    @override
-    def excludes(self, value: str, seen: SeenByFSDP1) -> Reasons:
-        if value != "detail" and seen.ranks_differ:
-            yield (
-                "ranks run different programs, which FSDP1 checks at debug level DETAIL only",
-                "_exec_order_utils.py, _check_order: 'only checks if the distributed debug level "
-                "is DETAIL'",
-            )
 
 
 class Initial(FSDP1Option):
@@ -381,12 +330,6 @@ class Initial(FSDP1Option):
             return "FSDP1's sync_module_states needs parameters on CUDA devices"
         return None
 
-    @override
-    def excludes(self, value: str, seen: SeenByFSDP1) -> Reasons:
-        if value == "meta" and seen.case.ties:
-            source = "torch/nn/modules/module.py, to_empty: a parameter for each name"
-            yield "a tie on the meta device", source
-
 
 class Hook(FSDP1Option):
     """Torch's communication hook, or one that divides after the sum."""
@@ -403,15 +346,6 @@ class Hook(FSDP1Option):
         if drawing.case.fsdp1.does("hybrid"):
             return None
         return drawing.tape.weighted(((None, 6), ("average", 3), ("torch", 3)))
-
-    @override
-    def excludes(self, value: str | None, seen: SeenByFSDP1) -> Reasons:
-        if value is not None and seen.case.fsdp1.does("hybrid"):
-            yield (
-                "a communication hook of a hybrid strategy",
-                "fully_sharded_data_parallel.py, register_comm_hook: 'Communication hook is not "
-                "supported for hybrid strategies'",
-            )
 
 
 class Summon(FSDP1Option):
@@ -472,21 +406,6 @@ class Summon(FSDP1Option):
             return "summon_full_params(offload_to_cpu=True) needs CUDA to offload from"
         return None
 
-    @override
-    def excludes(self, value: str | None, seen: SeenByFSDP1) -> Reasons:
-        source = "fully_sharded_data_parallel.py, summon_full_params: "
-        if value == "gradients" and not seen.case.fsdp1.does("has_originals"):
-            yield (
-                "summon_full_params(with_grads=True) of flat parameters",
-                f"{source}'only supported when passing use_orig_params=True to the FSDP "
-                "constructor'",
-            )
-        if value == "on_host" and not shards(seen.case):
-            yield (
-                "summon_full_params(offload_to_cpu=True) of parameters that are not sharded",
-                f"{source}'this offloading currently only occurs if the parameter is sharded'",
-            )
-
 
 class DeviceMesh(FSDP1Option):
     """FSDP1 gets a mesh instead of the process group."""
@@ -505,16 +424,6 @@ class DeviceMesh(FSDP1Option):
     def features(self, value: bool, case: Case) -> Iterator[str]:
         if case.fsdp1.does("takes_mesh"):
             yield from self.meanings
-
-    @override
-    def excludes(self, value: bool, seen: SeenByFSDP1) -> Reasons:
-        case = seen.case
-        if value and case.mesh.replicate is not None and not case.fsdp1.does("hybrid"):
-            yield (
-                "a mesh of two axes for a strategy that has one",
-                "fully_sharded_data_parallel.py, class docstring, device_mesh: 'For hybrid "
-                "sharding strategies such as HYBRID_SHARD, users can pass in a 2D DeviceMesh'",
-            )
 
 
 FSDP1_OPTIONS = options_of(FSDP1, FSDP1Option)

@@ -1,0 +1,223 @@
+"""``fully_shard``, and what is applied beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+from typing_extensions import override
+
+from fuzzshard.parts.engine import EngineSpec, WrapsModels
+from fuzzshard.parts.engines.older import HOOKS, OTHER_GRAPH_ON_ONE_RANK, SCALER, SWAPPED
+from fuzzshard.parts.exclusion import Excludes, Exclusion
+from fuzzshard.parts.leaves import kinds_for
+from fuzzshard.parts.op import Choice
+from fuzzshard.parts.option import meanings_of
+from fuzzshard.parts.options.context_parallel import CONTEXT_PARALLEL_OPTIONS
+from fuzzshard.parts.options.optimizer import choosing
+
+if TYPE_CHECKING:
+    from fuzzshard.case.case import Case
+    from fuzzshard.case.facts import Facts
+
+_LLAMA = "torchtitan/models/llama4/parallelize.py, apply_fsdp"
+_DISPATCH = "torchtitan/distributed/expert_parallel.py, ExpertParallel"
+_ATTENTION = "torch/distributed/tensor/experimental/_context_parallel/_attention.py"
+
+
+class FullyShard(EngineSpec):
+    """Every wrap group is a call of it."""
+
+    name = "fully_shard"
+    title = "`fully_shard`"
+    tag = "FSDP2"
+    nicknames = ("fsdp", "hsdp")
+    meaning = "fully_shard runs"
+    applies_groups = True
+    differs_in = ("input",)
+    wraps_models: ClassVar[WrapsModels] = "always"
+    wraps_blocks = True
+    excludes: ClassVar[Excludes] = {
+        **EngineSpec.excludes,
+        "fsdp1:precision": Exclusion(
+            "the mixed precision of the case is that of FSDP1",
+            "fuzzshard: one policy for the whole model, and the reference follows one engine's",
+        ),
+        "loss:gradient_penalty": Exclusion(
+            "a backward through a backward, of which fully_shard promises nothing",
+            "https://github.com/pytorch/pytorch/issues/172543: the first backward frees "
+            "parameters that the second one needs, and no documentation says what users have to "
+            "do",
+        ),
+        "input:no_rows & edge:iadd": Exclusion(
+            "an output changed in place may be a view, and so refused, on the rank without rows "
+            "alone",
+            "_fsdp_state.py, _register_pre_backward_hook: 'An in-place op on this view ... will "
+            "silently drop the pre-backward hook'; whether an output is a view, only torch knows, "
+            "and the other ranks would wait",
+        ),
+        "input:no_rows & leaf:dropout": OTHER_GRAPH_ON_ONE_RANK,
+        "reuse:tied_across_groups & !wrap:root|schedule:non_root_first": Exclusion(
+            "two groups share a parameter, and it may be that no forward runs a root of both, "
+            "which would be refused",
+            "FSDPState._validate_no_duplicate_params "
+            "(torch/distributed/fsdp/_fully_shard/_fsdp_state.py)",
+        ),
+        f"op:cast & {HOOKS}|op:grad_dtype_* & tensor:* & wrap:parameter_in_no_group": SWAPPED,
+        "user_hook:tensor_hook_sharded": Exclusion(
+            "a hook on the gradients that come to a sharded parameter: they come to the unsharded "
+            "one",
+            "_fully_shard.py, fully_shard: 'the unsharded parameters will be like the original "
+            "parameters ... After gradient computation, FSDP frees the unsharded parameters and "
+            "reduce-scatters the unsharded gradients'",
+        ),
+        "changes_late": Exclusion(
+            "parameters are cast after the first forward, or modified between a forward and its "
+            "backward",
+            "_fsdp_param_group.py, lazy_init: 'Initialize mixed precision attributes lazily in "
+            "case the user changes the parameter dtypes after construction time but before "
+            "forward'; fully_shard, reshard_after_forward, since 2.15: 'Modifying the parameters "
+            "between forward and backward is not supported'",
+        ),
+    }
+
+    @override
+    def moves_inputs(self, target: str, wrapped: frozenset[str]) -> bool:
+        return target in wrapped
+
+    @override
+    def needs_cuda(self, case: Case) -> str | None:
+        return next(filter(None, (group.needs_cuda() for group in case.wrap)), None)
+
+
+class ExpertParallel(FullyShard):
+    """The shard axis has the experts, and ``fully_shard`` shards them over the other axis alone.
+
+    So torchtitan trains mixtures (torchtitan/models/llama4/parallelize.py).
+    """
+
+    name = "expert_parallel"
+    title = "expert parallelism with `fully_shard`"
+    tag = "expert parallel"
+    nicknames = ("ep", "moe")
+    meaning = "experts are sharded over an axis of the mesh, and rows go to them"
+    choice = Choice(
+        "expert_parallel",
+        8,
+        place=101,
+        # what there is no mesh of one axis for, or what experts are not told
+        excludes=(
+            *("tensor", "meta", "compile", "no_all_reduce"),
+            *("alias", "tie", "reshard_int"),
+            # several meshes have gradients and parameters
+            *(*choosing("scales"), *choosing("steps_lists")),
+        ),
+        needs=tuple(kind.name for kind in kinds_for("experts")),
+    )
+    shards_experts = True
+    wraps_models = "no"
+    wraps_blocks = False
+    excludes: ClassVar[Excludes] = {
+        **FullyShard.excludes,
+        "!leaf:experts": Exclusion("there are no experts", _DISPATCH),
+        "!mesh:hsdp & !mesh:axis_of_one": Exclusion(
+            "a mesh without an axis that fully_shard may shard experts over, of one rank at least",
+            f"{_LLAMA}: experts get the mesh of the data-parallel ranks that have the same ones",
+        ),
+        "experts_lie_otherwise": Exclusion(
+            "experts that are not in a group of their own with the usual all-gather, as many on "
+            "each rank, of one module, and divided by the replicate axis along the dim of their "
+            "shards",
+            f"{_LLAMA}: fully_shard(transformer_block.moe.experts, ...) before the block; "
+            f"{_DISPATCH}, _token_dispatch: rows are counted for experts of equal numbers on "
+            "every rank; _fsdp_param.py: 'FSDP does not support uneven sharding on dim'",
+        ),
+        "reshard:int": Exclusion(
+            "groups that are resharded to a smaller mesh",
+            "_fsdp_param.py, to_sharded_post_forward: NotImplementedError for DTensor parameters",
+        ),
+        "communication:separate_group|mesh:tensor|compile:*|option:meta": Exclusion(
+            "a process group of its own, tensor parallelism, compilation, or the meta device",
+            f"fuzzshard: not tried; {_LLAMA}",
+        ),
+        f"optimizer:foreach|{SCALER}": Exclusion(
+            "an optimizer with foreach, or a GradScaler, for parameters on several meshes",
+            "torch/distributed/tensor/_dispatch.py: all DTensors of an op lie on one mesh; "
+            "torch/amp/grad_scaler.py, _unscale_grads_: one call for all gradients of a dtype",
+        ),
+        "leaves_out_experts": Exclusion(
+            "a backward that does not come to trained experts",
+            "torch/distributed/_functional_collectives.py: the backward of all_to_all_single is a "
+            "collective of all ranks, which gets zeros where no gradient comes",
+        ),
+        "schedule:no_all_reduce": Exclusion(
+            "a flag of meshes with two axes: that of experts has one",
+            "_fully_shard.py, set_requires_all_reduce: 'This can be used to implement gradient "
+            "accumulation with only reduce-scatter but not all-reduce for HSDP'",
+        ),
+    }
+
+    @property
+    @override
+    def implementation(self) -> str:
+        """It calls ``fully_shard`` for every group."""
+        return FullyShard.name
+
+
+class ContextParallel(FullyShard):
+    """Ranks of the shard axis exchange rows for positions before attention, and back behind it.
+
+    In between torch's own ring attention runs, as torchtitan applies it. Results of parts of the
+    keys are put together by differences of them, which round also where a softmax has one
+    element that counts and is exact.
+    """
+
+    name = "context_parallel"
+    title = "context parallelism with `fully_shard`"
+    tag = "context parallel"
+    nicknames = ("cp", "ring attention")
+    meaning = "attention runs over ranks that each have a part of the positions"
+    options = "context_parallel"
+    meanings = meanings_of(CONTEXT_PARALLEL_OPTIONS)
+    choice = Choice(
+        "context_parallel",
+        8,
+        place=103,
+        needs=(*(kind.name for kind in kinds_for("attention")), "sequence"),
+        excludes=("tensor", "compile"),
+    )
+    shards_positions = True
+    rounds_otherwise = True
+    wraps_models = "no"
+    wraps_blocks = False
+    excludes: ClassVar[Excludes] = {
+        **FullyShard.excludes,
+        "!leaf:fused_attention": Exclusion(
+            "no module calls scaled_dot_product_attention", f"{_ATTENTION}, _sdpa_handler"
+        ),
+        "positions_do_not_divide": Exclusion(
+            "ranks of the shard axis cannot have as many positions each",
+            "torch/distributed/tensor/experimental/_context_parallel/_load_balancer.py, "
+            "_HeadTailLoadBalancer: 'if seq_length % (world_size * 2) != 0'; "
+            f"{_ATTENTION}, _templated_ring_attention: keys of all ranks have one shape",
+        ),
+        "input:no_rows": Exclusion(
+            "a batch without rows, maybe on all ranks that share positions",
+            "fuzzshard: not asked; scaled_dot_product_attention of a DTensor without elements is "
+            "given no kernel, and the formula in its place mixes tensors and DTensors",
+        ),
+        "mesh:tensor|compile:*": Exclusion(
+            "tensor parallelism or compilation", "fuzzshard: not tried"
+        ),
+    }
+
+    @property
+    @override
+    def implementation(self) -> str:
+        """It calls ``fully_shard`` for every group."""
+        return FullyShard.name
+
+    @override
+    def features(self, case: Case, found: Facts) -> Iterator[str]:
+        for option, value in case.context_parallel.told():
+            yield from option.named(value)

@@ -1,0 +1,164 @@
+"""``torch.distributed.pipelining``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+from typing_extensions import override
+
+from fuzzshard.parts.engine import EngineSpec
+from fuzzshard.parts.engines.ddp import DistributedDataParallel
+from fuzzshard.parts.engines.fully_shard import FullyShard
+from fuzzshard.parts.engines.older import RETYPED, SCALER, STATES
+from fuzzshard.parts.exclusion import Excludes, Exclusion, where
+from fuzzshard.parts.op import Choice, Reasons
+from fuzzshard.parts.ops import OPS
+from fuzzshard.parts.option import meanings_of
+from fuzzshard.parts.options.optimizer import choosing
+from fuzzshard.parts.options.pipelining import PIPELINING_OPTIONS
+
+if TYPE_CHECKING:
+    from fuzzshard.case.case import Case
+    from fuzzshard.case.facts import Facts
+
+_DOCS = "docs/source/distributed.pipelining.md"
+_STAGE = "torch/distributed/pipelining/stage.py"
+_SCHEDULES = "torch/distributed/pipelining/schedules.py"
+_AT_ONCE = (
+    f"{_SCHEDULES}, step: 'Run one iteration of the pipeline schedule with *whole-batch* input'"
+)
+
+_OF_STAGES = tuple(c.name for op in OPS for c in op.choices if c.of_stages)
+
+
+class PipelineParallel(EngineSpec):
+    """Ranks along the pipeline axis have stages of the model, under ``fully_shard`` or DDP."""
+
+    name = "pipelining"
+    title = "`torch.distributed.pipelining`"
+    tag = "pipelining"
+    nicknames = ("pp", "pipeline")
+    meaning = "a pipeline schedule runs, with fully_shard or DDP in its stages"
+    options = "pipelining"
+    meanings = meanings_of(PIPELINING_OPTIONS)
+    choice = Choice(
+        "pipelining",
+        11,
+        place=100,
+        brings=_OF_STAGES,
+        # what a chain of stages has no place for, or runs at once in place of op by op
+        excludes=(
+            *("several_inputs", "input_grad", "several_outputs", "list_group", "root_not_wrapped"),
+            *("structured_passing", "structured_returns", "method", "alternatives"),
+            *("alias", "tie", "ignored"),
+            *("meta", "compile", "rank_batches", "finalize", "toggle"),
+            *("microbatches", "two_forwards", "partial_loss", "backward_order"),
+            *("no_sync", "partial_sync", "no_all_reduce", "not_last_backward", "no_reshard"),
+            *("no_zero_grad", "losses_only", "any_moment"),
+            "non_root_forward",
+            *(c.name for op in OPS for c in op.choices if c.name not in _OF_STAGES),
+            *choosing("scales"),
+        ),
+    )
+    in_stages = True
+    excludes: ClassVar[Excludes] = {
+        **where("!pipelining:ddp", FullyShard.excludes),
+        **where("pipelining:ddp", DistributedDataParallel.excludes),
+        "!pipelining:ddp & !wrap:root|wrap:parameter_in_no_group": Exclusion(
+            "a parameter that fully_shard does not manage in every stage: nothing averages it",
+            f"{_STAGE}, scale_grads: 'PP scales only for its own contribution (microbatches), but "
+            "relies on DP to scale further for DP degree'",
+        ),
+        "!pipelining:ddp & wrap:list_group|edge:iadd|reuse:tied_across_groups": Exclusion(
+            "groups of which fully_shard may announce an error",
+            "torch/distributed/fsdp/_fully_shard/_fsdp_state.py, _lazy_init, "
+            "_validate_no_duplicate_params and _register_pre_backward_hook",
+        ),
+        "lacks_saved_state": Exclusion(
+            "a checkpoint that lacks the state of a parameter, which is an error in every stage",
+            "torch/distributed/checkpoint/state_dict.py, _split_optim_state_dict: 'The parameter "
+            "requires gradients but has no saved optimizer state.'",
+        ),
+        "pipelining:ddp & ddp:join_*|ddp:manual_finalization": Exclusion(
+            "DDP's join(), or backwards that are finalized by hand, within a schedule", _AT_ONCE
+        ),
+        "pipelining:ddp & ddp:broadcasts": Exclusion(
+            "buffers that DDP broadcasts: a schedule runs every forward within no_sync()",
+            f"{_STAGE}, forward_maybe_with_nosync",
+        ),
+        "is_no_chain": Exclusion(
+            "the root is no chain of as many modules as there are stages or more, each called "
+            "once with the one tensor that the one before returns; or a module, a parameter, a "
+            "checkpoint or a group belongs to several stages",
+            f"{_DOCS}, Option 1: 'a single nn.Module instance that owns the relevant "
+            "nn.Parameters and nn.Buffers, and defines a forward() method that executes the "
+            "operations relevant for that stage'",
+        ),
+        "compile:*|option:meta|option:finalize_*": Exclusion(
+            "compilation, the meta device, or a backward that is finalized by hand within a stage",
+            f"fuzzshard: not tried; {_STAGE}, forward_one_chunk, finalizes backwards itself",
+        ),
+        "casts_between_stages": Exclusion(
+            "mixed precision: every stage is a root of fully_shard, which casts its inputs and "
+            "its output, and one of them changes a value between two stages",
+            f"{_DOCS}, Step 1: 'When composing with other parallelisms or applying mixed "
+            "precision, these techniques must be taken into account'",
+        ),
+        "input:requires_grad": Exclusion(
+            "an input requires a gradient",
+            f"{_STAGE}, _create_grad_send_info: \"Root args don't have a source stage to send "
+            'gradients to"',
+        ),
+        "leaf:dropout": Exclusion(
+            "dropout: stages draw in another order than one forward after another",
+            f"{_SCHEDULES}: the order of microbatches is that of the schedule",
+        ),
+        "op:grad_dtype_*": RETYPED,
+        "runs_other_ops": Exclusion(
+            "an op that is none of iterations: a schedule runs forwards and backwards of all "
+            "microbatches at once",
+            _AT_ONCE,
+        ),
+        "iterations_differ": Exclusion(
+            "iterations of different numbers of microbatches, of different sizes, of fewer than "
+            "stages where a schedule needs as many, or whose gradients add up and each divides "
+            "all",
+            f"{_DOCS}, Step 1: 'The shapes must be static, e.g. at runtime the shapes can not "
+            f"change from step to step'; {_SCHEDULES}, Schedule1F1B: 'ValueError: Number of "
+            f"microbatches ... must be greater than or equal to the number of stages'; {_STAGE}, "
+            "scale_grads: 'Should only be called once per pipeline schedule step, after all "
+            "backwards passes have completed'",
+        ),
+        "op:save_dcp & lacks_optimizer": Exclusion(
+            "a checkpoint of a rank whose stages have nothing that is optimized",
+            "torch/optim/optimizer.py: 'ValueError: optimizer got an empty parameter list'",
+        ),
+        f"checkpoint:module & leaf:batch_norm & {STATES}|schedule:*_forward": Exclusion(
+            "statistics of a checkpointed batch norm: backwards of microbatches recompute it in "
+            "another order, and a split backward three times",
+            f"{_SCHEDULES}: the order of microbatches is that of the schedule; {_STAGE}, "
+            "backward_maybe_with_nosync: stage_backward_input and stage_backward_weight each go "
+            "through what is recomputed",
+        ),
+        SCALER: Exclusion(
+            "a GradScaler: the loss of a schedule is not scaled, and not all ranks have all "
+            "gradients",
+            f"{_SCHEDULES}, _PipelineSchedule: loss_fn is given once",
+        ),
+    }
+
+    @override
+    def features(self, case: Case, found: Facts) -> Iterator[str]:
+        for option, value in case.pipelining.told():
+            yield from option.named(value)
+        if case.pipelining.does("wraps_stages"):
+            yield from DistributedDataParallel().features(case, found)
+
+    @override
+    def misfits(self, case: Case, found: Facts) -> Reasons:
+        if self.name in case.engines and case.mesh.pipeline is None:
+            yield (
+                "a pipeline schedule runs along the pipeline axis of a mesh",
+                "set mesh.pipeline, or leave out this engine",
+            )
