@@ -13,7 +13,6 @@ from fuzzshard.case.check_options import fits_options
 from fuzzshard.case.dtypes import (
     cuda_scales_gradients,
     cuda_steps_take_gradients,
-    has_precision,
 )
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block, has_alias, walk
@@ -29,7 +28,13 @@ from fuzzshard.strategies.graph import model, ties
 from fuzzshard.strategies.groups import group_options
 from fuzzshard.strategies.inputs import differentiable, fitting, inputs, widths, with_rank_batches
 from fuzzshard.strategies.meshes import mesh
-from fuzzshard.strategies.options import context_parallel, ignored, options, pipelining
+from fuzzshard.strategies.options import (
+    context_parallel,
+    ignored,
+    options,
+    pipelining,
+    that_run,
+)
 from fuzzshard.strategies.options import engines as draw_engines
 from fuzzshard.strategies.precision import in_one_dtype, parameter_dtypes, precision
 from fuzzshard.strategies.schedules import schedule
@@ -92,9 +97,9 @@ def draw_case(
 ) -> Case:
     """A valid case by construction, as far as nothing is given, on ``largest_mesh`` ranks at most.
 
-    A case has some of ``engines``. With ``cuda`` some need a world on CUDA devices. A quarter of
-    the cases are *exact*: dyadic values and only operations that do not round, so that any order
-    of summation must give equal bits.
+    A case has some of ``engines``, all of which run it; none where none would. With ``cuda`` some
+    need a world on CUDA devices. A quarter of the cases are *exact*: dyadic values and only
+    operations that do not round, so that any order of summation must give equal bits.
     """
     _, for_settings, for_model, for_plans, for_options, for_schedule = tapes
     ranks = given.mesh() if given.mesh else None
@@ -127,8 +132,11 @@ def draw_case(
     case = replace(case, schedule=ops)
     case = for_settings.within(with_rank_batches, for_settings, allowed, case, subject.found)
     case = _for_cuda(case) if cuda else case
-    case = _with_late_loss(case, allowed, given, cuda=cuda)
-    return for_settings.within(ddp, for_settings, allowed, case)
+    case = for_settings.within(that_run, for_settings, case, engines)
+    late = _with_late_loss(case, allowed, given, cuda=cuda)
+    case = case if late is case else that_run(for_settings, late, late.engines)
+    told = for_settings.within(ddp, for_settings, allowed, case)
+    return case if told == case else that_run(for_settings, told, told.engines)
 
 
 def _for_cuda(case: Case) -> Case:
@@ -203,12 +211,11 @@ def _loss(tape: Tape, *, exact: bool) -> str:
 def _with_late_loss(case: Case, swarm: Swarm, given: Given, *, cuda: bool) -> Case:
     """``case`` with a loss that few cases can have, if the swarm wants that and it is one.
 
-    No engine with mixed precision goes through a backward twice.
+    It has the engines alone that run with it then.
     """
     for loss in LOSSES.values():
         twice = any(s.differentiates_twice for s in specs(case.engines))
-        runs = not loss.differentiates_twice or (twice and not has_precision(case))
-        if loss.extension and loss.extension.name in swarm and runs:
+        if loss.extension and loss.extension.name in swarm and twice >= loss.differentiates_twice:
             changed = replace(case, loss=loss.name)
             if loss.differentiates_twice and not given.inputs:
                 changed = replace(changed, inputs=differentiable(case.inputs))

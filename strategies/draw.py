@@ -38,7 +38,7 @@ def case_stream(
     data = bytes(NUM_BYTES)
     while True:
         case = read_case(data, world_size=world_size, engines=engines, cuda=cuda)
-        if hash(case) not in seen:
+        if case.engines and hash(case) not in seen:
             seen.add(hash(case))
             yield case
         data = rng.randbytes(NUM_BYTES)

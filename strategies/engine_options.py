@@ -8,13 +8,11 @@ from msgspec.structs import replace
 
 from fuzzshard.case.arrivals import Replicated
 from fuzzshard.case.case import Case, Optimizer
-from fuzzshard.case.dtypes import has_precision
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.paths import is_within
 from fuzzshard.parts.engines import specs
 from fuzzshard.parts.engines.ddp import DistributedDataParallel
 from fuzzshard.parts.engines.fsdp1 import FullyShardedDataParallel
-from fuzzshard.parts.op import Op
 from fuzzshard.parts.options.ddp import DDP, DDP_OPTIONS
 from fuzzshard.parts.options.fsdp1 import FSDP1, FSDP1_OPTIONS, draw_policy
 from fuzzshard.parts.options.optimizer import OPTIMIZER_OPTIONS
@@ -36,7 +34,7 @@ def ddp(tape: Tape, swarm: Swarm, case: Case) -> Case:
     ours = [
         spec for spec in specs(case.engines) if spec.options == DistributedDataParallel.options
     ]
-    if not ours or has_precision(case) or any(map(_is_foreign, case.schedule)):
+    if not ours:
         return case
     seen = Replicated(case, by_replicate=not any(spec.wrapper for spec in ours))
     drawn = [
@@ -58,12 +56,6 @@ def ddp(tape: Tape, swarm: Swarm, case: Case) -> Case:
     if case.ddp.does("broadcasts_buffers") and seen.has_batch_norm:
         return replace(case, engines=(DistributedDataParallel.name,))
     return case
-
-
-def _is_foreign(op: Op) -> bool:
-    """Whether DDP has nothing for an op, so that it does not run."""
-    elsewhere = (op.call and op.call.target) or (op.switch and op.switch.below.target)
-    return bool(elsewhere or op.factor is not None or op.casts_to)
 
 
 class DrawingFSDP1(NamedTuple):

@@ -9,13 +9,16 @@ from msgspec.structs import replace
 from fuzzshard.case.adapters import adapters
 from fuzzshard.case.case import ALL_ENGINES, ENGINES, Case, EngineName
 from fuzzshard.case.check_options import fits_options
+from fuzzshard.case.exclusions import exclusion
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.options import ContextParallel, Delay, DelaySite, Pipelining
 from fuzzshard.case.stages import shared_by_stages, stages
+from fuzzshard.case.validate import is_valid
 from fuzzshard.parts.engines import ENGINES as SPECS
 from fuzzshard.parts.engines import specs
 from fuzzshard.parts.options.context_parallel import CONTEXT_PARALLEL_OPTIONS
 from fuzzshard.parts.options.pipelining import PIPELINING_OPTIONS
+from fuzzshard.parts.part import default_of
 from fuzzshard.strategies.freezing import below, pick_target
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
@@ -34,6 +37,8 @@ _MILLISECONDS = (1.0, 2.0, 5.0)
 
 _TRIES = 3
 """How often options of a pipeline are drawn until there are modules for all its stages."""
+_JOINS = 30
+"""Percent of the cases in which one more engine is asked whether it runs."""
 _IGNORED_BY_REPLICATE = 10
 """Percent of its cases that ignore something, beyond those of the extension: it alone is told so
 itself.
@@ -50,6 +55,29 @@ def engines(tape: Tape, swarm: Swarm, allowed: tuple[EngineName, ...]) -> tuple[
         if other != spec.name and other in chosen and tape.chance(40):
             chosen.remove(other)
     return tuple(e for e in ALL_ENGINES if e in (chosen or allowed))
+
+
+def that_run(tape: Tape, case: Case, allowed: tuple[EngineName, ...]) -> Case:
+    """``case`` with those of its engines that run it, as their tables say, and maybe with one more
+    of those that are ``allowed``; without any where none runs it.
+
+    An engine that its own options alone keep from running has them at their defaults.
+    """
+    chosen: list[EngineName] = []
+    for spec in specs(case.engines):
+        option = {spec.options: default_of(case, spec.options)} if spec.options else {}
+        for drawn in (case, replace(case, **option)):
+            if spec.name not in chosen and exclusion(drawn, spec.name) is None:
+                case = drawn
+                chosen.append(spec.name)
+    others = [name for name in allowed if name not in chosen]
+    if chosen:
+        others = [tape.pick(others)] if others and tape.chance(_JOINS) else []
+    for name in others:
+        joined = replace(case, engines=tuple(e for e in ALL_ENGINES if e in (*chosen, name)))
+        if exclusion(joined, name) is None and is_valid(joined):
+            return joined
+    return replace(case, engines=tuple(chosen))
 
 
 def pipelining(tape: Tape, case: Case) -> Case:

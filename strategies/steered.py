@@ -172,7 +172,7 @@ def steered_stream(
         at_random = rng.random() ** 2 < hits / tries
         data = rng.randbytes(NUM_BYTES) if at_random else genes.redraw(chains[at])
         case = read_case(data, world_size=world_size, engines=asked.engines, cuda=cuda)
-        kept = hash(case) not in seen and asked.allows(features(case))
+        kept = bool(case.engines) and hash(case) not in seen and asked.allows(features(case))
         if at_random:
             hits, tries = hits + kept, tries + 1
         else:
@@ -202,8 +202,9 @@ class _Search:
     def draw(self) -> None:
         """Draw once more."""
         data, at_random = self._proposal()
-        faults = self._steering.faults(self._features(data))
-        distance = sum(faults)
+        case = self._case(data)
+        faults = self._steering.faults(features(case))
+        distance = sum(faults) + (not case.engines)
         self.draws += 1
         self.tries += at_random
         self.hits += at_random and not distance
@@ -224,7 +225,7 @@ class _Search:
 
     def nearest(self) -> frozenset[str]:
         """Return the features of the best case so far."""
-        return self._features(self._nearest[-1][0][1])
+        return features(self._case(self._nearest[-1][0][1]))
 
     def _proposal(self) -> tuple[bytes, bool]:
         """Return bytes, and whether all of them are at random."""
@@ -240,11 +241,9 @@ class _Search:
         odds = [scale**2] * len(_SWARM) + [2 * scale] * len(_TAPES)
         return _mixed(one, anew, [rng.random() < p for p in odds]), False
 
-    def _features(self, data: bytes) -> frozenset[str]:
+    def _case(self, data: bytes) -> Case:
         engines = self._steering.engines
-        return features(
-            read_case(data, world_size=self._world_size, engines=engines, cuda=self._cuda)
-        )
+        return read_case(data, world_size=self._world_size, engines=engines, cuda=self._cuda)
 
 
 class _Genes:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from fuzzshard.case.arrivals import Replicated, arrivals
 from fuzzshard.case.attention import positions_divide
-from fuzzshard.case.batches import rows_of_batch
+from fuzzshard.case.batches import rows_of_batch, used_batches
 from fuzzshard.case.case import Case
 from fuzzshard.case.check_dtypes import casts_made
 from fuzzshard.case.dtypes import model_policy
@@ -114,9 +114,14 @@ def leaves_out_experts(case: Case) -> bool:
     )
 
 
-def positions_do_not_divide(case: Case) -> bool:
-    """Whether ranks of the shard axis cannot have as many positions each."""
-    return not positions_divide(case)
+def lack_positions(case: Case) -> bool:
+    """Whether ranks of the shard axis cannot have as many positions each, or in some batch none of
+    them has rows.
+    """
+    ranks = case.mesh.shard
+    batches = [rows_of_batch(case, batch) for batch in used_batches(case)]
+    empty = any(not any(b[i : i + ranks]) for b in batches for i in range(0, len(b), ranks))
+    return empty or not positions_divide(case)
 
 
 def is_no_chain(case: Case) -> bool:
@@ -224,7 +229,7 @@ CONDITIONS: Mapping[str, Callable[[Case], bool]] = {
     "splits_units": splits_units,
     "experts_lie_otherwise": experts_lie_otherwise,
     "leaves_out_experts": leaves_out_experts,
-    "positions_do_not_divide": positions_do_not_divide,
+    "lack_positions": lack_positions,
     "is_no_chain": is_no_chain,
     "casts_between_stages": casts_between_stages,
     "runs_other_ops": runs_other_ops,

@@ -90,7 +90,7 @@ FEATURES: dict[str, str] = {
     "schedule:ranks_differ": "an op that runs on some ranks only",
     "schedule:step_unsynced": "a step, a clip or zeroing after a backward that did not "
     "synchronise everything",
-    "schedule:changed_after_forward": "a step after a forward that no backward has come after",
+    "schedule:changed_after_forward": "a step or a load after a forward without a backward",
     "user_hook:tensor_hook_sharded": "a hook on the gradients that come to a sharded parameter",
     **meanings_of(OPTIMIZER_OPTIONS),
     "dtype:float32": "single precision",

@@ -71,7 +71,7 @@ class FullyShard(EngineSpec):
             "parameters ... After gradient computation, FSDP frees the unsharded parameters and "
             "reduce-scatters the unsharded gradients'",
         ),
-        "changes_late": Exclusion(
+        "op:cast|schedule:changed_after_forward & changes_late": Exclusion(
             "parameters are cast after the first forward, or modified between a forward and its "
             "backward",
             "_fsdp_param_group.py, lazy_init: 'Initialize mixed precision attributes lazily in "
@@ -195,16 +195,13 @@ class ContextParallel(FullyShard):
         "!leaf:fused_attention": Exclusion(
             "no module calls scaled_dot_product_attention", f"{_ATTENTION}, _sdpa_handler"
         ),
-        "positions_do_not_divide": Exclusion(
-            "ranks of the shard axis cannot have as many positions each",
+        "lack_positions": Exclusion(
+            "ranks that share positions cannot have as many each, or none of them has rows",
             "torch/distributed/tensor/experimental/_context_parallel/_load_balancer.py, "
             "_HeadTailLoadBalancer: 'if seq_length % (world_size * 2) != 0'; "
-            f"{_ATTENTION}, _templated_ring_attention: keys of all ranks have one shape",
-        ),
-        "input:no_rows": Exclusion(
-            "a batch without rows, maybe on all ranks that share positions",
-            "fuzzshard: not asked; scaled_dot_product_attention of a DTensor without elements is "
-            "given no kernel, and the formula in its place mixes tensors and DTensors",
+            f"{_ATTENTION}, _templated_ring_attention: keys of all ranks have one shape; "
+            "scaled_dot_product_attention of a DTensor without elements is given no kernel, and "
+            "the formula in its place mixes tensors and DTensors",
         ),
         "mesh:tensor|compile:*": Exclusion(
             "tensor parallelism or compilation", "fuzzshard: not tried"

@@ -10,7 +10,7 @@ from typing_extensions import override
 from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.engines.ddp import DistributedDataParallel
 from fuzzshard.parts.engines.fully_shard import FullyShard
-from fuzzshard.parts.engines.older import RETYPED, SCALER, STATES
+from fuzzshard.parts.engines.older import SCALER, STATES
 from fuzzshard.parts.exclusion import Excludes, Exclusion, where
 from fuzzshard.parts.op import Choice, Reasons
 from fuzzshard.parts.ops import OPS
@@ -114,7 +114,6 @@ class PipelineParallel(EngineSpec):
             "dropout: stages draw in another order than one forward after another",
             f"{_SCHEDULES}: the order of microbatches is that of the schedule",
         ),
-        "op:grad_dtype_*": RETYPED,
         "runs_other_ops": Exclusion(
             "an op that is none of iterations: a schedule runs forwards and backwards of all "
             "microbatches at once",
