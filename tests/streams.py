@@ -24,7 +24,7 @@ class Drawn(NamedTuple):
 
 class Streams:
     """The first 100 cases of each of 24 streams for eight ranks, which every combination of mesh
-    axes fits. Every eighth stream has cases that may need CUDA.
+    axes fits. Every fourth stream has cases that may need CUDA.
 
     ``folder`` is for all processes of a test run.
     """
@@ -71,4 +71,4 @@ class Streams:
 
     @staticmethod
     def _on_cuda(number: int) -> bool:
-        return number % 8 == 1
+        return number % 4 == 1

@@ -18,8 +18,8 @@ _NORM = chain(a=Linear(out=4), n=BatchNorm(), b=Linear(out=3))
 
 def ddp(options: DDP, **rest: Any) -> Stock:
     """DDP alone, with momentum; buckets are rebuilt after the first step."""
-    more = {"engines": ("ddp",), "optimizer": Optimizer(momentum=0.5), **rest}
-    return Stock(make_case(schedule=_THREE_STEPS, ddp=options, **more), ("bitwise", "bounded"))
+    more = {"engines": ("ddp",), "optimizer": Optimizer(momentum=0.5), "schedule": _THREE_STEPS}
+    return Stock(make_case(ddp=options, **(more | rest)), ("bitwise", "bounded"))
 
 
 DDP_OPTIONS = {
@@ -40,6 +40,9 @@ DDP_OPTIONS = {
     "buckets on demand": ddp(DDP(lazy_bucket_allocation=True)),
     "torch's hook, values of the first rank, within join": ddp(
         DDP(hook="allreduce", initial="first_rank", join="initial")
+    ),
+    "values of the first rank, and a step before the first forward": ddp(
+        DDP(initial="first_rank"), schedule=(STEP, FORWARD, BACKWARD, STEP)
     ),
     "a user's hook, values that nobody synchronises": ddp(DDP(hook="average", initial="unsynced")),
     "within join, divided by the ranks that are left": ddp(DDP(join="effective")),

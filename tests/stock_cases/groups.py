@@ -160,7 +160,8 @@ COMMUNICATION = {
         ),
         schedule=(*_PARTIAL, ops.Forward(batch=1, outputs=(1,)), BACKWARD, STEP),
         optimizer=Optimizer(kind="adamw", lr=0.01, weight_decay=0.1),
-        ddp="not applicable: zeros for parameters without a gradient, which DDP leaves without",
+        ddp="not applicable: zeros for parameters without a gradient, which only groups of "
+        "fully_shard reduce",
     ),
     "an embedding that is not unsharded in backward": bitwise(
         chain(e=Embedding(vocab=8, dim=4), r=Activation(), b=_LINEAR),
@@ -209,8 +210,8 @@ FINALIZED = {
 }
 _ONCE: tuple[Op, ...] = (FORWARD, BACKWARD, STEP, ZERO)
 _ON = (
-    "not applicable: an iteration ends with an exception, after which DDP does not say how to "
-    "go on"
+    "not applicable: an iteration ends with an exception, after which only fully_shard says how "
+    "to go on"
 )
 ABORTED = {
     "an exception in forward": bitwise(
@@ -221,10 +222,7 @@ ABORTED = {
     ),
 }
 
-_POLICY = (
-    "not applicable: the wrap groups have mixed precision or gather rounded parameters, which DDP "
-    "does not know"
-)
+_POLICY = "not applicable: mixed precision or rounded all-gathers, which DDP does not know"
 
 PRECISIONS = {
     "gathered in float8": bounded(

@@ -7,7 +7,7 @@ from cases import BACKWARD, FORWARD, ROOT, STEP, ZERO, chain, groups
 from fuzzshard.case.case import Freeze, Mesh
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.op import Op
-from fuzzshard.parts.ops import Reshard, SetRequiresGrad
+from fuzzshard.parts.ops import Reshard, SetFlag, SetRequiresGrad
 from stock_cases.stock import bitwise, bounded
 
 UNFROZEN = (
@@ -68,6 +68,20 @@ FREEZES = {
     "frozen and unfrozen during training": bitwise(None, _toggled(False, True)),
     "unfrozen during training": bitwise(
         None, _toggled(True), freezes=(Freeze(target="a"),), ddp=UNFROZEN
+    ),
+    "frozen while there are gradients": bitwise(
+        None, (FORWARD, BACKWARD, SetRequiresGrad(target="b", value=False), STEP, ZERO)
+    ),
+    "frozen while gradients wait for their synchronisation": bitwise(
+        None,
+        (
+            SetFlag(flag="requires_gradient_sync", value=False),
+            *(FORWARD, BACKWARD, SetRequiresGrad(target="b", value=False)),
+            SetFlag(flag="requires_gradient_sync", value=True),
+            *(FORWARD, BACKWARD, STEP),
+        ),
+        ddp="not applicable: a freeze while gradients wait for their synchronisation, of which "
+        "DDP's hooks see no more",
     ),
     "frozen between forward and backward": bitwise(
         None,

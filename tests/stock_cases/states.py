@@ -29,7 +29,7 @@ TRAIN: tuple[Op, ...] = (FORWARD, BACKWARD, STEP, ZERO)
 _NEXT: tuple[Op, ...] = (AGAIN, BACKWARD, STEP)
 _ADAM = Optimizer(kind="adam", lr=0.01)
 _FINITE = ClipGradNorm(max_norm=0.1, error_if_nonfinite=True)
-_FACTOR = "not applicable: a divide factor, which DDP has not"
+_FACTOR = "not applicable: a divide factor, which only groups of fully_shard are told"
 
 _RETYPED = (
     "not applicable: gradients of another dtype than that of the parameter, of which the engine "

@@ -60,11 +60,11 @@ HOOKED = (
     "unsharded one"
 )
 RETAINED = (
-    "not applicable: a second backward of a forward, of which DDP synchronises the first "
+    "not applicable: a second backward of a forward, of which the first one is synchronised "
     "(https://github.com/pytorch/pytorch/issues/47260)"
 )
 STEPPED = "not applicable: a step within the backward, before DDP has averaged what it takes"
-UNSYNCED = "not applicable: a step on gradients that were not synchronised"
+UNSYNCED = "not applicable: gradients that were not synchronised are used or zeroed"
 
 _NO_SYNC = flag("requires_gradient_sync", False), flag("requires_gradient_sync", True)
 _NO_ALL_REDUCE = flag("requires_all_reduce", False), flag("requires_all_reduce", True)

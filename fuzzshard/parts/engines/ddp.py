@@ -68,6 +68,11 @@ class DistributedDataParallel(EngineSpec):
             "a parameter frozen at construction is unfrozen: DDP never synchronises it",
             _CONSTRUCTION,
         ),
+        "schedule:backward_newest|schedule:backward_oldest": Exclusion(
+            "several forwards have their backward one by one",
+            "reducer.cpp, checkAndRaiseMarkedTwiceError: 'Please make sure model parameters are "
+            "not shared across multiple concurrent forward-backward passes.'",
+        ),
         "freeze:toggled_off_unsynced": Exclusion(
             "a freeze while gradients wait for their synchronisation, of which DDP's hooks see no "
             "more",

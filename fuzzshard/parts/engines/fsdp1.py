@@ -140,6 +140,12 @@ class FullyShardedDataParallel(EngineSpec):
             "that are all frozen or all non-frozen.'; use_orig_params: 'Setting this to False "
             "exposes FSDP's internal FlatParameters to the user'",
         ),
+        "schedule:backward_late": Exclusion(
+            "a backward of a forward that another backward came after, which removed the hooks "
+            "that reduce (_runtime_utils.py, _finalize_params)",
+            "_runtime_utils.py, _register_post_backward_hook: 'We register the post-backward hook "
+            "only once in the first forward that a FlatParameter participates in.'",
+        ),
         "schedule:changed_after_forward": Exclusion(
             "parameters change between forward and backward, or the optimizer gets some, when "
             "they are views",

@@ -81,13 +81,6 @@ OLDER: Excludes = {
     "schedule:step_unsynced": Exclusion(
         "gradients that were not synchronised are used or zeroed", _NO_SYNC
     ),
-    "schedule:backward_*": Exclusion(
-        "several forwards have their backward one by one",
-        "reducer.cpp, checkAndRaiseMarkedTwiceError: 'Please make sure model parameters are not "
-        "shared across multiple concurrent forward-backward passes.'; torch/distributed/fsdp/"
-        "_runtime_utils.py, _register_post_backward_hook: 'We register the post-backward hook "
-        "only once in the first forward that a FlatParameter participates in.'",
-    ),
     "schedule:retain_graph|schedule:several_losses": Exclusion(
         "a second backward of a forward, of which the first one is synchronised "
         "(https://github.com/pytorch/pytorch/issues/47260)",

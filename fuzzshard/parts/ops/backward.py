@@ -35,6 +35,7 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
         "reuse:two_forwards": "a backward while two forwards are pending",
         "schedule:backward_oldest": "a backward of the oldest of several pending losses",
         "schedule:backward_newest": "a backward of the newest of several pending losses",
+        "schedule:backward_late": "a backward of a forward that another backward came after",
         "schedule:microbatches": "two backwards before one step",
         "schedule:no_sync": "a backward that synchronises no group",
         "schedule:partial_sync": "a backward that synchronises some groups only",
@@ -141,6 +142,9 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
             yield "reuse:two_forwards"
             if self.which != "all":
                 yield f"schedule:backward_{self.which}"
+        last = max((i for i, op in enumerate(at.schedule[: at.index]) if op.takes), default=-1)
+        if any(each.place < last for each in at.taken):
+            yield "schedule:backward_late"
         if at.backwards:
             yield "schedule:microbatches"
         if silent := at.off["requires_gradient_sync"]:
