@@ -132,11 +132,11 @@ def draw_case(
     case = replace(case, schedule=ops)
     case = for_settings.within(with_rank_batches, for_settings, allowed, case, subject.found)
     case = _for_cuda(case) if cuda else case
-    case = for_settings.within(that_run, for_settings, case, engines)
+    case = that_run(case, engines)
     late = _with_late_loss(case, allowed, given, cuda=cuda)
-    case = case if late is case else that_run(for_settings, late, late.engines)
+    case = case if late is case else that_run(late, late.engines)
     told = for_settings.within(ddp, for_settings, allowed, case)
-    return case if told == case else that_run(for_settings, told, told.engines)
+    return case if told == case else that_run(told, told.engines)
 
 
 def _for_cuda(case: Case) -> Case:

@@ -57,11 +57,12 @@ def engines(tape: Tape, swarm: Swarm, allowed: tuple[EngineName, ...]) -> tuple[
     return tuple(e for e in ALL_ENGINES if e in (chosen or allowed))
 
 
-def that_run(tape: Tape, case: Case, allowed: tuple[EngineName, ...]) -> Case:
+def that_run(case: Case, allowed: tuple[EngineName, ...]) -> Case:
     """``case`` with those of its engines that run it, as their tables say, and maybe with one more
     of those that are ``allowed``; without any where none runs it.
 
-    An engine that its own options alone keep from running has them at their defaults.
+    An engine that its own options alone keep from running has them at their defaults. The seed of
+    the case says which one joins: a draw would make the simplest case longer than odd ones.
     """
     chosen: list[EngineName] = []
     for spec in specs(case.engines):
@@ -71,8 +72,10 @@ def that_run(tape: Tape, case: Case, allowed: tuple[EngineName, ...]) -> Case:
                 case = drawn
                 chosen.append(spec.name)
     others = [name for name in allowed if name not in chosen]
-    if chosen:
-        others = [tape.pick(others)] if others and tape.chance(_JOINS) else []
+    if chosen and case.seed % 100 < 100 - _JOINS:
+        others = []
+    elif chosen:
+        others = others[case.seed % max(len(others), 1) :][:1]
     for name in others:
         joined = replace(case, engines=tuple(e for e in ALL_ENGINES if e in (*chosen, name)))
         if exclusion(joined, name) is None and is_valid(joined):
