@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import abc
 import contextlib
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import torch
 from typing_extensions import override
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.schedule_state import follow
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.engines.base import Engine
 from fuzzshard.engines.mesh import RankMesh
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 
 NOTHING_DIFFERENTIATED = Exclusion(
-    "a backward had nothing to differentiate, and so ends no accumulation",
+    "a backward had nothing to differentiate, and so ends no accumulation before a step",
     "torch/nn/parallel/distributed.py, no_sync: 'gradients will be accumulated on module "
     "variables, which will later be synchronized in the first forward-backward pass exiting the "
     "context'; torch/distributed/fsdp/_runtime_utils.py, _post_backward_final_callback is "
@@ -45,7 +47,7 @@ class NoSyncEngine(Engine):
     @override
     @classmethod
     def not_comparable(cls, case: Case, reference: Trace) -> Exclusion | None:
-        return NOTHING_DIFFERENTIATED if reference.skipped else None
+        return NOTHING_DIFFERENTIATED if _steps_unsynced(case, reference.skipped) else None
 
     @abc.abstractmethod
     def no_sync(self) -> contextlib.AbstractContextManager[None]:
@@ -64,3 +66,18 @@ class NoSyncEngine(Engine):
     @override
     def after_backward(self, index: int) -> None:
         self.unsynced = self._is_within
+
+
+def _steps_unsynced(case: Case, skipped: Collection[int]) -> bool:
+    """Whether gradients are used, or zeroed, after a backward that did not synchronise them.
+
+    The ``skipped`` backwards, by the index of their ops, had nothing to differentiate, and so
+    synchronise nothing.
+    """
+    unsynced = False
+    for at in follow(case):
+        if at.op.takes and at.index not in skipped:
+            unsynced = not at.synced
+        elif unsynced and at.op.uses_gradients:
+            return True
+    return False

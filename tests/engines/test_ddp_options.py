@@ -12,7 +12,7 @@ from fuzzshard.case.graph import Block
 from fuzzshard.case.options import DDP
 from fuzzshard.case.validate import validate
 from fuzzshard.engines.ddp.script import arguments
-from fuzzshard.engines.registry import not_applicable
+from fuzzshard.engines.registry import engine_of, not_applicable
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
@@ -20,6 +20,7 @@ from fuzzshard.parts.leaves.norms import BatchNorm
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import Forward, SetFlag, SetMode, SetRequiresGrad, ZeroGrad
 from fuzzshard.program.mesh import MeshNames
+from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import Status
 from fuzzshard.world import World
 
@@ -176,3 +177,13 @@ def test_a_static_graph_may_have_unused_parameters(two_ranks: World) -> None:
 def test_a_forward_without_gradients_is_no_part_of_the_graph() -> None:
     evaluated = (Forward(grad=False), *TWO_STEPS)
     assert not_applicable(ddp(evaluated, static_graph=True), "ddp") is None
+
+
+@pytest.mark.parametrize(("after", "compared"), [((), True), ((STEP,), False)])
+def test_a_backward_that_differentiates_nothing_matters_to_a_step_alone(
+    after: tuple[Op, ...], *, compared: bool
+) -> None:
+    case = make_case(schedule=(*ACCUMULATING[:6], *after), engines=("ddp",))
+    reference = Trace()
+    reference.skipped.append(5)
+    assert (engine_of("ddp").not_comparable(case, reference) is None) is compared
