@@ -67,6 +67,9 @@ PASSES = {
         optimizer=ADAM,
         engines=(ENGINE,),
     ),
+    "mixed precision that names no dtype": make_case(
+        wrap=(WrapGroup(modules=("",), precision=Precision()),), engines=(ENGINE,)
+    ),
     "a checkpoint": make_case(
         schedule=(*TWO_STEPS, ops.SaveState(), ops.CorruptState(), ops.LoadState(), *TWO_STEPS),
         optimizer=ADAM,

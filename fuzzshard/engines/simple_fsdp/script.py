@@ -78,7 +78,8 @@ class SimpleFSDPScript(Script):
     def wrap_lines(self, case: Case, model: str, names: MeshNames) -> list[str]:
         compiled = [f'{model}.compile(backend="{case.compile}")'] if case.compile else []
         told, lines = [model, "mesh"], list[str]()
-        if (policy := next((group.policy for group in case.wrap), None)) is not None:
+        policy = case.wrap[0].policy if case.wrap else None
+        if policy is not None and policy.dtypes:
             told.append(f"param_dtype=torch.{policy.dtype_of('parameters')}")
             told.append(f"reduce_dtype=torch.{policy.dtype_of('gradients')}")
             if policy.does("casts_inputs"):
