@@ -32,9 +32,9 @@ from examination import Examination, Unexplained, shorten
 from rich.console import Console
 from rich.table import Table
 
+from fuzzshard.analysis.steering import Steering
 from fuzzshard.campaign.control import Control
 from fuzzshard.campaign.drawing import Prefetch
-from fuzzshard.case.steering import Steering
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INTERRUPTED
 from fuzzshard.instruments import off_lines
 from fuzzshard.mending.mend import mends_for

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from common import configure_worlds, make_console, make_parser, run_main
 
+from fuzzshard.analysis.needs import unfit_for
 from fuzzshard.campaign.judge import judge
 from fuzzshard.case.case import Case
 from fuzzshard.case.codec import decode, encode
-from fuzzshard.case.needs import unfit_for
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.store import CASE_FILE, entry_files
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 
+from fuzzshard.analysis.order import leaf_count
 from fuzzshard.campaign.reduce import Judged
 from fuzzshard.case.case import Case
-from fuzzshard.case.order import leaf_count
 from fuzzshard.errors import UsageError
 from fuzzshard.parts.ops import Forward
 

@@ -29,12 +29,12 @@ from common import (
 from jobs import in_processes
 from rich.table import Table
 
+from fuzzshard.analysis.dtypes import is_low_precision
+from fuzzshard.analysis.steering import Steering
 from fuzzshard.campaign.control import Control
 from fuzzshard.campaign.explain import OnMends
 from fuzzshard.campaign.judge import judge
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import is_low_precision
-from fuzzshard.case.steering import Steering
 from fuzzshard.errors import EXIT_CLEAN
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.strategies.steered import reach, steered_stream

@@ -18,9 +18,9 @@ from typing import NamedTuple
 from common import make_console, make_parser, print_json, run_main
 from rich.table import Table
 
+from fuzzshard.analysis.features import features
+from fuzzshard.analysis.steering import Steering
 from fuzzshard.case.case import Case
-from fuzzshard.case.features import features
-from fuzzshard.case.steering import Steering
 from fuzzshard.strategies import draw_cases
 from fuzzshard.strategies.steered import reach, steered_stream
 

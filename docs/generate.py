@@ -22,8 +22,8 @@ import msgspec
 
 import fuzzshard.strategies
 from fuzzshard import cli, events, testing
+from fuzzshard.analysis.feature_names import FEATURES
 from fuzzshard.case.case import ALL_ENGINES, Case
-from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.commands.profiles import PROFILES
 from fuzzshard.corpus.causes import issue_link
 from fuzzshard.corpus.codec import read_entry

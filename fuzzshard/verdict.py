@@ -60,7 +60,7 @@ class Finding(
     schedule (-1: none), ``name`` the FQN or output that differs. ``error`` and ``bound`` are
     absolute, in the tensor's unit; a bound of 0 means bitwise equality was required. ``detail``
     tells kinds of one oracle's findings apart. ``precise`` is the finer run that it was judged in
-    (:data:`fuzzshard.case.dtypes.FINER`), empty for the precision of the case.
+    (:data:`fuzzshard.analysis.dtypes.FINER`), empty for the precision of the case.
     """
 
     oracle: str

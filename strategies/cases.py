@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from fuzzshard.case.attention import without_kernels
-from fuzzshard.case.case import Case, EngineName, Freeze, Inputs, Mesh, Tie, WrapGroup
-from fuzzshard.case.check_options import fits_options
-from fuzzshard.case.dtypes import (
+from fuzzshard.analysis.attention import without_kernels
+from fuzzshard.analysis.check_options import fits_options
+from fuzzshard.analysis.dtypes import (
     cuda_scales_gradients,
     cuda_steps_take_gradients,
 )
-from fuzzshard.case.facts import facts
+from fuzzshard.analysis.inferred import inferred
+from fuzzshard.analysis.needs import needs_cpu
+from fuzzshard.analysis.validate import is_valid
+from fuzzshard.case.case import Case, EngineName, Freeze, Inputs, Mesh, Tie, WrapGroup
 from fuzzshard.case.graph import Block, has_alias, walk
-from fuzzshard.case.needs import needs_cpu
-from fuzzshard.case.validate import is_valid
 from fuzzshard.parts.engines import specs
 from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Op
@@ -121,7 +121,7 @@ def draw_case(
     case = replace(case, engines=chosen)
     case = for_plans.within(planned, for_plans, allowed, case, given)
     case = for_options.within(with_options, for_options, allowed, case, cuda=cuda)
-    if case.optimizer.does("scales") and not fits_options(case, facts(case)):
+    if case.optimizer.does("scales") and not fits_options(case, inferred(case)):
         case = replace(case, optimizer=case.optimizer.unscaled())
     subject = Subject.of(case)
     ops = (
@@ -157,7 +157,7 @@ def _unscaled(case: Case) -> Case:
 
 def _with_taken_gradients(case: Case) -> Case:
     """``case`` with gradients that steps and a ``GradScaler`` take on CUDA."""
-    found = facts(case)
+    found = inferred(case)
     if not cuda_scales_gradients(case, found):
         case = _unscaled(case)
     in_turn = replace(case, optimizer=case.optimizer.in_turn())
@@ -227,7 +227,7 @@ def _with_late_loss(case: Case, swarm: Swarm, given: Given, *, cuda: bool) -> Ca
 def planned(tape: Tape, swarm: Swarm, case: Case, given: Given = NOTHING) -> Case:
     """``case`` with wrap groups, ties, checkpoints and freezes."""
     root = case.model
-    groups = given.wrap(case) if given.wrap else wrap(tape, swarm, root, facts(case), case.mesh)
+    groups = given.wrap(case) if given.wrap else wrap(tape, swarm, root, inferred(case), case.mesh)
     case = replace(case, wrap=groups)
     if shards_experts(swarm) and not given.wrap:
         case = experts_apart(case)
@@ -235,7 +235,7 @@ def planned(tape: Tape, swarm: Swarm, case: Case, given: Given = NOTHING) -> Cas
         case = self_contained(case)
     case = replace(case, ties=given.ties(case) if given.ties else ties(tape, swarm, case))
     frozen = given.freezes(case) if given.freezes else freezes(tape, swarm, case)
-    recomputed = checkpoints(tape, swarm, root, facts(case), case.wrap)
+    recomputed = checkpoints(tape, swarm, root, inferred(case), case.wrap)
     return replace(case, checkpoints=recomputed, freezes=frozen)
 
 
@@ -243,11 +243,11 @@ def with_options(tape: Tape, swarm: Swarm, case: Case, *, cuda: bool) -> Case:
     """What engines are told beyond the wrap plan. Later options are drawn such that they fit
     earlier ones.
     """
-    found = facts(case)
+    found = inferred(case)
     plan = tensor_parallel(tape, case, found)
     ranks = case.mesh if plan else replace(case.mesh, tensor=None)
     case = ignored(tape, swarm, replace(case, mesh=ranks, tensor_parallel=plan), found)
-    found = facts(case)
+    found = inferred(case)
     case = precision(tape, swarm, case, found)
     case = replace(case, dtypes=parameter_dtypes(tape, swarm, case, found))
     case = fsdp1(tape, swarm, case, found, cuda=cuda)

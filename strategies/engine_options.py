@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from fuzzshard.case.arrivals import Replicated
+from fuzzshard.analysis.arrivals import Replicated
+from fuzzshard.analysis.inferred import Inferred
 from fuzzshard.case.case import Case, Optimizer
-from fuzzshard.case.facts import Facts
 from fuzzshard.case.paths import is_within
 from fuzzshard.parts.engines import specs
 from fuzzshard.parts.engines.ddp import DistributedDataParallel
@@ -67,7 +67,7 @@ class DrawingFSDP1(NamedTuple):
     cuda: bool
 
 
-def fsdp1(tape: Tape, swarm: Swarm, case: Case, found: Facts, *, cuda: bool) -> Case:
+def fsdp1(tape: Tape, swarm: Swarm, case: Case, found: Inferred, *, cuda: bool) -> Case:
     """The case with options of FSDP1, if that is one of its engines.
 
     Its mixed precision replaces that of the wrap groups, so no other engine is judged then.
@@ -96,13 +96,13 @@ def fsdp1(tape: Tape, swarm: Swarm, case: Case, found: Facts, *, cuda: bool) -> 
     return alone if computes(alone, found, casts=may_cast(swarm)) else case
 
 
-def _takes_policy(case: Case, found: Facts) -> bool:
+def _takes_policy(case: Case, found: Inferred) -> bool:
     """Whether FSDP1 may run with a policy of its own, and so alone."""
     flat = not case.optimizer.does("combines_elements")
     return case.root_is_wrapped and flat and not (found.hides_buffers or case.ignored)
 
 
-def _mixes_frozen(case: Case, found: Facts) -> bool:
+def _mixes_frozen(case: Case, found: Inferred) -> bool:
     """Whether frozen and trainable parameters share a group, which flattening refuses."""
     kinds: dict[int | None, set[bool]] = {}
     for fqn, owner in found.owners.items():
@@ -129,7 +129,7 @@ class Drawing(NamedTuple):
     tape: Tape
     swarm: Swarm
     case: Case
-    found: Facts
+    found: Inferred
 
     def some_parameters(self) -> tuple[str, ...]:
         """A module or a parameter that is not all there is, or nothing."""
@@ -140,7 +140,7 @@ class Drawing(NamedTuple):
         return (target,) if target is not None and left else ()
 
 
-def optimizer_options(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Optimizer:
+def optimizer_options(tape: Tape, swarm: Swarm, case: Case, found: Inferred) -> Optimizer:
     """The case's optimizer with what does not depend on its kind."""
     drawing = Drawing(tape, swarm, case, found)
     late = (option for option in OPTIMIZER_OPTIONS if option.extension)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Set
 
+from fuzzshard.analysis.flow import flow_of
+from fuzzshard.analysis.inferred import Inferred, inferred
 from fuzzshard.case.adapters import adapters
 from fuzzshard.case.case import Case, Freeze
-from fuzzshard.case.facts import Facts, facts
-from fuzzshard.case.flow import flow_of
 from fuzzshard.case.paths import is_within, is_within_any
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
@@ -17,7 +17,7 @@ def freezes(tape: Tape, swarm: Swarm, case: Case) -> tuple[Freeze, ...]:
     """What adapters are for, and up to three frozen modules or parameters; what stays trainable is
     enough for a backward.
     """
-    found = facts(case)
+    found = inferred(case)
     flow = flow_of(case)
     trainable, chosen = frozenset(found.parameters), list[Freeze]()
     adapted = [*_adapted(tape, swarm, case, found)]
@@ -34,7 +34,7 @@ def freezes(tape: Tape, swarm: Swarm, case: Case) -> tuple[Freeze, ...]:
     return tuple(chosen)
 
 
-def _adapted(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Iterator[Freeze]:
+def _adapted(tape: Tape, swarm: Swarm, case: Case, found: Inferred) -> Iterator[Freeze]:
     """What adapters are for, mostly: the modules that they adapt, or all that is no adapter."""
     around = [*adapters(case.model)]
     if not around or tape.chance(15):
@@ -49,13 +49,13 @@ def _adapted(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Iterator[Fre
             yield Freeze(target=path, after_wrap=late)
 
 
-def still_trainable(found: Facts, freezes: Iterable[Freeze]) -> frozenset[str]:
+def still_trainable(found: Inferred, freezes: Iterable[Freeze]) -> frozenset[str]:
     """The parameters that none of ``freezes`` is for."""
     frozen = [freeze.target for freeze in freezes]
     return frozenset(p for p in found.parameters if not is_within_any(p, frozen))
 
 
-def pick_target(tape: Tape, found: Facts, among: Set[str], *, module: bool) -> str | None:
+def pick_target(tape: Tape, found: Inferred, among: Set[str], *, module: bool) -> str | None:
     """A parameter of ``among``, or a module below the root that has one; None if there is none."""
     options = [fqn for fqn in found.parameters if fqn in among]
     if module:

@@ -18,6 +18,9 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 from msgspec.structs import replace
 
+from fuzzshard.analysis.inferred import inferred
+from fuzzshard.analysis.tidy import with_first_uses
+from fuzzshard.analysis.validate import is_valid
 from fuzzshard.case.case import (
     ALL_ENGINES,
     Case,
@@ -29,10 +32,7 @@ from fuzzshard.case.case import (
     Tie,
     WrapGroup,
 )
-from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block, has_alias
-from fuzzshard.case.tidy import with_first_uses
-from fuzzshard.case.validate import is_valid
 from fuzzshard.parts.op import Op
 from fuzzshard.strategies.cases import SIZES, Given, draw_case
 from fuzzshard.strategies.freezing import freezes as draw_freezes
@@ -81,7 +81,7 @@ def wrapping_plans(draw: DrawFn, of: Block | Case, /) -> tuple[WrapGroup, ...]:
     """Wrap plans for a graph, or for the graph and the mesh of a case: the groups, bottom-up."""
     tape, swarm = _begin(draw)
     case = _case_of(of)
-    case = replace(case, wrap=wrap(tape, swarm, case.model, facts(case), case.mesh))
+    case = replace(case, wrap=wrap(tape, swarm, case.model, inferred(case), case.mesh))
     return self_contained(case).wrap if has_alias(case.model) else case.wrap
 
 

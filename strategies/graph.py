@@ -11,10 +11,10 @@ import itertools
 
 from msgspec.structs import replace
 
+from fuzzshard.analysis.groups import uses_outside_groups
+from fuzzshard.analysis.inferred import inferred
 from fuzzshard.case.case import Case, Inputs, Mesh, Tie
-from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block
-from fuzzshard.case.groups import uses_outside_groups
 from fuzzshard.case.paths import enclosing
 from fuzzshard.strategies.builder import Growth
 from fuzzshard.strategies.leaves import Leaves
@@ -125,7 +125,7 @@ def ties(tape: Tape, swarm: Swarm, case: Case) -> tuple[Tie, ...]:
             chosen.append(tape.pick(options))
     tied = replace(case, ties=tuple(chosen))
     sources = {tie.source for tie in chosen if tie in across}
-    outside = {fqn for _, fqn in uses_outside_groups(tied, facts(tied), "")}
+    outside = {fqn for _, fqn in uses_outside_groups(tied, inferred(tied), "")}
     return tied.ties if outside <= sources else ()
 
 
@@ -133,7 +133,7 @@ def _options(case: Case) -> tuple[list[Tie], list[Tie]]:
     """All possible ties within a wrap group, and across groups where torch refuses them in
     words.
     """
-    found = facts(case)
+    found = inferred(case)
     groups = {module: i for i, group in enumerate(case.wrap) for module in group.modules}
     within: list[Tie] = []
     across: list[Tie] = []

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from fuzzshard.analysis.communication import Told
+from fuzzshard.analysis.groups import root_groups
+from fuzzshard.analysis.inferred import Inferred
 from fuzzshard.case.case import Case, WrapGroup
-from fuzzshard.case.communication import Told
-from fuzzshard.case.facts import Facts
-from fuzzshard.case.groups import root_groups
 from fuzzshard.parts.engines import specs
 from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS
 from fuzzshard.strategies.swarm import Swarm
@@ -32,7 +32,7 @@ class DrawingGroups:
 
     tape: Tape
     case: Case
-    found: Facts
+    found: Inferred
     cuda: bool
 
     def told(self, wrap: Sequence[WrapGroup], index: int) -> Told:
@@ -67,7 +67,7 @@ class DrawingGroups:
 
 
 def group_options(
-    tape: Tape, swarm: Swarm, case: Case, found: Facts, *, cuda: bool
+    tape: Tape, swarm: Swarm, case: Case, found: Inferred, *, cuda: bool
 ) -> tuple[WrapGroup, ...]:
     """The wrap plan of ``case`` with further options, those of one place group by group."""
     for _, options in itertools.groupby(_LATE, key=lambda option: option.place):

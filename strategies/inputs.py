@@ -7,10 +7,10 @@ import itertools
 
 from msgspec.structs import replace
 
-from fuzzshard.case.attention import POSITIONS
-from fuzzshard.case.batches import least_rows, used_batches
+from fuzzshard.analysis.attention import POSITIONS
+from fuzzshard.analysis.batches import least_rows, used_batches
+from fuzzshard.analysis.inferred import Inferred, inferred
 from fuzzshard.case.case import Case, Inputs, Mesh, RankBatch, TensorSpec
-from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Block, Call
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaf import Leaf
@@ -89,7 +89,7 @@ def fitting(root: Block, drawn: Inputs) -> Inputs:
     for seq, some in itertools.product(dict.fromkeys((drawn.seq, 2, 4, 0)), (tensors, *alike)):
         data = replace(drawn, seq=seq, tensors=some)
         with contextlib.suppress(InvalidCase):
-            facts(Case(seed=0, model=root, inputs=data, mesh=Mesh(shard=1), schedule=()))
+            inferred(Case(seed=0, model=root, inputs=data, mesh=Mesh(shard=1), schedule=()))
             return data
     raise InvalidCase("no inputs of one width fit the model", "give inputs too")
 
@@ -108,7 +108,7 @@ def _looked_up_in(block: Block, value: str) -> Leaf | None:
     return None
 
 
-def with_rank_batches(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Case:
+def with_rank_batches(tape: Tape, swarm: Swarm, case: Case, found: Inferred) -> Case:
     """A finished case in which ranks have different numbers of rows: in all batches, or in one of
     them.
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from fuzzshard.analysis.schedule_state import ScheduleState
 from fuzzshard.case.case import Case
-from fuzzshard.case.schedule_state import ScheduleState
 from fuzzshard.parts import ops
 from fuzzshard.parts.moments import MOMENTS, Moment
 from fuzzshard.parts.op import Op

@@ -6,14 +6,14 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from fuzzshard.analysis.check_options import fits_options
+from fuzzshard.analysis.exclusions import exclusion
+from fuzzshard.analysis.inferred import Inferred
+from fuzzshard.analysis.stages import shared_by_stages, stages
+from fuzzshard.analysis.validate import is_valid
 from fuzzshard.case.adapters import adapters
 from fuzzshard.case.case import ALL_ENGINES, ENGINES, Case, EngineName
-from fuzzshard.case.check_options import fits_options
-from fuzzshard.case.exclusions import exclusion
-from fuzzshard.case.facts import Facts
 from fuzzshard.case.options import ContextParallel, Delay, DelaySite, Pipelining
-from fuzzshard.case.stages import shared_by_stages, stages
-from fuzzshard.case.validate import is_valid
 from fuzzshard.parts.engines import ENGINES as SPECS
 from fuzzshard.parts.engines import specs
 from fuzzshard.parts.options.context_parallel import CONTEXT_PARALLEL_OPTIONS
@@ -112,7 +112,7 @@ def context_parallel(tape: Tape, case: Case) -> Case:
     return replace(case, context_parallel=ContextParallel(**drawn))
 
 
-def ignored(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Case:
+def ignored(tape: Tape, swarm: Swarm, case: Case, found: Inferred) -> Case:
     """The case with adapters that its model gets when it is wrapped, or with something else that
     its groups do not manage.
     """
@@ -131,7 +131,7 @@ def ignored(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Case:
     return case
 
 
-def _ignored(tape: Tape, swarm: Swarm, found: Facts) -> tuple[str, ...]:
+def _ignored(tape: Tape, swarm: Swarm, found: Inferred) -> tuple[str, ...]:
     """A parameter or a module, of which the groups have others; ``replicate`` ignores modules
     only.
     """

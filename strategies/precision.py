@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from fuzzshard.analysis.checker import Checker
+from fuzzshard.analysis.dtypes import model_policy
+from fuzzshard.analysis.inferred import Inferred
 from fuzzshard.case.case import Case
-from fuzzshard.case.checker import Checker
-from fuzzshard.case.dtypes import model_policy
-from fuzzshard.case.facts import Facts
 from fuzzshard.case.options import ParameterDtype, Precision
 from fuzzshard.parts import ops
 from fuzzshard.parts.dtypes import Dtype
@@ -27,7 +27,7 @@ def policy(tape: Tape, case: Case) -> Precision:
     return Precision(**{option.name: option.draw(tape, case) for option in _DRAWN})
 
 
-def precision(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Case:
+def precision(tape: Tape, swarm: Swarm, case: Case, found: Inferred) -> Case:
     """Policies for the wrap groups, most often one for all; or none, where no policy lets the
     model compute.
 
@@ -57,7 +57,7 @@ def precision(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Case:
     return case
 
 
-def _keeping(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Case:
+def _keeping(tape: Tape, swarm: Swarm, case: Case, found: Inferred) -> Case:
     """Often with policies that spare parameters of one dimension, where the model computes with
     that.
     """
@@ -83,7 +83,7 @@ def _varied(tape: Tape, base: Precision, case: Case) -> Precision | None:
 
 
 def parameter_dtypes(
-    tape: Tape, swarm: Swarm, case: Case, found: Facts
+    tape: Tape, swarm: Swarm, case: Case, found: Inferred
 ) -> tuple[ParameterDtype, ...]:
     """Another dtype for something frozen, which its group casts like the rest.
 
@@ -104,7 +104,7 @@ def in_one_dtype(case: Case) -> Case:
     return replace(case, wrap=groups, dtypes=(), fsdp1=case.fsdp1.with_policy(None))
 
 
-def computes(case: Case, found: Facts, target: str = "", *, casts: bool = False) -> bool:
+def computes(case: Case, found: Inferred, target: str = "", *, casts: bool = False) -> bool:
     """Whether dtypes and layouts meet in a forward, with ``casts`` in every dtype that there may
     be.
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fuzzshard.case.check_options import fits_options
-from fuzzshard.case.checker import Checker
-from fuzzshard.case.dtypes import has_precision
-from fuzzshard.case.experts import shares_evenly
+from fuzzshard.analysis.check_options import fits_options
+from fuzzshard.analysis.checker import Checker
+from fuzzshard.analysis.dtypes import has_precision
+from fuzzshard.analysis.experts import shares_evenly
 from fuzzshard.case.graph import count_paths
 from fuzzshard.case.paths import is_within
 from fuzzshard.parts import ops

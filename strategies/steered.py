@@ -20,10 +20,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from random import Random
 
+from fuzzshard.analysis.features import features
+from fuzzshard.analysis.needs import unfit_for
+from fuzzshard.analysis.steering import ANYTHING, Steering
 from fuzzshard.case.case import Case
-from fuzzshard.case.features import features
-from fuzzshard.case.needs import unfit_for
-from fuzzshard.case.steering import ANYTHING, Steering
 from fuzzshard.errors import UsageError
 from fuzzshard.strategies.cases import SIZES
 from fuzzshard.strategies.draw import NUM_BYTES, case_stream, draw_cases, read_case

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
+from fuzzshard.analysis.flow import Flow, flow_of
+from fuzzshard.analysis.inferred import Inferred, inferred
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import Facts, facts
-from fuzzshard.case.flow import Flow, flow_of
 from fuzzshard.strategies.freezing import still_trainable
 from fuzzshard.strategies.precision import computes
 
@@ -16,14 +16,14 @@ class Subject:
     """What a schedule trains: a case without one. ``trainable`` is so after the freeze plan."""
 
     case: Case
-    found: Facts
+    found: Inferred
     flow: Flow
     trainable: frozenset[str]
 
     @classmethod
     def of(cls, case: Case) -> Subject:
         """What a schedule for ``case`` would train."""
-        found = facts(case)
+        found = inferred(case)
         flow = flow_of(case)
         return cls(case, found, flow, still_trainable(found, case.freezes))
 

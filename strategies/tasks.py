@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing_extensions import override
 
+from fuzzshard.analysis.widths import DEFAULT_WIDTH
 from fuzzshard.case.graph import Alias, Block, Call, Child, join
-from fuzzshard.case.inference import DEFAULT_WIDTH
 from fuzzshard.parts.leaf import Leaf
 from fuzzshard.parts.leaves import affine
 from fuzzshard.strategies.builder import BlockBuilder, Callable

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, TypeGuard
 
 from msgspec.structs import replace
 
+from fuzzshard.analysis.inferred import Inferred
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import Block, Call, Module, TensorOp, join, resolve
 from fuzzshard.case.options import TensorParallel
 from fuzzshard.parts.leaf import Leaf
@@ -26,7 +26,7 @@ class _Use(NamedTuple):
     value: str
 
 
-def tensor_parallel(tape: Tape, case: Case, found: Facts) -> tuple[TensorParallel, ...]:
+def tensor_parallel(tape: Tape, case: Case, found: Inferred) -> tuple[TensorParallel, ...]:
     """A plan in which every module gets the layouts it wants; empty where there is nothing to
     split.
 
@@ -63,7 +63,7 @@ def _num_layers(chain: list[_Use]) -> int:
     return sum(bool(use.path) for use in chain)
 
 
-def _tied(tape: Tape, case: Case, found: Facts) -> dict[str, TensorParallel]:
+def _tied(tape: Tape, case: Case, found: Inferred) -> dict[str, TensorParallel]:
     """Modules that share a weight are both split along its rows, or not at all."""
     plans: dict[str, TensorParallel] = {}
     for tie in case.ties if len(case.ties) == 1 else ():
@@ -92,7 +92,7 @@ def _alone(tape: Tape, path: str) -> TensorParallel:
 
 
 def _pair(
-    tape: Tape, case: Case, found: Facts, first: str, second: str
+    tape: Tape, case: Case, found: Inferred, first: str, second: str
 ) -> dict[str, TensorParallel]:
     if found.leaves[second].styles[:1] != ("colwise",) or not _splits(case, found, first):
         return {}
@@ -119,14 +119,14 @@ def _sequence(tape: Tape, case: Case, paths: list[str]) -> dict[str, TensorParal
     }
 
 
-def _splits(case: Case, found: Facts, path: str) -> bool:
+def _splits(case: Case, found: Inferred, path: str) -> bool:
     """Whether the features of a result are split evenly: a local result does not tell the sizes of
     others.
     """
     return found.output_values[path][0].size % (case.mesh.tensor or 1) == 0
 
 
-def _chains(case: Case, found: Facts) -> list[list[_Use]]:
+def _chains(case: Case, found: Inferred) -> list[list[_Use]]:
     """Runs of leaves and elementwise functions, each the only reader of the one before: layer to
     layer.
     """

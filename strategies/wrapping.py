@@ -8,10 +8,10 @@ from collections.abc import Collection
 
 from msgspec.structs import replace
 
+from fuzzshard.analysis.groups import uses_outside_groups
+from fuzzshard.analysis.inferred import Inferred, inferred
 from fuzzshard.case.case import Case, Checkpoint, Mesh, WrapGroup
-from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Alias, Block, Module, resolve, walk
-from fuzzshard.case.groups import uses_outside_groups
 from fuzzshard.case.paths import is_within, is_within_any
 from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS
 from fuzzshard.strategies.swarm import Swarm, is_cut
@@ -21,7 +21,9 @@ _MOSTLY_BLOCKS = 30
 """Of 100 plans with several groups, how many wrap blocks and few leaves, as most people do."""
 
 
-def wrap(tape: Tape, swarm: Swarm, root: Block, found: Facts, mesh: Mesh) -> tuple[WrapGroup, ...]:
+def wrap(
+    tape: Tape, swarm: Swarm, root: Block, found: Inferred, mesh: Mesh
+) -> tuple[WrapGroup, ...]:
     """A wrap plan with one group at least, in an order that ``fully_shard`` accepts.
 
     Without a wrapped root, list groups are rare: ``fully_shard`` refuses one that has no wrapped
@@ -64,7 +66,7 @@ def wrap(tape: Tape, swarm: Swarm, root: Block, found: Facts, mesh: Mesh) -> tup
     )
 
 
-def _has_parameters(found: Facts, path: str) -> bool:
+def _has_parameters(found: Inferred, path: str) -> bool:
     return any(is_within(fqn, path) for fqn in found.parameters)
 
 
@@ -77,7 +79,7 @@ def _depth(path: str) -> int:
     return path.count(".") + 1 if path else 0
 
 
-def _with_list_group(tape: Tape, found: Facts, groups: list[list[str]]) -> list[list[str]]:
+def _with_list_group(tape: Tape, found: Inferred, groups: list[list[str]]) -> list[list[str]]:
     """Joins two or three of the groups where they are not nested and some order stays bottom-up.
 
     Groups are applied by their deepest module, so a block may join only at that depth: modules
@@ -93,7 +95,7 @@ def _with_list_group(tape: Tape, found: Facts, groups: list[list[str]]) -> list[
     return [g for g in groups if g[0] not in joined] + [joined]
 
 
-def _may_join(found: Facts, joined: list[str], path: str) -> bool:
+def _may_join(found: Inferred, joined: list[str], path: str) -> bool:
     if any(is_within(path, other) or is_within(other, path) for other in joined):
         return False
     deepest = max(map(_depth, [*joined, path]))
@@ -105,7 +107,7 @@ def _may_join(found: Facts, joined: list[str], path: str) -> bool:
 
 def experts_apart(case: Case) -> Case:
     """Wraps every mixture of experts by itself, and first."""
-    apart = facts(case).inner("experts").keys()
+    apart = inferred(case).inner("experts").keys()
     own = [
         next((g for g in case.wrap if g.modules == (path,)), WrapGroup(modules=(path,)))
         for path in apart
@@ -119,7 +121,7 @@ def self_contained(case: Case) -> Case:
 
     That happens to modules registered twice: within a wrapped block and outside of it.
     """
-    while outside := next(uses_outside_groups(case, facts(case), ""), None):
+    while outside := next(uses_outside_groups(case, inferred(case), ""), None):
         leaf = outside[0]
         case = replace(case, wrap=(WrapGroup(modules=(leaf,)), *_groups_without({leaf}, case)))
     return case
@@ -134,7 +136,7 @@ def _groups_without(modules: Collection[str], case: Case) -> list[WrapGroup]:
 
 
 def checkpoints(
-    tape: Tape, swarm: Swarm, root: Block, found: Facts, wrap: tuple[WrapGroup, ...]
+    tape: Tape, swarm: Swarm, root: Block, found: Inferred, wrap: tuple[WrapGroup, ...]
 ) -> tuple[Checkpoint, ...]:
     """Up to two checkpointed modules, by preference wrapped ones."""
     if "checkpoint" not in swarm:

@@ -9,8 +9,8 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+from fuzzshard.analysis.features import features
 from fuzzshard.case.case import Case
-from fuzzshard.case.features import features
 from fuzzshard.corpus.files import write_atomic
 from fuzzshard.strategies import draw_cases
 

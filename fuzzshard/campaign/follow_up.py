@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from fuzzshard.analysis.order import leaf_count
 from fuzzshard.campaign.control import ControlledWorld, run_by
 from fuzzshard.campaign.explain import known_causes, unknown_only
 from fuzzshard.campaign.judge import Stopped, judge_clearly
@@ -20,7 +21,6 @@ from fuzzshard.campaign.reduce import Judged, confirm_and_shrink
 from fuzzshard.campaign.session import Session
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
-from fuzzshard.case.order import leaf_count
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.store import SCRIPT_FILE, replay_command
 from fuzzshard.errors import InfraError

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import msgspec
 
+from fuzzshard.analysis.dtypes import lifted
+from fuzzshard.analysis.schedule_state import engines_train_more_from
 from fuzzshard.campaign.options import CONFIRM_RUNS
 from fuzzshard.campaign.smallest import outcome_text
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import lifted
-from fuzzshard.case.schedule_state import engines_train_more_from
 from fuzzshard.corpus.entry import Confirmation
 from fuzzshard.errors import FuzzshardError
 from fuzzshard.identity import shows

@@ -11,10 +11,10 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from fuzzshard.analysis.features import features
+from fuzzshard.analysis.order import leaf_count
 from fuzzshard.case.case import ALL_ENGINES, Case, Inputs, Mesh, TensorSpec, WrapGroup
-from fuzzshard.case.features import features
 from fuzzshard.case.graph import Block, Call, Child
-from fuzzshard.case.order import leaf_count
 from fuzzshard.corpus.codec import entry_or_none
 from fuzzshard.corpus.entry import Confirmation, CorpusEntry
 from fuzzshard.corpus.expectation import Expected, expected, seen_elsewhere

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from fuzzshard.case.steering import ANYTHING, Steering
+from fuzzshard.analysis.steering import ANYTHING, Steering
 from fuzzshard.errors import UsageError
 from fuzzshard.options import (
     DEFAULT_CORPUS,

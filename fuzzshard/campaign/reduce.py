@@ -15,13 +15,13 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from fuzzshard.analysis.needs import needs_cuda
+from fuzzshard.analysis.order import leaf_count, size_order
 from fuzzshard.campaign.judge import Stopped, confirm, judge, same_finding
 from fuzzshard.campaign.options import CONFIRM_RUNS
 from fuzzshard.campaign.smallest import Smallest
 from fuzzshard.case.case import Case
 from fuzzshard.case.codec import encode
-from fuzzshard.case.needs import needs_cuda
-from fuzzshard.case.order import leaf_count, size_order
 from fuzzshard.corpus.entry import Confirmation, Culprit
 from fuzzshard.errors import FuzzshardError
 from fuzzshard.events import Event, FindingConfirmed, PhaseChanged, ShrinkProgress

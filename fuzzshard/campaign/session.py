@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 
 from fuzzshard import __version__
+from fuzzshard.analysis.features import ALL_FEATURES
 from fuzzshard.campaign.control import Control, ControlledCheck, cpu_ranks
 from fuzzshard.campaign.drawing import Prefetch
 from fuzzshard.campaign.keep import Keeper
@@ -18,7 +19,6 @@ from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.campaign.resume import Plan, in_work, restore_counts, restore_findings, unfinished
 from fuzzshard.campaign.tally import Tally
 from fuzzshard.campaign.tools import Tools
-from fuzzshard.case.features import ALL_FEATURES
 from fuzzshard.corpus.lifecycle import release
 from fuzzshard.corpus.store import FINDINGS_FOLDER
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INCONCLUSIVE, EXIT_INFRA

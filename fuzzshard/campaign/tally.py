@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections import Counter
 
+from fuzzshard.analysis.features import ALL_FEATURES, features
 from fuzzshard.case.case import Case
-from fuzzshard.case.features import ALL_FEATURES, features
 from fuzzshard.events import CaseJudged
 from fuzzshard.verdict import Compared, Verdict
 

@@ -1,4 +1,5 @@
-"""The Case: what an experiment is. Imports nothing of ours but ``parts/``, and no torch.
+"""The Case: what an experiment is. Imports nothing of ours but ``parts/``, and no torch. What
+follows from a case is in :mod:`fuzzshard.analysis`.
 
 ``from fuzzshard.case import *`` is the names that cases are written with, and print as.
 """

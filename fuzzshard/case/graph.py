@@ -2,7 +2,7 @@
 ops.
 
 Leaves (:mod:`fuzzshard.parts.leaves`) store only what cannot be inferred: the input width of a
-Linear follows from the DAG (:mod:`fuzzshard.case.inference`), so removing a node leaves a valid
+Linear follows from the DAG (:mod:`fuzzshard.analysis.widths`), so removing a node leaves a valid
 graph behind more often than not. Shrinking depends on it.
 
 A *value* inside a block is named by a string: an input name, a node name, or ``"node.i"`` for the

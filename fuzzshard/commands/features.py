@@ -11,8 +11,8 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter, validators
 
-from fuzzshard.case.feature_names import DIMENSIONS, FEATURES
-from fuzzshard.case.feature_words import check_glob, dimension_of, matching
+from fuzzshard.analysis.feature_names import DIMENSIONS, FEATURES
+from fuzzshard.analysis.feature_words import check_glob, dimension_of, matching
 from fuzzshard.errors import EXIT_CLEAN
 from fuzzshard.options import Json
 
@@ -67,7 +67,7 @@ def features(
 
 def _percent(count: int, world_size: int) -> Mapping[str, float]:
     """Count how many of a hundred drawn cases have each feature."""
-    from fuzzshard.case.features import features as features_of
+    from fuzzshard.analysis.features import features as features_of
     from fuzzshard.strategies import draw_cases
 
     cases = draw_cases(_SEED, count, world_size=world_size)

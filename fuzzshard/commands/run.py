@@ -11,9 +11,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from fuzzshard.analysis.steering import Steering
 from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.case.case import EngineName
-from fuzzshard.case.steering import Steering
 from fuzzshard.options import Json
 
 Engines = Annotated[tuple[EngineName, ...], Parameter(negative=(), show_default=False)]
@@ -56,7 +56,7 @@ class Wanted:
 
     def steering(self) -> Steering:
         """Return what is asked for; print what the words of ``like`` stand for."""
-        from fuzzshard.case.feature_words import globs_of_words
+        from fuzzshard.analysis.feature_words import globs_of_words
         from fuzzshard.corpus.codec import read_entry
         from fuzzshard.corpus.entry import digest
         from fuzzshard.corpus.store import only_case

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from fuzzshard import reproducer
+from fuzzshard.analysis.validate import validate
 from fuzzshard.campaign.control import ControlledCheck, run_by
 from fuzzshard.campaign.explain import unknown_part
 from fuzzshard.campaign.judge import FLAKY_RUNS, Stopped, judge_clearly
@@ -21,7 +22,6 @@ from fuzzshard.campaign.known import Found
 from fuzzshard.campaign.options import CONFIRM_RUNS
 from fuzzshard.campaign.reduce import SHRINK_BUDGET, confirm_and_shrink
 from fuzzshard.case.case import Case
-from fuzzshard.case.validate import validate
 from fuzzshard.commands.worlds import CommandWorlds
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry

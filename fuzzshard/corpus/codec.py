@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 from packaging.version import InvalidVersion
 
+from fuzzshard.analysis.validate import validate
 from fuzzshard.case.case import ALL_ENGINES, Case
 from fuzzshard.case.limits import LARGEST_DIM, check_limits
-from fuzzshard.case.validate import validate
 from fuzzshard.corpus.entry import FORMAT, CorpusEntry, bare_entry
 from fuzzshard.corpus.files import read_regular
 from fuzzshard.corpus.lifecycle import release

@@ -9,10 +9,10 @@ from typing import Protocol, TypeVar
 
 from msgspec.structs import replace
 
+from fuzzshard.analysis.features import features
+from fuzzshard.analysis.order import size_order
 from fuzzshard.case import codec
 from fuzzshard.case.case import ALL_ENGINES, Case
-from fuzzshard.case.features import features
-from fuzzshard.case.order import size_order
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import is_there, with_versions
 from fuzzshard.corpus.lifecycle import Lifecycle

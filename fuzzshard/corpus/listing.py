@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
-from fuzzshard.case.order import leaf_count
+from fuzzshard.analysis.order import leaf_count
 from fuzzshard.corpus.distinct import Stored
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.replay import shown_path

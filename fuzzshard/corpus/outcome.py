@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
-from fuzzshard.case.needs import unfit_for
+from fuzzshard.analysis.needs import unfit_for
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import Expected, expected, is_there
 from fuzzshard.corpus.lifecycle import Lifecycle

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 import jinja2
 
 from fuzzshard import __version__
-from fuzzshard.case.program_text import program
+from fuzzshard.analysis.program_text import program
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.drafts.evidence import Evidence, versions_known
 from fuzzshard.drafts.words import (

@@ -19,8 +19,8 @@ from pathlib import Path
 from msgspec.structs import replace
 from packaging.version import Version
 
+from fuzzshard.analysis.dtypes import is_low_precision, uniform
 from fuzzshard.case.case import ALL_ENGINES, ENGINES, Case
-from fuzzshard.case.dtypes import is_low_precision, uniform
 from fuzzshard.corpus.entry import CorpusEntry, Culprit
 from fuzzshard.corpus.expectation import is_there
 from fuzzshard.corpus.lifecycle import in_order, release

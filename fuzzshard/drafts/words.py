@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
-from fuzzshard.case.feature_names import FEATURES
+from fuzzshard.analysis.feature_names import FEATURES
 from fuzzshard.corpus.entry import CONTRACT, LOOKED_UP, CorpusEntry
 from fuzzshard.corpus.lifecycle import Lifecycle, in_order, release
 from fuzzshard.drafts.evidence import Evidence

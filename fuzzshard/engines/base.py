@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 from torch import nn
 
+from fuzzshard.analysis.inferred import Inferred, inferred
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Block
 from fuzzshard.engines.fully_shard.state import GroupState
 from fuzzshard.engines.mesh import RankMesh, rank_mesh
@@ -87,7 +87,7 @@ class Engine(abc.ABC):
         self.mesh = mesh
         self.dtype = dtype
         self.shaken: Shake | None = None
-        self.facts: Facts = facts(case)
+        self.inferred: Inferred = inferred(case)
         spec, names = spec_of(self.name), MeshNames(case, within=True)
         called = script_of(self.name).variable
         self.scope = Scope(case, spec, called, "model", names)
@@ -98,8 +98,8 @@ class Engine(abc.ABC):
         self.model = self.module = self.build()
         source = vars(sys.modules[type(self.model).__module__])
         self._classes = {name: value for name, value in source.items() if isinstance(value, type)}
-        self._modules = {path: self.model.get_submodule(path) for path in self.facts.modules}
-        self._places = {fqn: self._place(fqn) for fqn in self.facts.parameters}
+        self._modules = {path: self.model.get_submodule(path) for path in self.inferred.modules}
+        self._places = {fqn: self._place(fqn) for fqn in self.inferred.parameters}
         self.execute(
             [
                 *freeze_lines(case, "model"),
@@ -113,7 +113,7 @@ class Engine(abc.ABC):
     @functools.cached_property
     def roundings(self) -> Mapping[str, Rounding]:
         """What its groups round parameters to, by name."""
-        return rounding_functions(self.case, self.facts)
+        return rounding_functions(self.case, self.inferred)
 
     @classmethod
     def whole_parameters(
@@ -138,7 +138,7 @@ class Engine(abc.ABC):
         """Looks up the parameters that are trained, at the beginning and when they were
         replaced.
         """
-        self.trained = {fqn: self.parameter(fqn) for fqn in self.facts.parameters}
+        self.trained = {fqn: self.parameter(fqn) for fqn in self.inferred.parameters}
 
     def rebuilt(self, case: Case, dtype: torch.dtype) -> Self:
         """Another engine of this kind, on the mesh of ``case``."""
@@ -274,7 +274,7 @@ class Engine(abc.ABC):
         forward.
         """
         module: Any = self.model.get_submodule(path) if path else self.module
-        described = self.facts.modules[path]
+        described = self.inferred.modules[path]
         if isinstance(described, Block) and hasattr(type(module), described.method):
             module = getattr(module, described.method) if described.has_method else module
         return module  # type: ignore[no-any-return]

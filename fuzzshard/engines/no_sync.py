@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import torch
 from typing_extensions import override
 
+from fuzzshard.analysis.schedule_state import follow
+from fuzzshard.analysis.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.case.case import Case
-from fuzzshard.case.schedule_state import follow
-from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.engines.base import Engine
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.parts.exclusion import Exclusion

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from fuzzshard.analysis.optimizer_state import Lack, lacks
 from fuzzshard.case.case import Case
-from fuzzshard.case.optimizer_state import Lack, lacks
 from fuzzshard.engines.refusals import Due, Refusal
 
 

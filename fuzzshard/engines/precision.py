@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import (
+from fuzzshard.analysis.dtypes import (
     Casts,
     casts,
     grad_dtypes_set,
@@ -26,7 +25,8 @@ from fuzzshard.case.dtypes import (
     policies,
     reductions_follow_parameters,
 )
-from fuzzshard.case.facts import Facts
+from fuzzshard.analysis.inferred import Inferred
+from fuzzshard.case.case import Case
 from fuzzshard.engines.base import DTYPES
 from fuzzshard.engines.nested import map_tensors
 from fuzzshard.engines.rounding import Rounding, Shake, rounding_functions
@@ -51,7 +51,7 @@ class ParameterDtypes(NamedTuple):
     roundings: Mapping[str, Rounding]
 
 
-def parameter_dtypes(case: Case, found: Facts) -> ParameterDtypes:
+def parameter_dtypes(case: Case, found: Inferred) -> ParameterDtypes:
     """Return what the policies of ``case`` say."""
     owned = {
         fqn: policies(case)[owner] for fqn, owner in found.owners.items() if owner is not None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 
+from fuzzshard.analysis.exclusions import exclusion
 from fuzzshard.case.case import Case
-from fuzzshard.case.exclusions import exclusion
 from fuzzshard.engines.base import Engine
 from fuzzshard.engines.reference.engine import Reference
 from fuzzshard.parts.engines import ENGINES as SPECS

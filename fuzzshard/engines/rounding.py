@@ -12,9 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from fuzzshard.analysis.dtypes import roundings
+from fuzzshard.analysis.inferred import Inferred
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import roundings
-from fuzzshard.case.facts import Facts
 from fuzzshard.model.statements import seed_of
 from fuzzshard.program.run import execute
 
@@ -22,7 +22,7 @@ Rounding = Callable[[torch.Tensor], torch.Tensor]
 """Rounds every element by itself; what is rounded already stays what it is."""
 
 
-def rounding_functions(case: Case, found: Facts) -> Mapping[str, Rounding]:
+def rounding_functions(case: Case, found: Inferred) -> Mapping[str, Rounding]:
     """Return those of the parameters that have one, by name."""
     texts = roundings(case, found)
     functions = {

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from fuzzshard.case.groups import roots_by_op
-from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
+from fuzzshard.analysis.groups import roots_by_op
+from fuzzshard.analysis.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.engines.mesh import RankMesh
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import msgspec
 
+from fuzzshard.analysis.features import features
 from fuzzshard.campaign.exchange import is_done
-from fuzzshard.case.features import features
 from fuzzshard.corpus.distinct import Stored, absorb
 from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.gather import load, merge, read_foreign

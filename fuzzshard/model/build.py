@@ -13,8 +13,8 @@ from types import CodeType
 import torch
 from torch import nn
 
+from fuzzshard.analysis.inferred import inferred
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import facts
 from fuzzshard.case.paths import is_within
 from fuzzshard.model.expressions import MODEL_CLASS
 from fuzzshard.model.source import model_imports, model_source
@@ -73,12 +73,12 @@ def build_model(case: Case, device: torch.device, dtype: torch.dtype) -> nn.Modu
         model: nn.Module = build()
     model.to(dtype)
     for entry in case.dtypes:
-        for fqn in facts(case).parameters:
+        for fqn in inferred(case).parameters:
             if is_within(fqn, entry.target):
                 parameter = model.get_parameter(fqn)
                 parameter.data = parameter.data.to(getattr(torch, entry.dtype))
     with torch.no_grad():
-        for fqn, shape in facts(case).parameters.items():
+        for fqn, shape in inferred(case).parameters.items():
             values = named_values(case.values, shape, dtype, case.seed, fqn)
             if case.values == "gaussian" and len(shape) > 1:
                 values /= values[0].numel() ** 0.5

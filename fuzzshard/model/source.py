@@ -9,8 +9,8 @@ import functools
 import textwrap
 from collections.abc import Iterable, Iterator
 
+from fuzzshard.analysis.inferred import Inferred, inferred
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import (
     Alias,
     Block,
@@ -35,7 +35,7 @@ from fuzzshard.model.expressions import (
 class _BlockSource:
     """Writes one block as a class."""
 
-    def __init__(self, case: Case, found: Facts, path: str, block: Block) -> None:
+    def __init__(self, case: Case, found: Inferred, path: str, block: Block) -> None:
         self.case, self.found, self.path, self.block = case, found, path, block
         self.results: dict[str, Block] = {}
 
@@ -185,7 +185,7 @@ def _dataclass(name: str, fields: Iterable[str]) -> str:
     return f"@dataclasses.dataclass\nclass {name}:\n{listed}\n\n"
 
 
-def _tensor_op_helpers(found: Facts) -> Iterator[str]:
+def _tensor_op_helpers(found: Inferred) -> Iterator[str]:
     for module in found.modules.values():
         for node in module.nodes if isinstance(module, Block) else ():
             if isinstance(node, TensorOp) and node.op in OP_HELPERS:
@@ -198,7 +198,7 @@ def model_source(case: Case) -> str:
 
     Expects ``torch`` and ``nn`` in scope, and what :func:`model_imports` names.
     """
-    found = facts(case)
+    found = inferred(case)
     helpers = dict.fromkeys(leaf.source for leaf in found.leaves.values() if leaf.source)
     helpers |= dict.fromkeys(_tensor_op_helpers(found))
     blocks = [(p, m) for p, m in found.modules.items() if isinstance(m, Block)]
@@ -208,7 +208,7 @@ def model_source(case: Case) -> str:
 
 def model_imports(case: Case) -> tuple[str, ...]:
     """The imports that the source of a model needs beside ``torch`` and ``nn``."""
-    blocks = [m for m in facts(case).modules.values() if isinstance(m, Block)]
+    blocks = [m for m in inferred(case).modules.values() if isinstance(m, Block)]
     lines = []
     if any(b.returns == "namedtuple" for b in blocks):
         lines.append("import collections")

@@ -17,10 +17,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence, Set
 
+from fuzzshard.analysis.passed_roots import passed_roots
+from fuzzshard.analysis.schedule_state import follow
+from fuzzshard.analysis.sync_flags import flags_set
 from fuzzshard.case.case import Case
-from fuzzshard.case.passed_roots import passed_roots
-from fuzzshard.case.schedule_state import follow
-from fuzzshard.case.sync_flags import flags_set
 from fuzzshard.engines.fully_shard.state import GroupState
 from fuzzshard.oracles.judge import MOST_FINDINGS, Run
 from fuzzshard.oracles.registration import SHARDED, RegistrationModel

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from fuzzshard.analysis.inferred import has_batch_norm
+from fuzzshard.analysis.schedule_state import follow
+from fuzzshard.analysis.units import units
 from fuzzshard.case.case import TRACED_BACKWARD, Case
-from fuzzshard.case.facts import has_batch_norm
-from fuzzshard.case.schedule_state import follow
-from fuzzshard.case.units import units
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.reference.manner import Counts, Manner
 from fuzzshard.oracles.compare import Difference

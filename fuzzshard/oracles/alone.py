@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from fuzzshard.analysis.dtypes import loose_rung
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import loose_rung
 from fuzzshard.oracles.bound import Bound, half_of_the_digits
 from fuzzshard.oracles.compare import Difference
 from fuzzshard.oracles.judge import agreement, tensor_findings

@@ -16,8 +16,8 @@ from typing import Generic, TypeVar
 
 import torch
 
+from fuzzshard.analysis.dtypes import last_bit
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import last_bit
 from fuzzshard.engines.rounding import largest
 from fuzzshard.oracles.compare import Difference, largest_distance
 from fuzzshard.training.trace import Key, Trace

@@ -18,15 +18,15 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from fuzzshard.case.arrivals import arrivals
+from fuzzshard.analysis.arrivals import arrivals
+from fuzzshard.analysis.communication import some_fill_unused
+from fuzzshard.analysis.dtypes import promoted_reduction
+from fuzzshard.analysis.inferred import inferred
+from fuzzshard.analysis.passed_roots import passed_roots
+from fuzzshard.analysis.schedule_state import ScheduleState, follow, ops_that_run
+from fuzzshard.analysis.sync_flags import flags_set
+from fuzzshard.analysis.tensor_parallel import tensor_dims
 from fuzzshard.case.case import Case
-from fuzzshard.case.communication import some_fill_unused
-from fuzzshard.case.dtypes import promoted_reduction
-from fuzzshard.case.facts import facts
-from fuzzshard.case.passed_roots import passed_roots
-from fuzzshard.case.schedule_state import ScheduleState, follow, ops_that_run
-from fuzzshard.case.sync_flags import flags_set
-from fuzzshard.case.tensor_parallel import tensor_dims
 from fuzzshard.instruments import POST_BACKWARDS, works
 from fuzzshard.oracles.judge import MOST_FINDINGS, Run
 from fuzzshard.oracles.registration import registered
@@ -60,7 +60,7 @@ class Groups:
     """The wrap groups of a case that manage parameters, which the collectives of a run are of."""
 
     def __init__(self, case: Case) -> None:
-        self.case, self.found = case, facts(case)
+        self.case, self.found = case, inferred(case)
         self.parameters: dict[int, list[str]] = defaultdict(list)
         for fqn, owner in self.found.owners.items():
             if owner is not None:
@@ -262,7 +262,7 @@ def _allowed(at: ScheduleState, due: Collection[Due], count: int) -> set[str]:
 
     A group may reduce in several parts.
     """
-    found, allowed = facts(at.case), set[str]()
+    found, allowed = inferred(at.case), set[str]()
     for each in due:
         fqns = each.before | each.new
         parts = [fqns]

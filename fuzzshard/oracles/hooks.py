@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from fuzzshard.case.autograd import Node, Tape, Value, reached
+from fuzzshard.analysis.autograd import Node, Tape, Value, reached
+from fuzzshard.analysis.inferred import inferred
+from fuzzshard.analysis.passed_roots import done_within
+from fuzzshard.analysis.schedule_state import follow, ops_that_run
+from fuzzshard.analysis.units import parameter_units, units
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block
-from fuzzshard.case.passed_roots import done_within
-from fuzzshard.case.schedule_state import follow, ops_that_run
-from fuzzshard.case.units import parameter_units, units
 from fuzzshard.oracles.communication import Groups
 from fuzzshard.oracles.judge import MOST_FINDINGS, Run
 from fuzzshard.parts.engines import spec_of
@@ -82,7 +82,7 @@ def resharded_units(case: Case, rank: int) -> Iterator[tuple[int, int | None]]:
     gets its inputs by themselves: FSDP1 finds none in a dataclass
     (``_register_post_backward_reshard_only_hook``).
     """
-    found, calls = facts(case), _Calls(case)
+    found, calls = inferred(case), _Calls(case)
     tape = Tape(case, found, calls)
     plain = not case.checkpoints and case.compile is None
     plain &= all(len(names) == 1 for names in parameter_units(case).values())

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import dataclasses
 
+from fuzzshard.analysis.dtypes import computing_dtype, stored_dtype
+from fuzzshard.analysis.groups import groups_within, modules_named
+from fuzzshard.analysis.inferred import Inferred, inferred
+from fuzzshard.analysis.schedule_state import ScheduleState
+from fuzzshard.analysis.tensor_parallel import tensor_dims
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import computing_dtype, stored_dtype
-from fuzzshard.case.facts import Facts, facts
-from fuzzshard.case.groups import groups_within, modules_named
-from fuzzshard.case.schedule_state import ScheduleState
-from fuzzshard.case.tensor_parallel import tensor_dims
 from fuzzshard.oracles.judge import MOST_FINDINGS, Run
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.op import Below, Call, Switch
@@ -46,8 +46,8 @@ class RegistrationModel:
 
     def __init__(self, case: Case, rank: int = 0) -> None:
         self.case = case
-        self.facts: Facts = facts(case)
-        self.tensor_dims = tensor_dims(case, self.facts)
+        self.inferred: Inferred = inferred(case)
+        self.tensor_dims = tensor_dims(case, self.inferred)
         self.groups = [_Group() for _ in case.wrap]
         self.at = ScheduleState(case, rank)
 
@@ -78,8 +78,8 @@ class RegistrationModel:
 
     def expected(self, fqn: str) -> Registration | None:
         """What must be registered at ``fqn`` now, or None where nothing is promised."""
-        owner = self.facts.owners[fqn]
-        shape = self.facts.parameters[fqn]
+        owner = self.inferred.owners[fqn]
+        shape = self.inferred.parameters[fqn]
         requires_grad = fqn not in self.at.frozen
         mesh = self.at.case.mesh
         dim = 0 if owner is None else self.case.wrap[owner].dim_of(shape)
@@ -112,7 +112,7 @@ class RegistrationModel:
         cast = self.at.cast
         if state == SHARDED:
             return stored_dtype(self.case, fqn, cast)
-        return computing_dtype(self.case, self.facts, fqn, cast)
+        return computing_dtype(self.case, self.inferred, fqn, cast)
 
     def _set_flag(self, switch: Switch) -> None:
         for group in self._named(switch.below):
@@ -180,7 +180,7 @@ def registration_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:
     for index in range(-1, len(case.schedule)):
         if index >= 0:
             model.advance(skipped=index in trace.skipped)
-        for fqn in model.facts.parameters:
+        for fqn in model.inferred.parameters:
             observed = registered(trace, index, fqn)
             expected = model.expected(fqn)
             if observed is not None and expected is not None and observed != expected:

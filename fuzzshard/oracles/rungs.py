@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import torch
 
+from fuzzshard.analysis.schedule_state import first
 from fuzzshard.case.case import Case
-from fuzzshard.case.schedule_state import first
 from fuzzshard.oracles.compare import Difference, same_bits
 from fuzzshard.training.trace import Key, Trace
 

@@ -15,12 +15,12 @@ from fuzzshard.parts.op import Choice
 from fuzzshard.parts.op import Reasons as Reasons
 
 if TYPE_CHECKING:  # what an engine is shown of the layers above, for types alone
+    from fuzzshard.analysis.inferred import Inferred as Inferred
     from fuzzshard.case.case import Case as Case
-    from fuzzshard.case.facts import Facts as Facts
     from fuzzshard.parts.options.precision import Precision as Precision
     from fuzzshard.parts.oracle import TensorOracle as TensorOracle
 else:  # nobody looks at annotations when it runs
-    Case = Facts = Precision = TensorOracle = None
+    Case = Inferred = Precision = TensorOracle = None
 
 
 WrapsModels = Literal["no", "if asked", "always"]
@@ -153,7 +153,7 @@ class EngineSpec:
         """Return the mixed precision that it has for the whole model in place of groups."""
         return None
 
-    def features(self, case: Case, found: Facts) -> Iterator[str]:
+    def features(self, case: Case, found: Inferred) -> Iterator[str]:
         """Yield the features of its options, where it runs."""
         return iter(())
 
@@ -161,6 +161,6 @@ class EngineSpec:
         """Return why it cannot run ``case`` on CPU ranks, in one line; None if it can."""
         return None
 
-    def misfits(self, case: Case, found: Facts) -> Reasons:
+    def misfits(self, case: Case, found: Inferred) -> Reasons:
         """Yield where its options cannot be meant, or do not fit the case."""
         return iter(())

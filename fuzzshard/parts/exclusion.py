@@ -23,7 +23,7 @@ Excludes = Mapping[str, Exclusion]
 ``op:cast`` that lacks ``wrap:root`` or has ``mesh:tensor``.
 
 Words with a colon are features, and ``*`` in them stands for anything. Others are conditions
-(:mod:`fuzzshard.case.conditions`), which are asked last.
+(:mod:`fuzzshard.analysis.conditions`), which are asked last.
 """
 
 

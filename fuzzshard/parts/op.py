@@ -16,16 +16,16 @@ from fuzzshard.parts.names import check_path
 from fuzzshard.parts.part import Part
 
 if TYPE_CHECKING:  # what an op is shown of the layers above, for types alone
+    from fuzzshard.analysis.checker import Checker as Checker
+    from fuzzshard.analysis.inferred import Inferred as Inferred
+    from fuzzshard.analysis.schedule_state import ScheduleState as ScheduleState
     from fuzzshard.case.case import Case as Case
-    from fuzzshard.case.checker import Checker as Checker
-    from fuzzshard.case.facts import Facts as Facts
-    from fuzzshard.case.schedule_state import ScheduleState as ScheduleState
     from fuzzshard.engines.base import Engine as Engine
     from fuzzshard.program.scope import Scope as Scope
     from fuzzshard.strategies.schedules import Run as Run
     from fuzzshard.training.trainer import Trainer as Trainer
 else:  # nobody looks at annotations when it runs
-    Case = Checker = Engine = Facts = Run = ScheduleState = Scope = Trainer = None
+    Case = Checker = Engine = Inferred = Run = ScheduleState = Scope = Trainer = None
 
 Ranks = Literal["all", "others"]
 """Which ranks an op runs on: ``others`` are all but rank 0."""

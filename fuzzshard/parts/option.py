@@ -21,17 +21,17 @@ from fuzzshard.parts.op import Reasons as Reasons
 from fuzzshard.parts.part import Part, below, defaults
 
 if TYPE_CHECKING:  # what an option is shown of the layers above, for types alone
-    from fuzzshard.case.arrivals import Replicated as Replicated
+    from fuzzshard.analysis.arrivals import Replicated as Replicated
+    from fuzzshard.analysis.communication import Told as Told
+    from fuzzshard.analysis.inferred import Inferred as Inferred
     from fuzzshard.case.case import Case as Case
-    from fuzzshard.case.communication import Told as Told
-    from fuzzshard.case.facts import Facts as Facts
     from fuzzshard.parts.options.precision import Precision as Precision
     from fuzzshard.strategies.engine_options import Drawing as Drawing
     from fuzzshard.strategies.engine_options import DrawingFSDP1 as DrawingFSDP1
     from fuzzshard.strategies.groups import DrawingGroups as DrawingGroups
     from fuzzshard.strategies.tape import Tape as Tape
 else:  # nobody looks at annotations when it runs
-    Case = Drawing = DrawingFSDP1 = DrawingGroups = Facts = Precision = Replicated = None
+    Case = Drawing = DrawingFSDP1 = DrawingGroups = Inferred = Precision = Replicated = None
     Tape = Told = None
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from fuzzshard.case.batches import rows_of_batch
+from fuzzshard.analysis.batches import rows_of_batch
+from fuzzshard.analysis.inferred import has_batch_norm, inferred
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import facts, has_batch_norm
 from fuzzshard.case.graph import Block
 from fuzzshard.model.expressions import call_expression, is_checkpointed_at_call, result_expression
 from fuzzshard.parts.engines import REFERENCE
@@ -29,7 +29,7 @@ def call_text(
     The reference computes again what that changes, and nothing else: the statistics of a batch
     norm are updated twice, with any engine.
     """
-    case, module = scope.case, facts(scope.case).modules[target]
+    case, module = scope.case, inferred(scope.case).modules[target]
     if isinstance(module, Block) and by_forward:
         module = replace(module, method="forward")
     checkpointed = is_checkpointed_at_call(case, target) and (
@@ -42,7 +42,7 @@ def call_text(
 
 def output_texts(case: Case, target: str) -> list[str]:
     """List the tensors of ``out``, the result of a forward."""
-    module, values = facts(case).modules[target], facts(case).output_values[target]
+    module, values = inferred(case).modules[target], inferred(case).output_values[target]
     if not isinstance(module, Block):
         return ["out"]
     return [result_expression(module, "out", i) for i in range(len(values))]
@@ -60,7 +60,7 @@ def term_text(
     """Write what the output at ``index`` adds to the loss of ``call``, whose ``inputs`` are
     these.
     """
-    patches = facts(case).output_values[call.target][index].patches
+    patches = inferred(case).output_values[call.target][index].patches
     of_row = (case.inputs.seq or 1) * (patches or 1)
     tokens = tuple(rows * of_row for rows in rows_of_batch(case, call.batch))
     rank = "0" if case.inputs.same_on_ranks else "rank"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from fuzzshard.case.batches import input_specs
+from fuzzshard.analysis.batches import input_specs
+from fuzzshard.analysis.groups import moves_inputs
+from fuzzshard.analysis.inferred import inferred
+from fuzzshard.analysis.losses import Losses
+from fuzzshard.analysis.schedule_state import ScheduleState
+from fuzzshard.analysis.units import units
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import facts
-from fuzzshard.case.groups import moves_inputs
-from fuzzshard.case.losses import Losses
 from fuzzshard.case.paths import is_within_any
-from fuzzshard.case.schedule_state import ScheduleState
-from fuzzshard.case.units import units
 from fuzzshard.model.expressions import class_name
 from fuzzshard.model.statements import at, call_lines, indented
 from fuzzshard.parts.engine import EngineSpec
@@ -82,7 +82,7 @@ class Scope:
 
     def at(self, path: str) -> str:
         """Write the expression for the module or parameter at ``path``."""
-        if path in facts(self.case).parameters:
+        if path in inferred(self.case).parameters:
             return self.script.parameter(self.model, path)
         return at(self.model, path)
 
@@ -92,7 +92,7 @@ class Scope:
             inside = units(self.case).items()
             held = [unit for unit, fqns in inside if is_within_any(fqns[0], paths)]
             return [f"{self.at(unit)}._flat_param" for unit in held]
-        every = facts(self.case).parameters
+        every = inferred(self.case).parameters
         return [self.at(fqn) for fqn in every if is_within_any(fqn, paths)]
 
     def unless_reference(self, lines: list[str]) -> list[str]:
@@ -273,7 +273,7 @@ class Scope:
 
     @property
     def _mixes_meshes(self) -> bool:
-        owners = set(facts(self.case).owners.values())
+        owners = set(inferred(self.case).owners.values())
         managed = {owner is not None for owner in owners}
         offloaded = {self.case.wrap[o].does("offloads") for o in owners if o is not None}
         mixes = len(managed) > 1 or len(offloaded) > 1 or bool(self.case.tensor_parallel)

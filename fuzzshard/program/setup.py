@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from fuzzshard.analysis.inferred import has_batch_norm, inferred
+from fuzzshard.analysis.units import units
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import facts, has_batch_norm
 from fuzzshard.case.graph import Alias, walk
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.units import units
 from fuzzshard.model.statements import assignment, at
 from fuzzshard.program.script import Script
 
@@ -19,7 +19,7 @@ def requires_grad_lines(
     """
     script = script or Script()
     said = f"requires_grad_({value})"
-    if target in facts(case).parameters or _holds_others(case, target):
+    if target in inferred(case).parameters or _holds_others(case, target):
         return each_parameter_lines(case, root, target, said, script)
     return [f"{at(root, target)}.{said}"]
 
@@ -28,11 +28,11 @@ def each_parameter_lines(
     case: Case, root: str, target: str, said: str, script: Script
 ) -> list[str]:
     """Says the same of every parameter whose FQN is at or below ``target``, and of no others."""
-    if target in facts(case).parameters:
+    if target in inferred(case).parameters:
         return [f"{script.parameter(root, target)}.{said}"]
     if not _holds_others(case, target):
         return [f"for p in {at(root, target)}.parameters():", f"    p.{said}"]
-    names = tuple(fqn for fqn in facts(case).parameters if is_within(fqn, target))
+    names = tuple(fqn for fqn in inferred(case).parameters if is_within(fqn, target))
     named = script.named_parameter(root, "name")
     return [*assignment("names_below", names), "for name in names_below:", f"    {named}.{said}"]
 
@@ -100,7 +100,7 @@ def materialize_lines(case: Case, plain: list[str]) -> list[str]:
         "        mesh, placements = t.device_mesh, t.placements",
         "        value = distribute_tensor(value, mesh, placements, src_data_rank=None)",
         "    t.copy_(value)",
-        *(_HIDDEN if facts(case).hides_buffers else []),
+        *(_HIDDEN if inferred(case).hides_buffers else []),
     ]
 
 
@@ -114,7 +114,7 @@ def _empty_lines(case: Case) -> list[str]:
     """Allocate; offloaded parameters are wanted on the CPU by then
     (``_validate_cpu_offload_params`` in torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py).
     """
-    owners = facts(case).owners.items()
+    owners = inferred(case).owners.items()
     offloaded = [n for n, o in owners if o is not None and case.wrap[o].does("offloads")]
     if not offloaded:
         return ["model.to_empty(device=device)"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from fuzzshard.case.dtypes import grad_dtypes_set
-from fuzzshard.case.facts import facts
-from fuzzshard.case.sync_flags import UNMANAGED
+from fuzzshard.analysis.dtypes import grad_dtypes_set
+from fuzzshard.analysis.inferred import inferred
+from fuzzshard.analysis.sync_flags import UNMANAGED
 from fuzzshard.model.statements import call_lines, indented
 from fuzzshard.parts.op import Via
 
@@ -125,7 +125,7 @@ class States:
         load_state_dict(assign=True) registers without one", ``fully_shard``).
         """
         scope = self.scope
-        case, owners = scope.case, facts(scope.case).owners
+        case, owners = scope.case, inferred(scope.case).owners
         lines = [line for op in case.schedule if op.retypes for line in op.settings(scope)]
         if not scope.shards or not lines:
             return lines

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fuzzshard.analysis.groups import modules_named, root_groups, wrapped_modules
 from fuzzshard.case.case import Case
-from fuzzshard.case.groups import modules_named, root_groups, wrapped_modules
 from fuzzshard.case.options import TensorParallel
 from fuzzshard.model.statements import at, indented
 from fuzzshard.parts.engines import REFERENCE, spec_of

@@ -10,15 +10,15 @@ import networkx
 from rich.text import Text
 from rich.tree import Tree
 
+from fuzzshard.analysis.inferred import Inferred
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import Alias, Block, Call, Module, join, resolve, value_node, walk
 from fuzzshard.parts.leaf import Leaf
 from fuzzshard.parts.op import expression
 from fuzzshard.parts.part import Shape
 
 
-def module_tree(case: Case, facts: Facts) -> Tree:
+def module_tree(case: Case, facts: Inferred) -> Tree:
     """Every registered module once, in registration order; an alias points to the module it
     names.
     """
@@ -45,8 +45,8 @@ def describe(module: Module, width: int) -> str:
 class ModuleNotes:
     """What the plan of a case says about each of its modules, for drawings."""
 
-    def __init__(self, case: Case, facts: Facts) -> None:
-        self.facts = facts
+    def __init__(self, case: Case, facts: Inferred) -> None:
+        self.inferred = facts
         self.groups = {m: i for i, group in enumerate(case.wrap) for m in group.modules}
         self.ties = {tie.parameter: tie.source for tie in case.ties}
         self.freezes = {
@@ -63,13 +63,13 @@ class ModuleNotes:
 
     def what(self, path: str, module: Module) -> str:
         """``"Linear(4 → 2)"``."""
-        return describe(module, 0 if isinstance(module, Alias) else self.facts.width(path))
+        return describe(module, 0 if isinstance(module, Alias) else self.inferred.width(path))
 
     def parameters(self, path: str, module: Module) -> list[str]:
         """``["weight [2, 4] frozen", "bias [2]"]``; a block has none of its own."""
         if not isinstance(module, Leaf):
             return []
-        shapes = module.parameters(self.facts.width(path))
+        shapes = module.parameters(self.inferred.width(path))
         return [self._parameter(join(path, name), name, shape) for name, shape in shapes.items()]
 
     def _parameter(self, fqn: str, name: str, shape: Shape) -> str:
@@ -89,7 +89,7 @@ class ModuleNotes:
             badges.append(f"checkpoint, {self.checkpoints[path]}")
         if self.num_calls[path] > 1:
             badges.append(f"called {self.num_calls[path]} times")
-        if path not in self.facts.called:
+        if path not in self.inferred.called:
             badges.append("unused")
         return badges
 

@@ -15,12 +15,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from fuzzshard.analysis.features import features
+from fuzzshard.analysis.inferred import Inferred, inferred
+from fuzzshard.analysis.program_text import program
 from fuzzshard.case.case import ALL_ENGINES, Case, Mesh
-from fuzzshard.case.facts import Facts, facts
-from fuzzshard.case.features import features
 from fuzzshard.case.graph import Block
 from fuzzshard.case.phrases import span
-from fuzzshard.case.program_text import program
 from fuzzshard.corpus.entry import CorpusEntry, Culprit
 from fuzzshard.corpus.expectation import known_versions
 from fuzzshard.corpus.store import replay_command
@@ -36,7 +36,7 @@ from fuzzshard.verdict import Finding
 
 def show(case: Case, findings: Iterable[Finding] = ()) -> RenderableType:
     """The whole experiment; the ops that ``findings`` name are marked in the schedule."""
-    found = facts(case)
+    found = inferred(case)
     marks = {f.op: f"{f.oracle} of {f.engines}" for f in reversed(tuple(findings))}
     sections: list[tuple[str, RenderableType]] = [
         ("Setting", _setting(case)),
@@ -150,7 +150,7 @@ def _lines(lines: Iterable[str]) -> Text:
     return Text("\n".join(lines))
 
 
-def _blocks(found: Facts) -> list[tuple[str, Block]]:
+def _blocks(found: Inferred) -> list[tuple[str, Block]]:
     return [(path, module) for path, module in found.modules.items() if isinstance(module, Block)]
 
 
@@ -169,7 +169,7 @@ def _setting(case: Case) -> Table:
         else f"{name} ({batch}, {spec.size})"
         for name, spec in zip(case.model.inputs, case.inputs.tensors, strict=True)
     )
-    numel = sum(math.prod(shape) for shape in facts(case).parameters.values())
+    numel = sum(math.prod(shape) for shape in inferred(case).parameters.values())
     return _pairs(
         {
             "engines": ", ".join(case.engines) + " against the reference",
@@ -177,12 +177,12 @@ def _setting(case: Case) -> Table:
             "values": f"{case.values} {case.dtype}, seed {case.seed}",
             "loss": case.loss,
             "optimizer": case.optimizer.text(),
-            "parameters": f"{len(facts(case).parameters)} with {numel} elements",
+            "parameters": f"{len(inferred(case).parameters)} with {numel} elements",
         }
     )
 
 
-def _wrap_groups(case: Case, found: Facts) -> RenderableType:
+def _wrap_groups(case: Case, found: Inferred) -> RenderableType:
     if not case.wrap:
         return Text("none: every parameter stays whole on every rank")
     table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="dim")

@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from fuzzshard.case.features import ALL_FEATURES
+from fuzzshard.analysis.features import ALL_FEATURES
 from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.store import STATS_FILE
 from fuzzshard.errors import worst_exit_code

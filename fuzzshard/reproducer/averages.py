@@ -10,12 +10,12 @@ from __future__ import annotations
 import itertools
 from typing import NamedTuple
 
+from fuzzshard.analysis.groups import roots_by_op
+from fuzzshard.analysis.inferred import inferred
+from fuzzshard.analysis.losses import losses
+from fuzzshard.analysis.schedule_state import follow
+from fuzzshard.analysis.sync_flags import UNMANAGED
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import facts
-from fuzzshard.case.groups import roots_by_op
-from fuzzshard.case.losses import losses
-from fuzzshard.case.schedule_state import follow
-from fuzzshard.case.sync_flags import UNMANAGED
 from fuzzshard.errors import UsageError
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.reproducer.aim import Aim
@@ -36,7 +36,7 @@ def averages(case: Case, aim: Aim, last: int) -> dict[int, Average]:
     """Return them by backward, up to the op ``last``; raises :class:`UsageError` where a plain
     average is not what the engine reduces.
     """
-    owners, usual = facts(case).owners, case.mesh.data_size
+    owners, usual = inferred(case).owners, case.mesh.data_size
     keeps_apart = spec_of(aim.engine).applies_groups
     averaged, kept, found = False, False, dict[int, Average]()
     taken, roots = losses(case, last).taken, roots_by_op(case)[last]

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from fuzzshard.case.facts import facts, has_batch_norm
-from fuzzshard.case.groups import moves_inputs
-from fuzzshard.case.stages import evaluations, loss_scale
+from fuzzshard.analysis.groups import moves_inputs
+from fuzzshard.analysis.inferred import has_batch_norm, inferred
+from fuzzshard.analysis.stages import evaluations, loss_scale
 from fuzzshard.model.statements import at
 from fuzzshard.parts.op import Call
 from fuzzshard.program.forward import call_text, output_texts, term_text, whole_text
@@ -30,7 +30,7 @@ class ForwardLines:
         has_reference = scope.shared and has_batch_norm(self.case, "")
         self._broadcasts = has_reference and self.case.ddp.does("broadcasts_buffers")
         self._to_broadcast = self._broadcasts
-        self._dropout = any(leaf.drops for leaf in facts(self.case).leaves.values())
+        self._dropout = any(leaf.drops for leaf in inferred(self.case).leaves.values())
 
     def loss(self, index: int) -> str:
         """The expression for the loss of the forward at ``index``."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from fuzzshard.analysis.dtypes import has_precision
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import has_precision
 from fuzzshard.errors import UsageError
 from fuzzshard.parts.engines import REFERENCE, spec_of, specs
 from fuzzshard.parts.oracle import MISSING, UNEXPECTED, TensorOracle, TensorType

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fuzzshard.analysis.schedule_state import first
 from fuzzshard.case.case import Case
-from fuzzshard.case.schedule_state import first
 from fuzzshard.model.statements import call_lines
 from fuzzshard.program.script import Script
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from typing_extensions import override
 
+from fuzzshard.analysis.inferred import inferred
+from fuzzshard.analysis.losses import losses
+from fuzzshard.analysis.schedule_state import ScheduleState, ops_that_run
+from fuzzshard.analysis.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.case.case import Case
 from fuzzshard.case.edit import split
-from fuzzshard.case.facts import facts
-from fuzzshard.case.losses import losses
-from fuzzshard.case.schedule_state import ScheduleState, ops_that_run
-from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.model.statements import call_lines, indented
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.op import Call, Hooked, Op, Ranks, Switch
@@ -250,7 +250,7 @@ class Scope(scope.Scope):
         """The parameters whose gradients the engine's model averages by hand."""
         if not (self.engine.applies_groups and any(a.names != () for a in self.averages.values())):
             return []
-        return [fqn for fqn, owner in facts(self.case).owners.items() if owner is UNMANAGED]
+        return [fqn for fqn, owner in inferred(self.case).owners.items() if owner is UNMANAGED]
 
     # What is set:
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
+from fuzzshard.analysis.dtypes import FINER, last_bit, loose_rung, with_unrounded_steps
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import FINER, last_bit, loose_rung, with_unrounded_steps
 from fuzzshard.errors import UsageError
 from fuzzshard.program.imports import import_block
 from fuzzshard.reproducer.aim import SEEDS

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from fuzzshard.case.batches import input_specs, rows_of_batch
+from fuzzshard.analysis.batches import input_specs, rows_of_batch
+from fuzzshard.analysis.inferred import inferred
 from fuzzshard.case.case import Case, TensorSpec
-from fuzzshard.case.facts import facts
 from fuzzshard.case.paths import is_within
 from fuzzshard.model.statements import assignment
 from fuzzshard.parts.op import Call, Op
@@ -38,7 +38,7 @@ def constructed(case: Case, variable: str, *, meta: bool = False) -> list[str]:
     else:
         lines = [f"{variable} = Model().to({', '.join(filter(None, ['device', cast]))})"]
     for entry in case.dtypes:
-        names = [fqn for fqn in facts(case).parameters if is_within(fqn, entry.target)]
+        names = [fqn for fqn in inferred(case).parameters if is_within(fqn, entry.target)]
         lines += [
             *assignment("names_below", names),
             f"for p in map({variable}.get_parameter, names_below):",

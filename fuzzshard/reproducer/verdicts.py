@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuzzshard.case.dtypes import has_precision
+from fuzzshard.analysis.dtypes import has_precision
 from fuzzshard.model.statements import indented
 from fuzzshard.parts.oracle import MISSING, SAME_TYPE, TensorType
 from fuzzshard.reproducer.optimizer import made_by_saves

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fuzzshard.case.facts import facts
+from fuzzshard.analysis.inferred import inferred
 from fuzzshard.errors import UsageError
 from fuzzshard.model.statements import at
 from fuzzshard.parts.op import Op
@@ -109,7 +109,7 @@ class Watch:
     @property
     def has_buffers(self) -> bool:
         """Whether the model has any."""
-        found = facts(self.case)
+        found = inferred(self.case)
         return bool(found.batch_norms) or found.hides_buffers
 
     def entries(self, index: int, value: str, over: str, *, oracle: str, name: str = "{n}") -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from fuzzshard.case.arrivals import ignored_modules
+from fuzzshard.analysis.arrivals import ignored_modules
+from fuzzshard.analysis.dtypes import has_precision
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import has_precision
 from fuzzshard.errors import UsageError
 from fuzzshard.model.source import model_source
 from fuzzshard.model.statements import indented

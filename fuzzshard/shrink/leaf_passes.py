@@ -8,6 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from fuzzshard.analysis.inferred import inferred
+from fuzzshard.analysis.order import canonical_children, canonical_values
 from fuzzshard.case.case import Case
 from fuzzshard.case.edit import (
     by_prefix,
@@ -22,9 +24,7 @@ from fuzzshard.case.edit import (
     set_module,
     split,
 )
-from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block, Call, Child, Module, Node, join, resolve, value_node, walk
-from fuzzshard.case.order import canonical_children, canonical_values
 from fuzzshard.parts.leaf import Leaf
 from fuzzshard.parts.leaves import SIMPLEST, SIMPLEST_TRAINED, affine
 from fuzzshard.shrink.passes import Edit, change_block, put_module, set_block
@@ -37,7 +37,7 @@ def _leaves(simplify: Simplify) -> Callable[[Case], Iterator[Edit]]:
     """Edits of one leaf each, together with those that parameters are tied to."""
 
     def edits(case: Case) -> Iterator[Edit]:
-        found = facts(case)
+        found = inferred(case)
         simpler: dict[str, Leaf] = {}
         for path, leaf in walk(case.model):
             if isinstance(leaf, Leaf):
@@ -101,7 +101,7 @@ def floats(case: Case) -> Iterator[Edit]:
     """Ids become float inputs; embeddings that read them become Linears, or are not called any
     more.
     """
-    found = facts(case)
+    found = inferred(case)
     dims = [
         found.output_values[path][0].size
         for path, leaf in found.leaves.items()

@@ -9,6 +9,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from fuzzshard.analysis.inferred import inferred
 from fuzzshard.case.case import Case, TensorSpec
 from fuzzshard.case.edit import (
     NOWHERE,
@@ -22,7 +23,6 @@ from fuzzshard.case.edit import (
     set_module,
     split,
 )
-from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Alias, Block, Call, Child, Node, join, resolve, walk
 from fuzzshard.case.paths import is_within
 from fuzzshard.parts.leaf import Leaf
@@ -32,7 +32,7 @@ from fuzzshard.shrink.passes import Edit, change_block, put_module, set_block
 
 def hoist(case: Case) -> Iterator[Edit]:
     """A block below the root becomes the root."""
-    values = facts(case).input_values
+    values = inferred(case).input_values
     gradient = any(t.requires_grad for t in case.inputs.tensors)
     for path, block in blocks(case.model):
         if path:
@@ -215,7 +215,7 @@ def merge_into_linear(case: Case) -> Iterator[Edit]:
     """Two leaves with parameters become one Linear, and a freeze of the first is one of its
     bias.
     """
-    found = facts(case)
+    found = inferred(case)
     leaves = [p for p, m in walk(case.model) if isinstance(m, Leaf) and m.has_parameters]
     pairs = list(itertools.pairwise(leaves))
     for path, other in (*pairs, *((second, first) for first, second in pairs)):

@@ -9,9 +9,9 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 import msgspec
 from msgspec.structs import replace
 
+from fuzzshard.analysis.order import SCALARS
 from fuzzshard.case.case import Case, Optimizer, RankBatch
 from fuzzshard.case.edit import with_item, without
-from fuzzshard.case.order import SCALARS
 from fuzzshard.parts.engines import OPTIONS
 from fuzzshard.parts.option import WithOptions
 from fuzzshard.parts.part import Part, default_of, off_default

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from fuzzshard.analysis.order import mesh_rank
+from fuzzshard.analysis.tidy import last_place, places, with_first_uses
 from fuzzshard.case.case import Case, Mesh
 from fuzzshard.case.edit import split, with_item, without, without_op
-from fuzzshard.case.order import mesh_rank
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.tidy import last_place, places, with_first_uses
 from fuzzshard.shrink.passes import Edit, change_item, drop_item, lower, put
 
 

@@ -2,7 +2,7 @@
 
 It runs the passes of :mod:`fuzzshard.shrink.tiers` to a fixpoint, then takes a detour over a
 bigger case when one still fails, and stops when neither helps. Whatever the order of the tiers, a
-case replaces another one only if it is smaller in :func:`fuzzshard.case.order.size_order`.
+case replaces another one only if it is smaller in :func:`fuzzshard.analysis.order.size_order`.
 
 The search is written as *walks*: the candidates to try as long as every one passes, each with how
 the walk goes on from it if it fails. So what comes next can run before the answer is there
@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from fuzzshard.analysis.inferred import inferred
+from fuzzshard.analysis.order import Size, size_order
 from fuzzshard.case.case import Case, Freeze, TensorSpec
 from fuzzshard.case.codec import encode
-from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block, Call, Child, TensorOp, walk
-from fuzzshard.case.order import Size, size_order
 from fuzzshard.case.paths import is_within
 from fuzzshard.parts.leaf import Leaf
 from fuzzshard.shrink.evaluate import Budget, Evaluations, Exhausted, LimitReached
@@ -270,7 +270,7 @@ def detours(case: Case) -> Iterator[Edit]:
     Passes may then get past a local minimum: a feed-forward leaf cannot lose one of its two
     Linears; the block it stands for can. Parameters keep their FQNs, and with them their values.
     """
-    found = facts(case)
+    found = inferred(case)
     if all(t.kind == "ids" for t in case.inputs.tensors):
         inputs = replace(case.inputs, tensors=(*case.inputs.tensors, TensorSpec(size=1)))
         yield put(inputs=inputs, model=replace(case.model, inputs=(*case.model.inputs, "extra")))

@@ -10,16 +10,16 @@ from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
-from fuzzshard.case.batches import known_items
+from fuzzshard.analysis.batches import known_items
+from fuzzshard.analysis.checker import Checker
+from fuzzshard.analysis.groups import wrapped_modules
+from fuzzshard.analysis.inferred import Inferred, inferred
+from fuzzshard.analysis.validate import validate
 from fuzzshard.case.case import Case, Freeze, Tie
-from fuzzshard.case.checker import Checker
 from fuzzshard.case.dims import get_dims, set_dims
 from fuzzshard.case.edit import edit_block, map_modules, map_nodes
-from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Alias, Block, Module, Node, TensorOp, join, walk
-from fuzzshard.case.groups import wrapped_modules
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaf import Leaf
 from fuzzshard.parts.op import Op
@@ -33,7 +33,7 @@ def repaired(case: Case) -> Case | None:
     mended = _without_dangling(case)
     for candidate in (mended, *_with_equal_widths(mended)):
         try:
-            found = facts(candidate)
+            found = inferred(candidate)
             whole = _with_ops_that_may_come(candidate, found)
             validate(whole)
         except InvalidCase:
@@ -42,7 +42,7 @@ def repaired(case: Case) -> Case | None:
     return None
 
 
-def _with_ops_that_may_come(case: Case, found: Facts) -> Case:
+def _with_ops_that_may_come(case: Case, found: Inferred) -> Case:
     """``case`` without the ops that may not come where they do, and with the reshards that it
     lacks.
     """
@@ -56,7 +56,7 @@ def _with_ops_that_may_come(case: Case, found: Facts) -> Case:
     return replace(case, inputs=replace(case.inputs, rank_batches=known_items(case)))
 
 
-def _forms(op: Op, case: Case, found: Facts) -> Iterator[Op]:
+def _forms(op: Op, case: Case, found: Inferred) -> Iterator[Op]:
     """An op, and what it may become where what it names is gone."""
     yield op
     if op.mesh:  # on all ranks that there are, of as many axes

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from fuzzshard.analysis.inferred import Inferred, inferred
+from fuzzshard.analysis.tidy import unread
 from fuzzshard.case.case import Case
 from fuzzshard.case.edit import blocks, bypass, map_nodes, map_values, sort_nodes
-from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Alias, Block, Call, Node, join, resolve, value_node
-from fuzzshard.case.tidy import unread
 from fuzzshard.shrink.dag_passes import drop_output
 from fuzzshard.shrink.passes import Edit, change_block
 
@@ -23,7 +23,7 @@ def children_in_sequence(case: Case) -> Iterator[Edit]:
     """A block calls its children one after another, in registration order, and does nothing
     else.
     """
-    found = facts(case)
+    found = inferred(case)
     for path, block in blocks(case.model):
         calls = [_call_of(case, found, path, block, c.name) for c in block.children]
         yield _chain(case, found, path, block, [c for c in calls if c])
@@ -33,7 +33,7 @@ def calls_in_sequence(case: Case) -> Iterator[Edit]:
     """A block makes its calls one after another, then those of children not called, and nothing
     else.
     """
-    found = facts(case)
+    found = inferred(case)
     for path, block in blocks(case.model):
         present = [n for n in block.nodes if isinstance(n, Call)]
         yield _chain(
@@ -41,7 +41,7 @@ def calls_in_sequence(case: Case) -> Iterator[Edit]:
         )
 
 
-def _chain(case: Case, found: Facts, path: str, block: Block, calls: list[Call]) -> Edit:
+def _chain(case: Case, found: Inferred, path: str, block: Block, calls: list[Call]) -> Edit:
     value = next(iter(_float_inputs(found, path, block)), "")
     nodes: list[Node] = []
     for call in calls:
@@ -57,7 +57,7 @@ def _chain(case: Case, found: Facts, path: str, block: Block, calls: list[Call])
 
 def call_unused(case: Case) -> Iterator[Edit]:
     """A child that is never called is called last, or first."""
-    found = facts(case)
+    found = inferred(case)
     for path, block in blocks(case.model):
         for call in _missing_calls(case, found, path, block):
             value = _result(case, path, call)
@@ -76,7 +76,7 @@ def _called_first(block: Block, call: Call, value: str) -> Block:
     return replace(changed, nodes=(call, *changed.nodes))
 
 
-def _missing_calls(case: Case, found: Facts, path: str, block: Block) -> Iterator[Call]:
+def _missing_calls(case: Case, found: Inferred, path: str, block: Block) -> Iterator[Call]:
     """Calls of the children that no forward of the root calls, all on the first float input."""
     for child in block.children:
         uncalled = (
@@ -86,7 +86,7 @@ def _missing_calls(case: Case, found: Facts, path: str, block: Block) -> Iterato
             yield call
 
 
-def _call_of(case: Case, found: Facts, path: str, block: Block, name: str) -> Call | None:
+def _call_of(case: Case, found: Inferred, path: str, block: Block, name: str) -> Call | None:
     """The first call of a child, or a new one on the first float input, if there is one and it
     fits.
     """
@@ -171,10 +171,10 @@ def _result(case: Case, path: str, call: Call) -> str:
     return f"{call.name}.0" if several else call.name
 
 
-def _takes_ids(case: Case, found: Facts, path: str) -> bool:
+def _takes_ids(case: Case, found: Inferred, path: str) -> bool:
     target = resolve(case.model, path)
     return target is not None and any(v.ids for v in found.input_values[target[0]])
 
 
-def _float_inputs(found: Facts, path: str, block: Block) -> list[str]:
+def _float_inputs(found: Inferred, path: str, block: Block) -> list[str]:
     return [n for n, v in zip(block.inputs, found.input_values[path], strict=True) if not v.ids]

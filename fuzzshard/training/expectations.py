@@ -7,9 +7,9 @@ import warnings
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 
+from fuzzshard.analysis.schedule_state import follow
 from fuzzshard.case.case import Case
 from fuzzshard.case.options import Expect
-from fuzzshard.case.schedule_state import follow
 from fuzzshard.engines.refusals import Announcements
 from fuzzshard.engines.registry import engine_of
 from fuzzshard.parts.engines import spec_of

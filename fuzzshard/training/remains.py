@@ -97,7 +97,7 @@ def remains(trainer: Trainer, hooks: Mapping[str, int]) -> Remains:
                 layouts[f"{kind} of {fqn}"] = (layout(state), _due(state, parameter))
         if (
             groups
-            and engine.facts.owners.get(fqn) is not None
+            and engine.inferred.owners.get(fqn) is not None
             and isinstance(parameter.grad, DTensor)
         ):
             gradient = parameter.grad

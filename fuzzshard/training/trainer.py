@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import torch
 
-from fuzzshard.case.batches import input_specs, num_rows
+from fuzzshard.analysis.batches import input_specs, num_rows
+from fuzzshard.analysis.losses import losses
+from fuzzshard.analysis.optimized import shares
+from fuzzshard.analysis.schedule_state import ScheduleState
+from fuzzshard.analysis.stages import evaluations
 from fuzzshard.case.case import Case, TensorSpec
-from fuzzshard.case.losses import losses
-from fuzzshard.case.optimized import shares
 from fuzzshard.case.paths import is_within_any
-from fuzzshard.case.schedule_state import ScheduleState
-from fuzzshard.case.stages import evaluations
 from fuzzshard.engines.base import Engine
 from fuzzshard.model.statements import seed_of
 from fuzzshard.model.values import named_ids, named_values

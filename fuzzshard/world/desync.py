@@ -6,9 +6,9 @@ import itertools
 import math
 from collections.abc import Mapping
 
+from fuzzshard.analysis.schedule_state import follow
 from fuzzshard.case.case import Case, Mesh
 from fuzzshard.case.phrases import span
-from fuzzshard.case.schedule_state import follow
 from fuzzshard.world.messages import Joined, Position
 
 SHOWN = 12

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from fuzzshard.analysis.schedule_state import ranks_differ
 from fuzzshard.case.case import Case
-from fuzzshard.case.schedule_state import ranks_differ
 from fuzzshard.engines.base import DTYPES, Engine
 from fuzzshard.engines.mesh import RankMesh, rank_mesh
 from fuzzshard.engines.registry import engine_of, not_applicable

@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 from msgspec.structs import replace
 
+from fuzzshard.analysis.dtypes import FINER, last_bit, lifted, loose_rung, uniform
+from fuzzshard.analysis.validate import is_valid
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import FINER, last_bit, lifted, loose_rung, uniform
-from fuzzshard.case.validate import is_valid
 from fuzzshard.engines.base import DTYPES
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.reference.engine import Reference

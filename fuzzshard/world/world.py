@@ -7,9 +7,9 @@ import sys
 import threading
 import time
 
+from fuzzshard.analysis.needs import unfit_for
+from fuzzshard.analysis.validate import validate
 from fuzzshard.case.case import Case
-from fuzzshard.case.needs import unfit_for
-from fuzzshard.case.validate import validate
 from fuzzshard.errors import UsageError
 from fuzzshard.subject.subject import Subject, Training
 from fuzzshard.verdict import Verdict

@@ -4,8 +4,8 @@ A name is ``function(argument)``, ``Class(argument)`` for its constructor, ``Cla
 ``Class.method(argument)``, ``Class.property``, ``Class.field`` or ``Enum.MEMBER``. Private names
 are left out. A table is a TOML file of three parts:
 
-- ``drawn``: a name and the features (``case/feature_names.py``) of a case that uses it, all in one
-case;
+- ``drawn``: a name and the features (``analysis/feature_names.py``) of a case that uses it, all in
+  one case;
 - ``excused``: a name and why no case needs to use it, which holds for a method's arguments too;
 - ``releases``: which releases of torch have a name of the other two parts, where not all have it.
 """
@@ -24,7 +24,7 @@ from typing import Any
 from packaging.specifiers import SpecifierSet
 from streams import Drawn
 
-from fuzzshard.case.feature_names import FEATURES
+from fuzzshard.analysis.feature_names import FEATURES
 
 _CATCH_ALL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 

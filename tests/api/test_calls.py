@@ -21,9 +21,9 @@ from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad
 
-from fuzzshard.case.features import features
-from fuzzshard.case.schedule_state import follow
-from fuzzshard.case.steering import Steering
+from fuzzshard.analysis.features import features
+from fuzzshard.analysis.schedule_state import follow
+from fuzzshard.analysis.steering import Steering
 from fuzzshard.contracts.contract import NEWEST_TORCH, installed_torch
 from fuzzshard.parts.moments import Moment
 from fuzzshard.parts.ops import OPS

@@ -43,7 +43,9 @@ def test_an_addition_brings_a_name_and_counts_sources_alone(commit, tmp_path):
 
 
 def test_a_feature_and_a_loss_are_names_and_so_is_a_proof_without_one(commit, tmp_path):
-    commit("A feature", {"fuzzshard/case/features.py": 'MEANINGS = {\n    "op:step": "x",\n}\n'})
+    commit(
+        "A feature", {"fuzzshard/analysis/features.py": 'MEANINGS = {\n    "op:step": "x",\n}\n'}
+    )
     commit("A loss", {"fuzzshard/parts/losses.py": LOSS})
     commit("proof: nothing new", {"fuzzshard/parts/losses.py": LOSS + "\n"})
     names = [(subject, names) for subject, names, _ in found(tmp_path)]

@@ -14,12 +14,12 @@ from typing import TypeVar
 
 import msgspec
 
+from fuzzshard.analysis.order import size_order
 from fuzzshard.campaign.loop import run_campaign
 from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.campaign.tools import Tools
 from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block, Call, Child
-from fuzzshard.case.order import size_order
 from fuzzshard.corpus.scripts import ScriptCheck
 from fuzzshard.errors import InfraError
 from fuzzshard.events import CampaignFinished, Event

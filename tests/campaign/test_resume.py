@@ -32,12 +32,12 @@ from fake_campaign import (
 from msgspec.structs import replace
 
 from fuzzshard import events
+from fuzzshard.analysis.order import size_order
+from fuzzshard.analysis.steering import Steering
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Found
 from fuzzshard.campaign.resume import Plan, in_work, session_seed, unfinished
 from fuzzshard.case.case import Case
-from fuzzshard.case.order import size_order
-from fuzzshard.case.steering import Steering
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.store import entry_files, save_shrunk

@@ -14,10 +14,10 @@ from upstream.catalog import ROWS, case_files, case_path
 from upstream.cell import Cell, Row
 from upstream.readme import RESULTS, readme
 
+from fuzzshard.analysis.needs import needs_cuda
+from fuzzshard.analysis.validate import validate
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
-from fuzzshard.case.needs import needs_cuda
-from fuzzshard.case.validate import validate
 from fuzzshard.corpus.outcome import Outcome
 from fuzzshard.corpus.replay import replay
 from fuzzshard.verdict import Status

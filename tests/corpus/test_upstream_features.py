@@ -4,8 +4,8 @@ import pytest
 from upstream.catalog import ROWS
 from upstream_rows import UPSTREAM_ROWS
 
-from fuzzshard.case.feature_names import FEATURES
-from fuzzshard.case.features import features
+from fuzzshard.analysis.feature_names import FEATURES
+from fuzzshard.analysis.features import features
 
 
 @pytest.fixture(scope="module")

@@ -19,9 +19,9 @@ from cases import (
 )
 from msgspec.structs import replace
 
+from fuzzshard.analysis.optimizer_state import Lack, lacks
 from fuzzshard.case.case import Case, Freeze, Optimizer, Tie, WrapGroup
 from fuzzshard.case.graph import Alias, Block
-from fuzzshard.case.optimizer_state import Lack, lacks
 from fuzzshard.engines.ddp.reducer import Complaint, ReducerOptions, complaint
 from fuzzshard.engines.fully_shard.lazy_roots import Flaw, flaw
 from fuzzshard.engines.registry import REFUSALS, not_applicable

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from cases import BACKWARD, FORWARD, ROOT, STEP, TWO_STEPS, ZERO, chain, groups, make_case
 
+from fuzzshard.analysis.validate import validate
 from fuzzshard.case.case import (
     Case,
     Checkpoint,
@@ -21,7 +22,6 @@ from fuzzshard.case.case import (
     WrapGroup,
 )
 from fuzzshard.case.options import ContextParallel, Precision
-from fuzzshard.case.validate import validate
 from fuzzshard.engines.registry import not_applicable
 from fuzzshard.parts.leaves.attention import FusedAttention
 from fuzzshard.parts.leaves.dropout import Dropout

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from cases import AGAIN, BACKWARD, FORWARD, STEP, TWO_STEPS, ZERO, call, chain, children, make_case
 
+from fuzzshard.analysis.validate import validate
 from fuzzshard.case.case import Case, Mesh, Optimizer
 from fuzzshard.case.graph import Block
 from fuzzshard.case.options import DDP
-from fuzzshard.case.validate import validate
 from fuzzshard.engines.ddp.script import arguments
 from fuzzshard.engines.registry import engine_of, not_applicable
 from fuzzshard.errors import InvalidCase

@@ -20,6 +20,7 @@ from cases import (
     make_case,
 )
 
+from fuzzshard.analysis.validate import validate
 from fuzzshard.case.case import (
     Case,
     Freeze,
@@ -30,7 +31,6 @@ from fuzzshard.case.case import (
     TensorSpec,
     WrapGroup,
 )
-from fuzzshard.case.validate import validate
 from fuzzshard.engines.registry import not_applicable
 from fuzzshard.parts import ops
 from fuzzshard.parts.leaves.experts import Experts

@@ -23,6 +23,7 @@ from cases import (
 )
 from msgspec.structs import replace
 
+from fuzzshard.analysis.validate import validate
 from fuzzshard.case.case import (
     Case,
     Checkpoint,
@@ -36,7 +37,6 @@ from fuzzshard.case.case import (
 )
 from fuzzshard.case.graph import Block
 from fuzzshard.case.options import Delay, DelaySite, Precision
-from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase, UsageError
 from fuzzshard.parts import ops
 from fuzzshard.parts.leaves.activation import Activation

@@ -8,6 +8,8 @@ import pytest
 from cases import BACKWARD, ROOT, STEP, ZERO, chain, colwise, groups, make_case, rowwise
 from msgspec.structs import replace
 
+from fuzzshard.analysis.stages import stages
+from fuzzshard.analysis.validate import validate
 from fuzzshard.case.case import (
     Case,
     Checkpoint,
@@ -19,8 +21,6 @@ from fuzzshard.case.case import (
     WrapGroup,
 )
 from fuzzshard.case.options import DDP, Pipelining
-from fuzzshard.case.stages import stages
-from fuzzshard.case.validate import validate
 from fuzzshard.engines.registry import not_applicable
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaves.activation import Activation

@@ -7,8 +7,8 @@ import torch
 from cases import ROOT, make_case
 from torch import nn
 
+from fuzzshard.analysis.inferred import inferred
 from fuzzshard.case.case import WrapGroup
-from fuzzshard.case.facts import facts
 from fuzzshard.engines.precision import MasterWeights, ParameterDtypes
 from fuzzshard.engines.rounding import Ring, Rounding, Shake, rounding_functions
 
@@ -19,7 +19,7 @@ BETWEEN, BELOW = 1.0625, 1.0624
 @pytest.fixture
 def rounding() -> Rounding:
     case = make_case(wrap=(WrapGroup(modules=(ROOT,), all_gather_extension="float8"),))
-    return rounding_functions(case, facts(case))["a.weight"]
+    return rounding_functions(case, inferred(case))["a.weight"]
 
 
 def rounding_weights(model: nn.Module, rounding: Rounding) -> MasterWeights:

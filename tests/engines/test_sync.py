@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from cases import make_case
 
-from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
+from fuzzshard.analysis.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.engines.sync import ExplicitSync
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from cases import FORWARD, ROOT, chain, groups, make_case
 
-from fuzzshard.case.conditions import CONDITIONS
-from fuzzshard.case.exclusions import exclusion, rows_of
+from fuzzshard.analysis.conditions import CONDITIONS
+from fuzzshard.analysis.exclusions import exclusion, rows_of
 from fuzzshard.parts.engines import ENGINES
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import Cast

@@ -26,6 +26,7 @@ from cases import (
 )
 from msgspec.structs import replace
 
+from fuzzshard.analysis.validate import validate
 from fuzzshard.case.case import (
     Case,
     Checkpoint,
@@ -39,7 +40,6 @@ from fuzzshard.case.case import (
 )
 from fuzzshard.case.graph import TensorOp
 from fuzzshard.case.options import Precision, TensorParallel
-from fuzzshard.case.validate import validate
 from fuzzshard.engines.registry import not_applicable
 from fuzzshard.errors import InvalidCase
 from fuzzshard.oracles.registration import RegistrationModel

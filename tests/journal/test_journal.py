@@ -7,7 +7,7 @@ import pytest
 from case_runs import case_runs
 
 from fuzzshard import events
-from fuzzshard.case.features import ALL_FEATURES
+from fuzzshard.analysis.features import ALL_FEATURES
 from fuzzshard.errors import InfraError, InvalidJournal
 from fuzzshard.journal.history import History
 from fuzzshard.journal.schema import FORMAT, JOURNAL_FILE, connect

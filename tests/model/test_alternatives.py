@@ -20,9 +20,9 @@ from cases import (
     make_case,
 )
 
+from fuzzshard.analysis.validate import validate
 from fuzzshard.case.case import Case, Checkpoint, Mesh
 from fuzzshard.case.graph import Block, Call
-from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase
 from fuzzshard.model.build import build_model
 from fuzzshard.model.source import model_source

@@ -11,8 +11,8 @@ import torch
 from cases import ROOT, chain, children, make_case
 from stock_cases import STOCK, Stock
 
+from fuzzshard.analysis.inferred import inferred
 from fuzzshard.case.case import Inputs, TensorSpec, Tie
-from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Alias, Block
 from fuzzshard.engines.nested import map_tensors
 from fuzzshard.model.build import build_model
@@ -33,7 +33,7 @@ def build(case, dtype: torch.dtype = torch.float32) -> torch.nn.Module:
 @pytest.mark.parametrize("stock", STOCK.values(), ids=STOCK.keys())
 def test_a_model_has_the_parameters_and_outputs_that_were_inferred(stock: Stock) -> None:
     case = stock.case
-    model, found = build(case), facts(case)
+    model, found = build(case), inferred(case)
     assert {fqn: tuple(p.shape) for fqn, p in model.named_parameters()} == dict(found.parameters)
     assert [fqn for fqn, _ in model.named_parameters()] == list(found.parameters)
     leading = (case.inputs.batch, case.inputs.seq) if case.inputs.seq else (case.inputs.batch,)
@@ -134,7 +134,7 @@ def test_another_seed_gives_other_values_and_the_same_seed_the_same() -> None:
 def test_dyadic_values_are_the_same_in_both_precisions() -> None:
     case = make_case(values="dyadic")
     single, double = build(case), build(case, torch.float64)
-    for fqn in facts(case).parameters:
+    for fqn in inferred(case).parameters:
         assert torch.equal(single.get_parameter(fqn).double(), double.get_parameter(fqn))
 
 

@@ -10,11 +10,11 @@ import pytest
 from msgspec.structs import fields, replace
 from streams import Drawn, Streams
 
+from fuzzshard.analysis.feature_names import FEATURES
+from fuzzshard.analysis.program_text import program
+from fuzzshard.analysis.validate import validate
 from fuzzshard.case.case import Case
 from fuzzshard.case.codec import decode, encode
-from fuzzshard.case.feature_names import FEATURES
-from fuzzshard.case.program_text import program
-from fuzzshard.case.validate import validate
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import OPS
 from fuzzshard.parts.oracles import ORACLES

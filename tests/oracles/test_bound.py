@@ -10,8 +10,8 @@ from cases import make_case
 from msgspec.structs import replace
 from traces import difference, floats, gradient, trace
 
+from fuzzshard.analysis.dtypes import loose_rung
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import loose_rung
 from fuzzshard.case.options import FSDP1, ParameterDtype, Precision
 from fuzzshard.oracles.bound import (
     LAST_BITS,

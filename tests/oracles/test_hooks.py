@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from cases import BACKWARD, FORWARD, ROOT, TWO_STEPS, call, chain, children, groups, make_case
 
+from fuzzshard.analysis.passed_roots import done_within
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, TensorSpec
 from fuzzshard.case.graph import Block
-from fuzzshard.case.passed_roots import done_within
 from fuzzshard.oracles.hooks import fsdp1_hook_findings, fully_shard_hook_findings, resharded_units
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.linear import Linear

@@ -11,10 +11,10 @@ from cases import chain, make_case
 from msgspec.structs import replace
 from traces import difference, gradient, trace
 
+from fuzzshard.analysis.dtypes import lifted, uniform
+from fuzzshard.analysis.validate import is_valid
 from fuzzshard.case.case import Case, WrapGroup
-from fuzzshard.case.dtypes import lifted, uniform
 from fuzzshard.case.options import FSDP1, Precision
-from fuzzshard.case.validate import is_valid
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.rounding import Shake
 from fuzzshard.oracles.compare import Difference

@@ -168,7 +168,7 @@ def recorded(case: Case) -> Trace:
     for index in range(-1, len(case.schedule)):
         if index >= 0:
             model.advance(skipped=False)
-        for fqn in model.facts.parameters:
+        for fqn in model.inferred.parameters:
             expected = model.expected(fqn)
             assert expected is not None
             trace.registrations[Key(index, "registration", fqn)] = expected

@@ -10,7 +10,7 @@ import pytest
 from cases import FORWARD
 from planting import fault_file
 
-from fuzzshard.case.batches import rows_of_batch
+from fuzzshard.analysis.batches import rows_of_batch
 from fuzzshard.case.case import Case, RankBatch
 from fuzzshard.parts.ops import Backward
 from fuzzshard.shrink import Budget, shrink

@@ -7,9 +7,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
+from fuzzshard.analysis.inferred import inferred
+from fuzzshard.analysis.order import Size, size_order
 from fuzzshard.case.case import Case, WrapGroup
-from fuzzshard.case.facts import facts
-from fuzzshard.case.order import Size, size_order
 from fuzzshard.case.paths import is_within
 from fuzzshard.parts.ops import Backward, Forward, SetFlag, Step
 from fuzzshard.shrink import ShrinkResult, shrink
@@ -23,7 +23,7 @@ def drawn_cases(seed: int = 0, count: int = 400) -> tuple[Case, ...]:
     """Random cases, the largest models first."""
     drawn = draw_cases(seed, count, world_size=4)
     return tuple(
-        sorted(drawn, key=lambda c: len(facts(c).modules) + len(c.schedule), reverse=True)
+        sorted(drawn, key=lambda c: len(inferred(c).modules) + len(c.schedule), reverse=True)
     )
 
 
@@ -51,7 +51,7 @@ def structure(case: Case) -> tuple[object, ...]:
 
 def uneven_before_another(case: Case) -> bool:
     """A group manages an unevenly sharded parameter that is not its last one."""
-    found = facts(case)
+    found = inferred(case)
     for index in range(len(case.wrap)):
         managed = [found.parameters[fqn] for fqn, owner in found.owners.items() if owner == index]
         if any(shape[0] % case.mesh.shard for shape in managed[:-1]):
@@ -61,7 +61,7 @@ def uneven_before_another(case: Case) -> bool:
 
 def mixed_group(case: Case) -> bool:
     """A group manages frozen and trainable parameters."""
-    found = facts(case)
+    found = inferred(case)
     frozen = {f for f in found.parameters if any(is_within(f, z.target) for z in case.freezes)}
     for index in range(len(case.wrap)):
         managed = {fqn for fqn, owner in found.owners.items() if owner == index}
@@ -130,7 +130,7 @@ def three_batches(case: Case) -> bool:
 
 def unused_module(case: Case) -> bool:
     """A module with parameters that no forward of the root calls."""
-    found = facts(case)
+    found = inferred(case)
     return any(
         is_within(f, m) for m in set(found.modules) - found.called for f in found.parameters
     )

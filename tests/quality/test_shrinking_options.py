@@ -8,6 +8,7 @@ import pytest
 from cases import BACKWARD, STEP, ZERO, chain, graph, make_case
 from shrinking import minimal
 
+from fuzzshard.analysis.validate import validate
 from fuzzshard.case.case import (
     Case,
     Checkpoint,
@@ -20,7 +21,6 @@ from fuzzshard.case.case import (
 )
 from fuzzshard.case.graph import Call, walk
 from fuzzshard.case.options import FSDP1, Delay, ParameterDtype, Precision, TensorParallel
-from fuzzshard.case.validate import validate
 from fuzzshard.parts import ops
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.part import off_default

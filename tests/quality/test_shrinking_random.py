@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 from shrinking import drawn_cases, minimal, structure
 
+from fuzzshard.analysis.features import features
+from fuzzshard.analysis.order import size_order
 from fuzzshard.case.case import Case
-from fuzzshard.case.features import features
-from fuzzshard.case.order import size_order
 from fuzzshard.shrink.repair import repaired
 from fuzzshard.shrink.tiers import TIERS
 

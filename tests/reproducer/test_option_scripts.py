@@ -21,8 +21,8 @@ from option_cases import (
 from planting import fault_file
 from small_cases import SMALL
 
+from fuzzshard.analysis.validate import validate
 from fuzzshard.case.case import Case
-from fuzzshard.case.validate import validate
 from fuzzshard.errors import UsageError
 from fuzzshard.parts.ops import Forward
 from fuzzshard.reproducer import script

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 from small_cases import SMALL
 
-from fuzzshard.case.arrivals import arrivals
+from fuzzshard.analysis.arrivals import arrivals
+from fuzzshard.analysis.inferred import inferred
+from fuzzshard.analysis.schedule_state import ranks_differ
 from fuzzshard.case.case import Case, EngineName
-from fuzzshard.case.facts import facts
-from fuzzshard.case.schedule_state import ranks_differ
 from fuzzshard.errors import UsageError
 from fuzzshard.parts.ops import Backward, Forward, Step
 from fuzzshard.parts.oracle import MISSING, UNEXPECTED
@@ -41,7 +41,7 @@ def claims(case: Case, engine: str) -> Iterator[Finding]:
     """Findings that one could have in a case, all of them false on stock torch."""
     for index, op in enumerate(case.schedule):
         oracle = {Forward: "output", Backward: "gradient", Step: "parameter"}.get(type(op))
-        fqns = sorted(arrivals(case)[index] if oracle == "gradient" else facts(case).parameters)
+        fqns = sorted(arrivals(case)[index] if oracle == "gradient" else inferred(case).parameters)
         if oracle is None or not fqns:
             continue
         where = getattr(op, "target", "") or "the root"

@@ -10,9 +10,9 @@ import pytest
 from cases import AGAIN, BACKWARD, FORWARD, ROOT, STEP, ZERO, chain, groups, make_case
 from planting import fault_file
 
+from fuzzshard.analysis.validate import validate
 from fuzzshard.case.case import Inputs, Mesh, Optimizer, TensorSpec
 from fuzzshard.case.options import Pipelining
-from fuzzshard.case.validate import validate
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import (
     ClipGradNorm,

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from cases import graph
 
+from fuzzshard.analysis.validate import validate
 from fuzzshard.case.case import (
     Case,
     Checkpoint,
@@ -19,7 +20,6 @@ from fuzzshard.case.case import (
     WrapGroup,
 )
 from fuzzshard.case.graph import Alias, Block, Call, Child
-from fuzzshard.case.validate import validate
 from fuzzshard.corpus.entry import Confirmation, CorpusEntry, make_entry
 from fuzzshard.doctor import clean_case
 from fuzzshard.parts import ops

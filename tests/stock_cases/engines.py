@@ -172,4 +172,4 @@ NEEDS_CUDA = {
     "inputs on the host": make_case(inputs=msgspec.structs.replace(float_inputs(), on_host=True)),
     "Inductor": make_case(compile="inductor", wrap=groups(ROOT)),
 }
-"""Cases that a CPU cannot run (:mod:`fuzzshard.case.needs` says why)."""
+"""Cases that a CPU cannot run (:mod:`fuzzshard.analysis.needs` says why)."""

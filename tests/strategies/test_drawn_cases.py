@@ -3,13 +3,13 @@
 import pytest
 from cases import ROOT, chain, groups, make_case
 
+from fuzzshard.analysis.feature_names import NEEDED_RANKS, ON_CUDA, ONE_OF
+from fuzzshard.analysis.flow import flow_of
+from fuzzshard.analysis.inferred import inferred
+from fuzzshard.analysis.validate import validate
 from fuzzshard.case.codec import decode, encode
-from fuzzshard.case.facts import facts
-from fuzzshard.case.feature_names import NEEDED_RANKS, ON_CUDA, ONE_OF
-from fuzzshard.case.flow import flow_of
 from fuzzshard.case.graph import Alias, Block, walk
 from fuzzshard.case.options import Precision
-from fuzzshard.case.validate import validate
 from fuzzshard.engines.registry import not_applicable
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.norms import LayerNorm
@@ -76,7 +76,7 @@ def test_cases_are_small(sample):
     assert ops[len(ops) // 2] <= 17
     assert max(path.count(".") for case in sample.cases for path, _ in walk(case.model)) <= 3
     assert (
-        max(d for case in sample.cases for s in facts(case).parameters.values() for d in s)
+        max(d for case in sample.cases for s in inferred(case).parameters.values() for d in s)
         <= 4 * 24
     )
 
@@ -89,7 +89,7 @@ def test_few_features_are_as_possible_as_many(sample):
 
 def test_every_backward_has_something_to_differentiate(sample):
     for case in sample.cases[:2000]:
-        found = facts(case)
+        found = inferred(case)
         flow = flow_of(case)
         trainable = frozenset(found.parameters)
         for freeze in case.freezes:

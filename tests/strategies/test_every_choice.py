@@ -11,11 +11,11 @@ from collections import Counter
 import pytest
 from upstream_rows import UPSTREAM_ROWS
 
-from fuzzshard.case.feature_names import ON_CUDA
-from fuzzshard.case.features import ALL_FEATURES, features
-from fuzzshard.case.needs import needs_cpu
-from fuzzshard.case.steering import Steering
-from fuzzshard.case.validate import validate
+from fuzzshard.analysis.feature_names import ON_CUDA
+from fuzzshard.analysis.features import ALL_FEATURES, features
+from fuzzshard.analysis.needs import needs_cpu
+from fuzzshard.analysis.steering import Steering
+from fuzzshard.analysis.validate import validate
 from fuzzshard.strategies import draw_cases
 from fuzzshard.strategies.steered import reach
 

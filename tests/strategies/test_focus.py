@@ -8,9 +8,9 @@ import itertools
 import pytest
 from cases import chain, make_case
 
+from fuzzshard.analysis.features import features
+from fuzzshard.analysis.steering import Steering
 from fuzzshard.case.case import Case
-from fuzzshard.case.features import features
-from fuzzshard.case.steering import Steering
 from fuzzshard.errors import UsageError
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.strategies import draw_cases

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from fuzzshard import case as public
 from fuzzshard import strategies
+from fuzzshard.analysis.features import ALL_FEATURES, features
+from fuzzshard.analysis.validate import validate
 from fuzzshard.case import Case, Inputs, Mesh, TensorSpec
-from fuzzshard.case.features import ALL_FEATURES, features
 from fuzzshard.case.graph import Alias, Block, walk
-from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.ops import Backward, Forward, Step
 from fuzzshard.parts.part import Part

@@ -8,10 +8,10 @@ from collections import Counter
 
 import pytest
 
+from fuzzshard.analysis.features import features
+from fuzzshard.analysis.steering import Steering
+from fuzzshard.analysis.validate import validate
 from fuzzshard.case.case import ALL_ENGINES, Case
-from fuzzshard.case.features import features
-from fuzzshard.case.steering import Steering
-from fuzzshard.case.validate import validate
 from fuzzshard.errors import UsageError
 from fuzzshard.strategies import draw_cases
 from fuzzshard.strategies import steered as module

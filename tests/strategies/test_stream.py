@@ -27,7 +27,7 @@ def test_the_stream_depends_neither_on_the_process_nor_on_what_it_imported():
     here = hashlib.sha256(b"".join(encode(c) for c in draw_cases(7, 20, world_size=4))).hexdigest()
     for hash_seed, extra in (
         ("1", ""),
-        ("2", ", fuzzshard.case.features, fuzzshard.corpus.store"),
+        ("2", ", fuzzshard.analysis.features, fuzzshard.corpus.store"),
     ):
         environment = os.environ | {
             "PYTHONHASHSEED": hash_seed,

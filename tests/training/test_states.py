@@ -21,9 +21,9 @@ from cases import (
     make_case,
 )
 
+from fuzzshard.analysis.validate import validate
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Mesh, Optimizer, Tie
 from fuzzshard.case.graph import Alias, Block
-from fuzzshard.case.validate import validate
 from fuzzshard.parts import ops
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP

@@ -8,12 +8,12 @@ import pytest
 from cases import AGAIN, BACKWARD, FORWARD, chain, float_inputs, make_case
 from msgspec.structs import replace
 
-from fuzzshard.case.batches import all_rows, rows_of_batch
+from fuzzshard.analysis.batches import all_rows, rows_of_batch
+from fuzzshard.analysis.features import features
+from fuzzshard.analysis.order import size_order
+from fuzzshard.analysis.validate import validate
 from fuzzshard.case.case import Case, Mesh, RankBatch
 from fuzzshard.case.codec import decode, encode
-from fuzzshard.case.features import features
-from fuzzshard.case.order import size_order
-from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.norms import BatchNorm

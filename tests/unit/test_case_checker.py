@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from cases import BACKWARD, FORWARD, STEP, make_case
 
+from fuzzshard.analysis.checker import Checker
+from fuzzshard.analysis.inferred import inferred
+from fuzzshard.analysis.schedule_state import follow
 from fuzzshard.case.case import Case
-from fuzzshard.case.checker import Checker
-from fuzzshard.case.facts import facts
-from fuzzshard.case.schedule_state import follow
 from fuzzshard.parts import ops
 from fuzzshard.strategies import draw_cases
 
 
 def checker(case: Case) -> Checker:
-    return Checker(case, facts(case))
+    return Checker(case, inferred(case))
 
 
 def test_its_state_is_that_of_a_schedule_whose_end_is_known() -> None:

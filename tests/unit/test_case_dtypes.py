@@ -8,11 +8,11 @@ import pytest
 from cases import BACKWARD, FORWARD, ROOT, STEP, chain, float_inputs, graph, groups, make_case
 from msgspec.structs import replace
 
+from fuzzshard.analysis.dtypes import Casts, casts, is_low_precision, lifted, uniform
+from fuzzshard.analysis.needs import needs_cpu
+from fuzzshard.analysis.validate import validate
 from fuzzshard.case.case import Case, Freeze, Inputs, Mesh, Optimizer, TensorSpec, WrapGroup
-from fuzzshard.case.dtypes import Casts, casts, is_low_precision, lifted, uniform
-from fuzzshard.case.needs import needs_cpu
 from fuzzshard.case.options import FSDP1, ParameterDtype, Precision
-from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import ops
 from fuzzshard.parts.dtypes import Dtype, promote

@@ -4,10 +4,10 @@ import cases
 import pytest
 from cases import call, graph
 
+from fuzzshard.analysis.groups import calls_of
+from fuzzshard.analysis.inferred import inferred
 from fuzzshard.case.case import Inputs, TensorSpec, Tie, WrapGroup
-from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Alias, Block, Child
-from fuzzshard.case.groups import calls_of
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaf import Value
 from fuzzshard.parts.leaves.activation import Activation
@@ -41,7 +41,7 @@ def empty(*modules, **fields):
 
 def refusal(broken):
     with pytest.raises(InvalidCase) as error:
-        facts(broken)
+        inferred(broken)
     return str(error.value)
 
 
@@ -79,29 +79,29 @@ def test_what_divides_a_width_is_positive(leaf, seq, message):
     ],
 )
 def test_a_leaf_is_sized_by_what_it_is_called_with(leaf, shapes):
-    found = facts(chain(leaf, seq=2))
+    found = inferred(chain(leaf, seq=2))
     assert found.parameters == {f"m0.{name}": shape for name, shape in shapes.items()}
 
 
 def test_the_width_of_a_value_reaches_the_next_module():
-    found = facts(chain(Linear(out=3), Linear(out=5)))
+    found = inferred(chain(Linear(out=3), Linear(out=5)))
     assert found.parameters["m1.weight"] == (5, 3)
     assert found.output_values[""] == (Value(5),)
 
 
 def test_an_embedding_turns_ids_into_floats():
-    found = facts(chain(Embedding(vocab=7, dim=3), tensor=TensorSpec(kind="ids", size=7)))
+    found = inferred(chain(Embedding(vocab=7, dim=3), tensor=TensorSpec(kind="ids", size=7)))
     assert found.parameters == {"m0.weight": (7, 3)}
     assert found.output_values[""] == (Value(3),)
 
 
 def test_concat_adds_widths():
     root = graph("h0 = concat(x, x)", "h1 = a(h0)", a=Linear(out=2))
-    assert facts(case(root)).parameters["a.weight"] == (2, 8)
+    assert inferred(case(root)).parameters["a.weight"] == (2, 8)
 
 
 def test_a_module_that_is_never_called_is_sized_by_the_first_float_input():
-    found = facts(case(graph("h0 = relu(x)", a=Linear(out=2))))
+    found = inferred(case(graph("h0 = relu(x)", a=Linear(out=2))))
     assert found.parameters["a.weight"] == (2, 4)
     assert "a" not in found.called
 
@@ -109,31 +109,31 @@ def test_a_module_that_is_never_called_is_sized_by_the_first_float_input():
 def test_each_result_of_a_nested_block_is_a_value():
     inner = graph("h0 = a(x)", outputs="h0 x", returns="tuple", a=Linear(out=3))
     root = graph("h0 = inner(x)", outputs="h0.1 h0.0", returns="dict", inner=inner)
-    assert facts(case(root)).output_values[""] == (Value(4), Value(3))
+    assert inferred(case(root)).output_values[""] == (Value(4), Value(3))
     assert calls_of(case(root), "inner") == {"inner", "inner.a"}
 
 
 def test_an_alias_adds_no_parameter():
     root = graph("h0 = a(x)", "h1 = b(h0)", a=Linear(out=4), b=Alias(target="a"))
-    assert list(facts(case(root)).parameters) == ["a.weight", "a.bias"]
+    assert list(inferred(case(root)).parameters) == ["a.weight", "a.bias"]
 
 
 def test_a_tied_parameter_goes_by_the_name_of_its_source():
     tied = chain(
         Linear(out=4), Linear(out=4), ties=(Tie(parameter="m1.weight", source="m0.weight"),)
     )
-    assert list(facts(tied).parameters) == ["m0.weight", "m0.bias", "m1.bias"]
+    assert list(inferred(tied).parameters) == ["m0.weight", "m0.bias", "m1.bias"]
 
 
 def test_a_parameter_belongs_to_the_group_that_is_applied_first():
     wrap = (WrapGroup(modules=("m1",)), WrapGroup(modules=("",)))
     tie = Tie(parameter="m1.weight", source="m0.weight")
-    found = facts(chain(Linear(out=4), Linear(out=4), wrap=wrap, ties=(tie,)))
+    found = inferred(chain(Linear(out=4), Linear(out=4), wrap=wrap, ties=(tie,)))
     assert found.owners == {"m0.weight": 0, "m0.bias": 1, "m1.bias": 0}
 
 
 def test_a_parameter_outside_every_wrapped_module_has_no_owner():
-    found = facts(chain(Linear(out=4), RMSNorm(), wrap=(WrapGroup(modules=("m0",)),)))
+    found = inferred(chain(Linear(out=4), RMSNorm(), wrap=(WrapGroup(modules=("m0",)),)))
     assert found.owners == {"m0.weight": 0, "m0.bias": 0, "m1.weight": None}
 
 

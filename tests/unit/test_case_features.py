@@ -6,6 +6,9 @@ import pytest
 from cases import ADAPTED, make_case
 from msgspec.structs import replace
 
+from fuzzshard.analysis.dtypes import lifted
+from fuzzshard.analysis.feature_names import FEATURES
+from fuzzshard.analysis.features import ALL_FEATURES, features
 from fuzzshard.case.case import (
     Case,
     Freeze,
@@ -16,9 +19,6 @@ from fuzzshard.case.case import (
     Tie,
     WrapGroup,
 )
-from fuzzshard.case.dtypes import lifted
-from fuzzshard.case.feature_names import FEATURES
-from fuzzshard.case.features import ALL_FEATURES, features
 from fuzzshard.case.graph import Block, Call, Child, TensorOp
 from fuzzshard.case.options import FSDP1, Delay, Precision, TensorParallel
 from fuzzshard.parts import ops

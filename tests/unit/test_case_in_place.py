@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from cases import chain, graph, make_case
 
+from fuzzshard.analysis.in_place import changed_outputs
 from fuzzshard.case.graph import Block
-from fuzzshard.case.in_place import changed_outputs
 from fuzzshard.parts.leaves.linear import Linear
 
 LINEAR = Linear(out=5)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from cases import BACKWARD, ROOT, chain, graph, groups, make_case
 
+from fuzzshard.analysis.passed_roots import passed_roots
 from fuzzshard.case.case import Case
-from fuzzshard.case.passed_roots import passed_roots
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import Forward

@@ -6,8 +6,8 @@ import pytest
 from cases import BACKWARD, FORWARD, STEP, ZERO, chain, float_inputs, groups, make_case
 from msgspec.structs import replace
 
+from fuzzshard.analysis.validate import is_valid, validate
 from fuzzshard.case.case import Optimizer, Tie, WrapGroup
-from fuzzshard.case.validate import is_valid, validate
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaves.dropout import Dropout
 from fuzzshard.parts.leaves.linear import Linear

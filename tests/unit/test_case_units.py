@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from cases import ROOT, chain, groups, make_case
 
-from fuzzshard.case.case import Tie
-from fuzzshard.case.graph import Alias
-from fuzzshard.case.units import (
+from fuzzshard.analysis.units import (
     parameter_groups,
     parameter_units,
     splits_a_unit,
     units,
 )
+from fuzzshard.case.case import Tie
+from fuzzshard.case.graph import Alias
 from fuzzshard.parts.leaves.linear import Linear
 
 LINEAR = Linear(out=5)

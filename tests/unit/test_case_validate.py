@@ -6,9 +6,9 @@ import pytest
 from cases import ADAPTED, graph, make_case
 from msgspec.structs import replace
 
+from fuzzshard.analysis.validate import validate
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, TensorSpec, Tie, WrapGroup
 from fuzzshard.case.graph import Alias, Block, Child
-from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.norms import BatchNorm

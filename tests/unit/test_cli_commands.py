@@ -18,10 +18,10 @@ from command_line import fuzzshard
 from mend_files import mend_file
 from verdicts import DIVERGENCE, INFO, PASS, FakeWorld, divergence, entry
 
+from fuzzshard.analysis.order import size_order
 from fuzzshard.campaign.control import Control
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
-from fuzzshard.case.order import size_order
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import Confirmation
 from fuzzshard.corpus.files import write_atomic

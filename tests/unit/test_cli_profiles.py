@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from fuzzshard.analysis.steering import Steering
 from fuzzshard.campaign.options import CampaignOptions
-from fuzzshard.case.steering import Steering
 from fuzzshard.cli import main
 from fuzzshard.commands.profiles import PROFILES
 

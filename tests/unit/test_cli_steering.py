@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from cases import graph
 
+from fuzzshard.analysis.feature_names import FEATURES
+from fuzzshard.analysis.steering import Steering
 from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec
-from fuzzshard.case.feature_names import FEATURES
-from fuzzshard.case.steering import Steering
 from fuzzshard.cli import main
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import Backward, Forward

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from cases import BACKWARD, FORWARD, STEP, ZERO, make_case
 
-from fuzzshard.case.schedule_state import follow
-from fuzzshard.case.validate import validate
+from fuzzshard.analysis.schedule_state import follow
+from fuzzshard.analysis.validate import validate
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import ops
 from fuzzshard.parts.op import Op

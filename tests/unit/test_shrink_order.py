@@ -9,10 +9,10 @@ import pytest
 from cases import call, chain, float_inputs, graph, groups, make_case
 from msgspec.structs import replace
 
+from fuzzshard.analysis.order import mesh_rank, size_order
+from fuzzshard.analysis.tidy import count_unused, flag_distance
 from fuzzshard.case.case import Case, Mesh
 from fuzzshard.case.graph import Block, Module
-from fuzzshard.case.order import mesh_rank, size_order
-from fuzzshard.case.tidy import count_unused, flag_distance
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.norms import LayerNorm, RMSNorm

@@ -5,11 +5,11 @@ from __future__ import annotations
 from cases import graph
 from msgspec.structs import replace
 
+from fuzzshard.analysis.order import size_order
+from fuzzshard.analysis.validate import validate
 from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.edit import by_prefix, sort_nodes
 from fuzzshard.case.graph import Alias, Block, Call, TensorOp
-from fuzzshard.case.order import size_order
-from fuzzshard.case.validate import validate
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
 from fuzzshard.parts.ops import Backward, Forward, SetFlag, Step

@@ -11,12 +11,12 @@ import pytest
 from cases import graph
 from msgspec.structs import replace
 
+from fuzzshard.analysis.order import size_order
+from fuzzshard.analysis.schedule_state import follow
+from fuzzshard.analysis.validate import validate
 from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.codec import encode
 from fuzzshard.case.graph import Block, Call, Child
-from fuzzshard.case.order import size_order
-from fuzzshard.case.schedule_state import follow
-from fuzzshard.case.validate import validate
 from fuzzshard.parts import ops
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP

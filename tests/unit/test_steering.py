@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from fuzzshard.analysis.feature_names import DIMENSIONS, FEATURES
+from fuzzshard.analysis.feature_words import check_glob, dimension_of, globs_of_words, matching
+from fuzzshard.analysis.steering import Steering
 from fuzzshard.case.case import ALL_ENGINES
-from fuzzshard.case.feature_names import DIMENSIONS, FEATURES
-from fuzzshard.case.feature_words import check_glob, dimension_of, globs_of_words, matching
-from fuzzshard.case.steering import Steering
 from fuzzshard.errors import UsageError
 
 

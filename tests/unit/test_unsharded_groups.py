@@ -6,9 +6,9 @@ import pytest
 from cases import AGAIN, BACKWARD, FORWARD, ROOT, STEP, chain, graph, groups, make_case
 from msgspec.structs import replace
 
+from fuzzshard.analysis.schedule_state import follow
+from fuzzshard.analysis.validate import validate
 from fuzzshard.case.case import Case, Expect, Freeze, Inputs, TensorSpec, WrapGroup
-from fuzzshard.case.schedule_state import follow
-from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import ops
 from fuzzshard.parts.leaves.linear import Linear

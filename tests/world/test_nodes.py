@@ -15,10 +15,10 @@ import pytest
 from cases import make_case
 from planting import fault_file
 
+from fuzzshard.analysis.steering import Steering
 from fuzzshard.campaign.loop import run_campaign
 from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.campaign.tools import Tools
-from fuzzshard.case.steering import Steering
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.doctor import PLANTED_FAULT
 from fuzzshard.errors import InfraError, UsageError

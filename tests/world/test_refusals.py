@@ -26,10 +26,10 @@ from msgspec.structs import replace
 from planting import fault_file
 from torch.nn.parallel import DistributedDataParallel
 
+from fuzzshard.analysis.validate import validate
 from fuzzshard.case.case import Case, EngineName, Freeze, Optimizer, RankBatch, Tie, WrapGroup
 from fuzzshard.case.graph import Alias, Call
 from fuzzshard.case.options import DDP, FSDP1, ParameterDtype, Precision
-from fuzzshard.case.validate import validate
 from fuzzshard.contracts import REDUCTIONS_FOLLOW_GRAD_DTYPE
 from fuzzshard.engines.refusals import Refusal
 from fuzzshard.engines.registry import ENGINES, REFUSALS

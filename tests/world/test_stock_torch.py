@@ -5,9 +5,9 @@ from cases import BACKWARD, FORWARD
 from msgspec.structs import replace
 from stock_cases import NEEDS_CUDA, STOCK, Stock
 
+from fuzzshard.analysis.features import ALL_FEATURES, features
+from fuzzshard.analysis.needs import needs_cuda
 from fuzzshard.case.case import Case
-from fuzzshard.case.features import ALL_FEATURES, features
-from fuzzshard.case.needs import needs_cuda
 from fuzzshard.parts.ops import Backward
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World

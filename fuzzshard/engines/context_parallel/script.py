@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
-from fuzzshard.case.dtypes import dtypes_in_play
-from fuzzshard.case.facts import facts
+from fuzzshard.analysis.dtypes import dtypes_in_play
+from fuzzshard.analysis.inferred import inferred
 from fuzzshard.engines.fully_shard.script import FullyShardScript
 from fuzzshard.model.statements import at
 
@@ -102,7 +102,7 @@ class ContextParallelScript(FullyShardScript):
         kind = "_ContextParallel.AttentionType.SDPA"
         lines += [
             f"parallelize_module({at(model, path)}, {mesh}, ContextParallel(2, {kind}))"
-            for path in facts(case).inner("attention").values()
+            for path in inferred(case).inner("attention").values()
         ]
         return [*lines, *super().wrap_lines(case, model, names)]
 

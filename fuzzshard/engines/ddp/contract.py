@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 
+from fuzzshard.analysis.schedule_state import follow
 from fuzzshard.case.case import Case
-from fuzzshard.case.schedule_state import follow
 from fuzzshard.engines.ddp.reducer import Complaint, complaint, reducer_options
 from fuzzshard.engines.optimizer_state import NO_SAVED_STATE
 from fuzzshard.engines.refusals import Due, Refusal

@@ -13,12 +13,12 @@ import enum
 import functools
 from collections.abc import Iterator
 
-from fuzzshard.case.arrivals import ignored_parameters
-from fuzzshard.case.autograd import Node, Tape, Unwatched, Value, reached, taken_nodes
+from fuzzshard.analysis.arrivals import ignored_parameters
+from fuzzshard.analysis.autograd import Node, Tape, Unwatched, Value, reached, taken_nodes
+from fuzzshard.analysis.inferred import inferred
+from fuzzshard.analysis.schedule_state import ScheduleState, follow
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import facts
 from fuzzshard.case.paths import is_within_any
-from fuzzshard.case.schedule_state import ScheduleState, follow
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.op import Call
 
@@ -74,7 +74,7 @@ class _Reducer:
 
     def __init__(self, case: Case, options: ReducerOptions) -> None:
         self.case, self.options = case, options
-        self.found = facts(case)
+        self.found = inferred(case)
         self.tape = Tape(case, self.found, Unwatched())
         self.at = ScheduleState(case)
         self.outputs: dict[int, list[Value]] = {}

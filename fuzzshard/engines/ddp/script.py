@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from fuzzshard.case.facts import facts
+from fuzzshard.analysis.inferred import inferred
 from fuzzshard.model.statements import call_lines
 from fuzzshard.program.script import Script
 
@@ -29,7 +29,7 @@ def arguments(case: Case, names: MeshNames) -> list[str]:
     """Buffers, if there are any, are left alone as the other engines do, unless the case says
     otherwise.
     """
-    listed = case.ddp.arguments(buffers=bool(facts(case).batch_norms))
+    listed = case.ddp.arguments(buffers=bool(inferred(case).batch_norms))
     if not case.ddp.does("takes_mesh") and not names.flat:
         listed.append(names.process_group)
     if case.inputs.on_host:

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from typing_extensions import override
 
-from fuzzshard.case.experts import of_experts, weights
+from fuzzshard.analysis.experts import of_experts, weights
 from fuzzshard.engines.fully_shard.engine import FullyShard
 from fuzzshard.engines.fully_shard.state import GroupState
 

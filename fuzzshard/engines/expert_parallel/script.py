@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
-from fuzzshard.case.experts import of_experts
-from fuzzshard.case.facts import facts
+from fuzzshard.analysis.experts import of_experts
+from fuzzshard.analysis.inferred import inferred
 from fuzzshard.engines.fully_shard.script import FullyShardScript
 from fuzzshard.model.statements import at
 from fuzzshard.parts.ops.set_divide_factor import dividing
@@ -62,7 +62,7 @@ class ExpertParallelScript(FullyShardScript):
         lines = ["", "", *_STYLE.strip().splitlines(), "", ""]
         lines += [
             f'parallelize_module({at(model, path)}, mesh["shard"], ExpertParallel())'
-            for path in facts(case).inner("experts").values()
+            for path in inferred(case).inner("experts").values()
         ]
         return [*lines, *super().wrap_lines(case, model, names)]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 
+from fuzzshard.analysis.dtypes import stored_dtype
+from fuzzshard.analysis.schedule_state import follow
+from fuzzshard.analysis.units import units
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import stored_dtype
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.schedule_state import follow
-from fuzzshard.case.units import units
 from fuzzshard.engines.refusals import Due, Refusal
 from fuzzshard.parts.exclusion import Exclusion
 

@@ -110,7 +110,7 @@ class FSDP1(NoSyncEngine):
     def parallelize(self, model: nn.Module) -> nn.Module:
         names = {
             module: f"{path}.{below}".strip(".")
-            for path, part in self.facts.modules.items()
+            for path, part in self.inferred.modules.items()
             if not isinstance(part, Block)  # which may have others under second names
             for below, module in model.get_submodule(path).named_modules()
         }
@@ -124,7 +124,7 @@ class FSDP1(NoSyncEngine):
                 unit._handle.flat_param._param_infos, _slices(unit._handle), strict=True
             )
         }
-        assert self.slices.keys() == self.facts.parameters.keys()
+        assert self.slices.keys() == self.inferred.parameters.keys()
         return self.fsdp
 
     @override

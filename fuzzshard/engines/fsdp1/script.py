@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from fuzzshard.case.facts import facts
+from fuzzshard.analysis.inferred import inferred
+from fuzzshard.analysis.units import unit_modules
 from fuzzshard.case.graph import Alias, walk
-from fuzzshard.case.units import unit_modules
 from fuzzshard.model.expressions import class_name, constructor
 from fuzzshard.model.statements import at, call_lines
 from fuzzshard.parts.options.fsdp1 import shards
@@ -138,7 +138,7 @@ def _policy(case: Case, units: tuple[str, ...]) -> str:
     """
     wrapped = {c.module for c in case.checkpoints if c.implementation == "wrapper"}
 
-    modules = facts(case).modules
+    modules = inferred(case).modules
     kinds = {
         path: constructor(module, 1, class_name(path)).partition("(")[0]
         for path, module in modules.items()
@@ -149,7 +149,7 @@ def _policy(case: Case, units: tuple[str, ...]) -> str:
 
     others = [of(path) for path in modules if path and path not in units]
     others += [kinds[path] for path in wrapped]
-    inner = [part for leaf in facts(case).leaves.values() for part in leaf.apart(1).values()]
+    inner = [part for leaf in inferred(case).leaves.values() for part in leaf.apart(1).values()]
     others += [part.constructor(1).partition("(")[0] for part in inner]
     if {of(path) for path in units}.isdisjoint(others):
         return "ModuleWrapPolicy({type(unit) for unit in units})"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from fuzzshard.analysis.communication import fills_unused
+from fuzzshard.analysis.dtypes import grad_dtype, policies
+from fuzzshard.analysis.in_place import changed_outputs
+from fuzzshard.analysis.inferred import inferred
+from fuzzshard.analysis.optimizer_state import Lack
+from fuzzshard.analysis.schedule_state import follow
 from fuzzshard.case.case import Case
-from fuzzshard.case.communication import fills_unused
-from fuzzshard.case.dtypes import grad_dtype, policies
-from fuzzshard.case.facts import facts
-from fuzzshard.case.in_place import changed_outputs
-from fuzzshard.case.optimizer_state import Lack
-from fuzzshard.case.schedule_state import follow
 from fuzzshard.engines.fully_shard.lazy_roots import Flaw, flaw
 from fuzzshard.engines.optimizer_state import NO_SAVED_STATE, lacking
 from fuzzshard.engines.refusals import Due, Refusal
@@ -48,7 +48,7 @@ def _changes_views(case: Case, engine: str) -> Iterator[Due]:
 
 def _fills_with_any_dtype(case: Case, engine: str) -> Iterator[Due]:
     """Backwards that may reduce zeros for a parameter with gradients of any dtype."""
-    owned = ((fqn, owner) for fqn, owner in facts(case).owners.items() if owner is not None)
+    owned = ((fqn, owner) for fqn, owner in inferred(case).owners.items() if owner is not None)
     lacks = any(
         grad_dtype(case, fqn, None) is None
         and fills_unused(case, owner)

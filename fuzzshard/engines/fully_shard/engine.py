@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from typing_extensions import override
 
+from fuzzshard.analysis.sync_flags import UNMANAGED, SyncFlags, flags_set
 from fuzzshard.case.case import Case
-from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags, flags_set
 from fuzzshard.engines.base import Engine
 from fuzzshard.engines.fully_shard import contract, options
 from fuzzshard.engines.fully_shard.state import (
@@ -43,7 +43,7 @@ class FullyShard(Engine):
         super().__init__(case, mesh, dtype)
         self.flags = SyncFlags(case)
         unmanaged: dict[str, int | None] = {
-            fqn: owner for fqn, owner in self.facts.owners.items() if owner is UNMANAGED
+            fqn: owner for fqn, owner in self.inferred.owners.items() if owner is UNMANAGED
         }
         self.sync = ExplicitSync(mesh, unmanaged, self.flags)
         self._must_wait = mesh.device.type == "cuda" and "is_last_backward" in flags_set(case)
@@ -113,7 +113,7 @@ class FullyShard(Engine):
             }
             return {
                 fqn: parts[self.parameter(fqn)]
-                for fqn, owner in self.facts.owners.items()
+                for fqn, owner in self.inferred.owners.items()
                 if owner is not UNMANAGED
             }
 
@@ -138,7 +138,7 @@ class FullyShard(Engine):
                 for g in param_groups(self.model)
                 if all(id(part) in names for part in g.fsdp_params)
             ]
-        owners = self.facts.owners
+        owners = self.inferred.owners
         states = {}
         for group in known:
             owner = owners[names[id(group.fsdp_params[0])]]

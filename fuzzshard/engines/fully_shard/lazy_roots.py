@@ -12,13 +12,13 @@ from collections.abc import Collection, Iterator
 
 from typing_extensions import override
 
-from fuzzshard.case.autograd import Tape, Unwatched, Value
+from fuzzshard.analysis.autograd import Tape, Unwatched, Value
+from fuzzshard.analysis.groups import groups_within
+from fuzzshard.analysis.inferred import inferred
+from fuzzshard.analysis.schedule_state import follow
 from fuzzshard.case.case import Case, WrapGroup
-from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block, join, modules_below, resolve
-from fuzzshard.case.groups import groups_within
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.schedule_state import follow
 
 
 class Flaw(enum.Enum):
@@ -38,7 +38,7 @@ def flaw(case: Case) -> tuple[Flaw, int] | None:
     if _sharded_twice(case):
         return Flaw.SHARDED_TWICE, -1
     roots = _Roots(case)
-    tape = Tape(case, facts(case), roots)
+    tape = Tape(case, inferred(case), roots)
     for at in follow(case):
         if at.op.rebuilds:
             roots.initialised.clear()
@@ -101,7 +101,7 @@ def sharing(case: Case) -> Iterator[frozenset[int]]:
     Each group meets the original parameter there; a module that is itself in several groups has
     been given the sharded one.
     """
-    owners, within = facts(case).owners, _groups_of_leaves(case)
+    owners, within = inferred(case).owners, _groups_of_leaves(case)
     for source in {tie.source for tie in case.ties}:
         names = [source, *(tie.parameter for tie in case.ties if tie.source == source)]
         groups = [
@@ -117,7 +117,7 @@ def _sharded_twice(case: Case) -> bool:
 
     Meshes of one rank overlap with nothing.
     """
-    owned = [fqn for fqn, owner in facts(case).owners.items() if owner is not None]
+    owned = [fqn for fqn, owner in inferred(case).owners.items() if owner is not None]
     several = [leaf for leaf, groups in _groups_of_leaves(case).items() if len(groups) > 1]
     return case.mesh.data_size > 1 and any(
         is_within(fqn, leaf) for fqn in owned for leaf in several

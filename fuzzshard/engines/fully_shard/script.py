@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, get_args
 
 from typing_extensions import override
 
-from fuzzshard.case.facts import facts
+from fuzzshard.analysis.inferred import inferred
 from fuzzshard.model.statements import assignment, at, call_lines
 from fuzzshard.parts.options.communication import WORDS
 from fuzzshard.parts.options.wrap_group import When
@@ -30,13 +30,13 @@ def _wrap_lines(script: FullyShardScript, case: Case, model: str) -> list[str]:
             lines += [f"added.append({place})", f"del {place}"]
         lines = ["added = []  # to the model when it is wrapped", *lines]
     elif case.ignored:
-        names = [fqn for fqn, owner in facts(case).owners.items() if owner is None]
+        names = [fqn for fqn, owner in inferred(case).owners.items() if owner is None]
         lines += [*assignment("ignored_names", names)]
         lines.append(f"ignored = {{{model}.get_parameter(name) for name in ignored_names}}")
         ignored = ["ignored_params=ignored"]
     for helper in dict.fromkeys(text for group in case.wrap for text in group.helpers()):
         lines += helper.splitlines()
-    owners = facts(case).owners.items()
+    owners = inferred(case).owners.items()
     for index, group in enumerate(case.wrap):
         mine = [at(model, fqn) for fqn, owner in owners if owner == index]
         lines += group.preparing(model, mine)
@@ -67,7 +67,7 @@ def _wrap_lines(script: FullyShardScript, case: Case, model: str) -> list[str]:
     if case.finalize is not None:
         lines.append(f"{model}.set_manual_backward_finalization(True)")
     for path in (path for group in case.wrap for path in group.modules):
-        if (block := facts(case).by_method.get(path)) is not None:
+        if (block := inferred(case).by_method.get(path)) is not None:
             lines.append(f'register_fsdp_forward_method({at(model, path)}, "{block.method}")')
     return lines
 

@@ -12,8 +12,8 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage
 from typing_extensions import override
 
+from fuzzshard.analysis.stages import loss_scale, passes_dtensors, stages
 from fuzzshard.case.case import Case
-from fuzzshard.case.stages import loss_scale, passes_dtensors, stages
 from fuzzshard.engines.base import Engine
 from fuzzshard.engines.ddp.engine import DDP
 from fuzzshard.engines.fully_shard.engine import FullyShard
@@ -50,7 +50,7 @@ class Pipelining(Engine):
     @override
     def take_parameters(self) -> None:
         self.trained = {
-            fqn: self.parameter(fqn) for fqn in self.facts.parameters if self._is_mine(fqn)
+            fqn: self.parameter(fqn) for fqn in self.inferred.parameters if self._is_mine(fqn)
         }
 
     def _is_mine(self, name: str) -> bool:

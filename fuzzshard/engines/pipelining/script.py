@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
-from fuzzshard.case.stages import Stage, passes_dtensors, stages, trains
+from fuzzshard.analysis.stages import Stage, passes_dtensors, stages, trains
 from fuzzshard.engines.ddp.script import DDPScript
 from fuzzshard.engines.fully_shard.script import FullyShardScript
 from fuzzshard.model.statements import call_lines, indented

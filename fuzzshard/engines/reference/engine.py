@@ -13,12 +13,12 @@ import torch.distributed as dist
 from torch import nn
 from typing_extensions import override
 
+from fuzzshard.analysis.communication import fills_unused
+from fuzzshard.analysis.groups import modules_named
+from fuzzshard.analysis.inferred import Inferred
+from fuzzshard.analysis.passed_roots import passed_roots
+from fuzzshard.analysis.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.case.case import Case
-from fuzzshard.case.communication import fills_unused
-from fuzzshard.case.facts import Facts
-from fuzzshard.case.groups import modules_named
-from fuzzshard.case.passed_roots import passed_roots
-from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.engines.base import Engine
 from fuzzshard.engines.mesh import RankMesh, rank_mesh
 from fuzzshard.engines.precision import (
@@ -51,7 +51,7 @@ class Reference(Engine):
         super().__init__(case, mesh, dtype)
         self.flags = SyncFlags(case)
         self.sync = ExplicitSync(
-            mesh, dict(self.facts.owners), self.flags, self._gradient_dtypes()
+            mesh, dict(self.inferred.owners), self.flags, self._gradient_dtypes()
         )
         self.sync.filled = manner.filled
         self._broadcasts = case.ddp.does("broadcasts_buffers")
@@ -75,10 +75,10 @@ class Reference(Engine):
     @override
     def parallelize(self, model: nn.Module) -> nn.Module:
         """Emulates mixed precision; watches which groups have unsharded parameters."""
-        _run_hooks_around_methods(self.facts, self._modules)
-        self._policy = parameter_dtypes(self.case, self.facts)
+        _run_hooks_around_methods(self.inferred, self._modules)
+        self._policy = parameter_dtypes(self.case, self.inferred)
         self.master_weights = MasterWeights(model, self._policy)
-        norms = {path: self._modules[path] for path in self.facts.batch_norms}
+        norms = {path: self._modules[path] for path in self.inferred.batch_norms}
         self._recomputed = Recomputed(norms if self.manner.counts else {}, self.manner.counts)
         join = functools.partial(join_inputs, self.manner.makes_zeros)
         for index in self._joining():  # inputs are cast before
@@ -97,7 +97,7 @@ class Reference(Engine):
 
     def _joining(self) -> set[int]:
         """The groups that join the inputs of their modules: those that have parameters."""
-        owners = self.facts.owners.values() if self.manner.joins_inputs else ()
+        owners = self.inferred.owners.values() if self.manner.joins_inputs else ()
         return {owner for owner in owners if owner is not UNMANAGED}
 
     def shake(self, by: Shake) -> None:
@@ -107,8 +107,8 @@ class Reference(Engine):
         self.shaken = self.master_weights.shaken = by
         for name, parameter in self.model.named_parameters():
             by.apply(parameter, name)
-        for path in self.facts.inner("attention") if by.in_rings else ():
-            inner = self.facts.leaves[path].inner["attention"]
+        for path in self.inferred.inner("attention") if by.in_rings else ():
+            inner = self.inferred.leaves[path].inner["attention"]
             Ring.around(self._modules[path].get_submodule(inner), by)
 
     def _enter(self, group: int, module: nn.Module, args: object) -> None:
@@ -182,7 +182,7 @@ class Reference(Engine):
         """
         if self.case.tensor_parallel:
             return {}
-        managed = (fqn for fqn, owner in self.facts.owners.items() if owner is not UNMANAGED)
+        managed = (fqn for fqn, owner in self.inferred.owners.items() if owner is not UNMANAGED)
         return {fqn: self.sync.unreduced.get(fqn) for fqn in managed}
 
     @override
@@ -210,7 +210,7 @@ def _drop_gradients(module: nn.Dropout, args: object, output: torch.Tensor) -> t
     )
 
 
-def _run_hooks_around_methods(found: Facts, modules: Mapping[str, nn.Module]) -> None:
+def _run_hooks_around_methods(found: Inferred, modules: Mapping[str, nn.Module]) -> None:
     """Makes the method that a block is called by run its forward hooks, as registered forward
     methods do.
     """

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import torch
 from typing_extensions import override
 
-from fuzzshard.case.arrivals import ignored_parameters
+from fuzzshard.analysis.arrivals import ignored_parameters
+from fuzzshard.analysis.sync_flags import UNMANAGED
 from fuzzshard.case.case import Case
-from fuzzshard.case.sync_flags import UNMANAGED
 from fuzzshard.engines.ddp import contract
 from fuzzshard.engines.ddp.engine import DDP
 from fuzzshard.engines.mesh import RankMesh

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from fuzzshard.case.arrivals import ignored_modules, ignored_parameters
+from fuzzshard.analysis.arrivals import ignored_modules, ignored_parameters
 from fuzzshard.engines.ddp.script import arguments, group, initial_lines
 from fuzzshard.model.statements import at, call_lines
 from fuzzshard.program.script import Script

@@ -18,8 +18,8 @@ from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS
 from fuzzshard.parts.part import off_default
 
 if TYPE_CHECKING:
+    from fuzzshard.analysis.inferred import Inferred
     from fuzzshard.case.case import Case
-    from fuzzshard.case.facts import Facts
 
 _CLASS = "torch/nn/parallel/distributed.py, class docstring"
 _CONSTRUCTION = (
@@ -122,14 +122,14 @@ class DistributedDataParallel(EngineSpec):
         return not target
 
     @override
-    def features(self, case: Case, found: Facts) -> Iterator[str]:
+    def features(self, case: Case, found: Inferred) -> Iterator[str]:
         off = {*off_default(case.ddp)}
         for option, value in case.ddp.told():
             if option.name in off and (self.ignores_modules or not option.of_replicate):
                 yield from option.features(value, case, found)
 
     @override
-    def misfits(self, case: Case, found: Facts) -> Reasons:
+    def misfits(self, case: Case, found: Inferred) -> Reasons:
         others = set(case.engines) - {DistributedDataParallel.name}
         if case.ddp.does("broadcasts_buffers") and others and found.batch_norms:
             yield (

@@ -26,8 +26,8 @@ from fuzzshard.parts.options.optimizer import choosing
 from fuzzshard.parts.options.precision import Precision
 
 if TYPE_CHECKING:
+    from fuzzshard.analysis.inferred import Inferred
     from fuzzshard.case.case import Case
-    from fuzzshard.case.facts import Facts
 
 _CLASS = "fully_sharded_data_parallel.py, class docstring"
 _SUMMON = "fully_sharded_data_parallel.py, summon_full_params"
@@ -216,7 +216,7 @@ class FullyShardedDataParallel(EngineSpec):
         return case.fsdp1.policy
 
     @override
-    def features(self, case: Case, found: Facts) -> Iterator[str]:
+    def features(self, case: Case, found: Inferred) -> Iterator[str]:
         for option, value in case.fsdp1.told():
             yield from option.features(value, case)
 
@@ -225,7 +225,7 @@ class FullyShardedDataParallel(EngineSpec):
         return case.fsdp1.needs_cuda()
 
     @override
-    def misfits(self, case: Case, found: Facts) -> Reasons:
+    def misfits(self, case: Case, found: Inferred) -> Reasons:
         options, runs = case.fsdp1, self.name in case.engines
         policy = options.policy
         if policy is not None and (policy.does("keeps_vectors") or policy.dtype_of("outputs")):

@@ -17,8 +17,8 @@ from fuzzshard.parts.options.context_parallel import CONTEXT_PARALLEL_OPTIONS
 from fuzzshard.parts.options.optimizer import choosing
 
 if TYPE_CHECKING:
+    from fuzzshard.analysis.inferred import Inferred
     from fuzzshard.case.case import Case
-    from fuzzshard.case.facts import Facts
 
 _LLAMA = "torchtitan/models/llama4/parallelize.py, apply_fsdp"
 _DISPATCH = "torchtitan/distributed/expert_parallel.py, ExpertParallel"
@@ -215,6 +215,6 @@ class ContextParallel(FullyShard):
         return FullyShard.name
 
     @override
-    def features(self, case: Case, found: Facts) -> Iterator[str]:
+    def features(self, case: Case, found: Inferred) -> Iterator[str]:
         for option, value in case.context_parallel.told():
             yield from option.named(value)

@@ -19,8 +19,8 @@ from fuzzshard.parts.options.optimizer import choosing
 from fuzzshard.parts.options.pipelining import PIPELINING_OPTIONS
 
 if TYPE_CHECKING:
+    from fuzzshard.analysis.inferred import Inferred
     from fuzzshard.case.case import Case
-    from fuzzshard.case.facts import Facts
 
 _DOCS = "docs/source/distributed.pipelining.md"
 _STAGE = "torch/distributed/pipelining/stage.py"
@@ -148,14 +148,14 @@ class PipelineParallel(EngineSpec):
     }
 
     @override
-    def features(self, case: Case, found: Facts) -> Iterator[str]:
+    def features(self, case: Case, found: Inferred) -> Iterator[str]:
         for option, value in case.pipelining.told():
             yield from option.named(value)
         if case.pipelining.does("wraps_stages"):
             yield from DistributedDataParallel().features(case, found)
 
     @override
-    def misfits(self, case: Case, found: Facts) -> Reasons:
+    def misfits(self, case: Case, found: Inferred) -> Reasons:
         if self.name in case.engines and case.mesh.pipeline is None:
             yield (
                 "a pipeline schedule runs along the pipeline axis of a mesh",

@@ -98,7 +98,7 @@ class RegisterHook(op.Op, tag="register_hook", frozen=True, kw_only=True):
         return (cls(hook=hook, scale=run.tape.pick((2.0, 0.5)), target=target),)
 
 
-def _kinds(found: op.Facts, path: str) -> tuple[Hook, ...]:
+def _kinds(found: op.Inferred, path: str) -> tuple[Hook, ...]:
     """The hooks that are called at a module: none where its callers call a method of its own."""
     if path in found.leaves:
         makes = bool(found.leaves[path].parameters(1))

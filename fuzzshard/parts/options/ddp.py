@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from fuzzshard.parts.option import (
     Case,
-    Facts,
+    Inferred,
     Mapping,
     Option,
     Replicated,
@@ -99,7 +99,7 @@ class DDPOption(Option):
         """Return a value for a finished case."""
         return tape.weighted(self.weights)
 
-    def features(self, value: Any, case: Case, found: Facts) -> Iterator[str]:
+    def features(self, value: Any, case: Case, found: Inferred) -> Iterator[str]:
         """Yield the features of a value off its default."""
         words = {True: self.name, False: f"no_{self.name}"}
         yield f"ddp:{words.get(value, f'{self.name}_{value}')}"
@@ -226,7 +226,7 @@ class Buffers(DDPOption):
         )
 
     @override
-    def features(self, value: str, case: Case, found: Facts) -> Iterator[str]:
+    def features(self, value: str, case: Case, found: Inferred) -> Iterator[str]:
         yield from super().features(value, case, found)
         if "broadcasts_buffers" in self.traits[value] and found.batch_norms:
             yield "ddp:broadcasts"
@@ -249,7 +249,7 @@ class Initial(DDPOption):
     }
 
     @override
-    def features(self, value: str, case: Case, found: Facts) -> Iterator[str]:
+    def features(self, value: str, case: Case, found: Inferred) -> Iterator[str]:
         yield from super().features(value, case, found)
         before = itertools.takewhile(lambda op: not op.call, case.schedule)
         if "spoils" in self.does(value) and not all(op.sets_mode for op in before):
@@ -360,7 +360,7 @@ class IgnoredModules(DDPOption):
         return seen.may_ignore and tape.chance(70)
 
     @override
-    def features(self, value: bool, case: Case, found: Facts) -> Iterator[str]:
+    def features(self, value: bool, case: Case, found: Inferred) -> Iterator[str]:
         if any(path in found.modules for path in case.ignored):
             yield from super().features(value, case, found)
 

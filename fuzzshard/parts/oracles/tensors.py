@@ -210,7 +210,7 @@ class RegisteredParameter(oracle.TensorOracle):
 
     @override
     def record(self, seen: oracle.Observer, index: int, look: str) -> None:
-        for fqn in seen.engine.facts.parameters if seen.engine.registers else ():
+        for fqn in seen.engine.inferred.parameters if seen.engine.registers else ():
             seen.keep_once(self, index, fqn, seen.engine.parameter(fqn))
 
 

@@ -10,12 +10,12 @@ from markupsafe import Markup
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from fuzzshard.analysis.features import features
+from fuzzshard.analysis.inferred import inferred
+from fuzzshard.analysis.program_text import program
 from fuzzshard.campaign.known import saved_cause
 from fuzzshard.case.case import Case, WrapGroup
-from fuzzshard.case.facts import facts
-from fuzzshard.case.features import features
 from fuzzshard.case.graph import Block, Module, join
-from fuzzshard.case.program_text import program
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import known_versions
 from fuzzshard.corpus.store import replay_command, saved_script
@@ -196,7 +196,7 @@ class Branch:
 
 def module_branches(case: Case) -> Branch:
     """The root; every registered module once, in registration order."""
-    notes = ModuleNotes(case, facts(case))
+    notes = ModuleNotes(case, inferred(case))
 
     def branch(path: str, name: str, module: Module) -> Branch:
         wrapped = notes.groups.get(path)

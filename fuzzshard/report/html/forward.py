@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable
 
 from markupsafe import Markup
 
+from fuzzshard.analysis.inferred import inferred
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block, Call, Module, TensorOp, join, resolve
 from fuzzshard.case.paths import is_within
 from fuzzshard.parts.op import expression
@@ -59,7 +59,7 @@ def draw_forward(case: Case, accused: Collection[str] = ()) -> Markup:
         drawn.width + 2,
         drawn.height + 2,
         "Forward of the model",
-        f"a graph of {len(facts(case).called)} modules, {count} wrap "
+        f"a graph of {len(inferred(case).called)} modules, {count} wrap "
         f"group{'' if count == 1 else 's'}",
         moved(1, 1, drawn.element),
         class_="forward",
@@ -72,7 +72,7 @@ class _Forward:
     def __init__(self, case: Case, accused: Collection[str]) -> None:
         self.case = case
         self.accused = accused
-        self.notes = ModuleNotes(case, facts(case))
+        self.notes = ModuleNotes(case, inferred(case))
         self.drawn: Counter[str] = Counter()
 
     def block(self, path: str, block: Block, name: str, more: Iterable[str] = ()) -> _Drawn:
@@ -149,7 +149,7 @@ class _Forward:
         tags = [tag for tag in dict.fromkeys(tags) if not tag.startswith("called ")]
         owners = {
             o
-            for fqn, o in facts(self.case).owners.items()
+            for fqn, o in inferred(self.case).owners.items()
             if o is not None and is_within(fqn, path)
         }
         wrapped = self.notes.groups.get(path)

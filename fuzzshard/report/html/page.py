@@ -12,7 +12,7 @@ import jinja2
 from markupsafe import Markup
 
 from fuzzshard import __version__
-from fuzzshard.case.feature_names import FEATURES
+from fuzzshard.analysis.feature_names import FEATURES
 from fuzzshard.corpus.causes import issue_name
 from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.listing import component_rank, severity_rank

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from markupsafe import Markup
 
+from fuzzshard.analysis.program_text import losses_taken, program
 from fuzzshard.case.case import Case
-from fuzzshard.case.program_text import losses_taken, program
 from fuzzshard.parts.op import Op
 from fuzzshard.report.html.svg import Element, element, group, label, picture, tip
 

@@ -37,5 +37,5 @@ class Offload(GroupOption):
         kind = "pinned" if drawing.cuda and drawing.tape.chance(50) else "unpinned"
         most = drawing.tape.chance(80)
         if drawing.cuda and drawing.case.optimizer.does("combines_elements"):
-            return lambda index, present: present  # see ``needs_cpu`` in fuzzshard/case/needs.py
+            return lambda index, present: present  # see ``analysis.needs.needs_cpu``
         return lambda index, present: kind if most or drawing.tape.chance(50) else present

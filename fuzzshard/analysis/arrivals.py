@@ -1,0 +1,106 @@
+"""What the options of DDP ask about: which parameters every backward comes to, and by what
+graph.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Hashable, Mapping
+
+from fuzzshard.analysis.autograd import Tape, Unwatched, reached
+from fuzzshard.analysis.inferred import has_batch_norm, inferred
+from fuzzshard.analysis.schedule_state import ScheduleState, follow
+from fuzzshard.case.case import Case
+from fuzzshard.case.graph import modules_below
+from fuzzshard.case.paths import is_within_any
+from fuzzshard.parts.engines import specs
+
+
+@functools.lru_cache(maxsize=64)
+def arrivals(case: Case) -> Mapping[int, frozenset[str]]:
+    """The parameters that each backward brings a gradient, by the index of its op."""
+    return {index: arrived for index, (arrived, _) in _backwards(case).items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Replicated:
+    """A finished case as options of DDP see it, under DDP itself or ``by_replicate``."""
+
+    case: Case
+    by_replicate: bool
+
+    @functools.cached_property
+    def trained(self) -> frozenset[str]:
+        """The parameters that DDP synchronises: those not ignored that require a gradient at
+        construction.
+
+        ``replicate`` is constructed by the first forward.
+        """
+        case, parameters = self.case, inferred(self.case).parameters
+        if self.by_replicate:
+            states = (at.frozen for at in follow(case) if at.op.call)
+            frozen = next(states, ScheduleState(case).frozen)
+        else:
+            early = [f.target for f in case.freezes if not f.after_wrap]
+            frozen = {fqn for fqn in parameters if is_within_any(fqn, early)}
+        ignored = ignored_parameters(case, by_replicate=self.by_replicate)
+        return frozenset(parameters) - frozen - ignored
+
+    @functools.cached_property
+    def arrived(self) -> frozenset[frozenset[str]]:
+        """What backwards bring a gradient of these parameters."""
+        return frozenset(some & self.trained for some in arrivals(self.case).values())
+
+    @property
+    def graph_is_static(self) -> bool:
+        """Whether every backward is of as many forwards, through the same calls to the same
+        parameters.
+        """
+        return len(set(_backwards(self.case).values())) <= 1
+
+    @property
+    def mesh_has_one_axis(self) -> bool:
+        """Whether the data-parallel ranks are all that there are, along one axis."""
+        meshes = (case.mesh for case in self.case.on_meshes)
+        return all(mesh.replicate is None and mesh.tensor is None for mesh in meshes)
+
+    @property
+    def has_batch_norm(self) -> bool:
+        """Whether a forward changes buffers."""
+        return has_batch_norm(self.case, "")
+
+    @property
+    def may_ignore(self) -> bool:
+        """Whether an engine could be told of a module that the case ignores."""
+        return any(spec.ignores_modules for spec in specs(self.case.engines)) and any(
+            path in inferred(self.case).modules for path in self.case.ignored
+        )
+
+
+def ignored_modules(case: Case, *, by_replicate: bool) -> tuple[str, ...]:
+    """The modules that ``replicate`` is to ignore; DDP itself has no such argument."""
+    asked = by_replicate and case.ddp.does("ignores_modules")
+    return tuple(path for path in case.ignored if asked and path in inferred(case).modules)
+
+
+def ignored_parameters(case: Case, *, by_replicate: bool) -> frozenset[str]:
+    """The parameters of these modules, which nobody synchronises but the user."""
+    ignored = ignored_modules(case, by_replicate=by_replicate)
+    modules = {module for path in ignored for module in modules_below(case.model, path)}
+    names = {tie.parameter: tie.source for tie in case.ties}
+    within = (fqn for fqn in (*inferred(case).parameters, *names) if is_within_any(fqn, modules))
+    return frozenset(names.get(fqn, fqn) for fqn in within)
+
+
+@functools.lru_cache(maxsize=64)
+def _backwards(case: Case) -> Mapping[int, tuple[frozenset[str], Hashable]]:
+    tape = Tape(case, inferred(case), Unwatched())
+    found: dict[int, tuple[frozenset[str], Hashable]] = {}
+    for at in follow(case):
+        nodes = reached(tape.follow(at))
+        if at.op.takes:
+            graph = frozenset(fqn for node in nodes for fqn in node.parameters)
+            calls = tuple((each.call.target, each.call.outputs, each.modules) for each in at.taken)
+            found[at.index] = (graph - at.frozen, (calls, frozenset(at.frozen), graph))
+    return found

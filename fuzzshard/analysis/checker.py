@@ -1,0 +1,316 @@
+"""Whether an op may come next in a schedule, which is said nowhere else.
+
+The strategies ask for each op that they want to add, validation and the reducer for each op of a
+schedule that is there. A rule about one op is in its ``misfits``; here is what holds of many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from msgspec.structs import replace
+from typing_extensions import override
+
+from fuzzshard.analysis.autograd import Tape, Unwatched, reached
+from fuzzshard.analysis.check_dtypes import check_dtypes, trained_in_several_dtypes
+from fuzzshard.analysis.check_options import no_parameters, option_misfits
+from fuzzshard.analysis.dtypes import gradients_are_like_zeros, steps_take_gradients
+from fuzzshard.analysis.groups import Roots, reached_roots, uses_outside_groups, wrapped_modules
+from fuzzshard.analysis.inferred import Inferred
+from fuzzshard.analysis.layouts import check_layouts
+from fuzzshard.analysis.optimized import shares
+from fuzzshard.analysis.schedule_state import ScheduleState
+from fuzzshard.case.case import Case
+from fuzzshard.case.graph import Block, count_paths
+from fuzzshard.errors import InvalidCase
+from fuzzshard.parts.dtypes import Dtype
+from fuzzshard.parts.names import is_path
+from fuzzshard.parts.op import Call, Op, Reasons
+from fuzzshard.parts.ops import sharding
+
+_APART = (
+    (
+        lambda op: op.adds is not None,
+        lambda op: op.via is not None,
+        "a state of an optimizer is kept whose groups change",
+        '"loaded state dict has a different number of parameter groups" '
+        "(torch/optim/optimizer.py): remove either",
+    ),
+    (
+        lambda op: op.toggle is not None and op.ranks != "all",
+        lambda op: op.via == "dcp",
+        "a checkpoint of parameters that only some ranks freeze",
+        "torch.distributed.checkpoint needs the same keys on every rank: freeze on all",
+    ),
+    (
+        lambda op: op.retypes is not None,
+        lambda op: op.averages,
+        "an average is a copy of parameters with gradients of another dtype",
+        "torch/_tensor.py, __deepcopy__, gives the copy of a DTensor the gradient and not its "
+        "grad_dtype: leave one of the two out",
+    ),
+)
+"""Ops that one schedule has not both, in either order."""
+
+
+class Why(NamedTuple):
+    """Why an op cannot come next, and what to do about it."""
+
+    problem: str
+    remedy: str
+
+
+class Checker(ScheduleState):
+    """A schedule that grows: the state after its ``ops``, and whether another one may come next.
+
+    Its ``case`` has no schedule, and so is the same for all of them.
+    """
+
+    def __init__(self, case: Case, found: Inferred, ops: Iterable[Op] = ()) -> None:
+        super().__init__(replace(case, schedule=()))
+        self.schedule = self.ops = list[Op]()
+        self.found = found
+        self.was_reduced_partly = False
+        """Whether the last backward reduced gradients over one axis of the mesh only,
+        somewhere.
+        """
+        self.stepped_partial = False
+        """Whether a step took gradients that were not reduced over all ranks."""
+        self.with_gradients = frozenset[str]()
+        """The parameters that have a gradient, reduced over all ranks, for certain; only known
+        where losses are scaled.
+        """
+        self.unscaled = False
+        """Whether the scale is out of the gradients of the next step."""
+        self.unfinished: frozenset[int] = frozenset()
+        """The FSDP roots in which a backward that is not the last one has begun something."""
+        self.never_trained = frozenset(self.frozen)
+        self._wrapped = wrapped_modules(case)
+        self._paths = count_paths(found.modules)
+        self._model = Roots(self.case)
+        self._tape = Tape(self.case, found, Unwatched()) if case.optimizer.does("scales") else None
+        self._graphs: set[int] = set()
+        """The forwards that recorded a graph."""
+        self._stale: set[int] = set()
+        """Those of them before the last step, which changed what they need."""
+        self._callable: dict[tuple[str, Dtype | None], Why | None] = {}
+        for op in ops:
+            self.add(op)
+
+    def why_not(self, op: Op) -> Why | None:
+        """Return why ``op`` may not come next; None where it may."""
+        self.ops.append(op)
+        why = next(self._misfits(op), None)
+        if why is None and self.lacks_reshard:
+            why = (
+                f"{op.tag} is for sharded parameters, and some may be unsharded",
+                'reshard before it: {"type": "reshard"}',
+            )
+        self.ops.pop()
+        return None if why is None else Why(*why)
+
+    def accepts(self, op: Op) -> bool:
+        """Let ``op`` come next if it may, after a reshard where one is asked for; tell whether it
+        may.
+        """
+        self.ops.append(op)
+        may, lacks_reshard = next(self._misfits(op), None) is None, self.lacks_reshard
+        self.ops.pop()
+        if may and lacks_reshard:
+            self.add(sharding())
+        if may:
+            self.add(op)
+        return may
+
+    def add(self, op: Op) -> None:
+        """Let ``op`` come next, whether it may or not."""
+        self.ops.append(op)
+        self.advance()
+
+    @property
+    def before(self) -> list[Op]:
+        """The ops before the next one."""
+        return self.ops[: self.index]
+
+    @property
+    @override
+    def roots(self) -> tuple[int, ...]:
+        return self._model.of_groups
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether the last backward left some gradients to reduce, over some axis of the mesh."""
+        return self.unsynced or self.was_reduced_partly
+
+    @override
+    def advance(self, *, skipped: bool = False) -> None:
+        op, place = self.op, self.index
+        nodes = self._tape.follow(self) if self._tape else []
+        if op.begins:
+            self._model.run(self.calls_of(op.begins.target))
+        if op.call and op.call.grad:
+            parameters = self.found.parameters.keys()
+            if self.needs_gradient(op.call, {*parameters}, inputs=True):
+                self._graphs.add(place)
+        if op.takes:
+            self.unfinished = self.unfinished_after_backward()
+        if op.toggle and op.toggle.value:
+            self.never_trained -= self.parameters_at(op.target)
+        self.stepped_partial = not op.loads and (
+            self.stepped_partial or (op.updates and self.is_partial)
+        )
+        super().advance(skipped=skipped)
+        self.unscaled |= op.unscales
+        if op.updates:
+            self._stale |= self._graphs
+        if op.updates or op.replaces_parameters:
+            self.unscaled = False
+        if op.aborts or op.replaces_parameters or (op.zeroes_gradients and op.set_to_none):
+            self.with_gradients = frozenset()
+        if op.takes:
+            partly = self.off["requires_all_reduce"] & self._wrapped
+            self.was_reduced_partly = self.case.mesh.replicate is not None and bool(partly)
+            if not self.is_partial:
+                brought = (fqn for node in reached(nodes) for fqn in node.parameters)
+                self.with_gradients |= frozenset(brought) - self.frozen
+        if op.rebuilds:
+            self._model, self.unfinished = Roots(self.case), frozenset()
+
+    def unfinished_after_backward(self) -> frozenset[int]:
+        """What is :attr:`unfinished` after the next op, which is a backward."""
+        targets = {each.call.target for each in self.taken}
+        of_targets = (reached_roots(self.case, self.found, t, self.roots) for t in targets)
+        ended = frozenset[int]().union(*of_targets)
+        waiting = {self.roots[i] for i in self._groups_of(self.off["is_last_backward"])}
+        return (self.unfinished - ended) | (ended & waiting)
+
+    def _misfits(self, op: Op) -> Reasons:
+        """Yield why ``op``, which is the last one, cannot be where it is."""
+        yield from self._misnamed(op)
+        stepped = any(each.place in self._stale for each in self.forwards_taken)
+        if stepped or (op.overwrites_parameters and self.pending):
+            yield (
+                "parameters change between a forward and its backward",
+                "autograd refuses parameters that were changed in place: move the op",
+            )
+        if op.recomputed and self.pending and self.case.checkpoints:
+            yield (
+                f"{op.recomputed} changes between a checkpointed forward and its backward",
+                "torch.utils.checkpoint must recompute what it computed: move the op",
+            )
+        if self.saved is None and (op.corrupts or op.loads):
+            yield "a state is loaded or corrupted before any was saved", "save first"
+        if self.saving and (op.via or op.loads):
+            yield "a save is not finished yet", "wait for it: wait_for_save"
+        for one, other, problem, remedy in _APART:
+            for this, that in ((one, other), (other, one)):
+                if this(op) and any(map(that, self.before)):
+                    yield problem, remedy
+        yield from op.misfits(self)
+
+    def _misnamed(self, op: Op) -> Reasons:
+        if not is_path(op.target):
+            yield f"{op.tag} names {op.target!r}, which is no path", "use a path of the model"
+        if op.recurse is False and op.target not in self._wrapped:
+            yield f"{op.tag} names {op.target!r}, which is not wrapped", "wrap it or recurse"
+        if (op.toggle or op.retypes) and not self.parameters_at(op.target):
+            yield no_parameters(op.tag, op.target)
+        if op.path is not None and not 0 <= op.path < self._paths.get(op.target, 0):
+            yield (
+                f"block {op.target!r} has no path {op.path}",
+                "give one of its calls more alternatives",
+            )
+
+    def call_misfits(self, call: Call) -> Reasons:
+        """Yield why a forward cannot compute: it must get values that it can take, gather all that
+        it uses, and join what goes together.
+        """
+        key = call.target, self.cast
+        if key not in self._callable:
+            why = next(self._call_misfits(call.target), None)
+            self._callable[key] = why and Why(*why)
+        if why := self._callable[key]:
+            yield why
+
+    def _call_misfits(self, target: str) -> Reasons:
+        if target not in self.found.modules:
+            yield f"forward names {target!r}, which is not a module", "use a path of the model"
+        if any(value.patches for value in self.found.input_values[target]):
+            yield f"a forward of {target!r} would need patches as input", "call the root"
+        called = self.found.modules[target]
+        passes = isinstance(called, Block) and called.passing == "dataclass"
+        if passes and self.case.inputs.on_host:
+            # they do in tuples and dicts (``_recursive_to`` in torch/distributed/utils.py)
+            yield (
+                "engines do not move tensors inside a dataclass",
+                "pass the inputs another way",
+            )
+        tied = {tie.source for tie in self.case.ties}
+        for path, fqn in uses_outside_groups(self.case, self.found, target):
+            if target == "" and fqn in tied and self.case.root_is_wrapped:
+                continue  # torch refuses parameters that are tied across groups, with its own text
+            yield (
+                f"forward of {target!r} uses {fqn!r} in {path!r}, outside the group that manages "
+                "it",
+                f"wrap {target or path!r} itself",
+            )
+        try:
+            check_layouts(self.case, self.found, target)
+            check_dtypes(self.case, self.found, target, self.cast)
+        except InvalidCase as error:
+            yield error.problem, error.remedy
+
+    def mesh_misfits(self, axes: tuple[int, ...]) -> Reasons:
+        """Yield why no model of this case can be built on these data-parallel axes."""
+        return option_misfits(self.case.on(axes), self.found)
+
+    def scaling_misfits(self) -> Reasons:
+        """Yield why a ``GradScaler`` may have no gradients to unscale now, if there is one.
+
+        It wants some ("No inf checks were recorded for this optimizer", torch/amp/grad_scaler.py).
+        """
+        optimizer = self.case.optimizer
+        ranks_differ = any(op.ranks != "all" for op in self.before)
+        lacks = self.is_partial or ranks_differ or not all(shares(optimizer, self.with_gradients))
+        if optimizer.does("scales") and lacks:
+            yield "a step of a GradScaler may have no gradients", "put a backward before it"
+
+    def trains_several_dtypes(self, named: Iterable[str]) -> Reasons:
+        """Yield for which group more than one dtype is trained once the ``named`` are."""
+        return trained_in_several_dtypes(self.case, self.found, self.never_trained - {*named})
+
+    @property
+    def takes_gradients(self) -> bool:
+        """Whether steps take gradients of the dtypes that were set, those of the next op too."""
+        return steps_take_gradients(self._so_far, self.found)
+
+    @property
+    def gradients_are_like_zeros(self) -> bool:
+        """Whether gradients have the dtypes of zeros like the parameters."""
+        return gradients_are_like_zeros(self._so_far, self.found)
+
+    @property
+    def has_own_statistics(self) -> bool:
+        """Whether every rank has statistics of batch norms of its own: of its own inputs, or
+        behind masks of its own.
+        """
+        dropped = any(leaf.drops for leaf in self.found.leaves.values())
+        return bool(self.found.batch_norms) and (dropped or not self.case.inputs.same_on_ranks)
+
+    @property
+    def _so_far(self) -> Case:
+        """The case with the ops that say something of gradients' dtypes."""
+        said = tuple(op for op in self.ops if op.retypes or op.casts_to)
+        return replace(self.case, schedule=said)
+
+
+def schedule_misfits(case: Case, found: Inferred) -> Iterator[Why]:
+    """Yield what is wrong with the schedule of a case, op by op."""
+    at = Checker(case, found)
+    for op in case.schedule:
+        if why := at.why_not(op):
+            yield why
+        at.add(op)
+    if not at.has_run:
+        yield Why("the schedule has no forward", "add one")

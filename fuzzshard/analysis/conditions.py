@@ -1,0 +1,242 @@
+"""Conditions that contracts of engines name and that are no features: too rare to be counted, or
+only of interest to one engine. :class:`fuzzshard.parts.exclusion.Exclusion` says what each is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from fuzzshard.analysis.arrivals import Replicated, arrivals
+from fuzzshard.analysis.attention import positions_divide
+from fuzzshard.analysis.batches import rows_of_batch, used_batches
+from fuzzshard.analysis.check_dtypes import casts_made
+from fuzzshard.analysis.dtypes import model_policy
+from fuzzshard.analysis.experts import of_experts, shares_evenly, weights
+from fuzzshard.analysis.inferred import inferred
+from fuzzshard.analysis.optimized import shares
+from fuzzshard.analysis.optimizer_state import Lack, lacks
+from fuzzshard.analysis.schedule_state import follow
+from fuzzshard.analysis.stages import (
+    casts_between_stages,
+    evaluations,
+    num_stages,
+    shared_by_stages,
+    stages,
+)
+from fuzzshard.analysis.units import parameter_units, splits_a_unit
+from fuzzshard.case.case import Case
+from fuzzshard.case.graph import Alias, walk
+from fuzzshard.case.paths import is_within, is_within_any
+from fuzzshard.contracts import CHANGES_BETWEEN_FORWARD_AND_BACKWARD
+from fuzzshard.parts.engines import BY_GROUPS, REFERENCE
+from fuzzshard.parts.op import Op
+
+
+def misses_a_parameter(case: Case) -> bool:
+    """Whether some backward brings no gradient to a parameter that DDP is constructed with."""
+    seen = Replicated(case, by_replicate=False)
+    return any(some < seen.trained for some in seen.arrived)
+
+
+def graph_changes(case: Case) -> bool:
+    """Whether not every backward is of as many forwards, through the same calls to the same
+    parameters.
+    """
+    return not Replicated(case, by_replicate=False).graph_is_static
+
+
+def changes_late(case: Case) -> bool:
+    """Whether parameters are cast to another dtype after the first forward, or after what begins
+    one; or change between a forward and its backward, in releases that do not let them.
+    """
+    begun, dtype, changed = False, case.dtype, -1
+    for at in follow(case):
+        op = at.op
+        if op.updates or op.loads or op.corrupts:
+            changed = at.index
+        late = any(forward.place < changed for forward in at.taken)
+        if late and not CHANGES_BETWEEN_FORWARD_AND_BACKWARD.holds():
+            return True
+        if begun and op.casts_to and (op.casts_to != dtype or case.dtypes):
+            return True
+        dtype = op.casts_to or dtype
+        begun = not op.rebuilds and (begun or op.begins is not None or op.gathers)
+    return False
+
+
+def shared_by_units(case: Case) -> bool:
+    """Whether a parameter is registered in several units of FSDP1."""
+    return any(len(names) > 1 for names in parameter_units(case).values())
+
+
+def splits_units(case: Case) -> bool:
+    """Whether some of the parameters of a unit, and not all, are frozen or unfrozen after
+    wrapping, or are those that an optimizer gets.
+    """
+    targets = [freeze.target for freeze in case.freezes if freeze.after_wrap]
+    targets += case.optimizer.set_apart
+    targets += (op.adds for op in case.schedule if op.adds)
+    targets += (op.toggle.target for op in case.schedule if op.toggle and op.ranks == "all")
+    return any(splits_a_unit(case, target) for target in targets)
+
+
+def experts_lie_otherwise(case: Case) -> bool:
+    """Whether experts do not lie as torchtitan has them: all mixtures in groups of their own with
+    the usual all-gather, of one module each, with as many experts on each rank, which the
+    replicate axis divides along the dim of their shards.
+    """
+    found, fqns = inferred(case), {*weights(case).values()}
+    mixtures = found.inner("experts")
+    groups = [group for group in case.wrap if of_experts(case, group)]
+    aliases = (module.target for _, module in walk(case.model) if isinstance(module, Alias))
+    shapes = (
+        (group.dim_of(shape), shape)
+        for group in groups
+        for shape in (found.parameters[weights(case)[path]] for path in group.modules)
+    )
+    return (
+        not shares_evenly(case)
+        or {path for group in groups for path in group.modules} != mixtures.keys()
+        or any(group.preparing("model", ["p"]) for group in groups)
+        or any({tie.parameter, tie.source} & fqns for tie in case.ties)
+        or any(is_within(path, target) for target in aliases for path in mixtures)
+        or any(found.owners[fqn] is None for fqn in fqns)
+        or any(dim and shape[dim] % (case.mesh.replicate or 1) for dim, shape in shapes)
+    )
+
+
+def leaves_out_experts(case: Case) -> bool:
+    """Whether some backward brings no gradient to experts that are trained then."""
+    fqns = frozenset(weights(case).values())
+    arrived = arrivals(case)
+    return any(
+        not fqns <= arrived[at.index] | at.frozen for at in follow(case) if at.index in arrived
+    )
+
+
+def lack_positions(case: Case) -> bool:
+    """Whether ranks of the shard axis cannot have as many positions each, or in some batch none of
+    them has rows.
+    """
+    ranks = case.mesh.shard
+    batches = [rows_of_batch(case, batch) for batch in used_batches(case)]
+    empty = any(not any(b[i : i + ranks]) for b in batches for i in range(0, len(b), ranks))
+    return empty or not positions_divide(case)
+
+
+def is_no_chain(case: Case) -> bool:
+    """Whether the model cannot be cut into stages that have their own modules, parameters,
+    checkpoints and groups.
+    """
+    return not stages(case) or any(shared_by_stages(case))
+
+
+def runs_other_ops(case: Case) -> bool:
+    """Whether some op is no part of iterations that run all microbatches at once, and does not
+    come between them either.
+    """
+    return not all(_is_of_training(at.op, within=bool(at.pending)) for at in follow(case))
+
+
+def _is_of_training(op: Op, *, within: bool) -> bool:
+    """Whether it is a forward of the root, the backward of all pending ones, or what a rank does
+    with the gradients of its stages; or, unless ``within`` an iteration, with all that they have.
+    """
+    if (call := op.begins) is not None:
+        is_next = call.grad or not within
+        return is_next and op.call == call and not call.target and call.outputs is None
+    if op.takes:
+        return op.takes == "all" and not op.retains and op.loss_of is None
+    if op.updates or op.zeroes_gradients or op.clips:
+        return True
+    of_states = op.takes_state or op.corrupts or op.waits_for_save
+    frees = op.frees and op.below is not None and op.below.everything
+    return not within and (of_states or frees or op.train is not None)
+
+
+def iterations_differ(case: Case) -> bool:
+    """Whether iterations are of different numbers of microbatches, of different sizes, or of
+    fewer than a schedule needs; or gradients of several add up where each divides all of them.
+    """
+    zeroed, counts, run = True, set[int](), sum(map(len, evaluations(case).values()))
+    for at in follow(case):
+        if at.op.takes:
+            if not zeroed and case.pipelining.does("scales"):
+                return True
+            counts.add(len(at.taken))
+            run, zeroed = run + len(at.taken), False
+        zeroed |= at.op.zeroes_gradients and not case.optimizer.left_out
+    begun = [op.begins.batch for op in case.schedule if op.begins]
+    shapes = {rows_of_batch(case, batch) for batch in begun}
+    fills = case.pipelining.does("fills_pipeline")
+    return (
+        len(counts) != 1
+        or run != len(begun)
+        or len(shapes) > 1
+        or any(0 in shape for shape in shapes)
+        or (fills and max(counts) < num_stages(case))
+    )
+
+
+def lacks_saved_state(case: Case) -> bool:
+    """Whether a checkpoint may lack the state of a parameter, under ``fully_shard`` or DDP."""
+    within = REFERENCE if case.pipelining.does("wraps_stages") else BY_GROUPS
+    return any(lack is Lack.SAVED_STATE for lack, _, _ in lacks(case, within.name))
+
+
+def lacks_optimizer(case: Case) -> bool:
+    """Whether some rank has no parameter that one of its optimizers gets."""
+    names: list[list[str]] = [[] for _ in range(case.mesh.pipeline or 1)]
+    for stage in stages(case):
+        names[stage.rank] += inferred(stage.case).parameters
+    left_out = case.optimizer.left_out
+    held = ([n for n in of_rank if not is_within_any(n, left_out)] for of_rank in names)
+    return not all(all(shares(case.optimizer, of_rank)) for of_rank in held)
+
+
+def casts_otherwise(case: Case) -> bool:
+    """Whether mixed precision is not one policy of the whole model, for parameters and gradients
+    both, that casts nothing but what the model gets.
+    """
+    found, policy = inferred(case), case.wrap[0].policy if case.wrap else None
+    one = all(group.policy == policy and not group.rounding() for group in case.wrap)
+    covers = case.root_is_wrapped and None not in found.owners.values()
+    if policy is None or model_policy(case) is not None or not (one and covers):
+        return True
+    if not (policy.dtype_of("parameters") and policy.dtype_of("gradients")):
+        return True
+    return policy.does("keeps_vectors") or any(
+        any(call.outputs) or (path and any(call.inputs))
+        for at in follow(case)
+        if at.op.begins
+        for path, calls in casts_made(
+            case, found, at.op.begins.target, cast=at.cast, paths=at.paths
+        ).items()
+        for call in calls
+    )
+
+
+def optimizer_gets_nothing(case: Case) -> bool:
+    """Whether every parameter is left to a second optimizer, or to none."""
+    return all(is_within_any(fqn, case.optimizer.set_apart) for fqn in inferred(case).parameters)
+
+
+CONDITIONS: Mapping[str, Callable[[Case], bool]] = {
+    "misses_a_parameter": misses_a_parameter,
+    "graph_changes": graph_changes,
+    "changes_late": changes_late,
+    "shared_by_units": shared_by_units,
+    "splits_units": splits_units,
+    "experts_lie_otherwise": experts_lie_otherwise,
+    "leaves_out_experts": leaves_out_experts,
+    "lack_positions": lack_positions,
+    "is_no_chain": is_no_chain,
+    "casts_between_stages": casts_between_stages,
+    "runs_other_ops": runs_other_ops,
+    "iterations_differ": iterations_differ,
+    "lacks_saved_state": lacks_saved_state,
+    "lacks_optimizer": lacks_optimizer,
+    "casts_otherwise": casts_otherwise,
+    "optimizer_gets_nothing": optimizer_gets_nothing,
+}
+"""By the names that tables use."""

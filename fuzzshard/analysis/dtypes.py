@@ -1,0 +1,316 @@
+"""Dtypes: what mixed precision asks for, and what each parameter is stored in and computed
+with.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Collection, Mapping
+from typing import Literal, NamedTuple
+
+from msgspec.structs import replace
+
+from fuzzshard.analysis.groups import root_groups
+from fuzzshard.analysis.inferred import Inferred, inferred
+from fuzzshard.case.case import Case
+from fuzzshard.case.options import Precision
+from fuzzshard.case.paths import is_within
+from fuzzshard.contracts import REDUCTIONS_FOLLOW_GRAD_DTYPE
+from fuzzshard.parts.dtypes import DIGITS, LOW_PRECISION, Dtype, promote
+from fuzzshard.parts.engines import specs
+
+
+class Casts(NamedTuple):
+    """What a module's floating-point inputs and outputs are cast to; None: they are left as they
+    are.
+    """
+
+    inputs: Dtype | None = None
+    outputs: Dtype | None = None
+
+
+def model_policy(case: Case) -> Precision | None:
+    """The mixed precision of an engine that has one policy for the whole model, if that is the
+    case's.
+    """
+    policies = (spec.policy(case) for spec in specs(case.engines))
+    return next((policy for policy in policies if policy is not None), None)
+
+
+def policies(case: Case) -> tuple[Precision | None, ...]:
+    """The mixed precision of every wrap group, under the engines that the case runs."""
+    if (policy := model_policy(case)) is not None:
+        return (policy,) * len(case.wrap)
+    return tuple(group.policy for group in case.wrap)
+
+
+def roundings(case: Case, found: Inferred) -> Mapping[str, str]:
+    """By parameter what modules compute with in its place, as an expression of it, ``p``; no entry
+    where that is the parameter, but for mixed precision.
+    """
+    if model_policy(case) is not None:
+        return {}
+    texts = {f: case.wrap[o].rounding() for f, o in found.owners.items() if o is not None}
+    return {fqn: text for fqn, text in texts.items() if text}
+
+
+def has_precision(case: Case) -> bool:
+    """Whether modules compute with something else than the trained parameters, as groups or an
+    engine are told: some have a policy of mixed precision, or gather rounded values.
+    """
+    rounds = any(group.rounding() for group in case.wrap)
+    return rounds or any(policy is not None for policy in policies(case))
+
+
+def casts(case: Case) -> Mapping[str, Casts]:
+    """What the policies cast at each wrapped module.
+
+    Under ``fully_shard`` every module of a group is cast, under FSDP1 the root only
+    (``MixedPrecision.cast_root_forward_inputs``; ``cast_forward_inputs`` is off).
+    """
+    found: dict[str, Casts] = {}
+    for index, (group, policy) in enumerate(zip(case.wrap, policies(case), strict=True)):
+        if policy is None or (model_policy(case) and root_groups(case)[index] != index):
+            continue
+        inputs = policy.dtype_of("parameters") if policy.does("casts_inputs") else None
+        found |= dict.fromkeys(group.modules, Casts(inputs, policy.dtype_of("outputs")))
+    return found
+
+
+def stored_dtype(case: Case, fqn: str, cast: Dtype | None) -> Dtype:
+    """The dtype that a parameter is trained in; ``cast`` is that of the last ``Cast`` op, if
+    any.
+    """
+    if cast is not None:
+        return cast
+    own = [entry.dtype for entry in case.dtypes if is_within(fqn, entry.target)]
+    return own[-1] if own else case.dtype
+
+
+def computing_dtype(case: Case, found: Inferred, fqn: str, cast: Dtype | None) -> Dtype:
+    """The dtype that a parameter has in a forward."""
+    owner = found.owners[fqn]
+    policy = None if owner is None else policies(case)[owner]
+    dtype = policy and policy.computes(found.parameters[fqn])
+    return dtype or stored_dtype(case, fqn, cast)
+
+
+def reduction_dtype(case: Case, found: Inferred, fqn: str, cast: Dtype | None) -> Dtype | None:
+    """The dtype that the gradient of a parameter is reduced in by itself, and accumulated in until
+    then; None: whichever comes.
+
+    That is for operators to say where ``grad_dtype`` is None, "which accepts any dtype for
+    incoming gradients" (``torch.Tensor.grad_dtype``): the RMSNorm of torch computes in float32 at
+    least, and its parameter gets that.
+    """
+    owner = found.owners[fqn]
+    policy = None if owner is None else policies(case)[owner]
+    if policy is not None and (dtype := policy.dtype_of("gradients")):
+        return dtype
+    computing, due = computing_dtype(case, found, fqn, cast), grad_dtype(case, fqn, cast)
+    if due is None:
+        others = {op.casts_to for op in case.schedule if op.casts_to} | dtypes_in_play(case)
+        return None if others != {computing} or computing in LOW_PRECISION else computing
+    return due if reductions_follow_parameters(case) else computing
+
+
+def grad_dtype(case: Case, fqn: str, cast: Dtype | None) -> Dtype | None:
+    """The ``grad_dtype`` of a parameter; None: its gradient may have any."""
+    said = grad_dtypes_set(case)
+    return said[fqn] if fqn in said else stored_dtype(case, fqn, cast)
+
+
+@functools.lru_cache(maxsize=256)
+def grad_dtypes_set(case: Case) -> Mapping[str, Dtype | None]:
+    """What the user sets before the first forward, by parameter."""
+    return {fqn: dtypes[-1] for fqn, dtypes in _grad_dtypes_over_time(case).items()}
+
+
+def _grad_dtypes_over_time(case: Case) -> Mapping[str, list[Dtype | None]]:
+    """All that the user sets before the first forward, by parameter."""
+    said: dict[str, list[Dtype | None]] = {}
+    for retyped in (op.retypes for op in case.schedule if op.retypes):
+        for fqn in inferred(case).parameters:
+            if is_within(fqn, retyped.target):
+                said.setdefault(fqn, []).append(retyped.dtype)
+    return said
+
+
+def held_dtype(case: Case, found: Inferred, fqn: str, cast: Dtype | None) -> Dtype | None:
+    """The dtype that a reduced gradient has, if all of its group are reduced with it; None:
+    whichever comes.
+    """
+    if (due := grad_dtype(case, fqn, cast)) is not None:
+        return due
+    owner = found.owners[fqn]
+    group = [fqn] if owner is None else [f for f, o in found.owners.items() if o == owner]
+    return promoted_reduction(case, found, group, cast)
+
+
+def promoted_reduction(
+    case: Case, found: Inferred, fqns: Collection[str], cast: Dtype | None
+) -> Dtype | None:
+    """The dtype that gradients are reduced in together; None: that of what comes decides it.
+
+    "Gradients with different dtypes in one communication group are reduced in their promoted
+    dtype" (``MixedPrecisionPolicy``).
+    """
+    promoted: Dtype | None = None
+    for fqn in fqns:
+        if (dtype := reduction_dtype(case, found, fqn, cast)) is None:
+            return None
+        promoted = promote(promoted or dtype, dtype)
+    return promoted
+
+
+def gradients_are_like_zeros(case: Case, found: Inferred) -> bool:
+    """Whether gradients have the dtypes of zeros like the parameters, whichever of a group are
+    reduced together, and may have them whatever the user sets before that.
+    """
+    said = _grad_dtypes_over_time(case).items()
+    may = all({*dtypes} <= {None, stored_dtype(case, fqn, None)} for fqn, dtypes in said)
+    return may and _have_own_dtype(case, found)
+
+
+def steps_take_gradients(case: Case, found: Inferred) -> bool:
+    """Whether the optimizer takes gradients of the dtypes that they have, whichever of a group are
+    reduced together.
+    """
+    optimizer = case.optimizer
+    if optimizer.does("wants_own_dtype") or optimizer.does("steps_lists"):
+        return _have_own_dtype(case, found)
+    return not optimizer.does("scales") or "float16" not in _retyped_gradients(case, found)
+
+
+def cuda_steps_take_gradients(case: Case, found: Inferred) -> bool:
+    """Whether it does on CUDA, too, where optimizers step plain tensors in lists by default."""
+    optimizers = case.optimizer.each.values()
+    if any(o.does("may_step_lists") and not o.does("steps_matrices") for o in optimizers):
+        return _have_own_dtype(case, found)
+    return True
+
+
+def cuda_scales_gradients(case: Case, found: Inferred) -> bool:
+    """Whether CUDA's kernel takes all gradients that a ``GradScaler`` unscales, if one does."""
+    scales = case.optimizer.does("scales")
+    return not scales or "bfloat16" not in _retyped_gradients(case, found)
+
+
+def _have_own_dtype(case: Case, found: Inferred) -> bool:
+    retyped = _retyped_gradients(case, found)
+    return all(own == dtype for dtype, owns in retyped.items() for own in owns)
+
+
+def _retyped_gradients(case: Case, found: Inferred) -> Mapping[Dtype | None, set[Dtype]]:
+    """By the dtype that gradients may have, None if nothing says it, those of their parameters; if
+    the user sets some.
+    """
+    had: dict[Dtype | None, set[Dtype]] = {}
+    if not grad_dtypes_set(case):
+        return had
+    casts: list[Dtype | None] = [None, *(op.casts_to for op in case.schedule if op.casts_to)]
+    for fqn, cast in itertools.product(found.parameters, casts):
+        alone = grad_dtype(case, fqn, cast) or reduction_dtype(case, found, fqn, cast)
+        for dtype in (alone, held_dtype(case, found, fqn, cast)):
+            had.setdefault(dtype, set()).add(stored_dtype(case, fqn, cast))
+    return had
+
+
+def reductions_follow_parameters(case: Case) -> bool:
+    """Whether gradients without a ``reduce_dtype`` are reduced in the dtype of the trained
+    parameter.
+    """
+    return REDUCTIONS_FOLLOW_GRAD_DTYPE.holds() and model_policy(case) is None
+
+
+def dtypes_in_play(case: Case) -> frozenset[Dtype]:
+    """Every dtype that a parameter, a reduction or an output may have, but for those of ``Cast``
+    ops.
+    """
+    named = {case.dtype, *(entry.dtype for entry in case.dtypes)}
+    named |= {dtype for dtype in grad_dtypes_set(case).values() if dtype is not None}
+    for policy in policies(case):
+        if policy is not None:
+            named |= policy.dtypes
+    return frozenset(named)
+
+
+def is_low_precision(case: Case) -> bool:
+    """Whether anything in the case is computed in a lower precision than the case itself."""
+    return any(DIGITS[dtype] < DIGITS[case.dtype] for dtype in dtypes_in_play(case))
+
+
+def last_bit(case: Case) -> float:
+    """What the last bit of a number is worth, relative to the number, in the coarsest dtype that
+    ``case`` computes something in.
+    """
+    used = {*dtypes_in_play(case), *(op.casts_to for op in case.schedule if op.casts_to)}
+    return float(2.0 ** (1 - min(DIGITS[dtype] for dtype in used)))
+
+
+def loose_rung(case: Case) -> str:
+    """The rung of a case whose values are rounded differently by every engine."""
+    return "precision" if is_low_precision(case) else "bounded"
+
+
+_LIFTED: dict[Dtype, Dtype] = {
+    "bfloat16": "float32",
+    "float16": "float32",
+    "float32": "float32",
+    "float64": "float64",
+}
+
+
+def _with_casts(case: Case, dtypes: Mapping[Dtype, Dtype]) -> Case:
+    return replace(case, schedule=tuple(op.in_dtypes(dtypes) for op in case.schedule))
+
+
+def with_unrounded_steps(case: Case) -> Case:
+    """The case whose steps round to no coarser dtype than that of the parameters."""
+    return replace(case, optimizer=case.optimizer.unrounded())
+
+
+def lifted(case: Case, dtype: Dtype | None = None) -> Case:
+    """The same case with float32 wherever it has half precision; perhaps in another ``dtype``,
+    from which its policies cast.
+    """
+
+    def policy(of: Precision | None) -> Precision | None:
+        return of and of.within(_LIFTED)
+
+    return replace(
+        _with_casts(case, _LIFTED),
+        dtype=dtype or _LIFTED[case.dtype],
+        dtypes=tuple(replace(entry, dtype=_LIFTED[entry.dtype]) for entry in case.dtypes),
+        wrap=tuple(group.with_policy(policy(group.policy)) for group in case.wrap),
+        fsdp1=case.fsdp1.with_policy(policy(case.fsdp1.policy)),
+        optimizer=case.optimizer.unrounded(),
+    )
+
+
+def uniform(case: Case, dtype: Literal["float32", "float64"]) -> Case:
+    """The case without mixed precision and dtypes of its own, in ``dtype`` from beginning to
+    end.
+    """
+    return replace(
+        _with_casts(case, dict.fromkeys(DIGITS, dtype)),
+        dtype=dtype,
+        dtypes=(),
+        wrap=tuple(group.with_policy(None) for group in case.wrap),
+        fsdp1=case.fsdp1.with_policy(None),
+        optimizer=case.optimizer.unrounded(),
+    )
+
+
+FINER: Mapping[str, Callable[[Case], Case]] = {
+    "float64": lambda case: uniform(case, "float64"),
+    "float32 for half precision": lifted,
+    "float32 for half precision, parameters of float64": lambda case: lifted(case, "float64"),
+}
+"""Precisions that tell a mistake of a case from rounding, by what they are called.
+
+In float64 from beginning to end. And with float32 for half precision: what is promised in float32
+is asked for there, once with parameters of float32 and once of float64, so that policies have
+something to cast.
+"""

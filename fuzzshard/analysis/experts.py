@@ -1,0 +1,25 @@
+"""Mixtures of experts in a case: where they are, and which wrap groups have them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fuzzshard.analysis.inferred import inferred
+from fuzzshard.case.case import Case, WrapGroup
+from fuzzshard.case.graph import join
+
+
+def weights(case: Case) -> Mapping[str, str]:
+    """Return the parameters with a matrix for each expert, by the paths of the mixtures."""
+    return {path: join(inner, "weight") for path, inner in inferred(case).inner("experts").items()}
+
+
+def of_experts(case: Case, group: WrapGroup) -> bool:
+    """Whether all modules of a group are mixtures."""
+    return inferred(case).inner("experts").keys() >= {*group.modules}
+
+
+def shares_evenly(case: Case) -> bool:
+    """Whether the ranks of the shard axis can have as many experts each."""
+    shapes = inferred(case).parameters
+    return all(shapes[fqn][0] % case.mesh.shard == 0 for fqn in weights(case).values())

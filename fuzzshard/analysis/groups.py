@@ -1,0 +1,202 @@
+"""How wrap groups and forwards meet: which modules run, and which FSDP root a group has."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from fuzzshard.analysis.inferred import Inferred
+from fuzzshard.case.case import Case, WrapGroup
+from fuzzshard.case.graph import Block, Call, Module, join, modules_below, resolve
+from fuzzshard.case.paths import is_within
+from fuzzshard.parts.engines import spec_of
+from fuzzshard.parts.leaf import Leaf
+from fuzzshard.parts.op import Below
+
+
+def modules_called(node: Call, block: str, paths: Mapping[str, int] | None) -> tuple[str, ...]:
+    """The children that a call of the block at ``block`` calls; all it may call where ``paths`` is
+    None.
+    """
+    if paths is None:
+        return node.modules
+    return (node.modules[paths.get(block, 0) if node.alternatives else 0],)
+
+
+def wrapped_modules(case: Case) -> frozenset[str]:
+    """The modules that a call of ``fully_shard`` names, the root among them if one does."""
+    return frozenset(module for group in case.wrap for module in group.modules)
+
+
+def modules_named(case: Case, wrapped: Iterable[str], below: Below) -> list[str]:
+    """Those of the ``wrapped`` modules that an op is for, under whatever name they are below its
+    target.
+    """
+    named = (
+        modules_below(case.model, below.target) if below.recurse else frozenset((below.target,))
+    )
+    return [m for m in wrapped if m in named]
+
+
+def holds_a_member(case: Case, group: WrapGroup) -> bool:
+    """Whether a module of ``group`` is registered below another one as well.
+
+    ``fully_shard`` leaves it out of the list then (``_get_root_modules`` in
+    torch/distributed/utils.py), so that it has no hooks where it is called by itself.
+    """
+    return any(len(modules_named(case, group.modules, Below(m))) > 1 for m in group.modules)
+
+
+def moves_inputs(case: Case, engine: str, target: str) -> bool:
+    """Whether a forward of ``target`` under ``engine`` moves inputs from the host to the device.
+
+    The forward of the module that DDP puts around the model does, not that of a module within.
+    """
+    return spec_of(engine).moves_inputs(target, wrapped_modules(case))
+
+
+def calls_of(case: Case, target: str, paths: Mapping[str, int] | None = None) -> frozenset[str]:
+    """The canonical paths of all modules that a forward of ``target`` calls, itself included.
+
+    ``paths`` is the path of every block with alternatives (0 where it is not named); without it,
+    all alternatives count as called.
+    """
+    return _calls_of(case.model, target, None if paths is None else tuple(sorted(paths.items())))
+
+
+@functools.lru_cache(maxsize=256)  # asked at every forward, each time that a schedule is followed
+def _calls_of(
+    root: Block, target: str, paths: tuple[tuple[str, int], ...] | None
+) -> frozenset[str]:
+    seen: set[str] = set()
+    taken = None if paths is None else dict(paths)
+
+    def visit(path: str, module: Module) -> None:
+        if path in seen:
+            return
+        seen.add(path)
+        if isinstance(module, Block):
+            for node in module.nodes:
+                if isinstance(node, Call):
+                    for name in modules_called(node, path, taken):
+                        if found := resolve(root, join(path, name)):
+                            visit(*found)
+
+    if start := resolve(root, target):
+        visit(*start)
+    return frozenset(seen)
+
+
+def uses_outside_groups(case: Case, found: Inferred, target: str) -> Iterator[tuple[str, str]]:
+    """(module, parameter) pairs where a forward of ``target`` uses a parameter whose group does
+    not run.
+
+    A group gathers its parameters when one of its modules is called; outside of that they are
+    DTensors.
+    """
+    wrapped = wrapped_modules(case)
+    ties = {tie.parameter: tie.source for tie in case.ties}
+    seen: set[tuple[str, frozenset[str]]] = set()
+
+    def visit(path: str, module: Module, running: frozenset[str]) -> Iterator[tuple[str, str]]:
+        running |= {path} & wrapped
+        if (path, running) in seen:
+            return
+        seen.add((path, running))
+        if isinstance(module, Block):
+            for node in module.nodes:
+                for name in node.modules if isinstance(node, Call) else ():
+                    if child := resolve(case.model, join(path, name)):
+                        yield from visit(*child, running)
+        elif isinstance(module, Leaf):
+            for name in module.parameters(found.width(path)):
+                fqn = ties.get(join(path, name), join(path, name))
+                owner = found.owners[fqn]
+                if owner is not None and not running.intersection(case.wrap[owner].modules):
+                    yield path, fqn
+
+    if start := resolve(case.model, target):
+        yield from visit(*start, frozenset())
+
+
+def reached_roots(
+    case: Case, found: Inferred, target: str, roots: Sequence[int]
+) -> frozenset[int]:
+    """Those of the FSDP ``roots`` of the wrap groups that a backward of a forward of ``target``
+    can reach.
+
+    torch ends what flags began in a root in a backward that reaches it, and in no other.
+    """
+    called = calls_of(case, target)
+    return frozenset(
+        root
+        for root, group in zip(roots, case.wrap, strict=True)
+        if any(
+            m in called and any(is_within(f, m) for f in found.parameters) for m in group.modules
+        )
+    )
+
+
+def root_groups(case: Case) -> tuple[int, ...]:
+    """The FSDP roots of the wrap groups in the model that a case begins with."""
+    return roots_by_op(case)[0]
+
+
+@functools.lru_cache(maxsize=64)
+def roots_by_op(case: Case) -> tuple[tuple[int, ...], ...]:
+    """By op, for each wrap group the group that is its FSDP root in the model that is there: the
+    outermost one of those that run in the first forward of it ("determine which state is the root
+    ... by the 1st state to run forward", ``FSDPState._lazy_init``). Where it never runs, the
+    outermost group around it. A model that was built anew may run in another order.
+    """
+    found: list[tuple[int, ...]] = []
+    roots, paths = Roots(case), dict[str, int]()
+    for index, op in enumerate(case.schedule):
+        if op.path is not None:
+            paths[op.target] = op.path
+        if op.begins:
+            roots.run(calls_of(case, op.begins.target, paths))
+        if op.rebuilds:
+            found += [roots.of_groups] * (index + 1 - len(found))
+            roots = Roots(case)
+    return (*found, *[roots.of_groups] * (len(case.schedule) + 1 - len(found)))
+
+
+class Roots:
+    """The FSDP roots of the wrap groups of one model, as far as its forwards have run."""
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self._roots: dict[int, int] = {}
+        self._ran: set[int] = set()
+        self.of_groups = self._outermost()
+        """The root of each group; of those without one yet, the outermost group around it."""
+
+    def run(self, called: frozenset[str]) -> None:
+        """A forward calls these modules."""
+        groups = enumerate(self._case.wrap)
+        running = {i for i, g in groups if not called.isdisjoint(g.modules)} - self._ran
+        if running:
+            self._initialise(self._roots, running)
+            self._ran |= running
+            self.of_groups = self._outermost()
+
+    def _outermost(self) -> tuple[int, ...]:
+        roots, groups = {**self._roots}, range(len(self._case.wrap))
+        self._initialise(roots, {*groups} - self._ran)
+        return tuple(roots[index] for index in groups)
+
+    def _initialise(self, roots: dict[int, int], running: set[int]) -> None:
+        for index in sorted(running, reverse=True):  # they are wrapped bottom-up
+            for group in (index, *groups_within(self._case, index)):
+                roots.setdefault(group, index)
+
+
+def groups_within(case: Case, index: int) -> tuple[int, ...]:
+    """The wrap groups with a module at or below one of the group at ``index``, under whatever
+    name.
+    """
+    below = frozenset[str]().union(
+        *(modules_below(case.model, m) for m in case.wrap[index].modules)
+    )
+    return tuple(i for i, group in enumerate(case.wrap) if not below.isdisjoint(group.modules))

@@ -1,0 +1,150 @@
+"""How activations lie on the tensor-parallel ranks, and whether every module and op can work on
+them so.
+
+A plain tensor that is a shard looks like any other tensor: torch computes with it and cannot know
+what is meant. DTensors know their layout, but do not mix with plain tensors ("got mixed
+torch.Tensor and DTensor", torch/distributed/tensor/_dispatch.py). :func:`check_layouts` follows
+the layouts through the graph, from a forward of the schedule, and says where a case would not
+compute what the plain model does.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from typing_extensions import override
+
+from fuzzshard.analysis.forward_walk import ForwardWalk
+from fuzzshard.analysis.inferred import Inferred
+from fuzzshard.case.case import Case
+from fuzzshard.case.graph import TensorOp
+from fuzzshard.case.options import TensorParallel
+from fuzzshard.errors import InvalidCase
+from fuzzshard.parts.leaf import Leaf
+
+Sharded = Literal["features", "sequence"] | None
+
+
+class Layout(NamedTuple):
+    """What every rank holds of a value of ``width`` features: all of it, or a part along an
+    axis.
+    """
+
+    width: int
+    sharded: Sharded = None
+    is_dtensor: bool = False
+
+    @property
+    def is_plain_whole(self) -> bool:
+        """Whether it is what the plain model has here."""
+        return not self.sharded and not self.is_dtensor
+
+    def __str__(self) -> str:
+        part = f"sharded along its {self.sharded}" if self.sharded else "whole on every rank"
+        return f"a {'DTensor' if self.is_dtensor else 'plain tensor'} {part}"
+
+
+def check_layouts(case: Case, found: Inferred, target: str) -> None:
+    """Raises :class:`InvalidCase` where a forward of ``target`` meets a layout it cannot compute
+    with.
+    """
+    if case.tensor_parallel:
+        _Flow(case, found).forward(target)
+
+
+class _Flow(ForwardWalk[Layout]):
+    """Forwards, in layouts."""
+
+    what = "layout"
+    mend = "plan them alike"
+
+    def __init__(self, case: Case, found: Inferred) -> None:
+        super().__init__(case, found)
+        self.ranks = case.mesh.tensor or 1
+        self.plans = {plan.module: plan for plan in case.tensor_parallel}
+
+    def forward(self, target: str) -> None:
+        """A forward gets whole inputs; of a DTensor that it returns the whole is looked at."""
+        args = tuple(Layout(value.size) for value in self.found.input_values[target])
+        for layout in self.call(target, args):
+            if layout.sharded and not layout.is_dtensor:
+                raise InvalidCase(
+                    f"a forward of {target!r} returns {layout}",
+                    'give its last module output="replicate", or local_output=False',
+                )
+
+    @override
+    def leaf(self, path: str, leaf: Leaf, arg: Layout) -> Layout:
+        width = self.found.output_values[path][0].size
+        if path in self.plans:
+            return self.planned(self.plans[path], arg, width)
+        if leaf.is_elementwise and not leaf.drops:
+            return arg
+        if not arg.is_plain_whole:
+            raise InvalidCase(
+                f"{path!r} is called with {arg}", "plan it, or make its argument whole before"
+            )
+        return Layout(width)
+
+    def planned(self, plan: TensorParallel, arg: Layout, width: int) -> Layout:
+        """The module makes a DTensor of a plain tensor, which it believes to lie as its input
+        layout says.
+        """
+        wanted = _input(plan)
+        if not arg.is_dtensor and arg.sharded != wanted:
+            raise InvalidCase(
+                f"{plan.module!r} wants {arg._replace(sharded=wanted)} and is called with {arg}",
+                "change the input layout of its plan, or the output layout of the module before "
+                "it",
+            )
+        result = Layout(width, _output(plan), not plan.local_output)
+        size = {None: 0, "features": width, "sequence": self.case.inputs.seq}[result.sharded]
+        if not result.is_dtensor and size % self.ranks:
+            raise InvalidCase(
+                f"{plan.module!r} returns {result} of {size}, which {self.ranks} ranks cannot "
+                "share evenly",
+                "use local_output=False: DTensor.from_local takes plain shards to be of one size",
+            )
+        return result
+
+    @override
+    def tensor_op(self, path: str, node: TensorOp, args: tuple[Layout, ...]) -> Layout:
+        """Ops work on what a rank holds, so all that they join must lie alike.
+
+        A local output is a view made by a ``torch.autograd.Function``, which nothing may change in
+        place.
+        """
+        first = args[0]
+        if len({(arg.sharded, arg.is_dtensor) for arg in args}) > 1:
+            kinds = " and ".join(dict.fromkeys(map(str, args)))
+            raise InvalidCase(
+                f"{node.op!r} in block {path!r} joins {kinds}", "make their layouts alike"
+            )
+        local = first.width // self.ranks if first.sharded == "features" else first.width
+        possible = {
+            "concat": first.sharded != "features",
+            "attend": not first.is_dtensor
+            and first.sharded != "sequence"
+            and local % node.head_dim == 0,
+            "iadd": False,
+        }
+        if not possible.get(node.op, True):
+            raise InvalidCase(
+                f"{node.op!r} in block {path!r} cannot work on {first}", "change the plan"
+            )
+        width = sum(arg.width for arg in args) if node.op == "concat" else first.width
+        return first._replace(width=width)
+
+
+def _input(plan: TensorParallel) -> Sharded:
+    """How the plain argument of a planned module must lie."""
+    if plan.style == "sequence" or plan.input == "sequence":
+        return "sequence"
+    return "features" if plan.style == "rowwise" and plan.input == "default" else None
+
+
+def _output(plan: TensorParallel) -> Sharded:
+    """How the result of a planned module lies."""
+    if plan.style == "sequence" or plan.output == "sequence":
+        return "sequence"
+    return "features" if plan.style == "colwise" and plan.output == "default" else None

@@ -1,0 +1,83 @@
+"""Which FSDP roots a backward passes: it ends the iteration of their groups, whether it brings
+them a gradient or not. And which groups it is done with before its end.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+from fuzzshard.analysis.autograd import Node, Tape, Value, reached
+from fuzzshard.analysis.groups import roots_by_op
+from fuzzshard.analysis.inferred import Inferred, inferred
+from fuzzshard.analysis.schedule_state import follow
+from fuzzshard.case.case import Case
+
+
+@functools.lru_cache(maxsize=64)
+def passed_roots(case: Case, rank: int) -> Mapping[int, frozenset[int]]:
+    """The roots, as :func:`roots_by_op` numbers them, by the index of the backward's op.
+
+    A backward passes a root where it comes to an output of one of its modules.
+    """
+    roots = roots_by_op(case)
+    return {
+        index: frozenset(roots[index][group] for node in nodes for group in node.hooks)
+        for index, nodes in _backwards(case, rank).items()
+    }
+
+
+def done_within(case: Case, rank: int) -> Mapping[int, frozenset[int]]:
+    """The groups whose inputs get gradients in a backward, by the index of its op.
+
+    Those of several modules are left out: which of them is entered first is not said.
+    """
+    return {
+        index: frozenset(
+            node.inputs_of
+            for node in nodes
+            if node.inputs_of is not None and len(case.wrap[node.inputs_of].modules) == 1
+        )
+        for index, nodes in _backwards(case, rank).items()
+    }
+
+
+@functools.lru_cache(maxsize=2)
+def _backwards(case: Case, rank: int) -> Mapping[int, list[Node]]:
+    """What each backward runs, by the index of its op."""
+    tape = _Hooks(case, inferred(case)).tape
+    found = {}
+    for at in follow(case, rank):
+        losses = tape.follow(at)
+        if at.op.takes:
+            found[at.index] = reached(losses)
+    return found
+
+
+class _Hooks:
+    """Puts the hooks of wrap groups on the outputs of their modules.
+
+    The inputs of a module that manages parameters pass through one function of ``fully_shard``
+    (``RegisterPostBackwardFunction``): a backward that comes to one of them goes on through all.
+    """
+
+    def __init__(self, case: Case, found: Inferred) -> None:
+        self.groups = {m: i for i, group in enumerate(case.wrap) for m in group.modules}
+        self.managing = frozenset(found.owners.values())
+        self.tape = Tape(case, found, self)
+
+    def enter(self, path: str, args: list[Value], *, grad: bool) -> list[Value]:
+        """Joins the inputs that require a gradient."""
+        manages = path in self.groups and self.groups[path] in self.managing
+        if not manages or not grad or all(a is None for a in args):
+            return args
+        joint = self.tape.node(args)
+        joint.inputs_of = self.groups[path]
+        return [None if a is None else joint for a in args]
+
+    def leave(self, path: str, results: list[Value], *, grad: bool) -> list[Value]:
+        """Puts the hooks on."""
+        for node in results if path in self.groups and grad else ():
+            if node is not None:
+                node.hooks.append(self.groups[path])
+        return results

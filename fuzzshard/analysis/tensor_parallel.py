@@ -1,0 +1,78 @@
+"""What a tensor-parallel plan makes of parameters; :mod:`fuzzshard.analysis.validate` checks it.
+
+Follows torch/distributed/tensor/parallel/style.py: ``ColwiseParallel`` shards the rows of a Linear
+and the columns of an Embedding, ``RowwiseParallel`` the other way round (and replicates a bias),
+``SequenceParallel`` replicates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fuzzshard.analysis.inferred import Inferred
+from fuzzshard.case.case import Case
+from fuzzshard.case.graph import join
+from fuzzshard.case.options import TensorParallel
+from fuzzshard.parts.leaf import Leaf
+from fuzzshard.parts.op import Reasons
+
+
+def tensor_dims(case: Case, found: Inferred) -> Mapping[str, int | None]:
+    """The dimension that each parameter of the plan is sharded along; None: it is replicated.
+
+    Has an entry for every name of a tied parameter. What the plan does not name is no DTensor of
+    the tensor-parallel axis.
+    """
+    dims: dict[str, int | None] = {}
+    for plan in case.tensor_parallel:
+        leaf = found.leaves[plan.module]
+        for name in leaf.parameters(found.width(plan.module)):
+            dims[join(plan.module, name)] = _dim(plan, leaf, name)
+    return dims
+
+
+def _dim(plan: TensorParallel, leaf: Leaf, name: str) -> int | None:
+    if plan.style == "sequence":
+        return None
+    by_rows = plan.style == leaf.styles[0]
+    if name == "bias":
+        return 0 if by_rows else None
+    return 0 if by_rows else 1
+
+
+def plan_misfits(case: Case, found: Inferred) -> Reasons:
+    """Yield where the plan names what cannot be parallelised, or options do not fit."""
+    if case.tensor_parallel and case.mesh.tensor is None:
+        yield ("a tensor_parallel plan without a tensor-parallel axis", "set mesh.tensor")
+    if case.tensor_parallel and case.init == "meta":
+        yield ("tensor parallelism of a model on the meta device is not supported", 'use "device"')
+    planned = [plan.module for plan in case.tensor_parallel]
+    for plan in case.tensor_parallel:
+        leaf = found.leaves.get(plan.module)
+        if leaf is None or plan.style not in leaf.styles:
+            yield (
+                f"{plan.module!r} cannot be {plan.style} parallel",
+                "colwise and rowwise are for Linear and Embedding, sequence is for norms",
+            )
+        if planned.count(plan.module) > 1:
+            yield f"{plan.module!r} is planned twice", "give one style"
+        if plan.style == "sequence" and (plan.input, plan.output) != ("default", "default"):
+            yield f"{plan.module!r} has layouts that its style fixes", 'use "default"'
+        sequence = plan.style == "sequence" or "sequence" in (plan.input, plan.output)
+        if sequence and case.inputs.seq < 1:
+            yield (f"{plan.module!r} is sharded along a sequence axis", "set inputs.seq")
+    dims = tensor_dims(case, found)
+    for tie in case.ties:
+        if dims.get(tie.parameter, "plain") != dims.get(tie.source, "plain"):
+            yield (
+                f"the plan parallelises {tie.parameter!r} otherwise than {tie.source!r}, which it "
+                "is tied to",
+                "plan both modules so that the shared weight has one placement",
+            )
+    # an op over a list of DTensors wants them on one mesh (torch/distributed/tensor/_dispatch.py)
+    meshes = {(fqn in dims, found.owners[fqn] is None) for fqn in found.parameters}
+    if case.tensor_parallel and len(meshes) > 1 and case.optimizer.does("steps_lists"):
+        yield (
+            "a foreach optimizer would step parameters on several meshes together",
+            "plan and wrap all modules, or use foreach=False",
+        )
