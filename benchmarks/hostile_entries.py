@@ -48,7 +48,7 @@ from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, InvalidEntry, UsageError
 from fuzzshard.events import FindingFound, FindingHit, KnownCause
 from fuzzshard.journal.schema import JOURNAL_FILE, connect
 from fuzzshard.report.show import drawn
-from fuzzshard.reproducer.script import scripts
+from fuzzshard.reproducer.assemble import scripts
 from fuzzshard.verdict import Status
 
 CANARY = "fuzzshard_canary"

@@ -24,10 +24,10 @@ from fuzzshard.model.build import build_model
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.op import Op
+from fuzzshard.program.engine_script import engine_script
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.run import execute
 from fuzzshard.program.scope import Scope
-from fuzzshard.program.script import script_of
 from fuzzshard.program.setup import freeze_lines
 from fuzzshard.program.wrapping import prepared_lines
 
@@ -89,7 +89,7 @@ class Engine(abc.ABC):
         self.shaken: Shake | None = None
         self.inferred: Inferred = inferred(case)
         spec, names = spec_of(self.name), MeshNames(case, within=True)
-        called = script_of(self.name).variable
+        called = engine_script(self.name).variable
         self.scope = Scope(case, spec, called, "model", names)
         self.trained: dict[str, nn.Parameter] = {}
         """The parameters the optimizer holds; what is registered may differ while a group is

@@ -19,15 +19,15 @@ if TYPE_CHECKING:  # what an oracle is shown of the layers above, for types alon
     from torch import Tensor as Tensor
 
     from fuzzshard.case.case import Case as Case
-    from fuzzshard.reproducer.aim import Aim as Aim
-    from fuzzshard.reproducer.aim import Kind as Kind
+    from fuzzshard.reproducer.assertion import Assertion as Assertion
+    from fuzzshard.reproducer.assertion import Kind as Kind
     from fuzzshard.reproducer.scope import Scope as Scope
     from fuzzshard.reproducer.watch import Watch as Watch
     from fuzzshard.training.observer import Observer as Observer
     from fuzzshard.verdict import Finding as Finding
     from fuzzshard.world.messages import RankReport as RankReport
 else:  # nobody looks at annotations when it runs
-    Aim = Case = Finding = Kind = Observer = RankReport = Scope = Tensor = Watch = None
+    Assertion = Case = Finding = Kind = Observer = RankReport = Scope = Tensor = Watch = None
 
 MISSING = "missing"
 UNEXPECTED = "unexpected"
@@ -195,11 +195,11 @@ class Oracle:
 
     # Scripts:
 
-    aims: ClassVar[Kind] = "alone"
+    asserts: ClassVar[Kind] = "alone"
 
-    def aim(self, case: Case, finding: Finding, aim: Aim) -> Aim | None:
-        """Return what a script looks at; ``aim`` is at the engine, by this oracle's assertion."""
-        return aim.at(finding) if self.stops_at_op else aim.but(kind=self.aims)
+    def assertion(self, case: Case, finding: Finding, assertion: Assertion) -> Assertion | None:
+        """Return what a script asserts; ``assertion`` has the engine and this oracle."""
+        return assertion.at(finding) if self.stops_at_op else assertion.but(kind=self.asserts)
 
     def before(self, scope: Scope) -> list[str]:
         """Write what comes before the model is wrapped."""
@@ -323,15 +323,15 @@ class TensorOracle(Oracle):
         return self.thing.format(name=name) if self.thing else name[:1].upper() + name[1:]
 
     @override
-    def aim(self, case: Case, finding: Finding, aim: Aim) -> Aim | None:
+    def assertion(self, case: Case, finding: Finding, assertion: Assertion) -> Assertion | None:
         """Return None: any tensor is compared with the reference's."""
         return None
 
     def one(self, watch: Watch, index: int) -> str:
         """Write the expression for the one tensor that is looked at after an op."""
         if self.single:
-            return self.single.format(one=watch.parameter or watch.scope.at(watch.aim.name))
-        return self.pairs(watch, index)[watch.aim.name]
+            return self.single.format(one=watch.parameter or watch.scope.at(watch.assertion.name))
+        return self.pairs(watch, index)[watch.assertion.name]
 
     def pairs(self, watch: Watch, index: int) -> dict[str, str]:
         """Return the expressions of tensors that stand in variables of their own, by name."""
@@ -365,7 +365,7 @@ class StateOracle(TensorOracle):
     @override
     def one(self, watch: Watch, index: int) -> str:
         self._check_states(watch)
-        state, _, fqn = watch.aim.name.partition(" of ")
+        state, _, fqn = watch.assertion.name.partition(" of ")
         return f'optimizer.state.get({watch.scope.at(fqn)}, {{}}).get("{state}")'
 
     @override

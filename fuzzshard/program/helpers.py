@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from fuzzshard.parts.engines import ENGINES
 from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.options.optimizer import OPTIMIZER_OPTIONS
-from fuzzshard.program.script import script_of
+from fuzzshard.program.engine_script import engine_script
 
 _PARAMETER_GROUPS = """
 def parameter_groups(parameters):  # foreach refuses lists that mix meshes, dtypes or devices
@@ -197,7 +197,11 @@ SOURCES = {
     "interrupt_backward": _INTERRUPT_BACKWARD,
     "fill_state": _FILL_STATE,
     "update_average": _UPDATE_AVERAGE,
-    **{name: source for engine in ENGINES for name, source in script_of(engine).sources.items()},
+    **{
+        name: source
+        for engine in ENGINES
+        for name, source in engine_script(engine).sources.items()
+    },
     **{name: source for loss in LOSSES.values() for name, source in loss.sources.items()},
     **{name: source for option in OPTIMIZER_OPTIONS for name, source in option.sources.items()},
 }

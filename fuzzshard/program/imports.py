@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from fuzzshard.parts.engines import ENGINES
-from fuzzshard.program.script import script_of
+from fuzzshard.program.engine_script import engine_script
 
 _STANDARD = (
     *(
@@ -64,7 +64,7 @@ def import_block(body: str) -> str:
 
 def every_import() -> str:
     """Imports of all modules of torch that statements may name, as far as there are such."""
-    modules = [*_SEVERAL, *(m for engine in ENGINES for m in script_of(engine).imports)]
+    modules = [*_SEVERAL, *(m for engine in ENGINES for m in engine_script(engine).imports)]
     lines = [*_TORCH, "from contextlib import suppress"]
     lines += [f"with suppress(ModuleNotFoundError):\n    import {m}" for m in modules]
     return "\n".join(lines)
@@ -80,7 +80,7 @@ def _used_lines(lines: Iterable[str], used: set[str]) -> list[str]:
 def _torch_lines(used: set[str]) -> Iterator[str]:
     yield from _used_lines(_TORCH, used)
     several = {module: set(names) for module, names in _SEVERAL.items()}
-    for module, names in (item for e in ENGINES for item in script_of(e).imports.items()):
+    for module, names in (item for e in ENGINES for item in engine_script(e).imports.items()):
         several.setdefault(module, set()).update(names)
     for module, bound in several.items():
         if found := sorted(used & bound):

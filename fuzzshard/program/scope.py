@@ -18,6 +18,7 @@ from fuzzshard.model.statements import at, call_lines, indented
 from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.engines import REFERENCE
 from fuzzshard.parts.op import Call, Hooked, Op, Switch
+from fuzzshard.program.engine_script import EngineScript, engine_script
 from fuzzshard.program.forward import (
     backward_line,
     call_text,
@@ -28,7 +29,6 @@ from fuzzshard.program.forward import (
     whole_text,
 )
 from fuzzshard.program.mesh import MeshNames
-from fuzzshard.program.script import Script, script_of
 from fuzzshard.program.setup import (
     each_parameter_lines,
     flat_requires_grad_lines,
@@ -62,9 +62,9 @@ class Scope:
     losses: Losses = dataclasses.field(init=False)
 
     @property
-    def script(self) -> Script:
+    def script(self) -> EngineScript:
         """Return what the engine says in its own words."""
-        return script_of(self.engine.name)
+        return engine_script(self.engine.name)
 
     @property
     def shards(self) -> bool:
@@ -220,7 +220,7 @@ class Scope:
             f"        module.path = {path}",
         ]
 
-    def optimizer_lines(self, parameters: Sequence[str], script: Script) -> list[str]:
+    def optimizer_lines(self, parameters: Sequence[str], script: EngineScript) -> list[str]:
         """Make every optimizer, also of no ``parameters``; what the case leaves at torch's default
         is not said.
         """

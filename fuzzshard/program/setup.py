@@ -8,16 +8,16 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Alias, walk
 from fuzzshard.case.paths import is_within
 from fuzzshard.model.statements import assignment, at
-from fuzzshard.program.script import Script
+from fuzzshard.program.engine_script import EngineScript
 
 
 def requires_grad_lines(
-    case: Case, root: str, target: str, value: bool, script: Script | None = None
+    case: Case, root: str, target: str, value: bool, script: EngineScript | None = None
 ) -> list[str]:
     """Sets ``requires_grad`` of the parameters whose FQN is at or below ``target``, and of no
     others; of a plain model, or of one that has what ``script`` says.
     """
-    script = script or Script()
+    script = script or EngineScript()
     said = f"requires_grad_({value})"
     if target in inferred(case).parameters or _holds_others(case, target):
         return each_parameter_lines(case, root, target, said, script)
@@ -25,7 +25,7 @@ def requires_grad_lines(
 
 
 def each_parameter_lines(
-    case: Case, root: str, target: str, said: str, script: Script
+    case: Case, root: str, target: str, said: str, script: EngineScript
 ) -> list[str]:
     """Says the same of every parameter whose FQN is at or below ``target``, and of no others."""
     if target in inferred(case).parameters:

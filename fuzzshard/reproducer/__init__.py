@@ -5,7 +5,7 @@ one ``train`` function for the schedule that runs on the plain model and on the 
 comparison. No torch import here.
 """
 
+from fuzzshard.reproducer.assemble import body, script, script_like, scripts
 from fuzzshard.reproducer.check import ScriptResult, check
-from fuzzshard.reproducer.script import body, script, script_like, scripts
 
 __all__ = ["ScriptResult", "body", "check", "script", "script_like", "scripts"]

@@ -18,7 +18,7 @@ from fuzzshard.analysis.sync_flags import UNMANAGED
 from fuzzshard.case.case import Case
 from fuzzshard.errors import UsageError
 from fuzzshard.parts.engines import spec_of
-from fuzzshard.reproducer.aim import Aim
+from fuzzshard.reproducer.assertion import Assertion
 
 
 class Average(NamedTuple):
@@ -32,12 +32,12 @@ class Average(NamedTuple):
     kept: bool = False
 
 
-def averages(case: Case, aim: Aim, last: int) -> dict[int, Average]:
+def averages(case: Case, assertion: Assertion, last: int) -> dict[int, Average]:
     """Return them by backward, up to the op ``last``; raises :class:`UsageError` where a plain
     average is not what the engine reduces.
     """
     owners, usual = inferred(case).owners, case.mesh.data_size
-    keeps_apart = spec_of(aim.engine).applies_groups
+    keeps_apart = spec_of(assertion.engine).applies_groups
     averaged, kept, found = False, False, dict[int, Average]()
     taken, roots = losses(case, last).taken, roots_by_op(case)[last]
     for at in itertools.islice(follow(case), last + 1):
@@ -53,7 +53,7 @@ def averages(case: Case, aim: Aim, last: int) -> dict[int, Average]:
             found[index] = Average(listed, factors.pop() if odd else None, kept)
             _require(not kept or len(set(roots)) < 2)
             _require(not (kept and names) or UNMANAGED not in owners.values())
-            _require(not kept or aim.op != index or not aim.has("reduced"))
+            _require(not kept or assertion.op != index or not assertion.has("reduced"))
         elif op.aborts:
             averaged = kept = False
         elif op.updates or op.clips or op.zeroes_gradients or op.replaces_parameters:

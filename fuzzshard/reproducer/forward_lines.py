@@ -95,13 +95,13 @@ class ForwardLines:
         )
         by_forward = wrapped or (not op.target and not self.scope.engine.applies_groups)
         callee = at(self.scope.called if not op.target else self.scope.model, op.target)
-        moves = moves_inputs(self.case, self.scope.aim.engine, op.target)
+        moves = moves_inputs(self.case, self.scope.assertion.engine, op.target)
         arguments = self.inputs.arguments(op, moves=moves, shared=self.scope.shared)
         return call_text(self.scope, op.target, callee, arguments, by_forward=by_forward)
 
     def _body(self, index: int, op: Call, call: str) -> list[str]:
         """The call and its loss, in as few statements as what is looked at allows."""
-        watched = [oracle for oracle in self.scope.aim.watched(index) if oracle.of_forward]
+        watched = [oracle for oracle in self.scope.assertion.watched(index) if oracle.of_forward]
         keeps_output = any(not oracle.is_loss for oracle in watched)
         keeps_output |= index in self.losses.parted
         looks_at_loss = any(oracle.is_loss for oracle in watched)
@@ -134,8 +134,8 @@ class ForwardLines:
         return [f"{loss} = {' + '.join(terms)}"]
 
     def _goes_straight_into_backward(self, index: int) -> bool:
-        aim = self.scope.aim
-        keeps = aim.stops_at_op or (aim.trains_reference and aim.op is None)
+        assertion = self.scope.assertion
+        keeps = assertion.stops_at_op or (assertion.trains_reference and assertion.op is None)
         once = self.losses.taken.get(index + 1) == [index] and not self.ops[index + 1].retains
         return once and not keeps
 

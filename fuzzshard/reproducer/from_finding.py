@@ -1,4 +1,4 @@
-"""What a script looks at, by the finding that it has to show."""
+"""What a script asserts, by the finding that it has to show."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fuzzshard.errors import UsageError
 from fuzzshard.parts.engines import REFERENCE, spec_of, specs
 from fuzzshard.parts.oracle import MISSING, UNEXPECTED, TensorOracle, TensorType
 from fuzzshard.parts.oracles import TENSOR_ORACLES, named, tensor_oracle
-from fuzzshard.reproducer.aim import ROUNDING, Aim
+from fuzzshard.reproducer.assertion import ROUNDING, Assertion
 from fuzzshard.reproducer.optimizer import loads_what_a_save_made
 from fuzzshard.verdict import Finding
 
@@ -17,8 +17,8 @@ LEAST_MARGIN = 1e2
 moves them by another amount, of the same order."""
 
 
-def aim_of(case: Case, signature: str, finding: Finding | None, seed: int = 0) -> Aim:
-    """Return what a script of values of that ``seed`` looks at.
+def assertion_of(case: Case, signature: str, finding: Finding | None, seed: int = 0) -> Assertion:
+    """Return what a script of values of that ``seed`` asserts.
 
     Raises :class:`UsageError` where the signature alone does not say what is expected, and where
     other values need not show the ``finding``.
@@ -28,23 +28,23 @@ def aim_of(case: Case, signature: str, finding: Finding | None, seed: int = 0) -
     kind, _, rest = signature.partition("/")
     engine, _, rest = rest.partition("/")
     if kind in ("crash", "death", "desync"):
-        return Aim("desync" if kind == "desync" else "raise", engine, seed=seed)
+        return Assertion("desync" if kind == "desync" else "raise", engine, seed=seed)
     name = rest.partition("/")[0]
     by_groups = (spec.name for spec in specs(case.engines) if spec.applies_groups)
     engine = engine or next(by_groups, case.engines[0])
     if not name:
-        return Aim("compare", engine, _judged_everywhere(engine), bound=None, seed=seed)
+        return Assertion("compare", engine, _judged_everywhere(engine), bound=None, seed=seed)
     oracle = named(name)
     if oracle.needs_finding:
         raise UsageError(
             "a script for this signature needs the finding", "pass the finding of its entry"
         )
     if isinstance(oracle, TensorOracle):
-        return Aim("compare", engine, (oracle,), bound=None, seed=seed)
-    return Aim("alone", engine, rule=oracle, seed=seed)
+        return Assertion("compare", engine, (oracle,), bound=None, seed=seed)
+    return Assertion("alone", engine, rule=oracle, seed=seed)
 
 
-def _from_finding(case: Case, finding: Finding) -> Aim:
+def _from_finding(case: Case, finding: Finding) -> Assertion:
     engine, op, rule = finding.engine, finding.op, finding.rule
     of_whole = isinstance(rule, TensorOracle) and not rule.in_flat
     if spec_of(engine).in_stages and (of_whole or rule.across_ranks):
@@ -52,7 +52,7 @@ def _from_finding(case: Case, finding: Finding) -> Aim:
             "no script compares forwards, states, or ranks that have different stages",
             "replay the case",
         )
-    own = rule.aim(case, finding, Aim("alone", engine, rule=rule))
+    own = rule.assertion(case, finding, Assertion("alone", engine, rule=rule))
     if own is not None:
         return own
     if engine == REFERENCE.name:
@@ -63,19 +63,19 @@ def _from_finding(case: Case, finding: Finding) -> Aim:
     is_state = oracle.is_state and detail not in (MISSING, UNEXPECTED)
     if is_state and loads_what_a_save_made(case, finding.name, op):
         detail = UNEXPECTED  # the reference of a script does not save
-    aim = Aim("compare", engine, (oracle,), op, finding.name, bound=None)
+    assertion = Assertion("compare", engine, (oracle,), op, finding.name, bound=None)
     if detail in (MISSING, UNEXPECTED) and _is_attribute(case, oracle, engine, detail):
-        return aim.but(kind="presence", expected=detail)
+        return assertion.but(kind="presence", expected=detail)
     if finding.type_due and (oracle.of_forward or _is_dtype(engine, finding)):
-        return aim.but(kind="type", expected=finding.expected)
+        return assertion.but(kind="type", expected=finding.expected)
     if finding.error is None:
-        return aim
+        return assertion
     if has_precision(case) and finding.rung != "precision":
         raise UsageError("nobody has measured what low precision explains here", "replay the case")
     bound = finding.bound if finding.rung in ("bounded", "precision") else 0.0
     if bound is None or not finding.error > LEAST_MARGIN * (bound or ROUNDING[case.dtype]):
         raise UsageError("the difference is not far above its bound", "replay the case")
-    return aim.but(error=finding.error, bound=bound)
+    return assertion.but(error=finding.error, bound=bound)
 
 
 def _is_dtype(engine: str, finding: Finding) -> bool:

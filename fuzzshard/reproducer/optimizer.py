@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from fuzzshard.analysis.schedule_state import first
 from fuzzshard.case.case import Case
 from fuzzshard.model.statements import call_lines
-from fuzzshard.program.script import Script
+from fuzzshard.program.engine_script import EngineScript
 
 if TYPE_CHECKING:
     from fuzzshard.reproducer.scope import Scope
@@ -20,7 +20,9 @@ def optimizer_lines(scope: Scope) -> list[str]:
         lines = call_lines("apart = ", apart, "{}")
         listed = f"[p for p in {scope.trained} if p {{}} apart]"
         parameters = [listed.format("not in"), listed.format("in")][: len(spec.each)]
-    own, plain = (scope.optimizer_lines(parameters, script) for script in (scope.script, Script()))
+    own, plain = (
+        scope.optimizer_lines(parameters, script) for script in (scope.script, EngineScript())
+    )
     return [*lines, *scope.for_wrapper(own, plain), *scope.beside_optimizer]
 
 

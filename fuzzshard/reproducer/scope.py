@@ -18,7 +18,7 @@ from fuzzshard.parts.op import Call, Hooked, Op, Ranks, Switch
 from fuzzshard.program import scope
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.setup import checkpoint_lines
-from fuzzshard.reproducer.aim import Aim
+from fuzzshard.reproducer.assertion import Assertion
 from fuzzshard.reproducer.averages import Average, averages
 from fuzzshard.reproducer.forward_lines import ForwardLines
 from fuzzshard.reproducer.optimizer import optimizer_lines
@@ -33,23 +33,25 @@ _WITH, _END_WITH = "with no_sync", "end of no_sync"
 
 
 class Scope(scope.Scope):
-    """Writes the ops up to the one that the aim looks at: :meth:`lines`.
+    """Writes the ops up to the one that the assertion is about: :meth:`lines`.
 
     ``called`` is the variable that a forward of the root calls, ``model`` the one whose attributes
     are modules and parameters: they differ for engines that put a module around the model.
     """
 
-    def __init__(self, case: Case, aim: Aim, called: str, model: str) -> None:
-        names, engine = MeshNames(case), spec_of(aim.engine)
+    def __init__(self, case: Case, assertion: Assertion, called: str, model: str) -> None:
+        names, engine = MeshNames(case), spec_of(assertion.engine)
         trained = f"{called if engine.in_stages else model}.parameters()"
-        shared = aim.trains_reference
+        shared = assertion.trains_reference
         super().__init__(case, engine, called, model, names, trained, shared=shared)
-        self.aim, self.now = aim, ScheduleState(case)
-        last = ops_that_run(case, aim.engine).stop - 1 if aim.op is None else aim.op
+        self.assertion, self.now = assertion, ScheduleState(case)
+        last = (
+            ops_that_run(case, assertion.engine).stop - 1 if assertion.op is None else assertion.op
+        )
         self.ops = case.schedule[: last + 1]
         self.losses = losses(case, last)
-        self.averages = averages(case, aim, last) if shared else dict[int, Average]()
-        self.inputs = Inputs(case, self.ops, aim.seed)
+        self.averages = averages(case, assertion, last) if shared else dict[int, Average]()
+        self.inputs = Inputs(case, self.ops, assertion.seed)
         self.watch = Watch(self)
         self.forwards = ForwardLines(self)
         self._flags = SyncFlags(case)
@@ -63,7 +65,7 @@ class Scope(scope.Scope):
         lines += ["averaged = None"] if any(op.averages for op in self.ops) else []
         if self._keeps_hooks:
             lines.append("hooks = []  # of the reference, for when its gradients are averaged")
-        if self.shared and self.aim.op is None:
+        if self.shared and self.assertion.op is None:
             lines.append("seen = {}")
         return lines + _with_blocks(_merged([line for op in self.ops for line in self._op(op)]))
 
@@ -72,10 +74,10 @@ class Scope(scope.Scope):
         lines = _on_ranks(op.ranks, op.statements(self))
         if op.casts_to:
             self.inputs.dtype = op.casts_to
-        if not (self.aim.stops_at_op and self.aim.op == index):
+        if not (self.assertion.stops_at_op and self.assertion.op == index):
             lines += _on_ranks(op.ranks, self.watch.lines(op))
         self.now.advance(skipped=index in self.losses.skipped)
-        return self.aim.rule.around(self, lines) if self.aim.op == index else lines
+        return self.assertion.rule.around(self, lines) if self.assertion.op == index else lines
 
     # The model:
 
@@ -104,7 +106,7 @@ class Scope(scope.Scope):
 
     @override
     def rebuilt(self, op: Op) -> list[str]:
-        seed = self.aim.seed + 1
+        seed = self.assertion.seed + 1
         given, variables = [f"seed={seed}"], ", ".join(self.made)
         if self.moves:
             names = MeshNames(self.now.case.on(op.mesh))
@@ -134,8 +136,8 @@ class Scope(scope.Scope):
     def renewed(self) -> list[str]:
         lines = []
         if parameter := self.watch.parameter:
-            lines.append(f"{parameter} = {self.at(self.aim.name)}")
-        if self.aim.rule.takes_parameters or self.watch.uses_parameters:
+            lines.append(f"{parameter} = {self.at(self.assertion.name)}")
+        if self.assertion.rule.takes_parameters or self.watch.uses_parameters:
             lines.append(f"params = {self.parameters(self.model)}")
         if self.shared and (unmanaged := self._unmanaged):
             lines += [
@@ -207,11 +209,11 @@ class Scope(scope.Scope):
         loss = self.scaled(taken[0] if len(taken) == 1 else f"({' + '.join(taken)})")
         plain = [*made, f"{loss}.backward({'retain_graph=True' if op.retains else ''})"]
         plain += self._finalize()
-        if not (self.aim.stops_at_op and self.aim.op == index):
+        if not (self.assertion.stops_at_op and self.assertion.op == index):
             plain += self._average(index)
         switches = (each.switch for each in self.ops if each.switch)
         leaves_waiting = any(switch.flag == "is_last_backward" for switch in switches)
-        if leaves_waiting and self.aim.has("reduced", index):  # only the last backward waits
+        if leaves_waiting and self.assertion.has("reduced", index):  # only the last backward waits
             plain += ['if device == "cuda":', "    torch.cuda.synchronize()"]
         if not self.engine.in_stages:
             return plain

@@ -17,7 +17,7 @@ from fuzzshard.case.paths import is_within
 from fuzzshard.model.statements import assignment
 from fuzzshard.parts.op import Call, Op
 from fuzzshard.program.setup import freeze_lines
-from fuzzshard.reproducer.aim import ROUNDING, Aim
+from fuzzshard.reproducer.assertion import ROUNDING, Assertion
 
 _LOOSE = {"float32": "rtol=1e-4, atol=1e-5", "float64": "rtol=1e-9, atol=1e-9"}
 """Where nobody has measured what rounding explains."""
@@ -47,19 +47,21 @@ def constructed(case: Case, variable: str, *, meta: bool = False) -> list[str]:
     return lines
 
 
-def tolerance(case: Case, aim: Aim) -> str:
+def tolerance(case: Case, assertion: Assertion) -> str:
     """Write what the engine may differ by: halfway, in digits, from what rounding explains to the
     error of the finding.
 
     Nothing where bits were compared and nothing was reduced yet.
     """
-    reduces = any(op.takes for op in case.schedule[: (aim.op or 0) + 1])
-    if aim.bound == 0 and not (reduces or case.tensor_parallel):
+    reduces = any(op.takes for op in case.schedule[: (assertion.op or 0) + 1])
+    if assertion.bound == 0 and not (reduces or case.tensor_parallel):
         return "rtol=0, atol=0"
-    if aim.bound is None or not aim.error:
+    if assertion.bound is None or not assertion.error:
         return _LOOSE[case.dtype]
-    rounding = aim.bound or ROUNDING[case.dtype]
-    return f"rtol=0, atol={10.0 ** math.floor(math.log10(math.sqrt(rounding * aim.error))):g}"
+    rounding = assertion.bound or ROUNDING[case.dtype]
+    return (
+        f"rtol=0, atol={10.0 ** math.floor(math.log10(math.sqrt(rounding * assertion.error))):g}"
+    )
 
 
 class Inputs:

@@ -12,21 +12,21 @@ from fuzzshard.reproducer.values import tolerance
 
 def verdict(scope: Scope) -> list[str]:
     """Write what is looked at after the run."""
-    aim = scope.aim
-    match aim.kind:
+    assertion = scope.assertion
+    match assertion.kind:
         case "compare":
-            return _everything(scope) if aim.op is None else _one(scope)
+            return _everything(scope) if assertion.op is None else _one(scope)
         case "presence":
             return _presence(scope)
         case "type":
-            one, due = scope.watch.one(), TensorType.read(aim.expected)
+            one, due = scope.watch.one(), TensorType.read(assertion.expected)
             assert due is not None
             expected, observed = due.dtype, f"{one}.dtype"
-            if aim.oracles[0].of_forward:
+            if assertion.oracles[0].of_forward:
                 expected, observed = due.expression, f"(list({one}.shape), {one}.dtype)"
             return [f"expected, observed = {expected}, {observed}", SAME_TYPE]
         case "alone":
-            return aim.rule.after(scope)
+            return assertion.rule.after(scope)
         case "desync":
             return ["dist.barrier()"]
         case "raise":
@@ -43,43 +43,43 @@ def _everything(scope: Scope) -> list[str]:
         "for (name, want), got in zip(expected.items(), observed.values()):",
         *only,
         '    both = f"rank {rank}, {name}: expected\\n{want}\\nobserved\\n{got}\\n"',
-        f"    torch.testing.assert_close(got, want, {tolerance(scope.case, scope.aim)}, "
+        f"    torch.testing.assert_close(got, want, {tolerance(scope.case, scope.assertion)}, "
         "equal_nan=True, msg=lambda m: both + m)",
     ]
 
 
 def _one(scope: Scope) -> list[str]:
     """Compare the one tensor that the functions that train return."""
-    case, aim = scope.case, scope.aim
-    tolerances = tolerance(case, aim)
+    case, assertion = scope.case, scope.assertion
+    tolerances = tolerance(case, assertion)
     comment = ["# A difference of up to atol could be rounding: sums in another order."]
     lines = []
-    if scope.engine.has_dtensors and (case.tensor_parallel or not aim.oracles[0].of_forward):
+    if scope.engine.has_dtensors and (case.tensor_parallel or not assertion.oracles[0].of_forward):
         offloads = any(group.does("offloads") for group in case.wrap)
         full = f"observed{'.to(device)' if offloads else ''}.full_tensor()"
         lines += ["if isinstance(observed, DTensor):", f"    observed = {full}"]
     dtypes = ", check_dtype=False" if has_precision(case) else ""
     lines += [
-        f'both = f"rank {{rank}}, {aim.name}: '
+        f'both = f"rank {{rank}}, {assertion.name}: '
         f'expected\\n{{expected}}\\nobserved\\n{{observed}}\\n"',
         *(comment if tolerances[-6:] != "atol=0" else []),
         f"torch.testing.assert_close(observed, expected, {tolerances}{dtypes}, "
         "msg=lambda m: both + m)",
     ]
     if scope.engine.in_stages:
-        return [f'if "{aim.name.split()[-1]}" in here:', *indented(lines)]
+        return [f'if "{assertion.name.split()[-1]}" in here:', *indented(lines)]
     return lines
 
 
 def _presence(scope: Scope) -> list[str]:
     """A gradient or an optimizer state that must be there, or must not."""
-    one, who = scope.watch.one(), f"rank {{rank}}: {scope.aim.name}"
-    missing = scope.aim.expected == MISSING
-    if scope.aim.oracles[0].is_state:
+    one, who = scope.watch.one(), f"rank {{rank}}: {scope.assertion.name}"
+    missing = scope.assertion.expected == MISSING
+    if scope.assertion.oracles[0].is_state:
         expected, holds = "a state, observed None", "state is not None"
         if not missing:
             expected, holds = "no state, observed\\n{state}", "state is None"
-            if (initial := made_by_saves(scope.case, scope.aim.name)) is not None:
+            if (initial := made_by_saves(scope.case, scope.assertion.name)) is not None:
                 expected = f"none but the initial {initial}, observed\\n{{state}}"
                 holds += f" or (state == {initial}).all()"
         return [
@@ -92,7 +92,7 @@ def _presence(scope: Scope) -> list[str]:
         return [
             f"here = torch.tensor(0.0 if {one} is None else 1.0, device=device)",
             "dist.all_reduce(here)",
-            f'assert here > 0, "{scope.aim.name}: expected a gradient, observed None on all '
+            f'assert here > 0, "{scope.assertion.name}: expected a gradient, observed None on all '
             'ranks"',
         ]
     if missing:

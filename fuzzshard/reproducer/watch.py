@@ -18,19 +18,19 @@ _LONGEST = 150
 
 
 class Watch:
-    """Returns one tensor after the aim's op, or keeps all in ``seen`` after every op: copies, as
-    training goes on.
+    """Returns one tensor after the op of the assertion, or keeps all in ``seen`` after every op:
+    copies, as training goes on.
     """
 
     def __init__(self, scope: Scope) -> None:
-        self.scope, self.case, self.aim = scope, scope.case, scope.aim
+        self.scope, self.case, self.assertion = scope, scope.case, scope.assertion
         self._taken = False
         """Whether a state dict that was taken is still the model's."""
 
     def lines(self, op: Op) -> list[str]:
-        """Keep or return what the aim looks at after ``op``."""
+        """Keep or return what the assertion is about after ``op``."""
         self._taken = (self._taken or "dict" in op.looks) and not op.replaces_parameters
-        if not self.aim.trains_reference:
+        if not self.assertion.trains_reference:
             return []
         index, engine = self.scope.now.index, self.scope.engine
         keeps = self._taken and not engine.has_units
@@ -41,10 +41,10 @@ class Watch:
         wanted = [
             oracle
             for look in looks
-            for oracle in self.aim.watched(index)
+            for oracle in self.assertion.watched(index)
             if look in oracle.looks and oracle.gradient != hidden
         ]
-        if self.aim.op is not None:
+        if self.assertion.op is not None:
             return self._returned(wanted[0]) if wanted else []
         return [line for oracle in wanted for line in self._kept(index, oracle)]
 
@@ -56,8 +56,8 @@ class Watch:
             return [f"return {self.one()}"]
         if oracle.is_state or oracle.gradient == "local":
             raise UsageError(f"FSDP1 gathers no {oracle.name} for a script", "replay the case")
-        value, called = at(self.scope.model, self.aim.name), self.scope.called
-        gradient = self.aim.has("reduced")
+        value, called = at(self.scope.model, self.assertion.name), self.scope.called
+        gradient = self.assertion.has("reduced")
         return self.scope.script.gathered_lines(self.case, called, value, gradient=gradient)
 
     def _kept(self, index: int, oracle: TensorOracle) -> list[str]:
@@ -80,19 +80,25 @@ class Watch:
         """The variable of the parameter that is looked at from the start; empty if there is
         none.
         """
-        held = self.aim.op is not None and any(oracle.held for oracle in self.aim.oracles)
-        return self.aim.name.rpartition(".")[2] if held and not self.scope.engine.has_units else ""
+        held = self.assertion.op is not None and any(
+            oracle.held for oracle in self.assertion.oracles
+        )
+        return (
+            self.assertion.name.rpartition(".")[2]
+            if held and not self.scope.engine.has_units
+            else ""
+        )
 
     @property
     def uses_parameters(self) -> bool:
         """Whether it looks at all of them."""
-        in_flat = any(oracle.in_flat for oracle in self.aim.oracles)
-        return self.aim.op is None and in_flat and not self.scope.engine.has_units
+        in_flat = any(oracle.in_flat for oracle in self.assertion.oracles)
+        return self.assertion.op is None and in_flat and not self.scope.engine.has_units
 
     def one(self) -> str:
         """Write the expression for the one tensor."""
-        assert self.aim.op is not None
-        return self.aim.oracles[0].one(self, self.aim.op)
+        assert self.assertion.op is not None
+        return self.assertion.oracles[0].one(self, self.assertion.op)
 
     def loss(self, index: int) -> str:
         """Return the variable of the loss of the forward at ``index``."""

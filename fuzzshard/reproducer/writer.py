@@ -12,12 +12,12 @@ from fuzzshard.errors import UsageError
 from fuzzshard.model.source import model_source
 from fuzzshard.model.statements import indented
 from fuzzshard.parts.engines import spec_of
+from fuzzshard.program.engine_script import engine_script
 from fuzzshard.program.helpers import SOURCES, called
-from fuzzshard.program.script import script_of
 from fuzzshard.program.setup import checkpoint_lines, materialize_lines
 from fuzzshard.program.wrapping import prepared_lines
 from fuzzshard.reproducer import helpers
-from fuzzshard.reproducer.aim import Aim
+from fuzzshard.reproducer.assertion import Assertion
 from fuzzshard.reproducer.scope import UNWRAPPED, Scope, averaging_lines
 from fuzzshard.reproducer.values import constructed, model_lines
 from fuzzshard.reproducer.verdicts import verdict
@@ -38,21 +38,23 @@ class Writer:
     Raises :class:`UsageError` where a plain model cannot train as the case says.
     """
 
-    def __init__(self, case: Case, aim: Aim) -> None:
-        self.case, self.aim, engine = case, aim, spec_of(aim.engine)
-        variable, model = script_of(aim.engine).variable, "model"
-        if aim.trains_reference:
-            _check_reference(case, aim)
+    def __init__(self, case: Case, assertion: Assertion) -> None:
+        self.case, self.assertion, engine = case, assertion, spec_of(assertion.engine)
+        variable, model = engine_script(assertion.engine).variable, "model"
+        if assertion.trains_reference:
+            _check_reference(case, assertion)
             variable = variable if engine.in_stages else "model"
             model = "inner" if engine.wrapper else "model"
-        self.scope = Scope(case, aim, called=variable, model=model)
+        self.scope = Scope(case, assertion, called=variable, model=model)
         self.lines = self.scope.lines()
-        if aim.trains_reference and aim.op is not None and not _returns(self.lines):
-            raise UsageError(f"op {aim.op} has nothing of this kind to look at", "replay the case")
+        if assertion.trains_reference and assertion.op is not None and not _returns(self.lines):
+            raise UsageError(
+                f"op {assertion.op} has nothing of this kind to look at", "replay the case"
+            )
 
     def text(self) -> str:
         """Write the script without its imports: the model, the functions it calls, what runs."""
-        functions = [self._train()] if self.aim.trains_reference else []
+        functions = [self._train()] if self.assertion.trains_reference else []
         main = [
             *(self._both() if functions else self._alone()),
             *verdict(self.scope),
@@ -66,7 +68,7 @@ class Writer:
 
     def _alone(self) -> list[str]:
         """Train the engine's model."""
-        scope, rule = self.scope, self.aim.rule
+        scope, rule = self.scope, self.assertion.rule
         before = rule.before(scope)
         run = rule.within(scope, [*self._built(), *rule.before_run(scope), *self.lines])
         return [*(["", *before, ""] if before else []), *run]
@@ -76,7 +78,7 @@ class Writer:
         case, is_copied = self.case, self.case.init != "meta" and not self.scope.rebuilds
         copied = ["model = copy.deepcopy(reference)"] if is_copied else []
         return [
-            *model_lines(case, "reference", self.aim.seed),
+            *model_lines(case, "reference", self.assertion.seed),
             *copied,
             *checkpoint_lines(case, "reference", reference=True),
             f"expected = train({', '.join(['reference'] * len(self._given))})",
@@ -97,7 +99,7 @@ class Writer:
             lines = [UNWRAPPED, *lines]
         if self.scope.rebuilds:
             lines = ["global reference", *lines]
-        if self.aim.op is None:
+        if self.assertion.op is None:
             lines = [*lines, "return seen"]
         return "\n".join([f"def train({', '.join(self._given)}):", *indented(lines)])
 
@@ -130,18 +132,18 @@ class Writer:
         """Build the engine's model, by a function if that happens more than once; ``plain`` are
         statements that make the plain one.
         """
-        case, aim, scope = self.case, self.aim, self.scope
+        case, assertion, scope = self.case, self.assertion, self.scope
         meta = case.init == "meta" and scope.engine.applies_groups
         if meta or scope.rebuilds or plain is None:
-            seed = "seed" if scope.rebuilds else aim.seed
+            seed = "seed" if scope.rebuilds else assertion.seed
             plain = model_lines(case, "model", seed, meta=meta)
-        lines = [*plain, *prepared_lines(case, aim.engine, "model")]
+        lines = [*plain, *prepared_lines(case, assertion.engine, "model")]
         lines += scope.script.wrap_lines(case, "model", scope.names)
         lines += scope.script.around_lines(case, "model", scope.called, scope.names)
         if not scope.rebuilds:
             return lines
         names, variables = scope.names, ", ".join(scope.made)
-        given, told = ["seed"], [f"seed={aim.seed}"]
+        given, told = ["seed"], [f"seed={assertion.seed}"]
         if scope.moves:
             lines = [*([] if names.flat else _SLICED), *lines]
             given.append(names.variable)
@@ -159,7 +161,9 @@ class Writer:
         case, names, script = self.case, self.scope.names, self.scope.script
         has_mesh = script.takes_mesh(case) or not names.flat
         limit = (
-            f", timeout=timedelta(seconds={DESYNC_SECONDS})" if self.aim.kind == "desync" else ""
+            f", timeout=timedelta(seconds={DESYNC_SECONDS})"
+            if self.assertion.kind == "desync"
+            else ""
         )
         lines = [f'device = "cuda" if torch.cuda.device_count() >= {case.mesh.size} else "cpu"']
         if limit or not has_mesh:
@@ -177,10 +181,10 @@ class Writer:
         return lines
 
 
-def _check_reference(case: Case, aim: Aim) -> None:
-    if has_precision(case) and not aim.tolerant:
+def _check_reference(case: Case, assertion: Assertion) -> None:
+    if has_precision(case) and not assertion.tolerant:
         raise UsageError("no script emulates mixed precision on a plain model", "replay the case")
-    if ignored_modules(case, by_replicate=spec_of(aim.engine).ignores_modules):
+    if ignored_modules(case, by_replicate=spec_of(assertion.engine).ignores_modules):
         raise UsageError("no script averages what replicate() ignores", "replay the case")
 
 

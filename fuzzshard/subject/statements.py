@@ -5,7 +5,7 @@ No torch import.
 
 from __future__ import annotations
 
-from fuzzshard.program.script import script_of
+from fuzzshard.program.engine_script import engine_script
 from fuzzshard.subject.subject import Variation
 
 
@@ -30,7 +30,7 @@ def recompute_lines(modules: tuple[str, ...]) -> list[str]:
 
 def wrap_lines(engine: str, blocks: tuple[str, ...], variation: Variation) -> list[str]:
     """Wrap ``model``, its ``blocks`` first, as people do who use an engine."""
-    script = script_of(engine)
+    script = engine_script(engine)
     lines = script.model_lines([_at(name) for name in blocks], variation)
     return [*lines, f"wrapped = {script.variable}"]
 

@@ -40,8 +40,8 @@ from fuzzshard.errors import EXIT_USAGE, InvalidEntry, UsageError
 from fuzzshard.model.statements import at, comment, literal
 from fuzzshard.parts.engines import REFERENCE
 from fuzzshard.parts.oracle import TensorType
-from fuzzshard.reproducer.aim import Aim
-from fuzzshard.reproducer.script import scripts
+from fuzzshard.reproducer.assemble import scripts
+from fuzzshard.reproducer.assertion import Assertion
 
 ORIGINALS = functools.cache(sources)
 
@@ -226,9 +226,9 @@ def test_the_reason_why_there_is_no_script_stays_one_comment() -> None:
 def test_what_a_script_looks_at_has_no_quotes_of_its_own() -> None:
     for harm in ('"', "{x}", "a\nb", "\\"):
         with pytest.raises(UsageError):
-            Aim("compare", "fully_shard", name=harm)
+            Assertion("compare", "fully_shard", name=harm)
         with pytest.raises(UsageError):
-            Aim("compare", "fully_shard", expected=harm)
+            Assertion("compare", "fully_shard", expected=harm)
 
 
 @pytest.mark.parametrize("target", [RUNS, "../../x", "import os"])

@@ -10,7 +10,7 @@ from fuzzshard.case.case import Case, Freeze, Mesh, Optimizer, ParameterDtype
 from fuzzshard.engines.registry import not_applicable
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import LoadState, SaveState, SetFlag, SetRequiresGrad
-from fuzzshard.reproducer.script import script
+from fuzzshard.reproducer.assemble import script
 from fuzzshard.verdict import Status
 from fuzzshard.world import World
 

@@ -18,7 +18,7 @@ from fuzzshard.case.codec import decode, encode
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import OPS
 from fuzzshard.parts.oracles import ORACLES
-from fuzzshard.reproducer.script import script
+from fuzzshard.reproducer.assemble import script
 from fuzzshard.shrink.passes import Pass
 from fuzzshard.shrink.repair import repaired
 from fuzzshard.shrink.tiers import TIERS

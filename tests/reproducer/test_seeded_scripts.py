@@ -19,7 +19,7 @@ from fuzzshard.errors import UsageError
 from fuzzshard.parts.ops import Backward, Forward, Step
 from fuzzshard.parts.oracle import MISSING, UNEXPECTED
 from fuzzshard.reproducer import script, scripts
-from fuzzshard.reproducer.aim import SEEDS
+from fuzzshard.reproducer.assertion import SEEDS
 from fuzzshard.strategies import draw_cases
 from fuzzshard.verdict import Finding, Status
 from fuzzshard.world import World

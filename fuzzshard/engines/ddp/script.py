@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.model.statements import call_lines
-from fuzzshard.program.script import Script
+from fuzzshard.program.engine_script import EngineScript
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +42,7 @@ def group(names: MeshNames) -> str:
     return "None" if names.flat else "group"
 
 
-class DDPScript(Script):
+class DDPScript(EngineScript):
     """Puts ``DistributedDataParallel`` around the model."""
 
     variable = "ddp"

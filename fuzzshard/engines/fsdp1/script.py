@@ -12,7 +12,7 @@ from fuzzshard.case.graph import Alias, walk
 from fuzzshard.model.expressions import class_name, constructor
 from fuzzshard.model.statements import at, call_lines
 from fuzzshard.parts.options.fsdp1 import shards
-from fuzzshard.program.script import Script
+from fuzzshard.program.engine_script import EngineScript
 from fuzzshard.program.setup import place_of
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def _policy(case: Case, units: tuple[str, ...]) -> str:
     return "CustomPolicy(lambda module: module in units)"
 
 
-class FSDP1Script(Script):
+class FSDP1Script(EngineScript):
     """Puts ``FullyShardedDataParallel`` around every unit, the model among them."""
 
     variable = "fsdp"

@@ -11,7 +11,7 @@ from fuzzshard.analysis.inferred import inferred
 from fuzzshard.model.statements import assignment, at, call_lines
 from fuzzshard.parts.options.communication import WORDS
 from fuzzshard.parts.options.wrap_group import When
-from fuzzshard.program.script import Script
+from fuzzshard.program.engine_script import EngineScript
 from fuzzshard.program.setup import place_of
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _prefetch_lines(group: WrapGroup, model: str) -> list[str]:
     ]
 
 
-class FullyShardScript(Script):
+class FullyShardScript(EngineScript):
     """Applies the wrap groups in order."""
 
     imports: ClassVar[Mapping[str, tuple[str, ...]]] = {

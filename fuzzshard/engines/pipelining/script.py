@@ -12,14 +12,14 @@ from fuzzshard.engines.ddp.script import DDPScript
 from fuzzshard.engines.fully_shard.script import FullyShardScript
 from fuzzshard.model.statements import call_lines, indented
 from fuzzshard.parts.options.pipelining import ScheduleClass
-from fuzzshard.program.script import Script
+from fuzzshard.program.engine_script import EngineScript
 
 if TYPE_CHECKING:
     from fuzzshard.case.case import Case
     from fuzzshard.program.mesh import MeshNames
 
 
-class PipeliningScript(Script):
+class PipeliningScript(EngineScript):
     """Puts children of the root into stages, each under ``fully_shard`` or DDP; ``parts`` are
     those of this rank, by their numbers.
     """

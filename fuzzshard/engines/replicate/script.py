@@ -9,7 +9,7 @@ from typing_extensions import override
 from fuzzshard.analysis.arrivals import ignored_modules, ignored_parameters
 from fuzzshard.engines.ddp.script import arguments, group, initial_lines
 from fuzzshard.model.statements import at, call_lines
-from fuzzshard.program.script import Script
+from fuzzshard.program.engine_script import EngineScript
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fuzzshard.subject.subject import Variation
 
 
-class ReplicateScript(Script):
+class ReplicateScript(EngineScript):
     """Hooks the model itself."""
 
     @override

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
-from fuzzshard.program.script import Script
+from fuzzshard.program.engine_script import EngineScript
 
 if TYPE_CHECKING:
     from fuzzshard.case.case import Case
@@ -57,7 +57,7 @@ def registered(model, name):  # what an attribute gives is computed from it
 """
 
 
-class SimpleFSDPScript(Script):
+class SimpleFSDPScript(EngineScript):
     """Shards every parameter, and computes attributes of modules from them."""
 
     imports: ClassVar[Mapping[str, tuple[str, ...]]] = {

@@ -172,15 +172,15 @@ class Communication(oracle.Invariant):
 
     @override
     def before(self, scope: oracle.Scope) -> list[str]:
-        if scope.aim.name == SUMS:
+        if scope.assertion.name == SUMS:
             return _RECORD_SUMS.strip().splitlines()
-        source = _RECORD.replace("{size}", extent_of(scope.aim.name).__name__)
-        source = source.replace("{names}", str(ENTRY_POINTS[scope.aim.name]))
+        source = _RECORD.replace("{size}", extent_of(scope.assertion.name).__name__)
+        source = source.replace("{names}", str(ENTRY_POINTS[scope.assertion.name]))
         return source.strip().splitlines()
 
     @override
     def around(self, scope: oracle.Scope, lines: list[str]) -> list[str]:
-        aim = scope.aim
-        text = f"rank {{rank}}: expected {aim.expected} {aim.name}, observed {{calls}}"
-        right = read(aim.expected).right
+        assertion = scope.assertion
+        text = f"rank {{rank}}: expected {assertion.expected} {assertion.name}, observed {{calls}}"
+        right = read(assertion.expected).right
         return ["calls.clear()", *lines, f'text = f"{text}"', f"assert {right}, text"]

@@ -34,30 +34,34 @@ class Expectation(oracle.Demanded):
         return oracle.Severity.SILENT if detail == oracle.NOT_REFUSED else oracle.Severity.CRASH
 
     @override
-    def aim(self, case: oracle.Case, finding: oracle.Finding, aim: oracle.Aim) -> oracle.Aim:
+    def assertion(
+        self, case: oracle.Case, finding: oracle.Finding, assertion: oracle.Assertion
+    ) -> oracle.Assertion:
         if finding.detail == oracle.NOT_REFUSED:
             if finding.op < 0:
                 raise UsageError("no script expects an error of a constructor", "replay the case")
-            return aim.but(op=finding.op, pattern=finding.name)
+            return assertion.but(op=finding.op, pattern=finding.name)
         own = (e for e in case.expect if e.engine == finding.engine and e.kind == "error")
         error = next(own, None)
         if error is None:
-            return aim.but(rule=Warned())
-        return aim.but(op=error.op, pattern=error.pattern)
+            return assertion.but(rule=Warned())
+        return assertion.but(op=error.op, pattern=error.pattern)
 
     @override
     def around(self, scope: oracle.Scope, lines: list[str]) -> list[str]:
         """The op must raise, on the ranks that the case names."""
-        aim, lines = scope.aim, lines or ["pass"]
+        assertion, lines = scope.assertion, lines or ["pass"]
         body = [
             "try:",
             *(f"    {line}" for line in lines),
             "except Exception as error:",
-            f"    assert re.search({aim.pattern!r}, str(error)), error",
+            f"    assert re.search({assertion.pattern!r}, str(error)), error",
             "else:",
-            f"    raise AssertionError({json.dumps(f'nothing raised {aim.pattern}')})",
+            f"    raise AssertionError({json.dumps(f'nothing raised {assertion.pattern}')})",
         ]
-        due = [e for e in scope.case.expect if e.engine == aim.engine and e.op == aim.op]
+        due = [
+            e for e in scope.case.expect if e.engine == assertion.engine and e.op == assertion.op
+        ]
         if not any(e.kind == "error" and e.ranks == "others" for e in due):
             return body
         others = (f"    {line}" for line in body)
@@ -87,7 +91,7 @@ class Warned(oracle.Demanded):
     @override
     def after(self, scope: oracle.Scope) -> list[str]:
         """How often a warning must have been heard in the whole run."""
-        due = [e for e in scope.case.expect if e.engine == scope.aim.engine]
+        due = [e for e in scope.case.expect if e.engine == scope.assertion.engine]
         due = [e for e in due if e.kind == "warning"]
         lines = ["heard = [str(warning.message) for warning in log]"]
         for pattern in dict.fromkeys(e.pattern for e in due) or {FORWARD_ORDER: None}:

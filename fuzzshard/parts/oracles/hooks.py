@@ -73,10 +73,10 @@ class Hooks(oracle.Invariant):
 
     @override
     def around(self, scope: oracle.Scope, lines: list[str]) -> list[str]:
-        aim = scope.aim
-        wanted = InBackward.read(aim.expected).number
-        module = op.expression(aim.name.split(", ")[0].replace("the root", ""))
-        text = f"rank {{rank}}: {{observed}} post-backwards of {aim.name}"
+        assertion = scope.assertion
+        wanted = InBackward.read(assertion.expected).number
+        module = op.expression(assertion.name.split(", ")[0].replace("the root", ""))
+        text = f"rank {{rank}}: {{observed}} post-backwards of {assertion.name}"
         return [
             "hooks.clear()",
             *lines,

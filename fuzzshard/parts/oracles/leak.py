@@ -64,17 +64,19 @@ class Leak(oracle.Oracle):
         return "unsharded memory" if detail in ("memory", "buffer") else ""
 
     @override
-    def aim(self, case: oracle.Case, finding: oracle.Finding, aim: oracle.Aim) -> oracle.Aim:
-        return aim.at(finding).but(observed=finding.observed, detail=finding.detail)
+    def assertion(
+        self, case: oracle.Case, finding: oracle.Finding, assertion: oracle.Assertion
+    ) -> oracle.Assertion:
+        return assertion.at(finding).but(observed=finding.observed, detail=finding.detail)
 
     @override
     def before_run(self, scope: oracle.Scope) -> list[str]:
-        return [f"before = {_hook_count(scope)}"] if scope.aim.detail == "hook" else []
+        return [f"before = {_hook_count(scope)}"] if scope.assertion.detail == "hook" else []
 
     @override
     def within(self, scope: oracle.Scope, lines: list[str]) -> list[str]:
         """In a function, after which nothing of the model is there."""
-        if scope.aim.detail != "survivor":
+        if scope.assertion.detail != "survivor":
             return lines
         aborts = any(op.aborts for op in scope.case.schedule)
         watched = "[*model.named_modules(), *model.named_parameters()]"
@@ -98,12 +100,12 @@ class Leak(oracle.Oracle):
     @override
     def after(self, scope: oracle.Scope) -> list[str]:
         """The assertion; raises :class:`UsageError` for what a script cannot name."""
-        aim = scope.aim
-        match aim.detail:
+        assertion = scope.assertion
+        match assertion.detail:
             case "survivor":
                 return []
             case "hook":
-                text = f"{{before}} {aim.name} before the run, {{after}} after it"
+                text = f"{{before}} {assertion.name} before the run, {{after}} after it"
                 return [
                     f"after = {_hook_count(scope)}",
                     f'text = f"rank {{rank}}: {text}"',
@@ -116,11 +118,11 @@ class Leak(oracle.Oracle):
                 return _nothing(found, "an all-gather that was copied out is kept")
             case "memory":
                 return [
-                    f"held = {scope.part(aim.name.removeprefix('unsharded '))}",
+                    f"held = {scope.part(assertion.name.removeprefix('unsharded '))}",
                     "tensors = (*held.all_gather_outputs, *held._unsharded_inner_tensors)",
                     "size = sum(t.untyped_storage().size() for t in tensors)",
-                    f'assert size == 0, f"rank {{rank}}: {{size}} bytes of {aim.name} are not '
-                    'freed"',
+                    f'assert size == 0, f"rank {{rank}}: {{size}} bytes of {assertion.name} are '
+                    'not freed"',
                 ]
             case _:
                 return _of_group(scope)
@@ -128,16 +130,16 @@ class Leak(oracle.Oracle):
 
 def _of_group(scope: oracle.Scope) -> list[str]:
     """What one group holds; the name ends with one of its modules, or with several."""
-    aim = scope.aim
-    what, _, modules = aim.name.partition(" of ")
+    assertion = scope.assertion
+    what, _, modules = assertion.name.partition(" of ")
     first = modules.split(", ")[0].replace("the root", "")
     mine = f"for g in groups({scope.model}) if {scope.at(first)} in g.modules"
-    match aim.detail:
-        case "gather" if aim.expected == NOTHING:
+    match assertion.detail:
+        case "gather" if assertion.expected == NOTHING:
             return _nothing(
                 f"[g._all_gather_result {mine}]", f"an {what} was issued and is not used"
             )
-        case "reduction" if aim.observed == PARTIAL:
+        case "reduction" if assertion.observed == PARTIAL:
             return _nothing(
                 f"[g._partial_reduce_output {mine}]", "a sum over shards was not all-reduced"
             )
@@ -145,14 +147,14 @@ def _of_group(scope: oracle.Scope) -> list[str]:
             inputs = '*getattr(g.comm_ctx, "reduce_scatter_states", [])'
             kept = f"[s {mine} for s in (g._post_reduce_event, g._all_reduce_state, {inputs})]"
             return _nothing(kept, "inputs or events of a reduction are kept")
-        case "state" if aim.expected == IDLE:
+        case "state" if assertion.expected == IDLE:
             states = f"{{g._training_state.name {mine}}}"
             return [
                 f"states = {states}",
                 'assert states == {"IDLE"}, f"rank {rank}: after the run the group is in '
                 '{states}"',
             ]
-    raise UsageError(f"no script looks at {aim.name}", "replay the case")
+    raise UsageError(f"no script looks at {assertion.name}", "replay the case")
 
 
 def _nothing(found: str, text: str) -> list[str]:
@@ -163,12 +165,12 @@ def _nothing(found: str, text: str) -> list[str]:
 
 
 def _layout(scope: oracle.Scope) -> list[str]:
-    kind, _, fqn = scope.aim.name.partition(" of ")
+    kind, _, fqn = scope.assertion.name.partition(" of ")
     made = f'state = optimizer.state[parameter]["{kind}"]'
     if kind == "gradient":
         made = "grad = parameter.grad"
     known = "(t.dtype, t.device, t.shape, t.placements if isinstance(t, DTensor) else None)"
-    if oracle.IN_SPEC in scope.aim.observed + scope.aim.expected:
+    if oracle.IN_SPEC in scope.assertion.observed + scope.assertion.expected:
         known = "(t.dtype, t._spec.tensor_meta.dtype, t.device, t.shape, t.placements)"
     return [
         f"parameter = {scope.at(fqn)}",
@@ -183,5 +185,5 @@ def _layout(scope: oracle.Scope) -> list[str]:
 
 
 def _hook_count(scope: oracle.Scope) -> str:
-    kind, _, name = scope.aim.name.partition(" of ")
+    kind, _, name = scope.assertion.name.partition(" of ")
     return f'len(getattr({scope.at(name.replace("the root", ""))}, "{kind}", None) or ())'

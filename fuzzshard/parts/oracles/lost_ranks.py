@@ -27,10 +27,12 @@ class Exceptions(oracle.LostRanks):
         return oracle.lost(engine, detail) or f"crash/{engine}/{detail}"
 
     @override
-    def aim(self, case: oracle.Case, finding: oracle.Finding, aim: oracle.Aim) -> oracle.Aim:
+    def assertion(
+        self, case: oracle.Case, finding: oracle.Finding, assertion: oracle.Assertion
+    ) -> oracle.Assertion:
         if finding.detail == "desync":
-            return aim.but(kind="desync")
-        return aim.but(kind="raise", op=finding.op)
+            return assertion.but(kind="desync")
+        return assertion.but(kind="raise", op=finding.op)
 
 
 class Exit(oracle.LostRanks):
@@ -51,9 +53,11 @@ class Exit(oracle.LostRanks):
         return oracle.lost(engine, detail) or f"death/{engine}/{detail}"
 
     @override
-    def aim(self, case: oracle.Case, finding: oracle.Finding, aim: oracle.Aim) -> oracle.Aim:
+    def assertion(
+        self, case: oracle.Case, finding: oracle.Finding, assertion: oracle.Assertion
+    ) -> oracle.Assertion:
         lost = oracle.lost(finding.engine, finding.detail)
-        return aim.but(kind="desync" if lost else "raise")
+        return assertion.but(kind="desync" if lost else "raise")
 
 
 class Deadline(oracle.LostRanks):
@@ -70,7 +74,7 @@ class Deadline(oracle.LostRanks):
     place = 20
     loses = "hung"
     harm = oracle.Severity.HANG
-    aims = "desync"
+    asserts = "desync"
     title = "ranks wait for each other for ever"
     sentence = "{who} hangs: {observed}."
 

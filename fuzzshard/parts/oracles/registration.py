@@ -54,14 +54,16 @@ class Registered(oracle.Oracle):
         )
 
     @override
-    def aim(self, case: oracle.Case, finding: oracle.Finding, aim: oracle.Aim) -> oracle.Aim:
+    def assertion(
+        self, case: oracle.Case, finding: oracle.Finding, assertion: oracle.Assertion
+    ) -> oracle.Assertion:
         """The class alone where that is wrong."""
-        wanted, aim = _class(finding.expected), aim.at(finding)
-        return aim if _class(finding.observed) == wanted else aim.but(expected=wanted)
+        wanted, assertion = _class(finding.expected), assertion.at(finding)
+        return assertion if _class(finding.observed) == wanted else assertion.but(expected=wanted)
 
     @override
     def after(self, scope: oracle.Scope) -> list[str]:
-        name, expected = scope.aim.name, scope.aim.expected
+        name, expected = scope.assertion.name, scope.assertion.expected
         if expected in _CLASSES:
             text = f"rank {{rank}}: {name}: expected a {expected}, observed a"
             negated = "" if expected == "DTensor" else "not "

@@ -41,7 +41,7 @@ class Resume(oracle.StateOracle):
     @override
     def one(self, watch: oracle.Watch, index: int) -> str:
         corrupts = watch.scope.ops[index].corrupts
-        return watch.scope.at(watch.aim.name) if corrupts else super().one(watch, index)
+        return watch.scope.at(watch.assertion.name) if corrupts else super().one(watch, index)
 
     @override
     def entries(self, watch: oracle.Watch, index: int) -> str:

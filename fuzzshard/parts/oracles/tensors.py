@@ -184,7 +184,7 @@ class StateDict(oracle.TensorOracle):
         taken = "taken"
         if watch.scope.engine.wrapper:
             taken = '{n.removeprefix("module."): t for n, t in taken.items()}'
-        return f'{taken}["{watch.aim.name}"]'
+        return f'{taken}["{watch.assertion.name}"]'
 
 
 class RegisteredParameter(oracle.TensorOracle):

@@ -30,25 +30,25 @@ class UnreducedGradient(oracle.TensorOracle):
         return seen.engine.unreduced_gradients().items()
 
     @override
-    def aim(
-        self, case: oracle.Case, finding: oracle.Finding, aim: oracle.Aim
-    ) -> oracle.Aim | None:
+    def assertion(
+        self, case: oracle.Case, finding: oracle.Finding, assertion: oracle.Assertion
+    ) -> oracle.Assertion | None:
         if finding.detail in (oracle.MISSING, oracle.UNEXPECTED):
-            return aim.at(finding).but(expected=finding.detail)
+            return assertion.at(finding).but(expected=finding.detail)
         raise UsageError("no script adds up what waits for its reduction", "replay the case")
 
     @override
     def after(self, scope: oracle.Scope) -> list[str]:
-        aim = scope.aim
-        who = f"rank {{rank}}: {aim.name}"
-        if aim.expected == oracle.MISSING:
+        assertion = scope.assertion
+        who = f"rank {{rank}}: {assertion.name}"
+        if assertion.expected == oracle.MISSING:
             text = f'"{who}: an unreduced gradient should be kept, and is not"'
             right = f"any(grad is not None for grad in grads), f{text}"
         else:
             text = f'"{who}: an unreduced gradient is kept: {{grads}}"'
             right = f"all(grad is None for grad in grads), f{text}"
         return [
-            f"held = {scope.part(aim.name)}",
+            f"held = {scope.part(assertion.name)}",
             'computed = getattr(getattr(held, "_unsharded_param", None), "grad", None)',
             "grads = [held.unsharded_accumulated_grad, computed]",
             f"assert {right}",

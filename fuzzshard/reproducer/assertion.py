@@ -1,4 +1,4 @@
-"""What a script has to show."""
+"""What a script asserts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ENDS_QUOTES = re.compile(r"""["'{}\\\n]""")
 
 
 @dataclasses.dataclass(frozen=True)
-class Aim:
+class Assertion:
     """``compare`` tensors with the reference, or one of the kinds that need no reference. What
     stands ``alone`` is asserted by the ``rule`` itself.
 
@@ -65,11 +65,11 @@ class Aim:
                 raise UsageError(f"no script can say {text!r}", "replay the case")
 
     def but(self, **changes: Any) -> Self:
-        """The same aim with other fields."""
+        """Return the same assertion with other fields."""
         return dataclasses.replace(self, **changes)
 
     def at(self, finding: Finding) -> Self:
-        """At the op and the name of ``finding``, with what is due there."""
+        """Return it at the op and the name of ``finding``, with what is due there."""
         return self.but(op=finding.op, name=finding.name, expected=finding.expected)
 
     @property

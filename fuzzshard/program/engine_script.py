@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fuzzshard.subject.subject import Variation
 
 
-class Script:
+class EngineScript:
     """By default a model that is trained as it is."""
 
     variable: ClassVar[str] = "model"
@@ -112,9 +112,9 @@ class Script:
 
 
 @functools.cache
-def script_of(engine: str) -> Script:
+def engine_script(engine: str) -> EngineScript:
     """Return what the scripts of the engine of that name say."""
     if engine not in ENGINES:
-        return Script()
-    found: Script = importlib.import_module(f"fuzzshard.engines.{engine}.script").SCRIPT
+        return EngineScript()
+    found: EngineScript = importlib.import_module(f"fuzzshard.engines.{engine}.script").SCRIPT
     return found

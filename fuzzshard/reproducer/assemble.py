@@ -15,9 +15,9 @@ from fuzzshard.analysis.dtypes import FINER, last_bit, loose_rung, with_unrounde
 from fuzzshard.case.case import Case
 from fuzzshard.errors import UsageError
 from fuzzshard.program.imports import import_block
-from fuzzshard.reproducer.aim import SEEDS
-from fuzzshard.reproducer.from_finding import LEAST_MARGIN, aim_of
-from fuzzshard.reproducer.story import story
+from fuzzshard.reproducer.assertion import SEEDS
+from fuzzshard.reproducer.from_finding import LEAST_MARGIN, assertion_of
+from fuzzshard.reproducer.header import header
 from fuzzshard.reproducer.writer import Writer
 from fuzzshard.verdict import Finding
 
@@ -121,13 +121,13 @@ def _script(
     case: Case, signature: str, finding: Finding | None, torch_version: str, seed: int
 ) -> str:
     case, finding = _in_a_precision_that_shows(case, finding)
-    aim = aim_of(case, signature, finding, seed)
-    if aim.trains_reference:  # what a coarser dtype rounds differs between any two models
+    assertion = assertion_of(case, signature, finding, seed)
+    if assertion.trains_reference:  # what a coarser dtype rounds differs between any two models
         case = with_unrounded_steps(case)
     version = torch_version or importlib.metadata.version("torch")
-    body = Writer(case, aim).text()
-    header = story(aim, signature, finding, case.mesh.size, version)
-    return f"{header}\n{import_block(body)}\n\n\n{body}\n"
+    body = Writer(case, assertion).text()
+    top = header(assertion, signature, finding, case.mesh.size, version)
+    return f"{top}\n{import_block(body)}\n\n\n{body}\n"
 
 
 def _in_a_precision_that_shows(case: Case, finding: Finding | None) -> tuple[Case, Finding | None]:
