@@ -45,7 +45,7 @@ class Unexplained:
     index: int
     status: str
     signature: str
-    rung: str
+    comparison: str
     what: str
     repeats: bool
     path: str
@@ -123,7 +123,7 @@ class Examination:
         self.statuses: Counter[str] = Counter()
         self.notes: Counter[str] = Counter()
         self.judged: Counter[str] = Counter()
-        self.rungs: Counter[str] = Counter()
+        self.comparisons: Counter[str] = Counter()
         self.compared: list[EngineRuns] = []
         self.explanations: Counter[str] = Counter()
         self.unexplained: list[Unexplained] = []
@@ -160,7 +160,9 @@ class Examination:
                 index=index,
                 status=verdict.status,
                 signature=verdict.signature,
-                rung=verdict.findings[0].rung if verdict.findings else verdict.rung,
+                comparison=verdict.findings[0].comparison
+                if verdict.findings
+                else verdict.comparison,
                 what=shorten(summarise(verdict)),
                 repeats=alike or shows,  # INFRA names a finding that shows with mends only
                 path=str(self._save(Found(index, case, verdict), shrunk, info)),
@@ -179,10 +181,10 @@ class Examination:
             judged = [engine for engine in case.engines if engine not in verdict.notes]
             self.judged.update(judged or ["no engine"])
         self.notes.update(f"{engine} {note_kind(note)}" for engine, note in verdict.notes.items())
-        self.rungs[f"{verdict.status} {verdict.rung}".strip()] += 1
+        self.comparisons[f"{verdict.status} {verdict.comparison}".strip()] += 1
         self.explanations[explanation] += 1
         self.compared += (
-            EngineRuns(engine, how.rung, 1, how.tensors, how.skipped)
+            EngineRuns(engine, how.comparison, 1, how.tensors, how.skipped)
             for engine, how in how_compared(case, verdict).items()
         )
 
@@ -205,7 +207,7 @@ class Examination:
         return {
             "cases": self.statuses.total(),
             "statuses": dict(self.statuses.most_common()),
-            "rungs": dict(self.rungs.most_common()),
+            "comparisons": dict(self.comparisons.most_common()),
             "compared": msgspec.to_builtins(comparisons(self.compared)),
             "explanations": dict(self.explanations.most_common()),
             "judged": dict(self.judged.most_common()),

@@ -51,7 +51,7 @@ def make_tables(result: dict[str, Any]) -> list[Table]:
     """One table for each kind of count."""
     tables = []
     titles = {
-        "rungs": "Verdicts by status and rung",
+        "comparisons": "Verdicts by status and comparison",
         "explanations": "Explanations",
         "judged": "Engines that passed",
         "notes": "Refused or not applicable",

@@ -124,7 +124,7 @@ class CaseStarted(Event, frozen=True, kw_only=True, tag="case_started"):
 class CaseJudged(Event, frozen=True, kw_only=True, tag="case_judged"):
     """A case of the stream has its verdict. Coverage is that of the campaign so far.
 
-    ``compared`` has each engine that was drawn; of one that was not compared the rung says why
+    ``compared`` has each engine that was drawn; of one that was not, the comparison says why
     not, and is empty if ranks were lost.
     """
 

@@ -229,7 +229,7 @@ class EntryItem(_Item):
                 self.entry,
                 signature=verdict.signature,
                 status=verdict.status,
-                rung=verdict.rung,
+                comparison=verdict.comparison,
                 findings=verdict.findings,
                 notes=verdict.notes,
                 stacks=verdict.stacks,

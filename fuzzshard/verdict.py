@@ -70,7 +70,7 @@ class Finding(
     op: int = -1
     name: str = ""
     rank: int = 0
-    rung: str = "invariant"
+    comparison: str = msgspec.field(default="invariant", name="rung")
     error: float | None = None
     bound: float | None = None
     detail: str = ""
@@ -182,7 +182,8 @@ STRICTNESS = {
     "exact": 2,
     "invariant": 3,
 }
-"""How much a rung demands; ``exact``, and ``bitwise`` of older entries, demand equal bits."""
+"""How much a comparison demands; ``exact``, and ``bitwise`` of older entries, demand equal bits.
+"""
 
 
 class Compared(
@@ -190,20 +191,20 @@ class Compared(
 ):
     """How an engine was compared with the reference.
 
-    ``rung`` is the one that judged what differed: ``bitwise`` where nothing did, ``precision``
-    where half precision explains it. ``tensors`` counts the tensors that were compared,
-    ``skipped`` those that differ where no digits are left to judge, or where the engine has no
-    finer run that alone could; both add up over ranks.
+    ``comparison`` is the kind that judged what differed: ``bitwise`` where nothing did,
+    ``precision`` where half precision explains it. ``tensors`` counts the tensors that were
+    compared, ``skipped`` those that differ where no digits are left to judge, or where the engine
+    has no finer run that alone could; both add up over ranks.
     """
 
-    rung: str
+    comparison: str = msgspec.field(name="rung")
     tensors: int = 0
     skipped: int = 0
 
     def plus(self, other: Compared) -> Compared:
-        """The same of several ranks: the rung is the one that demands least."""
+        """Return the same of several ranks: the comparison is the one that demands least."""
         return Compared(
-            rung=min(self.rung, other.rung, key=STRICTNESS.__getitem__),
+            comparison=min(self.comparison, other.comparison, key=STRICTNESS.__getitem__),
             tensors=self.tensors + other.tensors,
             skipped=self.skipped + other.skipped,
         )
@@ -218,9 +219,9 @@ class Verdict(
     one. ``notes`` say per engine why it was not judged (a refusal with torch's text, or not
     applicable). ``stacks`` hold the Python stack of every rank, for a hang or a death, and
     ``recordings`` what torch's flight recorder says on the ranks that hung, a JSON text each.
-    ``rung`` is the strictest rung of the ladder by which tensors were judged; ``bitwise``: none
-    differed. ``compared`` says the same of each engine that was compared (:class:`Compared`).
-    ``tripped`` are the known causes whose tripwires said that they occurred.
+    ``comparison`` is the strictest kind by which tensors were judged; ``bitwise``: none differed.
+    ``compared`` says the same of each engine that was compared (:class:`Compared`). ``tripped``
+    are the known causes whose tripwires said that they occurred.
     """
 
     status: Status
@@ -228,7 +229,7 @@ class Verdict(
     notes: dict[str, str] = {}
     stacks: dict[str, str] = {}
     recordings: dict[str, str] = {}
-    rung: str = ""
+    comparison: str = msgspec.field(default="", name="rung")
     compared: dict[str, Compared] = {}
     seconds: float = 0.0
     message: str = ""

@@ -249,8 +249,10 @@ def last_bit(case: Case) -> float:
     return float(2.0 ** (1 - min(DIGITS[dtype] for dtype in used)))
 
 
-def loose_rung(case: Case) -> str:
-    """The rung of a case whose values are rounded differently by every engine."""
+def loose_comparison(case: Case) -> str:
+    """Return the kind of comparison of a case whose values are rounded differently by every
+    engine.
+    """
     return "precision" if is_low_precision(case) else "bounded"
 
 

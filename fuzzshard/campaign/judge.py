@@ -61,7 +61,7 @@ def judge_clearly(world: Runner, case: Case) -> tuple[Case, Verdict]:
 
 def _is_wide(verdict: Verdict) -> bool:
     """Whether a divergence was seen through bounds as wide as low precision makes them."""
-    return verdict.status is Status.DIVERGENCE and verdict.findings[0].rung == "precision"
+    return verdict.status is Status.DIVERGENCE and verdict.findings[0].comparison == "precision"
 
 
 def _is_earlier(verdict: Verdict, other: Verdict) -> bool:
@@ -78,15 +78,18 @@ def _run(world: Runner, case: Case, deadline: float | None, fresh: bool) -> Verd
 
 
 def same_finding(verdict: Verdict, expected: Verdict) -> bool:
-    """Whether ``verdict`` is the finding ``expected``: the same signature, on a rung as strict.
+    """Whether ``verdict`` is the finding ``expected``: the same signature, by a comparison as
+    strict.
 
-    A looser rung would let shrinking slip from a logic error into rounding.
+    A looser comparison would let shrinking slip from a logic error into rounding.
     """
     if not verdict.status.is_finding or not shows(verdict, expected.signature):
         return False
     if expected.status is not Status.DIVERGENCE:
         return True
-    return STRICTNESS[verdict.findings[0].rung] >= STRICTNESS[expected.findings[0].rung]
+    return (
+        STRICTNESS[verdict.findings[0].comparison] >= STRICTNESS[expected.findings[0].comparison]
+    )
 
 
 def confirm(

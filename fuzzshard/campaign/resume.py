@@ -273,7 +273,7 @@ def _as_found(folder: Path, entry: CorpusEntry, index: int) -> Found:
     verdict = Verdict(
         status=entry.status,
         findings=entry.findings,
-        rung=entry.rung,
+        comparison=entry.comparison,
         notes=entry.notes,
         stacks=entry.stacks,
     )

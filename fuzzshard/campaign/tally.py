@@ -45,6 +45,8 @@ class Tally:
 
 
 def how_compared(case: Case, verdict: Verdict) -> dict[str, Compared]:
-    """How each engine of a case was compared; of one that was not, why not in place of a rung."""
-    notes = {name: Compared(rung=note.partition(":")[0]) for name, note in verdict.notes.items()}
-    return dict.fromkeys(case.engines, Compared(rung="")) | notes | verdict.compared
+    """How each engine of a case was compared; of one that was not, why not in its place."""
+    notes = {
+        name: Compared(comparison=note.partition(":")[0]) for name, note in verdict.notes.items()
+    }
+    return dict.fromkeys(case.engines, Compared(comparison="")) | notes | verdict.compared

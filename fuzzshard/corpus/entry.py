@@ -110,7 +110,7 @@ class CorpusEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     good_on: tuple[str, ...] = ()
     issue: Link = ""
     cause: str = ""
-    rung: str = ""
+    comparison: str = msgspec.field(default="", name="rung")
     torch: str = ""
     device: Literal["", "cpu", "cuda"] = ""
     mesh: str = ""
@@ -164,7 +164,7 @@ def make_entry(
         status=verdict.status,
         lifecycle=lifecycle if verdict.signature else None,
         bad_on=(release(info["torch"]),) if verdict.signature else (),
-        rung=verdict.rung,
+        comparison=verdict.comparison,
         torch=info["torch"],
         device=device_kind(info),
         mesh=case.mesh.text(),

@@ -105,7 +105,7 @@ def with_finding(entry: CorpusEntry, verdict: Verdict, torch: str, device: str) 
         lifecycle=Lifecycle.OPEN,
         bad_on=(release(torch),),
         good_on=(),
-        rung=verdict.rung,
+        comparison=verdict.comparison,
         torch=torch,
         device="cuda" if device == "cuda" else "cpu",
         mesh=entry.case.mesh.text(),

@@ -235,12 +235,12 @@ def _rule(entry: CorpusEntry, first: Finding) -> str:
         "order, so they must agree bit for bit.",
         "exact": "all values are small integers times powers of two, so no order of the sums "
         "rounds anything.",
-    }.get(first.rung, "they may differ by rounding only.")
+    }.get(first.comparison, "they may differ by rounding only.")
     if first.detail in (MISSING, UNEXPECTED):
         why = "whether something is there does not depend on rounding."
     elif first.type_due:
         why = "shape and dtype do not depend on rounding."
-    elif first.bound == 0 and first.rung in ("bounded", "precision"):
+    elif first.bound == 0 and first.comparison in ("bounded", "precision"):
         why = "both sides compute it in the same way, so the bits must be equal."
     return f"the result is compared with {reference}; {why}"
 

@@ -127,8 +127,8 @@ class History:
         }
 
     def compared(self) -> list[tuple[str, str, int, int, int]]:
-        """Engine, rung, judged cases, and the tensors that were compared and skipped in them, of
-        all campaigns.
+        """Engine, comparison, judged cases, and the tensors that were compared and skipped in
+        them, of all campaigns.
         """
         return self.rows(
             "SELECT engine, rung, count(*), sum(tensors), sum(skipped) FROM compared "

@@ -68,7 +68,7 @@ CREATE TABLE first_seen (          -- growth of coverage, in the campaign
 CREATE TABLE compared (            -- each engine that a judged case was drawn with
   case_run INTEGER NOT NULL REFERENCES case_run(id),
   engine TEXT NOT NULL,
-  rung TEXT NOT NULL,              -- of the ladder; or why there is none
+  rung TEXT NOT NULL,              -- how it was compared; or why it was not
   tensors INTEGER NOT NULL,        -- that were compared, on all ranks
   skipped INTEGER NOT NULL         -- that differ, and may have any value
 );

@@ -157,7 +157,7 @@ class JournalWriter:
             "INSERT INTO compared (case_run, engine, rung, tensors, skipped) "
             "VALUES (?, ?, ?, ?, ?)",
             [
-                (case_run, engine, how.rung, how.tensors, how.skipped)
+                (case_run, engine, how.comparison, how.tensors, how.skipped)
                 for engine, how in event.compared.items()
             ],
         )

@@ -1,4 +1,4 @@
-"""Makes findings of the differences that a rung does not allow."""
+"""Makes findings of the differences that a comparison does not allow."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Run(NamedTuple):
 def tensor_findings(
     engine: str,
     differences: Sequence[Difference],
-    rung: str,
+    comparison: str,
     bound: Bound | None,
     agreeing: Callable[[Difference], tuple[str, ...]],
     rank: int,
 ) -> list[Finding]:
-    """The differences that the rung does not allow; ``bound`` is None where bitwise equality is
-    due, and ``agreeing`` names the engines that have the same bits.
+    """The differences that the comparison does not allow; ``bound`` is None where bitwise equality
+    is due, and ``agreeing`` names the engines that have the same bits.
     """
     found = []
     for difference in differences:
@@ -59,7 +59,7 @@ def tensor_findings(
                 op=key.op,
                 name=key.name,
                 rank=rank,
-                rung=rung,
+                comparison=comparison,
                 error=error,
                 bound=limit,
                 detail=_detail(difference),

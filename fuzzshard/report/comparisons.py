@@ -19,14 +19,16 @@ _COLUMNS = {
     "not applicable": "not_run",
     "refused": "not_run",
 }
-"""What each rung counts as, and each reason why there is none; any other is not compared."""
+"""What each kind of comparison counts as, and each reason why there was none; any other is
+``not_compared``.
+"""
 
 
 class EngineRuns(NamedTuple):
-    """Runs of one engine on one rung; or not on any, for a reason in its place."""
+    """Runs of one engine that were compared alike; or not at all, for a reason in its place."""
 
     engine: str
-    rung: str
+    comparison: str
     runs: int
     tensors: int
     skipped: int
@@ -56,7 +58,7 @@ def comparisons(rows: Iterable[EngineRuns]) -> dict[str, Comparisons]:
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for row in rows:
         for engine in (ALL, row.engine):
-            counts[engine][_COLUMNS.get(row.rung, "not_compared")] += row.runs
+            counts[engine][_COLUMNS.get(row.comparison, "not_compared")] += row.runs
             counts[engine].update(runs=row.runs, tensors=row.tensors, skipped=row.skipped)
     return {engine: _shares(count) for engine, count in sorted(counts.items(), key=_order)}
 

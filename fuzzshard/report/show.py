@@ -273,7 +273,9 @@ def _schedule(case: Case, marks: Mapping[int, str]) -> Table:
 def _verdict(entry: CorpusEntry) -> Table:
     pairs = {
         "signature": entry.signature,
-        "verdict": f"{entry.status}, {entry.rung} comparison" if entry.rung else str(entry.status),
+        "verdict": f"{entry.status}, {entry.comparison} comparison"
+        if entry.comparison
+        else str(entry.status),
         "seen with": f"torch {entry.torch} on {entry.device}, {entry.mesh}",
     }
     if entry.lifecycle is not None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from fuzzshard.analysis.dtypes import FINER, last_bit, loose_rung, with_unrounded_steps
+from fuzzshard.analysis.dtypes import FINER, last_bit, loose_comparison, with_unrounded_steps
 from fuzzshard.case.case import Case
 from fuzzshard.errors import UsageError
 from fuzzshard.program.imports import import_block
@@ -103,8 +103,8 @@ def script(
     """The text of a standalone ``repro.py``: exits 1 where ``case`` shows ``finding``, else 0.
 
     With a finding it looks at the very tensors and the op that the finding names, and requires
-    what the finding's rung requires. From a ``signature`` alone it looks at everything of that
-    kind; with neither it compares all tensors. Values of this ``seed`` may not show it.
+    what the finding's comparison requires. From a ``signature`` alone it looks at everything of
+    that kind; with neither it compares all tensors. Values of this ``seed`` may not show it.
     ``torch_version`` is that of the finding, by default the installed one. Raises
     :class:`UsageError` where nothing but replaying the case shows the finding, and where writing
     it fails: what a file says of a finding may be true of no case.
@@ -141,5 +141,5 @@ def _in_a_precision_that_shows(case: Case, finding: Finding | None) -> tuple[Cas
     precise = FINER[finding.precise](case)
     bound = finding.bound * last_bit(case) / last_bit(precise)
     if finding.error > LEAST_MARGIN * bound:
-        return case, replace(finding, bound=bound, rung=loose_rung(case))
+        return case, replace(finding, bound=bound, comparison=loose_comparison(case))
     return precise, finding

@@ -70,9 +70,9 @@ def _from_finding(case: Case, finding: Finding) -> Assertion:
         return assertion.but(kind="type", expected=finding.expected)
     if finding.error is None:
         return assertion
-    if has_precision(case) and finding.rung != "precision":
+    if has_precision(case) and finding.comparison != "precision":
         raise UsageError("nobody has measured what low precision explains here", "replay the case")
-    bound = finding.bound if finding.rung in ("bounded", "precision") else 0.0
+    bound = finding.bound if finding.comparison in ("bounded", "precision") else 0.0
     if bound is None or not finding.error > LEAST_MARGIN * (bound or ROUNDING[case.dtype]):
         raise UsageError("the difference is not far above its bound", "replay the case")
     return assertion.but(error=finding.error, bound=bound)

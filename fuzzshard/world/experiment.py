@@ -35,7 +35,7 @@ from fuzzshard.training.trace import Trace
 from fuzzshard.training.trainer import Trainer
 from fuzzshard.verdict import Finding, Note
 from fuzzshard.world.blame import device_error, error_text
-from fuzzshard.world.ladder import Ladder
+from fuzzshard.world.comparison import ReferenceComparison
 from fuzzshard.world.messages import RankReport
 
 
@@ -68,7 +68,7 @@ class Experiment:
         self.refused: list[str] = []
         self.unexpected: list[Finding] = []
         self.survivors: dict[str, Survivors] = {}
-        self.ladder = Ladder(case, mesh, self.traces, self._train_again)
+        self.comparison = ReferenceComparison(case, mesh, self.traces, self._train_again)
 
     def run_bare(self) -> None:
         """Trains the reference and every engine, and looks at nothing."""
@@ -99,8 +99,8 @@ class Experiment:
             return self._report_without_reference()
         engines = [name for name in self.traces if name != REFERENCE.name]
         reference = self.traces[REFERENCE.name]
-        differing = {name: self.ladder.differences(name) for name in engines}
-        judged = self.ladder.judge(differing)
+        differing = {name: self.comparison.differences(name) for name in engines}
+        judged = self.comparison.judge(differing)
         findings = judged.findings + self.unexpected
         findings += uncorrupted(self.case, reference, self.mesh.rank)
         if self.case.observe != "losses":
@@ -110,7 +110,7 @@ class Experiment:
             findings=tuple(filter(believed, findings)),
             notes=self.notes,
             refused=tuple(self.refused),
-            rung=judged.rung,
+            comparison=judged.comparison,
             compared=judged.compared,
             collectives={
                 n: ", ".join(map(str, t.collectives))
@@ -148,7 +148,7 @@ class Experiment:
             return tuple(self.unexpected)
         self.traces[engine] = trace
         differing = {
-            n: [d for d in self.ladder.differences(n) if not may_be_allowed(self.case, n, d)]
+            n: [d for d in self.comparison.differences(n) if not may_be_allowed(self.case, n, d)]
             for n in self.traces
             if n != REFERENCE.name
         }

@@ -115,7 +115,7 @@ def _judged(case: Case, outcome: Outcome, seconds: float, limit: float) -> Verdi
         status=status,
         findings=first_findings(findings, MOST_FINDINGS),
         notes=first.notes,
-        rung=first.rung,
+        comparison=first.comparison,
         compared=compared,
         seconds=seconds,
         message=message,

@@ -104,7 +104,7 @@ class RankReport(_Message, frozen=True, kw_only=True, tag="report"):
     findings: tuple[Finding, ...] = ()
     notes: dict[str, str] = {}
     refused: tuple[str, ...] = ()
-    rung: str = ""
+    comparison: str = ""
     compared: dict[str, Compared] = {}
     collectives: dict[str, str] = {}
     replicas: dict[str, str] = {}

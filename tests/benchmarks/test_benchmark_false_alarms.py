@@ -136,7 +136,7 @@ def test_on_mended_torch_known_bugs_do_not_show(tmp_path):
 
 
 def test_worlds_judge_at_the_same_time_and_count_together(tmp_path):
-    world = Together({"float32": Verdict(status=Status.PASS, rung="bitwise")}, together=3)
+    world = Together({"float32": Verdict(status=Status.PASS, comparison="bitwise")}, together=3)
     examination, seen = examine(tmp_path, world, num_cases=6, jobs=3)
     assert examination.result()["statuses"] == {"PASS": 6}
     assert len(seen) == 6

@@ -34,11 +34,11 @@ from fuzzshard.world.spare import Spares
 E = TypeVar("E", bound=Event)
 WithMends = Callable[[Case, tuple[str, ...]], Verdict]
 
-PASS = Verdict(status=Status.PASS, rung="bitwise", seconds=0.01)
+PASS = Verdict(status=Status.PASS, comparison="bitwise", seconds=0.01)
 INFRA = Verdict(status=Status.INFRA, message="the machine is on fire")
 
 
-def divergence(oracle: str = "gradient", *, rung: str = "bitwise") -> Verdict:
+def divergence(oracle: str = "gradient", *, comparison: str = "bitwise") -> Verdict:
     finding = Finding(
         oracle=oracle,
         engine="fully_shard",
@@ -46,9 +46,11 @@ def divergence(oracle: str = "gradient", *, rung: str = "bitwise") -> Verdict:
         expected="1.0",
         op=1,
         name="a.weight",
-        rung=rung,
+        comparison=comparison,
     )
-    return Verdict(status=Status.DIVERGENCE, findings=(finding,), rung=rung, seconds=0.01)
+    return Verdict(
+        status=Status.DIVERGENCE, findings=(finding,), comparison=comparison, seconds=0.01
+    )
 
 
 def make_case(seed: int = 0, *, width: int = 4, norm: bool = False, ranks: int = 2) -> Case:

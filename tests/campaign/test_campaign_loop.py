@@ -152,10 +152,10 @@ def test_the_shrunk_case_replaces_the_entry_and_the_unshrunk_one_stays_beside_it
     assert (saved.runs, saved.reproduced) == (3, 3)
 
 
-def test_shrinking_does_not_slip_to_another_finding_or_a_looser_rung(tmp_path, monkeypatch):
+def test_shrinking_does_not_slip_to_another_finding_or_a_looser_comparison(tmp_path, monkeypatch):
     def verdict_of(case: Case) -> Verdict:
         if case.seed == 1:
-            return divergence(rung="bounded")
+            return divergence(comparison="bounded")
         return divergence("output") if case.seed == 2 else divergence()
 
     def shrink(case, still_fails, **options):

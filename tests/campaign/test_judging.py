@@ -12,7 +12,7 @@ from fuzzshard.case.case import Freeze
 from fuzzshard.parts.ops import SetRequiresGrad
 from fuzzshard.verdict import Verdict
 
-WIDE = divergence(engine="ddp", op=3, rung="precision")
+WIDE = divergence(engine="ddp", op=3, comparison="precision")
 FINDING = divergence(engine="ddp")
 HALF = make_case(dtype="bfloat16")
 
@@ -36,8 +36,8 @@ def test_a_wrong_loss_is_looked_at_with_everything_observed() -> None:
     assert judge_clearly(world, case) == (case, loss)
 
 
-def wrong_at(op: int, oracle: str, rung: str) -> Verdict:
-    return divergence(oracle, op=op, rung=rung)
+def wrong_at(op: int, oracle: str, comparison: str) -> Verdict:
+    return divergence(oracle, op=op, comparison=comparison)
 
 
 def test_what_low_precision_shows_late_is_a_finding_of_the_case_in_higher_precision() -> None:

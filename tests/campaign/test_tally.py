@@ -14,15 +14,15 @@ def test_every_engine_that_was_drawn_says_how_it_was_compared_or_why_not() -> No
     verdict = Verdict(
         status=Status.PASS,
         compared={
-            "fully_shard": Compared(rung="precision", tensors=8),
-            "replicate": Compared(rung="bitwise", tensors=3),
+            "fully_shard": Compared(comparison="precision", tensors=8),
+            "replicate": Compared(comparison="bitwise", tensors=3),
         },
         notes={"ddp": str(Note("not applicable", "a: b")), "replicate": raised},
     )
     assert how_compared(CASE, verdict) == {
-        "ddp": Compared(rung="not applicable"),
-        "replicate": Compared(rung="bitwise", tensors=3),
-        "fully_shard": Compared(rung="precision", tensors=8),
-        "fsdp1": Compared(rung=""),
+        "ddp": Compared(comparison="not applicable"),
+        "replicate": Compared(comparison="bitwise", tensors=3),
+        "fully_shard": Compared(comparison="precision", tensors=8),
+        "fsdp1": Compared(comparison=""),
     }
     assert Tally().add(0, CASE, verdict).compared == how_compared(CASE, verdict)

@@ -24,12 +24,12 @@ FINDING = Finding(
     expected="0.25",
     op=2,
     name="up.weight",
-    rung="bitwise",
+    comparison="bitwise",
     error=0.25,
     bound=0.0,
 )
 VERDICT = Verdict(
-    status=Status.DIVERGENCE, findings=(FINDING,), rung="bitwise", stacks={"rank 0": "x\ny"}
+    status=Status.DIVERGENCE, findings=(FINDING,), comparison="bitwise", stacks={"rank 0": "x\ny"}
 )
 ENTRY = make_entry(
     CASE,

@@ -48,11 +48,11 @@ FINDING = Finding(
     expected="1.0 at [0]",
     op=1,
     name="linear0.weight",
-    rung="bounded",
+    comparison="bounded",
     error=0.5,
     bound=1e-6,
 )
-VERDICT = Verdict(status=Status.DIVERGENCE, findings=(FINDING,), rung="bounded")
+VERDICT = Verdict(status=Status.DIVERGENCE, findings=(FINDING,), comparison="bounded")
 HERE = release(importlib.metadata.version("torch"))
 INFO = {"torch": "2.13.0", "backend": "gloo"}
 SCRIPT = (

@@ -85,7 +85,7 @@ def test_two_ranks_train_bitwise_as_the_reference(
 ) -> None:
     options = FSDP1(strategy=strategy, use_orig_params=use_orig_params, wrapping=wrapping)
     verdict = two_ranks.run(fsdp1(options=options))
-    assert (verdict.status, verdict.rung, verdict.notes) == (Status.PASS, "bitwise", {})
+    assert (verdict.status, verdict.comparison, verdict.notes) == (Status.PASS, "bitwise", {})
 
 
 ORIGINALS = FSDP1(use_orig_params=True)

@@ -220,7 +220,7 @@ def test_stock_torch_passes_with(four_ranks: World, case: Case) -> None:
         return
     assert "fully_shard" not in verdict.notes
     if case.mesh.size <= 2:
-        assert verdict.rung == "bitwise"
+        assert verdict.comparison == "bitwise"
 
 
 def lacks(case: Case) -> bool:

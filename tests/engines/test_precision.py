@@ -83,9 +83,9 @@ def in_precision(precision: Precision | None, case: Case) -> Case:
     return replace(case, wrap=tuple(replace(group, precision=precision) for group in case.wrap))
 
 
-def assert_passes(verdict: Verdict, *rungs: str) -> None:
+def assert_passes(verdict: Verdict, *comparisons: str) -> None:
     assert verdict.status is Status.PASS, (verdict.findings[:3], verdict.message)
-    assert verdict.rung in (rungs or ("bitwise",))
+    assert verdict.comparison in (comparisons or ("bitwise",))
 
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES.keys())

@@ -249,7 +249,7 @@ def test_rounding_raises_no_alarm(four_ranks: World, seed: int) -> None:
 def test_slices_of_a_pipeline_train_side_by_side(four_ranks: World, mesh: Mesh) -> None:
     verdict = four_ranks.run(make_case(mesh=mesh))
     assert verdict.status is Status.PASS
-    assert verdict.rung == ("bitwise" if mesh.data_size == 2 else "bounded")
+    assert verdict.comparison == ("bitwise" if mesh.data_size == 2 else "bounded")
 
 
 @pytest.mark.parametrize(

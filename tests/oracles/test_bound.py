@@ -10,7 +10,7 @@ from cases import make_case
 from msgspec.structs import replace
 from traces import difference, floats, gradient, trace
 
-from fuzzshard.analysis.dtypes import loose_rung
+from fuzzshard.analysis.dtypes import loose_comparison
 from fuzzshard.case.case import Case
 from fuzzshard.case.options import FSDP1, ParameterDtype, Precision
 from fuzzshard.oracles.bound import (
@@ -159,6 +159,6 @@ def test_a_shard_without_elements_differs_by_nothing() -> None:
     assert excess(doubles(), doubles())[:2] == (True, 0.0)
 
 
-def test_the_rung_of_half_precision() -> None:
-    assert loose_rung(under(Precision(param="bfloat16"))) == "precision"
-    assert loose_rung(make_case()) == "bounded"
+def test_the_comparison_of_half_precision() -> None:
+    assert loose_comparison(under(Precision(param="bfloat16"))) == "precision"
+    assert loose_comparison(make_case()) == "bounded"

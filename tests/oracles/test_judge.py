@@ -16,8 +16,10 @@ KEY = gradient(1)
 TIED = chain(a=Linear(out=5), b=Linear(out=5))
 
 
-def findings(found: list[Difference], bound: Bound | None = None, rung: str = "bitwise") -> list:
-    return tensor_findings("ddp", found, rung, bound, lambda d: (), rank=2)
+def findings(
+    found: list[Difference], bound: Bound | None = None, comparison: str = "bitwise"
+) -> list:
+    return tensor_findings("ddp", found, comparison, bound, lambda d: (), rank=2)
 
 
 def test_a_finding_says_where_both_sides_differ_most() -> None:
@@ -62,7 +64,7 @@ def test_explained_differences_are_no_findings() -> None:
     (finding,) = findings(
         [difference(KEY, floats(1.0 + limit * 2), floats(1.0))], bound, "bounded"
     )
-    assert (finding.rung, finding.bound, finding.detail) == ("bounded", limit, "")
+    assert (finding.comparison, finding.bound, finding.detail) == ("bounded", limit, "")
 
 
 def agreeing(

@@ -81,7 +81,7 @@ class Planted:
     signature: str
     op: int
     name: str = ""
-    rung: str = "bounded"
+    comparison: str = "bounded"
     status: Status = Status.DIVERGENCE
 
 
@@ -113,7 +113,7 @@ def diverges(
     *,
     at: int | None = None,
     name: str | None = None,
-    rung: str | None = None,
+    comparison: str | None = None,
     engine: str | None = None,
     case: Case | None = None,
     **options: Any,
@@ -128,7 +128,7 @@ def diverges(
         f"divergence/{engine or usual}/{what}",
         op if at is None else at,
         culprit if name is None else name,
-        rung or ("invariant" if oracle in INVARIANTS else "bounded"),
+        comparison or ("invariant" if oracle in INVARIANTS else "bounded"),
     )
 
 
@@ -336,7 +336,7 @@ DIVERGENCES = {
         ),
         mesh=Mesh(replicate=2, shard=1),
     ),
-    "one_unit_wrong_gradient": diverges("gradient", rung="exact", case=EXACT),
+    "one_unit_wrong_gradient": diverges("gradient", comparison="exact", case=EXACT),
     "missing_gradient": diverges("gradient/missing", name="a.weight"),
     "unexpected_gradient": diverges("gradient/unexpected", freezes=FROZEN),
     "wrong_step": diverges("parameter"),
@@ -515,12 +515,12 @@ DIVERGENCES = {
     "stale_low_precision_copy": diverges(
         "output",
         at=AGAIN_AT,
-        rung="precision",
+        comparison="precision",
         case=in_precision(Precision(param="bfloat16"), schedule=TWO_STEPS),
     ),
     "output_dtype_ignored": diverges(
         "output",
-        rung="precision",
+        comparison="precision",
         case=in_precision(Precision(param="bfloat16", output="float32")),
     ),
     "divide_factor_ignored": diverges(
@@ -579,7 +579,7 @@ DIVERGENCES = {
     "tp_output_not_summed": diverges("output", case=IN_PARALLEL),
     "tp_one_unit_wrong_output": diverges(
         "output",
-        rung="exact",
+        comparison="exact",
         case=msgspec.structs.replace(
             IN_PARALLEL, values="dyadic", schedule=(FORWARD, BACKWARD, STEP)
         ),
@@ -699,7 +699,7 @@ def assert_found(verdict: Verdict, planted: Planted) -> None:
 def test_a_planted_divergence_is_found(faulty: Faulty, fault: str, planted: Planted) -> None:
     verdict = faulty(fault, planted.case)
     assert_found(verdict, planted)
-    assert verdict.findings[0].rung == planted.rung
+    assert verdict.findings[0].comparison == planted.comparison
 
 
 FAULTS_BY_CASE = {planted.case: fault for fault, planted in (DIVERGENCES | CRASHES).items()}
@@ -809,7 +809,7 @@ def test_a_doubled_gradient_is_found_in_half_precision_too(
     case = in_precision(Precision(param="bfloat16"), schedule=(FORWARD, BACKWARD), mesh=3)
     verdict = faulty("wrong_gradient", case)
     assert_found(verdict, diverges("gradient", case=case))
-    assert verdict.rung == "precision"
+    assert verdict.comparison == "precision"
     assert four_ranks.run(case).status is Status.PASS
 
 
@@ -823,7 +823,7 @@ def test_what_an_order_of_summation_explains_is_no_finding_where_orders_differ(
 ) -> None:
     case = make_case(mesh=4)
     verdict = faulty("one_unit_wrong_gradient", case)
-    assert (verdict.status, verdict.rung) == (Status.PASS, "bounded")
+    assert (verdict.status, verdict.comparison) == (Status.PASS, "bounded")
 
 
 def test_a_rounding_unit_is_a_finding_before_the_first_op_that_rounds(

@@ -19,15 +19,15 @@ from fuzzshard.verdict import Compared
 
 CASES = (
     {
-        "ddp": Compared(rung="bitwise", tensors=60),
-        "fully_shard": Compared(rung="bounded", tensors=20),
+        "ddp": Compared(comparison="bitwise", tensors=60),
+        "fully_shard": Compared(comparison="bounded", tensors=20),
     },
     {
-        "ddp": Compared(rung="not applicable"),
-        "fully_shard": Compared(rung="precision", tensors=10, skipped=10),
+        "ddp": Compared(comparison="not applicable"),
+        "fully_shard": Compared(comparison="precision", tensors=10, skipped=10),
     },
-    {"ddp": Compared(rung="refused"), "fully_shard": Compared(rung="exact")},
-    {"ddp": Compared(rung="raised as expected"), "fully_shard": Compared(rung="")},
+    {"ddp": Compared(comparison="refused"), "fully_shard": Compared(comparison="exact")},
+    {"ddp": Compared(comparison="raised as expected"), "fully_shard": Compared(comparison="")},
 )
 SHARES = ("bitwise", "bounded", "half_precision", "not_compared", "not_run", "skipped")
 

@@ -27,7 +27,7 @@ ALONE = Finding(
     expected="1 at [0] of [5]",
     op=1,
     name="a.bias",
-    rung="exact",
+    comparison="exact",
     error=1.0,
     bound=0.0,
 )

@@ -67,7 +67,7 @@ DIVIDED = finding(OPTIONS, "gradient", op=4, name="inner.right.weight")
 LOADED = finding(STATES, "parameter", op=7, name="linear0.weight")
 MOVED = finding(REBUILT, "parameter", op=6, name="linear0.weight")
 PARALLEL = finding(
-    TENSOR_PARALLEL, "parameter", op=2, name="linear0.weight", rung="bounded", bound=1e-6
+    TENSOR_PARALLEL, "parameter", op=2, name="linear0.weight", comparison="bounded", bound=1e-6
 )
 GATHERED = finding(SMALL, "communication", op=0, name="all-gathers", observed="2", expected="1")
 EXPECTED_ERROR = finding(EXPECTED, "expectation", op=6)

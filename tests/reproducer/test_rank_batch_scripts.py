@@ -22,7 +22,7 @@ FOUND = Finding(
     expected="0.75 at [0, 2] of [4, 4]",
     op=1,
     name="linear0.weight",
-    rung="bitwise",
+    comparison="bitwise",
     error=0.75,
     bound=0.0,
 )

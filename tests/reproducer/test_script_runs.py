@@ -206,7 +206,7 @@ def check_drawn_cases(run_script, world: World, count: int, seed: int) -> None:
             Status.CRASH,
         ):
             continue
-        if verdict.status is Status.PASS and verdict.rung == "bounded":
+        if verdict.status is Status.PASS and verdict.comparison == "bounded":
             continue  # nobody has measured what rounding explains in the script
         try:
             text = script(case, finding=next(iter(verdict.findings), None))

@@ -30,7 +30,7 @@ TYPICAL = Finding(
     expected="0.75 at [0, 2] of [4, 4]",
     op=1,
     name="linear0.weight",
-    rung="bitwise",
+    comparison="bitwise",
     error=0.75,
     bound=0.0,
 )
@@ -82,7 +82,7 @@ def test_lines_are_short_enough_to_read() -> None:
 
 
 def test_a_bounded_finding_is_compared_far_from_its_bound_and_from_its_error() -> None:
-    finding = msgspec.structs.replace(TYPICAL, rung="bounded", bound=1e-6)
+    finding = msgspec.structs.replace(TYPICAL, comparison="bounded", bound=1e-6)
     text = script(SMALL, finding=finding)
     assert "rtol=0, atol=0.0001" in text
 

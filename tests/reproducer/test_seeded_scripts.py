@@ -31,7 +31,7 @@ GRADIENT = Finding(
     expected="0.75 at [0, 2] of [4, 4]",
     op=1,
     name="linear0.weight",
-    rung="bounded",
+    comparison="bounded",
     error=0.75,
     bound=1e-6,
 )

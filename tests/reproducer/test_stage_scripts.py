@@ -48,7 +48,7 @@ CLIPPED, TRAINED = 7, END - len(EVALUATION) - 1
 
 
 def finding(oracle: str, op: int) -> Finding:
-    fields = {"observed": "", "expected": "", "rung": "bounded", "bound": 1e-6}
+    fields = {"observed": "", "expected": "", "comparison": "bounded", "bound": 1e-6}
     return Finding(oracle=oracle, engine="pipelining", op=op, name="c.weight", **fields)
 
 

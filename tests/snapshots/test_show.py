@@ -139,7 +139,7 @@ def finding() -> CorpusEntry:
         op=8,
         name="a.weight",
         rank=1,
-        rung="bitwise",
+        comparison="bitwise",
         error=0.25,
         bound=0.0,
     )
@@ -149,7 +149,7 @@ def finding() -> CorpusEntry:
     verdict = Verdict(
         status=Status.DIVERGENCE,
         findings=(divergence, missing),
-        rung="bitwise",
+        comparison="bitwise",
         notes={"ddp": "refused: [all] parameters are frozen"},
     )
     info = {"torch": "2.13.0", "backend": "gloo"}

@@ -16,10 +16,10 @@ from fuzzshard.parts.ops import SetFlag
 
 @dataclasses.dataclass(frozen=True)
 class Stock:
-    """A case, the rungs that it may be judged by, and why which engine is not judged."""
+    """A case, the comparisons that may judge it, and why which engine is not judged."""
 
     case: Case
-    rungs: tuple[str, ...]
+    comparisons: tuple[str, ...]
     notes: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -52,7 +52,7 @@ def unjudged(
 
 
 def _stock(
-    rungs: tuple[str, ...],
+    comparisons: tuple[str, ...],
     model: Block | None,
     schedule: tuple[Op, ...],
     *,
@@ -61,7 +61,7 @@ def _stock(
     **options: Any,
 ) -> Stock:
     return Stock(
-        make_case(model, schedule, **options), rungs, {"ddp": ddp} if ddp else notes or {}
+        make_case(model, schedule, **options), comparisons, {"ddp": ddp} if ddp else notes or {}
     )
 
 

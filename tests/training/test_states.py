@@ -95,7 +95,7 @@ def test_training_resumes_where_it_was_saved(
 ) -> None:
     save, _, load = way
     verdict = run(two_ranks, make_case(schedule=resumed(*way), optimizer=optimizer))
-    assert verdict.rung == "bitwise"
+    assert verdict.comparison == "bitwise"
     replaced = save == IN_MEMORY and load == ASSIGN
     assert verdict.notes == ({"ddp": f"not applicable: {REPLACED['ddp']}"} if replaced else {})
 

@@ -30,7 +30,7 @@ RANK_MODULES = (
     "world/experiment.py",
     "world/flight_recorder.py",
     "world/join.py",
-    "world/ladder.py",
+    "world/comparison.py",
     "world/proofs.py",
     "world/rank.py",
 )

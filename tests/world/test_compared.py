@@ -18,13 +18,13 @@ def test_equal_bits_are_compared_bit_for_bit_on_all_ranks(two_ranks: World) -> N
     verdict = two_ranks.run(CASE)
     everything = {name: verdict.compared[name] for name in CASE.engines}
     assert verdict.status is Status.PASS
-    assert {how.rung for how in everything.values()} == {"bitwise"}
+    assert {how.comparison for how in everything.values()} == {"bitwise"}
     assert all(how.tensors > 50 and not how.skipped for how in everything.values())
     losses = two_ranks.run(replace(CASE, observe="losses"))
-    assert losses.compared["ddp"] == Compared(rung="bitwise", tensors=2 * 2)  # losses, ranks
+    assert losses.compared["ddp"] == Compared(comparison="bitwise", tensors=2 * 2)  # losses, ranks
 
 
-def test_an_engine_that_differs_has_a_rung_of_its_own(four_ranks: World) -> None:
+def test_an_engine_that_differs_has_a_comparison_of_its_own(four_ranks: World) -> None:
     case = make_case(mesh=4, engines=("ddp", "fully_shard"))
     half = make_case(
         mesh=4,
@@ -33,11 +33,11 @@ def test_an_engine_that_differs_has_a_rung_of_its_own(four_ranks: World) -> None
             for group in groups("a", "b", ROOT)
         ),
     )
-    rungs = {name: how.rung for name, how in four_ranks.run(case).compared.items()}
-    assert rungs == {"ddp": "bitwise", "fully_shard": "bounded"}
+    comparisons = {name: how.comparison for name, how in four_ranks.run(case).compared.items()}
+    assert comparisons == {"ddp": "bitwise", "fully_shard": "bounded"}
     verdict = four_ranks.run(half)
     assert verdict.status is Status.PASS
-    assert verdict.compared["fully_shard"].rung == "precision"
+    assert verdict.compared["fully_shard"].comparison == "precision"
 
 
 def test_an_engine_that_refuses_is_not_compared(two_ranks: World) -> None:
@@ -53,4 +53,4 @@ def test_what_is_documented_is_compared_as_well(two_ranks: World) -> None:
     case = make_case(schedule=(SaveState(), FORWARD), optimizer=Optimizer(momentum=0.5))
     verdict = two_ranks.run(case)
     assert verdict.status is Status.PASS
-    assert {(how.rung, how.skipped) for how in verdict.compared.values()} == {("bitwise", 0)}
+    assert {(how.comparison, how.skipped) for how in verdict.compared.values()} == {("bitwise", 0)}

@@ -24,7 +24,9 @@ def finding(oracle: str = "gradient", **fields) -> Finding:
 
 def report(*findings: Finding, **fields) -> RankReport:
     replicas = {"reference": "7:1", "ddp": "7:1", "fully_shard": "8:1"}
-    return RankReport(findings=findings, **{"rung": "bitwise", "replicas": replicas, **fields})
+    return RankReport(
+        findings=findings, **{"comparison": "bitwise", "replicas": replicas, **fields}
+    )
 
 
 def failure(
@@ -59,7 +61,7 @@ def judged(heard: Outcome) -> Verdict:
 
 def test_reports_without_findings_pass() -> None:
     verdict = judged(outcome(reports={0: report(), 1: report()}))
-    assert (verdict.status, verdict.rung, verdict.seconds) == (Status.PASS, "bitwise", 0.5)
+    assert (verdict.status, verdict.comparison, verdict.seconds) == (Status.PASS, "bitwise", 0.5)
 
 
 def test_what_a_user_can_see_stays_however_much_instruments_see_before() -> None:
@@ -193,12 +195,12 @@ def test_one_rank_whose_shard_is_right_hides_no_agreement() -> None:
     assert verdict.signature == "divergence/ddp/gradient/shared"
 
 
-def test_what_ranks_compared_adds_up_on_the_rung_that_demands_least() -> None:
-    here = report(compared={"ddp": Compared(rung="bitwise", tensors=5, skipped=1)})
-    there = report(compared={"ddp": Compared(rung="precision", tensors=4, skipped=2)})
+def test_what_ranks_compared_adds_up_by_the_comparison_that_demands_least() -> None:
+    here = report(compared={"ddp": Compared(comparison="bitwise", tensors=5, skipped=1)})
+    there = report(compared={"ddp": Compared(comparison="precision", tensors=4, skipped=2)})
     for reports in ({0: here, 1: there}, {0: there, 1: here}):
         verdict = judged(outcome(reports=reports))
-        assert verdict.compared == {"ddp": Compared(rung="precision", tensors=9, skipped=3)}
+        assert verdict.compared == {"ddp": Compared(comparison="precision", tensors=9, skipped=3)}
 
 
 def test_other_collectives_on_another_rank_are_a_finding() -> None:

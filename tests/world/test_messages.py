@@ -36,7 +36,7 @@ MESSAGES: list[Message] = [
         phase="engine", engine="ddp", message="é\n", detail="d", traceback="t", op=3, desync=True
     ),
     RankReport(
-        notes={"ddp": "n"}, rung="exact", collectives={"ddp": "c"}, replicas={"ddp": "1:2"}
+        notes={"ddp": "n"}, comparison="exact", collectives={"ddp": "c"}, replicas={"ddp": "1:2"}
     ),
     RankReport(idle=True),
     Ask(),

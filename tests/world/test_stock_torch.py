@@ -31,7 +31,7 @@ def test_stock_torch_passes(four_ranks: World, stock: Stock) -> None:
     verdict = four_ranks.run(stock.case)
     assert verdict.status is Status.PASS, (verdict.findings[:3], verdict.message)
     assert _other_notes(verdict) == stock.notes
-    assert verdict.rung in stock.rungs
+    assert verdict.comparison in stock.comparisons
 
 
 def _other_notes(verdict: Verdict) -> dict[str, str]:

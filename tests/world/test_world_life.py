@@ -66,7 +66,7 @@ def test_an_invalid_case_reaches_no_rank(two_ranks: World) -> None:
 def test_a_bare_run_trains_and_judges_nothing(two_ranks: World) -> None:
     verdict = two_ranks.run(make_case(), bare=True)
     assert verdict.status is Status.PASS
-    assert verdict.rung == ""
+    assert verdict.comparison == ""
 
 
 def test_a_world_says_what_it_runs_on(two_ranks: World) -> None:

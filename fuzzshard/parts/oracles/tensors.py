@@ -10,7 +10,8 @@ from fuzzshard.parts import oracle
 class Output(oracle.TensorOracle):
     """Every output of the module that is called, on every rank, after each forward.
 
-    It cannot see a wrong value that no output depends on, or one below the tolerance of its rung.
+    It cannot see a wrong value that no output depends on, or one below the tolerance of its
+    comparison.
     """
 
     name = "output"

@@ -148,8 +148,8 @@ def _facts(seen: SeenFinding) -> Iterator[tuple[str, str]]:
     if len(seen.sightings) > 1:
         yield "entries", f"{len(seen.sightings)} that show the same"
     if entry is not None:
-        if entry.rung:
-            yield "comparison", entry.rung
+        if entry.comparison:
+            yield "comparison", entry.comparison
         yield "seen with", f"torch {entry.torch} on {entry.device}, {entry.case.mesh.text()}"
         if versions := known_versions(entry):
             yield "versions", versions

@@ -1,4 +1,4 @@
-"""Which differences of a case count: judged by the strictest rung of the ladder that applies.
+"""Which differences of a case count, by the strictest kind of comparison that applies.
 
 What that takes beyond the traces is trained here: the same runs in higher precision.
 """
@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from msgspec.structs import replace
 
-from fuzzshard.analysis.dtypes import FINER, last_bit, lifted, loose_rung, uniform
+from fuzzshard.analysis.dtypes import FINER, last_bit, lifted, loose_comparison, uniform
 from fuzzshard.analysis.validate import is_valid
 from fuzzshard.case.case import Case
 from fuzzshard.engines.base import DTYPES
@@ -26,9 +26,9 @@ from fuzzshard.engines.rounding import Shake
 from fuzzshard.oracles.allowed import is_beyond_rounding, manner_of
 from fuzzshard.oracles.bound import Bound
 from fuzzshard.oracles.compare import Difference, differences
+from fuzzshard.oracles.first_rounding import before_rounding_feeds_back, exact_until, first_step
 from fuzzshard.oracles.judge import agreement, tensor_findings
 from fuzzshard.oracles.overflow import first_overflow
-from fuzzshard.oracles.rungs import before_rounding_feeds_back, exact_until, first_step
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.training.trace import Key, Trace
 from fuzzshard.training.trainer import Trainer
@@ -87,16 +87,16 @@ def anywhere(mesh: RankMesh, here: bool) -> bool:
 
 
 class Judgement(NamedTuple):
-    """What the ladder says of all engines on this rank: findings, the rung of the case, and how
-    each engine was compared.
+    """What a comparison says of all engines on this rank: findings, the kind of comparison of
+    the case, and how each engine was compared.
     """
 
     findings: list[Finding]
-    rung: str
+    comparison: str
     compared: dict[str, Compared]
 
 
-class Ladder:
+class ReferenceComparison:
     """Judges what the engines of a case did on this rank; ``traces`` holds what each one recorded
     so far.
 
@@ -137,23 +137,23 @@ class Ladder:
         """
         if not self.anywhere(any(differing.values())):
             return self._judge(differing)
-        ladders = {name: self._documented(name) or self for name in differing}
-        others = {name: ladder for name, ladder in ladders.items() if ladder is not self}
-        found = {name: ladders[name].differences(name) for name in others}
-        for ladder in (self, *others.values()):
-            ladder.witnesses = differing | found
+        comparisons = {name: self._documented(name) or self for name in differing}
+        others = {name: each for name, each in comparisons.items() if each is not self}
+        found = {name: comparisons[name].differences(name) for name in others}
+        for each in (self, *others.values()):
+            each.witnesses = differing | found
         plain = {name: here for name, here in differing.items() if name not in others}
-        judged = [ladder._judge({name: found[name]}) for name, ladder in others.items()]
+        judged = [each._judge({name: found[name]}) for name, each in others.items()]
         judged += [self._judge(plain)] if plain or not judged else []
         return Judgement(
-            [finding for each in judged for finding in each.findings],
-            min((each.rung for each in judged), key=STRICTNESS.__getitem__),
-            {name: how for each in judged for name, how in each.compared.items()},
+            [finding for judgement in judged for finding in judgement.findings],
+            min((judgement.comparison for judgement in judged), key=STRICTNESS.__getitem__),
+            {name: how for judgement in judged for name, how in judgement.compared.items()},
         )
 
-    def _documented(self, engine: str) -> Ladder | None:
-        """The ladder with the reference in the manner that is documented for an engine; None where
-        the engine differs by rounding only, or nothing is documented.
+    def _documented(self, engine: str) -> ReferenceComparison | None:
+        """The comparison with the reference in the manner that is documented for an engine; None
+        where the engine differs by rounding only, or nothing is documented.
         """
         plain, trace = self.traces[Reference.name], self.traces[engine]
         if not self.anywhere(any(map(is_beyond_rounding, differences(plain, trace)))):
@@ -163,13 +163,13 @@ class Ladder:
             return None
         reference = train_as_documented(self.case, self.mesh, manner, trace)
         traces = {**self.traces, Reference.name: reference}
-        return Ladder(self.case, self.mesh, traces, self.again, manner)
+        return ReferenceComparison(self.case, self.mesh, traces, self.again, manner)
 
     def _judge(self, differing: Differing) -> Judgement:
-        """What the reference of this ladder says of some engines."""
+        """What this reference says of some engines."""
         if not self.anywhere(any(differing.values())):
-            rungs = dict.fromkeys(differing, "bitwise")
-            return Judgement([], "bitwise", self._compared(rungs))
+            comparisons = dict.fromkeys(differing, "bitwise")
+            return Judgement([], "bitwise", self._compared(comparisons))
         overflow = self._first_overflows(differing)
         exact = self._exact_until() if self.case.values == "dyadic" else 0
         strict: Differing = {name: [] for name in differing}
@@ -182,23 +182,29 @@ class Ladder:
         findings = self._findings(strict, "exact", None, self.traces)
         if self.anywhere(any(loose.values())):
             findings += self._loose_findings(loose, overflow)
-        rung = "exact" if exact >= len(self.case.schedule) else loose_rung(self.case)
-        rungs = {
-            name: loose_rung(self.case) if loose[name] else "exact" if strict[name] else "bitwise"
+        comparison = "exact" if exact >= len(self.case.schedule) else loose_comparison(self.case)
+        comparisons = {
+            name: loose_comparison(self.case)
+            if loose[name]
+            else "exact"
+            if strict[name]
+            else "bitwise"
             for name in differing
         }
-        return Judgement(findings, rung, self._compared(rungs))
+        return Judgement(findings, comparison, self._compared(comparisons))
 
-    def _compared(self, rungs: Mapping[str, str]) -> dict[str, Compared]:
-        """How each engine was compared, by the rung that its differences took."""
+    def _compared(self, comparisons: Mapping[str, str]) -> dict[str, Compared]:
+        """How each engine was compared, by the kind of comparison that its differences took."""
         reference = self.traces[Reference.name].tensors
         compared = {}
-        for name, rung in rungs.items():
+        for name, comparison in comparisons.items():
             recorded = sum(
                 key in reference and self._wants(key) for key in self.traces[name].tensors
             )
             skipped = len(self.skipped[name])
-            compared[name] = Compared(rung=rung, tensors=recorded - skipped, skipped=skipped)
+            compared[name] = Compared(
+                comparison=comparison, tensors=recorded - skipped, skipped=skipped
+            )
         return compared
 
     def _loose_findings(self, differing: Differing, overflow: Mapping[str, int]) -> list[Finding]:
@@ -287,7 +293,7 @@ class Ladder:
         if _is_finest(case):
             for name, found in differing.items():
                 self.skipped[name] |= {key for key in _keys(found) if not bound.has_digits(key)}
-        return self._findings(still, loose_rung(case), bound, traces)
+        return self._findings(still, loose_comparison(case), bound, traces)
 
     def _shaken(self, case: Case, by: Shake) -> Trace:
         """What the reference computes on numbers that differ."""
@@ -302,13 +308,17 @@ class Ladder:
         return self.case.observe != "losses" or key.rule.is_loss
 
     def _findings(
-        self, differing: Differing, rung: str, bound: Bound | None, traces: Mapping[str, Trace]
+        self,
+        differing: Differing,
+        comparison: str,
+        bound: Bound | None,
+        traces: Mapping[str, Trace],
     ) -> list[Finding]:
         findings = []
         others = {name: found for name, found in self.witnesses.items() if name in traces}
         for name, found in differing.items():
             agreeing = agreement(name, traces, others | differing)
-            findings += tensor_findings(name, found, rung, bound, agreeing, self.mesh.rank)
+            findings += tensor_findings(name, found, comparison, bound, agreeing, self.mesh.rank)
         return findings
 
     def _first_overflows(self, differing: Differing) -> dict[str, int]:

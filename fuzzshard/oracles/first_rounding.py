@@ -1,4 +1,4 @@
-"""Which rung of the ladder a case and an engine are judged by, and up to which op."""
+"""The first op that rounds, and the first from which on rounding feeds on itself."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from traces import floats, gradient, trace
 
-from fuzzshard.oracles.rungs import exact_until
+from fuzzshard.oracles.first_rounding import exact_until
 
 KEY = gradient(1)
 

@@ -22,7 +22,7 @@ from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.norms import LayerNorm
 from fuzzshard.training.trace import Key, Trace
 from fuzzshard.verdict import Finding
-from fuzzshard.world.ladder import SHAKES, Ladder, finer
+from fuzzshard.world.comparison import SHAKES, ReferenceComparison, finer
 
 BEFORE, STEP, AFTER = 1, 2, 5
 INF = float("inf")
@@ -30,7 +30,7 @@ ONE = torch.ones(3)
 HALF = make_case(fsdp1=FSDP1(precision=Precision(param="bfloat16")), engines=("fsdp1",))
 
 
-class FakeLadder(Ladder):
+class FakeComparison(ReferenceComparison):
     """On one rank, where all values are one, and the engine is off by ``errors`` at ``key`` in
     each dtype.
     """
@@ -79,11 +79,11 @@ class FakeLadder(Ladder):
 def test_where_last_bits_take_the_reference_as_far_it_is_rounding(
     which: int, moved: float, found: bool
 ) -> None:
-    ladder = FakeLadder(make_case(), gradient(AFTER), {"float32": 1e-2, "float64": 1e-2})
-    ladder.moved[which] = moved
-    assert bool(ladder.findings()) is found
-    assert ladder.skipped[ladder.engine] == ({ladder.key} if moved == 1.0 else set())
-    assert ladder.shaken == (len(SHAKES) if found else which + 1)
+    comparison = FakeComparison(make_case(), gradient(AFTER), {"float32": 1e-2, "float64": 1e-2})
+    comparison.moved[which] = moved
+    assert bool(comparison.findings()) is found
+    assert comparison.skipped[comparison.engine] == ({comparison.key} if moved == 1.0 else set())
+    assert comparison.shaken == (len(SHAKES) if found else which + 1)
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,9 @@ def test_what_a_ring_of_ranks_rounds_counts_for_the_engine_that_has_one(
     dtype: str, engine: str, moved: float, found: bool
 ) -> None:
     errors = {"float32": 1e-2, "float64": 1e-2}
-    ladder = FakeLadder(make_case(dtype=dtype), gradient(AFTER), errors)
-    ladder.engine, ladder.ring_moves = engine, moved
-    assert bool(ladder.findings()) is found
+    comparison = FakeComparison(make_case(dtype=dtype), gradient(AFTER), errors)
+    comparison.engine, comparison.ring_moves = engine, moved
+    assert bool(comparison.findings()) is found
 
 
 @pytest.mark.parametrize("op", [BEFORE, AFTER])
@@ -115,10 +115,10 @@ def test_what_a_ring_of_ranks_rounds_counts_for_the_engine_that_has_one(
 def test_what_float64_takes_away_was_rounding(
     op: int, errors: dict[str, float], found: bool
 ) -> None:
-    ladder = FakeLadder(make_case(), gradient(op), errors)
-    findings = ladder.findings()
+    comparison = FakeComparison(make_case(), gradient(op), errors)
+    findings = comparison.findings()
     assert [f.error for f in findings] == [pytest.approx(1e-5)] * found
-    assert ladder.trained == ["float64"]
+    assert comparison.trained == ["float64"]
 
 
 @pytest.mark.parametrize(
@@ -134,52 +134,53 @@ def test_an_error_of_the_precision_of_the_case_counts_before_a_step_only(
     case: Case, op: int, found: bool
 ) -> None:
     assert (
-        bool(FakeLadder(case, gradient(op), {"float32": 2.0, "float64": 0.0}).findings()) is found
+        bool(FakeComparison(case, gradient(op), {"float32": 2.0, "float64": 0.0}).findings())
+        is found
     )
 
 
 @pytest.mark.parametrize(("finer", "found"), [(0.0, False), (2.0, True), (INF, True)])
 def test_an_overflow_counts_where_the_finer_run_is_wrong_too(finer: float, found: bool) -> None:
-    ladder = FakeLadder(make_case(), gradient(BEFORE), {"float32": INF, "float64": finer})
-    assert bool(ladder.findings()) is found
+    comparison = FakeComparison(make_case(), gradient(BEFORE), {"float32": INF, "float64": finer})
+    assert bool(comparison.findings()) is found
 
 
 def test_in_float64_an_infinity_is_no_rounding() -> None:
     case = make_case(dtype="float64")
-    assert FakeLadder(case, gradient(BEFORE), {"float64": INF}).findings()
+    assert FakeComparison(case, gradient(BEFORE), {"float64": INF}).findings()
 
 
 @pytest.mark.parametrize(("error", "found"), [(1e-15, False), (1e-13, True)])
 def test_what_is_in_float64_already_is_not_run_again(error: float, found: bool) -> None:
-    ladder = FakeLadder(make_case(dtype="float64"), gradient(AFTER), {"float64": error})
-    assert bool(ladder.findings()) is found
-    assert ladder.trained == []
+    comparison = FakeComparison(make_case(dtype="float64"), gradient(AFTER), {"float64": error})
+    assert bool(comparison.findings()) is found
+    assert comparison.trained == []
 
 
 def test_what_the_finer_run_makes_wrong_alone_does_not_count() -> None:
-    assert not FakeLadder(
+    assert not FakeComparison(
         make_case(), gradient(AFTER), {"float32": 1e-6, "float64": 3e-6}
     ).findings()
 
 
 def test_a_missing_tensor_needs_no_other_run() -> None:
-    ladder = FakeLadder(make_case(), gradient(AFTER), {"float32": 0.0})
-    missing = Difference(ladder.key, None, ONE, ())
-    ladder.traces = {**ladder.traces, "fsdp1": trace({ladder.key: None})}
-    (finding,) = ladder._loose_findings({"fsdp1": [missing]}, {"fsdp1": 9})
+    comparison = FakeComparison(make_case(), gradient(AFTER), {"float32": 0.0})
+    missing = Difference(comparison.key, None, ONE, ())
+    comparison.traces = {**comparison.traces, "fsdp1": trace({comparison.key: None})}
+    (finding,) = comparison._loose_findings({"fsdp1": [missing]}, {"fsdp1": 9})
     assert finding.detail == "missing"
-    assert ladder.trained == []
+    assert comparison.trained == []
 
 
 def test_an_engine_that_refuses_a_finer_case_is_judged_in_the_precision_that_it_has() -> None:
-    ladder = FakeLadder(make_case(), gradient(BEFORE), {"float32": 2.0})
-    ladder.again = lambda case, engine: None
-    assert ladder.findings()
+    comparison = FakeComparison(make_case(), gradient(BEFORE), {"float32": 2.0})
+    comparison.again = lambda case, engine: None
+    assert comparison.findings()
 
 
 def test_only_losses_are_judged_where_only_losses_are_observed() -> None:
     case = replace(make_case(), observe="losses")
-    assert not FakeLadder(case, gradient(AFTER), {"float32": 1e-5, "float64": 1.0}).findings()
+    assert not FakeComparison(case, gradient(AFTER), {"float32": 1e-5, "float64": 1.0}).findings()
 
 
 def test_half_precision_is_run_again_in_float64_and_with_float32_in_its_place() -> None:
