@@ -24,8 +24,8 @@ from hunt_rows import (
 
 from fuzzshard.campaign.control import Control, ControlledWorld
 from fuzzshard.campaign.drawing import Prefetch
+from fuzzshard.campaign.finding_store import FindingStore
 from fuzzshard.campaign.judge import Stopped, judge
-from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Found
 from fuzzshard.campaign.reduce import Judged, confirm_and_shrink
 from fuzzshard.case.case import Case
@@ -253,12 +253,12 @@ class Hunt:
         corpus, mends = self._settings.keep / self.row.id, self._settings.mends
         corpus.mkdir(parents=True, exist_ok=True)
         mended = (mending_file(corpus, *mends),) if mends else ()
-        keeper = Keeper(corpus, (self._file, *mended), scripts, check)
-        folder = keeper.save_found(found, judged.info)
-        entry = keeper.save_judged(folder, judged)
+        store = FindingStore(corpus, (self._file, *mended), scripts, check)
+        folder = store.save_found(found, judged.info)
+        entry = store.save_judged(folder, judged)
         if not self._settings.scripts:
             return
-        with_bug = keeper.verify(folder, entry)
+        with_bug = store.verify(folder, entry)
         stock = check(folder / SCRIPT_FILE, entry.case.mesh.size, preload=mended)
         without_bug = stock.fails
         self.row.script_ok = with_bug and not without_bug

@@ -48,8 +48,8 @@ from signatures import signature_figures, signature_lines
 from trigger_size import size_of_script
 
 from fuzzshard.campaign.control import Control, ControlledWorld
+from fuzzshard.campaign.finding_store import FindingStore
 from fuzzshard.campaign.judge import Stopped, judge_clearly
-from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Found
 from fuzzshard.case import codec
 from fuzzshard.corpus.codec import read_entry
@@ -83,7 +83,7 @@ def _shrink_entry(row: Row, file: Path, settings: HuntSettings, control: Control
     case = codec.decode(file.with_name(UNSHRUNK_FILE).read_bytes())
     size = max(case.mesh.size, entry.case.mesh.size)
     config = dataclasses.replace(settings.config, size=size, preload=entry.preload)
-    keeper = Keeper(settings.keep / row.id, tuple(map(Path, entry.preload)), scripts, check)
+    store = FindingStore(settings.keep / row.id, tuple(map(Path, entry.preload)), scripts, check)
     for number in settings.worlds:
         with contextlib.ExitStack() as stack:
             started = [stack.enter_context(World(config)) for _ in range(number)]
@@ -101,8 +101,8 @@ def _shrink_entry(row: Row, file: Path, settings: HuntSettings, control: Control
         small = codec.encode(judged.case)
         if not row.found:
             describe_sizes(row, found.case, judged)
-            folder, first = keeper.save_found(found, judged.info), small
-            row.script_ok = keeper.verify(folder, keeper.save_judged(folder, judged))
+            folder, first = store.save_found(found, judged.info), small
+            row.script_ok = store.verify(folder, store.save_judged(folder, judged))
             row.script_lines = len((folder / SCRIPT_FILE).read_text().splitlines())
         shrinking.same = small == first
         row.shrinkings.append(shrinking)

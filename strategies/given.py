@@ -19,7 +19,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from msgspec.structs import replace
 
 from fuzzshard.analysis.inferred import inferred
-from fuzzshard.analysis.tidy import with_first_uses
+from fuzzshard.analysis.oddities import with_first_uses
 from fuzzshard.analysis.validate import is_valid
 from fuzzshard.case.case import (
     ALL_ENGINES,

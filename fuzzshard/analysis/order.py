@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple, get_args
 
-from fuzzshard.analysis.tidy import count_uneven, count_unused, disorder, flag_distance, plan_depth
+from fuzzshard.analysis.oddities import (
+    count_uneven,
+    count_unused,
+    disorder,
+    flag_distance,
+    plan_depth,
+)
 from fuzzshard.case.case import Case, CheckpointImplementation, Mesh
 from fuzzshard.case.codec import encode
 from fuzzshard.case.dims import get_dims

@@ -30,7 +30,7 @@ from typing import Literal
 import msgspec
 
 from fuzzshard.campaign.control import Control
-from fuzzshard.campaign.keep import Keeper, is_in_work
+from fuzzshard.campaign.finding_store import FindingStore, is_in_work
 from fuzzshard.campaign.known import Found, Registry, known_of
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.distinct import FindingKey, finding_key
@@ -179,16 +179,16 @@ class Exchange:
         exchange: Path,
         *,
         registry: Registry,
-        keeper: Keeper,
+        store: FindingStore,
         control: Control,
         returned: deque[Found],
         render: ScriptRender,
         emit: Callable[[Event], None],
     ) -> None:
         self._exchange = exchange
-        self._corpus = keeper.corpus
-        self._ours = exchange / node_name(keeper.corpus)
-        self._registry, self._keeper, self._control = registry, keeper, control
+        self._corpus = store.corpus
+        self._ours = exchange / node_name(store.corpus)
+        self._registry, self._store, self._control = registry, store, control
         self._returned, self._render, self._emit = returned, render, emit
         self._changed = threading.Condition()
         """Guards what follows, up to the reason."""
@@ -502,12 +502,12 @@ class Exchange:
         it is now.
         """
         for file, told in sorted(self._heard.items()):
-            usable = told.is_done and told.preload <= set(map(str, self._keeper.preload))
-            if usable and not self._keeper.has(told.key):
+            usable = told.is_done and told.preload <= set(map(str, self._store.preload))
+            if usable and not self._store.has(told.key):
                 with self._trying():
                     item = read_foreign(file, self._exchange)
                     folder = add(item, self._corpus, self._render)
-                    self._keeper.learn(folder, item.entry)
+                    self._store.learn(folder, item.entry)
                     self._registry.learn(known_of(folder / CASE_FILE, item.entry))
                     learned.append(str(folder))
 

@@ -59,7 +59,7 @@ class FollowUp:
 
     def suspect(self, case: Case, verdict: Verdict) -> None:
         """Saves a case that was cut off while it was explained: the next session judges it."""
-        path = self._session.keeper.save_suspect(case, verdict)
+        path = self._session.store.save_suspect(case, verdict)
         self._leave_unresolved([Found(CUT_OFF, case, NO_VERDICT, path)])
 
     def pursue(self, first: Found) -> None:
@@ -77,7 +77,7 @@ class FollowUp:
         if found.verdict == NO_VERDICT:
             self._judge_again(found, path)
             return
-        entry = session.keeper.entry(path)
+        entry = session.store.entry(path)
         confirmation = entry.confirmed
         if found.untold:
             self._emit(finding_found(found))
@@ -114,7 +114,7 @@ class FollowUp:
             return
         if new:
             self.pursue(self.first_look(Found(CUT_OFF, case, verdict)))
-        self._session.keeper.remove_half(half_saved)
+        self._session.store.remove_half(half_saved)
 
     def _is_known(self, case: Case, stock: Verdict) -> bool:
         """Whether mends know what torch as it is shows."""
@@ -166,7 +166,7 @@ class FollowUp:
 
     def _explain(self, found: Found, known: Known) -> list[Found]:
         if found.path is not None:
-            self._session.keeper.discard(found.path)
+            self._session.store.discard(found.path)
         signature, path = known.signature, str(known.path)
         self._emit(FindingHit(index=found.index, signature=signature, path=path, hits=known.hits))
         return []
@@ -174,7 +174,7 @@ class FollowUp:
     def _save(self, found: Found) -> Found:
         try:
             return dataclasses.replace(
-                found, path=self._session.keeper.save_found(found, self._world.info)
+                found, path=self._session.store.save_found(found, self._world.info)
             )
         except InfraError as error:
             case = msgspec.Raw(codec.encode(found.case))
@@ -195,21 +195,21 @@ class FollowUp:
         if judged.confirmation.absent and found.smaller is not None:
             judged = self._confirm_and_shrink(found.case, found.verdict, path)
         if judged.confirmation.absent:
-            self._tell_flaky(found, judged, session.keeper.save_flaky(found, path, judged))
+            self._tell_flaky(found, judged, session.store.save_flaky(found, path, judged))
             return None
         if not judged.confirmation.reproduced:
             session.registry.leave_unresolved(found)
             return None
         if judged.cut_off:
-            session.keeper.save_judged(path, judged)
+            session.store.save_judged(path, judged)
             session.registry.leave_unresolved(found)
             return None
-        same = session.keeper.same_as(judged, path)
+        same = session.store.same_as(judged, path)
         if same is None:
-            self._tell_saved(found, judged, path, session.keeper.save_judged(path, judged))
+            self._tell_saved(found, judged, path, session.store.save_judged(path, judged))
         else:
             path = same
-            replay = replay_command(path, session.keeper.entry(path))
+            replay = replay_command(path, session.store.entry(path))
             self._emit(finding_saved(found, judged, path, replay, None, duplicate=True))
         cause = cause_of(judged.case, found.case)
         internal = judged.verdict.internal
@@ -233,7 +233,7 @@ class FollowUp:
             expected,
             on_cpu=on_cpu,
             emit=self._emit,
-            keep=functools.partial(session.keeper.save_smaller, path),
+            keep=functools.partial(session.store.save_smaller, path),
             runs=session.options.confirm,
             shrinking=session.options.shrink,
             seconds_left=session.control.seconds_left,
@@ -250,7 +250,7 @@ class FollowUp:
 
     def _tell_saved(self, found: Found, judged: Judged, path: Path, entry: CorpusEntry) -> None:
         self._emit(PhaseChanged(phase="verifying", signature=entry.signature))
-        script_fails = self._session.keeper.verify(path, entry)
+        script_fails = self._session.store.verify(path, entry)
         self._session.control.note_new()
         self._emit(finding_saved(found, judged, path, replay_command(path, entry), script_fails))
 

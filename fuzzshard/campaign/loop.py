@@ -157,7 +157,7 @@ class _Coordinator:
         return Exchange(
             session.options.exchange,
             registry=session.registry,
-            keeper=session.keeper,
+            store=session.store,
             control=self.control,
             returned=session.returned,
             render=self.tools.render,

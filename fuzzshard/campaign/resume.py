@@ -16,7 +16,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from fuzzshard.campaign.keep import is_in_work
+from fuzzshard.campaign.finding_store import is_in_work
 from fuzzshard.campaign.known import CUT_OFF, NO_VERDICT, Found, Registry
 from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.campaign.tally import Tally

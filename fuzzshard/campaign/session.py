@@ -13,7 +13,7 @@ from fuzzshard import __version__
 from fuzzshard.analysis.features import ALL_FEATURES
 from fuzzshard.campaign.control import Control, ControlledCheck, cpu_ranks
 from fuzzshard.campaign.drawing import Prefetch
-from fuzzshard.campaign.keep import Keeper
+from fuzzshard.campaign.finding_store import FindingStore
 from fuzzshard.campaign.known import Found, Known, Registry, load_known
 from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.campaign.resume import Plan, in_work, restore_counts, restore_findings, unfinished
@@ -47,7 +47,7 @@ class Session:
     what these found and did not get done, ``returned`` what waited for another node.
     """
 
-    keeper: Keeper
+    store: FindingStore
     cases: Prefetch
     on_cpu: StartWorlds | None
 
@@ -114,7 +114,7 @@ class Session:
         """
         options, device = self.options, self.config.device
         check = ControlledCheck(tools.check, self.control)
-        self.keeper = Keeper(options.corpus, options.preload, tools.render, check)
+        self.store = FindingStore(options.corpus, options.preload, tools.render, check)
         self.on_cpu = cpu_ranks(self.config, make_world, self.control)
         stream = tools.cases(
             self.plan.stream_seed,

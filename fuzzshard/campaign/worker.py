@@ -88,7 +88,7 @@ class Worker:
             found, known = self._judge(index, drawn)
             verdict = found.verdict
             if verdict.status is Status.INFRA:
-                path = str(session.keeper.save_unjudged(found.case))
+                path = str(session.store.save_unjudged(found.case))
                 count = session.control.count_infra(verdict)
                 self._emit(
                     InfraTrouble(index=index, message=verdict.message, in_a_row=count, path=path)

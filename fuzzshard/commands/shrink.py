@@ -16,8 +16,8 @@ from fuzzshard import reproducer
 from fuzzshard.analysis.validate import validate
 from fuzzshard.campaign.control import ControlledCheck, run_by
 from fuzzshard.campaign.explain import unknown_part
+from fuzzshard.campaign.finding_store import FindingStore
 from fuzzshard.campaign.judge import FLAKY_RUNS, Stopped, judge_clearly
-from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Found
 from fuzzshard.campaign.options import CONFIRM_RUNS
 from fuzzshard.campaign.reduce import SHRINK_BUDGET, confirm_and_shrink
@@ -98,8 +98,8 @@ def shrink(
     here = CommandWorlds(dataclasses.replace(ranks, world_size=size), worlds, max_time=max_time)
     validate(known.case, size)
     check = ControlledCheck(reproducer.check, here.control)
-    keeper = Keeper(corpus, ranks.preload, reproducer.scripts, check)
-    work = _Work(file, known, here, keeper, confirm)
+    store = FindingStore(corpus, ranks.preload, reproducer.scripts, check)
+    work = _Work(file, known, here, store, confirm)
     control = here.control
     try:
         with here.ending_with_signals(), busy(work.doing), here.start(size) as started:
@@ -131,7 +131,7 @@ class _Work:
     file: Path
     known: CorpusEntry
     here: CommandWorlds
-    keeper: Keeper
+    store: FindingStore
     confirm: int
     folder: Path | None = None
     stages: Stages = dataclasses.field(default_factory=Stages)
@@ -155,7 +155,7 @@ class _Work:
             verdict,
             on_cpu=on_cpu and run_by(runner, on_cpu),
             emit=self.stages.update,
-            keep=functools.partial(self.keeper.save_smaller, folder),
+            keep=functools.partial(self.store.save_smaller, folder),
             runs=self.confirm,
             budget=budget,
             seconds_left=self.here.control.seconds_left,
@@ -165,13 +165,13 @@ class _Work:
             if judged.cut_off:
                 raise Stopped
             raise _Nothing(f"nothing is changed: the finding did not repeat, {rate}")
-        entry = self.keeper.save_judged(folder, judged)
+        entry = self.store.save_judged(folder, judged)
         note = f"; {judged.note}" if judged.note else ""
         print(f"{folder}: {judged.evaluations} cases tried; on fresh ranks {rate} show it{note}")
         if judged.cut_off:
             raise Stopped
         self.stages.update(PhaseChanged(phase="verifying", signature=entry.signature))
-        self.keeper.verify(folder, entry)
+        self.store.verify(folder, entry)
 
     def _first_seen(self, world: Runner) -> tuple[Case, Verdict]:
         """The case and its finding; one that is known to be flaky may take several runs to
@@ -200,5 +200,5 @@ class _Work:
             self.folder = self.file.parent
         else:
             found = Found(index=0, case=case, verdict=verdict)
-            self.folder = self.keeper.save_found(found, world.info)
+            self.folder = self.store.save_found(found, world.info)
         return self.folder

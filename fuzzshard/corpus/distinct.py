@@ -56,7 +56,7 @@ def distinct(stored: Iterable[Stored]) -> list[Same]:
     """
     equal = _grouped(stored, lambda item: (item.entry.device, codec.encode(item.entry.case)))
     same = [
-        Same(tuple(items), _absorb_all(items[0].entry, (i.entry for i in items[1:])))
+        Same(tuple(items), _merge_all(items[0].entry, (i.entry for i in items[1:])))
         for items in equal
     ]
     return [_joined(group) for group in _grouped(same, lambda group: _kind(group.entry))]
@@ -103,25 +103,25 @@ def _show_the_same(one: CorpusEntry, other: CorpusEntry) -> bool:
 def _joined(groups: list[Same]) -> Same:
     first, *rest = sorted(groups, key=lambda group: preference(group.entry))
     items = tuple(item for group in (first, *rest) for item in group.items)
-    return Same(items, _absorb_all(first.entry, (group.entry for group in rest)))
+    return Same(items, _merge_all(first.entry, (group.entry for group in rest)))
 
 
 def _kind(entry: CorpusEntry) -> Hashable:
     return entry.device, entry.lifecycle is Lifecycle.FIXED, features(entry.case)
 
 
-def _absorb_all(kept: CorpusEntry, others: Iterable[CorpusEntry]) -> CorpusEntry:
+def _merge_all(kept: CorpusEntry, others: Iterable[CorpusEntry]) -> CorpusEntry:
     """``kept`` with what people wrote into the others, and what is known of torch with the very
     same case.
     """
     for other in others:
-        kept = absorb(kept, other)
+        kept = merge_annotations(kept, other)
         if kept.signature and other.case == kept.case:
-            kept = absorb_versions(kept, other)
+            kept = merge_releases(kept, other)
     return kept
 
 
-def absorb(kept: CorpusEntry, other: CorpusEntry) -> CorpusEntry:
+def merge_annotations(kept: CorpusEntry, other: CorpusEntry) -> CorpusEntry:
     """``kept`` with what people wrote into ``other``: issue, cause, notes, and ``wontfix`` or
     ``flaky``.
 
@@ -150,7 +150,7 @@ def _is_said_by_people(other: CorpusEntry, kept: CorpusEntry) -> bool:
     return other.lifecycle is Lifecycle.WONTFIX
 
 
-def absorb_versions(kept: CorpusEntry, other: CorpusEntry) -> CorpusEntry:
+def merge_releases(kept: CorpusEntry, other: CorpusEntry) -> CorpusEntry:
     """``kept`` with the releases of torch that ``other`` was seen on; ``kept`` is right in case of
     doubt.
     """
@@ -164,7 +164,7 @@ def replaced(old: CorpusEntry, new: CorpusEntry) -> CorpusEntry:
 
     What ``old`` says of releases was seen on its own kind of device.
     """
-    new = absorb(new, old)
+    new = merge_annotations(new, old)
     if (old.signature, old.device) != (new.signature, new.device) or not new.signature:
         return new
-    return absorb_versions(new, old)
+    return merge_releases(new, old)

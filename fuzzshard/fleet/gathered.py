@@ -19,7 +19,7 @@ import msgspec
 
 from fuzzshard.analysis.features import features
 from fuzzshard.campaign.exchange import is_done
-from fuzzshard.corpus.distinct import Stored, absorb
+from fuzzshard.corpus.distinct import Stored, merge_annotations
 from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.gather import load, merge, read_foreign
 from fuzzshard.corpus.scripts import ScriptRender, script_of
@@ -189,7 +189,7 @@ class Gathered:
         for item in items:
             for ours in target:
                 if ours.entry.unshrunk and ours.file.parent.name == item.file.parent.name:
-                    entry = absorb(item.entry, ours.entry)
+                    entry = merge_annotations(item.entry, ours.entry)
                     script = saved_script(item.file) or script_of(entry, self._render)
                     save_shrunk(ours.file.parent, entry, script)
         target, _ = load([self._corpus])

@@ -27,7 +27,7 @@ from fuzzshard.oracles.registration import SHARDED, RegistrationModel
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.options.wrap_group import When
 from fuzzshard.parts.oracles.leak import IDLE, NOTHING, PARTIAL, Leak, Left
-from fuzzshard.training.remains import Remains
+from fuzzshard.training.leftovers import Leftovers
 from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import Finding
 
@@ -41,12 +41,12 @@ def leak_findings(
     An engine is not blamed for outliving its run where the plain model of ``reference`` does as
     well.
     """
-    if trace.remains is None:
+    if trace.leftovers is None:
         return []
     leaks = [
-        *(() if spec_of(engine).outlives_run or reference.survivors else _outliving(trace)),
-        *_of_any_engine(trace.remains),
-        *_of_groups(case, trace, trace.remains, rank),
+        *(() if spec_of(engine).outlives_run or reference.leaked else _outliving(trace)),
+        *_of_any_engine(trace.leftovers),
+        *_of_groups(case, trace, trace.leftovers, rank),
     ]
     return [
         Finding(
@@ -87,33 +87,33 @@ def memory_findings(case: Case, engine: str, after: Sequence[int], rank: int) ->
 
 def _outliving(trace: Trace) -> Iterator[Left]:
     """What is still there when the engine is not: something refers to it for ever."""
-    if trace.survivors:
+    if trace.leaked:
         kept = (
-            f"{', '.join(trace.survivors[:3])} and others"
-            if trace.survivors[3:]
-            else ", ".join(trace.survivors)
+            f"{', '.join(trace.leaked[:3])} and others"
+            if trace.leaked[3:]
+            else ", ".join(trace.leaked)
         )
         yield Left(
             "survivor", "the model", f"{kept} outlive it", "freed with the last reference to it"
         )
 
 
-def _of_any_engine(remains: Remains) -> Iterator[Left]:
-    for name, (before, after) in remains.hooks.items():
+def _of_any_engine(leftovers: Leftovers) -> Iterator[Left]:
+    for name, (before, after) in leftovers.hooks.items():
         yield Left("hook", name, f"{after} after the run", f"{before}, as before it")
-    for name, (state, parameter) in remains.states.items():
+    for name, (state, parameter) in leftovers.states.items():
         yield Left("layout", name, str(state), f"{parameter}, as its parameter")
 
 
-def _of_groups(case: Case, trace: Trace, remains: Remains, rank: int) -> Iterator[Left]:
+def _of_groups(case: Case, trace: Trace, leftovers: Leftovers, rank: int) -> Iterator[Left]:
     """What ``fully_shard`` holds; other engines show nothing of the kind."""
-    if not remains.groups:
+    if not leftovers.groups:
         return
     registration = RegistrationModel(case, rank)
     for index in range(len(case.schedule)):
         registration.advance(skipped=index in trace.skipped)
     flags, settled = flags_set(case), settled_groups(case, rank)
-    states = remains.groups.values()
+    states = leftovers.groups.values()
     if all(held.idle for held in states) and any(held.keeps_buffer for held in states):
         yield Left(
             "buffer",
@@ -121,7 +121,7 @@ def _of_groups(case: Case, trace: Trace, remains: Remains, rank: int) -> Iterato
             "its output, which was copied out",
             "freed after forward",
         )
-    for index, held in remains.groups.items():
+    for index, held in leftovers.groups.items():
         name = ", ".join(module or "the root" for module in case.wrap[index].modules)
         if case.wrap[index].does("keeps"):
             yield from _lost(held)

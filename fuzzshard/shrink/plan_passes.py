@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from fuzzshard.analysis.oddities import last_place, places, with_first_uses
 from fuzzshard.analysis.order import mesh_rank
-from fuzzshard.analysis.tidy import last_place, places, with_first_uses
 from fuzzshard.case.case import Case, Mesh
 from fuzzshard.case.edit import split, with_item, without, without_op
 from fuzzshard.case.paths import is_within
@@ -187,8 +187,8 @@ def numbers(case: Case) -> Iterator[Edit]:
     """Input batches numbered in order of first use, the plan in registration order, a seed of
     0.
     """
-    tidied = with_first_uses(case)
-    yield put(schedule=tidied.schedule, inputs=tidied.inputs)
+    renumbered = with_first_uses(case)
+    yield put(schedule=renumbered.schedule, inputs=renumbered.inputs)
     yield _sort_groups
     yield _sort_members
     yield put(seed=0)

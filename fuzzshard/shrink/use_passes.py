@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from fuzzshard.analysis.inferred import Inferred, inferred
-from fuzzshard.analysis.tidy import unread
+from fuzzshard.analysis.oddities import unread
 from fuzzshard.case.case import Case
 from fuzzshard.case.edit import blocks, bypass, map_nodes, map_values, sort_nodes
 from fuzzshard.case.graph import Alias, Block, Call, Node, join, resolve, value_node

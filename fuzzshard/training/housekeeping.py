@@ -12,10 +12,10 @@ from torch.nn.parallel import DistributedDataParallel
 from fuzzshard.case.case import Case
 from fuzzshard.engines.fully_shard.state import forget_classes
 from fuzzshard.model.build import forget_models
-from fuzzshard.training.survivors import collect_garbage
+from fuzzshard.training.leaked import collect_garbage
 
 
-def tidy(case: Case) -> None:
+def clean_up(case: Case) -> None:
     """Collects what ``case`` has left. What is alive then belongs to torch's caches, and stays:
     the garbage collector never looks at it again.
     """

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from fuzzshard.training.survivors import collect_garbage
+from fuzzshard.training.leaked import collect_garbage
 
 RUNS = 4
 """Runs after the one that was judged, which has filled every cache."""

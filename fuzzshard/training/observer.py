@@ -13,7 +13,7 @@ from fuzzshard.engines.base import Engine, plain_name
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.oracle import Oracle, TensorOracle
 from fuzzshard.parts.oracles import ORACLES
-from fuzzshard.training.remains import hook_counts, remains
+from fuzzshard.training.leftovers import hook_counts, leftovers
 from fuzzshard.training.states import optimizer_states
 from fuzzshard.training.trace import Key, Observation, Trace
 
@@ -47,9 +47,9 @@ class Observer:
         if self.trainer.engine is not self._engine:
             self._engine, self._hooks = self.trainer.engine, hook_counts(self.trainer.engine)
 
-    def observe_remains(self) -> None:
+    def observe_leftovers(self) -> None:
         """Records what the run has left behind."""
-        self.trace.remains = remains(self.trainer, self._hooks)
+        self.trace.leftovers = leftovers(self.trainer, self._hooks)
 
     def observe(self, index: int, op: Op) -> None:
         """Records what the op at ``index`` may have changed."""

@@ -18,7 +18,7 @@ from fuzzshard.training.collectives import Collective
 from fuzzshard.training.hooks import Hook
 
 if TYPE_CHECKING:
-    from fuzzshard.training.remains import Remains
+    from fuzzshard.training.leftovers import Leftovers
 
 
 class Key(NamedTuple):
@@ -89,8 +89,8 @@ class Trace:
     """Everything recorded of one run of ``engine``. ``skipped`` are backwards whose loss required
     no gradient.
 
-    ``has_tensors`` says whether any are recorded. ``remains`` is what the run has left behind, if
-    it went to its end. ``survivors`` are modules and parameters that were still there without
+    ``has_tensors`` says whether any are recorded. ``leftovers`` is what the run has left behind,
+    if it went to its end. ``leaked`` are modules and parameters that were still there without
     their engine. ``counts`` are the batches that batch norms in checkpoints have counted after
     each backward, by its op and the name of the buffer.
     """
@@ -100,8 +100,8 @@ class Trace:
     collectives: list[Collective] = dataclasses.field(default_factory=list)
     hooks: list[Hook] = dataclasses.field(default_factory=list)
     skipped: list[int] = dataclasses.field(default_factory=list)
-    remains: Remains | None = None
-    survivors: tuple[str, ...] = ()
+    leftovers: Leftovers | None = None
+    leaked: tuple[str, ...] = ()
     counts: dict[tuple[int, str], int] = dataclasses.field(default_factory=dict)
     engine: str = ""
     has_tensors: bool = True

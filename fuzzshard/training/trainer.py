@@ -98,7 +98,7 @@ class Trainer:
             self.engine.finish()
             self.states.finish()
             if self.observer is not None:
-                self.observer.observe_remains()
+                self.observer.observe_leftovers()
         finally:
             torch.set_grad_enabled(True)
             self.states.remove()

@@ -29,8 +29,8 @@ from fuzzshard.training import hooks
 from fuzzshard.training.collectives import Recorder, record_into
 from fuzzshard.training.delays import Delays
 from fuzzshard.training.expectations import ErrorMissing, Watch, describe
+from fuzzshard.training.leaked import LeakWatch, collect_garbage, wait_until_freed
 from fuzzshard.training.memory import bytes_after_runs
-from fuzzshard.training.survivors import Survivors, collect_garbage, wait_for_survivors
 from fuzzshard.training.trace import Trace
 from fuzzshard.training.trainer import Trainer
 from fuzzshard.verdict import Finding, Note
@@ -67,7 +67,7 @@ class Experiment:
         self.notes: dict[str, str] = {}
         self.refused: list[str] = []
         self.unexpected: list[Finding] = []
-        self.survivors: dict[str, Survivors] = {}
+        self.watched: dict[str, LeakWatch] = {}
         self.comparison = ReferenceComparison(case, mesh, self.traces, self._train_again)
 
     def run_bare(self) -> None:
@@ -91,10 +91,10 @@ class Experiment:
             except EngineFailure as failure:
                 failure.findings = self._findings_before(name, trace)
                 raise
-        if self.survivors:
-            wait_for_survivors(self.survivors.values())
-        for name, survivors in self.survivors.items():
-            self.traces[name].survivors = survivors.names()
+        if self.watched:
+            wait_until_freed(self.watched.values())
+        for name, watch in self.watched.items():
+            self.traces[name].leaked = watch.names()
         if not self.compares:
             return self._report_without_reference()
         engines = [name for name in self.traces if name != REFERENCE.name]
@@ -206,7 +206,7 @@ class Experiment:
                 trainer = Trainer(self.case, build(), trace, recorder)
                 trainer.run(watch.enter)
                 self._wait_for_kernels()
-                survivors = Survivors(trainer.engine)
+                leaks = LeakWatch(trainer.engine)
                 del trainer
         except ErrorMissing:
             pass
@@ -234,8 +234,8 @@ class Experiment:
             self.unexpected.append(missing)
             return False
         self.unexpected += watch.findings(trace.skipped if trace is not None else ())
-        if trace is not None and trace.remains is not None and self._may_watch_survivors():
-            self.survivors[name] = survivors
+        if trace is not None and trace.leftovers is not None and self._may_watch_leaks():
+            self.watched[name] = leaks
         return True
 
     def _wait_for_kernels(self) -> None:
@@ -245,7 +245,7 @@ class Experiment:
         if self.mesh.device.type == "cuda":
             torch.cuda.synchronize(self.mesh.device)
 
-    def _may_watch_survivors(self) -> bool:
+    def _may_watch_leaks(self) -> bool:
         """Not on CUDA, where small models under ``fully_shard`` outlive it on torch 2.11: why is
         unknown.
         """

@@ -169,10 +169,13 @@ def _misread(proof: Proof, device: torch.device) -> dict[str, str]:
         return found
     for finding, instruments in made:
         found.setdefault(instruments[0].name, f"read {finding.observed}, not {finding.expected}")
-    if engine in experiment.traces and (remains := experiment.traces[engine].remains) is not None:
+    if (
+        engine in experiment.traces
+        and (leftovers := experiment.traces[engine].leftovers) is not None
+    ):
         for instrument, what, reading in proof.present:
             if works(instrument) and not (
-                remains.groups and all(map(reading, remains.groups.values()))
+                leftovers.groups and all(map(reading, leftovers.groups.values()))
             ):
                 found.setdefault(instrument.name, f"does not see {what}")
     switch_off(found)

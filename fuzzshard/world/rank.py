@@ -65,7 +65,7 @@ def main(
         return
     from fuzzshard.mending.patch import Mended
     from fuzzshard.mending.trips import forget_trips, listen
-    from fuzzshard.training.housekeeping import clear_caches, tidy
+    from fuzzshard.training.housekeeping import clean_up, clear_caches
 
     doing = _Doing()
     answering = threading.Thread(
@@ -93,7 +93,7 @@ def main(
             _linger(channel)
             return
         if isinstance(message, RunCase):
-            tidy(message.case)
+            clean_up(message.case)
 
 
 class _Doing:

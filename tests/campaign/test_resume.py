@@ -34,7 +34,7 @@ from msgspec.structs import replace
 from fuzzshard import events
 from fuzzshard.analysis.order import size_order
 from fuzzshard.analysis.steering import Steering
-from fuzzshard.campaign.keep import Keeper
+from fuzzshard.campaign.finding_store import FindingStore
 from fuzzshard.campaign.known import Found
 from fuzzshard.campaign.resume import Plan, in_work, session_seed, unfinished
 from fuzzshard.case.case import Case
@@ -89,17 +89,17 @@ def killed(
 def killed_after(
     method: str, corpus: Path, monkeypatch: pytest.MonkeyPatch, **options: Any
 ) -> None:
-    """Kills a campaign when a method of its Keeper has done its work, and nobody has heard of
-    that.
+    """Kills a campaign when a method of its FindingStore has done its work, and nobody has heard
+    of that.
     """
-    original = getattr(Keeper, method)
+    original = getattr(FindingStore, method)
 
     def then_die(*arguments: Any, **keywords: Any) -> None:
         original(*arguments, **keywords)
         os.kill(os.getpid(), signal.SIGKILL)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Keeper, method, then_die)
+        patched.setattr(FindingStore, method, then_die)
         killed(corpus, **options)
 
 
@@ -199,9 +199,11 @@ def test_a_finding_that_is_cut_off_again_and_again_is_told_once(tmp_path, monkey
 def test_findings_that_no_journal_tells_are_gone_on_with_in_an_order_of_their_own(tmp_path):
     run(tmp_path, lambda case: PASS)
     world = FakeWorld(with_a_norm, [])
-    keeper = Keeper(tmp_path, (), lambda *_, **__: [""], lambda *_, **__: FakeScriptResult(True))
+    store = FindingStore(
+        tmp_path, (), lambda *_, **__: [""], lambda *_, **__: FakeScriptResult(True)
+    )
     saved = [
-        keeper.save_found(Found(number, make_case(number), divergence()), world.info)
+        store.save_found(Found(number, make_case(number), divergence()), world.info)
         for number in range(6)
     ]
     plan = Plan(seed=0, stream_seed=0, stream={})

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from verdicts import entry
 
-from fuzzshard.campaign.keep import is_in_work
+from fuzzshard.campaign.finding_store import is_in_work
 from fuzzshard.case import codec
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry

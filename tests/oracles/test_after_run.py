@@ -9,7 +9,7 @@ from fuzzshard.case.case import Case, Mesh, WrapGroup
 from fuzzshard.engines.fully_shard.state import GroupState
 from fuzzshard.oracles.after_run import leak_findings
 from fuzzshard.parts.ops import Forward, SetFlag, Unshard
-from fuzzshard.training.remains import Layout, Remains
+from fuzzshard.training.leftovers import Layout, Leftovers
 from fuzzshard.training.trace import Trace
 
 CLEAN = GroupState(
@@ -21,9 +21,10 @@ ALONE = make_case(schedule=ONE_STEP, wrap=groups(ROOT))
 
 def left(case: Case, *, pending: bool = False, **state: object) -> list[str]:
     """The kinds of leaks where the only group of a case is left in a state."""
-    remains = Remains({}, {}, {0: CLEAN._replace(**state)}, pending)
+    leftovers = Leftovers({}, {}, {0: CLEAN._replace(**state)}, pending)
     return [
-        f.detail for f in leak_findings(case, "fully_shard", Trace(remains=remains), Trace(), 0)
+        f.detail
+        for f in leak_findings(case, "fully_shard", Trace(leftovers=leftovers), Trace(), 0)
     ]
 
 
@@ -82,13 +83,13 @@ def test_a_backward_may_leave_what_it_gathers_for_another_root() -> None:
 
 def test_hooks_and_misplaced_states_are_leaks_of_any_engine() -> None:
     layout = Layout((), (), (4,), (4,), "float32", "cpu")
-    remains = Remains(
+    leftovers = Leftovers(
         {"_forward_hooks of a": (1, 2)},
         {"exp_avg of a.bias": (layout, layout._replace(dtype="bfloat16"))},
         {},
         False,
     )
-    found = leak_findings(ALONE, "ddp", Trace(remains=remains), Trace(), 0)
+    found = leak_findings(ALONE, "ddp", Trace(leftovers=leftovers), Trace(), 0)
     assert [(f.detail, f.name, f.op) for f in found] == [
         ("hook", "_forward_hooks of a", 2),
         ("layout", "exp_avg of a.bias", 2),
@@ -100,9 +101,9 @@ def test_a_run_that_an_expected_error_ended_is_not_judged() -> None:
 
 
 def test_a_model_that_outlives_its_run_is_a_leak_unless_the_plain_model_does_too() -> None:
-    clean = Remains({}, {}, {}, False)
-    trace = Trace(remains=clean, survivors=("module a", "a.weight"))
+    clean = Leftovers({}, {}, {}, False)
+    trace = Trace(leftovers=clean, leaked=("module a", "a.weight"))
     kinds = [f.detail for f in leak_findings(ALONE, "ddp", trace, Trace(), 0)]
     assert kinds == ["survivor"]
-    assert leak_findings(ALONE, "ddp", trace, Trace(survivors=("module a",)), 0) == []
+    assert leak_findings(ALONE, "ddp", trace, Trace(leaked=("module a",)), 0) == []
     assert leak_findings(ALONE, "fsdp1", trace, Trace(), 0) == []

@@ -13,7 +13,7 @@ import torch
 from cases import make_case
 
 from fuzzshard.model.build import build_model
-from fuzzshard.training.housekeeping import tidy
+from fuzzshard.training.housekeeping import clean_up
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def test_nothing_is_left_of_the_models_of_a_case() -> None:
     kind = weakref.ref(type(build_model(case, torch.device("cpu"), torch.float32)))
     assert kind() is not None
     assert model_files()
-    tidy(case)
+    clean_up(case)
     assert kind() is None
     assert not model_files()
     assert not any(name.startswith("fuzzshard_model_") for name in sys.modules)
@@ -39,12 +39,12 @@ def test_nothing_is_left_of_the_models_of_a_case() -> None:
 
 def test_a_model_can_be_built_again_after_it_was_forgotten() -> None:
     case = make_case()
-    tidy(case)
+    clean_up(case)
     build_model(case, torch.device("cpu"), torch.float32)
     assert model_files()
 
 
 def test_the_garbage_collector_never_looks_again_at_what_outlives_a_case() -> None:
     before = len(gc.get_objects())
-    tidy(make_case())
+    clean_up(make_case())
     assert len(gc.get_objects()) < before / 10

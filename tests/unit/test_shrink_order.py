@@ -9,8 +9,8 @@ import pytest
 from cases import call, chain, float_inputs, graph, groups, make_case
 from msgspec.structs import replace
 
+from fuzzshard.analysis.oddities import count_unused, flag_distance
 from fuzzshard.analysis.order import mesh_rank, size_order
-from fuzzshard.analysis.tidy import count_unused, flag_distance
 from fuzzshard.case.case import Case, Mesh
 from fuzzshard.case.graph import Block, Module
 from fuzzshard.parts.leaves.activation import Activation

@@ -16,7 +16,7 @@ PATIENCE_SECONDS = 0.25
 """Threads of the backend let go of the last tensors a little after the collective has ended."""
 
 
-class Survivors:
+class LeakWatch:
     """Weak references to the modules and parameters of an engine, to see whether they go when it
     goes.
     """
@@ -36,11 +36,11 @@ class Survivors:
         return tuple(name for name, reference in self._watched if reference() is not None)
 
 
-def wait_for_survivors(watched: Collection[Survivors]) -> None:
-    """Collects garbage until nothing survives, or for :data:`PATIENCE_SECONDS`."""
+def wait_until_freed(watched: Collection[LeakWatch]) -> None:
+    """Collects garbage until everything is freed, or for :data:`PATIENCE_SECONDS`."""
     end = time.monotonic() + PATIENCE_SECONDS
     collect_garbage()
-    while any(survivors.names() for survivors in watched) and time.monotonic() < end:
+    while any(each.names() for each in watched) and time.monotonic() < end:
         time.sleep(0.01)
         collect_garbage()
 

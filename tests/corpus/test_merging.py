@@ -7,7 +7,7 @@ import verdicts
 from msgspec.structs import replace
 from verdicts import ALWAYS, DIVERGENCE
 
-from fuzzshard.corpus.distinct import absorb, replaced
+from fuzzshard.corpus.distinct import merge_annotations, replaced
 from fuzzshard.corpus.entry import CONTRACT, Confirmation, CorpusEntry
 from fuzzshard.corpus.lifecycle import Lifecycle
 
@@ -62,4 +62,4 @@ def test_flaky_stays_until_a_rate_is_measured_that_says_otherwise(
     was: Confirmation, now: Confirmation | None, lifecycle: Lifecycle
 ) -> None:
     old = entry(confirmed=was, lifecycle=Lifecycle.FLAKY)
-    assert absorb(entry(confirmed=now), old).lifecycle is lifecycle
+    assert merge_annotations(entry(confirmed=now), old).lifecycle is lifecycle

@@ -1,4 +1,5 @@
-"""What a reader stumbles over in one of two equally large cases; :func:`size_order` counts it.
+"""Oddities that a reader stumbles over; of equally large cases :func:`size_order` prefers the one
+with fewer.
 
 Each of these raises a question that has nothing to do with the failure, unless the failure needs
 it: why is this module never called, why does this width not divide, why is this flag set so early?

@@ -42,7 +42,7 @@ def is_in_work(entry: CorpusEntry) -> bool:
     return entry.unshrunk or entry.notes.get(SCRIPT_FILE) == NOT_RUN
 
 
-class Keeper:
+class FindingStore:
     """Saves findings below ``corpus``; one per campaign, from any of its threads.
 
     Every method raises :class:`fuzzshard.errors.InfraError` for a disk that is full or read-only.

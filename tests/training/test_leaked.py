@@ -12,12 +12,12 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from fuzzshard.training import survivors
-from fuzzshard.training.survivors import (
+from fuzzshard.training import leaked
+from fuzzshard.training.leaked import (
     PATIENCE_SECONDS,
-    Survivors,
+    LeakWatch,
     collect_garbage,
-    wait_for_survivors,
+    wait_until_freed,
 )
 
 
@@ -84,7 +84,7 @@ def test_what_a_backward_that_raised_has_left_in_its_queue_is_let_go_of() -> Non
     assert left() is None
 
 
-class Held(Survivors):
+class Held(LeakWatch):
     """Something that is gone after it was asked for some times."""
 
     def __init__(self, times: int) -> None:
@@ -94,17 +94,17 @@ class Held(Survivors):
         return next(self._answers, ())
 
 
-def test_what_a_thread_lets_go_of_a_little_later_is_no_survivor(
+def test_what_a_thread_lets_go_of_a_little_later_is_no_leak(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(survivors, "PATIENCE_SECONDS", 60.0)
+    monkeypatch.setattr(leaked, "PATIENCE_SECONDS", 60.0)
     held = Held(3)
-    wait_for_survivors([Held(0), held])
+    wait_until_freed([Held(0), held])
     assert held.names() == ()
 
 
 def test_what_stays_is_waited_for_no_longer_than_patience_lasts() -> None:
     began, held = time.monotonic(), Held(10**9)
-    wait_for_survivors([held])
+    wait_until_freed([held])
     assert held.names() == ("module a",)
     assert PATIENCE_SECONDS <= time.monotonic() - began < PATIENCE_SECONDS + 10

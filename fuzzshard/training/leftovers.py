@@ -47,7 +47,7 @@ class Layout(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Remains:
+class Leftovers:
     """What there is after the last op.
 
     ``hooks`` are those of modules and parameters, before the run and after it, where their numbers
@@ -82,7 +82,7 @@ def _is_of_user(hook: object) -> bool:
     return code is not None and code.co_filename == FILE
 
 
-def remains(trainer: Trainer, hooks: Mapping[str, int]) -> Remains:
+def leftovers(trainer: Trainer, hooks: Mapping[str, int]) -> Leftovers:
     """What the run of ``trainer`` has left; ``hooks`` were there when its engine was made."""
     engine = trainer.engine
     after = hook_counts(engine)
@@ -102,7 +102,7 @@ def remains(trainer: Trainer, hooks: Mapping[str, int]) -> Remains:
         ):
             gradient = parameter.grad
             layouts[f"gradient of {fqn}"] = (layout(gradient), _due(gradient, parameter))
-    return Remains(
+    return Leftovers(
         hooks={name: pair for name, pair in counts.items() if pair[0] != pair[1]},
         states={name: pair for name, pair in layouts.items() if pair[0] != pair[1]},
         groups=groups,
