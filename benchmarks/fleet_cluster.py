@@ -19,7 +19,7 @@ from ray.cluster_utils import Cluster
 from fuzzshard.errors import InfraError
 from fuzzshard.journal.history import History
 from fuzzshard.journal.schema import JOURNAL_FILE
-from fuzzshard.report.exchange import ExchangeStatus, read_exchange
+from fuzzshard.report.exchange_status import ExchangeStatus, read_exchange
 
 _MEMORY = {"object_store_memory": 80_000_000}
 _SERVER, _GUARD = "fuzzshard.world.zygote", "fuzzshard.guard"

@@ -38,7 +38,6 @@ from fuzzshard.strategies.options import (
 from fuzzshard.strategies.options import engines as draw_engines
 from fuzzshard.strategies.precision import in_one_dtype, parameter_dtypes, precision
 from fuzzshard.strategies.schedules import schedule
-from fuzzshard.strategies.subject import Subject
 from fuzzshard.strategies.swarm import (
     NUM_BYTES,
     PRECISION,
@@ -50,6 +49,7 @@ from fuzzshard.strategies.swarm import (
 )
 from fuzzshard.strategies.tape import Tape
 from fuzzshard.strategies.tensor_parallel import tensor_parallel
+from fuzzshard.strategies.trained_model import TrainedModel
 from fuzzshard.strategies.wrapping import checkpoints, experts_apart, self_contained, wrap
 
 SIZES = (max(60, NUM_BYTES), 40, 160, 80, 80, 160)
@@ -123,14 +123,14 @@ def draw_case(
     case = for_options.within(with_options, for_options, allowed, case, cuda=cuda)
     if case.optimizer.does("scales") and not fits_options(case, inferred(case)):
         case = replace(case, optimizer=case.optimizer.unscaled())
-    subject = Subject.of(case)
+    trained = TrainedModel.of(case)
     ops = (
         given.schedule(case)
         if given.schedule
-        else for_schedule.within(schedule, for_schedule, allowed, subject)
+        else for_schedule.within(schedule, for_schedule, allowed, trained)
     )
     case = replace(case, schedule=ops)
-    case = for_settings.within(with_rank_batches, for_settings, allowed, case, subject.found)
+    case = for_settings.within(with_rank_batches, for_settings, allowed, case, trained.found)
     case = _for_cuda(case) if cuda else case
     case = that_run(case, engines)
     late = _with_late_loss(case, allowed, given, cuda=cuda)

@@ -123,7 +123,7 @@ def optimizer(tape: Tape, swarm: Swarm, *, exact: bool) -> Optimizer:
     return spec
 
 
-class Drawing(NamedTuple):
+class DrawingOptimizer(NamedTuple):
     """What options are drawn for that do not depend on the kind of the optimizer."""
 
     tape: Tape
@@ -142,7 +142,7 @@ class Drawing(NamedTuple):
 
 def optimizer_options(tape: Tape, swarm: Swarm, case: Case, found: Inferred) -> Optimizer:
     """The case's optimizer with what does not depend on its kind."""
-    drawing = Drawing(tape, swarm, case, found)
+    drawing = DrawingOptimizer(tape, swarm, case, found)
     late = (option for option in OPTIMIZER_OPTIONS if option.extension)
     spec = replace(case.optimizer, **{option.name: option.value(drawing) for option in late})
     spec = spec.for_matrices(found.parameters) if spec.does("steps_matrices") else spec

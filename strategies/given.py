@@ -42,10 +42,10 @@ from fuzzshard.strategies.inputs import fitting, widths
 from fuzzshard.strategies.inputs import inputs as draw_inputs
 from fuzzshard.strategies.meshes import mesh as draw_mesh
 from fuzzshard.strategies.schedules import schedule as draw_schedule
-from fuzzshard.strategies.subject import Subject
 from fuzzshard.strategies.swarm import IMAGES, Kept, Swarm, with_choice
 from fuzzshard.strategies.swarm import swarm as draw_swarm
 from fuzzshard.strategies.tape import DrawnTape
+from fuzzshard.strategies.trained_model import TrainedModel
 from fuzzshard.strategies.wrapping import self_contained, wrap
 
 T = TypeVar("T")
@@ -104,7 +104,7 @@ def schedules(draw: DrawFn, of: Block | Case, /) -> tuple[Op, ...]:
     """Training runs of a graph, or of a case: forwards, backwards, steps and what lies between."""
     tape, swarm = _begin(draw)
     case = replace(_case_of(of), schedule=())
-    drawn = draw_schedule(tape, swarm, Subject.of(case))
+    drawn = draw_schedule(tape, swarm, TrainedModel.of(case))
     return with_first_uses(replace(case, schedule=drawn)).schedule
 
 

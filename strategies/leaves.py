@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuzzshard.parts.leaf import Drawing, Kind, Leaf, Role
+from fuzzshard.parts.leaf import DrawingLeaf, Kind, Leaf, Role
 from fuzzshard.parts.leaves import KINDS, kinds_for
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
@@ -82,4 +82,4 @@ class Leaves:
 
     def _make(self, kind: Kind, width: int, out: int) -> Leaf:
         assert kind.draw is not None
-        return kind.draw(Drawing(self.tape, width, out, self.pool, self.exact, self.sharing))
+        return kind.draw(DrawingLeaf(self.tape, width, out, self.pool, self.exact, self.sharing))

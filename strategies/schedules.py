@@ -23,9 +23,9 @@ from fuzzshard.parts.ops import OPS
 from fuzzshard.parts.ops.set_flag import SYNC_FLAGS
 from fuzzshard.strategies.freezing import below, pick_target
 from fuzzshard.strategies.moments import with_calls
-from fuzzshard.strategies.subject import Subject
 from fuzzshard.strategies.swarm import Swarm, may_cast
 from fuzzshard.strategies.tape import Tape
+from fuzzshard.strategies.trained_model import TrainedModel
 
 DRAWN = [op for op in OPS if op.draw.__func__ is not Op.draw.__func__]  # type: ignore[attr-defined]
 """The ops that may be drawn at some point of a step."""
@@ -33,9 +33,9 @@ FINAL_FORWARD = 40
 """How many schedules in a hundred end with a forward that nothing follows."""
 
 
-def schedule(tape: Tape, swarm: Swarm, subject: Subject) -> tuple[Op, ...]:
+def schedule(tape: Tape, swarm: Swarm, model: TrainedModel) -> tuple[Op, ...]:
     """One to four steps of one to three rounds each."""
-    run = Run(tape, swarm, subject)
+    run = Run(tape, swarm, model)
     steps = tape.weighted(((2, 5), (3, 3), (4, 1))) if "several_steps" in swarm else 1
     run.between = [[] for _ in range(steps)]
     for op in OPS:
@@ -50,17 +50,17 @@ def schedule(tape: Tape, swarm: Swarm, subject: Subject) -> tuple[Op, ...]:
 class Run:
     """A schedule under construction, which grows by what may come next."""
 
-    def __init__(self, tape: Tape, swarm: Swarm, subject: Subject) -> None:
-        self.tape, self.swarm, self.subject = tape, swarm, subject
-        self.case = subject.case
-        self.at = Checker(self.case, subject.found)
+    def __init__(self, tape: Tape, swarm: Swarm, model: TrainedModel) -> None:
+        self.tape, self.swarm, self.model = tape, swarm, model
+        self.case = model.case
+        self.at = Checker(self.case, model.found)
         """The state after the ops so far, which says what may come next."""
         self.between: list[list[Op]] = []
         """What comes before each step; those of a step are in one order."""
-        self.wrapped = [module for group in subject.case.wrap for module in group.modules]
+        self.wrapped = [module for group in model.case.wrap for module in group.modules]
         self.targets: list[str] = []
         if "non_root_forward" in swarm:
-            self.targets = subject.forward_targets(casts=may_cast(swarm))
+            self.targets = model.forward_targets(casts=may_cast(swarm))
         self.batch = 0
         self.paired = "two_forwards" in swarm and tape.chance(75)
         self.zeroing = tape.weighted((("after", 6), ("before", 2), ("between", 2)))
@@ -73,15 +73,15 @@ class Run:
         refuses.
         """
         self.restore: list[Switch] = []
-        self.in_order = any(spec.keeps_order for spec in specs(subject.case.engines))
+        self.in_order = any(spec.keeps_order for spec in specs(model.case.engines))
         """Whether some engine wants no forward between a backward and the step, and may take one
         after the last step for another order of forwards than the first iteration's, and warn.
         """
         self.microbatches = 0
         """How many forwards every backward takes, where that has to be one number."""
-        if any(spec.in_stages for spec in specs(subject.case.engines)):
+        if any(spec.in_stages for spec in specs(model.case.engines)):
             self.microbatches = tape.weighted(((2, 5), (3, 2), (4, 3), (1, 1)))
-        self.paths = count_paths(subject.found.modules)
+        self.paths = count_paths(model.found.modules)
 
     def add(self, *ops: Op) -> bool:
         """Add those of ``ops`` that may come next, one after another; tell whether all may."""
@@ -90,7 +90,7 @@ class Run:
 
     def accepted(self, schedule: Iterable[Op]) -> tuple[Op, ...] | None:
         """Return a schedule with the reshards that it lacks; None where some op may not come."""
-        at = Checker(self.case, self.subject.found)
+        at = Checker(self.case, self.model.found)
         return tuple(at.ops) if all(at.accepts(op) for op in schedule) else None
 
     @property
@@ -106,7 +106,7 @@ class Run:
     @property
     def trainable(self) -> frozenset[str]:
         """The parameters that require a gradient."""
-        return frozenset(self.subject.found.parameters) - self.at.frozen
+        return frozenset(self.model.found.parameters) - self.at.frozen
 
     def allows(self, choice: str, percent: int) -> bool:
         """Whether to do now what the swarm allows."""
@@ -207,7 +207,7 @@ class Run:
         target = ""
         if self.targets and self.started and self.tape.chance(35):
             chosen = self.tape.pick(self.targets)
-            if any(self.subject.flow.outputs(chosen, self.trainable)):
+            if any(self.model.flow.outputs(chosen, self.trainable)):
                 target = chosen
         self.started |= not target
         if not self.tape.chance(10):
@@ -229,13 +229,13 @@ class Run:
         for axes in mesh.shapes:
             there = self.case.on(axes)
             apart = not shards or (len(axes) > 1 and shares_evenly(there))
-            if there.mesh != mesh and apart and fits_options(there, self.subject.found):
+            if there.mesh != mesh and apart and fits_options(there, self.model.found):
                 fitting.append((axes, 1 if there.mesh.shard == mesh.shard else 3))
         return self.tape.weighted(fitting) if fitting else ()
 
     def outputs(self, target: str) -> tuple[int, ...] | None:
         """The outputs that enter the loss, of which one requires a gradient at least."""
-        flows = self.subject.flow.outputs(target, self.trainable)
+        flows = self.model.flow.outputs(target, self.trainable)
         if len(flows) == 1 or not self.allows("partial_loss", 75):
             return None
         return self.some_of(range(len(flows)), flows)
@@ -254,7 +254,7 @@ class Run:
         if not self.pending or self.at.why_not(ops.taking(which, outputs=(0,))) is not None:
             return None, None
         call = self.at.pending[-1].call
-        flows = self.subject.flow.outputs(call.target, self.trainable)
+        flows = self.model.flow.outputs(call.target, self.trainable)
         used = call.used(len(flows))
         if len(used) < 2 or not any(flows[i] for i in used) or self.tape.chance(10):
             return None, None
@@ -296,7 +296,7 @@ class Run:
         if not self.toggles or not self.tape.chance(60):
             return None
         self.toggles -= 1
-        found = self.subject.found
+        found = self.model.found
         frozen = frozenset(found.parameters) - self.trainable
         value = bool(frozen) and self.tape.chance(60)
         among = frozen if value else self.trainable
@@ -310,11 +310,11 @@ class Run:
             is_within(d.target, target) or is_within(target, d.target) for d in self.case.dtypes
         ):  # what has a dtype of its own stays frozen
             return None
-        return (target, value) if any(self.subject.flow.outputs("", after)) else None
+        return (target, value) if any(self.model.flow.outputs("", after)) else None
 
     def pick_parameters(self) -> str:
         """All, those of a module, or one."""
-        found = self.subject.found
+        found = self.model.found
         everything = frozenset(found.parameters)
         one = pick_target(self.tape, found, everything, module=self.tape.chance(40))
         return one if one and self.tape.chance(70) else ""
@@ -326,7 +326,7 @@ class Run:
         """
         if not has_precision(self.case):
             return self.trainable
-        owners = self.subject.found.owners
+        owners = self.model.found.owners
         return frozenset(fqn for fqn in self.trainable if owners[fqn] is None)
 
     def early(self, percent: int) -> list[Op]:

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 from collections.abc import Hashable, Mapping
 
-from fuzzshard.analysis.autograd import Tape, Unwatched, reached
+from fuzzshard.analysis.autograd import AutogradGraph, Unwatched, reached
 from fuzzshard.analysis.inferred import has_batch_norm, inferred
 from fuzzshard.analysis.schedule_state import ScheduleState, follow
 from fuzzshard.case.case import Case
@@ -95,10 +95,10 @@ def ignored_parameters(case: Case, *, by_replicate: bool) -> frozenset[str]:
 
 @functools.lru_cache(maxsize=64)
 def _backwards(case: Case) -> Mapping[int, tuple[frozenset[str], Hashable]]:
-    tape = Tape(case, inferred(case), Unwatched())
+    autograd = AutogradGraph(case, inferred(case), Unwatched())
     found: dict[int, tuple[frozenset[str], Hashable]] = {}
     for at in follow(case):
-        nodes = reached(tape.follow(at))
+        nodes = reached(autograd.follow(at))
         if at.op.takes:
             graph = frozenset(fqn for node in nodes for fqn in node.parameters)
             calls = tuple((each.call.target, each.call.outputs, each.modules) for each in at.taken)

@@ -64,7 +64,7 @@ class Unwatched:
         return results
 
 
-class Tape:
+class AutogradGraph:
     """The nodes of all forwards so far, the oldest first."""
 
     def __init__(self, case: Case, found: Inferred, watcher: Watcher) -> None:

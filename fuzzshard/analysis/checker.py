@@ -12,7 +12,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 from typing_extensions import override
 
-from fuzzshard.analysis.autograd import Tape, Unwatched, reached
+from fuzzshard.analysis.autograd import AutogradGraph, Unwatched, reached
 from fuzzshard.analysis.check_dtypes import check_dtypes, trained_in_several_dtypes
 from fuzzshard.analysis.check_options import no_parameters, option_misfits
 from fuzzshard.analysis.dtypes import gradients_are_like_zeros, steps_take_gradients
@@ -89,7 +89,9 @@ class Checker(ScheduleState):
         self._wrapped = wrapped_modules(case)
         self._paths = count_paths(found.modules)
         self._model = Roots(self.case)
-        self._tape = Tape(self.case, found, Unwatched()) if case.optimizer.does("scales") else None
+        self._autograd = (
+            AutogradGraph(self.case, found, Unwatched()) if case.optimizer.does("scales") else None
+        )
         self._graphs: set[int] = set()
         """The forwards that recorded a graph."""
         self._stale: set[int] = set()
@@ -146,7 +148,7 @@ class Checker(ScheduleState):
     @override
     def advance(self, *, skipped: bool = False) -> None:
         op, place = self.op, self.index
-        nodes = self._tape.follow(self) if self._tape else []
+        nodes = self._autograd.follow(self) if self._autograd else []
         if op.begins:
             self._model.run(self.calls_of(op.begins.target))
         if op.call and op.call.grad:

@@ -13,7 +13,7 @@ import functools
 import math
 from collections.abc import Iterator
 
-from fuzzshard.analysis.autograd import Node, Tape, Unwatched, reached
+from fuzzshard.analysis.autograd import AutogradGraph, Node, Unwatched, reached
 from fuzzshard.analysis.communication import fills_unused
 from fuzzshard.analysis.dtypes import held_dtype
 from fuzzshard.analysis.inferred import inferred
@@ -92,7 +92,7 @@ class _Walk:
         self.case = case
         self.found = inferred(case)
         self.sharded = spec_of(engine).applies_groups
-        self.tape = Tape(case, self.found, Unwatched())
+        self.autograd = AutogradGraph(case, self.found, Unwatched())
         self.at = ScheduleState(case)
         parts = shares(case.optimizer, self.found.parameters)
         optimizers = zip(case.optimizer.each.values(), parts, strict=True)
@@ -106,7 +106,7 @@ class _Walk:
     def lacks(self) -> Iterator[tuple[Lack, int, bool]]:
         """In the order of the ops."""
         for at in follow(self.case):
-            self.at, op, taken = at, at.op, self.tape.follow(at)
+            self.at, op, taken = at, at.op, self.autograd.follow(at)
             if op.takes:
                 self.at.skipped = not taken
                 self._backward(taken)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from fuzzshard.analysis.autograd import Node, Tape, Value, reached
+from fuzzshard.analysis.autograd import AutogradGraph, Node, Value, reached
 from fuzzshard.analysis.groups import roots_by_op
 from fuzzshard.analysis.inferred import Inferred, inferred
 from fuzzshard.analysis.schedule_state import follow
@@ -45,10 +45,10 @@ def done_within(case: Case, rank: int) -> Mapping[int, frozenset[int]]:
 @functools.lru_cache(maxsize=2)
 def _backwards(case: Case, rank: int) -> Mapping[int, list[Node]]:
     """What each backward runs, by the index of its op."""
-    tape = _Hooks(case, inferred(case)).tape
+    autograd = _Hooks(case, inferred(case)).autograd
     found = {}
     for at in follow(case, rank):
-        losses = tape.follow(at)
+        losses = autograd.follow(at)
         if at.op.takes:
             found[at.index] = reached(losses)
     return found
@@ -64,14 +64,14 @@ class _Hooks:
     def __init__(self, case: Case, found: Inferred) -> None:
         self.groups = {m: i for i, group in enumerate(case.wrap) for m in group.modules}
         self.managing = frozenset(found.owners.values())
-        self.tape = Tape(case, found, self)
+        self.autograd = AutogradGraph(case, found, self)
 
     def enter(self, path: str, args: list[Value], *, grad: bool) -> list[Value]:
         """Joins the inputs that require a gradient."""
         manages = path in self.groups and self.groups[path] in self.managing
         if not manages or not grad or all(a is None for a in args):
             return args
-        joint = self.tape.node(args)
+        joint = self.autograd.node(args)
         joint.inputs_of = self.groups[path]
         return [None if a is None else joint for a in args]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from fuzzshard.case.case import Case
 from fuzzshard.case.codec import encode
 from fuzzshard.corpus.entry import Confirmation
-from fuzzshard.shrink import Progress
+from fuzzshard.shrink import ShrinkStep
 from fuzzshard.verdict import Verdict
 
 
@@ -65,7 +65,7 @@ class Smallest:
         self._on_tried(self)
         return fails
 
-    def take(self, progress: Progress) -> None:
+    def take(self, progress: ShrinkStep) -> None:
         """The reducer has gone over to a smaller case, which was tried and fails."""
         self.case, self.verdict = progress.case, self._showing[encode(progress.case)]
         self._on_smaller(self)

@@ -40,7 +40,7 @@ class _Over(BaseException):
 
 
 @dataclasses.dataclass
-class Progress:
+class FuzzProgress:
     """What a fuzzing run has done so far.
 
     ``refused`` counts trainings that make no sense for the model: too short, all frozen.
@@ -92,7 +92,7 @@ class Fuzzer:
         number: int,
         folder: Path | None = None,
     ) -> None:
-        self.progress = Progress()
+        self.progress = FuzzProgress()
         self._checker = checker
         around = [report.training for report in bases]
         self._strategy = trainings_around(bases[0].outline, around, aspects)
@@ -106,7 +106,7 @@ class Fuzzer:
         self._goes_on = False
         self.unfinished: TrainingReport | None = None
         """The finding that is being shrunk, for whoever interrupts that."""
-        self.on_progress: Callable[[Progress], object] = lambda _: None
+        self.on_progress: Callable[[FuzzProgress], object] = lambda _: None
 
     @property
     def shrunk(self) -> bool:

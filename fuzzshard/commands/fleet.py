@@ -114,7 +114,7 @@ def status(
     watch
         Print it again every five seconds, until the campaigns end.
     """
-    from fuzzshard.report.exchange import is_exchange
+    from fuzzshard.report.exchange_status import is_exchange
 
     fleet = _fleet_of(directory)
     if not is_exchange(fleet):

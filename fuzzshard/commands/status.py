@@ -59,7 +59,7 @@ def _say(
     directories: tuple[Path, ...], *, as_json: bool, junit: Path | None, clear: bool
 ) -> tuple[bool, int]:
     """Say it once; return whether a campaign still runs, and the exit code."""
-    from fuzzshard.report.exchange import exchange_lines, is_exchange, read_exchange
+    from fuzzshard.report.exchange_status import exchange_lines, is_exchange, read_exchange
     from fuzzshard.report.junit import junit_xml
     from fuzzshard.report.node import read_node, unreadable
     from fuzzshard.report.seen_findings import seen_findings

@@ -44,7 +44,7 @@ from fuzzshard.fleet.cluster import (
 from fuzzshard.fleet.gathered import Gathered, campaign_of
 from fuzzshard.fleet.mirror import check_node_name
 from fuzzshard.journal.lock import locked
-from fuzzshard.report.exchange import exchange_lines, read_exchange
+from fuzzshard.report.exchange_status import exchange_lines, read_exchange
 from fuzzshard.report.stages import clock
 
 SECONDS_BETWEEN = 3.0

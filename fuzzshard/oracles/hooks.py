@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from fuzzshard.analysis.autograd import Node, Tape, Value, reached
+from fuzzshard.analysis.autograd import AutogradGraph, Node, Value, reached
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.passed_roots import done_within
 from fuzzshard.analysis.schedule_state import follow, ops_that_run
@@ -83,7 +83,7 @@ def resharded_units(case: Case, rank: int) -> Iterator[tuple[int, int | None]]:
     (``_register_post_backward_reshard_only_hook``).
     """
     found, calls = inferred(case), _Calls(case)
-    tape = Tape(case, found, calls)
+    autograd = AutogradGraph(case, found, calls)
     plain = not case.checkpoints and case.compile is None
     plain &= all(len(names) == 1 for names in parameter_units(case).values())
     called = [found.modules[unit] for unit in units(case)]
@@ -92,7 +92,7 @@ def resharded_units(case: Case, rank: int) -> Iterator[tuple[int, int | None]]:
     )
     last = -1
     for at in follow(case, rank):
-        losses = tape.follow(at)
+        losses = autograd.follow(at)
         if at.op.takes:
             once = len(at.pending) == 1 and at.pending[0].place > last
             known = plain and once and max(calls.counts.values(), default=1) == 1

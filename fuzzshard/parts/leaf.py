@@ -48,7 +48,7 @@ class Decisions(Protocol):
         """One of the options, simplest first."""
 
 
-class Drawing(NamedTuple):
+class DrawingLeaf(NamedTuple):
     """What a leaf is drawn for: values of ``width`` features, a result of ``out`` (where it can be
     chosen).
 
@@ -76,7 +76,7 @@ class Kind(NamedTuple):
     name: str
     meaning: str
     place: int = -1
-    draw: Callable[[Drawing], Leaf] | None = None
+    draw: Callable[[DrawingLeaf], Leaf] | None = None
     exact: bool = False
     resizes: bool = False
     role: Role | None = None
@@ -276,6 +276,6 @@ class Projection(Biased, frozen=True, kw_only=True):
         return dataclasses.replace(value, size=self.out)
 
 
-def draw_bias(drawing: Drawing) -> bool:
+def draw_bias(drawing: DrawingLeaf) -> bool:
     """Whether a drawn leaf has a bias: three of four have."""
     return not drawing.tape.chance(25)

@@ -26,12 +26,14 @@ if TYPE_CHECKING:  # what an option is shown of the layers above, for types alon
     from fuzzshard.analysis.inferred import Inferred as Inferred
     from fuzzshard.case.case import Case as Case
     from fuzzshard.parts.options.precision import Precision as Precision
-    from fuzzshard.strategies.engine_options import Drawing as Drawing
     from fuzzshard.strategies.engine_options import DrawingFSDP1 as DrawingFSDP1
+    from fuzzshard.strategies.engine_options import DrawingOptimizer as DrawingOptimizer
     from fuzzshard.strategies.groups import DrawingGroups as DrawingGroups
     from fuzzshard.strategies.tape import Tape as Tape
 else:  # nobody looks at annotations when it runs
-    Case = Drawing = DrawingFSDP1 = DrawingGroups = Inferred = Precision = Replicated = None
+    Case = DrawingOptimizer = DrawingFSDP1 = DrawingGroups = Inferred = Precision = Replicated = (
+        None
+    )
     Tape = Told = None
 
 

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.store import replay_command
 from fuzzshard.errors import EXIT_INFRA
-from fuzzshard.report.node import Node
+from fuzzshard.report.node import CampaignNode
 from fuzzshard.report.seen_findings import SeenFinding
 from fuzzshard.report.show import drawn_findings
 from fuzzshard.report.stages import counted
@@ -27,7 +27,9 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _Element = ElementTree.Element
 
 
-def junit_xml(nodes: Sequence[Node], stats: Stats, findings: Sequence[SeenFinding]) -> bytes:
+def junit_xml(
+    nodes: Sequence[CampaignNode], stats: Stats, findings: Sequence[SeenFinding]
+) -> bytes:
     """A test suite: a test for the campaign, which errs where it failed, and a failing one for
     each finding.
 
@@ -58,7 +60,9 @@ def junit_xml(nodes: Sequence[Node], stats: Stats, findings: Sequence[SeenFindin
     return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'.encode()
 
 
-def _campaign(nodes: Sequence[Node], stats: Stats, findings: Sequence[SeenFinding]) -> _Element:
+def _campaign(
+    nodes: Sequence[CampaignNode], stats: Stats, findings: Sequence[SeenFinding]
+) -> _Element:
     case = _Element(
         "testcase", classname="fuzzshard", name="campaign", time=f"{stats.seconds:.3f}"
     )
@@ -103,7 +107,7 @@ def _details(finding: SeenFinding) -> Iterator[str]:
     yield str(finding.folder)
 
 
-def _properties(nodes: Sequence[Node]) -> Iterator[tuple[str, str]]:
+def _properties(nodes: Sequence[CampaignNode]) -> Iterator[tuple[str, str]]:
     for node in nodes:
         yield "directory", str(node.path)
         if (session := node.last) is not None:

@@ -30,7 +30,7 @@ from fuzzshard.instruments import off_lines
 from fuzzshard.mending.mend import own_mends
 from fuzzshard.mending.source import unfit_lines
 from fuzzshard.parts.oracle import cut as first_words
-from fuzzshard.report.stages import Progress, clock, counted
+from fuzzshard.report.stages import CampaignProgress, clock, counted
 
 WIDTH = 100
 """Columns of a line where nobody says how wide the terminal is; paths and commands stay whole."""
@@ -114,7 +114,7 @@ def event_lines(event: Event, width: int = WIDTH) -> Iterator[str]:
             yield from _summary(event)
 
 
-def progress_line(progress: Progress) -> str:
+def progress_line(progress: CampaignProgress) -> str:
     """Where the campaign stands, in one line."""
     coverage = progress.coverage
     seen = f", features {coverage.features_seen}/{coverage.features_total}" if coverage else ""
@@ -127,7 +127,7 @@ def progress_line(progress: Progress) -> str:
     )
 
 
-def _on_findings(progress: Progress) -> Iterator[str]:
+def _on_findings(progress: CampaignProgress) -> Iterator[str]:
     stages = progress.stages
     for world, text in stages.texts().items():
         if stages.of_world[world].phase.signature:

@@ -63,7 +63,7 @@ class Sighting:
 
 
 @dataclasses.dataclass(frozen=True)
-class Node:
+class CampaignNode:
     """All sessions in one directory, one after another; none where no campaign has run.
 
     ``first_seen`` has the time of each feature; times are in seconds during which the campaign
@@ -92,7 +92,7 @@ class Node:
         return self.sessions[-1] if self.sessions else None
 
 
-def read_node(directory: Path) -> Node:
+def read_node(directory: Path) -> CampaignNode:
     """Reads a directory.
 
     Raises :class:`InvalidJournal` for a journal that is damaged, and :class:`UsageError` for a
@@ -115,7 +115,7 @@ def read_node(directory: Path) -> Node:
     return node
 
 
-def node_without_campaign(directory: Path) -> Node:
+def node_without_campaign(directory: Path) -> CampaignNode:
     """A corpus that was merged or committed: its entries, which no case of a journal showed."""
     files = entry_files([directory])
     return node_of_entries(
@@ -125,9 +125,9 @@ def node_without_campaign(directory: Path) -> Node:
 
 def node_of_entries(
     directory: Path, stored: Iterable[Stored], *, shared: Path | None = None
-) -> Node:
+) -> CampaignNode:
     """A ``directory`` with these entries, which no case of a journal showed."""
-    return Node(
+    return CampaignNode(
         path=directory,
         shared=shared,
         sessions=(),
@@ -163,7 +163,7 @@ def _read(file: Path, shared: Path | None, _modified: int) -> CorpusEntry:
     return read_entry(file, below=shared)
 
 
-def unreadable(nodes: Iterable[Node]) -> list[InvalidEntry]:
+def unreadable(nodes: Iterable[CampaignNode]) -> list[InvalidEntry]:
     """What is wrong with each entry of ``nodes`` that cannot be read."""
     found = []
     for node in nodes:
@@ -178,7 +178,7 @@ def unreadable(nodes: Iterable[Node]) -> list[InvalidEntry]:
     return found
 
 
-def node_of(directory: Path, history: History) -> Node:
+def node_of(directory: Path, history: History) -> CampaignNode:
     """What ``history`` says of the campaign in ``directory``."""
     sessions = tuple(history.sessions())
     begins = begin_times(sessions)
@@ -188,7 +188,7 @@ def node_of(directory: Path, history: History) -> Node:
     counts: Counter[str] = Counter()
     for status, count in verdicts:
         counts[status] += count
-    return Node(
+    return CampaignNode(
         path=directory,
         sessions=sessions,
         verdicts=counts,

@@ -13,13 +13,13 @@ from fuzzshard.corpus.store import PAGE_FILE
 from fuzzshard.events import CampaignStarted
 from fuzzshard.report.busy import ROOM_FOR_ECHO
 from fuzzshard.report.lines import corpus_text, counts_text
-from fuzzshard.report.stages import Progress, clock, counted
+from fuzzshard.report.stages import CampaignProgress, clock, counted
 
 
 class CampaignPanel:
     """Renders ``progress`` as it is at that moment; rich asks for it several times a second."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: CampaignProgress) -> None:
         self.progress = progress
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

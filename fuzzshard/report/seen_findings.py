@@ -14,7 +14,7 @@ from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.listing import component_of, component_rank, severity_rank
 from fuzzshard.corpus.store import CASE_FILE, FINDINGS_FOLDER
 from fuzzshard.mending.mend import own_mends
-from fuzzshard.report.node import Node, Sighting, entry_at
+from fuzzshard.report.node import CampaignNode, Sighting, entry_at
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +111,7 @@ class SeenFinding:
         return str(lifecycle or (Lifecycle.FLAKY if is_flaky else Lifecycle.OPEN))
 
 
-def seen_findings(nodes: Iterable[Node]) -> list[SeenFinding]:
+def seen_findings(nodes: Iterable[CampaignNode]) -> list[SeenFinding]:
     """All that some case of these campaigns showed, new ones first, in the order in which they
     were seen, or else the worst first.
 
@@ -132,7 +132,7 @@ def seen_findings(nodes: Iterable[Node]) -> list[SeenFinding]:
     )
 
 
-def _grouped(nodes: Iterable[Node]) -> Iterator[SeenFinding]:
+def _grouped(nodes: Iterable[CampaignNode]) -> Iterator[SeenFinding]:
     by_file: dict[Path, Sighting] = {}
     stored: list[Stored] = []
     for node in nodes:
@@ -148,7 +148,7 @@ def _grouped(nodes: Iterable[Node]) -> Iterator[SeenFinding]:
         yield SeenFinding(sightings, same.items[0].file, same.entry)
 
 
-def unseen_findings(nodes: Sequence[Node]) -> list[SeenFinding]:
+def unseen_findings(nodes: Sequence[CampaignNode]) -> list[SeenFinding]:
     """The findings that the corpora of ``nodes`` have and that no case showed, the worst first."""
     seen = {sighting.folder for node in nodes for sighting in node.sightings}
     unseen = [

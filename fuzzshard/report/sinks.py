@@ -21,7 +21,7 @@ from fuzzshard.events import (
 )
 from fuzzshard.report.lines import event_lines, folded, progress_line
 from fuzzshard.report.panel import CampaignPanel
-from fuzzshard.report.stages import Progress
+from fuzzshard.report.stages import CampaignProgress
 
 SECONDS_BETWEEN_PROGRESS_LINES = 10.0
 SECONDS_BETWEEN_PANELS = 0.25
@@ -66,7 +66,7 @@ def json_sink(stream: TextIO) -> Sink:
 
 def plain_sink(stream: TextIO) -> Sink:
     """Findings as they come, a progress line every now and then, a summary at the end."""
-    progress = Progress()
+    progress = CampaignProgress()
     last = 0.0
 
     def sink(event: Event) -> None:
@@ -91,7 +91,7 @@ def _panel_sink(stream: TextIO) -> Iterator[Sink]:
     One lock is held for each change of the screen. With a thread of its own for refreshing, rich
     may count the lines of a panel that another thread has drawn anew, and leave its border behind.
     """
-    progress = Progress()
+    progress = CampaignProgress()
     console = Console(file=stream, highlight=False, markup=False, soft_wrap=True)
     live = Live(CampaignPanel(progress), console=console, auto_refresh=False, transient=True)
     drawing, over = threading.RLock(), threading.Event()

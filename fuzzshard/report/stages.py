@@ -125,7 +125,7 @@ def _at_most(shrunk: ShrinkProgress, seconds: float) -> list[str]:
     return [f"at most {clock(min(limits))} more"] if limits else []
 
 
-class Progress:
+class CampaignProgress:
     """The state that the panel and the progress lines show; :meth:`update` takes every event.
 
     ``num_findings`` are confirmed and shrunk. ``num_explained`` cases ran into known bugs of

@@ -20,7 +20,7 @@ from fuzzshard.errors import worst_exit_code
 from fuzzshard.events import CampaignFinished, Event
 from fuzzshard.journal.history import SessionRow
 from fuzzshard.report.comparisons import Comparisons, comparisons
-from fuzzshard.report.node import Node, is_running, read_node
+from fuzzshard.report.node import CampaignNode, is_running, read_node
 from fuzzshard.report.seen_findings import SeenFinding, seen_findings
 from fuzzshard.verdict import Status
 
@@ -60,7 +60,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     seconds_since_new_feature: float
 
 
-def stats_of(nodes: Sequence[Node], findings: Sequence[SeenFinding]) -> Stats:
+def stats_of(nodes: Sequence[CampaignNode], findings: Sequence[SeenFinding]) -> Stats:
     """The sum of ``nodes``, of which there is at least one, and whose findings are
     ``findings``.
     """
@@ -94,7 +94,7 @@ def stats_of(nodes: Sequence[Node], findings: Sequence[SeenFinding]) -> Stats:
     )
 
 
-def state_of(nodes: Sequence[Node]) -> State:
+def state_of(nodes: Sequence[CampaignNode]) -> State:
     """Running where one of them is; killed where a session has no end and no process; saved where
     none has begun.
     """
@@ -106,11 +106,11 @@ def state_of(nodes: Sequence[Node]) -> State:
     return "ended" if all(session.ended is not None for session in sessions) else "killed"
 
 
-def _last(nodes: Sequence[Node]) -> list[SessionRow]:
+def _last(nodes: Sequence[CampaignNode]) -> list[SessionRow]:
     return [node.last for node in nodes if node.last is not None]
 
 
-def exit_code_of(nodes: Sequence[Node]) -> int | None:
+def exit_code_of(nodes: Sequence[CampaignNode]) -> int | None:
     """The worst of the newest sessions; None while one is open, and without any."""
     codes = [session.exit_code for session in _last(nodes)]
     ended = [code for code in codes if code is not None]

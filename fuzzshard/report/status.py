@@ -9,7 +9,7 @@ import msgspec
 from fuzzshard.instruments import off_lines
 from fuzzshard.report.comparisons import comparison_lines
 from fuzzshard.report.lines import counts_text
-from fuzzshard.report.node import Node, is_running, unreadable
+from fuzzshard.report.node import CampaignNode, is_running, unreadable
 from fuzzshard.report.seen_findings import SeenFinding, seen_findings
 from fuzzshard.report.stages import clock, counted
 from fuzzshard.report.stats import Stats, stats_of
@@ -48,7 +48,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     unreadable: tuple[str, ...]
 
 
-def status_json(nodes: Sequence[Node], stats: Stats, findings: Sequence[SeenFinding]) -> Status:
+def status_json(
+    nodes: Sequence[CampaignNode], stats: Stats, findings: Sequence[SeenFinding]
+) -> Status:
     """Everything that :func:`status_lines` says, and more."""
     return Status(
         total=stats,
@@ -80,7 +82,7 @@ def finding_states(findings: Sequence[SeenFinding]) -> tuple[FindingStatus, ...]
 
 
 def status_lines(
-    nodes: Sequence[Node], stats: Stats, findings: Sequence[SeenFinding]
+    nodes: Sequence[CampaignNode], stats: Stats, findings: Sequence[SeenFinding]
 ) -> Iterator[str]:
     """The newest session of each directory, the sum, and a line for each distinct finding."""
     for node in nodes:
@@ -123,7 +125,7 @@ def _campaign_lines(stats: Stats) -> Iterator[str]:
     yield from comparison_lines(stats.compared)
 
 
-def ending(node: Node) -> str:
+def ending(node: CampaignNode) -> str:
     """Whether the newest session of a directory runs, and why it ended."""
     session = node.last
     if session is None:

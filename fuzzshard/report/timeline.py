@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from fuzzshard.journal.history import History
 from fuzzshard.journal.schema import JOURNAL_FILE
-from fuzzshard.report.node import Node, begin_times
+from fuzzshard.report.node import CampaignNode, begin_times
 from fuzzshard.report.seen_findings import SeenFinding
 
 Point = tuple[float, float]
@@ -71,7 +71,7 @@ class Timeline:
     restarts: Sequence[float] = ()
 
 
-def read_timeline(nodes: Sequence[Node], findings: Iterable[SeenFinding]) -> Timeline:
+def read_timeline(nodes: Sequence[CampaignNode], findings: Iterable[SeenFinding]) -> Timeline:
     """The series of ``nodes``; the journals count their cases, so that there may be millions."""
     nodes = [node for node in nodes if node.sessions]
     seconds = max((node.seconds for node in nodes), default=0.0)
@@ -101,7 +101,7 @@ def read_timeline(nodes: Sequence[Node], findings: Iterable[SeenFinding]) -> Tim
     )
 
 
-def _counts(history: History, node: Node, width: float) -> list[tuple[int, str, int]]:
+def _counts(history: History, node: CampaignNode, width: float) -> list[tuple[int, str, int]]:
     """(bin, status, number of cases) of one directory."""
     return [
         (index, status, count)
@@ -116,7 +116,7 @@ def _counts(history: History, node: Node, width: float) -> list[tuple[int, str, 
     ]
 
 
-def _durations(nodes: Sequence[Node]) -> Histogram | None:
+def _durations(nodes: Sequence[CampaignNode]) -> Histogram | None:
     """Bars of equal width on a logarithmic axis, eight for each power of ten."""
     counts: Counter[int] = Counter()
     for node in nodes:

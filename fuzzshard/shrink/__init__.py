@@ -3,6 +3,6 @@ fixpoint.
 """
 
 from fuzzshard.shrink.evaluate import Budget
-from fuzzshard.shrink.reducer import Progress, ShrinkResult, shrink
+from fuzzshard.shrink.reducer import ShrinkResult, ShrinkStep, shrink
 
-__all__ = ["Budget", "Progress", "ShrinkResult", "shrink"]
+__all__ = ["Budget", "ShrinkResult", "ShrinkStep", "shrink"]

@@ -38,7 +38,7 @@ _PASSES = tuple(each for tier in TIERS for each in tier)
 
 
 @dataclasses.dataclass(frozen=True)
-class Progress:
+class ShrinkStep:
     """A smaller failing case was found by the pass ``name``."""
 
     name: str
@@ -60,7 +60,7 @@ class ShrinkResult:
     evaluations: int
     seconds: float
     finished: bool
-    trail: tuple[Progress, ...]
+    trail: tuple[ShrinkStep, ...]
 
 
 def shrink(
@@ -68,7 +68,7 @@ def shrink(
     still_fails: Callable[[Case], bool],
     *,
     budget: Budget = _BUDGET,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[ShrinkStep], None] | None = None,
     workers: int = 1,
 ) -> ShrinkResult:
     """Reduces ``case``, for which ``still_fails`` is true, to a local minimum of ``size_order``.
@@ -106,14 +106,17 @@ class _Reducer:
     """``current`` is being reduced; ``best`` is the smallest failing case so far, always."""
 
     def __init__(
-        self, case: Case, evaluations: Evaluations, on_progress: Callable[[Progress], None] | None
+        self,
+        case: Case,
+        evaluations: Evaluations,
+        on_progress: Callable[[ShrinkStep], None] | None,
     ) -> None:
         self.current = self.best = case
         self.size = size_order(case)
         self.evaluations = evaluations
         self.on_progress = on_progress
         self.detoured: set[bytes] = set()
-        self.trail: list[Progress] = []
+        self.trail: list[ShrinkStep] = []
 
     def run(self) -> None:
         """Returns at a fixpoint."""
@@ -215,7 +218,7 @@ class _Reducer:
         if self.size < size_order(self.best):
             self.best = candidate
             count, seconds = self.evaluations.count, self.evaluations.seconds
-            progress = Progress(name, candidate, self.size, count, seconds)
+            progress = ShrinkStep(name, candidate, self.size, count, seconds)
             self.trail.append(progress)
             if self.on_progress:
                 self.on_progress(progress)

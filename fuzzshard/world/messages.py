@@ -57,7 +57,7 @@ class Ready(_Message, frozen=True, kw_only=True, tag="ready"):
     info: dict[str, str]
 
 
-class Progress(_Message, frozen=True, kw_only=True, tag="progress"):
+class EngineEntered(_Message, frozen=True, kw_only=True, tag="progress"):
     """A rank enters an engine; what runs when a rank hangs or dies."""
 
     engine: str
@@ -154,7 +154,7 @@ Message = (
     | CheckSubject
     | Port
     | Ready
-    | Progress
+    | EngineEntered
     | Tripped
     | Failure
     | RankReport

@@ -18,7 +18,7 @@ from fuzzshard.errors import FuzzshardError, InfraError, UsageError
 from fuzzshard.world.activity import Threads
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.lender import CHANNELS, ChannelName
-from fuzzshard.world.processes import Node, RankProcess
+from fuzzshard.world.processes import RankNode, RankProcess
 
 ANSWER_SECONDS = 20.0
 START_SECONDS = 120.0
@@ -101,7 +101,7 @@ class FarChannel:
         self._connection.tell("hang_up", self._name)
 
 
-class OtherNode(Node):
+class OtherNode(RankNode):
     """A node that is reached by a ``connection``; lost once that does not answer.
 
     Waits until the lender has begun, which may wait itself until others leave the node. Raises
@@ -136,7 +136,7 @@ class OtherNode(Node):
         self._hearing.join(ANSWER_SECONDS)
 
     def start_rank(self, rank: int, config: WorldConfig) -> RankProcess:
-        """As :meth:`Node.start_rank`."""
+        """As :meth:`RankNode.start_rank`."""
         number = next(self._numbers)
         channel, side = (self._channel((number, which)) for which in CHANNELS)
         try:
@@ -148,7 +148,7 @@ class OtherNode(Node):
         return RankProcess(rank, pid, channel, side, self)
 
     def end_rank(self, process: RankProcess, *, kill: bool) -> int:
-        """As :meth:`Node.end_rank`."""
+        """As :meth:`RankNode.end_rank`."""
         code = super().end_rank(process, kill=kill)
         self._channels = {
             name: channel
@@ -158,31 +158,31 @@ class OtherNode(Node):
         return code
 
     def kill_group(self, pid: int) -> None:
-        """As :meth:`Node.kill_group`."""
+        """As :meth:`RankNode.kill_group`."""
         self._ask_or(None, "kill_group", pid)
 
     def exit_code(self, pid: int) -> int | None:
-        """As :meth:`Node.exit_code`; of a node that is lost, that of a killed rank."""
+        """As :meth:`RankNode.exit_code`; of a node that is lost, that of a killed rank."""
         code: int | None = self._ask_or(-signal.SIGKILL, "exit_code", pid)
         return code
 
     def ask_stacks(self, pid: int) -> None:
-        """As :meth:`Node.ask_stacks`."""
+        """As :meth:`RankNode.ask_stacks`."""
         self._ask_or(None, "ask_stacks", pid)
 
     def printed(self, pid: int, start: int = 0) -> bytes:
-        """As :meth:`Node.printed`."""
+        """As :meth:`RankNode.printed`."""
         data: bytes = self._ask_or(b"", "printed", pid, start)
         return data
 
     def activity(self, pids: Collection[int]) -> dict[int, Threads]:
-        """As :meth:`Node.activity`; on a node that is lost there are none."""
+        """As :meth:`RankNode.activity`; on a node that is lost there are none."""
         nothing: dict[int, Threads] = {pid: {} for pid in pids}
         threads: dict[int, Threads] = self._ask_or(nothing, "activity", tuple(pids))
         return threads
 
     def descendants(self, pids: Collection[int]) -> frozenset[int]:
-        """As :meth:`Node.descendants`."""
+        """As :meth:`RankNode.descendants`."""
         found: frozenset[int] = self._ask_or(frozenset(), "descendants", tuple(pids))
         return found
 

@@ -55,7 +55,7 @@ class RankProcess:
     pid: int
     channel: Channel
     side: Channel
-    node: Node
+    node: RankNode
 
     def is_alive(self) -> bool:
         """Whether it can go on: it has not died, and nobody has stopped it. Its channel would say
@@ -65,7 +65,7 @@ class RankProcess:
         return state_of(self.pid, threads) not in DEAD + STOPPED
 
 
-class Node(ABC):
+class RankNode(ABC):
     """A machine that runs ranks; safe to use from several threads.
 
     Once a node is lost its ranks count as dead, and nothing but :meth:`start_rank` raises.
@@ -119,7 +119,7 @@ class Node(ABC):
         """What these processes have started."""
 
 
-class ForkServer(Node):
+class ForkServer(RankNode):
     """One zygote process, shared by all worlds of this process."""
 
     def __init__(self) -> None:
@@ -158,11 +158,11 @@ class ForkServer(Node):
         return RankProcess(rank, pid, ours, side, self)
 
     def kill_group(self, pid: int) -> None:
-        """As :meth:`Node.kill_group`."""
+        """As :meth:`RankNode.kill_group`."""
         _kill_group(pid)
 
     def exit_code(self, pid: int) -> int | None:
-        """As :meth:`Node.exit_code`."""
+        """As :meth:`RankNode.exit_code`."""
         with self._lock:
             self._leaders.discard(pid)
             ended = self._ask(Reap(pid), [])
@@ -173,20 +173,20 @@ class ForkServer(Node):
             return ended.value
 
     def ask_stacks(self, pid: int) -> None:
-        """As :meth:`Node.ask_stacks`."""
+        """As :meth:`RankNode.ask_stacks`."""
         os.kill(pid, signal.SIGUSR1)
 
     def printed(self, pid: int, start: int = 0) -> bytes:
-        """As :meth:`Node.printed`."""
+        """As :meth:`RankNode.printed`."""
         path = self._printed.get(pid)
         return b"" if path is None or not path.exists() else path.read_bytes()[start:]
 
     def activity(self, pids: Collection[int]) -> dict[int, Threads]:
-        """As :meth:`Node.activity`."""
+        """As :meth:`RankNode.activity`."""
         return {pid: activity(pid) for pid in pids}
 
     def descendants(self, pids: Collection[int]) -> frozenset[int]:
-        """As :meth:`Node.descendants`."""
+        """As :meth:`RankNode.descendants`."""
         return descendants(pids)
 
     def import_torch(self) -> None:

@@ -21,8 +21,8 @@ from fuzzshard.world.join import join
 from fuzzshard.world.messages import (
     CheckReport,
     CheckSubject,
+    EngineEntered,
     Failure,
-    Progress,
     RankReport,
     RunCase,
     Tripped,
@@ -136,7 +136,7 @@ def _run(channel: socket.socket, message: RunCase, device: torch.device) -> Rank
         experiment = Experiment(
             message.case,
             rank_mesh(message.case, device),
-            lambda engine: send(channel, Progress(engine=engine)),
+            lambda engine: send(channel, EngineEntered(engine=engine)),
         )
         if message.bare:
             experiment.run_bare()

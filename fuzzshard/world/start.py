@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable
 from fuzzshard.errors import InfraError
 from fuzzshard.instruments import OFF
 from fuzzshard.world.config import WorldConfig
-from fuzzshard.world.exchange import Inbox
 from fuzzshard.world.messages import Failure, Message, Port, Ready, send
 from fuzzshard.world.nodes import end_nodes, node_of
-from fuzzshard.world.processes import Node, RankProcess, fork_server
+from fuzzshard.world.processes import RankNode, RankProcess, fork_server
+from fuzzshard.world.supervise import Inbox
 
 START_SECONDS = 120.0
 """How long ranks may take to join: a first CUDA context and communicator on a loaded machine."""
@@ -52,7 +52,7 @@ def start_ranks(config: WorldConfig, ranks: Ranks | None = None) -> Ranks:
     ranks = Ranks() if ranks is None else ranks
     kind = (config.device, config.size)
     others = [node_of(id, config) for id in config.nodes]
-    nodes: list[Node] = [fork_server(), *others]
+    nodes: list[RankNode] = [fork_server(), *others]
     addresses = (*(other.our_address for other in others[:1]), *(o.address for o in others))
     config = dataclasses.replace(config, instruments_off=_proved.get(kind), addresses=addresses)
     try:

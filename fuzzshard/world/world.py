@@ -15,12 +15,12 @@ from fuzzshard.subject.subject import Subject, Training
 from fuzzshard.verdict import Verdict
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.deadline import CUDA_CASES, CUDA_SECONDS, Deadline
-from fuzzshard.world.exchange import HARD_SECONDS, WORKING_SECONDS, ask_positions, exchange
 from fuzzshard.world.merge import Outcome, merge
 from fuzzshard.world.messages import CheckSubject, RunCase
 from fuzzshard.world.processes import RankProcess
 from fuzzshard.world.spare import Spares
 from fuzzshard.world.start import Ranks, end_ranks, start_ranks
+from fuzzshard.world.supervise import HARD_SECONDS, WORKING_SECONDS, ask_positions, supervise
 
 RANK_CASES = 1000
 """After as many cases a world takes fresh ranks.
@@ -153,7 +153,7 @@ class World:
                 patience = WORKING_SECONDS
         began = time.monotonic()
         request = RunCase(case=case, bare=bare, mends=mends)
-        outcome = exchange(self._ranks, request, began + deadline, patience)
+        outcome = supervise(self._ranks, request, began + deadline, patience)
         seconds = time.monotonic() - began
         if outcome.lost or outcome.waiting():
             self._bury(outcome)
@@ -171,7 +171,7 @@ class World:
         """
         self.start()
         self._served += 1
-        outcome = exchange(
+        outcome = supervise(
             self._ranks,
             CheckSubject(subject=subject, training=training, path=tuple(sys.path)),
             time.monotonic() + min(QUIET_SECONDS, patience),

@@ -26,7 +26,7 @@ from fuzzshard.events import CampaignFinished, Event
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.norms import LayerNorm
 from fuzzshard.parts.ops import Backward, Forward, Step
-from fuzzshard.shrink import Progress
+from fuzzshard.shrink import ShrinkStep
 from fuzzshard.verdict import Finding, Status, Verdict
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.spare import Spares
@@ -169,7 +169,7 @@ def shrink_seed_and_norm(
     case: Case,
     still_fails: Callable[[Case], bool],
     *,
-    on_progress: Callable[[Progress], None],
+    on_progress: Callable[[ShrinkStep], None],
     **_: object,
 ) -> Shrunk:
     """Two passes: the plain case, then seed 0."""
@@ -180,7 +180,7 @@ def shrink_seed_and_norm(
             and size_order(candidate) < size_order(case)
         ):
             case = candidate
-            on_progress(Progress("fake", case, size_order(case), 0, 0.0))
+            on_progress(ShrinkStep("fake", case, size_order(case), 0, 0.0))
     return Shrunk(case)
 
 

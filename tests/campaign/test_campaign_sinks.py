@@ -13,7 +13,7 @@ from fuzzshard.events import SCHEMA, AnyEvent
 from fuzzshard.report.lines import event_lines, folded
 from fuzzshard.report.panel import CampaignPanel
 from fuzzshard.report.sinks import make_sink
-from fuzzshard.report.stages import Progress
+from fuzzshard.report.stages import CampaignProgress
 
 
 def finding_in_case_2(case):
@@ -81,7 +81,7 @@ def test_plain_lines_and_the_panel_name_a_flaky_finding_with_its_rate(tmp_path):
         runs.append(case.seed)
         return divergence() if case.seed == 2 and runs.count(2) % 2 else PASS
 
-    progress = Progress()
+    progress = CampaignProgress()
     ran = campaign(tmp_path / "a", every_second_time, sink=progress.update, max_cases=4)
     text = "\n".join(line for event in ran.events for line in event_lines(event))
     assert "confirmed: flaky, 5 of 10 runs (PASS in 5)" in text
@@ -134,7 +134,7 @@ def test_a_terminal_gets_a_panel_and_the_summary_stays_when_it_is_gone(tmp_path)
 def test_the_panel_shows_seed_counts_phase_coverage_and_the_last_finding(tmp_path):
     from rich.console import Console
 
-    progress = Progress()
+    progress = CampaignProgress()
     ran = campaign(tmp_path, finding_in_case_2, sink=progress.update, max_cases=4, seed=7)
     console = Console(file=io.StringIO(), width=200)
     console.print(CampaignPanel(progress))
@@ -147,7 +147,7 @@ def test_the_panel_shows_seed_counts_phase_coverage_and_the_last_finding(tmp_pat
 def test_the_panel_shows_what_cases_are_asked_to_be(tmp_path):
     from rich.console import Console
 
-    progress = Progress()
+    progress = CampaignProgress()
     campaign(tmp_path, finding_in_case_2, sink=progress.update, max_cases=1)
     asked = "--require mesh:hsdp; 3 of 100 cases drawn at random are like that"
     progress.started = msgspec.structs.replace(progress.started, steering=asked)

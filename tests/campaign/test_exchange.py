@@ -21,7 +21,7 @@ from fuzzshard.corpus.store import CASE_FILE, SCRIPT_FILE
 from fuzzshard.errors import InfraError, UsageError
 from fuzzshard.events import Event, Exchanged, FindingHit, FindingSaved
 from fuzzshard.fleet.mirror import Snapshot, apply_changes, changes_since
-from fuzzshard.report.exchange import exchange_lines, read_exchange
+from fuzzshard.report.exchange_status import exchange_lines, read_exchange
 from fuzzshard.report.stats import stats_writer
 from fuzzshard.verdict import Verdict
 

@@ -45,8 +45,8 @@ from fuzzshard.errors import UsageError
 from fuzzshard.journal.history import History
 from fuzzshard.journal.schema import JOURNAL_FILE
 from fuzzshard.report.lines import corpus_text, event_lines
-from fuzzshard.report.stages import Progress
-from fuzzshard.shrink import Progress as ShrinkStep
+from fuzzshard.report.stages import CampaignProgress
+from fuzzshard.shrink import ShrinkStep
 from fuzzshard.verdict import Status, Verdict
 
 MAX_CASES = 12
@@ -455,7 +455,7 @@ def test_a_campaign_that_its_machine_stopped_goes_on_with_its_counts(tmp_path):
     rejected = Verdict(status=Status.REJECTED, notes={"ddp": "no"})
     first = run(tmp_path, lambda case: INFRA if case.seed > 103 else rejected, seed=0)
     assert (first.code, first.finished.complete) == (4, False)
-    progress = Progress()
+    progress = CampaignProgress()
     second = run(tmp_path, lambda case: PASS, seed=0, sink=progress.update)
     assert second.code == 0
     assert second.finished.counts == {"REJECTED": 4, "INFRA": 5, "PASS": 3}

@@ -9,7 +9,7 @@ from script_ranks import ForkedRanks
 from fuzzshard import reproducer
 from fuzzshard.checking.check import Checker, trainings
 from fuzzshard.checking.entry import SubjectEntry, load, save
-from fuzzshard.checking.fuzz import Fuzzer, Progress, bases_of, check_aspects, cuts, unvaried
+from fuzzshard.checking.fuzz import Fuzzer, FuzzProgress, bases_of, check_aspects, cuts, unvaried
 from fuzzshard.checking.script import no_script, script
 from fuzzshard.errors import InvalidEntry, UsageError
 from fuzzshard.subject.report import TrainingReport
@@ -247,7 +247,7 @@ def test_a_finding_that_was_interrupted_while_it_shrank_comes_first_next_time(
             checker, [base], aspects, max_cases=50, max_time=None, number=1, folder=folder
         )
 
-    def interrupt(progress: Progress) -> None:
+    def interrupt(progress: FuzzProgress) -> None:
         if progress.shrinking == 2:
             raise KeyboardInterrupt
 
@@ -273,7 +273,7 @@ def test_a_finding_that_was_interrupted_while_it_shrank_comes_first_next_time(
 
 
 def test_an_interrupt_between_findings_leaves_no_folder(tmp_path: Path) -> None:
-    def interrupt(progress: Progress) -> None:
+    def interrupt(progress: FuzzProgress) -> None:
         if progress.cases == 3:
             raise KeyboardInterrupt
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fuzzshard.parts.leaf import Drawing, Kind, Leaf
+from fuzzshard.parts.leaf import DrawingLeaf, Kind, Leaf
 from fuzzshard.parts.leaves import KINDS, LEAVES
 from fuzzshard.parts.leaves.norms import GroupNorm
 from fuzzshard.strategies.tape import ByteTape
@@ -19,7 +19,7 @@ WIDTH, OUT, SEQ = 12, 5, 4
 def drawn(kind: Kind) -> Leaf:
     """The simplest leaf of a kind."""
     assert kind.draw is not None
-    return kind.draw(Drawing(ByteTape(b""), WIDTH, OUT, (OUT,), exact=False))
+    return kind.draw(DrawingLeaf(ByteTape(b""), WIDTH, OUT, (OUT,), exact=False))
 
 
 def built(leaf: Leaf) -> nn.Module:

@@ -12,7 +12,7 @@ from recorded import finished, judged, record
 from fuzzshard.events import CaseJudged
 from fuzzshard.report.comparisons import ALL
 from fuzzshard.report.html.page import page
-from fuzzshard.report.node import Node, read_node
+from fuzzshard.report.node import CampaignNode, read_node
 from fuzzshard.report.stats import Stats, stats_of
 from fuzzshard.report.status import status_lines
 from fuzzshard.verdict import Compared
@@ -42,7 +42,7 @@ def recorded(tmp_path: Path) -> Path:
     return record(tmp_path / "corpus", [*events, finished(9.0)])
 
 
-def stats_in(*directories: Path) -> tuple[list[Node], Stats]:
+def stats_in(*directories: Path) -> tuple[list[CampaignNode], Stats]:
     nodes = [read_node(directory) for directory in directories]
     return nodes, stats_of(nodes, [])
 

@@ -22,7 +22,7 @@ from fuzzshard.events import (
 )
 from fuzzshard.report.lines import event_lines, progress_line
 from fuzzshard.report.panel import ROOM_FOR_ECHO, CampaignPanel
-from fuzzshard.report.stages import Progress, Stages
+from fuzzshard.report.stages import CampaignProgress, Stages
 from fuzzshard.verdict import Status
 
 SIGNATURE = "crash/fully_shard/RuntimeError in foreach_reduce_scatter_copy_in"
@@ -86,7 +86,7 @@ def saved(**options: Any) -> FindingSaved:
 
 
 def panel(*events: Any, width: int = 80) -> str:
-    progress = Progress()
+    progress = CampaignProgress()
     for event in events:
         progress.update(event)
     console = Console(file=io.StringIO(), width=width)
@@ -171,7 +171,7 @@ def test_stages_say_how_far_they_are_and_how_long_they_may_take() -> None:
 
 
 def test_a_progress_line_says_what_is_done_with_a_finding() -> None:
-    progress = Progress()
+    progress = CampaignProgress()
     for event in (started(), FOUND, CONFIRMING):
         progress.update(event)
     assert progress_line(progress).endswith(", 0 findings, 1 in work; confirming 0:00, run 1 of 3")

@@ -20,7 +20,7 @@ from fuzzshard.case.graph import Block, Call, Child
 from fuzzshard.parts import ops
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
-from fuzzshard.shrink import Budget, Progress, shrink
+from fuzzshard.shrink import Budget, ShrinkStep, shrink
 from fuzzshard.shrink.passes import lower
 
 
@@ -110,7 +110,7 @@ def test_no_case_is_evaluated_twice_and_every_one_is_valid() -> None:
 
 
 def test_the_best_case_only_ever_gets_smaller() -> None:
-    events: list[Progress] = []
+    events: list[ShrinkStep] = []
     result = shrink(big_case(), has_two_linears_and_a_step, on_progress=events.append)
     sizes = [size_order(big_case()), *(e.size for e in events)]
     assert all(later < earlier for earlier, later in itertools.pairwise(sizes))

@@ -8,21 +8,21 @@ import pytest
 from stock_cases import STOCK
 
 from fuzzshard.verdict import Finding
-from fuzzshard.world.exchange import Inbox
 from fuzzshard.world.messages import (
     Ask,
+    EngineEntered,
     Failure,
     Joined,
     Message,
     Port,
     Position,
-    Progress,
     RankReport,
     Ready,
     RunCase,
     receive,
     send,
 )
+from fuzzshard.world.supervise import Inbox
 
 FINDING = Finding(
     oracle="gradient", engine="ddp", observed="inf", expected="1", error=float("inf"), bound=0.0
@@ -31,7 +31,7 @@ MESSAGES: list[Message] = [
     *(RunCase(case=stock.case) for stock in STOCK.values()),
     Port(port=4711),
     Ready(info={"torch": "2.13", "device": "cpu"}),
-    Progress(engine="ddp"),
+    EngineEntered(engine="ddp"),
     Failure(
         phase="engine", engine="ddp", message="é\n", detail="d", traceback="t", op=3, desync=True
     ),
@@ -65,7 +65,7 @@ def test_every_message_arrives_as_it_was_sent_and_in_order(channel) -> None:
 
 
 def test_messages_may_follow_each_other_without_being_read(channel) -> None:
-    sent = [Progress(engine=str(i)) for i in range(20)]
+    sent = [EngineEntered(engine=str(i)) for i in range(20)]
     for message in sent:
         send(channel[0], message)
     assert [receive(channel[1]) for _ in sent] == sent
@@ -104,7 +104,7 @@ def test_an_inbox_has_what_is_whole_and_never_waits_for_the_rest(channel) -> Non
 
 
 def test_a_message_larger_than_any_buffer_arrives(channel) -> None:
-    big = Progress(engine="x" * (1 << 22))
+    big = EngineEntered(engine="x" * (1 << 22))
     writer = threading.Thread(target=send, args=(channel[0], big))
     writer.start()
     assert receive(channel[1]) == big

@@ -24,10 +24,10 @@ from fuzzshard.doctor import PLANTED_FAULT
 from fuzzshard.errors import InfraError, UsageError
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig, nodes
-from fuzzshard.world.exchange import Inbox
 from fuzzshard.world.lender import Lender
 from fuzzshard.world.messages import Ask, Port, Ready, send
 from fuzzshard.world.nodes import FarChannel, OtherNode, node_of, reaching, telling
+from fuzzshard.world.supervise import Inbox
 
 PATIENCE_SECONDS = 30.0
 

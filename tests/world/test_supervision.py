@@ -163,7 +163,7 @@ def test_a_rank_that_the_kernel_kills_for_want_of_memory_says_so(
     suffers: Callable[[str], World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = iter([3, 4])
-    monkeypatch.setattr("fuzzshard.world.exchange.oom_kills", lambda: next(counts, 4))
+    monkeypatch.setattr("fuzzshard.world.supervise.oom_kills", lambda: next(counts, 4))
     verdict = judged(suffers("os.kill(os.getpid(), signal.SIGKILL)"))
     assert verdict.message == "rank 1 was killed by SIGKILL: by the kernel, for want of memory"
 

@@ -14,7 +14,7 @@ import functools
 from collections.abc import Iterator
 
 from fuzzshard.analysis.arrivals import ignored_parameters
-from fuzzshard.analysis.autograd import Node, Tape, Unwatched, Value, reached, taken_nodes
+from fuzzshard.analysis.autograd import AutogradGraph, Node, Unwatched, Value, reached, taken_nodes
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.schedule_state import ScheduleState, follow
 from fuzzshard.case.case import Case
@@ -75,7 +75,7 @@ class _Reducer:
     def __init__(self, case: Case, options: ReducerOptions) -> None:
         self.case, self.options = case, options
         self.found = inferred(case)
-        self.tape = Tape(case, self.found, Unwatched())
+        self.autograd = AutogradGraph(case, self.found, Unwatched())
         self.at = ScheduleState(case)
         self.outputs: dict[int, list[Value]] = {}
         self._forget()
@@ -120,7 +120,7 @@ class _Reducer:
 
     def _forward(self, call: Call) -> None:
         at = self.at
-        outputs = self.tape.forward(
+        outputs = self.autograd.forward(
             "", grad=call.grad, paths=at.paths, frozen=at.frozen, training=at.training
         )
         if not call.grad:
@@ -144,7 +144,7 @@ class _Reducer:
         """``_DDPSink`` (torch/nn/parallel/distributed.py): a gradient of one output goes on to
         them all.
         """
-        sink = self.tape.node(outputs)
+        sink = self.autograd.node(outputs)
         return [node if node is None or _is_input(node) else sink for node in outputs]
 
     def _backward(self, losses: list[Node]) -> Iterator[tuple[Complaint, int]]:

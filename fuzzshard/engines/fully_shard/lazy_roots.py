@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 
 from typing_extensions import override
 
-from fuzzshard.analysis.autograd import Tape, Unwatched, Value
+from fuzzshard.analysis.autograd import AutogradGraph, Unwatched, Value
 from fuzzshard.analysis.groups import groups_within
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.schedule_state import follow
@@ -38,12 +38,12 @@ def flaw(case: Case) -> tuple[Flaw, int] | None:
     if _sharded_twice(case):
         return Flaw.SHARDED_TWICE, -1
     roots = _Roots(case)
-    tape = Tape(case, inferred(case), roots)
+    autograd = AutogradGraph(case, inferred(case), roots)
     for at in follow(case):
         if at.op.rebuilds:
             roots.initialised.clear()
         if (call := at.op.begins) is not None:
-            tape.forward(call.target, grad=False, paths=at.paths, frozen=(), training=True)
+            autograd.forward(call.target, grad=False, paths=at.paths, frozen=(), training=True)
             if roots.flaw is not None:
                 return roots.flaw, at.index
     return None

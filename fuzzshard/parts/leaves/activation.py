@@ -6,13 +6,13 @@ from typing import Literal
 
 from typing_extensions import override
 
-from fuzzshard.parts.leaf import Drawing, Kind, Leaf
+from fuzzshard.parts.leaf import DrawingLeaf, Kind, Leaf
 
 Function = Literal["relu", "gelu", "tanh"]
 _CLASSES: dict[Function, str] = {"relu": "ReLU()", "gelu": "GELU()", "tanh": "Tanh()"}
 
 
-def _draw(drawing: Drawing) -> Activation:
+def _draw(drawing: DrawingLeaf) -> Activation:
     return (
         Activation()
         if drawing.exact

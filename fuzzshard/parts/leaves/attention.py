@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import leaves
-from fuzzshard.parts.leaf import Drawing, Kind, Leaf, Value
+from fuzzshard.parts.leaf import DrawingLeaf, Kind, Leaf, Value
 from fuzzshard.parts.part import Shape
 
 _ATTENTION = """
@@ -112,7 +112,7 @@ class FusedAttention(nn.Module):
 """
 
 
-def _draw(drawing: Drawing) -> FusedAttention:
+def _draw(drawing: DrawingLeaf) -> FusedAttention:
     tape = drawing.tape
     return FusedAttention(heads=1 + tape.chance(40), head_dim=tape.pick((8, 8, 16, 4, 3)))
 

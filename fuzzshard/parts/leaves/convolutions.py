@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
-from fuzzshard.parts.leaf import Biased, Drawing, Kind, Projection, Value, draw_bias
+from fuzzshard.parts.leaf import Biased, DrawingLeaf, Kind, Projection, Value, draw_bias
 from fuzzshard.parts.part import Shape
 
 
@@ -62,7 +62,7 @@ class Patches(nn.Conv2d):
 """
 
 
-def _draw(drawing: Drawing) -> Conv2d:
+def _draw(drawing: DrawingLeaf) -> Conv2d:
     """Of three channels where the size of the image allows it."""
     channels = 1 if drawing.width % 3 else 3
     side = math.isqrt(drawing.width // channels)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
-from fuzzshard.parts.leaf import Drawing, Kind, Leaf, Value
+from fuzzshard.parts.leaf import DrawingLeaf, Kind, Leaf, Value
 from fuzzshard.parts.part import Shape
 
 _EXPERTS = """
@@ -39,7 +39,7 @@ class Experts(nn.Module):
 """
 
 
-def _draw(drawing: Drawing) -> Experts:
+def _draw(drawing: DrawingLeaf) -> Experts:
     num = -(-drawing.tape.pick((2, 4, 3)) // drawing.sharing) * drawing.sharing
     return Experts(out=drawing.out, experts=num, idle=drawing.tape.chance(40))
 

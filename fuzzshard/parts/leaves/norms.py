@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.dtypes import Dtype
-from fuzzshard.parts.leaf import Biased, Drawing, Kind, Leaf, Value, draw_bias
+from fuzzshard.parts.leaf import Biased, DrawingLeaf, Kind, Leaf, Value, draw_bias
 from fuzzshard.parts.part import Shape
 
 
@@ -60,7 +60,7 @@ class RMSNorm(Leaf, tag="rms_norm", frozen=True, kw_only=True):
         return dtype
 
 
-def _draw(drawing: Drawing) -> GroupNorm:
+def _draw(drawing: DrawingLeaf) -> GroupNorm:
     divisors = [n for n in (1, 2, 4, 3) if drawing.width % n == 0]
     return GroupNorm(groups=drawing.tape.pick(divisors))
 

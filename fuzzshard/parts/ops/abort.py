@@ -91,7 +91,7 @@ class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
     @classmethod
     @override
     def drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
-        found = run.subject.found
+        found = run.model.found
         run.batch += 1
         during: Literal["forward", "backward"] = "backward" if run.tape.chance(60) else "forward"
         target = run.tape.pick(sorted(found.called & found.leaves.keys()))

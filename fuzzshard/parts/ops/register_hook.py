@@ -92,7 +92,7 @@ class RegisterHook(op.Op, tag="register_hook", frozen=True, kw_only=True):
     @classmethod
     @override
     def drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
-        found = run.subject.found
+        found = run.model.found
         target = run.tape.pick([path for path in found.modules if _kinds(found, path)])
         hook = run.tape.pick(_kinds(found, target))
         return (cls(hook=hook, scale=run.tape.pick((2.0, 0.5)), target=target),)

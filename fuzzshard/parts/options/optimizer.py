@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from typing_extensions import override
 
 from fuzzshard.parts.op import Choice
-from fuzzshard.parts.option import Drawing, Mapping, Option, Tape, WithOptions, options_of
+from fuzzshard.parts.option import DrawingOptimizer, Mapping, Option, Tape, WithOptions, options_of
 from fuzzshard.parts.part import default_of, off_default
 
 Trait = Literal[
@@ -232,7 +232,7 @@ class OptimizerOption(Option):
         """Yield the features of a value off its default."""
         yield from self.meanings
 
-    def value(self, drawing: Drawing) -> Any:
+    def value(self, drawing: DrawingOptimizer) -> Any:
         """Return a value for a case that has its model and its plan, if that is drawn then."""
         return self.name in drawing.swarm
 
@@ -354,7 +354,7 @@ class Kind(OptimizerOption):
         yield "optimizer:muon" if value in _MUON else f"optimizer:{value}"
 
     @override
-    def value(self, drawing: Drawing) -> str:
+    def value(self, drawing: DrawingOptimizer) -> str:
         shapes = drawing.found.parameters.values()
         is_drawn = "muon" in drawing.swarm and any(len(shape) == 2 for shape in shapes)
         exact = drawing.case.values == "dyadic"
@@ -454,7 +454,7 @@ class Foreach(OptimizerOption):
         yield f"optimizer:{'foreach' if value else 'no_foreach'}"
 
     @override
-    def value(self, drawing: Drawing) -> bool | None:
+    def value(self, drawing: DrawingOptimizer) -> bool | None:
         if drawing.case.tensor_parallel:  # which makes DTensors on different meshes
             return False
         return drawing.tape.chance(60) if "foreach" in drawing.swarm else None
@@ -468,7 +468,7 @@ class Exclude(OptimizerOption):
     meanings = {"optimizer:exclude": "an optimizer that does not get all parameters"}
 
     @override
-    def value(self, drawing: Drawing) -> tuple[str, ...]:
+    def value(self, drawing: DrawingOptimizer) -> tuple[str, ...]:
         return drawing.some_parameters() if "exclude" in drawing.swarm else ()
 
 
@@ -522,7 +522,7 @@ class LRScheduler(OptimizerOption):
         yield f"optimizer:{value}"
 
     @override
-    def value(self, drawing: Drawing) -> str | None:
+    def value(self, drawing: DrawingOptimizer) -> str | None:
         if self.name not in drawing.swarm:
             return None
         exact = drawing.case.values == "dyadic"
@@ -564,7 +564,7 @@ class GradScaler(OptimizerOption):
         yield "optimizer:skipped" if value == "infinite" else "optimizer:scaled"
 
     @override
-    def value(self, drawing: Drawing) -> str | None:
+    def value(self, drawing: DrawingOptimizer) -> str | None:
         mixes = drawing.case.tensor_parallel or None in drawing.found.owners.values()
         if self.name not in drawing.swarm or mixes:
             return None
@@ -586,7 +586,7 @@ class Beside(OptimizerOption):
     meanings = {"optimizer:second": "a second optimizer, for what the first does not get"}
 
     @override
-    def value(self, drawing: Drawing) -> str | None:
+    def value(self, drawing: DrawingOptimizer) -> str | None:
         if "second_optimizer" not in drawing.swarm or drawing.tape.chance(20):
             return None
         exact = drawing.case.values == "dyadic"

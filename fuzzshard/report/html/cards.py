@@ -57,7 +57,7 @@ class Statement:
 
 
 @dataclasses.dataclass(frozen=True)
-class Drawing:
+class CasePicture:
     """The minimal case."""
 
     forward: Markup
@@ -81,7 +81,7 @@ class Card:
     facts: dict[str, str]
     findings: Sequence[Finding]
     num_more: int
-    drawing: Drawing | None = None
+    drawing: CasePicture | None = None
     script: Markup | None = None
     script_lines: int = 0
     entry: CorpusEntry | None = None
@@ -157,11 +157,11 @@ def _facts(seen: SeenFinding) -> Iterator[tuple[str, str]]:
     yield "folder", str(seen.folder)
 
 
-def _drawing(seen: SeenFinding, entry: CorpusEntry) -> Drawing:
+def _drawing(seen: SeenFinding, entry: CorpusEntry) -> CasePicture:
     case = entry.case
     marks = {f.op: f"{f.oracle} of {f.engines}" for f in reversed(entry.findings) if f.op >= 0}
     statements = program(case)
-    return Drawing(
+    return CasePicture(
         forward=draw_forward(case, {f.name for f in entry.findings if f.name}),
         schedule=draw_schedule(case, marks),
         mesh=draw_mesh(case.mesh, {f.rank for f in entry.findings}),

@@ -32,7 +32,7 @@ from fuzzshard.report.html.plots import (
     verdicts_plot,
 )
 from fuzzshard.report.html.scale import duration, number
-from fuzzshard.report.node import Node, is_running, read_node, unreadable
+from fuzzshard.report.node import CampaignNode, is_running, read_node, unreadable
 from fuzzshard.report.seen_findings import SeenFinding, seen_findings, unseen_findings
 from fuzzshard.report.stages import counted
 from fuzzshard.report.stats import PeriodicWriter, Stats, stats_of
@@ -94,7 +94,7 @@ def _title(cause: str) -> str:
     return mend.title if mend is not None else "a mend that is not fuzzshard's own"
 
 
-def page(nodes: Sequence[Node]) -> str:
+def page(nodes: Sequence[CampaignNode]) -> str:
     """The HTML for what is in ``nodes``, side by side: campaigns, or corpora without one."""
     findings = seen_findings(nodes)
     unseen = unseen_findings(nodes) if any(node.sessions for node in nodes) else []
@@ -180,14 +180,14 @@ def _corpus_tiles(findings: Sequence[SeenFinding]) -> list[Tile]:
     ]
 
 
-def _unreadable_tile(nodes: Sequence[Node]) -> list[Tile]:
+def _unreadable_tile(nodes: Sequence[CampaignNode]) -> list[Tile]:
     """How many entries this page cannot show."""
     broken = len(unreadable(nodes))
     more = "corpus verify says what is wrong"
     return [Tile("entries that cannot be read", str(broken), more, alarm=True)] if broken else []
 
 
-def _settings(nodes: Sequence[Node]) -> list[str]:
+def _settings(nodes: Sequence[CampaignNode]) -> list[str]:
     """What ran where, each said once."""
     infos: Counter[str] = Counter()
     for node in nodes:

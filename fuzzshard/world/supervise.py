@@ -16,17 +16,17 @@ from fuzzshard.world.messages import (
     Channel,
     CheckReport,
     CheckSubject,
+    EngineEntered,
     Failure,
     Message,
     Position,
-    Progress,
     RankReport,
     RunCase,
     Tripped,
     decoded,
     send,
 )
-from fuzzshard.world.processes import Node, RankProcess
+from fuzzshard.world.processes import RankNode, RankProcess
 
 GRACE_SECONDS = 1.0
 """After the first rank failed or died, how long the others may still say what happened to them."""
@@ -45,7 +45,7 @@ more than a minute.
 POLL_SECONDS = 0.1
 
 
-def exchange(
+def supervise(
     ranks: Sequence[RankProcess],
     request: RunCase | CheckSubject,
     suspect: float,
@@ -95,7 +95,7 @@ def _send_to_all(
 
 def _watches(ranks: Sequence[RankProcess]) -> list[IdleWatch]:
     """One on each node that has some of these ranks."""
-    nodes: dict[Node, dict[int, int]] = {}
+    nodes: dict[RankNode, dict[int, int]] = {}
     for process in ranks:
         nodes.setdefault(process.node, {})[process.rank] = process.pid
     return [IdleWatch(pids, node.activity, node.descendants) for node, pids in nodes.items()]
@@ -122,7 +122,7 @@ def _is_over(
 def _heard(rank: int, message: Message | None, outcome: Outcome) -> bool:
     """Takes one message; whether it was the last one of this rank for this case."""
     match message:
-        case Progress():
+        case EngineEntered():
             outcome.engines[rank] = message.engine
             return False
         case Tripped():

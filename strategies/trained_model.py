@@ -12,7 +12,7 @@ from fuzzshard.strategies.precision import computes
 
 
 @dataclasses.dataclass(frozen=True)
-class Subject:
+class TrainedModel:
     """What a schedule trains: a case without one. ``trainable`` is so after the freeze plan."""
 
     case: Case
@@ -21,7 +21,7 @@ class Subject:
     trainable: frozenset[str]
 
     @classmethod
-    def of(cls, case: Case) -> Subject:
+    def of(cls, case: Case) -> TrainedModel:
         """What a schedule for ``case`` would train."""
         found = inferred(case)
         flow = flow_of(case)
