@@ -20,7 +20,7 @@ from fuzzshard.parts import ops
 from fuzzshard.parts.engines import specs
 from fuzzshard.parts.op import Below, Call, Flag, Op, Switch, Toggle, Which
 from fuzzshard.parts.ops import OPS
-from fuzzshard.parts.ops.set_flag import SYNC_FLAGS
+from fuzzshard.parts.ops.set_flag import SYNC_FLAGS, drawn_off
 from fuzzshard.strategies.freezing import below, pick_target
 from fuzzshard.strategies.moments import with_calls
 from fuzzshard.strategies.swarm import Swarm, may_cast
@@ -38,8 +38,7 @@ def schedule(tape: Tape, swarm: Swarm, model: TrainedModel) -> tuple[Op, ...]:
     run = Run(tape, swarm, model)
     steps = tape.weighted(((2, 5), (3, 3), (4, 1))) if "several_steps" in swarm else 1
     run.between = [[] for _ in range(steps)]
-    for op in OPS:
-        op.draw_between(run)
+    run.draw("between_steps")
     for index, between in enumerate(run.between):
         run.add(*between)
         if not index or tape.keeps():
@@ -121,7 +120,7 @@ class Run:
         rounds = 2 + self.tape.chance(30) if self.allows("microbatches", 80) else 1
         self.add(*map(ops.setting, self.restore))
         self.restore = []
-        flags = [off for op in OPS for off in op.draw_off(self)] if rounds > 1 else []
+        flags = drawn_off(self) if rounds > 1 else []
         late = [flag for flag in flags if self.tape.chance(6 if flag.flag in SYNC_FLAGS else 30)]
         for i in range(rounds):
             changes: list[Switch] = []

@@ -18,7 +18,7 @@ from fuzzshard.parts.engines import ENGINES, specs
 from fuzzshard.parts.leaves import KINDS, kinds_for
 from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Choice
-from fuzzshard.parts.ops import OPS
+from fuzzshard.parts.ops import CAST_CHOICES, OPS
 from fuzzshard.parts.options.optimizer import OPTIMIZER_OPTIONS
 from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS
 from fuzzshard.strategies.tape import Tape
@@ -174,7 +174,7 @@ Swarm = Container[str]
 
 def may_cast(choices: Swarm) -> bool:
     """Whether a schedule may change the dtype of everything."""
-    return any(choice.name in choices for op in OPS if op.casts for choice in op.choices)
+    return any(name in choices for name in CAST_CHOICES)
 
 
 def is_cut(choices: Swarm) -> bool:

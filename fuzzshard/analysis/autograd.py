@@ -172,7 +172,7 @@ def taken_nodes(at: ScheduleState, outputs: dict[int, list[Value]]) -> list[Node
     """Take from ``outputs``, by their forward, the nodes that the next op differentiates; they
     stay where their graph is retained.
     """
-    take = outputs.__getitem__ if at.op.retains else outputs.pop
+    take = outputs.__getitem__ if at.op.takes and at.op.takes.retains else outputs.pop
     taken = [(forward.call, take(forward.place)) for forward in at.taken]
     return [
         node

@@ -29,7 +29,7 @@ from fuzzshard.case.graph import Alias, walk
 from fuzzshard.case.paths import is_within, is_within_any
 from fuzzshard.contracts import CHANGES_BETWEEN_FORWARD_AND_BACKWARD
 from fuzzshard.parts.engines import BY_GROUPS, REFERENCE
-from fuzzshard.parts.op import Op
+from fuzzshard.parts.op import Op, Taking
 
 
 def misses_a_parameter(case: Case) -> bool:
@@ -146,8 +146,8 @@ def _is_of_training(op: Op, *, within: bool) -> bool:
         is_next = call.grad or not within
         return is_next and op.call == call and not call.target and call.outputs is None
     if op.takes:
-        return op.takes == "all" and not op.retains and op.loss_of is None
-    if op.updates or op.zeroes_gradients or op.clips:
+        return op.takes == Taking()
+    if op.uses_gradients:
         return True
     of_states = op.takes_state or op.corrupts or op.waits_for_save
     frees = op.frees and op.below is not None and op.below.everything

@@ -19,6 +19,7 @@ from fuzzshard.case.paths import is_within
 from fuzzshard.contracts import REDUCTIONS_FOLLOW_GRAD_DTYPE
 from fuzzshard.parts.dtypes import DIGITS, LOW_PRECISION, Dtype, promote
 from fuzzshard.parts.engines import specs
+from fuzzshard.parts.op import Op
 
 
 class Casts(NamedTuple):
@@ -265,7 +266,11 @@ _LIFTED: dict[Dtype, Dtype] = {
 
 
 def _with_casts(case: Case, dtypes: Mapping[Dtype, Dtype]) -> Case:
-    return replace(case, schedule=tuple(op.in_dtypes(dtypes) for op in case.schedule))
+    def op_in(op: Op) -> Op:
+        dtype: Dtype | None = getattr(op, "dtype", None)
+        return replace(op, dtype=dtypes[dtype]) if dtype else op
+
+    return replace(case, schedule=tuple(map(op_in, case.schedule)))
 
 
 def with_unrounded_steps(case: Case) -> Case:

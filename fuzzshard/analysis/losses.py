@@ -39,7 +39,7 @@ def losses(case: Case, last: int, *, rank: int = 1) -> Losses:
         if (call := at.op.call) is not None:
             trained = found.parameters.keys() - at.frozen
             differentiable[at.index] = flow.outputs(call.target, trained, at.paths)
-        if not at.op.takes:
+        if not (takes := at.op.takes):
             continue
         taken = []
         for forward in at.taken:
@@ -50,7 +50,7 @@ def losses(case: Case, last: int, *, rank: int = 1) -> Losses:
             result.skipped.add(at.index)
             continue
         result.taken[at.index] = taken
-        (result.needed if at.op.loss_of is None else result.parted).update(taken)
+        (result.needed if takes.outputs is None else result.parted).update(taken)
     return result
 
 
@@ -64,7 +64,7 @@ def microbatches(case: Case, last: int) -> int:
     calls, backwards = [op.call for op in ops[::2]], ops[1::2]
     kinds = {call and call.grad and call._replace(batch=0) for call in calls}
     paired = len(calls) == len(backwards) and all(
-        op.takes and op.loss_of is None for op in backwards
+        op.takes and op.takes.outputs is None for op in backwards
     )
     if not paired or len(kinds) != 1 or not all(kinds):
         return 0

@@ -89,7 +89,9 @@ def with_first_uses(case: Case) -> Case:
     )
     return replace(
         case,
-        schedule=tuple(op.renumbered(numbers) for op in case.schedule),
+        schedule=tuple(
+            replace(op, batch=numbers[op.call.batch]) if op.call else op for op in case.schedule
+        ),
         inputs=replace(case.inputs, rank_batches=rows),
     )
 

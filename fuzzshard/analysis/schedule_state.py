@@ -20,7 +20,7 @@ from fuzzshard.case.paths import is_within, is_within_any
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.engines import specs
 from fuzzshard.parts.moments import Moment
-from fuzzshard.parts.op import TAKEN, Below, Call, Op, Switch, Via
+from fuzzshard.parts.op import Below, Call, Op, Switch, Via
 from fuzzshard.parts.options.wrap_group import AfterForward
 
 
@@ -161,12 +161,13 @@ class ScheduleState:
     @property
     def forwards_taken(self) -> list[Pending]:
         """The pending forwards that the next op is the backward of."""
-        return self.pending[TAKEN[self.op.takes]]
+        return self.pending[self.op.takes.places] if self.op.takes else []
 
     @property
     def taken(self) -> list[Pending]:
         """The same, each with the outputs of which that takes the loss."""
-        if (outputs := self.op.loss_of) is None:
+        outputs = self.op.takes and self.op.takes.outputs
+        if outputs is None:
             return self.forwards_taken
         return [self._of_outputs(each, outputs) for each in self.forwards_taken]
 
@@ -206,7 +207,7 @@ class ScheduleState:
             roots = self._roots_behind(call, modules)
             self.pending.append(Pending(self.index, call, modules, self.synced, roots))
         if op.takes:
-            if not op.retains:
+            if not op.takes.retains:
                 places = {each.place for each in taken}
                 self.pending = [each for each in self.pending if each.place not in places]
             for each in taken if not skipped else ():

@@ -199,7 +199,10 @@ def rename_paths(case: Case, rename: Callable[[str], str]) -> Case:
         tensor_parallel=tuple(replace(t, module=rename(t.module)) for t in case.tensor_parallel),
         ignored=tuple(map(rename, case.ignored)),
         optimizer=case.optimizer.leaving_out(map(rename, case.optimizer.set_apart)),
-        schedule=tuple(op.renamed(rename) for op in case.schedule),
+        schedule=tuple(
+            replace(op, target=rename(op.target)) if "target" in op.__struct_fields__ else op
+            for op in case.schedule
+        ),
     )
 
 

@@ -5,10 +5,8 @@ An op is one statement of a training run, and means the same under every engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Self
-
-from msgspec.structs import replace
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.moments import Moment, Never
@@ -31,13 +29,11 @@ Ranks = Literal["all", "others"]
 """Which ranks an op runs on: ``others`` are all but rank 0."""
 Which = Literal["all", "oldest", "newest"]
 """Which of the pending losses a backward takes."""
-TAKEN: Mapping[Which | None, slice] = {
+_TAKEN: Mapping[Which, slice] = {
     "all": slice(None),
     "oldest": slice(1),
     "newest": slice(-1, None),
-    None: slice(0),
 }
-"""Where these are among the pending losses."""
 Via = Literal["dcp", "state_dict"]
 Lost = Literal["zero", "rebuild"]
 """How what was trained is lost: zeroed, or with a model and an optimizer that are built anew."""
@@ -67,6 +63,21 @@ class Call(NamedTuple):
     def used(self, count: int) -> Sequence[int]:
         """Which of ``count`` outputs enter the loss."""
         return range(count) if self.outputs is None else self.outputs
+
+
+class Taking(NamedTuple):
+    """A backward of those losses, which stay pending where it ``retains`` their graph; ``outputs``
+    are those of the last forward that alone make the loss (None: all).
+    """
+
+    which: Which = "all"
+    retains: bool = False
+    outputs: tuple[int, ...] | None = None
+
+    @property
+    def places(self) -> slice:
+        """Where they are among the pending losses."""
+        return _TAKEN[self.which]
 
 
 class Below(NamedTuple):
@@ -165,21 +176,15 @@ class Op(Part, frozen=True, kw_only=True):
     ``unreduced`` ones, states of the ``optimizer``, the state ``dict``, one that was ``taken``
     earlier.
     """
-    method: ClassVar[str] = ""
-    """The method of ``FSDPModule`` that it calls, where not every supported torch has that."""
     updates: ClassVar[bool] = False
     """Whether the optimizer makes a step."""
-    clips: ClassVar[bool] = False
-    """Whether it changes gradients in place."""
-    takes_norm: ClassVar[bool] = False
-    """Whether it does so by the norm of all of them."""
+    uses_gradients: ClassVar[bool] = False
+    """Whether it uses what backwards have accumulated, or zeroes it."""
     unscales: ClassVar[bool] = False
     """Whether it takes the scale of a ``GradScaler`` out of them."""
     zeroes_gradients: ClassVar[bool] = False
     recomputed: ClassVar[str] = ""
     """What it changes, where a forward that is computed again must find that as it was."""
-    casts: ClassVar[bool] = False
-    """Whether it changes the dtype of everything."""
     averages: ClassVar[bool] = False
     """Whether it reads parameters for a running average, which may become their value."""
     aborts: ClassVar[bool] = False
@@ -277,18 +282,8 @@ class Op(Part, frozen=True, kw_only=True):
         return self.call
 
     @property
-    def takes(self) -> Which | None:
-        """The pending losses that it is the backward of."""
-        return None
-
-    @property
-    def retains(self) -> bool:
-        """Whether the losses that it :attr:`takes` stay pending."""
-        return False
-
-    @property
-    def loss_of(self) -> tuple[int, ...] | None:
-        """The outputs of the last forward that alone make the loss that it :attr:`takes`."""
+    def takes(self) -> Taking | None:
+        """The backward that it runs."""
         return None
 
     @property
@@ -356,15 +351,10 @@ class Op(Part, frozen=True, kw_only=True):
 
     @property
     def wants_sharded(self) -> bool:
-        """Whether it changes parameters, or reads them or their gradients."""
-        return (self.updates or self.clips or self.averages or self.toggle is not None) or (
-            self.corrupts and not self.rebuilds
-        )
-
-    @property
-    def uses_gradients(self) -> bool:
-        """Whether it uses what backwards have accumulated, or zeroes it."""
-        return self.updates or self.clips or self.zeroes_gradients
+        """Whether it changes sharded parameters, or reads them or their gradients, or keeps
+        them.
+        """
+        return False
 
     @property
     def overwrites_parameters(self) -> bool:
@@ -437,11 +427,9 @@ class Op(Part, frozen=True, kw_only=True):
 
     @classmethod
     def draw(cls, run: Run, moment: str) -> None:
-        """Adds some to a schedule that is drawn, or none; ``moment`` is where (:class:`Run`)."""
-
-    @classmethod
-    def draw_between(cls, run: Run) -> None:
-        """Adds some between the steps of a schedule, or none."""
+        """Adds some to a schedule that is drawn, or none; ``moment`` is where (:class:`Run`): at
+        first what comes between steps.
+        """
 
     @classmethod
     def draw_at(cls, run: Run, moment: Moment) -> tuple[Op, ...]:
@@ -455,31 +443,6 @@ class Op(Part, frozen=True, kw_only=True):
     def drawn(cls, run: Run) -> tuple[Op, ...]:
         """The ops in a row that one choice draws."""
         return ()
-
-    @classmethod
-    def draw_off(cls, run: Run) -> Iterator[Switch]:
-        """Yield the flags that are off in all rounds of a step but the last."""
-        return iter(())
-
-    def renamed(self, rename: Callable[[str], str]) -> Self:
-        """The same op for a module that has another name."""
-        return (
-            replace(self, target=rename(self.target))
-            if "target" in self.__struct_fields__
-            else self
-        )
-
-    def renumbered(self, numbers: Mapping[int, int]) -> Self:
-        """The same op where input batches have other numbers."""
-        return self
-
-    def without_output(self, target: str, index: int) -> Self:
-        """The same op where the module at ``target`` has one output less."""
-        return self
-
-    def in_dtypes(self, dtypes: Mapping[Dtype, Dtype]) -> Self:
-        """The same op where other dtypes take the place of some."""
-        return self
 
 
 def names_rank(ranks: Ranks, rank: int) -> bool:

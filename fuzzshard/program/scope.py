@@ -17,7 +17,7 @@ from fuzzshard.model.expressions import class_name
 from fuzzshard.model.statements import at, call_lines, indented
 from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.engines import REFERENCE
-from fuzzshard.parts.op import Call, Hooked, Op, Switch
+from fuzzshard.parts.op import Call, Hooked, Op, Switch, Taking
 from fuzzshard.program.engine_script import EngineScript, engine_script
 from fuzzshard.program.forward import (
     backward_line,
@@ -136,10 +136,11 @@ class Scope:
         ]
         return loss_lines("loss", terms)
 
-    def backward(self, op: Op) -> list[str]:
+    def backward(self, takes: Taking) -> list[str]:
         """Differentiate the losses of forwards, each of which has the number of its op."""
         named = [f"loss{place}" for place in self.losses.taken.get(self.now.index, ())]
-        return [backward_line(self.scaled(sum_text(named)), retains=op.retains)] if named else []
+        loss = self.scaled(sum_text(named)) if named else ""
+        return [backward_line(loss, retains=takes.retains)] if named else []
 
     def aborted(self, call: Call, target: str, *, in_backward: bool) -> list[str]:
         """Run a forward that the module at ``target`` ends with an exception, or its backward."""

@@ -56,7 +56,7 @@ def averages(case: Case, assertion: Assertion, last: int) -> dict[int, Average]:
             _require(not kept or assertion.op != index or not assertion.has("reduced"))
         elif op.aborts:
             averaged = kept = False
-        elif op.updates or op.clips or op.zeroes_gradients or op.replaces_parameters:
+        elif op.uses_gradients or op.replaces_parameters:
             _require(not kept)
             averaged &= not op.zeroes_gradients or bool(case.optimizer.left_out)
     return found

@@ -136,8 +136,10 @@ class ForwardLines:
     def _goes_straight_into_backward(self, index: int) -> bool:
         assertion = self.scope.assertion
         keeps = assertion.stops_at_op or (assertion.trains_reference and assertion.op is None)
-        once = self.losses.taken.get(index + 1) == [index] and not self.ops[index + 1].retains
-        return once and not keeps
+        if self.losses.taken.get(index + 1) != [index] or keeps:
+            return False
+        takes = self.ops[index + 1].takes
+        return takes is not None and not takes.retains
 
     def term(self, op: Call, index: int, output: str) -> str:
         """The term of the output at ``index``, which the expression ``output`` stands for."""

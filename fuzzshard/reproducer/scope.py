@@ -14,7 +14,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.edit import split
 from fuzzshard.model.statements import call_lines, indented
 from fuzzshard.parts.engines import spec_of
-from fuzzshard.parts.op import Call, Hooked, Op, Ranks, Switch
+from fuzzshard.parts.op import Call, Hooked, Op, Ranks, Switch, Taking
 from fuzzshard.program import scope
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.setup import checkpoint_lines
@@ -197,17 +197,17 @@ class Scope(scope.Scope):
         return self.forwards.aborted(call, target, in_backward=in_backward)
 
     @override
-    def backward(self, op: Op) -> list[str]:
+    def backward(self, takes: Taking) -> list[str]:
         index, forwards = self.now.index, self.now.taken
         if index in self.losses.skipped:
             return []
         made: list[str] = []
         taken = [self.forwards.loss(place) for place in self.losses.taken[index]]
-        if op.loss_of is not None:
+        if takes.outputs is not None:
             taken = [f"part{index}"]
             made = self.forwards.of_outputs(taken[0], forwards[0].call)
         loss = self.scaled(taken[0] if len(taken) == 1 else f"({' + '.join(taken)})")
-        plain = [*made, f"{loss}.backward({'retain_graph=True' if op.retains else ''})"]
+        plain = [*made, f"{loss}.backward({'retain_graph=True' if takes.retains else ''})"]
         plain += self._finalize()
         if not (self.assertion.stops_at_op and self.assertion.op == index):
             plain += self._average(index)

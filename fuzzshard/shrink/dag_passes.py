@@ -18,6 +18,7 @@ from fuzzshard.case.edit import (
     without,
 )
 from fuzzshard.case.graph import Block, Call, Node, resolve, value_node
+from fuzzshard.parts.op import Op
 from fuzzshard.shrink.passes import Edit, change_block, set_block
 
 
@@ -112,12 +113,18 @@ def drop_output(path: str, index: int, *, unpack: bool = True) -> Edit:
         number = int(value.split(".")[1])
         return f"{node}.{max(number - (number >= index), 0)}"
 
+    def used(op: Op) -> Op:
+        if not (op.call and op.call.target == path and op.call.outputs):
+            return op
+        kept = tuple(i - (i > index) for i in op.call.outputs if i != index)
+        return replace(op, outputs=kept or None)
+
     def edit(case: Case) -> Case:
         found = resolve(case.model, path)
         if found is None or not isinstance(found[1], Block) or len(found[1].outputs) < 2:
             return case
         case = map_calls(case, path, lambda b, call: map_values(b, lambda v: shift(v, call.name)))
-        schedule = tuple(op.without_output(path, index) for op in case.schedule)
+        schedule = tuple(map(used, case.schedule))
         case = change_block(path, lambda b: replace(b, outputs=without(b.outputs, index)))(case)
         case = replace(case, schedule=schedule)
         return _return_tensor(case, path) if unpack and len(found[1].outputs) == 2 else case

@@ -169,7 +169,7 @@ def delay_forwards(case: Case) -> Iterator[Edit]:
     """
     ops = case.schedule
     for j, backward in enumerate(ops):
-        if backward.takes in ("oldest", "newest"):
+        if backward.takes and backward.takes.which != "all":
             of_all = type(backward)()
             for i, op in enumerate(ops[:j]):
                 if op.call:

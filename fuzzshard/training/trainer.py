@@ -20,7 +20,7 @@ from fuzzshard.engines.base import Engine
 from fuzzshard.model.statements import seed_of
 from fuzzshard.model.values import named_ids, named_values
 from fuzzshard.parts.dtypes import Dtype
-from fuzzshard.parts.op import TAKEN, Call, Op
+from fuzzshard.parts.op import Call, Op
 from fuzzshard.training.collectives import Recorder
 from fuzzshard.training.delays import Delays
 from fuzzshard.training.observer import Observer
@@ -58,7 +58,7 @@ class Trainer:
         self.pending: list[torch.Tensor] = []
         self.outputs: list[torch.Tensor] = []
         """Those of the last forward, while a loss of some outputs is still to come."""
-        parted = (i for i, op in enumerate(case.schedule) if op.loss_of is not None)
+        parted = (i for i, op in enumerate(case.schedule) if op.takes and op.takes.outputs)
         self._last_parted = max(parted, default=-1)
         self.feed = Feed(self)
         self.observer = None if trace is None else Observer(self, trace)
@@ -256,12 +256,13 @@ class Trainer:
         if self.in_stages:
             self._iterate()
             return True
-        places = TAKEN[op.takes]
-        taken = self.pending[places]
-        if op.loss_of is not None:
+        takes = op.takes
+        assert takes is not None
+        taken = self.pending[takes.places]
+        if takes.outputs is not None:
             taken = [self._loss(each.call, self.outputs) for each in self.at.taken]
-        if not op.retains:
-            del self.pending[places]
+        if not takes.retains:
+            del self.pending[takes.places]
         if not (lines := op.statements(self.engine.scope)):
             if self.trace is not None:
                 self.trace.skipped.append(index)

@@ -19,7 +19,7 @@ def lacking(case: Case) -> str | None:
     for field in (field for policy in policies if policy for field in policy.new_fields()):
         if field not in MixedPrecisionPolicy.__dataclass_fields__:
             return f"MixedPrecisionPolicy.{field}"
-    called = [op.method for op in case.schedule if op.method]
+    called = ["reset_iter_state"] if any(op.aborts for op in case.schedule) else []
     called += ["finalize_backward"] if case.finalize is not None else []
     return next((f"FSDPModule.{n}" for n in (*names, *called) if not hasattr(FSDPModule, n)), None)
 

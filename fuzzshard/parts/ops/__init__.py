@@ -47,6 +47,8 @@ OPS: tuple[type[Op], ...] = (
 """In the order in which a schedule that is drawn gets those of one place."""
 NEW_CHOICES: tuple[str, ...] = tuple(c.name for op in OPS for c in op.choices if c.new)
 """The choices that engines older than ``fully_shard`` have nothing for."""
+CAST_CHOICES: tuple[str, ...] = tuple(c.name for c in Cast.choices)
+"""The choices that change the dtype of everything."""
 HOOKED_CHOICES: tuple[str, ...] = tuple(c.name for c in RegisterParameterHook.choices)
 """The choices with hooks on parameters, to which no gradient comes where they are flattened."""
 

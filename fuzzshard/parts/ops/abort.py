@@ -34,7 +34,6 @@ class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
         "backward_to_step": Never("an iteration that runs here is another microbatch"),
         "under_no_grad": Never("an iteration has a backward"),
     }
-    method = "reset_iter_state"
     looks = ("registered", "buffers", "unreduced")
     meanings = {
         "op:abort_forward": "a forward that ends with an exception, and reset_iter_state()",

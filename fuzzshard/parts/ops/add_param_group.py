@@ -19,7 +19,7 @@ class AddParamGroup(op.Op, tag="add_param_group", frozen=True, kw_only=True):
     rate: float | None = None
 
     lane = "optimizer"
-    of_optimizer = True
+    of_optimizer = wants_sharded = True
     meanings = {"op:add_param_group": "parameters that the optimizer gets later"}
     choices = (
         op.Choice(
@@ -35,12 +35,6 @@ class AddParamGroup(op.Op, tag="add_param_group", frozen=True, kw_only=True):
     @override
     def adds(self) -> str:
         return self.target
-
-    @property
-    @override
-    def wants_sharded(self) -> bool:
-        """The optimizer gets sharded parameters."""
-        return True
 
     @override
     def misfits(self, at: op.Checker) -> op.Reasons:

@@ -51,18 +51,8 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
 
     @property
     @override
-    def takes(self) -> op.Which:
-        return self.which
-
-    @property
-    @override
-    def retains(self) -> bool:
-        return self.retain_graph
-
-    @property
-    @override
-    def loss_of(self) -> tuple[int, ...] | None:
-        return self.outputs
+    def takes(self) -> op.Taking:
+        return op.Taking(self.which, self.retain_graph, self.outputs)
 
     @override
     def misfits(self, at: op.Checker) -> op.Reasons:
@@ -174,4 +164,4 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:
-        return scope.backward(self)
+        return scope.backward(self.takes)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal, Self
 
-from msgspec.structs import replace
 from typing_extensions import override
 
 from fuzzshard.parts import op
-from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.moments import MODIFIED, Moment, Never
 from fuzzshard.parts.ops.set_grad_dtype import dtype_misfits
 
@@ -26,7 +23,6 @@ class Cast(op.Op, tag="cast", frozen=True, kw_only=True):
     dtype: Literal["float32", "float64"]
 
     says = "model.to({op.dtype})"
-    casts = True
     never = {
         "forward_to_backward": MODIFIED,
         "between_microbatches": _LATE,
@@ -88,15 +84,11 @@ class Cast(op.Op, tag="cast", frozen=True, kw_only=True):
 
     @classmethod
     @override
-    def draw_between(cls, run: op.Run) -> None:
-        if "cast" in run.swarm:
+    def draw(cls, run: op.Run, moment: str) -> None:
+        if moment == "between_steps" and "cast" in run.swarm:
             run.between[0].append(cls.to_other(run.case.dtype))
 
     @classmethod
     @override
     def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
         return (cls.to_other(run.case.dtype),) if "cast" in run.swarm else ()
-
-    @override
-    def in_dtypes(self, dtypes: Mapping[Dtype, Dtype]) -> Self:
-        return replace(self, dtype=dtypes[self.dtype])

@@ -28,7 +28,7 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
 
     says = "clip_grad_norm_({op.max_norm}, norm_type={op.norm_type!r}{op.told})"
     lane = "optimizer"
-    clips = takes_norm = True
+    uses_gradients = wants_sharded = True
     looks = ("gradients",)
     never = {"forward_to_backward": UNSHARDED}
     meanings = {
@@ -84,7 +84,7 @@ class ClipGradValue(op.Op, tag="clip_grad_value", frozen=True, kw_only=True):
 
     says = "clip_grad_value_({op.clip_value})"
     lane = "optimizer"
-    clips = True
+    uses_gradients = wants_sharded = True
     looks = ("gradients",)
     never = {"forward_to_backward": UNSHARDED}
     meanings = {"op:clip_value": "clip_grad_value_"}
@@ -130,7 +130,7 @@ class Unscale(op.Op, tag="unscale", frozen=True, kw_only=True):
 
     says = "scaler.unscale_(optimizer)"
     lane = "optimizer"
-    clips = unscales = of_optimizer = True
+    uses_gradients = wants_sharded = unscales = of_optimizer = True
     looks = ("gradients",)
     never = {
         "before_first_forward": _ACCUMULATED,

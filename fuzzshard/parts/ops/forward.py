@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Self
-
-from msgspec.structs import replace
 from typing_extensions import override
 
 from fuzzshard.parts import op
@@ -92,15 +88,3 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
     @override
     def statements(self, scope: op.Scope) -> list[str]:
         return scope.forward(self.call)
-
-    @override
-    def renumbered(self, numbers: Mapping[int, int]) -> Self:
-        return replace(self, batch=numbers[self.batch])
-
-    @override
-    def without_output(self, target: str, index: int) -> Self:
-        if target != self.target or not self.outputs:
-            return self
-        return replace(
-            self, outputs=tuple(i - (i > index) for i in self.outputs if i != index) or None
-        )

@@ -29,6 +29,7 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
     scale: float = 2.0
     target: str
 
+    wants_sharded = True
     meanings = {
         "user_hook:tensor_hook": "a hook of the user that changes what a backward brings a "
         "parameter",
@@ -41,12 +42,6 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
         op.Choice("parameter_hooks", 8, 104),
         op.Choice("step_in_backward", 3, 109, excludes=("set_reshard", "any_moment", "compile")),
     )
-
-    @property
-    @override
-    def wants_sharded(self) -> bool:
-        """It is registered on the sharded parameter, which is the one that stays."""
-        return True
 
     @property
     @override

@@ -22,7 +22,7 @@ class RunningAverage(op.Op, tag="running_average", frozen=True, kw_only=True):
     says = "running_average(decay={op.decay}, copied={op.copied})"
     lane = "optimizer"
     looks = ("registered", "trained")
-    averages = True
+    averages = wants_sharded = True
     never = {"forward_to_backward": MODIFIED}
     meanings = {
         "op:running_average": "a running average of the parameters",

@@ -46,9 +46,9 @@ class SetDivideFactor(op.Op, tag="set_divide_factor", frozen=True, kw_only=True)
 
     @classmethod
     @override
-    def draw_between(cls, run: op.Run) -> None:
+    def draw(cls, run: op.Run, moment: str) -> None:
         """Any factor, also one that the number of ranks is not a multiple of."""
-        if "divide_factor" in run.swarm:
+        if moment == "between_steps" and "divide_factor" in run.swarm:
             place = run.early(50)
             place += cls.drawn(run)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Self
 
 from msgspec.structs import replace
@@ -73,19 +73,6 @@ class SetFlag(op.Op, tag="set_flag", frozen=True, kw_only=True):
 
     @classmethod
     @override
-    def draw_off(cls, run: op.Run) -> Iterator[op.Switch]:
-        """Each flag of each module once."""
-        chosen: dict[tuple[op.Flag, str], op.Switch] = {}
-        for choice, flag in _CHOICES.items():
-            rare = choice == "no_all_reduce" and run.case.mesh.replicate is None
-            if choice in run.swarm and run.tape.chance(25 if rare else 60):
-                partial = choice == "partial_sync" or (choice != "no_sync" and run.tape.chance(20))
-                off = run.off(flag, partial=partial)
-                chosen.setdefault((flag, off.below.target), off)
-        return iter(chosen.values())
-
-    @classmethod
-    @override
     def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
         """Off and on again, or another ``reshard_after_forward``, which stays."""
         flags = [flag for choice, flag in _CHOICES.items() if choice in run.swarm]
@@ -102,9 +89,24 @@ class SetFlag(op.Op, tag="set_flag", frozen=True, kw_only=True):
 
     @classmethod
     @override
-    def draw_between(cls, run: op.Run) -> None:
+    def draw(cls, run: op.Run, moment: str) -> None:
         """Another ``reshard_after_forward`` from now on."""
-        for _ in range(1 + run.tape.chance(40)) if "set_reshard" in run.swarm else ():
+        drawn = moment == "between_steps" and "set_reshard" in run.swarm
+        for _ in range(1 + run.tape.chance(40)) if drawn else ():
             place, below = run.early(35), run.any_wrapped(35)
             new = cls(flag="reshard_after_forward", value=run.tape.chance(50), target=below.target)
             place.append(replace(new, recurse=below.recurse))
+
+
+def drawn_off(run: op.Run) -> list[op.Switch]:
+    """Return the flags that are off in all rounds of a step but the last: each flag of each module
+    once.
+    """
+    chosen: dict[tuple[op.Flag, str], op.Switch] = {}
+    for choice, flag in _CHOICES.items():
+        rare = choice == "no_all_reduce" and run.case.mesh.replicate is None
+        if choice in run.swarm and run.tape.chance(25 if rare else 60):
+            partial = choice == "partial_sync" or (choice != "no_sync" and run.tape.chance(20))
+            off = run.off(flag, partial=partial)
+            chosen.setdefault((flag, off.below.target), off)
+    return [*chosen.values()]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Self
 
-from msgspec.structs import replace
 from typing_extensions import override
 
 from fuzzshard.parts import op
@@ -77,8 +75,8 @@ class SetGradDtype(op.Op, tag="set_grad_dtype", frozen=True, kw_only=True):
 
     @classmethod
     @override
-    def draw_between(cls, run: op.Run) -> None:
-        if "grad_dtype" in run.swarm:
+    def draw(cls, run: op.Run, moment: str) -> None:
+        if moment == "between_steps" and "grad_dtype" in run.swarm:
             for _ in range(1 + run.tape.chance(40)):
                 run.between[0] += cls.drawn(run)
 
@@ -93,10 +91,6 @@ class SetGradDtype(op.Op, tag="set_grad_dtype", frozen=True, kw_only=True):
             if run.at.why_not(made := cls(target=target, dtype=dtype)) is None
         ]
         return (run.tape.weighted(fitting),) if fitting else ()
-
-    @override
-    def in_dtypes(self, dtypes: Mapping[Dtype, Dtype]) -> Self:
-        return replace(self, dtype=self.dtype and dtypes[self.dtype])
 
 
 def dtype_misfits(at: op.Checker) -> op.Reasons:

@@ -18,6 +18,7 @@ class SetRequiresGrad(op.Op, tag="set_requires_grad", frozen=True, kw_only=True)
     ranks: op.Ranks = "all"
     engines_only: bool = False
 
+    wants_sharded = True
     recomputed = "requires_grad"
     says = "{others}{at}.requires_grad_({op.value})"
     looks = ("registered",)

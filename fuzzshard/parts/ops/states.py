@@ -80,14 +80,14 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
 
     @classmethod
     @override
-    def draw_between(cls, run: op.Run) -> None:
+    def draw(cls, run: op.Run, moment: str) -> None:
         """Saves, perhaps trains on, perhaps corrupts, loads; then trains on. What else is there
         may come before or after them.
 
         A checkpoint on disk holds one copy of the buffers, and ranks with data of their own have
         their own.
         """
-        if "save_load" not in run.swarm:
+        if moment != "between_steps" or "save_load" not in run.swarm:
             return
         tape, last = run.tape, len(run.between) - 1
         first = min(1 + tape.below(max(last, 1)), last) if tape.chance(80) else 0
@@ -214,6 +214,11 @@ class CorruptState(op.Op, tag="corrupt_state", frozen=True, kw_only=True):
     @override
     def rebuilds(self) -> bool:
         return self.how == "rebuild"
+
+    @property
+    @override
+    def wants_sharded(self) -> bool:
+        return not self.rebuilds
 
     @override
     def features(self, at: op.ScheduleState) -> op.Features:

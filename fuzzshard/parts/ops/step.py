@@ -14,7 +14,7 @@ class Step(op.Op, tag="step", frozen=True, kw_only=True):
     says = "optimizer.step()"
     lane = "optimizer"
     looks = ("registered", "trained", "taken")
-    updates = of_optimizer = True
+    updates = uses_gradients = wants_sharded = of_optimizer = True
     never = {
         "forward_to_backward": MODIFIED,
         "between_microbatches": Never("a step ends the microbatches"),

@@ -47,8 +47,8 @@ class TakeStateDict(op.Op, tag="take_state_dict", frozen=True, kw_only=True):
 
     @classmethod
     @override
-    def draw_between(cls, run: op.Run) -> None:
-        if "take_state_dict" in run.swarm:
+    def draw(cls, run: op.Run, moment: str) -> None:
+        if moment == "between_steps" and "take_state_dict" in run.swarm:
             run.early(35).append(cls(inference=run.tape.chance(_IN_INFERENCE)))
 
     @classmethod

@@ -15,7 +15,7 @@ class ZeroGrad(op.Op, tag="zero_grad", frozen=True, kw_only=True):
 
     says = "optimizer.zero_grad(set_to_none={op.set_to_none})"
     lane = "optimizer"
-    zeroes_gradients = of_optimizer = True
+    zeroes_gradients = uses_gradients = of_optimizer = True
     meanings = {
         "schedule:zero_grad_to_none": "gradients zeroed by removing them",
         "schedule:zero_grad_to_zero": "gradients zeroed in place",
