@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -110,18 +110,7 @@ def bisect(
         return environment(version, folder, index.source_of(version))
 
     bisection = Bisection(file.parent, entry, install, runs, again)
-    if torch:
-        tries: Iterator[Tried] = map(bisection.tried, versions)
-    else:
-        print(f"{len(versions)} versions from {versions[0]} to {versions[-1]}", flush=True)
-        said = {good: Result.GOOD, bad: Result.BAD}
-        known = (
-            Tried(version, said[release(version)], "as you say", known=True)
-            if release(version) in said
-            else bisection.known(version)
-            for version in versions
-        )
-        tries = search(versions, filter(None, known), bisection.tried)
+    tries = map(bisection.tried, versions) if torch else _search(bisection, versions, good, bad)
     found: dict[str, Result] = {}
     with busy("looking at what is known", len(versions) if torch else None) as line:
         bisection.doing = line.now
@@ -132,6 +121,21 @@ def bisect(
     if Result.BAD in found.values():
         return EXIT_FINDING
     return EXIT_CLEAN if Result.GOOD in found.values() else EXIT_INCONCLUSIVE
+
+
+def _search(bisection: Bisection, versions: Sequence[str], good: str, bad: str) -> Iterator[Tried]:
+    """Return the versions as the search tries them; the user says what ``good`` and ``bad``
+    show.
+    """
+    print(f"{len(versions)} versions from {versions[0]} to {versions[-1]}", flush=True)
+    said = {good: Result.GOOD, bad: Result.BAD}
+    known = (
+        Tried(version, said[release(version)], "as you say", known=True)
+        if release(version) in said
+        else bisection.known(version)
+        for version in versions
+    )
+    return search(versions, filter(None, known), bisection.tried)
 
 
 def _as_line(tried: Tried, width: int) -> str:

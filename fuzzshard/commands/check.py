@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,34 +39,200 @@ if TYPE_CHECKING:
     from fuzzshard.checking.check import Checker
     from fuzzshard.checking.fuzz import Fuzzer
     from fuzzshard.subject.report import TrainingReport
+    from fuzzshard.subject.subject import Subject
 
 DEFAULT_SECONDS = 600.0
 """How long a fuzzing run lasts where nobody says so."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Functions:
+    """What the model is trained by.
+
+    Parameters
+    ----------
+    inputs
+        inputs(step, dp_rank, dp_size) returns a batch, the same one in every call: a tensor, a
+        tuple of arguments or a dict of keyword arguments. Microbatches are further steps.
+    loss
+        loss(outputs, batch) returns a scalar. By default the mean square of all outputs.
+    parallelize
+        parallelize(model, mesh) changes the model or returns another module. Without it,
+        fully_shard wraps the repeated blocks and the root, and then DDP wraps the model.
+    optimizer
+        optimizer(parameters) returns the optimizer. By default AdamW with a learning rate of 1e-3.
+    train_step
+        train_step(model, optimizer, batches) is a whole training step on the microbatches of a
+        rank. The plain model gets those of all data-parallel ranks.
+    loss_weight
+        loss_weight(batch) is the weight of a batch in the mean over all ranks: its tokens, say.
+    smaller
+        smaller(size) returns a model of size 1, 2, ...; used to shrink findings of --fuzz.
+    map_names
+        A JSON file with the parameter names that parallelize changes: {"new.name": "plain.name"}.
+        Parameters that it fuses into one are not supported.
+    """
+
+    inputs: FunctionName = ""
+    loss: FunctionName = ""
+    parallelize: FunctionName = ""
+    optimizer: FunctionName = ""
+    train_step: FunctionName = ""
+    loss_weight: FunctionName = ""
+    smaller: FunctionName = ""
+    map_names: Annotated[Path | None, Parameter(name="--map", show_default=False)] = None
+
+    def subject(self, build: str) -> Subject:
+        """Return the model that ``build`` returns, with these functions."""
+        from fuzzshard.subject.subject import Subject
+
+        if not build or not self.inputs:
+            raise UsageError(
+                "a check needs a model and its inputs",
+                "for example: fuzzshard check train.py:build --inputs train.py:batch",
+            )
+        return Subject(
+            build=build,
+            inputs=self.inputs,
+            loss=self.loss,
+            parallelize=self.parallelize,
+            optimizer=self.optimizer,
+            train_step=self.train_step,
+            loss_weight=self.loss_weight,
+            smaller=self.smaller,
+            names=_names(self.map_names),
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Compared:
+    """Which trainings are compared.
+
+    Parameters
+    ----------
+    mesh
+        Axes and sizes, such as dp_shard=2 or dp_replicate=2,dp_shard=2. Repeat for several. By
+        default dp_shard=2. Ranks along tp, pp, cp, ep and sp get equal data. With --parallelize
+        the data axes may have any names.
+    engine
+        Wrap the model by this engine instead of parallelize. Repeat for several.
+    steps
+        How many optimizer steps to compare.
+    microbatches
+        How many forwards and backwards each step has.
+    seed
+        The seed of the model's values, of dropout and of --fuzz.
+    """
+
+    mesh: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = ()
+    engine: Annotated[tuple[EngineName, ...], Parameter(negative=(), show_default=False)] = ()
+    steps: int = 3
+    microbatches: int = 1
+    seed: int = 0
+
+    def trainings(self, subject: Subject) -> tuple[Training, ...]:
+        """Return the trainings of a model; print what is odd about their meshes."""
+        from fuzzshard.checking.check import DEFAULT_MESHES, trainings
+        from fuzzshard.subject.subject import MeshShape
+
+        meshes = [MeshShape.parse(text) for text in self.mesh] or DEFAULT_MESHES
+        runs = trainings(
+            subject,
+            meshes,
+            tuple(dict.fromkeys(self.engine)),
+            steps=self.steps,
+            microbatches=self.microbatches,
+            seed=self.seed,
+        )
+        for doubt in (doubt for shape in meshes for doubt in shape.doubts):
+            print(f"warning: {doubt}", file=sys.stderr)
+        return runs
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fuzzing:
+    """What changes around the model, and for how long.
+
+    Parameters
+    ----------
+    fuzz
+        Train the model in random ways until --max-time or --max-cases. Says what may change: all,
+        or some of plan,freeze,mesh,schedule,precision. With --parallelize, plan and precision
+        cannot.
+    max_time
+        Stop fuzzing after this long: 90s, 10m, 2h. By default 10m.
+    max_cases
+        Stop fuzzing after this many trainings.
+    corpus
+        Where to save findings of --fuzz, each in a folder of its own.
+    """
+
+    fuzz: Annotated[str, Parameter(show_default=False, metavar="WHAT")] = ""
+    max_time: Duration = None
+    max_cases: int | None = None
+    corpus: Folder = DEFAULT_CORPUS
+
+    @property
+    def aspects(self) -> tuple[Aspect, ...]:
+        """What may change."""
+        if self.fuzz == "all":
+            return ASPECTS
+        named = tuple(filter(None, self.fuzz.split(",")))
+        if unknown := [name for name in named if name not in ASPECTS]:
+            raise UsageError(
+                f"{unknown[0]!r} cannot be fuzzed", f"use all, or {', '.join(ASPECTS)}"
+            )
+        return tuple(aspect for aspect in ASPECTS if aspect in named)
+
+    def check(self, runs: Sequence[Training]) -> None:
+        """Raise :class:`UsageError` for what cannot be fuzzed around ``runs``."""
+        from fuzzshard.checking.fuzz import check_aspects
+
+        if not self.aspects and (self.max_time or self.max_cases):
+            raise UsageError(
+                "--max-time and --max-cases are limits of --fuzz",
+                "add --fuzz all, or leave them out",
+            )
+        check_aspects(self.aspects, runs)
+
+    def fuzzer(self, checker: Checker, done: Sequence[TrainingReport], seed: int) -> Fuzzer | None:
+        """Return what fuzzes around the trainings that are ``done``; None if none can be varied.
+
+        The time that these took counts.
+        """
+        from fuzzshard.checking.fuzz import Fuzzer, bases_of
+
+        if not (bases := bases_of(done)):
+            return None
+        limit = self.max_time or (None if self.max_cases else DEFAULT_SECONDS)
+        limit = limit and max(0.0, limit - sum(report.seconds for report in done))
+        return Fuzzer(
+            checker,
+            bases,
+            self.aspects,
+            max_cases=self.max_cases,
+            max_time=limit,
+            number=seed,
+            folder=self.corpus / "own" / ".unfinished",
+        )
+
+    def left_out(self, done: Sequence[TrainingReport]) -> list[str]:
+        """Return what was to change and cannot, each with the reason."""
+        from fuzzshard.checking.fuzz import unvaried
+
+        why = unvaried([report.training for report in done])
+        return [f"{aspect} ({why[aspect]})" for aspect in why if aspect in self.aspects]
+
+
 def check(
     build: FunctionName = "",
     *,
-    inputs: FunctionName = "",
-    loss: FunctionName = "",
-    parallelize: FunctionName = "",
-    optimizer: FunctionName = "",
-    train_step: FunctionName = "",
-    loss_weight: FunctionName = "",
-    smaller: FunctionName = "",
-    map_names: Annotated[Path | None, Parameter(name="--map", show_default=False)] = None,
-    mesh: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = (),
-    engine: Annotated[tuple[EngineName, ...], Parameter(negative=(), show_default=False)] = (),
-    steps: int = 3,
-    microbatches: int = 1,
-    seed: int = 0,
+    functions: Annotated[Functions, Parameter(name="*")] = Functions(),
+    compared: Annotated[Compared, Parameter(name="*")] = Compared(),
     device: DeviceHere = "auto",
     ranks_per_device: AtLeastOne = 1,
     deadline: Duration = None,
-    fuzz: Annotated[str, Parameter(show_default=False, metavar="WHAT")] = "",
-    max_time: Duration = None,
-    max_cases: int | None = None,
-    corpus: Folder = DEFAULT_CORPUS,
+    fuzzing: Annotated[Fuzzing, Parameter(name="*")] = Fuzzing(),
     again: Annotated[Path | None, Parameter(show_default=False)] = None,
     preload: Preload = (),
     as_json: Json = False,
@@ -96,62 +263,17 @@ def check(
     ----------
     build
         build() returns the plain model, on the CPU or the meta device.
-    inputs
-        inputs(step, dp_rank, dp_size) returns a batch, the same one in every call: a tensor, a
-        tuple of arguments or a dict of keyword arguments. Microbatches are further steps.
-    loss
-        loss(outputs, batch) returns a scalar. By default the mean square of all outputs.
-    parallelize
-        parallelize(model, mesh) changes the model or returns another module. Without it,
-        fully_shard wraps the repeated blocks and the root, and then DDP wraps the model.
-    optimizer
-        optimizer(parameters) returns the optimizer. By default AdamW with a learning rate of 1e-3.
-    train_step
-        train_step(model, optimizer, batches) is a whole training step on the microbatches of a
-        rank. The plain model gets those of all data-parallel ranks.
-    loss_weight
-        loss_weight(batch) is the weight of a batch in the mean over all ranks: its tokens, say.
-    smaller
-        smaller(size) returns a model of size 1, 2, ...; used to shrink findings of --fuzz.
-    map_names
-        A JSON file with the parameter names that parallelize changes: {"new.name": "plain.name"}.
-        Parameters that it fuses into one are not supported.
-    mesh
-        Axes and sizes, such as dp_shard=2 or dp_replicate=2,dp_shard=2. Repeat for several. By
-        default dp_shard=2. Ranks along tp, pp, cp, ep and sp get equal data. With --parallelize
-        the data axes may have any names.
-    engine
-        Wrap the model by this engine instead of parallelize. Repeat for several.
-    steps
-        How many optimizer steps to compare.
-    microbatches
-        How many forwards and backwards each step has.
-    seed
-        The seed of the model's values, of dropout and of --fuzz.
     ranks_per_device
         How many ranks may share a CUDA device.
     deadline
         How long one training may take before its ranks count as hung. By default 10m.
-    fuzz
-        Train the model in random ways until --max-time or --max-cases. Says what may change: all,
-        or some of plan,freeze,mesh,schedule,precision. With --parallelize, plan and precision
-        cannot.
-    max_time
-        Stop fuzzing after this long: 90s, 10m, 2h. By default 10m.
-    max_cases
-        Stop fuzzing after this many trainings.
-    corpus
-        Where to save findings of --fuzz, each in a folder of its own.
     again
         Run a saved finding of --fuzz again. This imports and runs the functions that it names.
     as_json
         Print one JSON object for each training.
     """
-    from fuzzshard.checking.check import DEFAULT_MESHES, Checker, import_from_here, trainings
+    from fuzzshard.checking.check import Checker, import_from_here
     from fuzzshard.checking.entry import load
-    from fuzzshard.checking.fuzz import Fuzzer, bases_of, check_aspects, unvaried
-    from fuzzshard.subject.report import Report
-    from fuzzshard.subject.subject import MeshShape, Subject
     from fuzzshard.world.world import SUBJECT_SECONDS
 
     began = time.monotonic()
@@ -160,73 +282,40 @@ def check(
         entry = load(again)
         subject, runs = entry.subject, (entry.report.training,)
         preload = (*map(Path, entry.preload), *preload)
-    elif not build or not inputs:
-        raise UsageError(
-            "a check needs a model and its inputs",
-            "for example: fuzzshard check train.py:build --inputs train.py:batch",
-        )
     else:
-        subject = Subject(
-            build=build,
-            inputs=inputs,
-            loss=loss,
-            parallelize=parallelize,
-            optimizer=optimizer,
-            train_step=train_step,
-            loss_weight=loss_weight,
-            smaller=smaller,
-            names=_names(map_names),
-        )
-        meshes = [MeshShape.parse(text) for text in mesh] or DEFAULT_MESHES
-        runs = trainings(
-            subject,
-            meshes,
-            tuple(dict.fromkeys(engine)),
-            steps=steps,
-            microbatches=microbatches,
-            seed=seed,
-        )
-        for doubt in (doubt for shape in meshes for doubt in shape.doubts):
-            print(f"warning: {doubt}", file=sys.stderr)
-    aspects = _aspects(fuzz)
-    if not aspects and (max_time or max_cases):
-        raise UsageError(
-            "--max-time and --max-cases are limits of --fuzz", "add --fuzz all, or leave them out"
-        )
-    check_aspects(aspects, runs)
+        subject = functions.subject(build)
+        runs = compared.trainings(subject)
+    fuzzing.check(runs)
     import_from_here()
     ranks = RankOptions(device=device, ranks_per_device=ranks_per_device, preload=preload)
     config = ranks.config(max(training.mesh.size for training in runs), of="mesh")
     with Checker(subject, config, deadline or SUBJECT_SECONDS, began) as checker:
-        done: list[TrainingReport] = []
-        try:
-            for training in runs:
-                done.append(_run(checker, training))
-                _tell(done[-1], as_json)
-        except KeyboardInterrupt:
-            print(f"interrupted after {len(done)} of {len(runs)} trainings", file=sys.stderr)
-            return EXIT_INTERRUPTED
-        code = Report(trainings=tuple(done)).exit_code
-        if not aspects:
-            return code
-        if not (bases := bases_of(done)):
-            differs = "differs before anything is changed around it; fix that first"
-            why = differs if code == EXIT_FINDING else "could not be judged"
-            print(f"nothing is fuzzed: the model {why}", file=sys.stderr)
-            return code
-        limit = max_time or (None if max_cases else DEFAULT_SECONDS)
-        limit = limit and max(0.0, limit - sum(report.seconds for report in done))
-        fuzzer = Fuzzer(
-            checker,
-            bases,
-            aspects,
-            max_cases=max_cases,
-            max_time=limit,
-            number=seed,
-            folder=corpus / "own" / ".unfinished",
-        )
-        left_out = {aspect: why for aspect, why in unvaried(runs).items() if aspect in aspects}
-        return _fuzz(fuzzer, checker, config.preload, corpus, left_out, as_json) or code
+        told = _Told(checker, config.preload, fuzzing.corpus, as_json)
+        return _check(told, runs, fuzzing, compared.seed)
+
+
+def _check(told: _Told, runs: Sequence[Training], fuzzing: Fuzzing, seed: int) -> int:
+    """Run the trainings, and fuzz around them if that is asked for and none differs."""
+    from fuzzshard.subject.report import Report
+
+    done: list[TrainingReport] = []
+    try:
+        for training in runs:
+            done.append(_run(told.checker, training))
+            told.tell(done[-1])
+    except KeyboardInterrupt:
+        print(f"interrupted after {len(done)} of {len(runs)} trainings", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    code = Report(trainings=tuple(done)).exit_code
+    if not fuzzing.aspects:
+        return code
+    fuzzer = fuzzing.fuzzer(told.checker, done, seed)
+    if fuzzer is None:
+        differs = "differs before anything is changed around it; fix that first"
+        why = differs if code == EXIT_FINDING else "could not be judged"
+        print(f"nothing is fuzzed: the model {why}", file=sys.stderr)
+        return code
+    return _fuzz(fuzzer, told, fuzzing.left_out(done)) or code
 
 
 def _run(checker: Checker, training: Training) -> TrainingReport:
@@ -238,58 +327,28 @@ def _run(checker: Checker, training: Training) -> TrainingReport:
         return checker.run(training)
 
 
-def _fuzz(
-    fuzzer: Fuzzer,
-    checker: Checker,
-    preload: tuple[str, ...],
-    corpus: Path,
-    left_out: Mapping[Aspect, str],
-    as_json: bool,
-) -> int:
+def _fuzz(fuzzer: Fuzzer, told: _Told, left_out: Sequence[str]) -> int:
     """Fuzz, print and save what is found, and sum up."""
     from rich.console import Console
 
-    from fuzzshard.checking.entry import SubjectEntry, save
-    from fuzzshard.checking.script import no_script, script
-
     found, interrupted = 0, False
-    console = Console(stderr=True)
-
-    def keep(report: TrainingReport, *, shrunk: bool) -> None:
-        entry = SubjectEntry(
-            subject=checker.subject,
-            report=msgspec.structs.replace(report, stacks=""),
-            preload=preload,
-            torch=checker.torch,
-            shrunk=shrunk,
-        )
-        folder = save(corpus, entry, script(checker.subject, report, preload))
-        _tell(report, as_json, folder)
-        if not as_json:
-            print(f"  saved: {folder}\n  again: fuzzshard check --again {folder}")
-            if not shrunk:
-                print("  not shrunk: the same command goes on with it")
-            if why := no_script(checker.subject, report.training):
-                print(f"  no script: {why}")
-            sys.stdout.flush()
-
     if fuzzer.resumes:
         print("going on with the finding that was not shrunk", file=sys.stderr)
-    with console.status("fuzzing") as status:
+    with Console(stderr=True).status("fuzzing") as status:
         fuzzer.on_progress = lambda progress: status.update(f"fuzzing: {progress}")
         try:
             for report in fuzzer.findings():
                 found += 1
-                keep(report, shrunk=fuzzer.shrunk)
+                told.keep(report, shrunk=fuzzer.shrunk)
         except KeyboardInterrupt:
             interrupted = True
             if (unfinished := fuzzer.unfinished) is not None:
-                keep(unfinished, shrunk=False)
+                told.keep(unfinished, shrunk=False)
         fuzzer.clean_up()
-    if not as_json:
+    if not told.as_json:
         print(f"{'interrupted: ' if interrupted else ''}{fuzzer.progress}")
         if left_out:
-            print(f"not varied: {', '.join(f'{a} ({why})' for a, why in left_out.items())}")
+            print(f"not varied: {', '.join(left_out)}")
     if interrupted:
         return EXIT_INTERRUPTED
     if found:
@@ -297,28 +356,54 @@ def _fuzz(
     return EXIT_CLEAN if fuzzer.progress.cases else EXIT_INCONCLUSIVE
 
 
-def _tell(report: TrainingReport, as_json: bool, folder: Path | None = None) -> None:
-    """Print a report; stacks are in its JSON, or in a file in ``folder`` or one of their own."""
-    from fuzzshard.subject.subject import Outline
+@dataclasses.dataclass(frozen=True)
+class _Told:
+    """Prints reports of what ``checker`` runs, and saves findings."""
 
-    if as_json:
-        told = msgspec.structs.replace(report, outline=Outline())
-        print(msgspec.json.encode(told).decode(), flush=True)
-        return
-    print("\n".join(report.lines()), flush=True)
-    if report.stacks:
-        file = (folder or Path(tempfile.mkdtemp(prefix="fuzzshard-"))) / "stacks.txt"
-        file.write_text(report.stacks)
-        print(f"  stacks of these ranks: {file}", flush=True)
+    checker: Checker
+    preload: tuple[str, ...]
+    corpus: Path
+    as_json: bool
 
+    def tell(self, report: TrainingReport, folder: Path | None = None) -> None:
+        """Print a report; stacks are in its JSON, or in a file in ``folder`` or one of their
+        own.
+        """
+        from fuzzshard.subject.subject import Outline
 
-def _aspects(text: str) -> tuple[Aspect, ...]:
-    if text == "all":
-        return ASPECTS
-    named = tuple(filter(None, text.split(",")))
-    if unknown := [name for name in named if name not in ASPECTS]:
-        raise UsageError(f"{unknown[0]!r} cannot be fuzzed", f"use all, or {', '.join(ASPECTS)}")
-    return tuple(aspect for aspect in ASPECTS if aspect in named)
+        if self.as_json:
+            told = msgspec.structs.replace(report, outline=Outline())
+            print(msgspec.json.encode(told).decode(), flush=True)
+            return
+        print("\n".join(report.lines()), flush=True)
+        if report.stacks:
+            file = (folder or Path(tempfile.mkdtemp(prefix="fuzzshard-"))) / "stacks.txt"
+            file.write_text(report.stacks)
+            print(f"  stacks of these ranks: {file}", flush=True)
+
+    def keep(self, report: TrainingReport, *, shrunk: bool) -> None:
+        """Save a finding and print it."""
+        from fuzzshard.checking.entry import SubjectEntry, save
+        from fuzzshard.checking.script import no_script, script
+
+        subject = self.checker.subject
+        entry = SubjectEntry(
+            subject=subject,
+            report=msgspec.structs.replace(report, stacks=""),
+            preload=self.preload,
+            torch=self.checker.torch,
+            shrunk=shrunk,
+        )
+        folder = save(self.corpus, entry, script(subject, report, self.preload))
+        self.tell(report, folder)
+        if self.as_json:
+            return
+        print(f"  saved: {folder}\n  again: fuzzshard check --again {folder}")
+        if not shrunk:
+            print("  not shrunk: the same command goes on with it")
+        if why := no_script(subject, report.training):
+            print(f"  no script: {why}")
+        sys.stdout.flush()
 
 
 def _names(path: Path | None) -> dict[str, str]:
