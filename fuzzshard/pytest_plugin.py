@@ -74,8 +74,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         metavar="TIME",
         help="how long a case may take before it is a hang: 30s, 2m; by default learned from "
-        "earlier cases, "
-        "and 5m for one that is expected to pass",
+        "earlier cases, and 5m for one that is expected to pass",
     )
     parser.addini(
         "fuzzshard_corpus", "a corpus to replay along with the tests", type="paths", default=[]

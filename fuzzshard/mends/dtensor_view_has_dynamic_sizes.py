@@ -28,8 +28,7 @@ PUBLIC = (
         says="near: pytorch issues 154111 and 159709, closed, of other operations on such "
         "DTensors",
         query="torch.compile DTensor automatic dynamic shapes aot_autograd view static size shape "
-        "is invalid "
-        "for input of size tensor parallel recompile",
+        "is invalid for input of size tensor parallel recompile",
         date="2026-11-22",
     ),
 )

@@ -14,8 +14,7 @@ TITLE = "fully_shard: SIGFPE on a GPU when a group has no elements on a rank"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "the last few shards on the DeviceMesh dimension might be empty when the tensor dimension is "
-    "not evenly"
-    " divisible on the device mesh dimension",
+    "not evenly divisible on the device mesh dimension",
     "torch.distributed.tensor.Shard",
 )
 SETUP = (
@@ -29,8 +28,7 @@ PUBLIC = (
         "https://github.com/pytorch/pytorch/pull/117203",
         "near: added the kernel",
         "fully_shard CUDA split_with_sizes_copy floating point exception SIGFPE empty shard "
-        "integer division"
-        " by zero",
+        "integer division by zero",
         "2026-11-22",
     ),
 )

@@ -13,8 +13,7 @@ TITLE = "fully_shard: an all-gather extension raises when tensor parallelism lea
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "the last few shards on the DeviceMesh dimension might be empty when the tensor dimension is "
-    "not evenly"
-    " divisible on the device mesh dimension",
+    "not evenly divisible on the device mesh dimension",
     "torch.distributed.tensor.Shard",
 )
 SETUP = (

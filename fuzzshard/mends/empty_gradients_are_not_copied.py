@@ -12,8 +12,7 @@ TITLE = "fully_shard: backward fails when tensor parallelism leaves a rank an em
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "the last few shards on the DeviceMesh dimension might be empty when the tensor dimension is "
-    "not evenly"
-    " divisible on the device mesh dimension",
+    "not evenly divisible on the device mesh dimension",
     "torch.distributed.tensor.Shard",
 )
 SETUP = (
@@ -25,8 +24,7 @@ TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
         query="torch._chunk_cat empty tensor FSDP2 tensor parallel uneven dim error backward "
-        "reduce scatter"
-        " copy in",
+        "reduce scatter copy in",
         date="2026-11-22",
     ),
     Public(

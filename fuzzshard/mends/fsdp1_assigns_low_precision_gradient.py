@@ -23,11 +23,9 @@ TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
         says="near: pytorch PR 91193, which makes use_orig_params, no_sync() and mixed precision "
-        "work "
-        "together",
+        "work together",
         query="FSDP mixed precision shared parameter assigned grad has data of a different type "
-        "use_orig_params "
-        "NO_SHARD no_sync tied weights",
+        "use_orig_params NO_SHARD no_sync tied weights",
         date="2026-11-23",
     ),
 )

@@ -30,8 +30,7 @@ PUBLIC = (
     Public(
         says="near: pytorch PR 85480, whose review asks for putting the old gradient back",
         query="FSDP accumulated gradient without no_sync lost when module's parameters unused in "
-        "backward "
-        "prepare_gradient_for_optim saved_grad_shard",
+        "backward prepare_gradient_for_optim saved_grad_shard",
         date="2026-11-23",
     ),
 )

@@ -29,8 +29,7 @@ PUBLIC = (
     Public(
         says="near: pytorch PR 87308, which keeps None apart from zeros and leaves offloading",
         query="FSDP cpu_offload flat_param._cpu_grad not reset zero_grad previous iteration "
-        "gradient "
-        "unused module",
+        "gradient unused module",
         date="2026-11-22",
     ),
 )

@@ -27,9 +27,7 @@ TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
         query="FSDP KeyError _get_names_from_handle_indices param_to_fqn use_orig_params forward "
-        "order "
-        "differs "
-        "across ranks",
+        "order differs across ranks",
         date="2026-11-23",
     ),
 )

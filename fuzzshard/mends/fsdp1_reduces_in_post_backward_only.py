@@ -41,18 +41,16 @@ PUBLIC = (
     ),
     Public(
         says="near: pytorch PRs 90546 and 92874, which let use_orig_params hold the unsharded "
-        "gradients of "
-        "no_sync(), and PR 80245, which keeps a backward that misses a unit from failing",
+        "gradients of no_sync(), and PR 80245, which keeps a backward that misses a unit "
+        "from failing",
         query="FSDP no_sync gradients not reduced unused module last microbatch unsharded "
-        "gradient "
-        "_post_backward_called",
+        "gradient _post_backward_called",
         date="2026-11-23",
     ),
     Public(
         says="near: fairscale PR 513, which prefers the first forward's AccumulateGrad",
         query="FSDP mixed precision module called twice post-backward hook AccumulateGrad first "
-        "forward "
-        "gradients None",
+        "forward gradients None",
         date="2026-11-23",
     ),
     Public(

@@ -27,9 +27,7 @@ PUBLIC = (
         says="near: pytorch PR 90546, which mends no_sync() with use_orig_params and leaves the "
         "mask",
         query="FSDP use_orig_params NO_SHARD gradient None mask no_sync requires_grad unfreeze "
-        "gradient "
-        "lost "
-        "_is_grad_none_mask",
+        "gradient lost _is_grad_none_mask",
         date="2026-11-22",
     ),
 )

@@ -25,8 +25,7 @@ PUBLIC = (
     Public(
         says="near: pytorch PR 123857, the same for fully_shard between backwards",
         query='FSDP activation checkpointing recomputation "expected to be in states" IDLE '
-        "current state "
-        "FORWARD_BACKWARD two forwards one backward",
+        "current state FORWARD_BACKWARD two forwards one backward",
         date="2026-11-23",
     ),
 )

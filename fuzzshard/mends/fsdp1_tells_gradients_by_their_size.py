@@ -26,8 +26,7 @@ TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
         says="near: pytorch PR 73535, which added accumulation without no_sync() and tells the "
-        "two by "
-        "their size",
+        "two by their size",
         query="FSDP single element parameter gradient accumulation wrong flat_param numel 1 "
         "prepare_gradient_for_backward",
         date="2026-11-23",

@@ -29,8 +29,7 @@ PUBLIC = (
     ),
     Public(
         query="FSDP2 fully_shard([a, b]) module nested inside another in list ignored mixed "
-        "torch.Tensor and"
-        " DTensor Expects FSDPModule",
+        "torch.Tensor and DTensor Expects FSDPModule",
         date="2026-11-23",
     ),
 )

@@ -33,8 +33,7 @@ TORCH = Releases(since="2.11", until="2.15")
 PUBLIC = (
     Public(
         query="FSDP2 HSDP set_requires_all_reduce False partial_reduce_output size mismatch "
-        "gradient"
-        " accumulation unused parameters",
+        "gradient accumulation unused parameters",
         date="2026-11-22",
     ),
     Public(

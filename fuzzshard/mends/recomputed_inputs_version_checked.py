@@ -32,8 +32,7 @@ PUBLIC = (
     Public(
         says="none found",
         query="torch.compile aot_autograd checkpoint batch norm running_mean modified by an "
-        "inplace "
-        "operation compiled backward",
+        "inplace operation compiled backward",
         date="2026-11-22",
     ),
 )

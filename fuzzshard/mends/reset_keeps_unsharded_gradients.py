@@ -12,8 +12,7 @@ TITLE = "reset_iter_state: gradients of the aborted iteration are kept when they
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "the failed iteration's gradients are lost, including HSDP partial-reduce-accumulation state "
-    "and no_sync"
-    " grad-accumulation state",
+    "and no_sync grad-accumulation state",
     "FSDPModule.reset_iter_state",
 )
 SETUP = (

@@ -27,8 +27,7 @@ TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
         query="fully_shard tensor parallel empty local shard to_local shape [0, 0] uneven "
-        "sharding "
-        "FSDPParam narrow numel 0",
+        "sharding FSDPParam narrow numel 0",
         date="2026-11-22",
     ),
 )

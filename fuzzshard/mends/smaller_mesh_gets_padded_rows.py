@@ -19,8 +19,7 @@ TITLE = (
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "After forward, the parameters registered to the module depend on to this: [...] the "
-    "parameters resharded"
-    " to the smaller mesh otherwise",
+    "parameters resharded to the smaller mesh otherwise",
     "fully_shard, reshard_after_forward",
 )
 SETUP = (

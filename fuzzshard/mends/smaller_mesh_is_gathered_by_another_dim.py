@@ -29,8 +29,7 @@ TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
         query="FSDP2 reshard_after_forward int shard_placement_fn Shard(1) all-gather backward "
-        "IndexError "
-        "foreach_all_gather_copy_out",
+        "IndexError foreach_all_gather_copy_out",
         date="2026-11-23",
     ),
 )

@@ -15,8 +15,7 @@ TITLE = "Functional collectives: what a checkpoint keeps is never freed when a r
 COMPONENT = "other"
 CONTRACT = Promise(
     "we setup a finalizer against the tensor wrapper to observe it getting collected so we can "
-    "clean up stale"
-    " entries in the dictionary",
+    "clean up stale entries in the dictionary",
     "torch/distributed/_functional_collectives.py",
 )
 SETUP = (
@@ -30,16 +29,14 @@ PUBLIC = (
         "https://github.com/pytorch/torchtitan/issues/2763",
         "open; near: memory that tensor parallelism keeps with checkpointing",
         "ThreadLocalState ProcessGroupGloo AsyncWork saved tensors hooks kept alive leak unwaited "
-        "functional"
-        " collective",
+        "functional collective",
         "2026-11-22",
     ),
     Public(
         "https://github.com/pytorch/pytorch/pull/95897",
         "near: the finalizer that waited, in 2023",
         "functional collective AsyncCollectiveTensor never waited memory leak activation "
-        "checkpoint saved"
-        " tensors hooks gloo",
+        "checkpoint saved tensors hooks gloo",
         "2026-11-23",
     ),
     Public(

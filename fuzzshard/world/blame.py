@@ -22,10 +22,9 @@ from pathlib import Path
 _DEVICE_ERROR = re.compile(r"(?:CUDA error|CUDA driver error|Cuda failure \d*):? *'?([^\n']+)")
 
 _DEVICE_TROUBLE = re.compile(
-    r"out of memory|ECC error|NVLink|hardware error|unknown error|launch timed out|devices? "
-    r"is/?a?r?e? busy"
-    r"|no CUDA-capable device|driver shutting down|driver version is insufficient|system not yet "
-    r"initialized"
+    r"out of memory|ECC error|NVLink|hardware error|unknown error|launch timed out"
+    r"|devices? is/?a?r?e? busy|no CUDA-capable device|driver shutting down"
+    r"|driver version is insufficient|system not yet initialized"
     r"|unsupported display driver|no kernel image|external device",
     re.IGNORECASE,
 )
@@ -34,9 +33,8 @@ _DEVICE_TROUBLE = re.compile(
 _MACHINE_TROUBLE = re.compile(
     r"No space left on device|Disk quota exceeded|Read-only file system|Input/output error"
     r"|Too many open files|Cannot allocate memory|can't allocate memory|can't start new thread"
-    r"|Unable to allocate|CUDA out of memory|bad_alloc|MemoryError|Resource temporarily "
-    r"unavailable"
-    r"|GPU is lost|fallen off the bus"
+    r"|Unable to allocate|CUDA out of memory|bad_alloc|MemoryError"
+    r"|Resource temporarily unavailable|GPU is lost|fallen off the bus"
 )
 
 _ASKED = re.compile(r"allocate ([\d.]+) ?(bytes|[KMGTPE]iB)")
