@@ -133,12 +133,12 @@ class Hooked(NamedTuple):
 class Choice(NamedTuple):
     """A choice of swarms: in ``percent`` of the cases that have any extension.
 
-    ``place`` orders them, which says what is read off the tape first. ``excludes``: choices that
-    do not go together with it; ``excluded_by``: those that it does not go together with.
-    ``needed_by``: choices that would rarely come to anything without it. ``brings``: choices that
-    are made more often where this one is, as it has code of its own for them. ``new``: engines
-    older than ``fully_shard`` have nothing for it. ``of_stages``: it goes together with ranks that
-    have stages of the model.
+    ``place`` is the order of drawing: changing it changes what every seed generates. ``excludes``:
+    choices that do not go together with it; ``excluded_by``: those that it does not go together
+    with. ``needed_by``: choices that would rarely come to anything without it. ``brings``: choices
+    that are made more often where this one is, as it has code of its own for them. ``new``:
+    engines older than ``fully_shard`` have nothing for it. ``of_stages``: it may be combined with
+    pipelining.
     """
 
     name: str

@@ -224,7 +224,10 @@ STEPPING = RegisterParameterHook(hook="step_in_backward", target="head.weight")
         ((STEPPING, Forward(), Forward(), Backward(which="oldest")), "another one needs"),
         ((STEPPING, Forward(), Backward(retain_graph=True)), "another one needs"),
         ((STEPPING, off("reshard_after_backward"), Forward(), Backward()), "them unsharded"),
-        ((STEPPING, Abort(target="head", during="backward")), "one ends with an exception"),
+        (
+            (STEPPING, Abort(target="head", during="backward")),
+            "an aborted backward cannot be combined",
+        ),
     ],
 )
 def test_a_step_within_a_backward_is_for_what_nothing_needs_any_more(schedule, problem):

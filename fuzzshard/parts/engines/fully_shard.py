@@ -65,8 +65,7 @@ class FullyShard(EngineSpec):
         ),
         f"op:cast & {HOOKS}|op:grad_dtype_* & tensor:* & wrap:parameter_in_no_group": SWAPPED,
         "user_hook:tensor_hook_sharded": Exclusion(
-            "a hook on the gradients that come to a sharded parameter: they come to the unsharded "
-            "one",
+            "register_hook on a sharded parameter: gradients arrive at the unsharded one",
             "_fully_shard.py, fully_shard: 'the unsharded parameters will be like the original "
             "parameters ... After gradient computation, FSDP frees the unsharded parameters and "
             "reduce-scatters the unsharded gradients'",
@@ -119,7 +118,7 @@ class ExpertParallel(FullyShard):
     wraps_blocks = False
     excludes: ClassVar[Excludes] = {
         **FullyShard.excludes,
-        "!leaf:experts": Exclusion("there are no experts", _DISPATCH),
+        "!leaf:experts": Exclusion("expert_parallel needs an Experts leaf", _DISPATCH),
         "!mesh:hsdp & !mesh:axis_of_one": Exclusion(
             "a mesh without an axis that fully_shard may shard experts over, of one rank at least",
             f"{_LLAMA}: experts get the mesh of the data-parallel ranks that have the same ones",

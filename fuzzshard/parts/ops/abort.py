@@ -62,8 +62,9 @@ class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
             )
         if at.stepped:
             yield (
-                "parameters change within backwards, and one ends with an exception",
-                "nothing says which of them it has reached: leave one of the two out",
+                "an optimizer in the backward and an aborted backward cannot be combined: it is "
+                "undefined which parameters were stepped",
+                "leave one of the two out",
             )
         if self.target not in at.found.called & at.found.leaves.keys():
             yield (f"{self.target!r} is no module that the forward calls to compute", "name one")

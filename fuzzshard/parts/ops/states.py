@@ -60,7 +60,7 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
             )
         if not at.gradients_are_like_zeros:
             yield (
-                "a checkpoint of parameters with gradients of another dtype",
+                "save_state(via='dcp') needs gradients of the dtype of their parameters",
                 "torch/distributed/checkpoint/state_dict.py, _init_optim_state, gives parameters "
                 'zeros of their own dtype as gradients: save via "state_dict"',
             )
