@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -121,18 +120,17 @@ class Checker:
 
 def _report(training: Training, outcome: Outcome, seconds: float) -> TrainingReport:
     failures = [outcome.failures[rank] for rank in sorted(outcome.failures)]
-    for failure in failures:
-        if failure.phase == "subject":
-            raise UsageError(failure.message.partition(": ")[2], "see fuzzshard check --help")
+    first = {failure.phase: failure for failure in reversed(failures)}
+    if wrong := first.get("subject"):
+        raise UsageError(wrong.message.partition(": ")[2], "see fuzzshard check --help")
     if trouble := machine_trouble(outcome):
         raise InfraError(trouble, "this says nothing about the model")
-    for failure in failures:
-        if failure.phase == "judge":
-            raise InfraError(
-                f"an error of fuzzshard's own{f', {failure.engine}' if failure.engine else ''}: "
-                f"{failure.message}, {raised_in(failure.traceback)}",
-                "this says nothing about the model; please report it with this line",
-            )
+    if ours := first.get("judge"):
+        raise InfraError(
+            f"an error of fuzzshard's own{f', {ours.engine}' if ours.engine else ''}: "
+            f"{ours.message}, {raised_in(ours.traceback)}",
+            "this says nothing about the model; please report it with this line",
+        )
     if (found := _trouble(outcome, failures)) is not None:
         place, message = found
         return TrainingReport(training=training, outcome="error", place=place, message=message)
@@ -203,37 +201,19 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+),? in (\S+)')
 """How Python writes a frame in a traceback, and faulthandler in a stack."""
 
 
-class Frame(NamedTuple):
-    """A line of code."""
-
-    file: str
-    line: int
-    function: str
-
-    def __str__(self) -> str:
-        return f"{self.function} ({Path(self.file).name}:{self.line})"
-
-
 def raised_in(traceback: str) -> str:
     """Say where an exception was raised, and by which line of the user's if that is another."""
-    return _described(_frames(traceback)[::-1])
+    return _described(_FRAME.findall(traceback)[::-1])
 
 
 def stands_in(stack: str) -> str:
     """Say what the main thread of a rank is doing."""
     main = stack.rpartition("hread 0x")[2]  # the last one, current or not
-    return _described(_frames(main))
+    return _described(_FRAME.findall(main))
 
 
-def _frames(text: str) -> list[Frame]:
-    return [Frame(file, int(line), name) for file, line, name in _FRAME.findall(text)]
-
-
-def _described(innermost_first: Sequence[Frame]) -> str:
-    if not innermost_first:
-        return ""
-    own = [f for f in innermost_first if not any(part in f.file for part in NOT_THE_USERS)]
-    inner = innermost_first[0]
-    if not own or own[0] == inner:
-        return f"in {inner}"
-    return f"in {inner}, called by {own[0]}"
+def _described(innermost_first: Sequence[tuple[str, str, str]]) -> str:
+    own = [f for f in innermost_first if not any(part in f[0] for part in NOT_THE_USERS)]
+    told = dict.fromkeys((*innermost_first[:1], *own[:1]))
+    frames = [f"{function} ({Path(file).name}:{line})" for file, line, function in told]
+    return f"in {', called by '.join(frames)}" if frames else ""

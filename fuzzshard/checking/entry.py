@@ -89,24 +89,18 @@ def replay_subject(
     file: Path, config: WorldConfig, num_ranks: int, deadline: float | None = None
 ) -> ReplayResult:
     """Train as the entry in ``file`` says, and say whether its finding is still there."""
-    path, began = file.parent, time.monotonic()
+    path, began, torch = file.parent, time.monotonic(), ""
     try:
         entry = load(file)
-    except InvalidEntry as error:
-        return ReplayResult(path, Outcome.INVALID, message=str(error))
-    training = entry.report.training
-    if training.mesh.size > num_ranks:
-        message = f"the mesh ({training.mesh}) needs {training.mesh.size} ranks, not {num_ranks}"
-        return ReplayResult(path, Outcome.SKIPPED, message=message)
-    preload = (*entry.preload, *config.preload)
-    config = dataclasses.replace(config, preload=preload)
-    torch = ""
-    try:
+        training = entry.report.training
+        if (needed := training.mesh.size) > num_ranks:
+            message = f"the mesh ({training.mesh}) needs {needed} ranks, not {num_ranks}"
+            return ReplayResult(path, Outcome.SKIPPED, message=message)
+        config = dataclasses.replace(config, preload=(*entry.preload, *config.preload))
         with Checker(entry.subject, config, deadline or SUBJECT_SECONDS) as checker:
-            report = checker.run(training)
+            outcome, message = _outcome(entry, checker.run(training))
             torch = checker.torch
-        outcome, message = _outcome(entry, report)
-    except UsageError as error:
+    except (InvalidEntry, UsageError) as error:
         outcome, message = Outcome.INVALID, str(error)
     except InfraError as error:
         outcome, message = Outcome.INFRA, str(error)

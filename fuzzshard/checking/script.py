@@ -25,17 +25,6 @@ SOURCES = {
 }
 """The functions and classes that ranks have, too, by name."""
 
-_LOAD = '''
-def load(name):
-    """Import a function of yours, or a file that changes torch."""
-    place, _, attribute = name.rpartition(":")
-    if place.endswith(".py"):
-        sys.path.insert(0, os.path.dirname(place))
-        place = os.path.basename(place)[:-3]
-    return getattr(importlib.import_module(place), attribute)
-
-'''
-
 _BATCH = """
 def batch_of(step, number, rank):
     batch = inputs(step * MICROBATCHES + number, rank, data_size)
@@ -48,37 +37,17 @@ def loss_of(model, batch):
 """
 
 _STEP = """
-def train_step(model, optimizer, step, plain):
-    if EVALUATES:
-        with evaluating(model):
-            loss_of(model, batch_of(step, 0, data_rank))
-    for number in range(MICROBATCHES):
-        torch.manual_seed(SEED + step * 10007 + data_rank * MICROBATCHES + number)
-        waits = UNSYNCED and not plain and number + 1 < MICROBATCHES
-        with unsynced(model) if waits else contextlib.nullcontext():
-            (loss_of(model, batch_of(step, number, data_rank)) / MICROBATCHES).backward()
-    for parameter in model.parameters() if plain else ():
-        if parameter.grad is not None:  # the mean over all ranks
-            dist.all_reduce(parameter.grad)
-            parameter.grad /= dist.get_world_size()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
-
-_OWN_STEP = '''
-def train_step(model, optimizer, step, plain):
-    """The plain model gets the batches of all ranks."""
-
+def train_step(model, optimizer, step, ranks):
     def taken(number):
         torch.manual_seed(SEED + step * 10007 + number)
 
-    numbered = {
+    numbered = {{
         rank * MICROBATCHES + number: batch_of(step, number, rank)
-        for rank in (range(data_size) if plain else [data_rank])
+        for rank in ranks
         for number in range(MICROBATCHES)
-    }
-    own_step(model, optimizer, Batches(numbered, taken))
-'''
+    }}
+    {}(model, optimizer, Batches(numbered, taken){})
+"""
 
 _TRAIN = '''
 def train(model, plain):
@@ -92,9 +61,13 @@ def train(model, plain):
             if place not in seen:
                 seen[place] = whole(parameter.grad)
 
+    if plain and not OWN_STEP:
+        averaged = [p for p in model.parameters() if p.requires_grad]
+        optimizer.register_step_pre_hook(lambda *_: average(averaged))
     optimizer.register_step_pre_hook(keep_gradients)
     for step in range(STEPS):
-        train_step(model, optimizer, step, plain)
+        ranks = range(data_size) if plain and OWN_STEP else [data_rank]
+        train_step(model, optimizer, step, ranks)
         for name, parameter in parameters.items():
             seen[f"step {step}, {plain_name(name)}"] = whole(parameter)
     return seen
@@ -168,10 +141,9 @@ def _lines(subject: Subject, report: TrainingReport, preload: tuple[str, ...]) -
     training: Training = report.training
     variation, mesh = training.variation, training.mesh
     yield f"STEPS, MICROBATCHES, SEED = {training.steps}, {training.microbatches}, {training.seed}"
-    yield f"UNSYNCED, EVALUATES = {variation.unsynced}, {variation.evaluates}"
+    yield f"OWN_STEP = {bool(subject.train_step)}  # the plain model gets the batches of all ranks"
     yield f"TOLERANCE = {TOLERANCE[variation.param_dtype]}"
     yield ""
-    yield _LOAD
     yield f"sys.path.insert(0, {os.getcwd()!r})"
     yield from (f"load({f'{path}:apply'!r})()" for path in preload)
     yield f"inputs = load({_absolute(subject.inputs)!r})"
@@ -223,7 +195,9 @@ def _lines(subject: Subject, report: TrainingReport, preload: tuple[str, ...]) -
     yield _BATCH.format(
         "recorded_inputs(build_whole(), ONLY, batch)" if variation.only else "batch"
     )
-    yield _OWN_STEP if subject.train_step else _STEP
+    shares = f"[1 / {training.microbatches}] * {training.microbatches}"
+    usual = f", loss_of, {shares}, evaluates={variation.evaluates}, unsyncs={variation.unsynced}"
+    yield _STEP.format(*("own_step", "") if subject.train_step else ("usual_step", usual))
     yield _TRAIN
     yield _COMPARE
 

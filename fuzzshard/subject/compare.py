@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from fuzzshard.engines.rounding import largest
-from fuzzshard.oracles.bound import OF_NOISE, OF_NOISE_IN_HALF, Limits
+from fuzzshard.oracles.bound import Limits
 from fuzzshard.oracles.compare import largest_distance, same_bits
 from fuzzshard.subject.record import Place, Record
 from fuzzshard.subject.report import KINDS, ORDER, Kind, Reached, Row
@@ -91,30 +91,19 @@ class Comparison:
             self.noise[place.name] = min(place.step, self.noise.get(place.name, place.step))
 
 
-def limits_in_float64(expected: Record, shaken: Record) -> Limits[Place]:
-    """Return what rounding explains between two runs in float64, of which one has ``shaken``
-    values: sums that cancel leave nothing but noise.
-    """
-    limits = Limits(expected.tensors, _alone, SAME_IN_FLOAT64, OF_NOISE)
-    limits.move(expected.tensors, shaken.tensors)
-    return limits
+def limits_of(
+    expected: Record, shaken: Iterable[Record], of_largest: float, of_noise: float
+) -> Limits[Place]:
+    """Return what rounding explains, going by runs on values that are ``shaken``.
 
-
-def limits_by_noise(expected: Record, shaken: Iterable[Record], eps: float) -> Limits[Place]:
-    """Return what rounding explains, going by runs on values that are ``shaken`` by ``eps``.
-
-    Before training nothing is rounded.
+    Each tensor has a scale of its own: no mistake hides behind a larger one. Before training
+    nothing is rounded.
     """
     trained = {place: tensor for place, tensor in expected.tensors.items() if place.step >= 0}
-    limits = Limits(trained, _alone, LAST_BITS * eps, OF_NOISE_IN_HALF)
+    limits = Limits(trained, lambda place: place, of_largest, of_noise)
     for run in shaken:
         limits.move(trained, run.tensors)
     return limits
-
-
-def _alone(place: Place) -> Place:
-    """Each tensor has a scale of its own: no mistake hides behind a larger one."""
-    return place
 
 
 def compare(

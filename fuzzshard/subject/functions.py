@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
-import importlib.util
 import os
-import sys
 import traceback
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 import fuzzshard
+from fuzzshard.subject import steps
 from fuzzshard.subject.subject import Subject
 
 STATEMENTS = "<statements"
@@ -57,44 +53,12 @@ def _function(field: str, name: str) -> Function:
     if not place or not attribute:
         raise SubjectError(f"--{field}", f"{name!r} is no module:function or file.py:function")
     try:
-        module = _file(Path(place)) if place.endswith(".py") else _module(place)
-    except SubjectError:
-        raise
+        found: Function | None = steps.load(name)
     except Exception as error:
         raise SubjectError(place, f"cannot be imported: {summary(error)}") from error
-    found: Any = module
-    for part in attribute.split("."):
-        found = getattr(found, part, None)
     if not callable(found):
         raise SubjectError(place, f"has no function {attribute}")
-    function: Function = found
-    return function
-
-
-def _module(name: str) -> ModuleType:
-    return importlib.import_module(name)
-
-
-def _file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise SubjectError(str(path), "is not a file")
-    path = path.resolve()
-    name = f"{path.stem}_{zlib.crc32(str(path).encode()):08x}"
-    if name in sys.modules:
-        return sys.modules[name]
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
+    return found
 
 
 def call(function: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:

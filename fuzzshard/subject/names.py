@@ -33,8 +33,3 @@ class PlainNames:
 
 def _without(parts: Iterable[str], added: Collection[str]) -> str:
     return ".".join(part for part in parts if part not in added)
-
-
-def module_of(name: str) -> str:
-    """The module that a parameter or buffer belongs to."""
-    return name.rpartition(".")[0]

@@ -13,7 +13,6 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from fuzzshard.subject.names import module_of
 from fuzzshard.subject.report import Kind
 from fuzzshard.subject.steps import Batches, floats, leaves
 
@@ -155,6 +154,11 @@ class Forwards:
         """How many forwards this step has begun."""
         return len(self._calls)
 
+    @property
+    def latest(self) -> int:
+        """The number of the batch that was taken last."""
+        return self._taken[-1]
+
     def begin_step(self, step: int, batches: Mapping[int, Any]) -> Batches:
         """Begin another step; ``batches`` have their numbers among those of all ranks."""
         self.step, self._calls, self._taken, self._owners = step, [], [], {}
@@ -205,7 +209,7 @@ class Forwards:
 
         def leave(module: nn.Module, _arguments: Any, output: Any) -> None:
             if module is watched and self._outermost:
-                self.inside = module_of(name)
+                self.inside = name.rpartition(".")[0]
                 if name or self._outermost == own:
                     for index, tensor in enumerate(floats(output)):
                         self._seen.append((name or "output", index, tensor.detach().clone()))

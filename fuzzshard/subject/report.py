@@ -198,15 +198,13 @@ def merged(ranks: Sequence[TrainingReport]) -> TrainingReport:
 def weakest(ranks: Sequence[Sequence[Row]]) -> tuple[Row, ...]:
     """Return one row for each kind, from what all ranks say."""
     of_kind = ([row for rows in ranks for row in rows if row.kind == kind] for kind in KINDS)
-    return tuple(_weakest(rows) for rows in of_kind if rows)
-
-
-def _weakest(rows: Sequence[Row]) -> Row:
-    worst = max(rows, key=lambda row: (ORDER.index(row.reached), row.worst))
-    least = max(rows, key=lambda row: (row.left_out, row.compared))
-    return msgspec.structs.replace(
-        worst,
-        compared=least.compared,
-        left_out=least.left_out,
-        differing=max(row.differing for row in rows),
+    return tuple(
+        msgspec.structs.replace(
+            max(rows, key=lambda row: (ORDER.index(row.reached), row.worst)),
+            compared=max(rows, key=lambda row: (row.left_out, row.compared)).compared,
+            left_out=max(row.left_out for row in rows),
+            differing=max(row.differing for row in rows),
+        )
+        for rows in of_kind
+        if rows
     )

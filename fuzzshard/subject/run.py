@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,37 +17,27 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from fuzzshard.engines.rounding import Shake
+from fuzzshard.oracles.bound import OF_NOISE, OF_NOISE_IN_HALF
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.program.run import execute
 from fuzzshard.subject.compare import (
+    LAST_BITS,
+    SAME_IN_FLOAT64,
     Comparison,
     Skip,
     compare,
-    limits_by_noise,
-    limits_in_float64,
+    limits_of,
     moment,
 )
 from fuzzshard.subject.functions import SubjectError, blaming, call, load
-from fuzzshard.subject.likeness import (
-    Pair,
-    Seen,
-    closeness,
-    looks_like,
-    looks_partly_reduced,
-    looks_repeated,
-    looks_scaled,
-    looks_weighted,
-    repeats,
-    sketch,
-    weighted_otherwise,
-)
+from fuzzshard.subject.likeness import Likeness, Pair, Seen, closeness, repeats
 from fuzzshard.subject.names import PlainNames
 from fuzzshard.subject.record import Place, Record, kept, seed_everything
 from fuzzshard.subject.report import Difference, Kind, TrainingReport
 from fuzzshard.subject.statements import recompute_lines, wrap_lines
 from fuzzshard.subject.steps import leaves
 from fuzzshard.subject.subject import Outline, Subject, Training
-from fuzzshard.subject.training import DataRank, Trainer, draws_by_dtype, on_meta
+from fuzzshard.subject.training import Trainer, draws_by_dtype, on_meta
 from fuzzshard.subject.vary import blocks_of, outline, present
 
 NUM_SHAKEN = 3
@@ -88,7 +79,6 @@ class Check:
         self.mesh: DeviceMesh = init_device_mesh(
             device.type, tuple(axes.values()), mesh_dim_names=tuple(axes)
         )
-        self.data = DataRank.of(self.mesh, training)
         self.limits: list[str] = []
         self.blocks: tuple[str, ...] = ()
         self.outline = Outline()
@@ -96,7 +86,7 @@ class Check:
         self._seeds: list[int] = []
         self.skip: dict[Kind, Skip] = {}
         self._usual = self._trainer = Trainer(
-            functions=self.functions, training=training, data=self.data, device=device
+            functions=self.functions, training=training, device=device
         )
 
     @property
@@ -130,45 +120,43 @@ class Check:
         structural = self._gather(self._structural_difference(plain, parallel))
         if (first := next(filter(None, structural), None)) is not None:
             return self._checked(comparison, first)
-        if self._everywhere(comparison.is_bitwise):
-            return self._checked(comparison, self._other_weights(parallel))
-        coarsest = max(plain.coarsest, parallel.coarsest, key=lambda t: torch.finfo(t).eps)
-        comparison = self._compare_within_rounding(plain, parallel, coarsest)
-        if self._draws_differ(plain, parallel) and not self._everywhere(comparison.first is None):
-            self.limits.append(
-                "without dropout, which on CUDA draws other values in another precision"
-            )
-            self._usual = self._new_trainer(drops_out=False)
-            plain = self._train_plain()
-            parallel = self._train_parallel(plain)
+        if not self._everywhere(comparison.is_bitwise):
+            coarsest = max(plain.coarsest, parallel.coarsest, key=lambda t: torch.finfo(t).eps)
             comparison = self._compare_within_rounding(plain, parallel, coarsest)
-        place = self._earliest(comparison.first)
+            equal = self._everywhere(comparison.first is None)
+            if not equal and self._everywhere(self._draws_differ(plain, parallel)):
+                self.limits.append(
+                    "without dropout, which on CUDA draws other values in another precision"
+                )
+                self._usual = self._new_trainer(drops_out=False)
+                plain = self._train_plain()
+                parallel = self._train_parallel(plain)
+                comparison = self._compare_within_rounding(plain, parallel, coarsest)
+            self._say_what_is_noise(comparison)
+        if (place := self._earliest(comparison.first)) is None:
+            return self._checked(comparison, self._other_weights(parallel))
+        rank = self._gather(comparison.first == place).index(True)
+        return self._checked(comparison, self._difference(place, rank, plain, parallel))
+
+    def _say_what_is_noise(self, comparison: Comparison) -> None:
+        """Say what rounding alone changes by a large part, on some rank."""
+        alone = f"rounding to {comparison.precision} alone changes"
         if (undecided := self._earliest(comparison.undecided)) is not None:
             self.limits.append(
-                f"from step {undecided.step} on nothing is compared: rounding to "
-                f"{name_of(coarsest)} alone changes {undecided.kind} {undecided.name} of the "
-                "plain model by a large part (it may decide between experts, say)"
+                f"from step {undecided.step} on nothing is compared: {alone} {undecided.kind} "
+                f"{undecided.name} of the plain model by a large part (it may decide between "
+                "experts, say)"
             )
-        if noise := self._noise(comparison):
-            named = [f"{name} from step {step} on" for name, step in noise[:MOST_NAMES]]
-            more = f" and {len(noise) - MOST_NAMES} more" * (len(noise) > MOST_NAMES)
-            self.limits.append(
-                f"rounding to {name_of(coarsest)} alone changes gradients or values of parameters "
-                f"by a large part, so they are not compared: {', '.join(named)}{more}"
-            )
-        if place is None:
-            return self._checked(comparison, self._other_weights(parallel))
-        differs = comparison.first == place
-        difference = self._difference(place, differs, plain, parallel, coarsest)
-        return self._checked(comparison, difference)
-
-    def _noise(self, comparison: Comparison) -> list[tuple[str, int]]:
-        """The parameters that some rank cannot compare, and the first step at which."""
-        noise: dict[str, int] = {}
+        first: dict[str, int] = {}
         for of_rank in self._gather(comparison.noise):
             for name, step in of_rank.items():
-                noise[name] = min(step, noise.get(name, step))
-        return sorted(noise.items())
+                first[name] = min(step, first.get(name, step))
+        if noise := [f"{name} from step {step} on" for name, step in sorted(first.items())]:
+            more = f" and {len(noise) - MOST_NAMES} more" * (len(noise) > MOST_NAMES)
+            self.limits.append(
+                f"{alone} gradients or values of parameters by a large part, so they are not "
+                f"compared: {', '.join(noise[:MOST_NAMES])}{more}"
+            )
 
     def _new_trainer(self, **changes: Any) -> Trainer:
         self._trainer = dataclasses.replace(self._usual, **changes)
@@ -179,11 +167,11 @@ class Check:
         again.
         """
         trainer = self._trainer
-        batch, again = (_digest(trainer.batch(0, 0, self.data.rank)) for _ in range(2))
+        batch, again = (_digest(trainer.batch(0, 0, self._trainer.data_rank)) for _ in range(2))
         if batch != again:
             raise SubjectError("inputs", "gives another batch when it is called again; seed it")
-        batches = self._gather((self.data.rank, batch))
-        if self.data.size > 1 and len({digest for _, digest in batches}) == 1:
+        batches = self._gather((self._trainer.data_rank, batch))
+        if self.training.mesh.data_size > 1 and len({digest for _, digest in batches}) == 1:
             self.limits.append(
                 "all ranks get equal batches, so that a missing reduction shows nowhere"
             )
@@ -207,7 +195,7 @@ class Check:
         for parameter in model.parameters():
             parameter.data = parameter.data.to(dtype)
         with blaming(f"the plain model with parameters of {name_of(dtype)}"), torch.no_grad():
-            trainer.loss(model, trainer.batch(0, 0, self.data.rank))
+            trainer.loss(model, trainer.batch(0, 0, self._trainer.data_rank))
 
     def _plain_model(self, trainer: Trainer) -> nn.Module:
         model = trainer.build()
@@ -232,8 +220,7 @@ class Check:
         trainer.module = module = self._parallelized(model)
         # DistributedDataParallel gives all ranks the buffers of rank 0 then
         self._broadcasts_buffers = getattr(module, "broadcast_buffers", False)
-        for problem in _mismatches(trainer, plain):
-            raise SubjectError("parallelize", f"returned another model: {problem}")
+        _check_parameters(trainer, plain)
         if was_on_meta:
             self._take_values(module, self._plain_model(trainer))
         trainer.train()
@@ -295,7 +282,7 @@ class Check:
         """What is wrong with values that are replaced, as far as that shows without others."""
         sharded = ((n, p) for n, p in module.named_parameters() if isinstance(p, DTensor))
         for name, whole in ((name, kept(parameter)) for name, parameter in sharded):
-            if any(repeats(whole, number) for number in self._shards):
+            if any(repeats(whole, number) for number in self.training.mesh.shards):
                 return f"; the shards of {name} are equal: does each rank draw the same numbers?"
         return ""
 
@@ -309,7 +296,7 @@ class Check:
         )
         if self._broadcasts_buffers and dist.get_rank():
             self.skip |= {"buffers": "not due", "state dict": "not due"}
-        if "train_step" not in self.functions or self.data.size == 1:
+        if "train_step" not in self.functions or self.training.mesh.data_size == 1:
             return
         if changing:
             self.skip |= {"buffers": "left out", "state dict": "left out"}
@@ -320,7 +307,7 @@ class Check:
 
     def _say_what_is_unseen(self, parallel: Record) -> None:
         """Say what no comparison shows, where the user's program has to do with it."""
-        if self.data.size == 1:
+        if self.training.mesh.data_size == 1:
             return
         if any(self._gather(parallel.draws)):
             self.limits.append(self._unseen_draws(parallel))
@@ -348,27 +335,29 @@ class Check:
 
         The plain model has the same step and the same mistake. Where nothing can be told, say so.
         """
-        if "train_step" not in self.functions or self.data.size == 1 or not self._sizes_differ():
+        mesh, count, trainer = self.training.mesh, self.training.microbatches, self._trainer
+        if "train_step" not in self.functions or mesh.data_size == 1:
             return None
-        if "loss_weight" in self.functions and self.data.copies == 1:
-            count, trainer = self.training.microbatches, self._trainer
-            batches = [trainer.batch(0, number, self.data.rank) for number in range(count)]
+        batches = [trainer.batch(0, number, trainer.data_rank) for number in range(count)]
+        if len(set(itertools.chain(*self._gather([*map(_sizes, batches)])))) == 1:
+            return None
+        if "loss_weight" in self.functions and mesh.copies == 1:
             due = self._gather(sum(map(trainer.weight, batches)))
             functions = {f: given for f, given in self.functions.items() if f != "train_step"}
             own = self._train_plain(functions=functions, alone=True, weighs=True).tensors
-            gradients = [p for p in own if p.kind == "gradients" and p.step == 0]
-            close = closeness(gradients[0], None, parallel.coarsest)
-            for place in gradients:
+            for place in (p for p in own if p.kind == "gradients" and p.step == 0):
                 observed = parallel.tensors.get(place)
                 if observed is None or observed.numel() > MOST_ELEMENTS:
                     continue
                 seen = [Seen(observed, None, own=part) for part in self._gather(own[place])]
-                if (found := weighted_otherwise(seen, due, close)) is None:
+                close = closeness(place, None, parallel.coarsest)
+                here = Likeness(place, seen, mesh, close=close).with_due(due)
+                if here is None:
                     continue
-                expected, likeness = found
-                likeness += ", as --loss-weight says" * bool(likeness)
-                here = Seen(observed, expected)
-                return _described(place, here, looks_like=likeness) if likeness else None
+                if not (words := here.weighted()):
+                    return None
+                said = f"{words}, as --loss-weight says"
+                return here.seen[0].difference(place, looks_like=said)
         self.limits.append(
             "batches have unequal sizes, and what each weighs within train_step is not "
             "checked: if each token shall count alike, divide by the tokens of all ranks"
@@ -376,12 +365,6 @@ class Check:
             * ("loss_weight" not in self.functions)
         )
         return None
-
-    def _sizes_differ(self) -> bool:
-        """Whether batches of the first step count unequal numbers of elements."""
-        count = self.training.microbatches
-        here = [_sizes(self._trainer.batch(0, i, self.data.rank)) for i in range(count)]
-        return len({sizes for of_rank in self._gather(here) for sizes in of_rank}) > 1
 
     def _structural_difference(self, plain: Record, parallel: Record) -> Difference | None:
         """Describe a tie that is broken, or a step with another number of updates."""
@@ -413,106 +396,76 @@ class Check:
 
     def _draws_differ(self, plain: Record, parallel: Record) -> bool:
         """Whether dropouts of the two draw other values: kernels of CUDA draw by the dtype."""
-        return self._everywhere(plain.dtypes != parallel.dtypes and draws_by_dtype(self.device))
+        return plain.dtypes != parallel.dtypes and draws_by_dtype(self.device)
 
     def _compare_within_rounding(
         self, plain: Record, parallel: Record, rounded: torch.dtype
     ) -> Comparison:
-        """Compare in float64 where both can be trained so and are equal there, else with noise."""
-        precise = self._compare_in_float64(rounded)
-        if precise is not None and self._everywhere(precise.first is None):
-            return precise
-        return self._compare_with_noise(plain, parallel, rounded)
-
-    def _compare_in_float64(self, rounded: torch.dtype) -> Comparison | None:
-        """Train both again in float64 and compare; None where a model cannot be trained so."""
-        dtype = torch.float64
-        plain = shaken = parallel = None
-        with contextlib.suppress(Exception):
-            plain = self._train_plain(dtype=dtype)
-            shaken = self._train_plain(dtype=dtype, shake=Shake(torch.finfo(dtype).eps))
-        if not self._everywhere(shaken is not None) or plain is None or shaken is None:
-            return None
-        with contextlib.suppress(Exception):
-            parallel = self._train_parallel(plain, dtype=dtype)
-        if not self._everywhere(parallel is not None) or parallel is None:
-            return None
-        limits = limits_in_float64(plain, shaken)
-        return compare(plain, parallel, limits, name_of(rounded), self.skip)
-
-    def _compare_with_noise(
-        self, plain: Record, parallel: Record, rounded: torch.dtype
-    ) -> Comparison:
-        """Compare within what random changes of a rounding's size do to the plain model."""
-        eps = torch.finfo(rounded).eps
-        runs = [
-            self._train_plain(shake=Shake(eps, self.training.seed + number))
-            for number in range(1, NUM_SHAKEN + 1)
-        ]
-        limits, precision = limits_by_noise(plain, runs, eps), name_of(rounded)
-        alone = compare(plain, parallel, limits, precision, self.skip)
-        elsewhere = self._earliest(alone.undecided)
-        if elsewhere is None:
-            return alone
-        return compare(plain, parallel, limits, precision, self.skip, elsewhere)
-
-    def _difference(
-        self,
-        place: Place,
-        differs: bool,
-        plain: Record,
-        parallel: Record,
-        computed: torch.dtype,
-    ) -> Difference:
-        """Describe the first difference, from what all ranks have there; here it ``differs``.
-
-        ``computed`` is the coarsest dtype that either model computes in.
+        """Compare in float64 where both can be trained so and are equal there, else within what
+        random changes of a rounding's size do to the plain model.
         """
+        eps, seed, fine = torch.finfo(rounded).eps, self.training.seed, torch.float64
+        shake = Shake(torch.finfo(fine).eps)
+        precise = self._tried(self._train_plain, dtype=fine)
+        shaken = precise and self._tried(self._train_plain, dtype=fine, shake=shake)
+        other = precise and shaken and self._tried(self._train_parallel, precise, dtype=fine)
+        if precise and shaken and other:
+            limits = limits_of(precise, [shaken], SAME_IN_FLOAT64, OF_NOISE)
+            found = compare(precise, other, limits, name_of(rounded), self.skip)
+            if self._everywhere(found.first is None):
+                return found
+        shakes = (Shake(eps, seed + number) for number in range(1, NUM_SHAKEN + 1))
+        runs = [self._train_plain(shake=shake) for shake in shakes]
+        limits = limits_of(plain, runs, LAST_BITS * eps, OF_NOISE_IN_HALF)
+        found = compare(plain, parallel, limits, name_of(rounded), self.skip)
+        if (elsewhere := self._earliest(found.undecided)) is None:
+            return found
+        return compare(plain, parallel, limits, name_of(rounded), self.skip, elsewhere)
+
+    def _tried(self, train: Callable[..., Record], *given: Any, **changes: Any) -> Record | None:
+        """What a training gives; None where it raises on some rank."""
+        record = None
+        with contextlib.suppress(Exception):
+            record = train(*given, **changes)
+        return record if self._everywhere(record is not None) else None
+
+    def _difference(self, place: Place, rank: int, plain: Record, parallel: Record) -> Difference:
+        """Describe the first difference, that of ``rank``, from what all ranks have there."""
         own = None
         if place.kind == "gradients" and place.step == 0:
             own = self._train_plain(alone=True).tensors.get(place)
-        observed, expected = parallel.tensors.get(place), plain.tensors.get(place)
+        expected = plain.tensors.get(place)
         seen = Seen(
-            observed=observed,
+            observed=parallel.tensors.get(place),
             expected=expected,
             own=own,
-            before=plain.tensors.get(Place(place.step - 1, place.kind, place.name)),
+            before=plain.tensors.get(dataclasses.replace(place, step=place.step - 1)),
             initial=plain.tensors.get(Place(-1, "parameters", place.name)),
         )
-        small = max((t.numel() for t in (observed, expected) if t is not None), default=0)
-        rank = self._gather(differs).index(True)
-        in_order = everywhere = self._gather(seen) if small <= MOST_ELEMENTS else [seen]
-        if len(everywhere) > 1:
-            everywhere = [everywhere[rank], *everywhere[:rank], *everywhere[rank + 1 :]]
-        gradients = _pairs(place, plain, parallel)
-        close = closeness(place, expected, computed)
-        likeness = self._reason(place, plain, parallel) or (
-            looks_like(place, everywhere, self.data.size, gradients, close)
+        size = max((t.numel() for t in (seen.observed, expected) if t is not None), default=0)
+        is_small = self._everywhere(size <= MOST_ELEMENTS)
+        everywhere = self._gather(seen) if is_small else [seen]
+        index = rank if len(everywhere) > 1 else 0
+        coarsest = max(plain.coarsest, parallel.coarsest, key=lambda t: torch.finfo(t).eps)
+        words = self._reason(place, plain, parallel) or str(
+            Likeness(
+                place,
+                everywhere,
+                self.training.mesh,
+                index,
+                _gradients(place, plain, parallel),
+                closeness(place, expected, coarsest),
+            )
         )
-        if likeness == "never updated" and parallel.stale_optimizer:
-            likeness += f": {STALE}"
-        if likeness == "no gradient" and not gradients:
-            likeness += " of any parameter: perhaps gradient synchronisation is never turned on"
-        if place.kind == "gradients" and self.data.copies == 1 and len(in_order) > 1:
-            partly = looks_partly_reduced(in_order, self.training.mesh.axes, close)
-            likeness = partly or likeness or looks_weighted(in_order, close)
-        if place.kind == "gradients" and not likeness:
-            likeness = looks_scaled(gradients, self._shards, close)
-        likeness = likeness or looks_repeated(place, everywhere[0], self._shards, close)
+        if words == "never updated" and parallel.stale_optimizer:
+            words += f": {STALE}"
         inside = place.microbatch >= 0
-        return _described(
+        return everywhere[index].difference(
             place,
-            everywhere[0],
             rank=rank,
             microbatch=place.microbatch % self.training.microbatches if inside else -1,
-            looks_like=self._gather(likeness)[rank] or self._weights_differ,
+            looks_like=self._gather(words)[rank] or self._weights_differ,
         )
-
-    @property
-    def _shards(self) -> list[int]:
-        """The numbers of shards that a tensor may have."""
-        axes = self.training.mesh.axes
-        return sorted({*axes.values(), self.training.mesh.size})
 
     def _reason(self, place: Place, plain: Record, parallel: Record) -> str:
         """What made a difference, whatever it looks like; every rank must ask."""
@@ -564,37 +517,29 @@ class Check:
         return everywhere
 
 
-def _described(place: Place, seen: Seen, **more: Any) -> Difference:
-    return Difference(
-        kind=place.kind,
-        name=place.name,
-        step=place.step,
-        observed=sketch(seen.observed, seen.expected),
-        expected=sketch(seen.expected, seen.observed),
-        **more,
-    )
-
-
-def _mismatches(trainer: Trainer, plain: Record) -> Iterator[str]:
-    """Yield in what a model that is to be trained has other parameters than the plain one."""
+def _check_parameters(trainer: Trainer, plain: Record) -> None:
+    """Raise :class:`SubjectError` where a model has other parameters than the plain one."""
     due = {
         p.name: t.shape for p, t in plain.of("parameters").items() if p.step < 0 and t is not None
     }
     with trainer.whole(gradients=False):
         there = {name: parameter.shape for name, parameter in trainer.parameters().items()}
-    for name in sorted(due.keys() & there.keys()):
-        if due[name] != there[name]:
-            yield f"{name} has the shape {tuple(there[name])} and not {tuple(due[name])}"
-    for name in sorted(due.keys() - there.keys()):
-        yield f"it has no parameter {name}; if it is renamed, say so with --map"
-    for name in sorted(there.keys() - due.keys()):
-        yield f"the plain one has no parameter {name}; make it in build, or name it with --map"
+    for name in sorted(due | there):
+        if name not in there:
+            problem = f"it has no parameter {name}; if it is renamed, say so with --map"
+        elif name not in due:
+            problem = f"the plain one has no parameter {name}; make it in build, or use --map"
+        elif due[name] != there[name]:
+            problem = f"{name} has the shape {tuple(there[name])} and not {tuple(due[name])}"
+        else:
+            continue
+        raise SubjectError("parallelize", f"returned another model: {problem}")
 
 
-def _pairs(place: Place, plain: Record, parallel: Record) -> list[Pair]:
+def _gradients(place: Place, plain: Record, parallel: Record) -> list[Pair]:
     """All gradients of the step of a gradient, with the expected ones."""
     return [
-        Pair(observed, expected)
+        (observed, expected)
         for other, expected in plain.of(place.kind).items()
         if place.kind == "gradients" and other.step == place.step and expected is not None
         if (observed := parallel.tensors.get(other)) is not None
@@ -608,17 +553,18 @@ def name_of(dtype: torch.dtype) -> str:
 
 def _sizes(batch: Any) -> tuple[Any, ...]:
     """The sizes of the tensors in a nest, and how many elements of each a loss may leave out."""
-    tensors = (leaf for leaf in leaves(batch) if isinstance(leaf, torch.Tensor))
     return tuple(
-        (tuple(tensor.shape), int((tensor == IGNORED).sum()), _padding(tensor))
-        for tensor in tensors
+        (tuple(tensor.shape), int(((tensor == IGNORED) | _padding(tensor)).sum()))
+        for tensor in leaves(batch)
+        if isinstance(tensor, torch.Tensor)
     )
 
 
-def _padding(tensor: torch.Tensor) -> int:
-    """The number of zeros in a mask."""
-    is_mask = not tensor.is_floating_point() and bool(((tensor == 0) | (tensor == 1)).all())
-    return int((tensor == 0).sum()) if is_mask else 0
+def _padding(tensor: torch.Tensor) -> torch.Tensor:
+    """The zeros of a mask."""
+    zeros = tensor == 0
+    is_mask = not tensor.is_floating_point() and bool((zeros | (tensor == 1)).all())
+    return zeros if is_mask else zeros & False
 
 
 def _digest(values: Any) -> int:

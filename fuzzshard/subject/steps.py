@@ -7,12 +7,38 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map_only
+
+
+def load(name: str) -> Any:
+    """Import what ``module:function`` or ``path/to/file.py:function`` names, None: not there."""
+    place, _, attribute = name.rpartition(":")
+    module = place
+    if place.endswith(".py"):
+        path = os.path.abspath(place)
+        module = path.replace(".", "_")  # other folders may have such a file, too
+        if module not in sys.modules:
+            sys.path.insert(0, os.path.dirname(path))
+            spec: Any = importlib.util.spec_from_file_location(module, path)
+            sys.modules[module] = importlib.util.module_from_spec(spec)
+            try:
+                spec.loader.exec_module(sys.modules[module])
+            except BaseException:
+                del sys.modules[module]
+                raise
+    found: Any = importlib.import_module(module)
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 @dataclasses.dataclass
@@ -102,6 +128,41 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         yield
     for module, mode in modes.items():
         module.training = mode
+
+
+def usual_step(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batches: Sequence[Any],
+    loss_of: Callable[[nn.Module, Any], torch.Tensor],
+    shares: Sequence[float],
+    *,
+    evaluates: bool,
+    unsyncs: bool,
+) -> None:
+    """Take a step where nobody says how; each loss counts by its share."""
+    if evaluates:
+        with evaluating(model):
+            loss_of(model, batches[0])
+    for index, share in enumerate(shares):
+        waits = unsyncs and index + 1 < len(shares)
+        with unsynced(model) if waits else contextlib.nullcontext():
+            torch.autograd.backward(loss_of(model, batches[index]) * share)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def average(parameters: Sequence[nn.Parameter]) -> None:
+    """Average gradients over all ranks; those that some ranks lack count as zero there."""
+    has = torch.tensor([float(p.grad is not None) for p in parameters])
+    has = has.to(parameters[0].device)
+    dist.all_reduce(has)
+    for parameter, somewhere in zip(parameters, has.tolist(), strict=True):
+        if somewhere:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            dist.all_reduce(parameter.grad)
+            parameter.grad.div_(dist.get_world_size())
 
 
 class Batches(list):  # type: ignore[type-arg]

@@ -65,26 +65,24 @@ class Variation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def words(self) -> Iterator[str]:
         """Yield what is changed, in words."""
-        if self.size:
-            yield f"smaller({self.size})"
-        if self.only:
-            yield f"{self.only} alone, on the inputs that it gets in the model"
-        if self.depth:
-            yield f"the first {self.depth} of each list of blocks"
-        if self.wrapped is not None:
-            yield f"wrapped: {', '.join(self.wrapped) or 'nothing'} and the root"
-        if self.reshard is not None:
-            yield f"reshard_after_forward={self.reshard}"
-        if self.frozen:
-            yield f"frozen: {', '.join(self.frozen)}"
-        if self.checkpointed:
-            yield f"checkpointed: {', '.join(self.checkpointed)}"
-        if self.unsynced:
-            yield "microbatches that accumulate without reduction"
-        if self.evaluates:
-            yield "a forward in evaluation mode before each step"
-        if self.param_dtype:
-            yield f"parameters cast to {self.param_dtype}"
+        for field, text in _WORDS.items():
+            if (value := getattr(self, field)) != getattr(Variation(), field):
+                listed = ", ".join(value) or "nothing" if isinstance(value, tuple) else value
+                yield text.format(listed)
+
+
+_WORDS = {
+    "size": "smaller({})",
+    "only": "{} alone, on the inputs that it gets in the model",
+    "depth": "the first {} of each list of blocks",
+    "wrapped": "wrapped: {} and the root",
+    "reshard": "reshard_after_forward={}",
+    "frozen": "frozen: {}",
+    "checkpointed": "checkpointed: {}",
+    "unsynced": "microbatches that accumulate without reduction",
+    "evaluates": "a forward in evaluation mode before each step",
+    "param_dtype": "parameters cast to {}",
+}
 
 
 class Outline(msgspec.Struct, frozen=True, kw_only=True):
@@ -205,6 +203,29 @@ class MeshShape(msgspec.Struct, frozen=True):
     def data_axes(self) -> tuple[str, ...]:
         """The axes along which ranks get data of their own."""
         return tuple(name for name in self.axes if name not in MODEL_AXES)
+
+    @property
+    def data_size(self) -> int:
+        """The number of ranks that get data of their own."""
+        return math.prod(self.axes[name] for name in self.data_axes)
+
+    def data_rank(self, rank: int) -> int:
+        """Return which of the ranks with data of their own a rank is, by outer axes first."""
+        number, stride = 0, self.size
+        for name, size in self.axes.items():
+            stride //= size
+            number = number if name in MODEL_AXES else number * size + rank // stride % size
+        return number
+
+    @property
+    def copies(self) -> int:
+        """How many ranks get equal data."""
+        return self.size // self.data_size
+
+    @property
+    def shards(self) -> list[int]:
+        """The numbers of shards that a tensor may have."""
+        return sorted({*self.axes.values(), self.size})
 
     def __str__(self) -> str:
         return ",".join(f"{name}={size}" for name, size in self.axes.items())

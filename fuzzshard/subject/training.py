@@ -13,7 +13,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -24,34 +23,17 @@ from fuzzshard.engines.rounding import Shake, largest
 from fuzzshard.subject.compare import LAST_BITS
 from fuzzshard.subject.functions import Function, SubjectError, blaming, call
 from fuzzshard.subject.record import Forwards, Record, seed_everything
+from fuzzshard.subject.report import Kind
 from fuzzshard.subject.steps import (
-    evaluating,
+    average,
     floats,
     mean_of_squares,
     outputs_of,
     recorded_inputs,
-    unsynced,
+    usual_step,
 )
 from fuzzshard.subject.subject import Training
 from fuzzshard.subject.vary import aliases, cut_out, prepare
-
-
-@dataclasses.dataclass(frozen=True)
-class DataRank:
-    """This rank's place among those that get data of their own; ``copies`` get equal data."""
-
-    rank: int
-    size: int
-    copies: int
-
-    @classmethod
-    def of(cls, mesh: DeviceMesh, training: Training) -> DataRank:
-        """Return the place of this rank in ``mesh``, rows of ranks along the outer axes first."""
-        rank, size = 0, 1
-        for axis in training.mesh.data_axes:
-            count = training.mesh.axes[axis]
-            rank, size = rank * count + mesh.get_local_rank(axis), size * count
-        return cls(rank, size, training.mesh.size // size)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -68,7 +50,6 @@ class Trainer:
 
     functions: dict[str, Function]
     training: Training
-    data: DataRank
     device: torch.device
     dtype: torch.dtype | None = None
     shake: Shake | None = None
@@ -82,6 +63,11 @@ class Trainer:
     record: Record = dataclasses.field(init=False, default_factory=Record)
     forwards: Forwards | None = dataclasses.field(init=False, default=None)
     where: str = dataclasses.field(init=False, default="")
+
+    @property
+    def data_rank(self) -> int:
+        """This rank's number among those that get data of their own."""
+        return self.training.mesh.data_rank(dist.get_rank())
 
     def build(self) -> nn.Module:
         """Return what is trained, plain: what ``build`` gives, or one module of it.
@@ -112,7 +98,7 @@ class Trainer:
                 reset: Any = getattr(module, "reset_parameters", None)
                 if callable(reset):
                     call(reset)
-                elif any(True for _ in _own_tensors(module)):
+                elif [*module.parameters(recurse=False), *module.buffers(recurse=False)]:
                     raise SubjectError(
                         "build",
                         f"gives a model on the meta device, and {type(module).__name__} has no "
@@ -127,7 +113,7 @@ class Trainer:
         """
         number = step * self.training.microbatches + microbatch
         with blaming("inputs"):
-            batch = call(self.functions["inputs"], number, data_rank, self.data.size)
+            batch = call(self.functions["inputs"], number, data_rank, self.training.mesh.data_size)
 
         def move(leaf: Any) -> Any:
             if not isinstance(leaf, torch.Tensor):
@@ -171,8 +157,6 @@ class Trainer:
 
     def weight(self, batch: Any) -> float:
         """Return the weight of a batch in the mean over all batches of a step."""
-        if "loss_weight" not in self.functions:
-            return 1.0
         with blaming("loss_weight"):
             return float(call(self.functions["loss_weight"], batch))
 
@@ -180,11 +164,6 @@ class Trainer:
         """Return the parameters by their plain names, those with several names once for each."""
         named = self.module.named_parameters(remove_duplicate=False)
         return {self.plain_name(name): parameter for name, parameter in named}
-
-    def buffers(self) -> dict[str, torch.Tensor]:
-        """Return the buffers by their plain names."""
-        named = self.module.named_buffers(remove_duplicate=False)
-        return {self.plain_name(name): buffer for name, buffer in named}
 
     @contextlib.contextmanager
     def whole(self, *, gradients: bool) -> Iterator[None]:
@@ -201,7 +180,7 @@ class Trainer:
             self.record.add(step, "parameters", {**parameters})
             self.record.aliases = aliases(parameters)
             self.record.frozen |= {n for n, p in parameters.items() if not p.requires_grad}
-        self.record.add(step, "buffers", {**self.buffers()})
+        self._add(step, "buffers", self.module.named_buffers(remove_duplicate=False))
 
     def note_gradients(self, step: int) -> None:
         """Keep gradients, whole ones where all ranks have one."""
@@ -221,9 +200,10 @@ class Trainer:
 
         On the plain model an exception says that what the user gave cannot be used.
         """
-        blamed = blaming("the plain model", lambda: self.where)
-        with blamed if self.is_plain else contextlib.nullcontext():
-            self._train()
+        if not self.is_plain:
+            return self._train()
+        with blaming("the plain model", lambda: self.where):
+            return self._train()
 
     def _train(self) -> None:
         training = self.training
@@ -241,31 +221,31 @@ class Trainer:
         with contextlib.ExitStack() as stack:
             if not self.drops_out:
                 stack.enter_context(without_dropout())
-            update = optimizer.register_step_pre_hook(
-                lambda *_: self._before_update(forwards.step)
-            )
-            others = register_optimizer_step_pre_hook(
-                lambda other, *_: self._note_update(other, optimizer)
-            )
-            stack.callback(update.remove)
-            stack.callback(others.remove)
+
+            def before_update(updating: torch.optim.Optimizer, *_: Any) -> None:
+                if updating is optimizer:
+                    self._before_update(forwards.step)
+                else:
+                    self.record.stale_optimizer |= self._is_stale(updating)
+
+            stack.callback(register_optimizer_step_pre_hook(before_update).remove)
             for step in range(training.steps):
                 self.record.num_updates.append(0)
                 self._step(step, forwards, optimizer)
                 forwards.end_step()
                 self.note_state(step)
         self.where = "after training, state dict"
-        whole = StateDictOptions(full_state_dict=True)
+        options = StateDictOptions(full_state_dict=True)
         state = (
             call(self.module.state_dict)
             if self.is_plain
-            else call(get_model_state_dict, self.module, options=whole)
+            else call(get_model_state_dict, self.module, options=options)
         )
-        self.record.add(
-            training.steps - 1,
-            "state dict",
-            {self.plain_name(k): v for k, v in state.items() if isinstance(v, torch.Tensor)},
-        )
+        tensors = [(k, v) for k, v in state.items() if isinstance(v, torch.Tensor)]
+        self._add(training.steps - 1, "state dict", tensors)
+
+    def _add(self, step: int, kind: Kind, named: Iterable[tuple[str, torch.Tensor]]) -> None:
+        self.record.add(step, kind, {self.plain_name(name): tensor for name, tensor in named})
 
     def _is_stale(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether an optimizer has no parameter that the model has, but what it had before."""
@@ -273,15 +253,12 @@ class Trainer:
         groups = (group["params"] for group in optimizer.param_groups)
         return not any(id(parameter) in there for group in groups for parameter in group)
 
-    def _note_update(self, optimizer: torch.optim.Optimizer, given: torch.optim.Optimizer) -> None:
-        """Note that an optimizer makes a step, which may be another one than is given."""
-        if optimizer is not given:
-            self.record.stale_optimizer |= self._is_stale(optimizer)
-
     def _before_update(self, step: int) -> None:
         self.record.num_updates[-1] += 1
-        if self.is_plain and not self.alone and "train_step" not in self.functions:
-            self._average()
+        if "train_step" not in self.functions:
+            self.where = f"step {step}, update"
+            if self.is_plain and not self.alone:
+                average([p for p in self.module.parameters() if p.requires_grad])
         if self.record.num_updates[-1] == 1:
             self.note_gradients(step)
         if self.shake:
@@ -299,75 +276,48 @@ class Trainer:
                 shaken = shake.of_sum(gradient, (name, step), LAST_BITS, largest(gradient))
                 gradient.copy_(torch.where(gradient == 0, gradient, shaken))
 
-    def _average(self) -> None:
-        """Sum the gradients of all ranks, which hold their parts of the mean already.
-
-        Gradients that some ranks have and others have not count as zero there.
-        """
-        data = self.data
-        parameters = [p for p in self.module.parameters() if p.requires_grad]
-        has = torch.tensor([float(p.grad is not None) for p in parameters])
-        has = has.to(self.device)
-        dist.all_reduce(has)
-        for parameter, somewhere in zip(parameters, has.tolist(), strict=True):
-            if somewhere:
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-                dist.all_reduce(parameter.grad)
-                parameter.grad.div_(data.copies)
-
     def _step(self, step: int, forwards: Forwards, optimizer: torch.optim.Optimizer) -> None:
-        training = self.training
-        count, data = training.microbatches, self.data
-        if "train_step" in self.functions:
-            of_all = self.is_plain and not self.alone
-            ranks = range(data.size) if of_all else [data.rank]
-            batches = forwards.begin_step(step, self._batches(step, ranks))
-            self.where = f"step {step}, train_step"
-            call(self.functions["train_step"], self.module, optimizer, batches)
-            if self.is_plain and not self.record.num_updates[-1]:
-                raise SubjectError(
-                    "train_step",
-                    "did not call step() of the optimizer that it is given; if you make one of "
-                    "your own, return it from a function for --optimizer",
-                )
+        count, own = self.training.microbatches, self.functions.get("train_step")
+        of_all = own and self.is_plain and not self.alone
+        ranks = range(self.training.mesh.data_size) if of_all else [self.data_rank]
+        numbered = {r * count + i: self.batch(step, i, r) for r in ranks for i in range(count)}
+        batches = forwards.begin_step(step, numbered)
+        if own is None:
+            changes, shares = self.training.variation, self._shares(list(numbered.values()))
+            changed = {"evaluates": changes.evaluates, "unsyncs": changes.unsynced}
+            usual_step(self.module, optimizer, batches, self._seen_loss, shares, **changed)
             return
-        batches = forwards.begin_step(step, self._batches(step, [data.rank]))
-        if training.variation.evaluates:
-            self.where = f"step {step}, evaluation"
-            with evaluating(self.module):
-                self.loss(self.module, batches[0])
-        for index, (batch, share) in enumerate(zip(batches, self._shares(batches), strict=True)):
-            self.where = f"step {step}, forward {index}"
-            loss = self.loss(self.module, batch)
-            self.record.add(step, "loss", {"loss": loss}, data.rank * count + index)
-            self.where = f"step {step}, backward {index}"
-            waits = training.variation.unsynced and index + 1 < count
-            with unsynced(self.module) if waits else contextlib.nullcontext():
-                call(torch.autograd.backward, loss * share)
-        self.where = f"step {step}, update"
-        call(optimizer.step)
-        call(optimizer.zero_grad)
+        self.where = f"step {step}, train_step"
+        call(own, self.module, optimizer, batches)
+        if self.is_plain and not self.record.num_updates[-1]:
+            raise SubjectError(
+                "train_step",
+                "did not call step() of the optimizer that it is given; if you make one of "
+                "your own, return it from a function for --optimizer",
+            )
 
-    def _batches(self, step: int, ranks: Iterable[int]) -> dict[int, Any]:
-        """The batches of ``ranks`` in a step, by their numbers among those of all ranks."""
-        count = self.training.microbatches
-        return {r * count + i: self.batch(step, i, r) for r in ranks for i in range(count)}
+    def _seen_loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        """Keep the loss of the batch that was taken last."""
+        assert self.forwards is not None
+        step, number, trains = self.forwards.step, self.forwards.latest, torch.is_grad_enabled()
+        index = number % self.training.microbatches
+        self.where = f"step {step}, forward {index}" if trains else f"step {step}, evaluation"
+        loss = self.loss(model, batch)
+        if trains:
+            self.record.add(step, "loss", {"loss": loss}, number)
+            self.where = f"step {step}, backward {index}"
+        return loss
 
     def _shares(self, batches: Sequence[Any]) -> list[float]:
-        """The factors of the losses of this rank.
-
-        Those of the plain model sum up to 1 over all ranks; an engine takes the mean over ranks.
-        """
-        if not self.is_plain or (self.alone and not self.weighs):
+        """The factors of the losses of this rank, in a mean over all ranks."""
+        is_even = "loss_weight" not in self.functions or not self.is_plain
+        if is_even or (self.alone and not self.weighs):
             return [1 / len(batches)] * len(batches)
         weights = [self.weight(batch) for batch in batches]
-        if self.alone:
-            return [weight / sum(weights) for weight in weights]
-        total = torch.tensor(sum(weights), dtype=torch.float64)
-        total = total.to(self.device)
-        dist.all_reduce(total)
-        total /= self.data.copies
+        total = torch.tensor(sum(weights), dtype=torch.float64).to(self.device)
+        if not self.alone:
+            dist.all_reduce(total)
+            total /= dist.get_world_size()
         return [weight / total.item() for weight in weights]
 
 
@@ -381,11 +331,6 @@ def _own_group() -> dist.ProcessGroup:
     group = dist.new_group(backend="gloo")
     assert isinstance(group, dist.ProcessGroup)
     return group
-
-
-def _own_tensors(module: nn.Module) -> Iterator[torch.Tensor]:
-    yield from module.parameters(recurse=False)
-    yield from module.buffers(recurse=False)
 
 
 def on_meta(model: nn.Module) -> bool:

@@ -10,7 +10,6 @@ from torch import nn
 from fuzzshard.case.paths import is_within, is_within_any
 from fuzzshard.program.run import execute
 from fuzzshard.subject.functions import SubjectError
-from fuzzshard.subject.names import module_of
 from fuzzshard.subject.statements import prepare_lines
 from fuzzshard.subject.subject import Outline, Variation
 
@@ -18,7 +17,7 @@ from fuzzshard.subject.subject import Outline, Variation
 def outline(model: nn.Module) -> Outline:
     """Return what variations may name."""
     blocks = blocks_of(model)
-    lists = dict.fromkeys(map(module_of, blocks))
+    lists = Counter(name.rpartition(".")[0] for name in blocks)
     called = [name for name, module in model.named_modules() if name and _is_called(module)]
     ties = aliases(dict(model.named_parameters(remove_duplicate=False)))
     return Outline(
@@ -27,7 +26,7 @@ def outline(model: nn.Module) -> Outline:
         blocks=tuple(blocks),
         parameters=tuple(name for name, p in model.named_parameters() if p.requires_grad),
         lists=tuple(name for name in lists if _can_be_cut(model.get_submodule(name))),
-        depth=max((sum(module_of(b) == name for b in blocks) for name in lists), default=0),
+        depth=max(lists.values(), default=0),
     )
 
 

@@ -3,17 +3,9 @@
 import pytest
 import torch
 
-from fuzzshard.subject.compare import compare, limits_by_noise, limits_in_float64
-from fuzzshard.subject.likeness import (
-    Pair,
-    Seen,
-    closeness,
-    looks_like,
-    looks_partly_reduced,
-    looks_repeated,
-    looks_scaled,
-    looks_weighted,
-)
+from fuzzshard.oracles.bound import OF_NOISE, OF_NOISE_IN_HALF, Limits
+from fuzzshard.subject.compare import LAST_BITS, SAME_IN_FLOAT64, compare, limits_of
+from fuzzshard.subject.likeness import CLOSE, Likeness, Pair, Seen, closeness, repeats
 from fuzzshard.subject.names import PlainNames
 from fuzzshard.subject.record import Place, Record
 from fuzzshard.subject.report import Row, TrainingReport, weakest
@@ -27,17 +19,31 @@ def record(tensor: torch.Tensor | None, place: Place = GRADIENT) -> Record:
     return Record(tensors={place: tensor})
 
 
+def noise(expected: Record, shaken: list[Record], eps: float = 1e-9) -> Limits[Place]:
+    return limits_of(expected, shaken, LAST_BITS * eps, OF_NOISE_IN_HALF)
+
+
+def in_float64(expected: Record) -> Limits[Place]:
+    return limits_of(expected, [expected], SAME_IN_FLOAT64, OF_NOISE)
+
+
 @pytest.mark.parametrize(("factor", "reached"), [(1e-8, "rounding"), (1e-4, "different")])
 def test_float64_tells_rounding_from_a_small_error(factor: float, reached: str) -> None:
     expected = record(ONE.double())
     observed = record(ONE.double() * (1 + factor))
-    found = compare(expected, observed, limits_in_float64(expected, expected), "float32", {})
+    found = compare(
+        expected,
+        observed,
+        limits_of(expected, [expected], SAME_IN_FLOAT64, OF_NOISE),
+        "float32",
+        {},
+    )
     assert found.rows["gradients"].reached == reached
 
 
 def test_what_shaken_runs_move_is_rounding_and_several_times_that_is_none() -> None:
     runs = [record(ONE + 1e-3)]
-    limits = limits_by_noise(record(ONE), runs, eps=1e-9)
+    limits = noise(record(ONE), runs)
     near = compare(record(ONE), record(ONE + 3e-3), limits, "bfloat16", {})
     far = compare(record(ONE), record(ONE + 5e-3), limits, "bfloat16", {})
     assert near.first is None
@@ -48,7 +54,7 @@ def test_what_shaken_runs_move_is_rounding_and_several_times_that_is_none() -> N
 def test_where_perturbed_runs_are_no_measure_the_comparison_ends(perturbed: torch.Tensor) -> None:
     output = Place(0, "outputs", "router", 0)
     expected = record(ONE, output)
-    limits = limits_by_noise(expected, [record(perturbed, output)], eps=1e-9)
+    limits = noise(expected, [record(perturbed, output)])
     found = compare(expected, record(ONE + 2.0, output), limits, "float32", {})
     assert found.undecided == output
     assert found.first is None
@@ -72,7 +78,7 @@ def test_a_table_counts_what_is_compared_and_what_is_left_out() -> None:
     expected = Record(tensors=dict.fromkeys(places, ONE))
     perturbed = Record(tensors={places[0]: ONE, **moved})
     observed = Record(tensors={places[0]: ONE, **moved})
-    limits = limits_by_noise(expected, [perturbed], 1e-9)
+    limits = noise(expected, [perturbed])
     rows = compare(expected, observed, limits, "float32", {}).rows
     assert str(rows["outputs"]) == "1 bitwise equal, 2 not compared"
     assert str(rows["loss"]) == "none"
@@ -91,7 +97,7 @@ def test_a_parameter_is_compared_until_its_gradient_is_nothing_but_rounding() ->
     expected = Record(tensors=dict.fromkeys([*gradients, *values], ONE))
     perturbed = Record(tensors={**expected.tensors, gradients[1]: ONE + 1})
     observed = Record(tensors=dict.fromkeys([*gradients, *values], ONE + 2e-3))
-    limits = limits_by_noise(expected, [perturbed], 1e-3)
+    limits = noise(expected, [perturbed], 1e-3)
     found = compare(expected, observed, limits, "bfloat16", {})
     assert found.noise == {"w": 1}
     for kind in ("gradients", "parameters"):
@@ -104,7 +110,7 @@ def test_a_gradient_that_is_nothing_but_rounding_is_left_out_alone() -> None:
         Record(tensors={GRADIENT: first, other: second})
         for first, second in ((ONE, ONE), (ONE + 2, ONE + 1), (ONE + 1, ONE))
     )
-    limits = limits_by_noise(expected, [perturbed], eps=1e-9)
+    limits = noise(expected, [perturbed])
     found = compare(expected, observed, limits, "float32", {})
     assert found.noise == {GRADIENT.name: 0}
     assert (found.rows["gradients"].compared, found.rows["gradients"].left_out) == (1, 1)
@@ -120,11 +126,29 @@ def test_a_gradient_of_zeros_is_as_good_as_none() -> None:
 def test_a_nan_is_not_explained_by_rounding() -> None:
     expected = record(ONE.double())
     observed = record(ONE.double() * torch.tensor([1.0, float("nan"), 1.0]))
-    found = compare(expected, observed, limits_in_float64(expected, expected), "float32", {})
+    found = compare(
+        expected,
+        observed,
+        limits_of(expected, [expected], SAME_IN_FLOAT64, OF_NOISE),
+        "float32",
+        {},
+    )
     assert found.rows["gradients"].reached == "different"
 
 
 OTHER = torch.tensor([5.0, 1.0, -1.0])
+MESH = MeshShape({"dp_shard": 2})
+
+
+def looks_like(
+    seen: list[Seen],
+    gradients: list[Pair] | None = None,
+    *,
+    close: float = CLOSE,
+    place: Place = GRADIENT,
+    mesh: MeshShape = MESH,
+) -> str:
+    return str(Likeness(place, seen, mesh, gradients=gradients or (), close=close))
 
 
 @pytest.mark.parametrize(
@@ -143,14 +167,14 @@ OTHER = torch.tensor([5.0, 1.0, -1.0])
     ],
 )
 def test_a_wrong_gradient_looks_like(seen: list[Seen], words: str) -> None:
-    text = looks_like(GRADIENT, seen, 2)
+    text = looks_like(seen)
     assert words in text
     assert bool(words) == bool(text)
 
 
 def test_a_mean_of_the_ranks_own_gradients_may_be_right_although_it_is_a_part() -> None:
     mean = (ONE + OTHER) / 2
-    text = looks_like(GRADIENT, [Seen(mean, 2 * mean, own=own) for own in (ONE, OTHER)], 2)
+    text = looks_like([Seen(mean, 2 * mean, own=own) for own in (ONE, OTHER)])
     assert "0.50 times the expected: the mean of the ranks' own gradients" in text
     assert "once too often" not in text
 
@@ -159,10 +183,10 @@ def test_in_a_coarse_dtype_tensors_are_alike_that_are_not_in_a_finer_one() -> No
     noise = torch.tensor([0.01, 0.02, -0.02])
     seen = [Seen(2 * ONE + noise, ONE)] * 2
     coarse = closeness(GRADIENT, ONE, torch.bfloat16)
-    assert "perhaps a sum over 2 ranks" in looks_like(GRADIENT, seen, 2, close=coarse)
-    assert not looks_like(GRADIENT, seen, 2, close=closeness(GRADIENT, ONE, torch.float32))
+    assert "perhaps a sum over 2 ranks" in looks_like(seen, close=coarse)
+    assert not looks_like(seen, close=closeness(GRADIENT, ONE, torch.float32))
     near = [Seen(ONE + noise, ONE, before=ONE + noise)] * 2
-    assert not looks_like(GRADIENT, near, 2, close=coarse)
+    assert not looks_like(near, close=coarse)
     value = Place(0, "parameters", "layer.weight")
     assert closeness(value, ONE, torch.bfloat16) == closeness(value, ONE, torch.float32)
 
@@ -173,45 +197,45 @@ def rows(*factors: float) -> torch.Tensor:
 
 
 def test_one_factor_for_all_gradients_looks_like_another_norm() -> None:
-    alike = [Pair(0.3 * ONE, ONE), Pair(0.3 * OTHER, OTHER)]
+    alike = [(0.3 * ONE, ONE), (0.3 * OTHER, OTHER)]
     seen = [Seen(0.3 * ONE, ONE)] * 2
-    assert "0.30 times the expected (so are all" in looks_like(GRADIENT, seen, 2, alike)
-    apart = [alike[0], Pair(0.4 * OTHER, OTHER)]
-    assert looks_like(GRADIENT, seen, 2, apart).endswith("times the expected")
+    assert "0.30 times the expected (so are all" in looks_like(seen, alike)
+    apart = [alike[0], (0.4 * OTHER, OTHER)]
+    assert looks_like(seen, apart).endswith("times the expected")
 
 
 def test_one_factor_for_each_shard_of_all_gradients_looks_like_local_norms() -> None:
-    one = Pair(rows(0.3, 0.6, 1.4), rows(1, 2, 2))
-    two = Pair(rows(0.9, 2.1), rows(3, 3))
-    text = looks_scaled([one, two], [2])
+    one = (rows(0.3, 0.6, 1.4), rows(1, 2, 2))
+    two = (rows(0.9, 2.1), rows(3, 3))
+    seen = [Seen(*one)] * 2
+    text = looks_like(seen, [one, two])
     assert "shards 0 to 1 are 0.30 and 0.70 times the expected" in text
-    assert not looks_scaled([one], [2])
-    assert not looks_scaled([one, Pair(rows(0.9, 2.4), rows(3, 3))], [2])
+    assert not looks_like(seen, [one])
+    assert not looks_like(seen, [one, (rows(0.9, 2.4), rows(3, 3))])
 
 
 def test_shards_that_are_equal_are_named_where_they_should_not_be() -> None:
     twice, apart = torch.stack([ONE, OTHER, ONE, OTHER]), torch.arange(12.0).reshape(4, 3)
-    assert "2 shards are equal" in looks_repeated(GRADIENT, Seen(twice, apart), [2, 4])
-    assert "2 shards are equal" in looks_repeated(GRADIENT, Seen(twice[:3], apart[:3]), [2])
-    assert not looks_repeated(GRADIENT, Seen(twice, twice), [2])
-    for nothing in (torch.ones(4), torch.empty(0, 3), torch.tensor(1.0)):
-        assert not looks_repeated(GRADIENT, Seen(nothing, apart), [2])
+    wide = MeshShape({"dp_replicate": 2, "dp_shard": 2})
+    assert "2 shards are equal" in looks_like([Seen(twice, apart)], mesh=wide)
+    assert "2 shards are equal" in looks_like([Seen(twice[:3], apart[:3])])
+    for nothing in (torch.ones(4), torch.empty(0, 3), torch.tensor(1.0), apart):
+        assert not repeats(nothing, 2)
 
 
 def test_a_mean_over_some_axes_of_the_mesh_is_named() -> None:
     own = [rank * ONE + rank**2 * OTHER for rank in range(4)]
     whole = sum(own, torch.zeros(3)) / 4
-    axes = {"dp_replicate": 2, "dp_shard": 2}
+    mesh = MeshShape({"dp_replicate": 2, "dp_shard": 2})
     for name, other, groups in (
         ("dp_shard", "dp_replicate", [(0, 1), (0, 1), (2, 3), (2, 3)]),
         ("dp_replicate", "dp_shard", [(0, 2), (1, 3), (0, 2), (1, 3)]),
     ):
         means = [(own[one] + own[two]) / 2 for one, two in groups]
         seen = [Seen(mean, whole, own=mine) for mean, mine in zip(means, own, strict=True)]
-        assert (
-            looks_partly_reduced(seen, axes) == f"the mean over {name}: not reduced over {other}"
-        )
-    assert not looks_partly_reduced([Seen(whole, whole, own=mine) for mine in own], axes)
+        said = f"the mean over {name}: not reduced over {other}"
+        assert looks_like(seen, mesh=mesh) == said
+    assert not looks_like([Seen(whole, whole, own=mine) for mine in own], mesh=mesh)
 
 
 def test_other_weights_of_the_ranks_own_gradients_are_named() -> None:
@@ -219,15 +243,15 @@ def test_other_weights_of_the_ranks_own_gradients_are_named() -> None:
         observed, expected = weights[0] * ONE + weights[1] * OTHER, 0.25 * ONE + 0.75 * OTHER
         return [Seen(observed, expected, own=own) for own in (ONE, OTHER)]
 
-    text = looks_weighted(of_ranks(0.5, 0.5))
+    text = looks_like(of_ranks(0.5, 0.5))
     assert "with the weights 0.50 and 0.50 in place of 0.25 and 0.75 (a mean of the" in text
-    assert looks_weighted(of_ranks(0.9, 0.3)).endswith("0.90 and 0.30 in place of 0.25 and 0.75")
-    assert not looks_weighted([Seen(ONE * ONE, OTHER, own=own) for own in (ONE, OTHER)])
+    assert looks_like(of_ranks(0.9, 0.3)).endswith("0.90 and 0.30 in place of 0.25 and 0.75")
+    assert not looks_like([Seen(ONE * ONE, OTHER, own=own) for own in (ONE, OTHER)])
 
 
 def test_a_parameter_that_keeps_its_first_value_was_never_updated() -> None:
     place = Place(1, "parameters", "layer.weight")
-    assert looks_like(place, [Seen(ONE, OTHER, initial=ONE)], 2) == "never updated"
+    assert looks_like([Seen(ONE, OTHER, initial=ONE)], place=place) == "never updated"
 
 
 @pytest.mark.parametrize(
