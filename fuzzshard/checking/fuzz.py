@@ -55,14 +55,10 @@ class FuzzProgress:
     covered: set[str] = dataclasses.field(default_factory=set)
 
     def __str__(self) -> str:
-        said = [
-            f"{self.cases} trainings",
-            f"{len(self.known)} distinct finding{'s' * (len(self.known) != 1)}",
-        ]
-        if self.refused:
-            said.append(f"{self.refused} made no sense for this model")
-        if self.unsteady:
-            said.append(f"{self.unsteady} findings did not repeat")
+        known = len(self.known)
+        said = [f"{self.cases} trainings", f"{known} distinct finding{'s' * (known != 1)}"]
+        said += [f"{self.refused} made no sense for this model"] * bool(self.refused)
+        said += [f"{self.unsteady} findings did not repeat"] * bool(self.unsteady)
         return f"{', '.join(said)}; covered: {', '.join(sorted(self.covered)) or 'nothing'}"
 
 
@@ -125,27 +121,23 @@ class Fuzzer:
         """
         while not self._is_over():
             self.unfinished, self.progress.shrinking, run_before = None, 0, len(self._reports)
-            try:
+            with contextlib.suppress(_Found, _Over):
                 self._hunt()
+            if self.unfinished is None:
                 if len(self._reports) == run_before:
                     return
-            except _Over:
-                return
-            except _Found:
-                assert self.unfinished is not None
-                self.progress.known.add(self.unfinished.signature)
-                self.unfinished = found = self._cut(self.unfinished)
-                again = [
-                    self._checker.run(found.training, fresh=True) for _ in range(CONFIRMING_RUNS)
-                ]
-                is_steady = all(report.signature == found.signature for report in again)
-                self.unfinished = None
-                self._goes_on = is_steady and not self.shrunk
-                self.clean_up()
-                self.progress.unsteady += not is_steady
-                if is_steady:
-                    limits = (*again[-1].limits, *self._uncut)
-                    yield msgspec.structs.replace(again[-1], limits=limits)
+                continue
+            self.progress.known.add(self.unfinished.signature)
+            self.unfinished = found = self._cut(self.unfinished)
+            again = [self._checker.run(found.training, fresh=True) for _ in range(CONFIRMING_RUNS)]
+            is_steady = all(report.signature == found.signature for report in again)
+            self.unfinished = None
+            self._goes_on = is_steady and not self.shrunk
+            self.clean_up()
+            self.progress.unsteady += not is_steady
+            if is_steady:
+                limits = (*again[-1].limits, *self._uncut)
+                yield msgspec.structs.replace(again[-1], limits=limits)
 
     def clean_up(self) -> None:
         """Remove what Hypothesis has saved, unless the next run is to go on with a finding."""
@@ -183,15 +175,11 @@ class Fuzzer:
 
     def _try(self, training: Training) -> None:
         report = self._report(training)
-        if report is None:
-            assume(False)
+        assume(report is not None)
         assert report is not None
-        if not report.is_finding:
-            return
-        if self.unfinished is None:
-            if report.signature in self.progress.known:
-                return
-        elif report.signature != self.unfinished.signature:
+        hunted = self.unfinished is None and report.signature not in self.progress.known
+        shrinks = self.unfinished is not None and report.signature == self.unfinished.signature
+        if not report.is_finding or not (hunted or shrinks):
             return
         self.unfinished = report
         raise _Found(report.signature)
@@ -289,10 +277,10 @@ def unvaried(runs: Sequence[Training]) -> dict[Aspect, str]:
     """Return what cannot vary around ``runs``, and why."""
     why: dict[Aspect, str] = {}
     if not any(spec_of(run.engine).wraps_blocks for run in runs):
+        engines = " and ".join(dict.fromkeys(run.engine for run in runs))
+        reason = "parallelize wraps the model"
         if all(run.engine for run in runs):
-            reason = f"{' and '.join(dict.fromkeys(r.engine for r in runs))} has no such options"
-        else:
-            reason = "parallelize wraps the model"
+            reason = f"{engines} has no such options"
         why |= {"plan": reason, "precision": reason}
     if len({str(run.mesh) for run in runs}) == 1:
         why["mesh"] = "there is only one"

@@ -30,7 +30,7 @@ from fuzzshard.subject.compare import (
     moment,
 )
 from fuzzshard.subject.functions import SubjectError, blaming, call, load
-from fuzzshard.subject.likeness import Likeness, Pair, Seen, closeness, repeats
+from fuzzshard.subject.likeness import Likeness, Seen, closeness, repeats
 from fuzzshard.subject.names import PlainNames
 from fuzzshard.subject.record import Place, Record, kept, seed_everything
 from fuzzshard.subject.report import Difference, Kind, TrainingReport
@@ -170,8 +170,7 @@ class Check:
         batch, again = (_digest(trainer.batch(0, 0, self._trainer.data_rank)) for _ in range(2))
         if batch != again:
             raise SubjectError("inputs", "gives another batch when it is called again; seed it")
-        batches = self._gather((self._trainer.data_rank, batch))
-        if self.training.mesh.data_size > 1 and len({digest for _, digest in batches}) == 1:
+        if self.training.mesh.data_size > 1 and len(set(self._gather(batch))) == 1:
             self.limits.append(
                 "all ranks get equal batches, so that a missing reduction shows nowhere"
             )
@@ -287,13 +286,9 @@ class Check:
         return ""
 
     def _skip_what_is_not_due(self, plain: Record) -> None:
-        buffers = plain.of("buffers")
-        changing = any(
-            t is not None
-            and (first := buffers.get(Place(-1, "buffers", place.name))) is not None
-            and not torch.equal(t, first)
-            for place, t in buffers.items()
-        )
+        buffers = plain.of("buffers").items()
+        values = {(place.name, _digest([tensor])) for place, tensor in buffers}
+        changing = len(values) > len({name for name, _ in values})
         if self._broadcasts_buffers and dist.get_rank():
             self.skip |= {"buffers": "not due", "state dict": "not due"}
         if "train_step" not in self.functions or self.training.mesh.data_size == 1:
@@ -368,31 +363,30 @@ class Check:
 
     def _structural_difference(self, plain: Record, parallel: Record) -> Difference | None:
         """Describe a tie that is broken, or a step with another number of updates."""
-        for group in sorted(map(sorted, plain.aliases - parallel.aliases)):
-            names = " and ".join(group)
-            return Difference(
-                kind="parameters",
-                name=group[0],
-                step=-1,
-                observed=f"{names} are parameters of their own",
-                expected=f"{names} are one parameter",
-                rank=dist.get_rank(),
-                looks_like="a tie that is broken",
+        steps = enumerate(zip(plain.num_updates, parallel.num_updates, strict=True))
+        updates = [(step, due, done) for step, (due, done) in steps if due != done]
+        if ties := sorted(map(sorted, plain.aliases - parallel.aliases)):
+            name, step, names = ties[0][0], -1, " and ".join(ties[0])
+            observed, expected = (
+                f"{names} are parameters of their own",
+                f"{names} are one parameter",
             )
-        for step, (due, done) in enumerate(
-            zip(plain.num_updates, parallel.num_updates, strict=True)
-        ):
-            if due != done:
-                return Difference(
-                    kind="parameters",
-                    name="",
-                    step=step,
-                    observed=f"{done} updates",
-                    expected=f"{due} updates",
-                    rank=dist.get_rank(),
-                    looks_like=STALE if parallel.stale_optimizer else "",
-                )
-        return None
+            looks_like = "a tie that is broken"
+        elif updates:
+            name, (step, due, done) = "", updates[0]
+            observed, expected = f"{done} updates", f"{due} updates"
+            looks_like = STALE if parallel.stale_optimizer else ""
+        else:
+            return None
+        return Difference(
+            kind="parameters",
+            name=name,
+            step=step,
+            observed=observed,
+            expected=expected,
+            rank=dist.get_rank(),
+            looks_like=looks_like,
+        )
 
     def _draws_differ(self, plain: Record, parallel: Record) -> bool:
         """Whether dropouts of the two draw other values: kernels of CUDA draw by the dtype."""
@@ -447,16 +441,15 @@ class Check:
         everywhere = self._gather(seen) if is_small else [seen]
         index = rank if len(everywhere) > 1 else 0
         coarsest = max(plain.coarsest, parallel.coarsest, key=lambda t: torch.finfo(t).eps)
-        words = self._reason(place, plain, parallel) or str(
-            Likeness(
-                place,
-                everywhere,
-                self.training.mesh,
-                index,
-                _gradients(place, plain, parallel),
-                closeness(place, expected, coarsest),
-            )
-        )
+        gradients = [
+            (observed, due)
+            for other, due in plain.of("gradients").items()
+            if place.kind == "gradients" and other.step == place.step and due is not None
+            if (observed := parallel.tensors.get(other)) is not None
+        ]
+        close = closeness(place, expected, coarsest)
+        likeness = Likeness(place, everywhere, self.training.mesh, index, gradients, close)
+        words = self._reason(place, plain, parallel) or str(likeness)
         if words == "never updated" and parallel.stale_optimizer:
             words += f": {STALE}"
         inside = place.microbatch >= 0
@@ -534,16 +527,6 @@ def _check_parameters(trainer: Trainer, plain: Record) -> None:
         else:
             continue
         raise SubjectError("parallelize", f"returned another model: {problem}")
-
-
-def _gradients(place: Place, plain: Record, parallel: Record) -> list[Pair]:
-    """All gradients of the step of a gradient, with the expected ones."""
-    return [
-        (observed, expected)
-        for other, expected in plain.of(place.kind).items()
-        if place.kind == "gradients" and other.step == place.step and expected is not None
-        if (observed := parallel.tensors.get(other)) is not None
-    ]
 
 
 def name_of(dtype: torch.dtype) -> str:

@@ -130,6 +130,11 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         module.training = mode
 
 
+def usual_optimizer(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+    """Return what updates parameters where nobody says so."""
+    return torch.optim.AdamW(parameters, lr=1e-3)
+
+
 def usual_step(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,

@@ -30,6 +30,7 @@ from fuzzshard.subject.steps import (
     mean_of_squares,
     outputs_of,
     recorded_inputs,
+    usual_optimizer,
     usual_step,
 )
 from fuzzshard.subject.subject import Training
@@ -146,9 +147,7 @@ class Trainer:
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return what updates the parameters of ``model``."""
-        if "optimizer" not in self.functions:
-            return torch.optim.AdamW(model.parameters(), lr=1e-3)
-        optimizer = call(self.functions["optimizer"], model.parameters())
+        optimizer = call(self.functions.get("optimizer", usual_optimizer), model.parameters())
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise SubjectError(
                 "optimizer", f"returned {type(optimizer).__name__} and no torch.optim.Optimizer"
@@ -258,7 +257,7 @@ class Trainer:
         if "train_step" not in self.functions:
             self.where = f"step {step}, update"
             if self.is_plain and not self.alone:
-                average([p for p in self.module.parameters() if p.requires_grad])
+                average([*self.module.parameters()])
         if self.record.num_updates[-1] == 1:
             self.note_gradients(step)
         if self.shake:
