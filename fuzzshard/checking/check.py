@@ -20,7 +20,7 @@ from fuzzshard.world import World, WorldConfig
 from fuzzshard.world.blame import signal_name
 from fuzzshard.world.desync import waits_in
 from fuzzshard.world.merge import Outcome, machine_trouble
-from fuzzshard.world.messages import Failure
+from fuzzshard.world.messages import Failure, Position
 
 DEFAULT_MESHES = (MeshShape({"dp_shard": 2}),)
 DEFAULT_ENGINES = tuple(
@@ -131,8 +131,8 @@ def _report(training: Training, outcome: Outcome, seconds: float) -> TrainingRep
             f"{ours.message}, {raised_in(ours.traceback)}",
             "this says nothing about the model; please report it with this line",
         )
-    if (found := _trouble(outcome, failures)) is not None:
-        place, message = found
+    if failures or outcome.dead:
+        place, message = _trouble(outcome, failures)
         return TrainingReport(training=training, outcome="error", place=place, message=message)
     if outcome.waiting():
         ended = f"the training has not ended after {seconds:.0f} s"
@@ -146,7 +146,7 @@ def _report(training: Training, outcome: Outcome, seconds: float) -> TrainingRep
     return merged([outcome.checks[rank].checked for rank in sorted(outcome.checks)])
 
 
-def _trouble(outcome: Outcome, failures: Sequence[Failure]) -> tuple[str, str] | None:
+def _trouble(outcome: Outcome, failures: Sequence[Failure]) -> tuple[str, str]:
     """What ended ranks before they compared: what they did, and what happened."""
     first = next((failure for failure in failures if not failure.desync), None)
     if len(failures) == outcome.size and len({failure.message for failure in failures}) == 1:
@@ -155,10 +155,8 @@ def _trouble(outcome: Outcome, failures: Sequence[Failure]) -> tuple[str, str] |
         return first.engine, f"{first.message}, {raised_in(first.traceback)}"
     if failures:
         return "", "\n".join(_collectives(outcome))
-    if outcome.dead:
-        rank = min(outcome.dead)
-        return f"rank {rank}", f"died of {signal_name(outcome.exits.get(rank, 0))}"
-    return None
+    rank = min(outcome.dead)
+    return f"rank {rank}", f"died of {signal_name(outcome.exits.get(rank, 0))}"
 
 
 def _collectives(outcome: Outcome) -> Iterator[str]:
@@ -185,16 +183,14 @@ def _caller(where: str) -> str:
 
 def _places(outcome: Outcome) -> Iterator[str]:
     """Where each rank is in a hang: in which line of code, in which step and module."""
-    waiting = outcome.waiting()
     for rank in range(outcome.size):
-        if rank not in waiting:
+        if rank not in outcome.waiting():
             yield f"rank {rank} has ended"
             continue
-        position = outcome.positions.get(rank)
-        waits = position is not None and waits_in(position) is not None
+        position = outcome.positions.get(rank, Position(op=-1))
+        verb = "is" if waits_in(position) is None else "waits"
         where = stands_in(outcome.stacks.get(rank, ""))
-        when = f", at {position.doing}" if position is not None and position.doing else ""
-        yield f"rank {rank} {'waits' if waits else 'is'} {where}{when}"
+        yield f"rank {rank} {verb} {where}{f', at {position.doing}' if position.doing else ''}"
 
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+),? in (\S+)')

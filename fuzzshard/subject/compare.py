@@ -51,26 +51,29 @@ class Comparison:
     def _row(self, kind: Kind) -> Row:
         results = [result for place, result in self.results.items() if place.kind == kind]
         told = [result for result in results if result is not None]
+        reached = [reached for reached, _ in told]
         return Row(
             kind=kind,
             precision=self.precision,
             compared=len(told),
             left_out=len(results) - len(told),
-            differing=sum(reached == "different" for reached, _ in told),
-            reached=max((reached for reached, _ in told), key=ORDER.index, default="bitwise"),
+            differing=reached.count("different"),
+            reached=max(reached, key=ORDER.index, default="bitwise"),
             worst=max((part for _, part in told), default=0.0),
         )
 
     @property
     def first(self) -> Place | None:
         """The first place in time that differs."""
-        results = self.results.items()
-        return min((p for p, r in results if r and r[0] == "different"), key=moment, default=None)
+        differing = (
+            p for p, result in self.results.items() if result and result[0] == "different"
+        )
+        return min(differing, key=moment, default=None)
 
     @property
     def is_bitwise(self) -> bool:
         """Whether all bits are equal."""
-        return all(row.reached == "bitwise" for row in self.rows.values())
+        return all(result is None or result[0] == "bitwise" for result in self.results.values())
 
     def says_nothing(self, place: Place) -> bool:
         """Return whether rounding alone has changed what comes before ``place`` by a large
@@ -172,5 +175,4 @@ def _reached(
 
 def moment(place: Place) -> tuple[int, int, int]:
     """When a tensor was seen, for comparing: within a step kinds are in the order of time."""
-    after_training = place.kind == "state dict"
-    return (place.step, KINDS.index(place.kind) if not after_training else 99, place.microbatch)
+    return place.step, KINDS.index(place.kind), place.microbatch
