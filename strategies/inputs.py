@@ -13,7 +13,7 @@ from fuzzshard.analysis.inferred import Inferred, inferred
 from fuzzshard.case.case import Case, Inputs, Mesh, RankBatch, TensorSpec
 from fuzzshard.case.graph import Block, Call
 from fuzzshard.errors import InvalidCase
-from fuzzshard.parts.leaf import Leaf
+from fuzzshard.parts.leaf import Leaf, Value
 from fuzzshard.strategies.swarm import IMAGES, Swarm, shards_positions, wants_even
 from fuzzshard.strategies.tape import Tape
 
@@ -79,7 +79,7 @@ def fitting(root: Block, drawn: Inputs) -> Inputs:
     Raises :class:`InvalidCase` where no such inputs fit.
     """
     tables = [_looked_up_in(root, name) for name in root.inputs]
-    ids = [table and TensorSpec(kind="ids", size=table.example(0).size) for table in tables]
+    ids = [table and TensorSpec(kind="ids", size=table.example(Value(0)).size) for table in tables]
     floats = [t for t in drawn.tensors if t.kind == "float"] or [TensorSpec(size=4)]
     specs = [*floats, *[floats[-1]] * len(ids)]
     tensors = tuple(found or spec for found, spec in zip(ids, specs, strict=False))
@@ -103,7 +103,7 @@ def _looked_up_in(block: Block, value: str) -> Leaf | None:
                 continue
             if isinstance(module, Block) and (leaf := _looked_up_in(module, module.inputs[index])):
                 return leaf
-            if isinstance(module, Leaf) and module.takes == "ids":
+            if isinstance(module, Leaf) and "ids" in module.takes:
                 return module
     return None
 

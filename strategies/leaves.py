@@ -9,7 +9,7 @@ from fuzzshard.strategies.tape import Tape
 
 _DRAWN = sorted(
     (kind for kind in KINDS if kind.in_swarms),
-    key=lambda kind: (not KINDS[kind].has_parameters, KINDS[kind].needs_sequence),
+    key=lambda kind: (not KINDS[kind].has_parameters, "sequence" in KINDS[kind].takes),
 )
 _PLAIN = _DRAWN[0]
 """What takes the place of kinds that a case may not use."""
@@ -35,16 +35,14 @@ class Leaves:
             kind
             for kind in _DRAWN
             if kind.name in swarm
-            and (sequence or not KINDS[kind].needs_sequence)
+            and (sequence or "sequence" not in KINDS[kind].takes)
             and (kind.exact or not exact)
         ]
         self.changing = [kind for kind in self.keeping if kind.resizes] or [_PLAIN]
         if not any(KINDS[kind].has_parameters for kind in self.keeping):
             self.keeping = [_PLAIN, *self.keeping]
         self.training = [
-            kind
-            for kind in self.keeping
-            if KINDS[kind].has_parameters and not KINDS[kind].saves_result
+            kind for kind in self.keeping if KINDS[kind].has_parameters and not kind.saves_result
         ] or [_PLAIN]
 
     def any(self, width: int) -> Leaf:

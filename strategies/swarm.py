@@ -280,7 +280,7 @@ _EXCLUDES: tuple[tuple[str, set[str]], ...] = (
     *(
         (IMAGES, {kind.name})
         for kind, leaf in KINDS.items()
-        if leaf.needs_sequence or not leaf.takes_patches
+        if not {"sequence", "channels"}.isdisjoint(leaf.takes)
     ),
     *((choice.name, {*choice.excludes}) for choice in _OF_GROUPS),
     # local results are views; torch reshards DTensor parameters completely or not at all

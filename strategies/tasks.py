@@ -230,7 +230,8 @@ class BlockGrower(BlockBuilder):
         """In a block of its own where it wants the features before the sequence axis, and the
         modules of a chain get what the ones before return.
         """
-        if not (self.is_chain and leaf.features_second(self.growth.leaves.sequence)):
+        is_second = self.growth.leaves.sequence and "channels" in leaf.takes
+        if not (self.is_chain and is_second):
             return super().call_leaf(argument, leaf)
         inner = self.inner("block", argument)
         inner.head = inner.call_leaf("x", leaf)

@@ -158,7 +158,7 @@ def _chains_of(case: Case, path: str, block: Block, calls: Counter[str]) -> list
             if use is None:
                 break
             chain.append(use)
-            if _is_split(use.module) and use.module.takes != "ids":
+            if _is_split(use.module) and "ids" not in use.module.takes:
                 chains.append(chain)
                 break
     return chains
@@ -172,6 +172,6 @@ def _use(case: Case, path: str, node: Any, calls: Counter[str]) -> _Use | None:
     target = resolve(case.model, join(path, node.module))
     if target is None or not isinstance(target[1], Leaf):
         return None
-    if target[1].is_elementwise and not target[1].drops:
+    if "elementwise" in target[1].styles or target[1].drops == 0:
         return _Use("", None, node.name)
     return _Use(*target, node.name) if target[1].styles and calls[target[0]] == 1 else None

@@ -135,7 +135,8 @@ class AutogradGraph:
         ]
 
     def _leaf(self, path: str, module: Module, args: list[Value], grad: bool) -> Value:
-        if isinstance(module, Leaf) and module.is_dropout and not (self.training and module.drops):
+        drops = module.drops if isinstance(module, Leaf) else None
+        if drops is not None and not (self.training and drops):
             return args[0]
         parameters = self.leaves[path].difference(self.frozen)
         if not grad or (args[0] is None and not parameters):

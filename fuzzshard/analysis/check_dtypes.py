@@ -166,7 +166,7 @@ class _Flow(ForwardWalk[DtypeOrIds]):
                 f"{path!r} has parameters of {has} and is called with {arg}",
                 "give its group a precision that casts, or a dtype that fits",
             )
-        if leaf.mixes_dtypes and own != {arg}:
+        if leaf.result_dtype(arg, own, on_cuda=True) is None:
             self.norms_half_precision = True
         return result
 

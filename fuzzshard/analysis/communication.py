@@ -74,7 +74,7 @@ class Told:
             not own
             or not tied.isdisjoint(own)
             or not recomputed.isdisjoint(modules)
-            or any(p not in found.leaves or found.leaves[p].takes != "ids" for p in modules)
+            or any(p not in found.leaves or "ids" not in found.leaves[p].takes for p in modules)
             or any(map(self.is_planned, modules))
         )
 

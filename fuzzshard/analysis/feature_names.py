@@ -10,11 +10,13 @@ from fuzzshard.parts.option import meanings_of
 from fuzzshard.parts.options.optimizer import OPTIMIZER_OPTIONS
 from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS
 
+_OF_LEAVES = sorted(
+    (kind for leaf in LEAVES for kind in leaf.kinds), key=lambda kind: kind.draw is None
+)
 _OF_GROUPS = sorted(GROUP_OPTIONS, key=lambda option: (option.is_policy, option.wants_even))
 """In the order that features have always had."""
 FEATURES: dict[str, str] = {
-    **{f"leaf:{kind.name}": kind.meaning for leaf in LEAVES for kind in leaf.kinds},
-    **{f"leaf:{name}": meaning for leaf in LEAVES for name, meaning in leaf.more_features.items()},
+    **{f"leaf:{kind.name}": kind.meaning for kind in _OF_LEAVES},
     "dim:uneven": "some parameter's dim 0 is not divisible by the shard axis",
     "dim:smaller_than_mesh": "some parameter's dim 0 is smaller than the shard axis",
     "dim:one": "some parameter's dim 0 is 1",

@@ -78,7 +78,7 @@ class _Flow(ForwardWalk[Layout]):
         width = self.found.output_values[path][0].size
         if path in self.plans:
             return self.planned(self.plans[path], arg, width)
-        if leaf.is_elementwise and not leaf.drops:
+        if "elementwise" in leaf.styles or leaf.drops == 0:
             return arg
         if not arg.is_plain_whole:
             raise InvalidCase(

@@ -15,8 +15,8 @@ from fuzzshard.case.paths import enclosing
 def leaf_features(found: Inferred) -> Iterator[str]:
     """Kinds of leaves."""
     for path, leaf in found.leaves.items():
-        yield f"leaf:{leaf.kind.name}"
-        yield from leaf.features(found.width(path))
+        width = found.width(path)
+        yield from (f"leaf:{kind.name}" for kind in leaf.kinds if kind.of(leaf, width))
 
 
 def dim_features(case: Case, found: Inferred) -> Iterator[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple, get_args
 
+from msgspec.structs import astuple
+
 from fuzzshard.analysis.oddities import (
     count_uneven,
     count_unused,
@@ -18,7 +20,7 @@ from fuzzshard.case.dims import get_dims
 from fuzzshard.case.graph import Alias, Block, Call, Passing, Returns, walk
 from fuzzshard.parts.engines import OPTIONS
 from fuzzshard.parts.leaf import Leaf
-from fuzzshard.parts.part import off_default
+from fuzzshard.parts.part import defaults, off_default
 
 
 class Size(NamedTuple):
@@ -64,7 +66,7 @@ def size_order(case: Case) -> Size:
     modules = [module for _, module in walk(case.model)]
     blocks = [m for m in modules if isinstance(m, Block)]
     leaves = [m for m in modules if isinstance(m, Leaf)]
-    pairs = sum(leaf.num_linears > 1 for leaf in leaves)
+    pairs = sum(bool(leaf.apart(1)) for leaf in leaves)
     encoded = encode(case)
     return Size(
         mesh=mesh_rank(case.mesh),
@@ -83,9 +85,9 @@ def size_order(case: Case) -> Size:
         unused=count_unused(case),
         nodes=pairs + sum(len(b.nodes) for b in blocks),
         values=pairs + sum(map(_value_count, blocks)),
-        kinds=sum(leaf.rank for leaf in leaves) + sum(_form_rank(b) for b in blocks),
+        kinds=sum(map(leaf_rank, leaves)) + sum(_form_rank(b) for b in blocks),
         uneven=count_uneven(case),
-        width=sum(get_dims(case).values()) + sum(leaf.extra_width for leaf in leaves),
+        width=sum(get_dims(case).values()) + sum(map(_excess, leaves)),
         batch=case.inputs.batch + sum(_row_rank(item.rows) for item in case.inputs.rank_batches),
         seq=case.inputs.seq,
         seed=abs(case.seed),
@@ -134,7 +136,7 @@ def leaf_count(case: Case) -> int:
     """The number of modules without children; an MLP or an attention counts as two."""
     modules = (module for _, module in walk(case.model))
     return sum(
-        max(m.num_linears, 1) if isinstance(m, Leaf) else not (isinstance(m, Block) and m.children)
+        len(m.apart(1)) or 1 if isinstance(m, Leaf) else not (isinstance(m, Block) and m.children)
         for m in modules
     )
 
@@ -194,6 +196,17 @@ def _value_count(block: Block) -> int:
 def _named(block: Block) -> int:
     names = [*canonical_children(block).items(), *canonical_values(block).items()]
     return sum(name != canonical for name, canonical in names)
+
+
+def leaf_rank(leaf: Leaf) -> int:
+    """Return its place in the order of simplicity, with one for each option that is on."""
+    return leaf.complexity + sum(value is True for value in astuple(leaf))
+
+
+def _excess(leaf: Leaf) -> int:
+    """Return how far its numbers that are no sizes are above their defaults."""
+    numbers = {name: n for name, n in defaults(type(leaf)).items() if type(n) is int}
+    return sum(getattr(leaf, name) - n for name, n in numbers.items() if name not in leaf.sizes)
 
 
 def _form_rank(block: Block) -> int:

@@ -60,7 +60,7 @@ def _is_plain(case: Case, call: Call, module: Module | None) -> bool:
     if isinstance(module, Block):
         forms = (module.passing, module.returns, module.has_method)
         return forms == ("positional", "tensor", False) and len(module.inputs) == 1
-    return isinstance(module, Leaf) and not module.features_second(case.inputs.seq)
+    return isinstance(module, Leaf) and not (case.inputs.seq and "channels" in module.takes)
 
 
 def num_stages(case: Case) -> int:

@@ -46,8 +46,8 @@ class Inference:
             if child_path in self.inputs or isinstance(child.module, Alias):
                 continue
             value = (floats or [Value(DEFAULT_WIDTH)])[0]
-            if isinstance(child.module, Leaf) and child.module.takes != "features":
-                value = child.module.example(value.size)
+            if isinstance(child.module, Leaf):
+                value = child.module.example(value)
             arity = len(child.module.inputs) if isinstance(child.module, Block) else 1
             self._visit(child_path, child.module, (value,) * arity)
 
@@ -79,7 +79,8 @@ class Inference:
                 f"leaf {path!r} takes one argument, not {len(args)}", "pass one value"
             )
         (arg,) = args
-        leaf.check(path, arg, self.given.seq)
+        for misfit in leaf.misfits(path, arg, self.given.seq):
+            raise InvalidCase(*misfit)
         return leaf.result(arg)
 
     def _block(self, path: str, block: Block, args: tuple[Value, ...]) -> tuple[Value, ...]:

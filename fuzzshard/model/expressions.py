@@ -55,7 +55,7 @@ def call_expression(
 
     ``checkpointed`` wraps the call in ``torch.utils.checkpoint``.
     """
-    transposed = isinstance(module, Leaf) and module.features_second(seq)
+    transposed = isinstance(module, Leaf) and seq > 0 and "channels" in module.takes
     packed = pack(module, path, args) if isinstance(module, Block) else ", ".join(args)
     if isinstance(module, Block) and module.has_method:
         callee = f"{callee}.{module.method}"

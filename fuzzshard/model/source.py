@@ -185,6 +185,12 @@ def _dataclass(name: str, fields: Iterable[str]) -> str:
     return f"@dataclasses.dataclass\nclass {name}:\n{listed}\n\n"
 
 
+def _leaf_helpers(found: Inferred) -> Iterator[str]:
+    for path, leaf in found.leaves.items():
+        name = leaf.constructor(found.width(path)).partition("(")[0]
+        yield from (text for text in leaf.helpers if f"class {name}(" in text)
+
+
 def _tensor_op_helpers(found: Inferred) -> Iterator[str]:
     for module in found.modules.values():
         for node in module.nodes if isinstance(module, Block) else ():
@@ -199,7 +205,7 @@ def model_source(case: Case) -> str:
     Expects ``torch`` and ``nn`` in scope, and what :func:`model_imports` names.
     """
     found = inferred(case)
-    helpers = dict.fromkeys(leaf.source for leaf in found.leaves.values() if leaf.source)
+    helpers = dict.fromkeys(_leaf_helpers(found))
     helpers |= dict.fromkeys(_tensor_op_helpers(found))
     blocks = [(p, m) for p, m in found.modules.items() if isinstance(m, Block)]
     classes = [_BlockSource(case, found, path, block).source() for path, block in reversed(blocks)]

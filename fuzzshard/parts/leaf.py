@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol, Self, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeVar
 
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 from typing_extensions import override
 
-from fuzzshard.errors import InvalidCase
-from fuzzshard.parts.dtypes import LOW_PRECISION, Dtype
+from fuzzshard.parts.dtypes import Dtype
+from fuzzshard.parts.op import Reasons
 from fuzzshard.parts.part import Part, Shape
 
 T = TypeVar("T")
 
 Style = Literal["colwise", "rowwise", "sequence"]
 """The styles of ``parallelize_module``."""
+Form = Literal["ids", "sequence", "channels"]
+"""What a module wants of its argument: ids, a sequence axis, or the features as channels, before
+the sequence axis where there is one.
+"""
 Role = Literal["ids", "images", "norm", "experts", "attention"]
 """What asks for a leaf of one kind: an input, tensor parallelism between two layers, an engine."""
 
@@ -65,12 +69,13 @@ class DrawingLeaf(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """One way to draw a leaf: a choice of swarms, and the feature ``leaf:<name>`` of cases that
-    have it.
+    """What leaves of a class may be ``of``, with an input of some width: the feature
+    ``leaf:<name>`` of cases that have one. And one way to draw such a leaf: a choice of swarms.
 
-    ``place`` orders the choices of swarms; -1: such a leaf is drawn in its ``role`` alone.
+    ``place`` orders the choices of swarms; -1: such a leaf is drawn in its ``role``, if at all.
     ``exact``: small integers stay small integers. ``resizes``: the width of the result is free.
-    Swarms with a choice that it is ``excluded_by`` do not have it.
+    ``saves_result``: its backward needs its result, which nobody may change in place then. Swarms
+    with a choice that it is ``excluded_by`` do not have it.
     """
 
     name: str
@@ -79,8 +84,10 @@ class Kind(NamedTuple):
     draw: Callable[[DrawingLeaf], Leaf] | None = None
     exact: bool = False
     resizes: bool = False
+    saves_result: bool = False
     role: Role | None = None
     excluded_by: tuple[str, ...] = ()
+    of: Callable[[Any, int], bool] = lambda leaf, width: True
 
     @property
     def in_swarms(self) -> bool:
@@ -107,67 +114,29 @@ class Leaf(Part, frozen=True, kw_only=True):
     has_parameters: ClassVar[bool] = True
     sizes: ClassVar[tuple[str, ...]] = ()
     """The fields that are sizes of tensors, which shrinking makes smaller."""
-    styles: ClassVar[tuple[Style, ...]] = ()
-    """How tensor parallelism may split it; the first is the one by the rows of its weight."""
-    num_linears: ClassVar[int] = 0
-    """How many Linears, called in sequence, a reader takes it for; 0: it is one thing."""
-    takes: ClassVar[Literal["features", "ids", "images"]] = "features"
-    takes_patches: ClassVar[bool] = True
-    """Whether it can be called with what images are made into."""
-    needs_sequence: ClassVar[bool] = False
-    """Whether it works along the sequence axis."""
+    styles: ClassVar[tuple[Style | Literal["elementwise"], ...]] = ()
+    """How tensor parallelism may split it; the first is the one by the rows of its weight. An
+    elementwise module, each element of whose result is of one element of the value alone, is not
+    split: DTensors may pass.
+    """
+    takes: ClassVar[tuple[Form, ...]] = ()
     buffers: ClassVar[Literal["none", "statistics", "hidden"]] = "none"
     """Which buffers it has: statistics through which rows of a batch depend on each other, or some
     that are in no state dict.
     """
-    is_elementwise: ClassVar[bool] = False
-    """Whether each element of the result is of one element of the value alone: DTensors may
-    pass.
-    """
-    is_dropout: ClassVar[bool] = False
-    saves_result: ClassVar[bool] = False
-    """Whether its backward needs its result, which nobody may change in place then."""
     inner: ClassVar[Mapping[Role, str]] = {}
     """The module in it that an engine replaces, by its role. That of ``experts`` has a ``weight``
     with a matrix for each, along its first dim; rows come to it in the order of their experts,
     with the number of rows of each. That of ``attention`` calls ``scaled_dot_product_attention``
     with query, key and value of shape (rows, heads, positions, width).
     """
-    lists_parameters: ClassVar[bool] = False
-    """Whether it reads its parameters from a list that it keeps beside the attributes."""
-    mixes_dtypes: ClassVar[bool] = False
-    """Whether it takes values of half precision beside parameters in float32, without rounding
-    these.
-    """
     helpers: ClassVar[tuple[str, ...]] = ()
-    """The classes that leaves of its kind need beside ``torch.nn``, as source."""
-    more_features: ClassVar[Mapping[str, str]] = {}
-    """What each of its :meth:`features` means."""
+    """The classes that :meth:`constructor` may name beside ``torch.nn``, as source."""
 
     @property
-    def source(self) -> str:
-        """That of :attr:`helpers` which it needs; empty where it needs none."""
-        return self.helpers[0] if self.helpers else ""
-
-    @property
-    def drops(self) -> bool:
-        """Whether it draws a mask."""
-        return False
-
-    @property
-    def kind(self) -> Kind:
-        """The kind that this leaf is of."""
-        return self.kinds[0]
-
-    @property
-    def rank(self) -> int:
-        """Its place in the order of simplicity, with one for each option that is on."""
-        return self.complexity + sum(value is True for value in astuple(self))
-
-    @property
-    def extra_width(self) -> int:
-        """What it adds to the widths of a case without being a size."""
-        return 0
+    def drops(self) -> float | None:
+        """The share of elements that its masks drop; None: it is no dropout."""
+        return None
 
     def constructor(self, width: int) -> str:
         """The expression that builds it."""
@@ -181,18 +150,14 @@ class Leaf(Part, frozen=True, kw_only=True):
         """Names and shapes of its parameters."""
         return {}
 
-    def check(self, path: str, value: Value, seq: int) -> None:
-        """Raises :class:`InvalidCase` where it cannot be called with ``value``, in sequences of
-        ``seq``.
-        """
+    def misfits(self, path: str, value: Value, seq: int) -> Reasons:
+        """Yield why it cannot be called with ``value``, in sequences of ``seq``."""
         if value.ids:
-            raise InvalidCase(f"{path!r} is called with {value}", "only an embedding takes ids")
-        if value.patches and not self.takes_patches:
-            raise InvalidCase(
-                f"{self.noun} {path!r} is called with patches", "put it before the convolution"
-            )
-        if self.needs_sequence and seq < 1:
-            raise InvalidCase(f"{path!r} needs a sequence axis", "set inputs.seq to at least 1")
+            yield f"{path!r} is called with {value}", "only an embedding takes ids"
+        if "sequence" in self.takes and seq < 1:
+            yield f"{path!r} needs a sequence axis", "set inputs.seq to at least 1"
+        if value.patches and "channels" in self.takes:
+            yield f"{self.noun} {path!r} is called with patches", "put it before the convolution"
 
     def least_rows(self, width: int, seq: int) -> int:
         """Return the fewest rows that it can be called with."""
@@ -202,25 +167,17 @@ class Leaf(Part, frozen=True, kw_only=True):
         """What it makes of a value."""
         return value
 
-    def example(self, width: int) -> Value:
-        """A value that it can be called with, of ``width`` features where that is its choice."""
-        return Value(width)
+    def example(self, value: Value) -> Value:
+        """A value that it can be called with: ``value`` where that is its choice."""
+        return value
 
-    def result_dtype(self, dtype: Dtype | None, own: set[Dtype]) -> Dtype | None:
+    def result_dtype(
+        self, dtype: Dtype | None, own: set[Dtype], *, on_cuda: bool = False
+    ) -> Dtype | None:
         """The dtype of its result, parameters being of ``own`` dtypes; None: torch refuses the
-        call. Values of half precision that are mixed with parameters in float32 keep theirs
-        (aten/src/ATen/native/mixed_data_type.h).
+        call.
         """
-        mixed = self.mixes_dtypes and own == {"float32"} and dtype in LOW_PRECISION
-        return dtype if mixed or own == {dtype} else None
-
-    def features_second(self, seq: int) -> bool:
-        """Whether torch's module wants the features before the sequence axis."""
-        return False
-
-    def features(self, width: int) -> Iterator[str]:
-        """The features of a case that it makes, beside its kind."""
-        return iter(())
+        return dtype if own == {dtype} else None
 
     def lacks_backward(self, *, twice: bool, on_cuda: bool, in_evaluation: bool) -> str:
         """Return why it has no backward, or none of a backward if one comes ``twice``; empty if it
@@ -230,10 +187,6 @@ class Leaf(Part, frozen=True, kw_only=True):
 
     def simpler(self) -> Leaf:
         """The same leaf with its options at their simplest; itself where there are none."""
-        return self
-
-    def with_width(self, width: int) -> Leaf:
-        """This leaf, fit to be called with values of ``width``."""
         return self
 
     def apart(self, width: int) -> dict[str, Leaf]:

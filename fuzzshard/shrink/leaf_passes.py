@@ -25,7 +25,7 @@ from fuzzshard.case.edit import (
     split,
 )
 from fuzzshard.case.graph import Block, Call, Child, Module, Node, join, resolve, value_node, walk
-from fuzzshard.parts.leaf import Leaf
+from fuzzshard.parts.leaf import Leaf, Value
 from fuzzshard.parts.leaves import SIMPLEST, SIMPLEST_TRAINED, affine
 from fuzzshard.shrink.passes import Edit, change_block, put_module, set_block
 
@@ -42,7 +42,7 @@ def _leaves(simplify: Simplify) -> Callable[[Case], Iterator[Edit]]:
         for path, leaf in walk(case.model):
             if isinstance(leaf, Leaf):
                 new = simplify(leaf, found.width(path), found.output_values[path][0].size)
-                if new.rank < leaf.rank or (type(new) is type(leaf) and new != leaf):
+                if new.complexity < leaf.complexity or (type(new) is type(leaf) and new != leaf):
                     simpler[path] = new
         for path in simpler:
             yield functools.partial(
@@ -70,13 +70,13 @@ def _to(simpler: Callable[[int], Leaf]) -> Simplify:
     """A leaf with parameters as another kind of leaf, which is given the width it returns."""
 
     def simplify(leaf: Leaf, width: int, out: int) -> Leaf:
-        return leaf if leaf.takes == "ids" or not leaf.has_parameters else simpler(out)
+        return leaf if "ids" in leaf.takes or not leaf.has_parameters else simpler(out)
 
     return simplify
 
 
 def _to_activation(leaf: Leaf, width: int, out: int) -> Leaf:
-    return leaf if leaf.takes == "ids" else SIMPLEST
+    return leaf if "ids" in leaf.takes else SIMPLEST
 
 
 def _plain(leaf: Leaf, width: int, out: int) -> Leaf:
@@ -105,7 +105,7 @@ def floats(case: Case) -> Iterator[Edit]:
     dims = [
         found.output_values[path][0].size
         for path, leaf in found.leaves.items()
-        if leaf.takes == "ids"
+        if "ids" in leaf.takes
     ]
     if any(t.kind == "ids" for t in case.inputs.tensors):
         yield functools.partial(_floats, width=min(dims, default=1))
@@ -123,9 +123,9 @@ def _float_inputs(case: Case, width: int) -> Case:
 
 def _linears_for_embeddings(case: Case) -> Case:
     def change(_: str, module: Module) -> Module:
-        if not isinstance(module, Leaf) or module.takes != "ids":
+        if not isinstance(module, Leaf) or "ids" not in module.takes:
             return module
-        return affine(module.result(module.example(0)).size)
+        return affine(module.result(Value(0)).size)
 
     return replace(case, model=map_modules(case.model, change))
 
@@ -140,7 +140,7 @@ def _floats_past_embeddings(case: Case, width: int) -> Case:
         for node in module.nodes if isinstance(module, Block) else ():
             if isinstance(node, Call):
                 called = resolve(case.model, join(path, node.module))
-                if called and isinstance(called[1], Leaf) and called[1].takes == "ids":
+                if called and isinstance(called[1], Leaf) and "ids" in called[1].takes:
                     skip = functools.partial(bypass, name=node.name, value=node.args[0])
                     model = edit_block(model, path, skip)
     return _float_inputs(replace(case, model=model), width)

@@ -21,7 +21,7 @@ from fuzzshard.case.edit import edit_block, map_modules, map_nodes
 from fuzzshard.case.graph import Alias, Block, Module, Node, TensorOp, join, walk
 from fuzzshard.case.paths import is_within
 from fuzzshard.errors import InvalidCase
-from fuzzshard.parts.leaf import Leaf
+from fuzzshard.parts.leaf import Leaf, Value
 from fuzzshard.parts.op import Op
 from fuzzshard.shrink.dangling import without_dangling_aliases, without_dangling_calls
 
@@ -81,7 +81,10 @@ def _with_equal_widths(case: Case) -> Iterator[Case]:
         equal = set_dims(case, {key: width for key in dims if key[1] != "vocab"})
 
         def fit(_: str, module: Module, width: int = width) -> Module:
-            return module.with_width(width) if isinstance(module, Leaf) else module
+            if not isinstance(module, Leaf):
+                return module
+            value = module.example(Value(width))
+            return module.simpler() if any(module.misfits("", value, case.inputs.seq)) else module
 
         equal = replace(equal, model=map_modules(equal.model, fit))
         yield equal

@@ -10,9 +10,10 @@ from cases import call, chain, float_inputs, graph, groups, make_case
 from msgspec.structs import replace
 
 from fuzzshard.analysis.oddities import count_unused, flag_distance
-from fuzzshard.analysis.order import mesh_rank, size_order
+from fuzzshard.analysis.order import leaf_rank, mesh_rank, size_order
 from fuzzshard.case.case import Case, Mesh
-from fuzzshard.case.graph import Block, Module
+from fuzzshard.case.graph import Block
+from fuzzshard.parts.leaf import Leaf
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.norms import LayerNorm, RMSNorm
@@ -67,7 +68,7 @@ def test_meshes_are_offered_in_that_order_and_never_with_more_ranks(
 
 
 def test_leaves_are_ordered_by_what_a_reader_has_to_know() -> None:
-    leaves: list[Module] = [
+    leaves: list[Leaf] = [
         Activation(),
         Linear(out=4, bias=False),
         Linear(out=4),
@@ -77,7 +78,7 @@ def test_leaves_are_ordered_by_what_a_reader_has_to_know() -> None:
         LayerNorm(bias=False),
         LayerNorm(),
     ]
-    assert all(a.rank < b.rank for a, b in itertools.pairwise(leaves))
+    assert all(a < b for a, b in itertools.pairwise(map(leaf_rank, leaves)))
 
 
 def test_a_width_that_the_shards_divide_is_smaller_than_one_that_they_do_not() -> None:

@@ -10,17 +10,18 @@ import_files(__name__, __path__)
 
 LEAVES: tuple[type[Leaf], ...] = tuple(
     sorted(
-        (leaf for leaf in below(Leaf) if "kinds" in vars(leaf)), key=lambda leaf: leaf.complexity
+        {leaf for leaf in below(Leaf) if "kinds" in vars(leaf)}, key=lambda leaf: leaf.complexity
     )
 )
 """Simplest first."""
 
 KINDS: dict[Kind, type[Leaf]] = dict(
     sorted(
-        ((kind, leaf) for leaf in LEAVES for kind in leaf.kinds), key=lambda pair: pair[0].place
+        ((kind, leaf) for leaf in LEAVES for kind in leaf.kinds if kind.draw),
+        key=lambda pair: pair[0].place,
     )
 )
-"""Every kind and its leaf, in the order of swarms' choices."""
+"""Every kind that is drawn and its leaf, in the order of swarms' choices."""
 
 SIMPLEST: Leaf = LEAVES[0]()
 """A module to put in the place of any other that keeps the width."""

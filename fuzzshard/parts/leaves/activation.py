@@ -27,8 +27,7 @@ class Activation(Leaf, tag="activation", frozen=True, kw_only=True):
 
     complexity, noun, prefix = 0, "activation", "act"
     has_parameters = False
-    is_elementwise = True
-    saves_result = True
+    styles = ("elementwise",)
     kinds = (Kind("activation", "a module without parameters", 11, _draw, exact=True),)
 
     @override

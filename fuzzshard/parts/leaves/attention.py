@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 from msgspec.structs import replace
 from typing_extensions import override
 
-from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import leaves
 from fuzzshard.parts.leaf import DrawingLeaf, Kind, Leaf, Value
+from fuzzshard.parts.op import Reasons
 from fuzzshard.parts.part import Shape
 
 _ATTENTION = """
@@ -38,8 +36,7 @@ class Attention(Leaf, tag="attention", frozen=True, kw_only=True):
     heads: int = 1
 
     complexity, noun, prefix = 19, "attention", "attn"
-    num_linears = 2
-    needs_sequence = True
+    takes = ("sequence",)
     helpers = (_ATTENTION,)
     kinds = (
         Kind(
@@ -49,11 +46,6 @@ class Attention(Leaf, tag="attention", frozen=True, kw_only=True):
             lambda d: Attention(heads=2 if d.width % 2 == 0 and d.tape.chance(50) else 1),
         ),
     )
-
-    @property
-    @override
-    def extra_width(self) -> int:
-        return self.heads - 1
 
     @override
     def constructor(self, width: int) -> str:
@@ -68,20 +60,14 @@ class Attention(Leaf, tag="attention", frozen=True, kw_only=True):
         return {"qkv.weight": (3 * width, width), "proj.weight": (width, width)}
 
     @override
-    def check(self, path: str, value: Value, seq: int) -> None:
-        super().check(path, value, seq)
+    def misfits(self, path: str, value: Value, seq: int) -> Reasons:
+        yield from super().misfits(path, value, seq)
         if self.heads < 1 or value.size % self.heads:
-            raise InvalidCase(
-                f"{path!r}: {self.heads} heads do not divide width {value.size}", "change heads"
-            )
+            yield f"{path!r}: {self.heads} heads do not divide width {value.size}", "change heads"
 
     @override
     def simpler(self) -> Attention:
         return Attention()
-
-    @override
-    def with_width(self, width: int) -> Attention:
-        return replace(self, heads=math.gcd(self.heads, width))
 
     @override
     def apart(self, width: int) -> dict[str, Leaf]:
@@ -128,9 +114,8 @@ class FusedAttention(Leaf, tag="fused_attention", frozen=True, kw_only=True):
     head_dim: int = 8
 
     complexity, noun, prefix = 22, "fused attention", "sdpa"
-    num_linears = 2
     sizes = ("head_dim",)
-    needs_sequence = True
+    takes = ("sequence",)
     inner = {"attention": "sdpa"}
     helpers = (_FUSED_ATTENTION,)
     kinds = (
@@ -141,11 +126,6 @@ class FusedAttention(Leaf, tag="fused_attention", frozen=True, kw_only=True):
             role="attention",
         ),
     )
-
-    @property
-    @override
-    def extra_width(self) -> int:
-        return self.heads - 1
 
     @override
     def constructor(self, width: int) -> str:
@@ -161,10 +141,10 @@ class FusedAttention(Leaf, tag="fused_attention", frozen=True, kw_only=True):
         return {"qkv.weight": (3 * inner, width), "proj.weight": (width, inner)}
 
     @override
-    def check(self, path: str, value: Value, seq: int) -> None:
-        super().check(path, value, seq)
+    def misfits(self, path: str, value: Value, seq: int) -> Reasons:
+        yield from super().misfits(path, value, seq)
         if self.heads < 1 or self.head_dim < 1:
-            raise InvalidCase(f"{path!r} has no heads", "give it heads of some width")
+            yield f"{path!r} has no heads", "give it heads of some width"
 
     @override
     def lacks_backward(self, *, twice: bool, on_cuda: bool, in_evaluation: bool) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 from typing_extensions import override
 
-from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaf import Biased, DrawingLeaf, Kind, Projection, Value, draw_bias
+from fuzzshard.parts.op import Reasons
 from fuzzshard.parts.part import Shape
 
 
@@ -18,8 +17,7 @@ class Conv1d(Projection, tag="conv1d", frozen=True, kw_only=True):
     """
 
     complexity, noun, prefix = 15, "Conv1d", "conv"
-    more_features = {"conv1d_of_one": "an nn.Conv1d with one input channel"}
-    needs_sequence = True
+    takes = ("sequence", "channels")
     kinds = (
         Kind(
             "conv1d",
@@ -28,6 +26,11 @@ class Conv1d(Projection, tag="conv1d", frozen=True, kw_only=True):
             lambda d: Conv1d(out=d.out, bias=draw_bias(d)),
             exact=True,
             resizes=True,
+        ),
+        Kind(
+            "conv1d_of_one",
+            "an nn.Conv1d with one input channel",
+            of=lambda leaf, width: width == 1,
         ),
     )
 
@@ -42,15 +45,6 @@ class Conv1d(Projection, tag="conv1d", frozen=True, kw_only=True):
     @override
     def parameters(self, width: int) -> dict[str, Shape]:
         return self.with_bias(weight=(self.out, width, 3))
-
-    @override
-    def features_second(self, seq: int) -> bool:
-        return True
-
-    @override
-    def features(self, width: int) -> Iterator[str]:
-        if width == 1:
-            yield "leaf:conv1d_of_one"
 
 
 _PATCHES = """
@@ -85,7 +79,6 @@ class Conv2d(Biased, tag="conv2d", frozen=True, kw_only=True):
     bias: bool = True
 
     complexity, noun, prefix = 16, "Conv2d", "patch"
-    takes = "images"
     helpers = (_PATCHES,)
     kinds = (
         Kind(
@@ -114,27 +107,25 @@ class Conv2d(Biased, tag="conv2d", frozen=True, kw_only=True):
         return self.with_bias(weight=(self.out, self.channels, self.kernel, self.kernel))
 
     @override
-    def check(self, path: str, value: Value, seq: int) -> None:
-        super().check(path, value, seq)
+    def misfits(self, path: str, value: Value, seq: int) -> Reasons:
+        yield from super().misfits(path, value, seq)
         if min(self.channels, self.kernel) < 1:
-            raise InvalidCase(
+            yield (
                 f"{path!r} has {self.channels} channels and a kernel of {self.kernel}",
                 "use at least 1",
             )
         side = self._side(value)
         if self.channels * side * side != value.size or side % self.kernel or value.patches:
-            raise InvalidCase(
+            yield (
                 f"{path!r} is called with {value}, no square image of {self.channels} channels "
                 f"that {self.kernel} divides",
                 "match channels * side * side",
             )
         if seq:
-            raise InvalidCase(
-                f"{path!r} takes an image, not a sequence of them", "set inputs.seq to 0"
-            )
+            yield f"{path!r} takes an image, not a sequence of them", "set inputs.seq to 0"
 
     @override
-    def example(self, width: int) -> Value:
+    def example(self, value: Value) -> Value:
         return Value(self.channels * self.kernel**2)
 
     def _side(self, value: Value) -> int:

@@ -17,8 +17,6 @@ class Dropout(Leaf, tag="dropout", frozen=True, kw_only=True):
 
     complexity, noun, prefix = 12, "Dropout", "dropout"
     has_parameters = False
-    is_elementwise = True
-    is_dropout = True
     kinds = (
         # masks are drawn per rank, and tensor-parallel ranks must draw alike; stages draw in
         # another order than one forward after another
@@ -33,8 +31,8 @@ class Dropout(Leaf, tag="dropout", frozen=True, kw_only=True):
 
     @property
     @override
-    def drops(self) -> bool:
-        return self.p > 0
+    def drops(self) -> float:
+        return self.p
 
     @override
     def constructor(self, width: int) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing_extensions import override
 
-from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.leaf import Kind, Leaf, Value
+from fuzzshard.parts.op import Reasons
 from fuzzshard.parts.part import Shape
 
 
@@ -21,7 +21,7 @@ class Embedding(Leaf, tag="embedding", frozen=True, kw_only=True):
     complexity, noun, prefix = 14, "Embedding", "embed"
     sizes = ("vocab", "dim")
     styles = ("rowwise", "colwise")
-    takes = "ids"
+    takes = ("ids",)
     kinds = (
         Kind(
             "embedding",
@@ -44,20 +44,20 @@ class Embedding(Leaf, tag="embedding", frozen=True, kw_only=True):
         return {"weight": (self.vocab, self.dim)}
 
     @override
-    def check(self, path: str, value: Value, seq: int) -> None:
+    def misfits(self, path: str, value: Value, seq: int) -> Reasons:
         if not value.ids or value.size > self.vocab:
-            raise InvalidCase(
-                f"embedding {path!r} of {self.vocab} rows is called with {value}", "feed it ids"
-            )
+            yield f"embedding {path!r} of {self.vocab} rows is called with {value}", "feed it ids"
 
     @override
     def result(self, value: Value) -> Value:
         return Value(self.dim)
 
     @override
-    def example(self, width: int) -> Value:
+    def example(self, value: Value) -> Value:
         return Value(self.vocab, ids=True)
 
     @override
-    def result_dtype(self, dtype: Dtype | None, own: set[Dtype]) -> Dtype | None:
+    def result_dtype(
+        self, dtype: Dtype | None, own: set[Dtype], *, on_cuda: bool = False
+    ) -> Dtype | None:
         return next(iter(own))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 
 from msgspec.structs import replace
 from typing_extensions import override
 
-from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaf import DrawingLeaf, Kind, Leaf, Value
+from fuzzshard.parts.op import Reasons
 from fuzzshard.parts.part import Shape
 
 _EXPERTS = """
@@ -60,7 +59,6 @@ class Experts(Leaf, tag="experts", frozen=True, kw_only=True):
     sizes = ("out", "experts")
     inner = {"experts": "grouped"}
     helpers = (_EXPERTS,)
-    more_features = {"idle_expert": "an expert that gets no row"}
     kinds = (
         Kind(
             "experts",
@@ -70,6 +68,7 @@ class Experts(Leaf, tag="experts", frozen=True, kw_only=True):
             resizes=True,
             role="experts",
         ),
+        Kind("idle_expert", "an expert that gets no row", of=lambda leaf, width: leaf.idle),
     )
 
     @override
@@ -86,19 +85,14 @@ class Experts(Leaf, tag="experts", frozen=True, kw_only=True):
         return {"grouped.weight": (self.experts, width, self.out)}
 
     @override
-    def check(self, path: str, value: Value, seq: int) -> None:
-        super().check(path, value, seq)
+    def misfits(self, path: str, value: Value, seq: int) -> Reasons:
+        yield from super().misfits(path, value, seq)
         if self.experts <= self.idle:
-            raise InvalidCase(f"{path!r} has no expert that gets rows", "give it more experts")
+            yield f"{path!r} has no expert that gets rows", "give it more experts"
 
     @override
     def result(self, value: Value) -> Value:
         return dataclasses.replace(value, size=self.out)
-
-    @override
-    def features(self, width: int) -> Iterator[str]:
-        if self.idle:
-            yield "leaf:idle_expert"
 
     @override
     def simpler(self) -> Experts:

@@ -21,6 +21,7 @@ class Linear(Projection, tag="linear", frozen=True, kw_only=True):
             lambda d: Linear(out=d.out),
             exact=True,
             resizes=True,
+            of=lambda leaf, width: leaf.bias,
         ),
         Kind(
             "linear_no_bias",
@@ -29,13 +30,9 @@ class Linear(Projection, tag="linear", frozen=True, kw_only=True):
             lambda d: Linear(out=d.out, bias=False),
             exact=True,
             resizes=True,
+            of=lambda leaf, width: not leaf.bias,
         ),
     )
-
-    @property
-    @override
-    def kind(self) -> Kind:
-        return self.kinds[not self.bias]
 
     @override
     def constructor(self, width: int) -> str:

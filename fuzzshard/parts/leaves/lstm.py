@@ -28,9 +28,7 @@ class LSTM(Projection, tag="lstm", frozen=True, kw_only=True):
     """
 
     complexity, noun, prefix = 20, "LSTM", "lstm"
-    needs_sequence = True
-    saves_result = True
-    lists_parameters = True
+    takes = ("sequence",)
     helpers = (_RECURRENT,)
     kinds = (
         Kind(
@@ -39,6 +37,7 @@ class LSTM(Projection, tag="lstm", frozen=True, kw_only=True):
             13,
             lambda d: LSTM(out=d.out, bias=draw_bias(d)),
             resizes=True,
+            saves_result=True,
             excluded_by=("simple_fsdp",),
         ),
     )

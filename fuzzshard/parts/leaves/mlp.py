@@ -28,7 +28,6 @@ class MLP(Biased, tag="mlp", frozen=True, kw_only=True):
 
     complexity, noun, prefix = 17, "MLP", "mlp"
     sizes = ("hidden",)
-    num_linears = 2
     helpers = (_MLP,)
     kinds = (
         Kind(

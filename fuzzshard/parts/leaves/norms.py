@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from msgspec.structs import replace
 from typing_extensions import override
 
-from fuzzshard.errors import InvalidCase
-from fuzzshard.parts.dtypes import Dtype
+from fuzzshard.parts.dtypes import LOW_PRECISION, Dtype
 from fuzzshard.parts.leaf import Biased, DrawingLeaf, Kind, Leaf, Value, draw_bias
+from fuzzshard.parts.op import Reasons
 from fuzzshard.parts.part import Shape
 
 
-class LayerNorm(Biased, tag="layer_norm", frozen=True, kw_only=True):
+class _Mixing(Leaf, frozen=True, kw_only=True):
+    """Values of half precision that are mixed with parameters in float32 keep theirs, and these
+    are not rounded (aten/src/ATen/native/mixed_data_type.h); no kernel of CUDA does so.
+    """
+
+    @override
+    def result_dtype(
+        self, dtype: Dtype | None, own: set[Dtype], *, on_cuda: bool = False
+    ) -> Dtype | None:
+        if own == {"float32"} and dtype in LOW_PRECISION and not on_cuda:
+            return dtype
+        return super().result_dtype(dtype, own)
+
+
+class LayerNorm(_Mixing, Biased, tag="layer_norm", frozen=True, kw_only=True):
     """``nn.LayerNorm(width, bias=bias)``."""
 
     bias: bool = True
 
     complexity, noun, prefix = 10, "LayerNorm", "norm"
     styles = ("sequence",)
-    mixes_dtypes = True
     kinds = (
         Kind(
             "layer_norm",
@@ -56,7 +66,9 @@ class RMSNorm(Leaf, tag="rms_norm", frozen=True, kw_only=True):
         return {"weight": (width,)}
 
     @override
-    def result_dtype(self, dtype: Dtype | None, own: set[Dtype]) -> Dtype | None:
+    def result_dtype(
+        self, dtype: Dtype | None, own: set[Dtype], *, on_cuda: bool = False
+    ) -> Dtype | None:
         return dtype
 
 
@@ -65,7 +77,7 @@ def _draw(drawing: DrawingLeaf) -> GroupNorm:
     return GroupNorm(groups=drawing.tape.pick(divisors))
 
 
-class GroupNorm(Leaf, tag="group_norm", frozen=True, kw_only=True):
+class GroupNorm(_Mixing, tag="group_norm", frozen=True, kw_only=True):
     """``nn.GroupNorm(groups, width)``: normalizes each row by itself, a group of features over the
     whole sequence. ``parallelize_module`` has no style for it.
     """
@@ -73,15 +85,15 @@ class GroupNorm(Leaf, tag="group_norm", frozen=True, kw_only=True):
     groups: int = 1
 
     complexity, noun, prefix = 9, "GroupNorm", "norm"
-    takes_patches = False
-    mixes_dtypes = True
-    kinds = (Kind("group_norm", "an nn.GroupNorm", 12, _draw),)
-    more_features = {"group_norm_of_several": "an nn.GroupNorm of several groups"}
-
-    @property
-    @override
-    def extra_width(self) -> int:
-        return self.groups - 1
+    takes = ("channels",)
+    kinds = (
+        Kind("group_norm", "an nn.GroupNorm", 12, _draw),
+        Kind(
+            "group_norm_of_several",
+            "an nn.GroupNorm of several groups",
+            of=lambda leaf, width: leaf.groups > 1,
+        ),
+    )
 
     @override
     def constructor(self, width: int) -> str:
@@ -96,10 +108,10 @@ class GroupNorm(Leaf, tag="group_norm", frozen=True, kw_only=True):
         return {"weight": (width,), "bias": (width,)}
 
     @override
-    def check(self, path: str, value: Value, seq: int) -> None:
-        super().check(path, value, seq)
+    def misfits(self, path: str, value: Value, seq: int) -> Reasons:
+        yield from super().misfits(path, value, seq)
         if self.groups < 1 or value.size % self.groups:
-            raise InvalidCase(
+            yield (
                 f"{path!r}: width {value.size} is no multiple of {self.groups} groups",
                 "change groups",
             )
@@ -112,21 +124,8 @@ class GroupNorm(Leaf, tag="group_norm", frozen=True, kw_only=True):
         return 0 if width // self.groups * max(seq, 1) > 1 else 2
 
     @override
-    def features_second(self, seq: int) -> bool:
-        return seq > 0
-
-    @override
-    def features(self, width: int) -> Iterator[str]:
-        if self.groups > 1:
-            yield "leaf:group_norm_of_several"
-
-    @override
     def simpler(self) -> Leaf:
         return GroupNorm()
-
-    @override
-    def with_width(self, width: int) -> GroupNorm:
-        return self if width % self.groups == 0 else replace(self, groups=1)
 
 
 class BatchNorm(Leaf, tag="batch_norm", frozen=True, kw_only=True):
@@ -134,7 +133,7 @@ class BatchNorm(Leaf, tag="batch_norm", frozen=True, kw_only=True):
 
     complexity, noun, prefix = 13, "BatchNorm1d", "bn"
     buffers = "statistics"
-    takes_patches = False
+    takes = ("channels",)
     kinds = (
         Kind(
             "batch_norm",
@@ -156,7 +155,3 @@ class BatchNorm(Leaf, tag="batch_norm", frozen=True, kw_only=True):
     @override
     def least_rows(self, width: int, seq: int) -> int:
         return 1 if seq > 1 else 2
-
-    @override
-    def features_second(self, seq: int) -> bool:
-        return seq > 0

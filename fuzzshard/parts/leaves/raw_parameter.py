@@ -45,6 +45,7 @@ class RawParameter(Leaf, tag="raw_parameter", frozen=True, kw_only=True):
             6,
             lambda d: RawParameter(),
             exact=True,
+            of=lambda leaf, width: not leaf.matrix,
         ),
         Kind(
             "raw_matrix",
@@ -52,18 +53,9 @@ class RawParameter(Leaf, tag="raw_parameter", frozen=True, kw_only=True):
             7,
             lambda d: RawParameter(matrix=True),
             exact=True,
+            of=lambda leaf, width: leaf.matrix,
         ),
     )
-
-    @property
-    @override
-    def source(self) -> str:
-        return self.helpers[self.matrix]
-
-    @property
-    @override
-    def kind(self) -> Kind:
-        return self.kinds[self.matrix]
 
     @override
     def constructor(self, width: int) -> str:
@@ -78,7 +70,9 @@ class RawParameter(Leaf, tag="raw_parameter", frozen=True, kw_only=True):
         return {"weight": (width, width) if self.matrix else (width,)}
 
     @override
-    def result_dtype(self, dtype: Dtype | None, own: set[Dtype]) -> Dtype | None:
+    def result_dtype(
+        self, dtype: Dtype | None, own: set[Dtype], *, on_cuda: bool = False
+    ) -> Dtype | None:
         if self.matrix or dtype is None:
             return super().result_dtype(dtype, own)
         return promote(dtype, next(iter(own)))
