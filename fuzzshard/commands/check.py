@@ -384,7 +384,7 @@ class _Told:
     def keep(self, report: TrainingReport, *, shrunk: bool) -> None:
         """Save a finding and print it."""
         from fuzzshard.checking.entry import SubjectEntry, save
-        from fuzzshard.checking.script import no_script, script
+        from fuzzshard.checking.subject_script import no_script, script
 
         subject = self.checker.subject
         entry = SubjectEntry(

@@ -18,11 +18,11 @@ from fuzzshard.parts.op import expression
 from fuzzshard.parts.part import Shape
 
 
-def module_tree(case: Case, facts: Inferred) -> Tree:
+def module_tree(case: Case, inferred: Inferred) -> Tree:
     """Every registered module once, in registration order; an alias points to the module it
     names.
     """
-    return _tree(ModuleNotes(case, facts), "", "model", case.model)
+    return _tree(ModuleNotes(case, inferred), "", "model", case.model)
 
 
 def shape_text(shape: Shape) -> str:
@@ -45,8 +45,8 @@ def describe(module: Module, width: int) -> str:
 class ModuleNotes:
     """What the plan of a case says about each of its modules, for drawings."""
 
-    def __init__(self, case: Case, facts: Inferred) -> None:
-        self.inferred = facts
+    def __init__(self, case: Case, inferred: Inferred) -> None:
+        self.inferred = inferred
         self.groups = {m: i for i, group in enumerate(case.wrap) for m in group.modules}
         self.ties = {tie.parameter: tie.source for tie in case.ties}
         self.freezes = {

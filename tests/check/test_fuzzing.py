@@ -10,7 +10,7 @@ from fuzzshard import reproducer
 from fuzzshard.checking.check import Checker, trainings
 from fuzzshard.checking.entry import SubjectEntry, load, save
 from fuzzshard.checking.fuzz import Fuzzer, FuzzProgress, bases_of, check_aspects, cuts, unvaried
-from fuzzshard.checking.script import no_script, script
+from fuzzshard.checking.subject_script import no_script, script
 from fuzzshard.errors import InvalidEntry, UsageError
 from fuzzshard.subject.report import TrainingReport
 from fuzzshard.subject.subject import (

@@ -6,7 +6,7 @@ import pytest
 from script_ranks import ForkedRanks
 from user_models import Checked, model
 
-from fuzzshard.checking.script import script
+from fuzzshard.checking.subject_script import script
 from fuzzshard.subject.report import TrainingReport
 from fuzzshard.subject.subject import MeshShape, Training
 
