@@ -20,7 +20,7 @@ from fuzzshard.checking.check import Checker
 from fuzzshard.errors import UsageError
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.subject.report import TrainingReport
-from fuzzshard.subject.subject import ASPECTS, Aspect, MeshShape, Outline, Training, Variation
+from fuzzshard.subject.subject import ASPECTS, Aspect, Outline, Training, Variation
 
 SHRINK_RUNS = 150
 """How many trainings shrinking one finding may take."""
@@ -312,7 +312,8 @@ def trainings_around(
     It shrinks to the first base with few blocks, one step and nothing else changed. ``mesh``
     chooses among the meshes of all bases; without it there is the first one's.
     """
-    base = draw(st.sampled_from(bases)) if "mesh" in aspects else draw(_of_one_mesh(bases))
+    varies = "mesh" in aspects
+    base = draw(st.sampled_from([b for b in bases if varies or b.mesh == bases[0].mesh]))
     depth = draw(st.integers(1, outline.depth)) if outline.lists else 0
     plan, freeze, schedule = (aspect in aspects for aspect in ("plan", "freeze", "schedule"))
     wraps = spec_of(base.engine).wraps_blocks
@@ -337,11 +338,6 @@ def trainings_around(
             param_dtype=draw(st.sampled_from(("", "bfloat16"))) if casts else "",
         ),
     )
-
-
-def _of_one_mesh(bases: Sequence[Training]) -> st.SearchStrategy[Training]:
-    mesh: MeshShape = bases[0].mesh
-    return st.sampled_from([base for base in bases if base.mesh == mesh])
 
 
 def _wrapped(outline: Outline) -> st.SearchStrategy[tuple[str, ...] | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -30,18 +30,10 @@ Skip = Literal["not due", "left out"]
 class Comparison:
     """Two records side by side: how far each tensor is equal, and which part of its limit the
     difference takes; None for what is left out.
-
-    ``undecided`` is the first output or loss whose limit is so large that it says nothing: what
-    comes in that step is not compared, nor later ones, and so it is if it is ``elsewhere``, on
-    some rank with which this one shares gradients. ``noise`` are parameters of whose gradients or
-    values the same is true, since they are sums that cancel: each is left out from that step on.
     """
 
     precision: str
-    elsewhere: Place | None = None
     results: dict[Place, tuple[Reached, float] | None] = dataclasses.field(default_factory=dict)
-    undecided: Place | None = None
-    noise: dict[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def rows(self) -> dict[Kind, Row]:
@@ -75,38 +67,15 @@ class Comparison:
         """Whether all bits are equal."""
         return all(result is None or result[0] == "bitwise" for result in self.results.values())
 
-    def says_nothing(self, place: Place) -> bool:
-        """Return whether rounding alone has changed what comes before ``place`` by a large
-        part.
-        """
-        if self.undecided is not None and place.step >= self.undecided.step:
-            return True
-        own = place.kind in ("outputs", "loss")  # of this rank, until parameters are updated
-        if self.elsewhere is not None and place.step - own >= self.elsewhere.step:
-            return True
-        return place.name in self.noise and place.step >= self.noise[place.name]
 
-    def note_noise(self, place: Place) -> None:
-        """Note that rounding alone changes what is at ``place`` by a large part."""
-        if place.kind in ("outputs", "loss"):
-            self.undecided = self.undecided or place
-        else:
-            self.noise[place.name] = min(place.step, self.noise.get(place.name, place.step))
-
-
-def limits_of(
-    expected: Record, shaken: Iterable[Record], of_largest: float, of_noise: float
-) -> Limits[Place]:
-    """Return what rounding explains, going by runs on values that are ``shaken``.
+def limits_of(expected: Record, of_largest: float, of_noise: float) -> Limits[Place]:
+    """Return what rounding explains, before values are shaken.
 
     Each tensor has a scale of its own: no mistake hides behind a larger one. Before training
     nothing is rounded.
     """
     trained = {place: tensor for place, tensor in expected.tensors.items() if place.step >= 0}
-    limits = Limits(trained, lambda place: place, of_largest, of_noise)
-    for run in shaken:
-        limits.move(trained, run.tensors)
-    return limits
+    return Limits(trained, lambda place: place, of_largest, of_noise)
 
 
 def compare(
@@ -115,7 +84,6 @@ def compare(
     limits: Limits[Place] | None,
     precision: str,
     skip: Mapping[Kind, Skip],
-    elsewhere: Place | None = None,
 ) -> Comparison:
     """Compare what ``expected`` holds with what ``observed`` holds at the same places.
 
@@ -123,16 +91,13 @@ def compare(
     modules may work on parts there. Without ``limits`` all bits have to be equal. Nothing of the
     kinds in ``skip`` is compared.
     """
-    comparison = Comparison(precision, elsewhere)
+    comparison = Comparison(precision)
     for place in sorted(expected.tensors, key=lambda place: KINDS.index(place.kind)):
         due, seen = expected.tensors[place], observed.tensors.get(place)
         if skip.get(place.kind) == "not due" or not _comparable(place, due, seen):
             continue
-        result = None
-        if place.kind not in skip and not comparison.says_nothing(place):
-            result = _reached(place, due, seen, limits)
-            if result is None:
-                comparison.note_noise(place)
+        leaves_out = place.kind in skip
+        result = None if leaves_out else _reached(place, due, seen, limits)
         comparison.results[place] = result
     return comparison
 

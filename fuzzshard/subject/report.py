@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -12,16 +12,9 @@ from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INCONCLUSIVE
 from fuzzshard.subject.subject import Outline, Training, Variation
 
 Kind = Literal["outputs", "loss", "gradients", "parameters", "buffers", "state dict"]
-KINDS: tuple[Kind, ...] = (
-    "outputs",
-    "loss",
-    "gradients",
-    "parameters",
-    "buffers",
-    "state dict",
-)
+KINDS: tuple[Kind, ...] = get_args(Kind)
 Reached = Literal["bitwise", "rounding", "different"]
-ORDER: tuple[Reached, ...] = ("bitwise", "rounding", "different")
+ORDER: tuple[Reached, ...] = get_args(Reached)
 Outcome = Literal["equal", "different", "error", "hang", "not judged"]
 
 

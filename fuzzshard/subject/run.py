@@ -40,9 +40,11 @@ from fuzzshard.subject.subject import Outline, Subject, Training
 from fuzzshard.subject.training import Trainer, draws_by_dtype, on_meta
 from fuzzshard.subject.vary import blocks_of, outline, present
 
-NUM_SHAKEN = 3
+MOST_SHAKEN = 8
+"""How often values are shaken to explain a difference, in turns by opposites."""
+
 MOST_NAMES = 3
-"""How many parameters a limit names."""
+"""How many tensors a limit names."""
 
 IGNORED = -100
 """What losses of torch leave out by default (``ignore_index``)."""
@@ -140,22 +142,14 @@ class Check:
 
     def _say_what_is_noise(self, comparison: Comparison) -> None:
         """Say what rounding alone changes by a large part, on some rank."""
-        alone = f"rounding to {comparison.precision} alone changes"
-        if (undecided := self._earliest(comparison.undecided)) is not None:
-            self.limits.append(
-                f"from step {undecided.step} on nothing is compared: {alone} {undecided.kind} "
-                f"{undecided.name} of the plain model by a large part (it may decide between "
-                "experts, say)"
-            )
-        first: dict[str, int] = {}
-        for of_rank in self._gather(comparison.noise):
-            for name, step in of_rank.items():
-                first[name] = min(step, first.get(name, step))
-        if noise := [f"{name} from step {step} on" for name, step in sorted(first.items())]:
+        results = comparison.results.items()
+        here = [p for p, result in results if result is None and p.kind not in self.skip]
+        noise = sorted({f"{p.kind} {p.name}" for of_rank in self._gather(here) for p in of_rank})
+        if noise:
             more = f" and {len(noise) - MOST_NAMES} more" * (len(noise) > MOST_NAMES)
             self.limits.append(
-                f"{alone} gradients or values of parameters by a large part, so they are not "
-                f"compared: {', '.join(noise[:MOST_NAMES])}{more}"
+                f"rounding to {comparison.precision} alone changes some tensors by a large part, "
+                f"which are not compared in such steps: {', '.join(noise[:MOST_NAMES])}{more}"
             )
 
     def _new_trainer(self, **changes: Any) -> Trainer:
@@ -214,8 +208,9 @@ class Check:
         if was_on_meta and self._needs_values:
             trainer.materialize(model)
         places = [place.name for place in plain.tensors if place.step < 0]
-        trainer.is_plain, trainer.plain_name = False, PlainNames(places, self.names).of
-        trainer.plain_module = PlainNames([name for name, _ in model.named_modules()], {}).of
+        modules = [name for name, _ in model.named_modules()]
+        trainer.plain_name = PlainNames([*places, *modules], self.names).of
+        trainer.is_plain = False
         trainer.module = module = self._parallelized(model)
         # DistributedDataParallel gives all ranks the buffers of rank 0 then
         self._broadcasts_buffers = getattr(module, "broadcast_buffers", False)
@@ -398,23 +393,26 @@ class Check:
         """Compare in float64 where both can be trained so and are equal there, else within what
         random changes of a rounding's size do to the plain model.
         """
-        eps, seed, fine = torch.finfo(rounded).eps, self.training.seed, torch.float64
-        shake = Shake(torch.finfo(fine).eps)
+        fine = torch.float64
         precise = self._tried(self._train_plain, dtype=fine)
+        shake = Shake(torch.finfo(fine).eps)
         shaken = precise and self._tried(self._train_plain, dtype=fine, shake=shake)
         other = precise and shaken and self._tried(self._train_parallel, precise, dtype=fine)
         if precise and shaken and other:
-            limits = limits_of(precise, [shaken], SAME_IN_FLOAT64, OF_NOISE)
+            limits = limits_of(precise, SAME_IN_FLOAT64, OF_NOISE)
+            limits.move(precise.tensors, shaken.tensors)
             found = compare(precise, other, limits, name_of(rounded), self.skip)
             if self._everywhere(found.first is None):
                 return found
-        shakes = (Shake(eps, seed + number) for number in range(1, NUM_SHAKEN + 1))
-        runs = [self._train_plain(shake=shake) for shake in shakes]
-        limits = limits_of(plain, runs, LAST_BITS * eps, OF_NOISE_IN_HALF)
-        found = compare(plain, parallel, limits, name_of(rounded), self.skip)
-        if (elsewhere := self._earliest(found.undecided)) is None:
-            return found
-        return compare(plain, parallel, limits, name_of(rounded), self.skip, elsewhere)
+        eps = torch.finfo(rounded).eps
+        limits = limits_of(plain, LAST_BITS * eps, OF_NOISE_IN_HALF)
+        for number in range(MOST_SHAKEN):
+            shake = Shake(eps * (-1) ** number, self.training.seed + number // 2)
+            limits.move(plain.tensors, self._train_plain(shake=shake).tensors)
+            found = compare(plain, parallel, limits, name_of(rounded), self.skip)
+            if self._everywhere(found.first is None):
+                break
+        return found
 
     def _tried(self, train: Callable[..., Record], *given: Any, **changes: Any) -> Record | None:
         """What a training gives; None where it raises on some rank."""

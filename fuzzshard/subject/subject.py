@@ -7,14 +7,14 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Iterator
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 from fuzzshard.errors import UsageError, did_you_mean
 
 Aspect = Literal["plan", "freeze", "mesh", "schedule", "precision"]
-ASPECTS: tuple[Aspect, ...] = ("plan", "freeze", "mesh", "schedule", "precision")
+ASPECTS: tuple[Aspect, ...] = get_args(Aspect)
 
 
 class Variation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

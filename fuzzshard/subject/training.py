@@ -20,10 +20,12 @@ from torch.utils._pytree import tree_map
 
 from fuzzshard.engines.registry import ENGINES
 from fuzzshard.engines.rounding import Shake, largest
+from fuzzshard.program.run import execute
 from fuzzshard.subject.compare import LAST_BITS
 from fuzzshard.subject.functions import Function, SubjectError, blaming, call
 from fuzzshard.subject.record import Forwards, Record, seed_everything
 from fuzzshard.subject.report import Kind
+from fuzzshard.subject.statements import prepare_lines
 from fuzzshard.subject.steps import (
     average,
     floats,
@@ -34,7 +36,7 @@ from fuzzshard.subject.steps import (
     usual_step,
 )
 from fuzzshard.subject.subject import Training
-from fuzzshard.subject.vary import aliases, cut_out, prepare
+from fuzzshard.subject.vary import aliases
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -43,10 +45,9 @@ class Trainer:
 
     ``dtype`` replaces that of floating tensors. ``alone`` trains the plain model on the data of
     this rank only, in the mean that ``loss_weight`` says if it ``weighs``; ``drops_out`` is False
-    to train without dropout. The ``module`` ``is_plain`` if nothing has parallelised it; names in
-    the plain model are those that ``plain_name`` gives for parameters and buffers, and
-    ``plain_module`` for modules. ``where`` says what is being done, for the report of an
-    exception.
+    to train without dropout. The ``module`` ``is_plain`` if nothing has parallelised it;
+    ``plain_name`` gives the names in the plain model. ``where`` says what is being done, for the
+    report of an exception.
     """
 
     functions: dict[str, Function]
@@ -59,7 +60,6 @@ class Trainer:
     drops_out: bool = True
     is_plain: bool = True
     plain_name: Callable[[str], str] = str
-    plain_module: Callable[[str], str] = str
     module: nn.Module = dataclasses.field(init=False)
     record: Record = dataclasses.field(init=False, default_factory=Record)
     forwards: Forwards | None = dataclasses.field(init=False, default=None)
@@ -75,7 +75,14 @@ class Trainer:
 
         It is on the device unless it has no values.
         """
-        return cut_out(self._whole(), self.training.variation)
+        model, only = self._whole(), self.training.variation.only
+        try:
+            model = model.get_submodule(only)
+        except AttributeError as error:
+            raise SubjectError("build", f"gives a model without {only}") from error
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            raise SubjectError("build", "gives a model without trainable parameters")
+        return model
 
     def _whole(self) -> nn.Module:
         seed_everything(self.training.seed)
@@ -85,7 +92,7 @@ class Trainer:
             model = call(build, size) if size else call(build)
         if not isinstance(model, nn.Module):
             raise SubjectError("build", f"returned {type(model).__name__} and no nn.Module")
-        prepare(model, self.training.variation)
+        execute(prepare_lines(self.training.variation), {"model": model})
         if self.dtype is not None:
             model = call(model.to, self.dtype)
         return model if on_meta(model) else call(model.to, self.device)
@@ -211,9 +218,7 @@ class Trainer:
         if self.shake:
             for name, parameter in self.module.named_parameters():
                 self.shake.apply(parameter, name)
-        forwards = Forwards(
-            self.module, self.plain_module, self.record, training.seed, self.device
-        )
+        forwards = Forwards(self.module, self.plain_name, self.record, training.seed, self.device)
         self.forwards = forwards
         optimizer = self.optimizer(self.module)
         self.record.stale_optimizer = self._is_stale(optimizer)
@@ -346,12 +351,6 @@ def draws_by_dtype(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-DROPOUTS = (
-    *("dropout", "dropout1d", "dropout2d", "dropout3d"),
-    *("alpha_dropout", "feature_alpha_dropout"),
-)
-
-
 def without_dropout() -> contextlib.AbstractContextManager[None]:
     """Have the functions of :mod:`torch.nn.functional` drop nothing; modules call these."""
     attention = functional.scaled_dot_product_attention
@@ -363,7 +362,8 @@ def without_dropout() -> contextlib.AbstractContextManager[None]:
         positional = (*args[:4], 0.0, *args[5:]) if len(args) > 4 else args
         return attention(*positional, **kwargs)
 
-    replaced: dict[str, Any] = dict.fromkeys(DROPOUTS, identity)
+    dropouts = (name for name in vars(functional) if "dropout" in name)
+    replaced: dict[str, Any] = dict.fromkeys(dropouts, identity)
     replaced["scaled_dot_product_attention"] = attend
     patch: contextlib.AbstractContextManager[None] = mock.patch.multiple(functional, **replaced)
     return patch

@@ -8,10 +8,7 @@ from collections.abc import Iterable, Mapping
 from torch import nn
 
 from fuzzshard.case.paths import is_within, is_within_any
-from fuzzshard.program.run import execute
-from fuzzshard.subject.functions import SubjectError
-from fuzzshard.subject.statements import prepare_lines
-from fuzzshard.subject.subject import Outline, Variation
+from fuzzshard.subject.subject import Outline
 
 
 def outline(model: nn.Module) -> Outline:
@@ -51,24 +48,6 @@ def _is_called(module: nn.Module) -> bool:
 
 def _can_be_cut(module: nn.Module) -> bool:
     return isinstance(module, nn.ModuleList | nn.Sequential)
-
-
-def prepare(model: nn.Module, variation: Variation) -> None:
-    """Shorten and freeze a plain model, before anything wraps it."""
-    if variation != Variation():
-        execute(prepare_lines(variation), {"model": model})
-
-
-def cut_out(model: nn.Module, variation: Variation) -> nn.Module:
-    """Return the part of a prepared model that is trained: all of it, or one module."""
-    if variation.only:
-        try:
-            model = model.get_submodule(variation.only)
-        except AttributeError as error:
-            raise SubjectError("build", f"gives a model without {variation.only}") from error
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise SubjectError("build", "gives a model without trainable parameters")
-    return model
 
 
 def present(model: nn.Module, names: Iterable[str]) -> tuple[str, ...]:
