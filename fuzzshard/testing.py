@@ -213,18 +213,9 @@ class Subject:
         names: Mapping[str, str] | None = None,
     ) -> None:
         """``names`` are the plain names of parameters that ``parallelize`` renames."""
-        functions = {
-            "build": build,
-            "inputs": inputs,
-            "loss": loss,
-            "parallelize": parallelize,
-            "optimizer": optimizer,
-            "train_step": train_step,
-            "loss_weight": loss_weight,
-            "smaller": smaller,
-        }
-        given = {field: name_of(f) for field, f in functions.items() if f is not None}
-        self.named = NamedSubject(names=dict(names or {}), **given)
+        given = {f: g for f, g in locals().items() if g is not None and f not in ("self", "names")}
+        functions = {field: name_of(function) for field, function in given.items()}
+        self.named = NamedSubject(names=dict(names or {}), **functions)
 
 
 def name_of(function: Function) -> str:

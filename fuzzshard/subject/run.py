@@ -200,6 +200,11 @@ class Check:
         trainer.train()
         return trainer.record
 
+    def _train_alone(self, without: str) -> dict[Place, torch.Tensor | None]:
+        """What this rank's own data make of the plain model, without one of the functions."""
+        functions = {field: given for field, given in self.functions.items() if field != without}
+        return self._train_plain(functions=functions, alone=True).tensors
+
     def _train_parallel(self, plain: Record, **changes: Any) -> Record:
         trainer = self._new_trainer(**changes)
         model = trainer.build()
@@ -333,8 +338,7 @@ class Check:
             return None
         if "loss_weight" in self.functions and mesh.copies == 1:
             due = self._gather(sum(map(trainer.weight, batches)))
-            functions = {f: given for f, given in self.functions.items() if f != "train_step"}
-            own = self._train_plain(functions=functions, alone=True, weighs=True).tensors
+            own = self._train_alone(without="train_step")
             for place in (p for p in own if p.kind == "gradients" and p.step == 0):
                 observed = parallel.tensors.get(place)
                 if observed is None or observed.numel() > MOST_ELEMENTS:
@@ -425,7 +429,7 @@ class Check:
         """Describe the first difference, that of ``rank``, from what all ranks have there."""
         own = None
         if place.kind == "gradients" and place.step == 0:
-            own = self._train_plain(alone=True).tensors.get(place)
+            own = self._train_alone(without="loss_weight").get(place)
         expected = plain.tensors.get(place)
         seen = Seen(
             observed=parallel.tensors.get(place),

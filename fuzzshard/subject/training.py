@@ -44,10 +44,9 @@ class Trainer:
     """Trains one model of a subject, plain or parallelised, and keeps what is seen of it.
 
     ``dtype`` replaces that of floating tensors. ``alone`` trains the plain model on the data of
-    this rank only, in the mean that ``loss_weight`` says if it ``weighs``; ``drops_out`` is False
-    to train without dropout. The ``module`` ``is_plain`` if nothing has parallelised it;
-    ``plain_name`` gives the names in the plain model. ``where`` says what is being done, for the
-    report of an exception.
+    this rank only; ``drops_out`` is False to train without dropout. The ``module`` ``is_plain``
+    if nothing has parallelised it; ``plain_name`` gives the names in the plain model. ``where``
+    says what is being done, for the report of an exception.
     """
 
     functions: dict[str, Function]
@@ -56,7 +55,6 @@ class Trainer:
     dtype: torch.dtype | None = None
     shake: Shake | None = None
     alone: bool = False
-    weighs: bool = False
     drops_out: bool = True
     is_plain: bool = True
     plain_name: Callable[[str], str] = str
@@ -314,8 +312,7 @@ class Trainer:
 
     def _shares(self, batches: Sequence[Any]) -> list[float]:
         """The factors of the losses of this rank, in a mean over all ranks."""
-        is_even = "loss_weight" not in self.functions or not self.is_plain
-        if is_even or (self.alone and not self.weighs):
+        if "loss_weight" not in self.functions or not self.is_plain:
             return [1 / len(batches)] * len(batches)
         weights = [self.weight(batch) for batch in batches]
         total = torch.tensor(sum(weights), dtype=torch.float64).to(self.device)
