@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import fuzzshard
-from fuzzshard.subject import steps
 from fuzzshard.subject.subject import Subject
 
 STATEMENTS = "<statements"
@@ -49,11 +48,13 @@ def load(subject: Subject) -> dict[str, Function]:
 
 
 def _function(field: str, name: str) -> Function:
+    from fuzzshard.subject.steps import load as imported  # torch is
+
     place, _, attribute = name.rpartition(":")
     if not place or not attribute:
         raise SubjectError(f"--{field}", f"{name!r} is no module:function or file.py:function")
     try:
-        found: Function | None = steps.load(name)
+        found: Function | None = imported(name)
     except Exception as error:
         raise SubjectError(place, f"cannot be imported: {summary(error)}") from error
     if not callable(found):
