@@ -48,7 +48,7 @@ def load(subject: Subject) -> dict[str, Function]:
 
 
 def _function(field: str, name: str) -> Function:
-    from fuzzshard.subject.steps import load as imported  # torch is
+    from fuzzshard.subject.steps import load as imported  # it imports torch
 
     place, _, attribute = name.rpartition(":")
     if not place or not attribute:
