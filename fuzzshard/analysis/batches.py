@@ -47,12 +47,6 @@ def all_rows(case: Case) -> frozenset[int]:
     return frozenset(rows for batch in used_batches(case) for rows in rows_of_batch(case, batch))
 
 
-def only_some_ranks_have_rows(case: Case) -> bool:
-    """Whether some rank has no rows in some batch, and not all of them."""
-    rows = all_rows(case)
-    return len(rows) > 1 and 0 in rows
-
-
 def least_rows(case: Case, found: Inferred) -> int:
     """The fewest rows that a batch may have on any rank: none, unless something needs values."""
     return max(

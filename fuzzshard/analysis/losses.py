@@ -52,23 +52,3 @@ def losses(case: Case, last: int, *, rank: int = 1) -> Losses:
         result.taken[at.index] = taken
         (result.needed if takes.outputs is None else result.parted).update(taken)
     return result
-
-
-def microbatches(case: Case, last: int) -> int:
-    """How many microbatches of one kind the ops up to ``last`` are, after flags alone; 0 for
-    anything else.
-
-    They differ in their data only: the model has no state of its own that a forward changes.
-    """
-    ops = tuple(itertools.dropwhile(lambda op: op.switch, case.schedule[: last + 1]))
-    calls, backwards = [op.call for op in ops[::2]], ops[1::2]
-    kinds = {call and call.grad and call._replace(batch=0) for call in calls}
-    paired = len(calls) == len(backwards) and all(
-        op.takes and op.takes.outputs is None for op in backwards
-    )
-    if not paired or len(kinds) != 1 or not all(kinds):
-        return 0
-    changes = any(
-        leaf.buffers == "statistics" or leaf.drops for leaf in inferred(case).leaves.values()
-    )
-    return 0 if changes or case.inputs.rank_batches else len(calls)

@@ -9,9 +9,8 @@ from string import Template
 
 from fuzzshard.model.statements import comment, indented
 from fuzzshard.parts.engines import spec_of
-from fuzzshard.program.helpers import called
+from fuzzshard.program import helpers
 from fuzzshard.program.imports import import_block
-from fuzzshard.reproducer.helpers import SNAPSHOT
 from fuzzshard.subject.functions import STEPS
 from fuzzshard.subject.report import TrainingReport
 from fuzzshard.subject.statements import prepare_lines, recompute_lines, wrap_lines
@@ -23,7 +22,7 @@ SOURCES = {
     + str(ast.get_source_segment(_SHARED, node))
     for node in ast.parse(_SHARED).body
     if isinstance(node, ast.FunctionDef | ast.ClassDef)
-} | {"snapshot": SNAPSHOT}
+} | {"snapshot": helpers.SOURCES["snapshot"]}
 """The functions and classes of scripts by name; ranks have them, too."""
 
 _SCRIPT = Template('''
@@ -139,8 +138,8 @@ def script(subject: Subject, report: TrainingReport, preload: tuple[str, ...]) -
     if no_script(subject, training):
         return ""
     body = _body(subject, report, preload)
-    helpers = "\n\n\n".join(SOURCES[name].strip() for name in called(body, SOURCES))
-    body = f"{helpers}\n\n{body}"
+    functions = (SOURCES[name].strip() for name in helpers.called(body, SOURCES))
+    body = "\n\n\n".join(functions) + f"\n\n{body}"
     what = f"{found.kind} {found.name} {found.looks_like}" if found else report.message
     head = f"# {report.outcome}: {comment(what)}\n"
     head += f"# torchrun --standalone --nproc-per-node {training.mesh.size} repro.py\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pprint
 
 from fuzzshard.parts.names import check_path
@@ -17,11 +16,6 @@ def at(root: str, path: str) -> str:
     Raises :class:`UsageError` for what is no path: it comes from a file, and would be run.
     """
     return f"{root}.{check_path(path)}" if path else root
-
-
-def literal(text: str) -> str:
-    """A text of anyone's as a literal in double quotes, which are those of a script."""
-    return json.dumps(printable(text), ensure_ascii=False)
 
 
 def comment(text: str) -> str:

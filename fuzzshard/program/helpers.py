@@ -12,16 +12,33 @@ from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.options.optimizer import OPTIMIZER_OPTIONS
 from fuzzshard.program.engine_script import engine_script
 
-_PARAMETER_GROUPS = """
+_FUNCTIONS = """
+def snapshot(t):
+    t = t.full_tensor() if isinstance(t, DTensor) else t
+    return None if t is None else t.detach().clone()
+
+def describe(p):
+    text = f"{'DTensor' if isinstance(p, DTensor) else 'Tensor'}{list(p.shape)} {str(p.dtype)[6:]}"
+    if isinstance(p, DTensor):
+        text += f" {', '.join(map(str, p.placements))} on mesh {list(p.device_mesh.shape)}"
+    return text + ("" if p.requires_grad else ", frozen")
+
+def groups(model):  # what fully_shard holds, by private names
+    states = [m._get_fsdp_state() for m in model.modules() if isinstance(m, FSDPModule)]
+    return [group for state in states for group in state._fsdp_param_groups]
+
+def part(model, module, name):  # what fully_shard holds of one parameter
+    parts = [p for group in groups(model) for p in group.fsdp_params]
+    where = (module, name)
+    return next(p for p in parts if (p._module_info.module, p._module_info.param_name) == where)
+
 def parameter_groups(parameters):  # foreach refuses lists that mix meshes, dtypes or devices
     kinds = {}
     for p in parameters:
         mesh = p.device_mesh if isinstance(p, DTensor) else None
         kinds.setdefault((mesh, p.dtype, p.device), []).append(p)
     return [{"params": kind} for kind in kinds.values()]
-"""
 
-_CLIP_GRAD_NORM = """
 def clip_grad_norm(parameters, max_norm, norm_type, error_if_nonfinite=False, stages=None):
     kinds, norms = {}, []
     for p in parameters:
@@ -44,40 +61,28 @@ def clip_grad_norm(parameters, max_norm, norm_type, error_if_nonfinite=False, st
         raise RuntimeError("the norm is non-finite")
     for kind in kinds.values():
         torch.nn.utils.clip_grads_with_norm_(kind, max_norm, total)
-"""
 
-_STATES = """
 def states(model, optimizer):  # that of the model first: it reshards
     model_state = get_model_state_dict(model)
     return {"model": model_state, "optimizer": get_optimizer_state_dict(model, optimizer)}
-"""
 
-_STATES_OF_STAGES = """
 def states_of_stages(parts, optimizer):  # by name: stages have groups of parameters of their own
     model_state = get_model_state_dict(parts)
     options = StateDictOptions(flatten_optimizer_state_dict=True)
     state = get_optimizer_state_dict(parts, optimizer, options=options)
     return {"model": model_state, "optimizer": state}
-"""
 
-_COPIED = """
 def copied(state):
     return tree_map_only(torch.Tensor, lambda t: t.detach().clone(), state)
-"""
 
-_NEW_FOLDER = """
 def new_folder():  # one that all ranks share
     folder = [tempfile.mkdtemp() if dist.get_rank() == 0 else ""]
     dist.broadcast_object_list(folder)
     return folder[0]
-"""
 
-_SAVING_GROUP = """
 def saving_group():  # of its own: another thread uses it
     return dist.new_group(backend="gloo")
-"""
 
-_ZERO = """
 def zero(model, *optimizers):
     with torch.no_grad():
         for p in model.parameters():
@@ -86,38 +91,28 @@ def zero(model, *optimizers):
             for value in state.values():
                 if isinstance(value, torch.Tensor):
                     value.zero_()
-"""
 
-_UNSHARDED = """
 def unsharded(t):
     return t.full_tensor() if isinstance(t, DTensor) else t
-"""
 
-_SCALING = """
 def scaling(scale, given=-1):  # a hook of the user: the last of what it is given, or another
     def hook(module, *values):
         scaled = lambda t: t * scale if t.is_floating_point() else t
         return tree_map_only(torch.Tensor, scaled, values[given])
     return hook
-"""
 
-_HOOKING = """
 def hooking(scale):  # a hook of the user on the tensor that a module returns
     def hook(module, args, output):
         if output.requires_grad:
             output.register_hook(lambda gradient: gradient * scale)
     return hook
-"""
 
-_SCALING_GRAD = """
 def scaling_grad(scale):  # a hook of the user on a parameter
     def hook(p):
         if p.grad is not None:  # frozen since forward
             p.grad.mul_(scale)
     return hook
-"""
 
-_STEPPING = """
 def stepping(rate):  # a hook of the user on a parameter: an optimizer that steps within backward
     def hook(p):
         if p.grad is not None:  # frozen since forward
@@ -125,38 +120,28 @@ def stepping(rate):  # a hook of the user on a parameter: an optimizer that step
                 p.sub_(p.grad, alpha=rate)
             p.grad = None
     return hook
-"""
 
-_SCALING_GRADIENTS = """
 def scaling_gradients(scale):  # a hook of the user on an optimizer
     def hook(optimizer, args, kwargs):
         for p in (p for group in optimizer.param_groups for p in group["params"]):
             if p.grad is not None:
                 p.grad.mul_(scale)
     return hook
-"""
 
-_SCALING_PARAMETERS = """
 def scaling_parameters(scale):  # a hook of the user on an optimizer
     @torch.no_grad()
     def hook(optimizer, args, kwargs):
         for p in (p for group in optimizer.param_groups for p in group["params"]):
             p.mul_(scale)
     return hook
-"""
 
-_INTERRUPT = """
 def interrupt(*args):  # as a user's code may raise in the middle of an iteration
     raise InterruptedError
-"""
 
-_INTERRUPT_BACKWARD = """
 def interrupt_backward(module, args, output):
     if isinstance(output, torch.Tensor) and output.requires_grad:
         output.register_hook(interrupt)
-"""
 
-_FILL_STATE = """
 def fill_state(optimizer, saved):  # load_state_dict casts states to the dtype of their parameter
     held = {p: dict(state) for p, state in optimizer.state.items()}
     optimizer.load_state_dict(saved)
@@ -165,9 +150,7 @@ def fill_state(optimizer, saved):  # load_state_dict casts states to the dtype o
         there = held.get(parameters[index], {})
         state = {name: t.to(there.get(name, t).dtype) for name, t in state.items()}
         optimizer.state[parameters[index]].update(state)
-"""
 
-_UPDATE_AVERAGE = """
 def update_average(averaged, parameters, decay):  # of the parameters alone
     parameters = nn.ParameterList(parameters)
     if averaged is None:
@@ -178,25 +161,7 @@ def update_average(averaged, parameters, decay):  # of the parameters alone
 """
 
 SOURCES = {
-    "parameter_groups": _PARAMETER_GROUPS,
-    "clip_grad_norm": _CLIP_GRAD_NORM,
-    "states": _STATES,
-    "states_of_stages": _STATES_OF_STAGES,
-    "copied": _COPIED,
-    "new_folder": _NEW_FOLDER,
-    "saving_group": _SAVING_GROUP,
-    "zero": _ZERO,
-    "unsharded": _UNSHARDED,
-    "scaling": _SCALING,
-    "hooking": _HOOKING,
-    "scaling_grad": _SCALING_GRAD,
-    "stepping": _STEPPING,
-    "scaling_gradients": _SCALING_GRADIENTS,
-    "scaling_parameters": _SCALING_PARAMETERS,
-    "interrupt": _INTERRUPT,
-    "interrupt_backward": _INTERRUPT_BACKWARD,
-    "fill_state": _FILL_STATE,
-    "update_average": _UPDATE_AVERAGE,
+    **{text.partition("(")[0]: f"def {text}" for text in _FUNCTIONS.split("\ndef ")[1:]},
     **{
         name: source
         for engine in ENGINES

@@ -3,97 +3,82 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+import functools
 
 from fuzzshard.parts.engines import ENGINES
 from fuzzshard.program.engine_script import engine_script
 
-_STANDARD = (
-    *(
-        "import collections",
-        "import contextlib",
-        "import copy",
-        "import dataclasses",
-        "import functools",
-        "import gc",
-        "import importlib",
-        "import os",
-        "import re",
-        "import sys",
-        "import tempfile",
-        "import time",
-    ),
-    *("import warnings", "import weakref", "from datetime import timedelta"),
-)
-
-_TORCH = (
-    "import torch",
-    "import torch.distributed as dist",
-    "import torch.distributed.checkpoint as dcp",
-    "from torch import nn",
-    "from torch.distributed._composable.checkpoint_activation import checkpoint",
-    "from torch.distributed._composable.replicate import replicate",
-    "from torch.distributed.algorithms._comm_hooks import default_hooks",
-    "from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper",
-    "from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook",
-    "from torch.distributed.device_mesh import init_device_mesh",
-    "from torch.nn.parallel import DistributedDataParallel",
-    "from torch.utils.checkpoint import checkpoint as checkpointed",
-)
-
-_SEVERAL = {
-    "torch.distributed.checkpoint.state_dict": (
-        *("StateDictOptions", "get_model_state_dict", "get_optimizer_state_dict"),
-        *("set_model_state_dict", "set_optimizer_state_dict"),
-    ),
-    "torch.distributed.tensor": ("DTensor", "Replicate", "Shard", "distribute_tensor"),
-    "torch.optim.swa_utils": ("AveragedModel", "get_ema_avg_fn", "get_swa_avg_fn"),
-    "torch.utils._pytree": ("tree_leaves", "tree_map_only"),
-    "torch.distributed.tensor.parallel": (
-        *("ColwiseParallel", "RowwiseParallel", "SequenceParallel", "parallelize_module"),
-    ),
-}
-"""Modules of which a script may import several names."""
+_IMPORTS = """
+import collections, contextlib, copy, dataclasses, functools, gc, importlib, os, re, sys
+import tempfile, time, warnings, weakref
+from datetime import timedelta
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed._composable.checkpoint_activation import checkpoint
+from torch.distributed._composable.replicate import replicate
+from torch.distributed.algorithms._comm_hooks import default_hooks
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from torch.distributed.checkpoint.state_dict import set_model_state_dict, set_optimizer_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+from torch.distributed.tensor.parallel import SequenceParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_swa_avg_fn
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.checkpoint import checkpoint as checkpointed
+"""
 
 
 def import_block(body: str) -> str:
-    """The imports for ``body``, which names everything as the tables here import it."""
+    """Import for ``body``, which names everything as it is imported here."""
     used = {node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name)}
-    return "\n".join([*_used_lines(_STANDARD, used), "", *sorted(_torch_lines(used), key=_order)])
+    standard, torch = dict[_Key, list[str]](), dict[_Key, list[str]]()
+    for name in sorted(used & _bound().keys()):
+        (is_from, module), text = _bound()[name]
+        block = torch if module.startswith("torch") else standard
+        block.setdefault((is_from, module), []).append(text)
+    lines = [_line(*item) for item in sorted(standard.items())]
+    return "\n".join([*lines, "", *(_line(*item) for item in sorted(torch.items()))])
 
 
 def every_import() -> str:
-    """Imports of all modules of torch that statements may name, as far as there are such."""
-    modules = [*_SEVERAL, *(m for engine in ENGINES for m in engine_script(engine).imports)]
-    lines = [*_TORCH, "from contextlib import suppress"]
-    lines += [f"with suppress(ModuleNotFoundError):\n    import {m}" for m in modules]
+    """Import all that statements may name, as far as torch has it."""
+    lines = ["from contextlib import suppress"]
+    for key, text in _bound().values():
+        lines += ["with suppress(ImportError):", f"    {_line(key, [text])}"]
     return "\n".join(lines)
 
 
-def _used_lines(lines: Iterable[str], used: set[str]) -> list[str]:
-    """Those of ``lines`` that import something used: the last word of each is the name it
-    binds.
-    """
-    return [line for line in lines if line.rpartition(" ")[2] in used]
+_Key = tuple[bool, str]
+"""Whether names are imported from a module, and which: in this order they are sorted."""
 
 
-def _torch_lines(used: set[str]) -> Iterator[str]:
-    yield from _used_lines(_TORCH, used)
-    several = {module: set(names) for module, names in _SEVERAL.items()}
-    for module, names in (item for e in ENGINES for item in engine_script(e).imports.items()):
-        several.setdefault(module, set()).update(names)
-    for module, bound in several.items():
-        if found := sorted(used & bound):
-            line = f"from {module} import {', '.join(found)}"
-            if len(line) <= 110:
-                yield line
-            else:
-                yield "\n".join(
-                    [f"from {module} import (", *(f"    {name}," for name in found), ")"]
-                )
+@functools.cache
+def _bound() -> dict[str, tuple[_Key, str]]:
+    """Return what is imported, by the name that it gets."""
+    own = (item for engine in ENGINES for item in engine_script(engine).imports.items())
+    lines = [_IMPORTS, *(f"from {module} import {', '.join(names)}" for module, names in own)]
+    return {
+        alias.asname or alias.name: (
+            (True, node.module or "") if isinstance(node, ast.ImportFrom) else (False, alias.name),
+            ast.unparse(alias),
+        )
+        for node in ast.parse("\n".join(lines)).body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
 
 
-def _order(line: str) -> tuple[bool, str]:
-    """Imports of modules first, then by module."""
-    words = line.split()
-    return words[0] == "from", words[1]
+def _line(key: _Key, texts: list[str]) -> str:
+    if not key[0]:
+        return f"import {texts[0]}"
+    line = f"from {key[1]} import {', '.join(texts)}"
+    if len(line) <= 110:
+        return line
+    return "\n".join([f"from {key[1]} import (", *(f"    {text}," for text in texts), ")"])

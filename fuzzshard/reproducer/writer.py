@@ -16,7 +16,6 @@ from fuzzshard.program.engine_script import engine_script
 from fuzzshard.program.helpers import SOURCES, called
 from fuzzshard.program.setup import checkpoint_lines, materialize_lines
 from fuzzshard.program.wrapping import prepared_lines
-from fuzzshard.reproducer import helpers
 from fuzzshard.reproducer.assertion import Assertion
 from fuzzshard.reproducer.scope import UNWRAPPED, Scope, averaging_lines
 from fuzzshard.reproducer.values import constructed, model_lines
@@ -27,6 +26,13 @@ _SLICED = [
     "mesh = world_mesh[axes]",
 ]
 """The data-parallel mesh of any mesh."""
+_END = [
+    "dist.destroy_process_group()",
+    "os._exit(0)  # threads of gloo that still hold tensors can abort a normal exit",
+]
+"""A gloo thread drops the tensors of a finished collective at any time, for which it takes the
+GIL; in an interpreter that is shutting down this ends in ``std::terminate`` (seen with torch 2.13,
+1 exit in 50)."""
 DESYNC_SECONDS = 30
 """After how long a lost collective ends the script by itself."""
 
@@ -58,7 +64,7 @@ class Writer:
         main = [
             *(self._both() if functions else self._alone()),
             *verdict(self.scope),
-            *helpers.END,
+            *_END,
         ]
         sources = self._sources()
         uses = called("\n".join([*functions, *main]), sources)
@@ -116,14 +122,14 @@ class Writer:
         case = self.case
         averaging = indented(averaging_lines(case, None, "parameters"))
         plain = materialize_lines(case, constructed(case, "plain"))
-        snapshot = helpers.SNAPSHOT if self.scope.engine.has_dtensors else helpers.PLAIN_SNAPSHOT
+        snapshot = SOURCES["snapshot"]
+        if not self.scope.engine.has_dtensors:
+            snapshot = re.sub(r".*DTensor.*\n", "", snapshot)
         return {
             "average": "\n".join(["def average(parameters):", *averaging]),
             "materialize": "\n".join(["def materialize(model):", *indented(plain)]),
-            "snapshot": snapshot,
-            "describe": helpers.DESCRIBE,
-            **helpers.OF_PRIVATE_STATE,
             **SOURCES,
+            "snapshot": snapshot,
             "names": "",
             "buffer_names": "",
         }

@@ -37,7 +37,7 @@ from fuzzshard.corpus.scripts import script_of
 from fuzzshard.corpus.store import saved_script
 from fuzzshard.corpus.verify import Condition, verify
 from fuzzshard.errors import EXIT_USAGE, InvalidEntry, UsageError
-from fuzzshard.model.statements import at, comment, literal
+from fuzzshard.model.statements import at, comment
 from fuzzshard.parts.engines import REFERENCE
 from fuzzshard.parts.oracle import TensorType
 from fuzzshard.reproducer.assemble import scripts
@@ -269,9 +269,8 @@ def test_a_type_in_a_finding_names_a_dtype_of_torch() -> None:
     assert TensorType.read("a tensor of shape [2], os.abort") is None
 
 
-def test_literals_and_comments_are_one_line_whatever_is_in_them() -> None:
+def test_comments_are_one_line_whatever_is_in_them() -> None:
     for text in ('"', "'''\n", "\\", "\u2028", "{x}", "\x00"):
-        assert isinstance(eval(literal(text)), str)
         assert len(comment(text).splitlines()) <= 1
 
 
