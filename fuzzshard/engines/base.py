@@ -198,10 +198,6 @@ class Engine(abc.ABC):
         """
         raise NotImplementedError
 
-    def finalize_lines(self) -> list[str]:
-        """What the user has to do after every ``backward``, before :meth:`after_backward`."""
-        return self.scope.script.finalize_lines(self.case, self.scope.called)
-
     def recover(self) -> None:  # noqa: B027
         """Called after an exception in a forward or a backward; gradients of this iteration are
         lost.

@@ -21,6 +21,7 @@ from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
 
 from fuzzshard.case.case import Case, Mesh
+from fuzzshard.program.mesh import MeshNames
 
 _device_mesh: Any = importlib.import_module("torch.distributed.device_mesh")
 _groups: dict[tuple[int, ...], Any] = {}
@@ -149,13 +150,6 @@ def ranks_of(mesh: Mesh) -> torch.Tensor:
     return torch.arange(mesh.size)
 
 
-def _axes(mesh: Mesh) -> dict[str, int]:
-    """The axes that a mesh has, by the names that torch's own tests use, outermost first."""
-    data = "shard" if mesh.replicate is not None or not (mesh.tensor or mesh.pipeline) else "dp"
-    sizes = {"pp": mesh.pipeline, "replicate": mesh.replicate, data: mesh.shard, "tp": mesh.tensor}
-    return {name: size for name, size in sizes.items() if size is not None}
-
-
 def _rank_lists(mesh: Mesh, shard_factors: set[int]) -> list[list[int]]:
     """All groups of ranks that a mesh, its slices and the smaller meshes of int reshards are made
     of.
@@ -208,14 +202,12 @@ def _prepare(
 
 def rank_mesh(case: Case, device: torch.device) -> RankMesh:
     """The mesh of ``case``; only for the ranks inside it, after :func:`prepare_groups`."""
-    mesh = case.mesh
-    axes = _axes(mesh)
+    mesh, names = case.mesh, MeshNames(case)
     if mesh not in _meshes:
-        ranks = ranks_of(mesh).view(tuple(axes.values()))
-        _meshes[mesh] = DeviceMesh(device.type, ranks, mesh_dim_names=tuple(axes))
+        ranks = ranks_of(mesh).view(tuple(names.sizes.values()))
+        _meshes[mesh] = DeviceMesh(device.type, ranks, mesh_dim_names=tuple(names.sizes))
     whole = _meshes[mesh]
-    data_axes = tuple(name for name in axes if name not in ("pp", "tp"))
-    data_mesh = whole if len(data_axes) == len(axes) else whole[data_axes]
+    data_mesh = whole if names.flat else whole[names.data]
     members = tuple(data_mesh.mesh.flatten().tolist())
     everyone = ranks_of(mesh).tolist()
     return RankMesh(

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from typing_extensions import override
 
 from fuzzshard.analysis.schedule_state import follow
-from fuzzshard.analysis.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.case.case import Case
 from fuzzshard.engines.base import Engine
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.parts.exclusion import Exclusion
-from fuzzshard.parts.op import Op
 
 if TYPE_CHECKING:
     from fuzzshard.training.trace import Trace
@@ -39,7 +37,6 @@ class NoSyncEngine(Engine):
 
     def __init__(self, case: Case, mesh: RankMesh, dtype: torch.dtype) -> None:
         self.unsynced = False
-        self._flags = SyncFlags(case)
         self._within = contextlib.ExitStack()
         self._is_within = False
         super().__init__(case, mesh, dtype)
@@ -54,14 +51,17 @@ class NoSyncEngine(Engine):
         """The engine's own context, within which backwards reduce nothing."""
 
     @override
-    def follow(self, op: Op) -> None:
-        self._flags.follow(op)
-        wanted = not self._flags.synced(UNMANAGED)
+    def before_op(self, index: int, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        wanted = not self.scope.now.synced
         if wanted and not self._is_within:
             self._within.enter_context(self.no_sync())
-        elif self._is_within and not wanted:
+        elif not wanted:
             self._within.close()
         self._is_within = wanted
+
+    @override
+    def finish(self) -> None:
+        self._within.close()
 
     @override
     def after_backward(self, index: int) -> None:

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from fuzzshard.analysis.groups import roots_by_op
+from fuzzshard.analysis.schedule_state import ScheduleState
 from fuzzshard.analysis.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.engines.mesh import RankMesh
 
@@ -49,11 +49,9 @@ class ExplicitSync:
         self,
         mesh: RankMesh,
         owners: dict[str, int | None],
-        flags: SyncFlags,
         dtypes: GradientDtypes = FULL_PRECISION,
     ) -> None:
-        self.mesh, self.owners, self.flags, self.dtypes = mesh, owners, flags, dtypes
-        self._roots_by_op = roots_by_op(flags.case)
+        self.mesh, self.owners, self.dtypes = mesh, owners, dtypes
         self.local: dict[str, torch.Tensor] = {}
         """What has not been averaged over the whole mesh yet."""
         self.unreduced: dict[str, torch.Tensor] = {}
@@ -80,18 +78,18 @@ class ExplicitSync:
                 hooks.clear()
 
     def after_backward(
-        self, parameters: dict[str, torch.nn.Parameter], index: int, passed: Set[int]
+        self, parameters: dict[str, torch.nn.Parameter], now: ScheduleState, passed: Set[int]
     ) -> None:
-        """Accumulates, and reduces the gradients of the groups that synchronise now.
+        """Accumulates, and reduces the gradients of the groups that synchronise ``now``.
 
-        The backward is the op ``index``. It ends the iteration of all groups of the FSDP roots
+        The backward ends the iteration of all groups of the FSDP roots
         that it ``passed``, whether it brings them a gradient or not. What no group manages is
         averaged by hand, all of it.
         """
         news = {fqn: g for fqn in self.owners if (g := self._take(fqn, parameters)) is not None}
         for fqn in self.owners:
             lacks = fqn not in news and self._reduced[fqn] is None
-            if lacks and (index, fqn) in self.filled and parameters[fqn].requires_grad:
+            if lacks and (now.index, fqn) in self.filled and parameters[fqn].requires_grad:
                 news[fqn] = torch.zeros_like(self.dtypes.leaves.get(fqn, parameters[fqn]))
         for fqn, new in news.items():
             for held in (self.local, self.unreduced):
@@ -102,20 +100,20 @@ class ExplicitSync:
                     else total
                 )
         roots: dict[int | None, int | None] = {UNMANAGED: UNMANAGED}
-        roots |= enumerate(self._roots_by_op[index])
+        roots |= enumerate(now.roots)
         ending = {UNMANAGED, *passed, *(roots[self.owners[fqn]] for fqn in news)}
         due: dict[str, torch.Tensor] = {}
         for fqn, owner in self.owners.items():
             parameter = parameters[fqn]
             parameter.grad = self._reduced[fqn]
-            if owner in self.filling and roots[owner] in ending and self.flags.reduce[owner]:
+            if owner in self.filling and roots[owner] in ending and now.flags.reduce[owner]:
                 self._fill(fqn, parameters)
-            if roots[owner] in ending and self.flags.reduce[owner]:
+            if roots[owner] in ending and now.flags.reduce[owner]:
                 self.unreduced.pop(fqn, None)
-            if fqn in self.local and roots[owner] in ending and self.flags.synced(owner):
+            if fqn in self.local and roots[owner] in ending and now.flags.synced(owner):
                 due[fqn] = self._to_reduce_dtype(fqn, self.local.pop(fqn), parameters)
         dtypes = self._held_dtypes(due, parameters)
-        for fqn, averaged in self.averages(due).items():
+        for fqn, averaged in self.averages(due, now.flags).items():
             parameter, average = parameters[fqn], averaged.to(dtypes[fqn])
             parameter.grad = average if parameter.grad is None else parameter.grad + average
         self._run_hooks(parameters, due)
@@ -186,13 +184,15 @@ class ExplicitSync:
             return reduced if local is None else local
         return reduced + local
 
-    def averages(self, local: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def averages(
+        self, local: Mapping[str, torch.Tensor], flags: SyncFlags
+    ) -> dict[str, torch.Tensor]:
         """Return the sums of ``local`` gradients over the mesh, each divided as its group says.
 
         Gradients of one dtype share an all-reduce: gloo sends as many messages for ten elements
         as for ten thousand.
         """
-        divisors = {fqn: self.flags.divisors[self.owners[fqn]] for fqn in local}
+        divisors = {fqn: flags.divisors[self.owners[fqn]] for fqn in local}
         if self.mesh.size == 1:
             return {
                 fqn: gradient if divisors[fqn] == 1 else gradient / divisors[fqn]

@@ -67,21 +67,3 @@ def term_text(
     specs = () if call.target else case.inputs.tensors
     trained = tuple(x for x, spec in zip(inputs, specs, strict=False) if spec.requires_grad)
     return LOSSES[case.loss].text(Term(output, target, tokens, rank, trained))
-
-
-def loss_lines(loss: str, terms: list[str]) -> list[str]:
-    """Add up all terms."""
-    if len(terms) == 1:
-        return [f"{loss} = {terms[0]}"]
-    listed = ["terms = [", *(f"    {term}," for term in terms), "]"]
-    return [*listed, f"{loss} = torch.stack(terms).sum()"]
-
-
-def backward_line(loss: str, *, retains: bool) -> str:
-    """Differentiate ``loss``; with ``retains`` its graph stays for another backward."""
-    return f"{loss}.backward({'retain_graph=True' if retains else ''})"
-
-
-def sum_text(losses: list[str]) -> str:
-    """Add up what a backward differentiates."""
-    return losses[0] if len(losses) == 1 else f"torch.stack([{', '.join(losses)}]).sum()"

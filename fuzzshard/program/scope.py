@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fuzzshard.analysis.batches import input_specs
 from fuzzshard.analysis.groups import moves_inputs
-from fuzzshard.analysis.inferred import inferred
+from fuzzshard.analysis.inferred import has_batch_norm, inferred
 from fuzzshard.analysis.losses import Losses
 from fuzzshard.analysis.schedule_state import ScheduleState
 from fuzzshard.analysis.units import units
@@ -19,15 +19,7 @@ from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.engines import REFERENCE
 from fuzzshard.parts.op import Call, Hooked, Op, Switch, Taking
 from fuzzshard.program.engine_script import EngineScript, engine_script
-from fuzzshard.program.forward import (
-    backward_line,
-    call_text,
-    loss_lines,
-    output_texts,
-    sum_text,
-    term_text,
-    whole_text,
-)
+from fuzzshard.program.forward import call_text, output_texts, term_text, whole_text
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.setup import (
     each_parameter_lines,
@@ -39,6 +31,11 @@ from fuzzshard.program.wrapping import event_lines, if_wrapped, op_lines
 
 _LONG = 110
 """Characters of a line after which what it gives is said in lines of its own."""
+
+
+def under(mode: str, lines: list[str]) -> list[str]:
+    """Run ``lines`` under the context manager of ``torch`` that has this name, if it has one."""
+    return [f"with torch.{mode}():", *indented(lines)] if mode else lines
 
 
 @dataclasses.dataclass
@@ -60,6 +57,8 @@ class Scope:
     now: ScheduleState = dataclasses.field(init=False)
     """Where the schedule is; whoever follows it says so, and its ``losses``."""
     losses: Losses = dataclasses.field(init=False)
+    puts_off: bool = False
+    """Whether DDP leaves the broadcast of buffers to the forward after the next one."""
 
     @property
     def script(self) -> EngineScript:
@@ -122,7 +121,23 @@ class Scope:
             'wait("after_forward")',
             *self.loss(call, len(texts)),
         ]
-        return [f"with torch.{call.mode}():", *indented(lines)] if call.mode else lines
+        return [*self.broadcast_lines(call), *under(call.mode, lines)]
+
+    def broadcast_lines(self, call: Call) -> list[str]:
+        """Do what DDP does by itself "at beginning of the forward function", where the case says
+        so: a forward without gradients, or without their synchronisation, puts it off for the next
+        one (``_post_forward`` in torch/nn/parallel/distributed.py).
+        """
+        ddp, puts_off = self.case.ddp, self.puts_off
+        self.puts_off = not (call.grad and self.now.synced)
+        if puts_off or not (ddp.does("broadcasts_buffers") and has_batch_norm(self.case, "")):
+            return []
+        source = self.case.mesh.data_size - 1 if ddp.does("ends_with_last_rank") else 0
+        lines = [
+            "for buffer in model.buffers():  # DDP does this by itself",
+            f"    dist.broadcast(buffer{self.names.group_argument}, group_src={source})",
+        ]
+        return self.either(lines, [])
 
     def _inputs(self, call: Call) -> list[str]:
         return [f"x{i}" for i, _ in enumerate(input_specs(self.case, call.target))]
@@ -134,13 +149,25 @@ class Scope:
             term_text(self.case, call, i, f"outputs[{i}]", f"target_of({i}, outputs[{i}])", inputs)
             for i in call.used(count)
         ]
-        return loss_lines("loss", terms)
+        return [f"loss = {' + '.join(terms)}"]
 
     def backward(self, takes: Taking) -> list[str]:
         """Differentiate the losses of forwards, each of which has the number of its op."""
         named = [f"loss{place}" for place in self.losses.taken.get(self.now.index, ())]
-        loss = self.scaled(sum_text(named)) if named else ""
-        return [backward_line(loss, retains=takes.retains)] if named else []
+        return self.differentiated(named, retains=takes.retains) if named else []
+
+    def differentiated(self, losses: list[str], *, retains: bool) -> list[str]:
+        """Differentiate their sum, whose graph perhaps stays for another backward; then do what
+        the user has to after a backward that synchronises something.
+        """
+        loss = losses[0] if len(losses) == 1 else f"({' + '.join(losses)})"
+        syncs = self.engine.applies_groups or self.now.synced
+        return [
+            f"{self.scaled(loss)}.backward({'retain_graph=True' if retains else ''})",
+            *self.unless_reference(
+                self.script.finalize_lines(self.case, self.called) if syncs else []
+            ),
+        ]
 
     def aborted(self, call: Call, target: str, *, in_backward: bool) -> list[str]:
         """Run a forward that the module at ``target`` ends with an exception, or its backward."""
@@ -150,8 +177,12 @@ class Scope:
         return self.interrupted("interrupting", body, in_backward=in_backward)
 
     def interrupted(self, module: str, body: list[str], *, in_backward: bool) -> list[str]:
-        """Run ``body`` until ``module`` is called, or until the gradient of its output comes."""
+        """Run ``body`` until ``module`` is called, or until the gradient of its output comes, and
+        then what makes the next iteration possible.
+        """
         hook = "pre_hook(interrupt)" if not in_backward else "hook(interrupt_backward)"
+        recovery = [f"{self.model}.reset_iter_state()"] if self.shards else []
+        guarded = bool(recovery) and self.shared
         return [
             f"handle = {module}.register_forward_{hook}",
             "try:",
@@ -159,6 +190,8 @@ class Scope:
             "except InterruptedError:",
             "    pass",
             "handle.remove()",
+            *if_wrapped(self.model, recovery, guarded=guarded),
+            f"{self.called}.zero_grad()",
         ]
 
     def flag_lines(self, op: Op, switch: Switch) -> list[str]:

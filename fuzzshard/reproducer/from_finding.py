@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from fuzzshard.analysis.dtypes import has_precision
+from fuzzshard.analysis.schedule_state import first
 from fuzzshard.case.case import Case
 from fuzzshard.errors import UsageError
 from fuzzshard.parts.engines import REFERENCE, spec_of, specs
 from fuzzshard.parts.oracle import MISSING, UNEXPECTED, TensorOracle, TensorType
 from fuzzshard.parts.oracles import TENSOR_ORACLES, named, tensor_oracle
 from fuzzshard.reproducer.assertion import ROUNDING, Assertion
-from fuzzshard.reproducer.optimizer import loads_what_a_save_made
 from fuzzshard.verdict import Finding
 
 LEAST_MARGIN = 1e2
@@ -111,3 +111,21 @@ def _judged_everywhere(engine: str) -> tuple[TensorOracle, ...]:
         and (spec.has_all_states or not oracle.is_state)
         and (oracle.in_flat or not spec.in_stages)
     )
+
+
+def made_by_saves(case: Case, name: str) -> float | None:
+    """What a save on disk may fill the state ``name`` with, where no step has made it; None: there
+    is no such save.
+
+    ``name`` is that of a finding, "momentum_buffer of a.weight".
+    """
+    saves = any(op.via == "dcp" for op in case.schedule)
+    return case.optimizer.initially(name.partition(" of ")[0]) if saves else None
+
+
+def loads_what_a_save_made(case: Case, name: str, op: int) -> bool:
+    """Whether ``op`` loads the state ``name`` as a save on disk made it, before the first step."""
+    saves = [index for index, earlier in enumerate(case.schedule[:op]) if earlier.via]
+    step = first(case, lambda each: each.updates or each.stepped)
+    is_early = case.schedule[op].loads and saves and saves[-1] < step
+    return bool(is_early) and made_by_saves(case, name) is not None

@@ -4,32 +4,35 @@ variables there are.
 
 from __future__ import annotations
 
+import itertools
+import re
+from collections.abc import Sequence
+
 from typing_extensions import override
 
+from fuzzshard.analysis.groups import moves_inputs
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.losses import losses
 from fuzzshard.analysis.schedule_state import ScheduleState, ops_that_run
-from fuzzshard.analysis.sync_flags import UNMANAGED, SyncFlags
+from fuzzshard.analysis.stages import evaluations, loss_scale
+from fuzzshard.analysis.sync_flags import UNMANAGED
 from fuzzshard.case.case import Case
 from fuzzshard.case.edit import split
-from fuzzshard.model.statements import call_lines, indented
+from fuzzshard.model.statements import at, call_lines, indented
 from fuzzshard.parts.engines import spec_of
-from fuzzshard.parts.op import Call, Hooked, Op, Ranks, Switch, Taking
+from fuzzshard.parts.op import Call, Hooked, Op, Ranks, Taking
 from fuzzshard.program import scope
+from fuzzshard.program.engine_script import EngineScript
+from fuzzshard.program.forward import call_text, output_texts, term_text, whole_text
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.setup import checkpoint_lines
 from fuzzshard.reproducer.assertion import Assertion
 from fuzzshard.reproducer.averages import Average, averages
-from fuzzshard.reproducer.forward_lines import ForwardLines
-from fuzzshard.reproducer.optimizer import optimizer_lines
 from fuzzshard.reproducer.values import Inputs, model_lines
 from fuzzshard.reproducer.watch import Watch
 
 UNWRAPPED = 'inner = getattr(model, "module", model)'
 """What a function that trains does first, if attributes of the model are below a wrapper."""
-
-_WITH, _END_WITH = "with no_sync", "end of no_sync"
-"""Where the context manager begins and ends, until :func:`_with_blocks` writes it."""
 
 
 class Scope(scope.Scope):
@@ -53,8 +56,10 @@ class Scope(scope.Scope):
         self.averages = averages(case, assertion, last) if shared else dict[int, Average]()
         self.inputs = Inputs(case, self.ops, assertion.seed)
         self.watch = Watch(self)
-        self.forwards = ForwardLines(self)
-        self._flags = SyncFlags(case)
+        self._inlined: dict[int, str] = {}
+        """The losses that are written into their backwards."""
+        self._has_schedule = False
+        """Whether the stages have one, since the model was built."""
 
     def lines(self) -> list[str]:
         """Write the whole schedule."""
@@ -67,7 +72,17 @@ class Scope(scope.Scope):
             lines.append("hooks = []  # of the reference, for when its gradients are averaged")
         if self.shared and self.assertion.op is None:
             lines.append("seen = {}")
-        return lines + _with_blocks(_merged([line for op in self.ops for line in self._op(op)]))
+        for silent, ops in itertools.groupby(self.ops, self._is_silent):
+            block = _merged([line for op in ops for line in self._op(op)])
+            if silent and block:
+                both = f" if {self.called} is not reference else contextlib.nullcontext()"
+                lines.append(f"with {self.called}.no_sync(){both if self.shared else ''}:")
+            lines += indented(block) if silent else block
+        return lines
+
+    def _is_silent(self, op: Op) -> bool:
+        """Whether an op stands within ``no_sync()``."""
+        return bool(self.engine.wrapper) and not (self.now.synced or op.rebuilds)
 
     def _op(self, op: Op) -> list[str]:
         index = self.now.index
@@ -76,7 +91,10 @@ class Scope(scope.Scope):
             self.inputs.dtype = op.casts_to
         if not (self.assertion.stops_at_op and self.assertion.op == index):
             lines += _on_ranks(op.ranks, self.watch.lines(op))
+        synced = self.now.synced
         self.now.advance(skipped=index in self.losses.skipped)
+        if self.now.synced != synced:
+            lines += self._sync_lines()
         return self.assertion.rule.around(self, lines) if self.assertion.op == index else lines
 
     # The model:
@@ -124,12 +142,18 @@ class Scope(scope.Scope):
                 *([UNWRAPPED] if self.model != "model" else []),
             ]
         lines += self.freeze_lines()
-        self._flags = SyncFlags(self.case)
-        self.forwards.stages.has_schedule = False
+        self._has_schedule = self.puts_off = False
         earlier = self.ops[: self.now.index]
         lines += [line for each in earlier for line in _on_ranks(each.ranks, each.settings(self))]
+        lines += [] if self.now.synced else self._sync_lines()
         lines += ["averaged = None"] if any(each.averages for each in self.ops) else []
         return [*lines, *self.renewed]
+
+    def _sync_lines(self) -> list[str]:
+        """Switch synchronisation, where an engine has neither flags nor ``no_sync()``."""
+        if self.engine.applies_groups or self.engine.wrapper or self.engine.in_stages:
+            return []
+        return self.unless_reference([self.script.sync_line(self.called, self.now.synced)])
 
     @property
     @override
@@ -150,7 +174,17 @@ class Scope(scope.Scope):
             op.of_optimizer or op.via or op.loads or op.corrupts or (op.takes and scales)
             for op in self.ops
         )
-        return [*lines, *(optimizer_lines(self) if any(needs) else [])]
+        return [*lines, *(self._all_optimizer_lines() if any(needs) else [])]
+
+    def _all_optimizer_lines(self) -> list[str]:
+        """Make the optimizers, and what goes with them."""
+        lines, parameters, spec = list[str](), [self.trained], self.case.optimizer
+        if apart := self.within(spec.set_apart):
+            lines = call_lines("apart = ", apart, "{}")
+            listed = f"[p for p in {self.trained} if p {{}} apart]"
+            parameters = [listed.format("not in"), listed.format("in")][: len(spec.each)]
+        own, plain = (self.optimizer_lines(parameters, s) for s in (self.script, EngineScript()))
+        return [*lines, *self.for_wrapper(own, plain), *self.beside_optimizer]
 
     @property
     def renamed(self) -> bool:
@@ -190,11 +224,66 @@ class Scope(scope.Scope):
 
     @override
     def forward(self, call: Call) -> list[str]:
-        return self.forwards.lines(call)
+        """The inputs that are new, the call and the loss."""
+        body = scope.under(call.mode, self._called_and_lost(call))
+        if self.engine.in_stages:  # which run several at once
+            places = evaluations(self.case).get(self.now.index, ())
+            calls = [each for place in places if (each := self.ops[place].call)]
+            body = self.either(body, self._evaluation(calls) if calls else [])
+        return [*self._before(), *self.broadcast_lines(call), *body]
+
+    def _before(self) -> list[str]:
+        """The inputs that are new, and the seed of dropout."""
+        drops = any(leaf.drops for leaf in inferred(self.case).leaves.values())
+        seeds = [f"torch.manual_seed({1000 * (self.now.index + 1)} + rank)"] * drops
+        return [*self.inputs.drawn(), *seeds]
+
+    def _call(self, call: Call) -> str:
+        """The call; what engines put around a module has a ``forward`` and no other method."""
+        target = call.target
+        wrapped = any(
+            c.module == target and c.implementation == "wrapper" for c in self.case.checkpoints
+        )
+        by_forward = wrapped or (not target and not self.engine.applies_groups)
+        callee = at(self.model if target else self.called, target)
+        moves = moves_inputs(self.case, self.engine.name, target)
+        arguments = self.inputs.arguments(call, moves=moves, shared=self.shared)
+        return call_text(self, target, callee, arguments, by_forward=by_forward)
+
+    def _called_and_lost(self, call: Call) -> list[str]:
+        """The call and its loss, in as few statements as what is looked at allows."""
+        index, text = self.now.index, self._call(call)
+        watched = [oracle for oracle in self.assertion.watched(index) if oracle.of_forward]
+        keeps_output = any(not oracle.is_loss for oracle in watched)
+        keeps_output |= index in self.losses.parted
+        if not any(oracle.is_loss for oracle in watched) and index not in self.losses.needed:
+            return [f"out = {text}" if keeps_output else text]
+        loss, terms = self.watch.loss(index), " + ".join(self._terms(call))
+        if keeps_output or len(re.findall(r"\bout\b", terms)) > 1:
+            return [f"out = {text}", f"{loss} = {terms}"]
+        terms = re.sub(r"\bout\b", lambda _: text, terms)
+        keeps = self.assertion.stops_at_op or (self.shared and self.assertion.op is None)
+        once = self.losses.taken.get(index + 1) == [index]
+        takes = self.ops[index + 1].takes if once else None
+        if takes and not (takes.retains or keeps):
+            self._inlined[index] = terms
+            return []
+        return [f"{loss} = {terms}"]
+
+    def _terms(self, call: Call) -> list[str]:
+        """The losses of the outputs of ``out``."""
+        texts = [whole_text(self.case, text) for text in output_texts(self.case, call.target)]
+        inputs = self.inputs.variables(call)
+        return [term_text(self.case, call, i, texts[i], "", inputs) for i in call.used(len(texts))]
 
     @override
     def aborted(self, call: Call, target: str, *, in_backward: bool) -> list[str]:
-        return self.forwards.aborted(call, target, in_backward=in_backward)
+        body = [self._call(call)]
+        if in_backward:
+            loss = f"loss = {' + '.join(self._terms(call))}"
+            body = [f"out = {body[0]}", loss, "loss.backward()"]
+        interrupted = self.interrupted(self.at(target), body, in_backward=in_backward)
+        return [*self._before(), *interrupted]
 
     @override
     def backward(self, takes: Taking) -> list[str]:
@@ -202,29 +291,54 @@ class Scope(scope.Scope):
         if index in self.losses.skipped:
             return []
         made: list[str] = []
-        taken = [self.forwards.loss(place) for place in self.losses.taken[index]]
+        places = self.losses.taken[index]
+        taken = [self._inlined.get(place, self.watch.loss(place)) for place in places]
         if takes.outputs is not None:
             taken = [f"part{index}"]
-            made = self.forwards.of_outputs(taken[0], forwards[0].call)
-        loss = self.scaled(taken[0] if len(taken) == 1 else f"({' + '.join(taken)})")
-        plain = [*made, f"{loss}.backward({'retain_graph=True' if takes.retains else ''})"]
-        plain += self._finalize()
+            made = [f"{taken[0]} = {' + '.join(self._terms(forwards[0].call))}"]
+        plain = [*made, *self.differentiated(taken, retains=takes.retains)]
         if not (self.assertion.stops_at_op and self.assertion.op == index):
             plain += self._average(index)
         switches = (each.switch for each in self.ops if each.switch)
         leaves_waiting = any(switch.flag == "is_last_backward" for switch in switches)
-        if leaves_waiting and self.assertion.has("reduced", index):  # only the last backward waits
+        if leaves_waiting and self.assertion.has("reduced", index):  # only the last one waits
             plain += ['if device == "cuda":', "    torch.cuda.synchronize()"]
         if not self.engine.in_stages:
             return plain
-        calls = [forward.call for forward in forwards]
-        return self.either(plain, self.forwards.stages.iteration(calls))
+        return self.either(plain, self._iteration([forward.call for forward in forwards]))
 
-    def _finalize(self) -> list[str]:
-        """Write what the user has to call after a backward that synchronises something."""
-        if not (self.engine.applies_groups or self.synced):
-            return []
-        return self.unless_reference(self.script.finalize_lines(self.case, self.called))
+    # Stages, whose schedule is made by the first of these, and again for another model:
+
+    def _iteration(self, calls: Sequence[Call]) -> list[str]:
+        """Run all forwards and their backward."""
+        lines = self.script.iteration_lines(self.case, self._batches(calls))
+        return [*self._schedule(calls), *lines]
+
+    def _evaluation(self, calls: Sequence[Call]) -> list[str]:
+        """Run all forwards under the context manager that they ask for."""
+        batches, mode = self._batches(calls), calls[0].mode
+        lines = self.script.evaluation_lines(self.case, batches, mode=mode)
+        return [*self._schedule(calls), *lines]
+
+    def _schedule(self, calls: Sequence[Call]) -> list[str]:
+        lines, count = [], len(calls)
+        every = (op.begins for op in self.ops if op.begins)
+        terms = [*dict.fromkeys(term for call in every for term in self._terms(call))]
+        if len(terms) > 1:
+            own = (term for call in calls for term in self._terms(call))
+            lines += ["terms = [", *(f"    lambda out: {term}," for term in own), "]"]
+        if not self._has_schedule:
+            self._has_schedule = True
+            times = loss_scale(self.case, count)
+            scale = f"{times} * " if times > 1 else ""
+            term = terms[0] if len(terms) == 1 else "terms[place](out)"
+            lines += ["def loss_fn(out, place):", f"    return {scale}{term}"]
+            lines += self.script.schedule_lines(self.case, count)
+        return lines
+
+    def _batches(self, calls: Sequence[Call]) -> list[str]:
+        named = (self.inputs.arguments(call, moves=False, shared=True) for call in calls)
+        return [batch for (batch,) in named]
 
     def _average(self, index: int) -> list[str]:
         """Average gradients of the reference, and those that no group of the engine manages."""
@@ -253,28 +367,6 @@ class Scope(scope.Scope):
         if not (self.engine.applies_groups and any(a.names != () for a in self.averages.values())):
             return []
         return [fqn for fqn, owner in inferred(self.case).owners.items() if owner is UNMANAGED]
-
-    # What is set:
-
-    @property
-    def synced(self) -> bool:
-        """Whether the engines that have one switch for everything synchronise now."""
-        return self._flags.synced(UNMANAGED)
-
-    @override
-    def flag_lines(self, op: Op, switch: Switch) -> list[str]:
-        before = self.synced
-        self._flags.set(switch)
-        if self.engine.applies_groups:
-            return super().flag_lines(op, switch)
-        if self.synced == before:
-            return []
-        if not self.engine.wrapper:
-            return self.unless_reference([self.script.sync_line(self.called, self.synced)])
-        if not before:
-            return [_END_WITH]
-        both = f" if {self.called} is not reference else contextlib.nullcontext()"
-        return [f"{_WITH} {self.called}.no_sync(){both if self.shared else ''}"]
 
     @override
     def hook_lines(self, hooked: Hooked, call: str, function: str) -> list[str]:
@@ -321,18 +413,3 @@ def _merged(lines: list[str]) -> list[str]:
             condition = line if line.startswith("if ") else ""
         result.append(line)
     return result
-
-
-def _with_blocks(lines: list[str]) -> list[str]:
-    """Write a ``with`` statement from every :data:`_WITH` to its end."""
-    result, inside = [], False
-    for line in lines:
-        if line.startswith(_WITH):
-            result.append(f"with {line.removeprefix(_WITH).strip()}:")
-            inside = True
-        elif line == _END_WITH:
-            inside = False
-            result += ["    pass"] if result[-1].startswith("with ") else []
-        else:
-            result.append(f"    {line}" if inside else line)
-    return [*result, "    pass"] if result and result[-1].startswith("with ") else result

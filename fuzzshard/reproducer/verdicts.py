@@ -5,7 +5,7 @@ from __future__ import annotations
 from fuzzshard.analysis.dtypes import has_precision
 from fuzzshard.model.statements import indented
 from fuzzshard.parts.oracle import MISSING, SAME_TYPE, TensorType
-from fuzzshard.reproducer.optimizer import made_by_saves
+from fuzzshard.reproducer.from_finding import made_by_saves
 from fuzzshard.reproducer.scope import Scope
 from fuzzshard.reproducer.values import tolerance
 

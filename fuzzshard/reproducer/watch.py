@@ -36,7 +36,7 @@ class Watch:
         keeps = self._taken and not engine.has_units
         looks = [look for look in op.looks if keeps or look != "taken"]
         looks += ["outputs"] if op.call else []
-        unsynced = op.takes and not (engine.applies_groups or self.scope.synced)
+        unsynced = op.takes and not (engine.applies_groups or self.scope.now.synced)
         hidden = "reduced" if unsynced else "local"
         wanted = [
             oracle

@@ -271,9 +271,7 @@ class Trainer:
             f"loss{each.place}": loss for each, loss in zip(self.at.taken, taken, strict=True)
         }
         self.engine.before_backward()
-        self.engine.execute(
-            [*lines, *self.engine.finalize_lines()], **named, scaler=self.made["scaler"]
-        )
+        self.engine.execute(lines, **named, scaler=self.made["scaler"])
         self.recorder.explicit = True
         self.engine.after_backward(index)
         self.recorder.explicit = False

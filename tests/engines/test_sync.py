@@ -29,8 +29,8 @@ def test_gradients_of_one_dtype_share_an_all_reduce(monkeypatch: pytest.MonkeyPa
         "d": torch.zeros(0, 3),
     }
     mesh = cast(Any, SimpleNamespace(size=2, group=None))
-    sync = ExplicitSync(mesh, dict.fromkeys(gradients, UNMANAGED), SyncFlags(make_case(mesh=2)))
-    averages = sync.averages(gradients)
+    sync = ExplicitSync(mesh, dict.fromkeys(gradients, UNMANAGED))
+    averages = sync.averages(gradients, SyncFlags(make_case(mesh=2)))
     assert sent == [(torch.float32, 5), (torch.float64, 1)]
     assert {fqn: average.tolist() for fqn, average in averages.items()} == {
         "a": [[1.0, 3.0], [2.0, 4.0]],
@@ -50,7 +50,8 @@ def test_float16_is_divided_before_and_after_the_sum(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(dist, "all_reduce", all_reduce)
     mesh = cast(Any, SimpleNamespace(size=8, group=None))
-    sync = ExplicitSync(mesh, {"a": UNMANAGED}, SyncFlags(make_case(mesh=8)))
-    averages = sync.averages({"a": torch.tensor([30000.0], dtype=torch.float16)})
+    sync = ExplicitSync(mesh, {"a": UNMANAGED})
+    gradients = {"a": torch.tensor([30000.0], dtype=torch.float16)}
+    averages = sync.averages(gradients, SyncFlags(make_case(mesh=8)))
     assert sent == [7500.0]
     assert averages["a"].item() == 30000.0

@@ -47,13 +47,9 @@ class DDP(NoSyncEngine):
         return excluded or contract.missed_root(case, reference.unreduced())
 
     @override
-    def finalize_lines(self) -> list[str]:
-        """Waits for the reductions: "call this after backward returns" is always right."""
-        return [] if self._is_within else super().finalize_lines()
-
-    @override
     def finish(self) -> None:
         """Leaves the join context: all ranks are done, and synchronise the final model."""
+        super().finish()
         for context in self.case.ddp.contexts("ddp"):
             self.execute([f"with {context}:", "    pass"])
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from typing_extensions import override
 
-from fuzzshard.analysis.sync_flags import UNMANAGED, SyncFlags, flags_set
+from fuzzshard.analysis.sync_flags import UNMANAGED, flags_set
 from fuzzshard.case.case import Case
 from fuzzshard.engines.base import Engine
 from fuzzshard.engines.fully_shard import contract, options
@@ -23,7 +23,6 @@ from fuzzshard.engines.refusals import Refusal
 from fuzzshard.engines.sync import ExplicitSync
 from fuzzshard.instruments import GROUP_STATES, UNREDUCED, UNSHARDED_MEMORY, reading, works
 from fuzzshard.model.build import build_model
-from fuzzshard.parts.op import Op
 from fuzzshard.program.setup import materialize_lines
 
 
@@ -41,11 +40,10 @@ class FullyShard(Engine):
 
     def __init__(self, case: Case, mesh: RankMesh, dtype: torch.dtype) -> None:
         super().__init__(case, mesh, dtype)
-        self.flags = SyncFlags(case)
         unmanaged: dict[str, int | None] = {
             fqn: owner for fqn, owner in self.inferred.owners.items() if owner is UNMANAGED
         }
-        self.sync = ExplicitSync(mesh, unmanaged, self.flags)
+        self.sync = ExplicitSync(mesh, unmanaged)
         self._must_wait = mesh.device.type == "cuda" and "is_last_backward" in flags_set(case)
 
     @override
@@ -71,12 +69,7 @@ class FullyShard(Engine):
         self.execute(materialize_lines(self.case, []), plain=super().build())
 
     @override
-    def follow(self, op: Op) -> None:
-        self.flags.follow(op)
-
-    @override
     def recover(self) -> None:
-        self.execute(["model.reset_iter_state()"])
         self.sync.forget()
 
     @override
@@ -85,7 +78,7 @@ class FullyShard(Engine):
 
     @override
     def after_backward(self, index: int) -> None:
-        self.sync.after_backward(self.trained, index, set())
+        self.sync.after_backward(self.trained, self.scope.now, set())
 
     @override
     def gradients(self) -> dict[str, dict[str, torch.Tensor | None]]:

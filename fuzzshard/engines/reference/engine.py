@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from typing_extensions import override
 
@@ -17,7 +16,7 @@ from fuzzshard.analysis.communication import fills_unused
 from fuzzshard.analysis.groups import modules_named
 from fuzzshard.analysis.inferred import Inferred
 from fuzzshard.analysis.passed_roots import passed_roots
-from fuzzshard.analysis.sync_flags import UNMANAGED, SyncFlags
+from fuzzshard.analysis.sync_flags import UNMANAGED
 from fuzzshard.case.case import Case
 from fuzzshard.engines.base import Engine
 from fuzzshard.engines.mesh import RankMesh, rank_mesh
@@ -49,12 +48,8 @@ class Reference(Engine):
     ) -> None:
         self.manner = manner
         super().__init__(case, mesh, dtype)
-        self.flags = SyncFlags(case)
-        self.sync = ExplicitSync(
-            mesh, dict(self.inferred.owners), self.flags, self._gradient_dtypes()
-        )
+        self.sync = ExplicitSync(mesh, dict(self.inferred.owners), self._gradient_dtypes())
         self.sync.filled = manner.filled
-        self._broadcasts = case.ddp.does("broadcasts_buffers")
 
     @override
     def rebuilt(self, case: Case, dtype: torch.dtype) -> Self:
@@ -119,7 +114,6 @@ class Reference(Engine):
 
     @override
     def follow(self, op: Op) -> None:
-        self.flags.follow(op)
         for index, group in enumerate(self.case.wrap if op.gathers and op.waits else ()):
             named = op.below and modules_named(self.case, group.modules, op.below)
             if named and fills_unused(self.case, index):
@@ -130,25 +124,10 @@ class Reference(Engine):
         target = super().call_target(path)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            self._broadcast_buffers()
             with self.master_weights.computing():
                 return target(*args, **kwargs)
 
         return call
-
-    def _broadcast_buffers(self) -> None:
-        """Takes the first rank's buffers "at beginning of the forward function", where the case
-        says so.
-
-        A forward without gradients, or without their synchronisation, puts it off for the next one
-        (``_post_forward`` in torch/nn/parallel/distributed.py).
-        """
-        if self._broadcasts:
-            source = self.mesh.size - 1 if self.case.ddp.does("ends_with_last_rank") else 0
-            for buffer in self.model.buffers():
-                dist.broadcast(buffer, group=self.mesh.group, group_src=source)
-        synced = torch.is_grad_enabled() and self.flags.synced(UNMANAGED)
-        self._broadcasts = synced and self.case.ddp.does("broadcasts_buffers")
 
     @override
     def before_op(self, index: int, optimizers: Sequence[torch.optim.Optimizer]) -> None:
@@ -166,7 +145,7 @@ class Reference(Engine):
         self.master_weights.register_masters()
         self._recomputed.take_back(index)
         passed = passed_roots(self.case, self.mesh.rank)[index]
-        self.sync.after_backward(self.trained, index, passed)
+        self.sync.after_backward(self.trained, self.scope.now, passed)
 
     @override
     def recover(self) -> None:

@@ -31,11 +31,12 @@ class Replicate(DDP):
     def __init__(self, case: Case, mesh: RankMesh, dtype: torch.dtype) -> None:
         super().__init__(case, mesh, dtype)
         ignored = sorted(ignored_parameters(case, by_replicate=True))
-        self.sync = ExplicitSync(mesh, dict.fromkeys(ignored, UNMANAGED), self._flags)
+        self.sync = ExplicitSync(mesh, dict.fromkeys(ignored, UNMANAGED))
 
     @override
     def finish(self) -> None:
-        """There is nothing to leave."""
+        """Leave no join context: there is none."""
+        NoSyncEngine.finish(self)
 
     @override
     def before_backward(self) -> None:
@@ -45,7 +46,7 @@ class Replicate(DDP):
     def after_backward(self, index: int) -> None:
         """Averages by hand what ``replicate`` was told to ignore."""
         NoSyncEngine.after_backward(self, index)
-        self.sync.after_backward(self.trained, index, set())
+        self.sync.after_backward(self.trained, self.scope.now, set())
 
     @override
     def gradients(self) -> dict[str, dict[str, torch.Tensor | None]]:
