@@ -177,27 +177,6 @@ class Engine(abc.ABC):
     def finish(self) -> None:  # noqa: B027
         """Called after the last op."""
 
-    def iterate(
-        self,
-        inputs: Sequence[torch.Tensor],
-        terms: Sequence[Callable[[torch.Tensor], torch.Tensor]],
-    ) -> None:
-        """Runs the forwards of ``inputs`` and the backward of the sum of their losses, each of
-        which is a term of an output; only if its spec says ``in_stages``.
-        """
-        raise NotImplementedError
-
-    def evaluate(
-        self,
-        inputs: Sequence[torch.Tensor],
-        terms: Sequence[Callable[[torch.Tensor], torch.Tensor]],
-        mode: str,
-    ) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]:
-        """Runs the forwards of ``inputs`` under the context manager of ``torch`` that is called
-        ``mode``, and returns their outputs and losses; none on ranks that do not compute them.
-        """
-        raise NotImplementedError
-
     def recover(self) -> None:  # noqa: B027
         """Called after an exception in a forward or a backward; gradients of this iteration are
         lost.

@@ -91,18 +91,13 @@ class EngineScript:
         """Assign to ``schedule`` what runs ``count`` microbatches at once, each with the loss
         ``loss_fn(output, place)``; ``stages`` are those of this rank.
 
-        Only engines whose spec says ``in_stages`` have this, :meth:`iteration_lines` and
-        :meth:`evaluation_lines`.
+        Only engines whose spec says ``in_stages`` have this and :meth:`run_lines`.
         """
         raise NotImplementedError
 
-    def iteration_lines(self, case: Case, batches: Sequence[str]) -> list[str]:
-        """Run forwards and backwards of all ``batches`` with that schedule."""
-        raise NotImplementedError
-
-    def evaluation_lines(self, case: Case, batches: Sequence[str], *, mode: str) -> list[str]:
-        """Run forwards of all ``batches`` with that schedule, under the context manager ``mode``
-        of ``torch``; ``out`` and ``losses`` are what they return.
+    def run_lines(self, case: Case, batches: Sequence[str], *, mode: str) -> list[str]:
+        """Run forwards and backwards of all ``batches`` with that schedule; or forwards alone,
+        under the context manager ``mode`` of ``torch``: they return ``out`` and ``losses``.
         """
         raise NotImplementedError
 

@@ -10,6 +10,7 @@ from fuzzshard.analysis.groups import moves_inputs
 from fuzzshard.analysis.inferred import has_batch_norm, inferred
 from fuzzshard.analysis.losses import Losses
 from fuzzshard.analysis.schedule_state import ScheduleState
+from fuzzshard.analysis.stages import evaluations
 from fuzzshard.analysis.units import units
 from fuzzshard.case.case import Case
 from fuzzshard.case.paths import is_within_any
@@ -59,6 +60,8 @@ class Scope:
     losses: Losses = dataclasses.field(init=False)
     puts_off: bool = False
     """Whether DDP leaves the broadcast of buffers to the forward after the next one."""
+    has_schedule: bool = False
+    """Whether stages have one, since the model was built."""
 
     @property
     def script(self) -> EngineScript:
@@ -110,18 +113,44 @@ class Scope:
     # What the ops of a schedule say; scripts say some of it otherwise:
 
     def forward(self, call: Call) -> list[str]:
-        """Run a forward, and compute its loss: of ``target`` on inputs that have numbers."""
+        """Run a forward, and compute its loss; stages run several at once."""
+        lines = under(call.mode, self.computed(call))
+        if self.engine.in_stages:
+            places = evaluations(self.case).get(self.now.index, ())
+            calls = [each for place in places if (each := self.case.schedule[place].call)]
+            lines = self.either(lines, self._at_once(calls) if calls else [])
+        return [*self.inputs_of(call), *self.broadcast_lines(call), *lines]
+
+    def inputs_of(self, call: Call) -> list[str]:
+        """Make the inputs of a forward, where they are not there."""
+        return []
+
+    def computed(self, call: Call) -> list[str]:
+        """Call ``target`` on inputs that have numbers, and compute the loss."""
         names = self._inputs(call)
         if self.case.inputs.on_host and not moves_inputs(self.case, self.engine.name, call.target):
             names = [f"{name}.to(device)" for name in names]
         texts = [whole_text(self.case, text) for text in output_texts(self.case, call.target)]
-        lines = [
+        return [
             f"out = {call_text(self, call.target, 'target', names, by_forward=True)}",
             f"outputs = [{', '.join(texts)}]",
             'wait("after_forward")',
             *self.loss(call, len(texts)),
         ]
-        return [*self.broadcast_lines(call), *under(call.mode, lines)]
+
+    def _at_once(self, calls: Sequence[Call]) -> list[str]:
+        """Run these forwards by all stages, with their backward if they are to have one."""
+        lines = self.script.run_lines(self.case, self.batches(calls), mode=calls[0].mode)
+        return [*self.schedule_lines(calls), *lines]
+
+    def batches(self, calls: Sequence[Call]) -> list[str]:
+        """Write the expressions for their inputs."""
+        return [f"x{number}" for number, _ in enumerate(calls)]
+
+    def schedule_lines(self, calls: Sequence[Call]) -> list[str]:
+        """Make the schedule that runs so many forwards, where there is none yet."""
+        has_schedule, self.has_schedule = self.has_schedule, True
+        return [] if has_schedule else self.script.schedule_lines(self.case, len(calls))
 
     def broadcast_lines(self, call: Call) -> list[str]:
         """Do what DDP does by itself "at beginning of the forward function", where the case says
@@ -152,11 +181,18 @@ class Scope:
         return [f"loss = {' + '.join(terms)}"]
 
     def backward(self, takes: Taking) -> list[str]:
+        """Run the backward of forwards; stages run these, too."""
+        lines = self.differentiated(takes)
+        if self.engine.in_stages:
+            lines = self.either(lines, self._at_once([each.call for each in self.now.taken]))
+        return lines
+
+    def differentiated(self, takes: Taking) -> list[str]:
         """Differentiate the losses of forwards, each of which has the number of its op."""
         named = [f"loss{place}" for place in self.losses.taken.get(self.now.index, ())]
-        return self.differentiated(named, retains=takes.retains) if named else []
+        return self.backward_lines(named, retains=takes.retains) if named else []
 
-    def differentiated(self, losses: list[str], *, retains: bool) -> list[str]:
+    def backward_lines(self, losses: list[str], *, retains: bool) -> list[str]:
         """Differentiate their sum, whose graph perhaps stays for another backward; then do what
         the user has to after a backward that synchronises something.
         """

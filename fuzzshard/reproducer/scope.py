@@ -14,7 +14,7 @@ from fuzzshard.analysis.groups import moves_inputs
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.losses import losses
 from fuzzshard.analysis.schedule_state import ScheduleState, ops_that_run
-from fuzzshard.analysis.stages import evaluations, loss_scale
+from fuzzshard.analysis.stages import loss_scale
 from fuzzshard.analysis.sync_flags import UNMANAGED
 from fuzzshard.case.case import Case
 from fuzzshard.case.edit import split
@@ -58,8 +58,6 @@ class Scope(scope.Scope):
         self.watch = Watch(self)
         self._inlined: dict[int, str] = {}
         """The losses that are written into their backwards."""
-        self._has_schedule = False
-        """Whether the stages have one, since the model was built."""
 
     def lines(self) -> list[str]:
         """Write the whole schedule."""
@@ -142,7 +140,7 @@ class Scope(scope.Scope):
                 *([UNWRAPPED] if self.model != "model" else []),
             ]
         lines += self.freeze_lines()
-        self._has_schedule = self.puts_off = False
+        self.has_schedule = self.puts_off = False
         earlier = self.ops[: self.now.index]
         lines += [line for each in earlier for line in _on_ranks(each.ranks, each.settings(self))]
         lines += [] if self.now.synced else self._sync_lines()
@@ -223,17 +221,8 @@ class Scope(scope.Scope):
     # Forwards and backwards:
 
     @override
-    def forward(self, call: Call) -> list[str]:
-        """The inputs that are new, the call and the loss."""
-        body = scope.under(call.mode, self._called_and_lost(call))
-        if self.engine.in_stages:  # which run several at once
-            places = evaluations(self.case).get(self.now.index, ())
-            calls = [each for place in places if (each := self.ops[place].call)]
-            body = self.either(body, self._evaluation(calls) if calls else [])
-        return [*self._before(), *self.broadcast_lines(call), *body]
-
-    def _before(self) -> list[str]:
-        """The inputs that are new, and the seed of dropout."""
+    def inputs_of(self, call: Call) -> list[str]:
+        """The inputs of all forwards, where they are not there, and the seed of dropout."""
         drops = any(leaf.drops for leaf in inferred(self.case).leaves.values())
         seeds = [f"torch.manual_seed({1000 * (self.now.index + 1)} + rank)"] * drops
         return [*self.inputs.drawn(), *seeds]
@@ -250,7 +239,8 @@ class Scope(scope.Scope):
         arguments = self.inputs.arguments(call, moves=moves, shared=self.shared)
         return call_text(self, target, callee, arguments, by_forward=by_forward)
 
-    def _called_and_lost(self, call: Call) -> list[str]:
+    @override
+    def computed(self, call: Call) -> list[str]:
         """The call and its loss, in as few statements as what is looked at allows."""
         index, text = self.now.index, self._call(call)
         watched = [oracle for oracle in self.assertion.watched(index) if oracle.of_forward]
@@ -283,60 +273,45 @@ class Scope(scope.Scope):
             loss = f"loss = {' + '.join(self._terms(call))}"
             body = [f"out = {body[0]}", loss, "loss.backward()"]
         interrupted = self.interrupted(self.at(target), body, in_backward=in_backward)
-        return [*self._before(), *interrupted]
+        return [*self.inputs_of(call), *interrupted]
 
     @override
-    def backward(self, takes: Taking) -> list[str]:
-        index, forwards = self.now.index, self.now.taken
+    def differentiated(self, takes: Taking) -> list[str]:
+        index, made = self.now.index, list[str]()
         if index in self.losses.skipped:
             return []
-        made: list[str] = []
         places = self.losses.taken[index]
         taken = [self._inlined.get(place, self.watch.loss(place)) for place in places]
         if takes.outputs is not None:
             taken = [f"part{index}"]
-            made = [f"{taken[0]} = {' + '.join(self._terms(forwards[0].call))}"]
-        plain = [*made, *self.differentiated(taken, retains=takes.retains)]
+            made = [f"{taken[0]} = {' + '.join(self._terms(self.now.taken[0].call))}"]
+        lines = [*made, *self.backward_lines(taken, retains=takes.retains)]
         if not (self.assertion.stops_at_op and self.assertion.op == index):
-            plain += self._average(index)
+            lines += self._average(index)
         switches = (each.switch for each in self.ops if each.switch)
         leaves_waiting = any(switch.flag == "is_last_backward" for switch in switches)
         if leaves_waiting and self.assertion.has("reduced", index):  # only the last one waits
-            plain += ['if device == "cuda":', "    torch.cuda.synchronize()"]
-        if not self.engine.in_stages:
-            return plain
-        return self.either(plain, self._iteration([forward.call for forward in forwards]))
+            lines += ['if device == "cuda":', "    torch.cuda.synchronize()"]
+        return lines
 
-    # Stages, whose schedule is made by the first of these, and again for another model:
-
-    def _iteration(self, calls: Sequence[Call]) -> list[str]:
-        """Run all forwards and their backward."""
-        lines = self.script.iteration_lines(self.case, self._batches(calls))
-        return [*self._schedule(calls), *lines]
-
-    def _evaluation(self, calls: Sequence[Call]) -> list[str]:
-        """Run all forwards under the context manager that they ask for."""
-        batches, mode = self._batches(calls), calls[0].mode
-        lines = self.script.evaluation_lines(self.case, batches, mode=mode)
-        return [*self._schedule(calls), *lines]
-
-    def _schedule(self, calls: Sequence[Call]) -> list[str]:
-        lines, count = [], len(calls)
+    @override
+    def schedule_lines(self, calls: Sequence[Call]) -> list[str]:
+        """Make it of a loss, or of a list of such that forwards have by their place."""
+        lines = []
         every = (op.begins for op in self.ops if op.begins)
         terms = [*dict.fromkeys(term for call in every for term in self._terms(call))]
         if len(terms) > 1:
             own = (term for call in calls for term in self._terms(call))
             lines += ["terms = [", *(f"    lambda out: {term}," for term in own), "]"]
-        if not self._has_schedule:
-            self._has_schedule = True
-            times = loss_scale(self.case, count)
+        if not self.has_schedule:
+            times = loss_scale(self.case, len(calls))
             scale = f"{times} * " if times > 1 else ""
             term = terms[0] if len(terms) == 1 else "terms[place](out)"
             lines += ["def loss_fn(out, place):", f"    return {scale}{term}"]
-            lines += self.script.schedule_lines(self.case, count)
-        return lines
+        return [*lines, *super().schedule_lines(calls)]
 
-    def _batches(self, calls: Sequence[Call]) -> list[str]:
+    @override
+    def batches(self, calls: Sequence[Call]) -> list[str]:
         named = (self.inputs.arguments(call, moves=False, shared=True) for call in calls)
         return [batch for (batch,) in named]
 

@@ -13,7 +13,7 @@ from fuzzshard.analysis.batches import input_specs, num_rows
 from fuzzshard.analysis.losses import losses
 from fuzzshard.analysis.optimized import shares
 from fuzzshard.analysis.schedule_state import ScheduleState
-from fuzzshard.analysis.stages import evaluations
+from fuzzshard.analysis.stages import evaluations, loss_scale
 from fuzzshard.case.case import Case, TensorSpec
 from fuzzshard.case.paths import is_within_any
 from fuzzshard.engines.base import Engine
@@ -60,6 +60,9 @@ class Trainer:
         """Those of the last forward, while a loss of some outputs is still to come."""
         parted = (i for i, op in enumerate(case.schedule) if op.takes and op.takes.outputs)
         self._last_parted = max(parted, default=-1)
+        self._at_once: Mapping[int, Call] = {}
+        """The forwards that stages run at once, and what these have computed."""
+        self._seen: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.feed = Feed(self)
         self.observer = None if trace is None else Observer(self, trace)
 
@@ -157,8 +160,10 @@ class Trainer:
         call = op.call
         assert call is not None
         if self.in_stages:
-            if index in evaluations(self.case):
-                self._evaluate(evaluations(self.case)[index])
+            places = evaluations(self.case).get(index, ())
+            ops = ((place, self.case.schedule[place]) for place in places)
+            if forwards := {place: each.call for place, each in ops if each.call}:
+                self._run_at_once(op, forwards, buffers=True)
             return
         made = self._iteration(index, op, call, wait=self.delays.at)
         outputs, loss = made["outputs"], made["loss"]
@@ -199,37 +204,27 @@ class Trainer:
         loss: torch.Tensor = self._compute(lines, call, outputs=outputs)["loss"]
         return loss
 
-    def _iterate(self) -> None:
-        """Runs all pending forwards and their backward at once."""
-        forwards = {each.place: each.call for each in self.at.taken}
-        seen: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-
-        def term(place: int, output: torch.Tensor) -> torch.Tensor:
-            loss = self._loss(forwards[place], [output])
-            seen[place] = output, loss
-            return loss
-
-        terms = [functools.partial(term, place) for place in forwards]
-        self.engine.iterate(self._batches(forwards), terms)
-        # recomputation has changed buffers again by now
-        self._observe_all(forwards, seen, buffers=not self.case.checkpoints)
-
-    def _evaluate(self, places: Sequence[int]) -> None:
-        """Runs these forwards at once, without gradients."""
-        forwards = {place: op.call for place in places if (op := self.case.schedule[place]).call}
-
-        def term(call: Call, output: torch.Tensor) -> torch.Tensor:
-            return self._loss(call, [output])
-
-        terms = [functools.partial(term, call) for call in forwards.values()]
-        mode = forwards[places[-1]].mode
-        outputs, losses = self.engine.evaluate(self._batches(forwards), terms, mode)
-        seen = zip(outputs, losses, strict=True)
-        self._observe_all(forwards, dict(zip(forwards, seen, strict=False)), buffers=True)
-
-    def _batches(self, forwards: Mapping[int, Call]) -> list[torch.Tensor]:
+    def _run_at_once(self, op: Op, forwards: Mapping[int, Call], *, buffers: bool) -> None:
+        """Runs forwards by all stages at once, with their backward if they have gradients; records
+        what they computed.
+        """
+        self._at_once, self._seen = forwards, {}
         device = self.engine.mesh.device
-        return [self.feed.inputs(call)[0].to(device) for call in forwards.values()]
+        batches = (self.feed.inputs(call)[0].to(device) for call in forwards.values())
+        known = {f"x{number}": batch for number, batch in enumerate(batches)}
+        lines = op.statements(self.engine.scope)
+        made = self.engine.execute(lines, loss_fn=self._loss_of_stages, **known)
+        if (out := made.get("out")) is not None:  # what is returned counts
+            losses = (loss / loss_scale(self.case, len(forwards)) for loss in made["losses"])
+            outputs = out.chunk(len(forwards))
+            self._seen = dict(zip(forwards, zip(outputs, losses, strict=True), strict=False))
+        self._observe_all(forwards, self._seen, buffers=buffers)
+
+    def _loss_of_stages(self, output: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
+        place, call = [*self._at_once.items()][int(number)]
+        loss = self._loss(call, [output])
+        self._seen[place] = output, loss
+        return loss_scale(self.case, len(self._at_once)) * loss
 
     def _observe_all(
         self,
@@ -254,7 +249,9 @@ class Trainer:
         trainable, as the case says.
         """
         if self.in_stages:
-            self._iterate()
+            forwards = {each.place: each.call for each in self.at.taken}
+            # recomputation has changed buffers again by now
+            self._run_at_once(op, forwards, buffers=not self.case.checkpoints)
             return True
         takes = op.takes
         assert takes is not None

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -12,7 +11,7 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage
 from typing_extensions import override
 
-from fuzzshard.analysis.stages import loss_scale, passes_dtensors, stages
+from fuzzshard.analysis.stages import passes_dtensors, stages
 from fuzzshard.case.case import Case
 from fuzzshard.engines.base import Engine
 from fuzzshard.engines.ddp.engine import DDP
@@ -28,6 +27,8 @@ class Pipelining(Engine):
     name: ClassVar[str] = "pipelining"
     reregisters: ClassVar[bool] = True
     registers: ClassVar[bool] = False
+    _stages: Any = None
+    _schedule: Any = None
 
     @override
     @classmethod
@@ -41,11 +42,14 @@ class Pipelining(Engine):
     @override
     def parallelize(self, model: nn.Module) -> nn.Module:
         lines = self.scope.script.wrap_lines(self.case, "model", self.scope.names)
-        made = self.execute(lines)
-        self._stages = made["stages"]
-        self._schedule: Any = None
-        parts: nn.Module = made[self.scope.called]
+        parts: nn.Module = self.execute(lines)[self.scope.called]
         return parts
+
+    @override
+    def execute(self, lines: Sequence[str], **variables: Any) -> dict[str, Any]:
+        made = super().execute(lines, stages=self._stages, schedule=self._schedule, **variables)
+        self._stages, self._schedule = made["stages"], made["schedule"]
+        return made
 
     @override
     def take_parameters(self) -> None:
@@ -68,48 +72,6 @@ class Pipelining(Engine):
     @override
     def buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
         return ((name, b) for name, b in super().buffers() if self._is_mine(name))
-
-    @override
-    def iterate(
-        self,
-        inputs: Sequence[torch.Tensor],
-        terms: Sequence[Callable[[torch.Tensor], torch.Tensor]],
-    ) -> None:
-        self._run(inputs, terms, self.scope.script.iteration_lines)
-
-    @override
-    def evaluate(
-        self,
-        inputs: Sequence[torch.Tensor],
-        terms: Sequence[Callable[[torch.Tensor], torch.Tensor]],
-        mode: str,
-    ) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]:
-        lines = functools.partial(self.scope.script.evaluation_lines, mode=mode)
-        made = self._run(inputs, terms, lines)
-        if made["out"] is None:
-            return (), ()
-        scale = loss_scale(self.case, len(inputs))
-        return made["out"].chunk(len(inputs)), [loss / scale for loss in made["losses"]]
-
-    def _run(
-        self,
-        inputs: Sequence[torch.Tensor],
-        terms: Sequence[Callable[[torch.Tensor], torch.Tensor]],
-        lines_of: Callable[[Case, Sequence[str]], list[str]],
-    ) -> dict[str, Any]:
-        """Run the schedule, which is made where there is none yet."""
-        script, count = self.scope.script, len(inputs)
-        self._terms = terms
-        variables = {f"x{i}": tensor for i, tensor in enumerate(inputs)}
-        lines = script.schedule_lines(self.case, count) if self._schedule is None else []
-        lines += lines_of(self.case, [*variables])
-        variables |= {"stages": self._stages, "schedule": self._schedule}
-        made = self.execute(lines, **variables, loss_fn=self._loss)
-        self._schedule = made["schedule"]
-        return made
-
-    def _loss(self, output: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
-        return loss_scale(self.case, len(self._terms)) * self._terms[int(place)](output)
 
 
 ENGINE = Pipelining

@@ -73,22 +73,13 @@ class PipeliningScript(EngineScript):
         return call_lines(f"schedule = {made}", given)
 
     @override
-    def iteration_lines(self, case: Case, batches: Sequence[str]) -> list[str]:
-        call = f"schedule.step(*batch, target=torch.arange({len(batches)}))"
-        return [self._batch_line(batches), call]
-
-    @override
-    def evaluation_lines(self, case: Case, batches: Sequence[str], *, mode: str) -> list[str]:
-        given = f"*batch, target=torch.arange({len(batches)}), losses=losses"
-        return [
-            self._batch_line(batches),
-            "losses = []",
-            f"with torch.{mode}():",
-            f"    out = schedule.eval({given})",
-        ]
-
-    def _batch_line(self, batches: Sequence[str]) -> str:
-        return f"batch = [torch.cat([{', '.join(batches)}])] if stages[0].is_first else []"
+    def run_lines(self, case: Case, batches: Sequence[str], *, mode: str) -> list[str]:
+        batch = f"batch = [torch.cat([{', '.join(batches)}])] if stages[0].is_first else []"
+        given = f"*batch, target=torch.arange({len(batches)})"
+        if not mode:
+            return [batch, f"schedule.step({given})"]
+        call = f"out = schedule.eval({given}, losses=losses)"
+        return [batch, "losses = []", f"with torch.{mode}():", f"    {call}"]
 
 
 SCRIPT = PipeliningScript()
