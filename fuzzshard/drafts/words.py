@@ -17,26 +17,11 @@ from fuzzshard.parts.oracle import MISSING, UNEXPECTED, Severity, TensorOracle, 
 from fuzzshard.verdict import Finding, Status
 
 _TELLING = (
-    *(
-        "op:",
-        "schedule:no_",
-        "schedule:partial_sync",
-        "offload:",
-        "prefetch:",
-        "precision:",
-        "compile:",
-    ),
-    *("checkpoint:", "reuse:", "tensor:", "fsdp1:", "reshard:int", "reshard:false", "shard:"),
-    *(
-        "wrap:list_group",
-        "wrap:root_not_wrapped",
-        "option:",
-        "mesh:hsdp",
-        "mesh:axis_of_one",
-        "freeze:",
-    ),
-    *("edge:unused", "edge:method", "edge:iadd", "schedule:", "optimizer:exclude", "dim:uneven"),
-    *("returns:", "input:"),
+    *("op:", "schedule:no_", "schedule:partial_sync", "offload:", "prefetch:", "precision:"),
+    *("compile:", "checkpoint:", "reuse:", "tensor:", "fsdp1:", "reshard:int", "reshard:false"),
+    *("shard:", "wrap:list_group", "wrap:root_not_wrapped", "option:", "mesh:hsdp"),
+    *("mesh:axis_of_one", "freeze:", "edge:unused", "edge:method", "edge:iadd", "schedule:"),
+    *("optimizer:exclude", "dim:uneven", "returns:", "input:"),
 )
 """Beginnings of the features that a title may name, the most telling first."""
 

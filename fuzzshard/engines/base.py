@@ -151,8 +151,7 @@ class Engine(abc.ABC):
     def parallelize(self, model: nn.Module) -> nn.Module:
         """Wraps the model and returns what a forward of the root calls."""
         script, names, called = self.scope.script, self.scope.names, self.scope.called
-        lines = script.wrap_lines(self.case, "model", names)
-        lines += script.around_lines(self.case, "model", called, names)
+        lines = script.wrap_lines(self.case, "model", called, names)
         wrapped: nn.Module = self.execute(lines, **self.helpers())[called]
         return wrapped
 

@@ -14,7 +14,7 @@ from fuzzshard.model.statements import at
 from fuzzshard.parts.engines import ENGINES
 
 if TYPE_CHECKING:
-    from fuzzshard.case.case import Case, WrapGroup
+    from fuzzshard.case.case import Case
     from fuzzshard.program.mesh import MeshNames
     from fuzzshard.subject.subject import Variation
 
@@ -39,12 +39,8 @@ class EngineScript:
         """Return what comes before the model is made."""
         return []
 
-    def wrap_lines(self, case: Case, model: str, names: MeshNames) -> list[str]:
-        """Parallelise ``model`` in place."""
-        return []
-
-    def around_lines(self, case: Case, model: str, variable: str, names: MeshNames) -> list[str]:
-        """Assign to ``variable`` what it puts around ``model``, if it does."""
+    def wrap_lines(self, case: Case, model: str, variable: str, names: MeshNames) -> list[str]:
+        """Parallelise ``model`` in place, or assign to ``variable`` what is put around it."""
         return []
 
     def model_lines(self, blocks: Sequence[str], variation: Variation) -> list[str]:
@@ -62,10 +58,6 @@ class EngineScript:
     def named_parameter(self, model: str, name: str) -> str:
         """Return the same for the FQN that the expression ``name`` gives."""
         return f"{model}.get_parameter({name})"
-
-    def group_call(self, listed: str, group: WrapGroup) -> str:
-        """Return the call that applies a wrap group of the modules that are ``listed``."""
-        raise NotImplementedError
 
     def sync_line(self, called: str, synced: bool) -> str:
         """Switch synchronisation, where it has neither flags nor ``no_sync()``."""

@@ -290,10 +290,17 @@ class Scope:
             f"        module.path = {path}",
         ]
 
-    def optimizer_lines(self, parameters: Sequence[str], script: EngineScript) -> list[str]:
-        """Make every optimizer, also of no ``parameters``; what the case leaves at torch's default
-        is not said.
+    def optimizer_lines(self, parameters: Sequence[str]) -> list[str]:
+        """Make every optimizer, also of no ``parameters``, and what changes the learning rate and
+        scales losses; what the case leaves at torch's default is not said.
         """
+        own, plain = (self._optimizers(parameters, s) for s in (self.script, EngineScript()))
+        spec = self.case.optimizer
+        beside = {"scheduler": spec.scheduler, "scaler": spec.scaler}
+        made = [f"{name} = {text}" for name, text in beside.items() if text]
+        return [*self.for_wrapper(own, plain), *made]
+
+    def _optimizers(self, parameters: Sequence[str], script: EngineScript) -> list[str]:
         lines = []
         for (name, spec), given in zip(self.case.optimizer.each.items(), parameters, strict=True):
             grouped = f"parameter_groups({given})" if self.mixes_kinds and given else given
@@ -322,13 +329,6 @@ class Scope:
             f"for group in parameter_groups({listed}):",
             f"    optimizer.add_param_group({f'group | {{{own}}}' if own else 'group'})",
         ]
-
-    @property
-    def beside_optimizer(self) -> list[str]:
-        """Make what changes the learning rate and what scales losses, if the case has that."""
-        spec = self.case.optimizer
-        made = {"scheduler": spec.scheduler, "scaler": spec.scaler}
-        return [f"{name} = {text}" for name, text in made.items() if text]
 
     def scaled(self, loss: str) -> str:
         """Write what a backward differentiates."""

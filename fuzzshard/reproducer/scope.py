@@ -22,7 +22,6 @@ from fuzzshard.model.statements import at, call_lines, indented
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.op import Call, Hooked, Op, Ranks, Taking
 from fuzzshard.program import scope
-from fuzzshard.program.engine_script import EngineScript
 from fuzzshard.program.forward import call_text, output_texts, term_text, whole_text
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.setup import checkpoint_lines
@@ -48,9 +47,8 @@ class Scope(scope.Scope):
         shared = assertion.trains_reference
         super().__init__(case, engine, called, model, names, trained, shared=shared)
         self.assertion, self.now = assertion, ScheduleState(case)
-        last = (
-            ops_that_run(case, assertion.engine).stop - 1 if assertion.op is None else assertion.op
-        )
+        every, op = ops_that_run(case, assertion.engine), assertion.op
+        last = every.stop - 1 if op is None else op
         self.ops = case.schedule[: last + 1]
         self.losses = losses(case, last)
         self.averages = averages(case, assertion, last) if shared else dict[int, Average]()
@@ -181,8 +179,7 @@ class Scope(scope.Scope):
             lines = call_lines("apart = ", apart, "{}")
             listed = f"[p for p in {self.trained} if p {{}} apart]"
             parameters = [listed.format("not in"), listed.format("in")][: len(spec.each)]
-        own, plain = (self.optimizer_lines(parameters, s) for s in (self.script, EngineScript()))
-        return [*lines, *self.for_wrapper(own, plain), *self.beside_optimizer]
+        return [*lines, *self.optimizer_lines(parameters)]
 
     @property
     def renamed(self) -> bool:

@@ -80,14 +80,10 @@ class Watch:
         """The variable of the parameter that is looked at from the start; empty if there is
         none.
         """
-        held = self.assertion.op is not None and any(
-            oracle.held for oracle in self.assertion.oracles
-        )
-        return (
-            self.assertion.name.rpartition(".")[2]
-            if held and not self.scope.engine.has_units
-            else ""
-        )
+        op, oracles = self.assertion.op, self.assertion.oracles
+        held = op is not None and any(oracle.held for oracle in oracles)
+        name = self.assertion.name.rpartition(".")[2]
+        return name if held and not self.scope.engine.has_units else ""
 
     @property
     def uses_parameters(self) -> bool:

@@ -144,8 +144,7 @@ class Writer:
             seed = "seed" if scope.rebuilds else assertion.seed
             plain = model_lines(case, "model", seed, meta=meta)
         lines = [*plain, *prepared_lines(case, assertion.engine, "model")]
-        lines += scope.script.wrap_lines(case, "model", scope.names)
-        lines += scope.script.around_lines(case, "model", scope.called, scope.names)
+        lines += scope.script.wrap_lines(case, "model", scope.called, scope.names)
         if not scope.rebuilds:
             return lines
         names, variables = scope.names, ", ".join(scope.made)

@@ -76,8 +76,7 @@ class Trainer:
         parts = enumerate(shares(spec, held))
         given = {f"parameters{i}": [every[fqn] for fqn in part] for i, part in parts}
         names = [name if parameters else "" for name, parameters in given.items()]
-        lines = [*scope.optimizer_lines(names, scope.script), *scope.beside_optimizer]
-        made = self.engine.execute(lines, **given)
+        made = self.engine.execute(scope.optimizer_lines(names), **given)
         self.optimizers: list[torch.optim.Optimizer] = [made[name] for name in spec.each]
         kept = (*spec.each, "scheduler", "scaler")
         self.made = {name: made.get(name) for name in kept}

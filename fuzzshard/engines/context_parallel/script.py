@@ -93,7 +93,7 @@ class ContextParallelScript(FullyShardScript):
         return True
 
     @override
-    def wrap_lines(self, case: Case, model: str, names: MeshNames) -> list[str]:
+    def wrap_lines(self, case: Case, model: str, variable: str, names: MeshNames) -> list[str]:
         lines = [*_REGISTERED, "_enable_context_parallel_dispatcher()"]
         lines += case.context_parallel.arguments()
         if "float64" in dtypes_in_play(case):
@@ -104,7 +104,7 @@ class ContextParallelScript(FullyShardScript):
             f"parallelize_module({at(model, path)}, {mesh}, ContextParallel(2, {kind}))"
             for path in inferred(case).inner("attention").values()
         ]
-        return [*lines, *super().wrap_lines(case, model, names)]
+        return [*lines, *super().wrap_lines(case, model, variable, names)]
 
 
 SCRIPT = ContextParallelScript()

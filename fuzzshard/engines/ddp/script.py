@@ -52,7 +52,7 @@ class DDPScript(EngineScript):
         return case.ddp.does("takes_mesh")
 
     @override
-    def around_lines(self, case: Case, model: str, variable: str, names: MeshNames) -> list[str]:
+    def wrap_lines(self, case: Case, model: str, variable: str, names: MeshNames) -> list[str]:
         listed = [model, *arguments(case, names)]
         buffers = f", *{model}.buffers()" if case.ddp.does("syncs_buffers") else ""
         tensors = f"(*{model}.parameters(){buffers})" if buffers else f"{model}.parameters()"

@@ -58,13 +58,13 @@ class ExpertParallelScript(FullyShardScript):
     }
 
     @override
-    def wrap_lines(self, case: Case, model: str, names: MeshNames) -> list[str]:
+    def wrap_lines(self, case: Case, model: str, variable: str, names: MeshNames) -> list[str]:
         lines = ["", "", *_STYLE.strip().splitlines(), "", ""]
         lines += [
             f'parallelize_module({at(model, path)}, mesh["shard"], ExpertParallel())'
             for path in inferred(case).inner("experts").values()
         ]
-        return [*lines, *super().wrap_lines(case, model, names)]
+        return [*lines, *super().wrap_lines(case, model, variable, names)]
 
     @override
     def mesh_of(self, case: Case, group: WrapGroup) -> str:

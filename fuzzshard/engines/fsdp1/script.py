@@ -178,7 +178,7 @@ class FSDP1Script(EngineScript):
         return ["dist.set_debug_level(dist.DebugLevel.DETAIL)"] if detail else []
 
     @override
-    def around_lines(self, case: Case, model: str, variable: str, names: MeshNames) -> list[str]:
+    def wrap_lines(self, case: Case, model: str, variable: str, names: MeshNames) -> list[str]:
         lines = _initial_lines(case, model)
         lines += _unit_lines(case, model, variable, names)
         lines += _DOUBLE if case.fsdp1.does("starts_halved") else []

@@ -94,10 +94,6 @@ class FullyShardScript(EngineScript):
         "torch.distributed.fsdp._fully_shard._fsdp_state": ("FSDPState",),
     }
 
-    @override
-    def group_call(self, listed: str, group: WrapGroup) -> str:
-        return f"fully_shard({', '.join((listed, *group.arguments()))})"
-
     def mesh_of(self, case: Case, group: WrapGroup) -> str:
         """Return the mesh that a group is given."""
         return "mesh"
@@ -111,7 +107,7 @@ class FullyShardScript(EngineScript):
         return bool(case.wrap)
 
     @override
-    def wrap_lines(self, case: Case, model: str, names: MeshNames) -> list[str]:
+    def wrap_lines(self, case: Case, model: str, variable: str, names: MeshNames) -> list[str]:
         lines = _wrap_lines(self, case, model)
         places = [place_of(case, model, path) for path in case.added]
         lines += [f"{place} = added[{index}]" for index, place in enumerate(places)]

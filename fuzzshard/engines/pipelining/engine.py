@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
 from torch.distributed.pipelining import PipelineStage
 from typing_extensions import override
 
@@ -38,12 +37,6 @@ class Pipelining(Engine):
             return "stages that pass DTensors on"
         within = DDP if case.pipelining.does("wraps_stages") else FullyShard
         return within.lacking(case)
-
-    @override
-    def parallelize(self, model: nn.Module) -> nn.Module:
-        lines = self.scope.script.wrap_lines(self.case, "model", self.scope.names)
-        parts: nn.Module = self.execute(lines)[self.scope.called]
-        return parts
 
     @override
     def execute(self, lines: Sequence[str], **variables: Any) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class PipeliningScript(EngineScript):
         return True
 
     @override
-    def wrap_lines(self, case: Case, model: str, names: MeshNames) -> list[str]:
+    def wrap_lines(self, case: Case, model: str, variable: str, names: MeshNames) -> list[str]:
         lines = ['pp = world_mesh["pp"].get_group()', "stages = []"]
         for stage in stages(case):
             made = self._stage_lines(stage, len(stages(case)), model, names)
@@ -54,11 +54,11 @@ class PipeliningScript(EngineScript):
         place = f"part, {stage.number}, {count}, torch.device(device), group=pp"
         if passes_dtensors(stage.case):
             place += ', get_mesh=lambda *key, mesh=world_mesh["tp"]: mesh'
-        lines = self.sharded.wrap_lines(stage.case, "part", names)
+        lines = self.sharded.wrap_lines(stage.case, "part", "part", names)
         if stage.case.pipelining.does("wraps_stages"):
             lines = []
             if trains(stage.case):
-                lines = self.replicated.around_lines(stage.case, "part", "part", names)
+                lines = self.replicated.wrap_lines(stage.case, "part", "part", names)
         return [
             *call_lines("part = nn.Sequential", [f"collections.OrderedDict({children})"]),
             *lines,

@@ -62,10 +62,9 @@ class Replicate(DDP):
     @override
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        module: Any = self.module
-        module.set_requires_gradient_sync(False)
+        self.execute([self.scope.script.sync_line("model", False)])
         yield
-        module.set_requires_gradient_sync(True)
+        self.execute([self.scope.script.sync_line("model", True)])
 
     @override
     def call_target(self, path: str) -> Callable[..., Any]:

@@ -27,7 +27,7 @@ class ReplicateScript(EngineScript):
         return case.ddp.does("takes_mesh")
 
     @override
-    def wrap_lines(self, case: Case, model: str, names: MeshNames) -> list[str]:
+    def wrap_lines(self, case: Case, model: str, variable: str, names: MeshNames) -> list[str]:
         ignored = [at(model, path) for path in ignored_modules(case, by_replicate=True)]
         told = [f"ignored_modules=[{', '.join(ignored)}]"] if ignored else []
         tensors = f"{model}.parameters()"

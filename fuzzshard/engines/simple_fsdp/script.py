@@ -75,7 +75,7 @@ class SimpleFSDPScript(EngineScript):
         return True
 
     @override
-    def wrap_lines(self, case: Case, model: str, names: MeshNames) -> list[str]:
+    def wrap_lines(self, case: Case, model: str, variable: str, names: MeshNames) -> list[str]:
         compiled = [f'{model}.compile(backend="{case.compile}")'] if case.compile else []
         told, lines = [model, "mesh"], list[str]()
         policy = case.wrap[0].policy if case.wrap else None

@@ -23,7 +23,6 @@ from fuzzshard.drafts.words import title
 from fuzzshard.mending.mend import own_mends
 from fuzzshard.parts.engines import BY_GROUPS
 from fuzzshard.parts.op import expression
-from fuzzshard.program.engine_script import engine_script
 from fuzzshard.report.html.forward import draw_forward, group_colour
 from fuzzshard.report.html.mesh import draw_mesh
 from fuzzshard.report.html.scale import duration
@@ -176,8 +175,8 @@ def _drawing(seen: SeenFinding, entry: CorpusEntry) -> CasePicture:
 def _wrap_call(index: int, wrap: WrapGroup) -> WrapCall:
     modules = ", ".join(map(expression, wrap.modules))
     listed = modules if len(wrap.modules) == 1 else f"[{modules}]"
-    call = engine_script(BY_GROUPS.name).group_call(listed, wrap)
-    return WrapCall(index, call, group_colour(index))
+    arguments = ", ".join((listed, *wrap.arguments()))
+    return WrapCall(index, f"{BY_GROUPS.name}({arguments})", group_colour(index))
 
 
 @dataclasses.dataclass(frozen=True)
