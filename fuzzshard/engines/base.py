@@ -201,10 +201,6 @@ class Engine(abc.ABC):
         """Return the optimizer that has this rank's states, which may be within ``optimizer``."""
         return optimizer
 
-    def submodule(self, path: str) -> nn.Module:
-        """The module at ``path`` of the plain model, below what wraps it."""
-        return self._modules[path]
-
     def observed(self) -> dict[str, torch.Tensor]:
         """This rank's part of every parameter that it has something of, as the optimizer sees
         it.

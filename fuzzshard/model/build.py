@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import dataclasses
 import functools
 import itertools
 import linecache
@@ -12,12 +14,13 @@ from types import CodeType
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.case.case import Case
 from fuzzshard.case.paths import is_within
 from fuzzshard.model.expressions import MODEL_CLASS
-from fuzzshard.model.source import model_imports, model_source
+from fuzzshard.model.source import model_source
 from fuzzshard.model.statements import seed_of
 from fuzzshard.model.values import named_values
 
@@ -64,9 +67,9 @@ def build_model(case: Case, device: torch.device, dtype: torch.dtype) -> nn.Modu
     their size.
     """
     namespace = _fresh_module().__dict__
-    namespace |= {"torch": torch, "nn": nn}
-    source = "\n".join((*model_imports(case), model_source(case)))
-    exec(_compiled(source), namespace)
+    namespace |= {"torch": torch, "nn": nn, "checkpointed": checkpoint}
+    namespace |= {"collections": collections, "dataclasses": dataclasses}
+    exec(_compiled(model_source(case)), namespace)
     build = namespace[MODEL_CLASS]
     assert callable(build)
     with device if device.type == "meta" else contextlib.nullcontext():

@@ -202,7 +202,8 @@ def _tensor_op_helpers(found: Inferred) -> Iterator[str]:
 def model_source(case: Case) -> str:
     """Class definitions for the model, the root last as ``Model``.
 
-    Expects ``torch`` and ``nn`` in scope, and what :func:`model_imports` names.
+    Expects ``torch`` and ``nn`` in scope, ``collections``, ``dataclasses`` and, as
+    ``checkpointed``, ``torch.utils.checkpoint.checkpoint``.
     """
     found = inferred(case)
     helpers = dict.fromkeys(_leaf_helpers(found))
@@ -210,16 +211,3 @@ def model_source(case: Case) -> str:
     blocks = [(p, m) for p, m in found.modules.items() if isinstance(m, Block)]
     classes = [_BlockSource(case, found, path, block).source() for path, block in reversed(blocks)]
     return "\n\n".join(text.strip() + "\n" for text in (*helpers, *classes))
-
-
-def model_imports(case: Case) -> tuple[str, ...]:
-    """The imports that the source of a model needs beside ``torch`` and ``nn``."""
-    blocks = [m for m in inferred(case).modules.values() if isinstance(m, Block)]
-    lines = []
-    if any(b.returns == "namedtuple" for b in blocks):
-        lines.append("import collections")
-    if any("dataclass" in (b.returns, b.passing) for b in blocks):
-        lines.append("import dataclasses")
-    if any(c.implementation == "utils" for c in case.checkpoints):
-        lines.append("from torch.utils.checkpoint import checkpoint as checkpointed")
-    return tuple(lines)

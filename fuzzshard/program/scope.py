@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from fuzzshard.analysis.batches import input_specs
+from msgspec.structs import replace
+
+from fuzzshard.analysis.batches import input_specs, rows_of_batch
 from fuzzshard.analysis.groups import moves_inputs
 from fuzzshard.analysis.inferred import has_batch_norm, inferred
 from fuzzshard.analysis.losses import Losses
@@ -13,14 +15,21 @@ from fuzzshard.analysis.schedule_state import ScheduleState
 from fuzzshard.analysis.stages import evaluations
 from fuzzshard.analysis.units import units
 from fuzzshard.case.case import Case
+from fuzzshard.case.graph import Block
 from fuzzshard.case.paths import is_within_any
-from fuzzshard.model.expressions import class_name
+from fuzzshard.model.expressions import (
+    call_expression,
+    class_name,
+    is_checkpointed_at_call,
+    result_expression,
+)
 from fuzzshard.model.statements import at, call_lines, indented
 from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.engines import REFERENCE
+from fuzzshard.parts.loss import Term
+from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Call, Hooked, Op, Switch, Taking
 from fuzzshard.program.engine_script import EngineScript, engine_script
-from fuzzshard.program.forward import call_text, output_texts, term_text, whole_text
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.setup import (
     each_parameter_lines,
@@ -127,16 +136,75 @@ class Scope:
 
     def computed(self, call: Call) -> list[str]:
         """Call ``target`` on inputs that have numbers, and compute the loss."""
-        names = self._inputs(call)
-        if self.case.inputs.on_host and not moves_inputs(self.case, self.engine.name, call.target):
-            names = [f"{name}.to(device)" for name in names]
-        texts = [whole_text(self.case, text) for text in output_texts(self.case, call.target)]
+        whole = self.whole_outputs(call.target)
         return [
-            f"out = {call_text(self, call.target, 'target', names, by_forward=True)}",
-            f"outputs = [{', '.join(texts)}]",
+            f"out = {self.call_text(call, 'target', by_forward=True)}",
+            f"outputs = [{', '.join(whole)}]",
             'wait("after_forward")',
-            *self.loss(call, len(texts)),
+            *self.loss(call, len(whole)),
         ]
+
+    def call_text(self, call: Call, callee: str, *, by_forward: bool) -> str:
+        """Call a module, ``by_forward`` where what the engine made of it has no other method.
+
+        The reference computes again what that changes, and nothing else: the statistics of a batch
+        norm are updated twice, with any engine.
+        """
+        case, path = self.case, call.target
+        module = inferred(case).modules[path]
+        if isinstance(module, Block) and by_forward:
+            module = replace(module, method="forward")
+        again = self.engine is not REFERENCE or has_batch_norm(case, path)
+        checkpointed = is_checkpointed_at_call(case, path) and again
+        arguments, seq = self.arguments(call), case.inputs.seq
+        return call_expression(
+            module, callee, arguments, seq, path=path, checkpointed=checkpointed
+        )
+
+    def arguments(self, call: Call) -> list[str]:
+        """Write what a forward passes; inputs on the host are moved by hand unless the engine
+        moves them, which the plain model does not.
+        """
+        variables = self.variables(call)
+        if not self.case.inputs.on_host:
+            return variables
+        moved = [f"{variable}.to(device)" for variable in variables]
+        if not moves_inputs(self.case, self.engine.name, call.target):
+            return moved
+        both = zip(moved, variables, strict=True)
+        return [f"({m} if model is reference else {v})" if self.shared else v for m, v in both]
+
+    def variables(self, call: Call) -> list[str]:
+        """List the input tensors of a forward."""
+        return [f"x{i}" for i, _ in enumerate(input_specs(self.case, call.target))]
+
+    def outputs(self, target: str) -> list[str]:
+        """List the tensors of ``out``, the result of a forward."""
+        module, values = inferred(self.case).modules[target], inferred(self.case).output_values
+        if not isinstance(module, Block):
+            return ["out"]
+        return [result_expression(module, "out", i) for i in range(len(values[target]))]
+
+    def whole_outputs(self, target: str) -> list[str]:
+        """The same as whole tensors: they may be DTensors."""
+        local = all(plan.local_output for plan in self.case.tensor_parallel)
+        return [text if local else f"unsharded({text})" for text in self.outputs(target)]
+
+    def terms(self, call: Call, outputs: Sequence[str], target: str = "") -> list[str]:
+        """Write what each of ``outputs`` adds to the loss of a call, if it is of that; it is
+        compared with a ``target`` perhaps, made of its number and its expression.
+        """
+        case, values = self.case, inferred(self.case).output_values[call.target]
+        rank = "0" if case.inputs.same_on_ranks else "rank"
+        specs = zip(self.variables(call), () if call.target else case.inputs.tensors, strict=False)
+        inputs = tuple(variable for variable, spec in specs if spec.requires_grad)
+        terms = []
+        for i in call.used(len(outputs)):
+            of_row = (case.inputs.seq or 1) * (values[i].patches or 1)
+            tokens = tuple(rows * of_row for rows in rows_of_batch(case, call.batch))
+            due = target.format(i, outputs[i])
+            terms.append(LOSSES[case.loss].text(Term(outputs[i], due, tokens, rank, inputs)))
+        return terms
 
     def _at_once(self, calls: Sequence[Call]) -> list[str]:
         """Run these forwards by all stages, with their backward if they are to have one."""
@@ -168,17 +236,10 @@ class Scope:
         ]
         return self.either(lines, [])
 
-    def _inputs(self, call: Call) -> list[str]:
-        return [f"x{i}" for i, _ in enumerate(input_specs(self.case, call.target))]
-
     def loss(self, call: Call, count: int) -> list[str]:
         """Add up the terms of those of ``count`` outputs that the loss of a call is of."""
-        inputs = self._inputs(call)
-        terms = [
-            term_text(self.case, call, i, f"outputs[{i}]", f"target_of({i}, outputs[{i}])", inputs)
-            for i in call.used(count)
-        ]
-        return [f"loss = {' + '.join(terms)}"]
+        outputs = [f"outputs[{i}]" for i in range(count)]
+        return [f"loss = {' + '.join(self.terms(call, outputs, 'target_of({}, {})'))}"]
 
     def backward(self, takes: Taking) -> list[str]:
         """Run the backward of forwards; stages run these, too."""
@@ -210,7 +271,7 @@ class Scope:
         body = self.forward(call)
         if in_backward:
             body += ["if loss.requires_grad:", "    before_backward()", "    loss.backward()"]
-        return self.interrupted("interrupting", body, in_backward=in_backward)
+        return self.interrupted(self.at(target), body, in_backward=in_backward)
 
     def interrupted(self, module: str, body: list[str], *, in_backward: bool) -> list[str]:
         """Run ``body`` until ``module`` is called, or until the gradient of its output comes, and

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from typing_extensions import override
 
-from fuzzshard.analysis.groups import moves_inputs
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.losses import losses
 from fuzzshard.analysis.schedule_state import ScheduleState, ops_that_run
@@ -22,7 +21,6 @@ from fuzzshard.model.statements import at, call_lines, indented
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.op import Call, Hooked, Op, Ranks, Taking
 from fuzzshard.program import scope
-from fuzzshard.program.forward import call_text, output_texts, term_text, whole_text
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.setup import checkpoint_lines
 from fuzzshard.reproducer.assertion import Assertion
@@ -232,9 +230,11 @@ class Scope(scope.Scope):
         )
         by_forward = wrapped or (not target and not self.engine.applies_groups)
         callee = at(self.model if target else self.called, target)
-        moves = moves_inputs(self.case, self.engine.name, target)
-        arguments = self.inputs.arguments(call, moves=moves, shared=self.shared)
-        return call_text(self, target, callee, arguments, by_forward=by_forward)
+        return self.call_text(call, callee, by_forward=by_forward)
+
+    @override
+    def variables(self, call: Call) -> list[str]:
+        return self.inputs.variables(call)
 
     @override
     def computed(self, call: Call) -> list[str]:
@@ -259,9 +259,7 @@ class Scope(scope.Scope):
 
     def _terms(self, call: Call) -> list[str]:
         """The losses of the outputs of ``out``."""
-        texts = [whole_text(self.case, text) for text in output_texts(self.case, call.target)]
-        inputs = self.inputs.variables(call)
-        return [term_text(self.case, call, i, texts[i], "", inputs) for i in call.used(len(texts))]
+        return self.terms(call, self.whole_outputs(call.target))
 
     @override
     def aborted(self, call: Call, target: str, *, in_backward: bool) -> list[str]:
@@ -309,8 +307,7 @@ class Scope(scope.Scope):
 
     @override
     def batches(self, calls: Sequence[Call]) -> list[str]:
-        named = (self.inputs.arguments(call, moves=False, shared=True) for call in calls)
-        return [batch for (batch,) in named]
+        return [batch for call in calls for batch in self.arguments(call)]
 
     def _average(self, index: int) -> list[str]:
         """Average gradients of the reference, and those that no group of the engine manages."""

@@ -78,22 +78,6 @@ class Inputs:
         self.dtype: str = case.dtype
         self._drawn = ""
 
-    def arguments(self, call: Call, *, moves: bool, shared: bool) -> list[str]:
-        """List what a forward passes; inputs on the host are moved by hand unless the engine
-        ``moves`` them.
-
-        The lines may be ``shared`` with the reference, which moves none.
-        """
-        variables = self.variables(call)
-        if not self.case.inputs.on_host or (moves and not shared):
-            return variables
-        moved = [f"{variable}.to(device)" for variable in variables]
-        if not moves:
-            return moved
-        return [
-            f"({m} if model is reference else {v})" for m, v in zip(moved, variables, strict=True)
-        ]
-
     def variables(self, call: Call) -> list[str]:
         """List the input tensors of a forward."""
         return [variable for variable, _ in self._tensors(call.target, call.batch)]

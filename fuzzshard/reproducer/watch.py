@@ -9,7 +9,6 @@ from fuzzshard.errors import UsageError
 from fuzzshard.model.statements import at
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.oracle import TensorOracle
-from fuzzshard.program.forward import output_texts
 
 if TYPE_CHECKING:
     from fuzzshard.reproducer.scope import Scope
@@ -105,7 +104,7 @@ class Watch:
         """Return the expressions of the outputs of the forward at ``index``, by name."""
         call = self.scope.ops[index].call
         assert call is not None
-        outputs = output_texts(self.case, call.target)
+        outputs = self.scope.outputs(call.target)
         return {f"output {i} of {call.target or 'the root'}": o for i, o in enumerate(outputs)}
 
     @property

@@ -191,8 +191,8 @@ class Trainer:
         """
         call, engine = op.begins, self.engine
         assert call is not None
-        known = {"interrupting": engine.submodule(op.target), "wait": lambda site: None}
-        self._iteration(index, op, call, before_backward=engine.before_backward, **known)
+        known = {"wait": lambda site: None, "before_backward": engine.before_backward}
+        self._iteration(index, op, call, **known)
         engine.recover()
         self.feed.forget(call)
         for parameter in engine.trained.values():

@@ -15,10 +15,12 @@ from fuzzshard.analysis.validate import validate
 from fuzzshard.case.case import Case, Mesh, RankBatch
 from fuzzshard.case.codec import decode, encode
 from fuzzshard.errors import InvalidCase
+from fuzzshard.parts.engines import REFERENCE
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.norms import BatchNorm
 from fuzzshard.parts.op import Call
-from fuzzshard.program.forward import term_text
+from fuzzshard.program.mesh import MeshNames
+from fuzzshard.program.scope import Scope
 from fuzzshard.shrink import shrink
 from fuzzshard.shrink.repair import repaired
 
@@ -32,7 +34,8 @@ def sized(*items: RankBatch, case: Case = CASE, **inputs: object) -> Case:
 
 def divided(case: Case) -> float:
     """What the loss of the first forward is divided by."""
-    text = term_text(case, Call(), 0, "out", "")
+    scope = Scope(case, REFERENCE, "model", "model", MeshNames(case))
+    (text,) = scope.terms(Call(), ["out"])
     return float(text.rpartition(" ")[2].rstrip(")"))
 
 
