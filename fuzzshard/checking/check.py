@@ -140,7 +140,7 @@ def _report(training: Training, outcome: Outcome, seconds: float) -> TrainingRep
         return TrainingReport(
             training=training,
             outcome="hang",
-            message="\n".join([ended, *_places(outcome)]),
+            message="\n".join([ended, *(line for line, _ in _ranks(outcome))]),
             stacks="\n".join(stacks),
         )
     return merged([outcome.checks[rank].checked for rank in sorted(outcome.checks)])
@@ -154,43 +154,37 @@ def _trouble(outcome: Outcome, failures: Sequence[Failure]) -> tuple[str, str]:
     if first is not None:
         return first.engine, f"{first.message}, {raised_in(first.traceback)}"
     if failures:
-        return "", "\n".join(_collectives(outcome))
+        return "", _collective(outcome)
     rank = min(outcome.dead)
     return f"rank {rank}", f"died of {signal_name(outcome.exits.get(rank, 0))}"
 
 
-def _collectives(outcome: Outcome) -> Iterator[str]:
+def _collective(outcome: Outcome) -> str:
     """What ranks say of a collective that failed, and where each was: gloo ends some."""
-    failures = outcome.failures
-    places = {rank: raised_in(failure.traceback) for rank, failure in failures.items()}
-    places |= {rank: stands_in(outcome.stacks.get(rank, "")) for rank in outcome.dead}
+    first, ranks = outcome.failures[min(outcome.failures)], [*_ranks(outcome)]
+    callers = {where.rpartition("called by ")[2] for _, where in ranks}
     question = (
         "all ranks are in the same one: do they give tensors of equal sizes, no uneven shards?"
-        if len({_caller(where) for where in places.values()}) == 1 < len(places)
+        if len(callers) == 1 < len(ranks)
         else "do all ranks run the same collectives, on as many microbatches?"
     )
-    text = failures[min(failures)].message.strip().splitlines()[0]
-    yield f"a collective failed ({question}): {text}"
-    for rank, where in sorted(places.items()):
-        doing = f"at {failures[rank].engine}" if rank in failures else "died"
-        yield f"rank {rank} {doing}, {where}"
+    text = first.message.strip().splitlines()[0]
+    return "\n".join([f"a collective failed ({question}): {text}", *(line for line, _ in ranks)])
 
 
-def _caller(where: str) -> str:
-    """The user's line in what :func:`_described` says; ranks may be at two lines of torch's."""
-    return where.rpartition("called by ")[2]
-
-
-def _places(outcome: Outcome) -> Iterator[str]:
-    """Where each rank is in a hang: in which line of code, in which step and module."""
+def _ranks(outcome: Outcome) -> Iterator[tuple[str, str]]:
+    """What each rank does, in which line of code, step and module; and that line."""
     for rank in range(outcome.size):
-        if rank not in outcome.waiting():
-            yield f"rank {rank} has ended"
-            continue
         position = outcome.positions.get(rank, Position(op=-1))
-        verb = "is" if waits_in(position) is None else "waits"
-        where = stands_in(outcome.stacks.get(rank, ""))
-        yield f"rank {rank} {verb} {where}{f', at {position.doing}' if position.doing else ''}"
+        where, when = stands_in(outcome.stacks.get(rank, "")), position.doing
+        does = "is" if waits_in(position) is None else "waits"
+        if failure := outcome.failures.get(rank):
+            does, where, when = "failed", raised_in(failure.traceback), failure.engine
+        elif rank in outcome.dead:
+            does = "died"
+        elif rank not in outcome.waiting():
+            does, where = "has ended", ""
+        yield f"rank {rank} {does} {where}".strip() + f", at {when}" * bool(when), where
 
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+),? in (\S+)')
