@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from fuzzshard.parts import oracles
-from fuzzshard.parts.engines import spec_of
+from fuzzshard.parts.engines import implementation
 from fuzzshard.parts.oracle import Oracle, Severity, TensorType
 
 
@@ -89,8 +89,8 @@ class Finding(
 
         Those of one implementation are expected to be wrong in the same way.
         """
-        ours = spec_of(self.engine).implementation
-        return any(spec_of(other).implementation != ours for other in self.agrees_with)
+        ours = implementation(self.engine)
+        return any(implementation(other) != ours for other in self.agrees_with)
 
     @property
     def doubt(self) -> str:

@@ -113,8 +113,8 @@ def draw_case(
     if ranks:  # the family below is for meshes of one axis
         largest_mesh = ranks.shard if ranks == Mesh(shard=ranks.shard) else 1
     drawn = given.nothing_but_mesh and largest_mesh > 1
-    keeps_order = any(spec.keeps_order for spec in specs(chosen))
-    if keeps_order and drawn and for_settings.chance(_DIVERGING):
+    has_units = any(spec.has_units for spec in specs(chosen))
+    if has_units and drawn and for_settings.chance(_DIVERGING):
         case = for_options.within(diverging, for_options, largest_mesh)
         return replace(case, mesh=ranks or case.mesh)
     case = _experiment(for_settings, for_model, allowed, ranks or largest_mesh, given, cuda=cuda)
@@ -214,8 +214,9 @@ def _with_late_loss(case: Case, swarm: Swarm, given: Given, *, cuda: bool) -> Ca
     It has the engines alone that run with it then.
     """
     for loss in LOSSES.values():
-        twice = any(s.differentiates_twice for s in specs(case.engines))
-        if loss.extension and loss.extension.name in swarm and twice >= loss.differentiates_twice:
+        made = {f"loss:{loss.name}", "input:requires_grad"} if loss.differentiates_twice else set()
+        runs = any(made.isdisjoint(spec.excludes) for spec in specs(case.engines))
+        if runs and loss.extension and loss.extension.name in swarm:
             changed = replace(case, loss=loss.name)
             if loss.differentiates_twice and not given.inputs:
                 changed = replace(changed, inputs=differentiable(case.inputs))

@@ -15,7 +15,7 @@ from fuzzshard.case.adapters import adapters
 from fuzzshard.case.case import ALL_ENGINES, ENGINES, Case, EngineName
 from fuzzshard.case.options import ContextParallel, Delay, DelaySite, Pipelining
 from fuzzshard.parts.engines import ENGINES as SPECS
-from fuzzshard.parts.engines import specs
+from fuzzshard.parts.engines import implementation, specs
 from fuzzshard.parts.options.context_parallel import CONTEXT_PARALLEL_OPTIONS
 from fuzzshard.parts.options.pipelining import PIPELINING_OPTIONS
 from fuzzshard.parts.part import default_of
@@ -51,7 +51,7 @@ def engines(tape: Tape, swarm: Swarm, allowed: tuple[EngineName, ...]) -> tuple[
     """
     chosen = [e for e in allowed if e in ENGINES or e in swarm]
     for spec in specs(chosen):
-        other = spec.implementation
+        other = implementation(spec.name)
         if other != spec.name and other in chosen and tape.chance(40):
             chosen.remove(other)
     return tuple(e for e in ALL_ENGINES if e in (chosen or allowed))
@@ -106,7 +106,7 @@ def pipelining(tape: Tape, case: Case) -> Case:
 
 def context_parallel(tape: Tape, case: Case) -> Case:
     """The case with options of an engine whose attention runs over ranks, if it has one."""
-    if not any(spec.shards_positions for spec in specs(case.engines)):
+    if not any(spec.spreads == "attention" for spec in specs(case.engines)):
         return case
     drawn = {option.name: option.draw(tape, case) for option in CONTEXT_PARALLEL_OPTIONS}
     return replace(case, context_parallel=ContextParallel(**drawn))

@@ -72,7 +72,7 @@ class Run:
         refuses.
         """
         self.restore: list[Switch] = []
-        self.in_order = any(spec.keeps_order for spec in specs(model.case.engines))
+        self.in_order = any(spec.has_units for spec in specs(model.case.engines))
         """Whether some engine wants no forward between a backward and the step, and may take one
         after the last step for another order of forwards than the first iteration's, and warn.
         """
@@ -223,7 +223,8 @@ class Run:
         """Other data-parallel axes of the same ranks that experts can be shared on, most likely
         with shards of another size; or none.
         """
-        mesh, shards = self.case.mesh, any(s.shards_experts for s in specs(self.case.engines))
+        mesh = self.case.mesh
+        shards = any(spec.spreads == "experts" for spec in specs(self.case.engines))
         fitting: list[tuple[tuple[int, ...], int]] = []
         for axes in mesh.shapes:
             there = self.case.on(axes)

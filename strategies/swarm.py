@@ -15,6 +15,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 
 from fuzzshard.case.case import EngineName
 from fuzzshard.parts.engines import ENGINES, specs
+from fuzzshard.parts.leaf import Role
 from fuzzshard.parts.leaves import KINDS, kinds_for
 from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Choice
@@ -97,8 +98,6 @@ _OF_ENGINES = sorted(
     (spec.choice for spec in ENGINES.values() if spec.choice), key=lambda choice: choice.place
 )
 _CUTTING = [spec.choice.name for spec in ENGINES.values() if spec.choice and spec.in_stages]
-_SHARING = [spec.choice.name for spec in ENGINES.values() if spec.choice and spec.shards_experts]
-_ATTENDING = [s.choice.name for s in ENGINES.values() if s.choice and s.shards_positions]
 _OF_OPTIMIZERS = sorted(
     (option.extension for option in OPTIMIZER_OPTIONS if option.extension),
     key=lambda choice: choice.place,
@@ -184,12 +183,17 @@ def is_cut(choices: Swarm) -> bool:
 
 def shards_experts(choices: Swarm) -> bool:
     """Whether an engine shards experts over an axis of the mesh."""
-    return any(name in choices for name in _SHARING)
+    return _spreads(choices, "experts")
 
 
 def shards_positions(choices: Swarm) -> bool:
     """Whether an engine lets attention run over an axis of the mesh."""
-    return any(name in choices for name in _ATTENDING)
+    return _spreads(choices, "attention")
+
+
+def _spreads(choices: Swarm, role: Role) -> bool:
+    engines = (spec for spec in ENGINES.values() if spec.spreads == role)
+    return any(spec.choice.name in choices for spec in engines if spec.choice)
 
 
 def wants_even(choices: Swarm) -> bool:

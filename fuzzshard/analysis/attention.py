@@ -28,7 +28,7 @@ def lacks_kernels(case: Case) -> bool:
     That for float32 pads what it sums up over (torch/_meta_registrations.py,
     meta__scaled_dot_product_efficient_attention), and a ring needs one for each position.
     """
-    if not any(spec.shards_positions for spec in specs(case.engines)):
+    if not any(spec.spreads == "attention" for spec in specs(case.engines)):
         return False
     found = inferred(case)
     paths = found.inner("attention")
@@ -43,7 +43,7 @@ def lacks_kernels(case: Case) -> bool:
 
 def without_kernels(case: Case) -> Case:
     """``case`` without the engines that CUDA may lack kernels for, if it has others."""
-    others = tuple(spec.name for spec in specs(case.engines) if not spec.shards_positions)
+    others = tuple(spec.name for spec in specs(case.engines) if spec.spreads != "attention")
     return replace(case, engines=others) if others and lacks_kernels(case) else case
 
 

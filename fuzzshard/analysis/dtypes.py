@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
@@ -35,7 +35,8 @@ def model_policy(case: Case) -> Precision | None:
     """The mixed precision of an engine that has one policy for the whole model, if that is the
     case's.
     """
-    policies = (spec.policy(case) for spec in specs(case.engines))
+    options = (getattr(case, spec.options) for spec in specs(case.engines) if spec.options)
+    policies: Iterator[Precision | None] = (each.policy for each in options)
     return next((policy for policy in policies if policy is not None), None)
 
 

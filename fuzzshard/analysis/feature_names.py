@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from fuzzshard.parts.engines import ENGINES
+from collections.abc import Sequence
+
+from fuzzshard.case.case import Case
+from fuzzshard.parts.engines import ENGINES, OPTIONS
 from fuzzshard.parts.leaves import LEAVES
 from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.ops import OPS
-from fuzzshard.parts.option import meanings_of
+from fuzzshard.parts.option import Option, WithOptions, meanings_of
 from fuzzshard.parts.options.optimizer import OPTIMIZER_OPTIONS
 from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS
+from fuzzshard.parts.part import defaults
 
 _OF_LEAVES = sorted(
     (kind for leaf in LEAVES for kind in leaf.kinds), key=lambda kind: kind.draw is None
 )
 _OF_GROUPS = sorted(GROUP_OPTIONS, key=lambda option: (option.is_policy, option.wants_even))
 """In the order that features have always had."""
+
+
+def _options_of(field: str) -> Sequence[Option]:
+    """Return the options of an engine, by the field of a case that has them."""
+    part = defaults(Case)[field]
+    assert isinstance(part, WithOptions)
+    return part.options
+
+
 FEATURES: dict[str, str] = {
     **{f"leaf:{kind.name}": kind.meaning for kind in _OF_LEAVES},
     "dim:uneven": "some parameter's dim 0 is not divisible by the shard axis",
@@ -117,8 +130,8 @@ FEATURES: dict[str, str] = {
     **{f"engine:{name}": spec.meaning for name, spec in ENGINES.items()},
     **{
         feature: meaning
-        for spec in reversed(ENGINES.values())
-        for feature, meaning in spec.meanings.items()
+        for field in OPTIONS
+        for feature, meaning in meanings_of(_options_of(field)).items()
     },
     "option:ignored": "parameters that fully_shard ignores",
     "option:added": "modules that are added to the model when it is wrapped already",

@@ -9,7 +9,6 @@ from fuzzshard.analysis.inferred import Inferred
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.graph import Block, Call, Module, join, modules_below, resolve
 from fuzzshard.case.paths import is_within
-from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.leaf import Leaf
 from fuzzshard.parts.op import Below
 
@@ -45,14 +44,6 @@ def holds_a_member(case: Case, group: WrapGroup) -> bool:
     torch/distributed/utils.py), so that it has no hooks where it is called by itself.
     """
     return any(len(modules_named(case, group.modules, Below(m))) > 1 for m in group.modules)
-
-
-def moves_inputs(case: Case, engine: str, target: str) -> bool:
-    """Whether a forward of ``target`` under ``engine`` moves inputs from the host to the device.
-
-    The forward of the module that DDP puts around the model does, not that of a module within.
-    """
-    return spec_of(engine).moves_inputs(target, wrapped_modules(case))
 
 
 def calls_of(case: Case, target: str, paths: Mapping[str, int] | None = None) -> frozenset[str]:

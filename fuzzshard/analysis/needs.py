@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterator
+from typing import Any, Literal
 
 from fuzzshard.analysis.attention import lacks_kernels
 from fuzzshard.analysis.check_dtypes import norms_half_precision_in_float32
@@ -10,21 +11,29 @@ from fuzzshard.analysis.dtypes import cuda_scales_gradients, cuda_steps_take_gra
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.schedule_state import follow
 from fuzzshard.case.case import Case
-from fuzzshard.parts.engines import ENGINES
+from fuzzshard.parts.engines import specs
 from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Op
+from fuzzshard.parts.option import WithOptions
 
 
 def needs_cuda(case: Case) -> str | None:
     """Why ``case`` cannot run on CPU ranks, in one line; None if it can."""
-    for spec in ENGINES.values():
-        if spec.name in case.engines and (reason := spec.needs_cuda(case)):
+    for told in _told(case):
+        if reason := told.needs_cuda():
             return reason
     if case.inputs.on_host:
         return "inputs on the host need CUDA to be moved to"
     if case.compile == "inductor":
         return "Inductor's kernels need CUDA: on the CPU each case would wait for a C++ compiler"
     return None
+
+
+def _told(case: Case) -> Iterator[WithOptions[Any, Any]]:
+    """Yield what the engines of a case are told."""
+    for spec in specs(case.engines):
+        yield from case.wrap if spec.applies_groups else ()
+        yield from [getattr(case, spec.options)] if spec.options else ()
 
 
 def needs_cpu(case: Case) -> str | None:

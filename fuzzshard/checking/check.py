@@ -12,7 +12,8 @@ from pathlib import Path
 import msgspec
 
 from fuzzshard.errors import InfraError, UsageError, did_you_mean
-from fuzzshard.parts.engines import ENGINES, meant_by, spec_of
+from fuzzshard.parts.engines import ENGINES, meant_by
+from fuzzshard.program.engine_script import engine_script
 from fuzzshard.subject.functions import NOT_THE_USERS
 from fuzzshard.subject.report import TrainingReport, merged
 from fuzzshard.subject.subject import MeshShape, Subject, Training
@@ -23,9 +24,7 @@ from fuzzshard.world.merge import Outcome, machine_trouble
 from fuzzshard.world.messages import Failure, Position
 
 DEFAULT_MESHES = (MeshShape({"dp_shard": 2}),)
-DEFAULT_ENGINES = tuple(
-    spec.name for spec in reversed(ENGINES.values()) if spec.wraps_models == "always"
-)
+DEFAULT_ENGINES = tuple(name for name, spec in reversed(ENGINES.items()) if not spec.choice)
 """Those that wrap a model where nobody says how."""
 
 
@@ -45,11 +44,12 @@ def trainings(
         raise UsageError(
             "--engine and --parallelize both say how to wrap the model", "use one of them"
         )
+    known = [name for name in ENGINES if "model_lines" in vars(type(engine_script(name)))]
     for engine in engines:
-        if spec_of(engine).wraps_models == "no":
-            known = ", ".join(name for name, e in ENGINES.items() if e.wraps_models != "no")
+        if engine not in known:
             meant = "" if engine in ENGINES else did_you_mean(meant_by(engine))
-            raise UsageError(f"{engine} wraps no models of your own{meant}", f"use one of {known}")
+            told = ", ".join(known)
+            raise UsageError(f"{engine} wraps no models of your own{meant}", f"use one of {told}")
     for mesh in meshes if not subject.parallelize else ():
         mesh.check_axes()
     names = ("",) if subject.parallelize else tuple(engines) or DEFAULT_ENGINES

@@ -18,7 +18,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 from fuzzshard.case.paths import is_within
 from fuzzshard.checking.check import Checker
 from fuzzshard.errors import UsageError
-from fuzzshard.parts.engines import spec_of
+from fuzzshard.program.engine_script import engine_script
 from fuzzshard.subject.report import TrainingReport
 from fuzzshard.subject.subject import ASPECTS, Aspect, Outline, Training, Variation
 
@@ -276,7 +276,7 @@ MOST_NAMES = 3
 def unvaried(runs: Sequence[Training]) -> dict[Aspect, str]:
     """Return what cannot vary around ``runs``, and why."""
     why: dict[Aspect, str] = {}
-    if not any(spec_of(run.engine).wraps_blocks for run in runs):
+    if not any(engine_script(run.engine).wraps_blocks for run in runs):
         engines = " and ".join(dict.fromkeys(run.engine for run in runs))
         reason = "parallelize wraps the model"
         if all(run.engine for run in runs):
@@ -316,7 +316,7 @@ def trainings_around(
     base = draw(st.sampled_from([b for b in bases if varies or b.mesh == bases[0].mesh]))
     depth = draw(st.integers(1, outline.depth)) if outline.lists else 0
     plan, freeze, schedule = (aspect in aspects for aspect in ("plan", "freeze", "schedule"))
-    wraps = spec_of(base.engine).wraps_blocks
+    wraps = engine_script(base.engine).wraps_blocks
     casts = wraps and "precision" in aspects
     microbatches = draw(st.integers(1, 3)) if schedule else base.microbatches
     return Training(

@@ -67,6 +67,17 @@ class Engine(abc.ABC):
     state_dict_aliases: ClassVar[bool] = True
     """Whether the tensors of ``model.state_dict()`` are the model's own and no copies."""
 
+    outlives_run: ClassVar[bool] = False
+    """Whether its models may outlive every reference to them on stock torch."""
+
+    rounds_otherwise: ClassVar[bool] = False
+    """Whether its attention rounds where that of the reference may not round at all: no bits have
+    to be equal, and the reference rounds as a ring of ranks where noise is measured.
+    """
+
+    predicts_groups: ClassVar[bool] = False
+    """Whether collectives and registration are predicted from the groups that it applies."""
+
     @classmethod
     def lacking(cls, case: Case) -> str | None:
         """Return what a case needs and this version of torch has not, or None."""

@@ -22,9 +22,9 @@ from fuzzshard.analysis.schedule_state import follow
 from fuzzshard.analysis.sync_flags import flags_set
 from fuzzshard.case.case import Case
 from fuzzshard.engines.fully_shard.state import GroupState
+from fuzzshard.engines.registry import engine_of
 from fuzzshard.oracles.judge import MOST_FINDINGS, Run
 from fuzzshard.oracles.registration import SHARDED, RegistrationModel
-from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.options.wrap_group import When
 from fuzzshard.parts.oracles.leak import IDLE, NOTHING, PARTIAL, Leak, Left
 from fuzzshard.training.leftovers import Leftovers
@@ -44,7 +44,7 @@ def leak_findings(
     if trace.leftovers is None:
         return []
     leaks = [
-        *(() if spec_of(engine).outlives_run or reference.leaked else _outliving(trace)),
+        *(() if engine_of(engine).outlives_run or reference.leaked else _outliving(trace)),
         *_of_any_engine(trace.leftovers),
         *_of_groups(case, trace, trace.leftovers, rank),
     ]

@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 
 from fuzzshard.analysis.dtypes import loose_comparison
 from fuzzshard.case.case import Case
+from fuzzshard.engines.registry import engine_of
 from fuzzshard.oracles.bound import Bound, half_of_the_digits
 from fuzzshard.oracles.compare import Difference
 from fuzzshard.oracles.first_rounding import before_rounding_feeds_back, first_step
 from fuzzshard.oracles.judge import agreement, tensor_findings
 from fuzzshard.oracles.registration import registration_findings
-from fuzzshard.parts.engines import REFERENCE, specs
+from fuzzshard.parts.engines import REFERENCE
 from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import Finding
 
@@ -35,7 +36,7 @@ def findings_alone(
         agreeing = agreement(engine, traces, differing)
         early = before_rounding_feeds_back(found, step)
         findings += tensor_findings(engine, early, loose_comparison(case), bound, agreeing, rank)
-    for spec in specs(differing):
-        if spec.predicts_groups:
-            findings += registration_findings(case, traces[spec.name], rank)
+    for engine in differing:
+        if engine_of(engine).predicts_groups:
+            findings += registration_findings(case, traces[engine], rank)
     return findings

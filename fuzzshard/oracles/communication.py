@@ -27,10 +27,10 @@ from fuzzshard.analysis.schedule_state import ScheduleState, follow, ops_that_ru
 from fuzzshard.analysis.sync_flags import flags_set
 from fuzzshard.analysis.tensor_parallel import tensor_dims
 from fuzzshard.case.case import Case
+from fuzzshard.engines.registry import engine_of
 from fuzzshard.instruments import POST_BACKWARDS, works
 from fuzzshard.oracles.judge import MOST_FINDINGS, Run
 from fuzzshard.oracles.registration import registered
-from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.oracles.communication import (
     GATHERS,
     KINDS,
@@ -352,6 +352,6 @@ def communication_findings(case: Case, trace: Trace, rank: int) -> list[Finding]
 
 def judge(run: Run) -> list[Finding]:
     """Return the findings in one run."""
-    if not spec_of(run.engine).predicts_groups:
+    if not engine_of(run.engine).predicts_groups:
         return []
     return communication_findings(run.case, run.trace, run.mesh.global_rank)

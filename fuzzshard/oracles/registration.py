@@ -21,8 +21,8 @@ from fuzzshard.analysis.inferred import Inferred, inferred
 from fuzzshard.analysis.schedule_state import ScheduleState
 from fuzzshard.analysis.tensor_parallel import tensor_dims
 from fuzzshard.case.case import Case
+from fuzzshard.engines.registry import engine_of
 from fuzzshard.oracles.judge import MOST_FINDINGS, Run
-from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.op import Below, Call, Switch
 from fuzzshard.parts.oracles.registration import Registered
 from fuzzshard.training.trace import Key, Registration, Trace
@@ -200,6 +200,6 @@ def registration_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:
 
 def judge(run: Run) -> list[Finding]:
     """Return the findings in one run."""
-    if not spec_of(run.engine).predicts_groups:
+    if not engine_of(run.engine).predicts_groups:
         return []
     return registration_findings(run.case, run.trace, run.mesh.rank)

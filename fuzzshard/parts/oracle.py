@@ -376,7 +376,7 @@ class StateOracle(TensorOracle):
         return watch.entries(index, value, over, name="{k} of {n}", oracle=self.name)
 
     def _check_states(self, watch: Watch) -> None:
-        if not watch.scope.engine.has_all_states:
+        if self.name in watch.scope.engine.differs_in:
             raise UsageError(
                 "a rank has the states of some parameters only, and which is private to torch",
                 "replay the case",

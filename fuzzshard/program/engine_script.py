@@ -30,10 +30,26 @@ class EngineScript:
     """By module of torch, the names that its statements may use."""
     sources: ClassVar[Mapping[str, str]] = {}
     """The functions that its statements call and torch does not have, by name."""
+    has_dtensors: ClassVar[bool] = False
+    """Whether parameters may be DTensors."""
+    wraps_blocks: ClassVar[bool] = False
+    """Whether it wraps the repeated blocks of a model of the user's own one by one, and then the
+    model.
+    """
 
     def takes_mesh(self, case: Case) -> bool:
         """Return whether it is given the mesh."""
         return False
+
+    def moves_inputs(self, case: Case, target: str) -> bool:
+        """Return whether a forward of ``target`` moves inputs from the host to the device."""
+        return False
+
+    def flat_units(self, case: Case) -> Mapping[str, tuple[str, ...]]:
+        """Return the units whose flat parameters are registered in place of those of modules, by
+        path, each with the FQNs of these.
+        """
+        return {}
 
     def start_lines(self, case: Case) -> list[str]:
         """Return what comes before the model is made."""
@@ -47,7 +63,7 @@ class EngineScript:
         """Wrap ``model`` of the user's own as people do, its ``blocks`` first if the engine wraps
         blocks; ``mesh`` has the data-parallel axes.
 
-        Only engines whose spec says ``wraps_models`` have it.
+        Only engines whose own class has it wrap such models, which say nothing of wrap groups.
         """
         raise NotImplementedError
 

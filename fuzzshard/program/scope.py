@@ -8,12 +8,10 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from fuzzshard.analysis.batches import input_specs, rows_of_batch
-from fuzzshard.analysis.groups import moves_inputs
 from fuzzshard.analysis.inferred import has_batch_norm, inferred
 from fuzzshard.analysis.losses import Losses
 from fuzzshard.analysis.schedule_state import ScheduleState
 from fuzzshard.analysis.stages import evaluations
-from fuzzshard.analysis.units import units
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Block
 from fuzzshard.case.paths import is_within_any
@@ -99,9 +97,8 @@ class Scope:
 
     def within(self, paths: Sequence[str]) -> list[str]:
         """Write the expressions for the parameters, maybe flat ones, at these modules or names."""
-        if self.engine.has_flat_parameters(self.case):
-            inside = units(self.case).items()
-            held = [unit for unit, fqns in inside if is_within_any(fqns[0], paths)]
+        if flat := self.script.flat_units(self.case):
+            held = [unit for unit, fqns in flat.items() if is_within_any(fqns[0], paths)]
             return [f"{self.at(unit)}._flat_param" for unit in held]
         every = inferred(self.case).parameters
         return [self.at(fqn) for fqn in every if is_within_any(fqn, paths)]
@@ -169,7 +166,7 @@ class Scope:
         if not self.case.inputs.on_host:
             return variables
         moved = [f"{variable}.to(device)" for variable in variables]
-        if not moves_inputs(self.case, self.engine.name, call.target):
+        if not self.script.moves_inputs(self.case, call.target):
             return moved
         both = zip(moved, variables, strict=True)
         return [f"({m} if model is reference else {v})" if self.shared else v for m, v in both]
@@ -318,8 +315,8 @@ class Scope:
 
     def requires_grad_lines(self, target: str, value: bool) -> list[str]:
         """Set ``requires_grad``."""
-        if self.engine.has_flat_parameters(self.case):
-            return flat_requires_grad_lines(self.case, self.model, target, value)
+        if flat := self.script.flat_units(self.case):
+            return flat_requires_grad_lines(flat, self.model, target, value)
         return requires_grad_lines(self.case, self.model, target, value, self.script)
 
     def attribute_lines(self, target: str, said: str) -> list[str]:
@@ -408,7 +405,7 @@ class Scope:
         managed = {owner is not None for owner in owners}
         offloaded = {self.case.wrap[o].does("offloads") for o in owners if o is not None}
         mixes = len(managed) > 1 or len(offloaded) > 1 or bool(self.case.tensor_parallel)
-        return self.engine.applies_groups and (mixes or self.engine.shards_experts)
+        return self.engine.applies_groups and (mixes or self.engine.spreads == "experts")
 
     def clip_norm_lines(self, arguments: str, *, finite: bool) -> list[str]:
         """Clip by the engine's own method, if it has one; what ``clip_grad_norm_`` cannot take

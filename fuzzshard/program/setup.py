@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from fuzzshard.analysis.inferred import has_batch_norm, inferred
-from fuzzshard.analysis.units import units
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Alias, walk
 from fuzzshard.case.paths import is_within
@@ -37,9 +38,11 @@ def each_parameter_lines(
     return [*assignment("names_below", names), "for name in names_below:", f"    {named}.{said}"]
 
 
-def flat_requires_grad_lines(case: Case, root: str, target: str, value: bool) -> list[str]:
+def flat_requires_grad_lines(
+    units: Mapping[str, Sequence[str]], root: str, target: str, value: bool
+) -> list[str]:
     """The same, of the flat parameters of FSDP1: a unit is frozen as a whole."""
-    named = [unit for unit, fqns in units(case).items() if is_within(fqns[0], target)]
+    named = [unit for unit, fqns in units.items() if is_within(fqns[0], target)]
     if all(is_within(unit, target) for unit in named):
         return [f"{at(root, target)}.requires_grad_({value})"]
     plain = at(root, target)

@@ -9,6 +9,7 @@ from fuzzshard.errors import UsageError
 from fuzzshard.parts.engines import REFERENCE, spec_of, specs
 from fuzzshard.parts.oracle import MISSING, UNEXPECTED, TensorOracle, TensorType
 from fuzzshard.parts.oracles import TENSOR_ORACLES, named, tensor_oracle
+from fuzzshard.program.engine_script import engine_script
 from fuzzshard.reproducer.assertion import ROUNDING, Assertion
 from fuzzshard.verdict import Finding
 
@@ -98,7 +99,7 @@ def _is_attribute(case: Case, oracle: TensorOracle, engine: str, detail: str) ->
     if not spec.has_units:
         return oracle.is_state or oracle.gradient in ("reduced", "input")
     missing = detail == MISSING and oracle.gradient == "reduced"
-    return missing and not spec.has_flat_parameters(case)
+    return missing and not engine_script(engine).flat_units(case)
 
 
 def _judged_everywhere(engine: str) -> tuple[TensorOracle, ...]:
@@ -106,9 +107,8 @@ def _judged_everywhere(engine: str) -> tuple[TensorOracle, ...]:
     return tuple(
         oracle
         for oracle in TENSOR_ORACLES
-        if not spec.may_differ(oracle)
+        if oracle.name not in spec.differs_in
         and (oracle.gathered or not spec.has_units)
-        and (spec.has_all_states or not oracle.is_state)
         and (oracle.in_flat or not spec.in_stages)
     )
 

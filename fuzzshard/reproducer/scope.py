@@ -186,16 +186,11 @@ class Scope(scope.Scope):
         """
         return bool(self.engine.wrapper) or self.has_wrapper_modules
 
-    @property
-    def has_flat_parameters(self) -> bool:
-        """Whether the parameters of the engine's model are those of its units."""
-        return self.engine.has_flat_parameters(self.case)
-
     def parameters(self, model: str) -> str:
         """Write a dict of the parameters of a model, by the names that the plain model gives
         them.
         """
-        if self.has_flat_parameters or not self.renamed:
+        if self.script.flat_units(self.case) or not self.renamed:
             return f"dict({model}.named_parameters())"
         return f"dict(zip(names, {model}.parameters()))"
 

@@ -54,7 +54,7 @@ def _one(scope: Scope) -> list[str]:
     tolerances = tolerance(case, assertion)
     comment = ["# A difference of up to atol could be rounding: sums in another order."]
     lines = []
-    if scope.engine.has_dtensors and (case.tensor_parallel or not assertion.oracles[0].of_forward):
+    if scope.script.has_dtensors and (case.tensor_parallel or not assertion.oracles[0].of_forward):
         offloads = any(group.does("offloads") for group in case.wrap)
         full = f"observed{'.to(device)' if offloads else ''}.full_tensor()"
         lines += ["if isinstance(observed, DTensor):", f"    observed = {full}"]

@@ -123,7 +123,7 @@ class Writer:
         averaging = indented(averaging_lines(case, None, "parameters"))
         plain = materialize_lines(case, constructed(case, "plain"))
         snapshot = SOURCES["snapshot"]
-        if not self.scope.engine.has_dtensors:
+        if not self.scope.script.has_dtensors:
             snapshot = re.sub(r".*DTensor.*\n", "", snapshot)
         return {
             "average": "\n".join(["def average(parameters):", *averaging]),

@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor
 from fuzzshard.engines.rounding import Shake
 from fuzzshard.oracles.bound import OF_NOISE, OF_NOISE_IN_HALF
 from fuzzshard.parts.engines import spec_of
+from fuzzshard.program.engine_script import engine_script
 from fuzzshard.program.run import execute
 from fuzzshard.subject.compare import (
     LAST_BITS,
@@ -240,7 +241,7 @@ class Check:
             named = variation.wrapped
             names = blocks_of(model) if named is None else variation.kept(named)
             blocks = present(model, names)
-            self.blocks = blocks if spec_of(engine).wraps_blocks else ()
+            self.blocks = blocks if engine_script(engine).wraps_blocks else ()
             data_mesh = self.mesh[self.training.mesh.data_axes]
             variables = {"model": model, "mesh": data_mesh, "device": self.device.type}
             lines = wrap_lines(engine, blocks, variation)

@@ -113,7 +113,7 @@ class Watch:
             found.append(self._finding(self.error.op, "no error", describe(self.error)))
         for pattern in dict.fromkeys(expect.pattern for expect in self.warnings):
             found += self._warned(pattern)
-        if spec_of(self.engine).keeps_order and keeps_forward_order(self.case, self.rank, skipped):
+        if spec_of(self.engine).has_units and keeps_forward_order(self.case, self.rank, skipped):
             found += self._forward_order()
         return found
 

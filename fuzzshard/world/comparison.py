@@ -22,6 +22,7 @@ from fuzzshard.engines.base import DTYPES
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.reference.engine import Reference
 from fuzzshard.engines.reference.manner import PLAIN, Manner
+from fuzzshard.engines.registry import engine_of
 from fuzzshard.engines.rounding import Shake
 from fuzzshard.oracles.allowed import is_beyond_rounding, manner_of
 from fuzzshard.oracles.bound import Bound
@@ -29,7 +30,6 @@ from fuzzshard.oracles.compare import Difference, differences
 from fuzzshard.oracles.first_rounding import before_rounding_feeds_back, exact_until, first_step
 from fuzzshard.oracles.judge import agreement, tensor_findings
 from fuzzshard.oracles.overflow import first_overflow
-from fuzzshard.parts.engines import spec_of
 from fuzzshard.training.trace import Key, Trace
 from fuzzshard.training.trainer import Trainer
 from fuzzshard.verdict import STRICTNESS, Compared, Finding
@@ -177,7 +177,7 @@ class ReferenceComparison:
         for name, found in differing.items():
             for difference in found:
                 is_exact = difference.key.op < min(exact, overflow[name])
-                is_exact = is_exact and not spec_of(name).rounds_otherwise
+                is_exact = is_exact and not engine_of(name).rounds_otherwise
                 (strict if is_exact else loose)[name].append(difference)
         findings = self._findings(strict, "exact", None, self.traces)
         if self.anywhere(any(loose.values())):
@@ -269,7 +269,7 @@ class ReferenceComparison:
         """
         findings = []
         for rings in (False, True):
-            chosen = {n: d for n, d in differing.items() if spec_of(n).rounds_otherwise is rings}
+            chosen = {n: d for n, d in differing.items() if engine_of(n).rounds_otherwise is rings}
             if chosen:
                 findings += self._beyond(case, chosen, traces, rings)
         return findings

@@ -23,7 +23,7 @@ from fuzzshard.oracles.alone import findings_alone
 from fuzzshard.oracles.beside_tensors import findings_beside_tensors
 from fuzzshard.oracles.judge import Run
 from fuzzshard.oracles.resume import uncorrupted
-from fuzzshard.parts.engines import REFERENCE, specs
+from fuzzshard.parts.engines import REFERENCE
 from fuzzshard.parts.exclusion import Exclusion
 from fuzzshard.training import hooks
 from fuzzshard.training.collectives import Recorder, record_into
@@ -173,7 +173,7 @@ class Experiment:
         if self.case.observe != "memory" or self.case.compile is not None or self.case.expect:
             return []
         findings: list[Finding] = []
-        for name in (REFERENCE.name, *(s.name for s in specs(engines) if not s.outlives_run)):
+        for name in (REFERENCE.name, *(e for e in engines if not engine_of(e).outlives_run)):
             again = Experiment(self.case, self.mesh, self.on_engine)
             run = functools.partial(
                 again._train, name, functools.partial(again._build, name), None

@@ -33,6 +33,7 @@ class ContextParallel(FullyShard):
     """Its settings are torch's own globals, which no other engine is to find."""
 
     name: ClassVar[str] = "context_parallel"
+    rounds_otherwise = True
 
     @override
     @classmethod

@@ -48,6 +48,10 @@ class DDPScript(EngineScript):
     variable = "ddp"
 
     @override
+    def moves_inputs(self, case: Case, target: str) -> bool:
+        return not target
+
+    @override
     def takes_mesh(self, case: Case) -> bool:
         return case.ddp.does("takes_mesh")
 

@@ -16,6 +16,7 @@ class ExpertParallel(FullyShard):
     """What a rank holds between ops of its experts is not what ``fully_shard`` alone holds."""
 
     name: ClassVar[str] = "expert_parallel"
+    predicts_groups = False
 
     @override
     def unreduced_gradients(self) -> dict[str, torch.Tensor | None]:

@@ -76,6 +76,9 @@ class FSDP1(NoSyncEngine):
     registers: ClassVar[bool] = False
     state_dict_aliases: ClassVar[bool] = False
     refusals: ClassVar[tuple[Refusal, ...]] = contract.REFUSALS
+    # two modules of six of the smallest model with two units do, on torch 2.13 (measured without
+    # fuzzshard); why is not known
+    outlives_run = True
 
     @override
     @classmethod

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from fuzzshard.analysis.inferred import inferred
-from fuzzshard.analysis.units import unit_modules
+from fuzzshard.analysis.units import unit_modules, units
 from fuzzshard.case.graph import Alias, walk
 from fuzzshard.model.expressions import class_name, constructor
 from fuzzshard.model.statements import at, call_lines
@@ -16,7 +16,7 @@ from fuzzshard.program.engine_script import EngineScript
 from fuzzshard.program.setup import place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from fuzzshard.case.case import Case
     from fuzzshard.case.options import FSDP1
@@ -167,6 +167,11 @@ class FSDP1Script(EngineScript):
         ),
         "torch.distributed.fsdp.wrap": ("CustomPolicy", "ModuleWrapPolicy"),
     }
+    wraps_blocks = True
+
+    @override
+    def flat_units(self, case: Case) -> Mapping[str, tuple[str, ...]]:
+        return {} if case.fsdp1.does("has_originals") else units(case)
 
     @override
     def takes_mesh(self, case: Case) -> bool:

@@ -32,6 +32,7 @@ class FullyShard(Engine):
     name: ClassVar[str] = "fully_shard"
     reregisters: ClassVar[bool] = True
     refusals: ClassVar[tuple[Refusal, ...]] = contract.REFUSALS
+    predicts_groups = True
 
     @override
     @classmethod

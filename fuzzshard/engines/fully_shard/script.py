@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, get_args
 
 from typing_extensions import override
 
+from fuzzshard.analysis.groups import wrapped_modules
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.model.statements import assignment, at, call_lines
 from fuzzshard.parts.options.communication import WORDS
@@ -93,6 +94,7 @@ class FullyShardScript(EngineScript):
         "torch.distributed.fsdp._fully_shard._fsdp_param_group": ("FSDPParamGroup",),
         "torch.distributed.fsdp._fully_shard._fsdp_state": ("FSDPState",),
     }
+    has_dtensors = wraps_blocks = True
 
     def mesh_of(self, case: Case, group: WrapGroup) -> str:
         """Return the mesh that a group is given."""
@@ -101,6 +103,10 @@ class FullyShardScript(EngineScript):
     def group_lines(self, case: Case, group: WrapGroup, module: str) -> list[str]:
         """Return what else is called on the ``module`` of a group."""
         return []
+
+    @override
+    def moves_inputs(self, case: Case, target: str) -> bool:
+        return target in wrapped_modules(case)
 
     @override
     def takes_mesh(self, case: Case) -> bool:

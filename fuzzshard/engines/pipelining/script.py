@@ -29,6 +29,7 @@ class PipeliningScript(EngineScript):
     imports: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "torch.distributed.pipelining": ("PipelineStage", *ScheduleClass.texts.values())
     }
+    has_dtensors = True
 
     def __init__(self) -> None:
         self.sharded, self.replicated = FullyShardScript(), DDPScript()

@@ -27,6 +27,7 @@ class Replicate(DDP):
 
     name: ClassVar[str] = "replicate"
     refusals: ClassVar[tuple[Refusal, ...]] = contract.OF_REDUCER
+    outlives_run = True  # some parameters of some cases, on torch 2.13; why is not known
 
     def __init__(self, case: Case, mesh: RankMesh, dtype: torch.dtype) -> None:
         super().__init__(case, mesh, dtype)

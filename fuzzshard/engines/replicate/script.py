@@ -23,6 +23,10 @@ class ReplicateScript(EngineScript):
     """Hooks the model itself."""
 
     @override
+    def moves_inputs(self, case: Case, target: str) -> bool:
+        return not target
+
+    @override
     def takes_mesh(self, case: Case) -> bool:
         return case.ddp.does("takes_mesh")
 

@@ -69,6 +69,7 @@ class SimpleFSDPScript(EngineScript):
         "casting": _CASTING,
         "registered": _REGISTERED,
     }
+    has_dtensors = True
 
     @override
     def takes_mesh(self, case: Case) -> bool:

@@ -57,6 +57,14 @@ def spec_of(engine: str) -> EngineSpec:
     return ENGINES.get(engine, REFERENCE)
 
 
+def implementation(engine: str) -> str:
+    """Return the name of the engine whose code that of a name runs, which it is derived from: no
+    witness for it.
+    """
+    spec = spec_of(engine)
+    return next(each.name for each in (*ENGINES.values(), spec) if isinstance(spec, type(each)))
+
+
 def meant_by(text: str) -> str:
     """Return the name of the engine that people call ``text``, or almost; empty for none."""
     names = {

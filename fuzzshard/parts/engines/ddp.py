@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
-from fuzzshard.parts.engine import EngineSpec, WrapsModels
+from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.engines.older import OLDER, POLICIES, UNSYNCED
 from fuzzshard.parts.exclusion import Excludes, Exclusion
 from fuzzshard.parts.op import Choice, Reasons
 from fuzzshard.parts.ops import NEW_CHOICES, OPS
-from fuzzshard.parts.option import meanings_of
-from fuzzshard.parts.options.ddp import DDP_OPTIONS
 from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS
 from fuzzshard.parts.part import off_default
 
@@ -42,11 +40,8 @@ class DistributedDataParallel(EngineSpec):
     tag = "DDP"
     meaning = "DistributedDataParallel runs"
     options = "ddp"
-    meanings = meanings_of(DDP_OPTIONS)
     wrapper = "DistributedDataParallel"
-    differs_in = ("buffers",)
-    differentiates_twice = True
-    wraps_models: ClassVar[WrapsModels] = "always"
+    differs_in: ClassVar[tuple[str, ...]] = ("buffer",)
     excludes: ClassVar[Excludes] = {
         **EngineSpec.excludes,
         **OLDER,
@@ -118,10 +113,6 @@ class DistributedDataParallel(EngineSpec):
     }
 
     @override
-    def moves_inputs(self, target: str, wrapped: frozenset[str]) -> bool:
-        return not target
-
-    @override
     def features(self, case: Case, found: Inferred) -> Iterator[str]:
         off = {*off_default(case.ddp)}
         for option, value in case.ddp.told():
@@ -147,7 +138,6 @@ class Replicate(DistributedDataParallel):
     tag = "replicate"
     meaning = "composable DDP runs"
     wrapper = ""
-    wraps_models: ClassVar[WrapsModels] = "if asked"
     choice = Choice("replicate", 23, place=2)
     ignores_modules = True
     excludes: ClassVar[Excludes] = {
@@ -164,20 +154,12 @@ class Replicate(DistributedDataParallel):
             "a parameter that may be frozen in the first forward is unfrozen", _LATE
         ),
     }
-    outlives_run = "some parameters of some cases do, on torch 2.13 as it is; why is not known"
-
-    @property
-    @override
-    def implementation(self) -> str:
-        """torch/distributed/_composable/replicate.py wraps DDP."""
-        return DistributedDataParallel.name
 
 
 class ZeroRedundancy(DistributedDataParallel):
     """DDP with its options, and an optimizer of which every rank has a part."""
 
     name = "zero_redundancy"
-    wraps_models: ClassVar[WrapsModels] = "no"
     title = "`ZeroRedundancyOptimizer`"
     tag = "ZeRO"
     meaning = "DDP runs with ZeroRedundancyOptimizer"
@@ -193,7 +175,7 @@ class ZeroRedundancy(DistributedDataParallel):
         ),
         brings=tuple(c.name for op in OPS if op.of_optimizer for c in op.choices),
     )
-    has_all_states = False
+    differs_in = (*DistributedDataParallel.differs_in, "optimizer_state", "resume")
     excludes: ClassVar[Excludes] = {
         **DistributedDataParallel.excludes,
         "op:save_*|op:load*|op:corrupt|op:rebuild": Exclusion(
@@ -212,9 +194,3 @@ class ZeroRedundancy(DistributedDataParallel):
             f"{_ZERO}, _verify_and_init_params: 'ValueError: ``params`` is empty.'",
         ),
     }
-
-    @property
-    @override
-    def implementation(self) -> str:
-        """It trains with DDP, and shards the optimizer alone."""
-        return DistributedDataParallel.name

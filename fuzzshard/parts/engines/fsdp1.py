@@ -20,10 +20,7 @@ from fuzzshard.parts.engines.older import (
 from fuzzshard.parts.exclusion import Excludes, Exclusion
 from fuzzshard.parts.op import Choice, Reasons
 from fuzzshard.parts.ops import HOOKED_CHOICES, NEW_CHOICES
-from fuzzshard.parts.option import meanings_of
-from fuzzshard.parts.options.fsdp1 import FSDP1_OPTIONS
 from fuzzshard.parts.options.optimizer import choosing
-from fuzzshard.parts.options.precision import Precision
 
 if TYPE_CHECKING:
     from fuzzshard.analysis.inferred import Inferred
@@ -46,7 +43,6 @@ class FullyShardedDataParallel(EngineSpec):
     tag = "FSDP1"
     meaning = "FSDP1 runs"
     options = "fsdp1"
-    meanings = meanings_of(FSDP1_OPTIONS)
     choice = Choice(
         "fsdp1",
         23,
@@ -60,15 +56,8 @@ class FullyShardedDataParallel(EngineSpec):
         ),
     )
     wrapper = "FullyShardedDataParallel"
-    keeps_order = True
     has_units = True
-    differs_in = ("reduced", "local")
-    wraps_models = "if asked"
-    wraps_blocks = True
-    outlives_run = (
-        "two modules of six of the smallest model with two units do, on torch 2.13 as it is "
-        "(measured without fuzzshard); why is not known"
-    )
+    differs_in = ("gradient", "local_gradient")
     excludes: ClassVar[Excludes] = {
         **OLDER,
         "schedule:non_root_forward": Exclusion(
@@ -208,21 +197,9 @@ class FullyShardedDataParallel(EngineSpec):
     }
 
     @override
-    def has_flat_parameters(self, case: Case) -> bool:
-        return not case.fsdp1.does("has_originals")
-
-    @override
-    def policy(self, case: Case) -> Precision | None:
-        return case.fsdp1.policy
-
-    @override
     def features(self, case: Case, found: Inferred) -> Iterator[str]:
         for option, value in case.fsdp1.told():
             yield from option.features(value, case)
-
-    @override
-    def needs_cuda(self, case: Case) -> str | None:
-        return case.fsdp1.needs_cuda()
 
     @override
     def misfits(self, case: Case, found: Inferred) -> Reasons:

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
-from fuzzshard.parts.engine import EngineSpec, WrapsModels
+from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.engines.older import HOOKS, OTHER_GRAPH_ON_ONE_RANK, SCALER, SWAPPED
 from fuzzshard.parts.exclusion import Excludes, Exclusion
 from fuzzshard.parts.leaves import kinds_for
 from fuzzshard.parts.op import Choice
-from fuzzshard.parts.option import meanings_of
-from fuzzshard.parts.options.context_parallel import CONTEXT_PARALLEL_OPTIONS
 from fuzzshard.parts.options.optimizer import choosing
 
 if TYPE_CHECKING:
@@ -34,9 +32,7 @@ class FullyShard(EngineSpec):
     nicknames = ("fsdp", "hsdp")
     meaning = "fully_shard runs"
     applies_groups = True
-    differs_in = ("input",)
-    wraps_models: ClassVar[WrapsModels] = "always"
-    wraps_blocks = True
+    differs_in = ("input_gradient",)
     excludes: ClassVar[Excludes] = {
         **EngineSpec.excludes,
         "fsdp1:precision": Exclusion(
@@ -80,14 +76,6 @@ class FullyShard(EngineSpec):
         ),
     }
 
-    @override
-    def moves_inputs(self, target: str, wrapped: frozenset[str]) -> bool:
-        return target in wrapped
-
-    @override
-    def needs_cuda(self, case: Case) -> str | None:
-        return next(filter(None, (group.needs_cuda() for group in case.wrap)), None)
-
 
 class ExpertParallel(FullyShard):
     """The shard axis has the experts, and ``fully_shard`` shards them over the other axis alone.
@@ -113,9 +101,7 @@ class ExpertParallel(FullyShard):
         ),
         needs=tuple(kind.name for kind in kinds_for("experts")),
     )
-    shards_experts = True
-    wraps_models = "no"
-    wraps_blocks = False
+    spreads = "experts"
     excludes: ClassVar[Excludes] = {
         **FullyShard.excludes,
         "!leaf:experts": Exclusion("expert_parallel needs an Experts leaf", _DISPATCH),
@@ -156,12 +142,6 @@ class ExpertParallel(FullyShard):
         ),
     }
 
-    @property
-    @override
-    def implementation(self) -> str:
-        """It calls ``fully_shard`` for every group."""
-        return FullyShard.name
-
 
 class ContextParallel(FullyShard):
     """Ranks of the shard axis exchange rows for positions before attention, and back behind it.
@@ -177,7 +157,6 @@ class ContextParallel(FullyShard):
     nicknames = ("cp", "ring attention")
     meaning = "attention runs over ranks that each have a part of the positions"
     options = "context_parallel"
-    meanings = meanings_of(CONTEXT_PARALLEL_OPTIONS)
     choice = Choice(
         "context_parallel",
         8,
@@ -185,10 +164,7 @@ class ContextParallel(FullyShard):
         needs=(*(kind.name for kind in kinds_for("attention")), "sequence"),
         excludes=("tensor", "compile"),
     )
-    shards_positions = True
-    rounds_otherwise = True
-    wraps_models = "no"
-    wraps_blocks = False
+    spreads = "attention"
     excludes: ClassVar[Excludes] = {
         **FullyShard.excludes,
         "!leaf:fused_attention": Exclusion(
@@ -206,12 +182,6 @@ class ContextParallel(FullyShard):
             "tensor parallelism or compilation", "fuzzshard: not tried"
         ),
     }
-
-    @property
-    @override
-    def implementation(self) -> str:
-        """It calls ``fully_shard`` for every group."""
-        return FullyShard.name
 
     @override
     def features(self, case: Case, found: Inferred) -> Iterator[str]:

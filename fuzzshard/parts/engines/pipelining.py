@@ -14,9 +14,7 @@ from fuzzshard.parts.engines.older import SCALER, STATES
 from fuzzshard.parts.exclusion import Excludes, Exclusion, where
 from fuzzshard.parts.op import Choice, Reasons
 from fuzzshard.parts.ops import OPS
-from fuzzshard.parts.option import meanings_of
 from fuzzshard.parts.options.optimizer import choosing
-from fuzzshard.parts.options.pipelining import PIPELINING_OPTIONS
 
 if TYPE_CHECKING:
     from fuzzshard.analysis.inferred import Inferred
@@ -41,7 +39,6 @@ class PipelineParallel(EngineSpec):
     nicknames = ("pp", "pipeline")
     meaning = "a pipeline schedule runs, with fully_shard or DDP in its stages"
     options = "pipelining"
-    meanings = meanings_of(PIPELINING_OPTIONS)
     choice = Choice(
         "pipelining",
         11,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from typing_extensions import override
-
 from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.engines.older import (
     HOOKS,
@@ -38,7 +36,6 @@ class SimpleFSDP(EngineSpec):
         # what only groups of fully_shard have
         excludes=("no_sync", "partial_sync", "no_all_reduce", "divide_factor"),
     )
-    differentiates_twice = True
     excludes: ClassVar[Excludes] = {
         **EngineSpec.excludes,
         **OF_GROUPS,
@@ -73,8 +70,3 @@ class SimpleFSDP(EngineSpec):
         f"op:cast & {HOOKS}|op:grad_dtype_*": SWAPPED,
         "input:no_rows & leaf:dropout": OTHER_GRAPH_ON_ONE_RANK,
     }
-
-    @property
-    @override
-    def has_dtensors(self) -> bool:
-        return True
