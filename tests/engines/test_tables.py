@@ -31,7 +31,7 @@ def test_a_row_may_ask_for_what_a_case_lacks() -> None:
     model = chain(a=Linear(out=5), b=Linear(out=5))
     excluded = exclusion(make_case(model, wrap=groups(ROOT)), "expert_parallel")
     assert excluded is not None
-    assert "no experts" in excluded.reason
+    assert "needs an Experts leaf" in excluded.reason
 
 
 def test_options_of_an_engine_count_where_a_case_does_not_name_it() -> None:
