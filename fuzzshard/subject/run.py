@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import zlib
 from collections.abc import Callable
@@ -363,30 +364,27 @@ class Check:
 
     def _structural_difference(self, plain: Record, parallel: Record) -> Difference | None:
         """Describe a tie that is broken, or a step with another number of updates."""
-        steps = enumerate(zip(plain.num_updates, parallel.num_updates, strict=True))
-        updates = [(step, due, done) for step, (due, done) in steps if due != done]
-        if ties := sorted(map(sorted, plain.aliases - parallel.aliases)):
-            name, step, names = ties[0][0], -1, " and ".join(ties[0])
-            observed, expected = (
-                f"{names} are parameters of their own",
-                f"{names} are one parameter",
+        found = functools.partial(Difference, kind="parameters", rank=dist.get_rank())
+        for tied in sorted(map(sorted, plain.aliases - parallel.aliases)):
+            names = " and ".join(tied)
+            return found(
+                name=tied[0],
+                step=-1,
+                observed=f"{names} are parameters of their own",
+                expected=f"{names} are one parameter",
+                looks_like="a tie that is broken",
             )
-            looks_like = "a tie that is broken"
-        elif updates:
-            name, (step, due, done) = "", updates[0]
-            observed, expected = f"{done} updates", f"{due} updates"
-            looks_like = STALE if parallel.stale_optimizer else ""
-        else:
-            return None
-        return Difference(
-            kind="parameters",
-            name=name,
-            step=step,
-            observed=observed,
-            expected=expected,
-            rank=dist.get_rank(),
-            looks_like=looks_like,
-        )
+        updates = zip(plain.num_updates, parallel.num_updates, strict=True)
+        for step, (due, done) in enumerate(updates):
+            if due != done:
+                return found(
+                    name="",
+                    step=step,
+                    observed=f"{done} updates",
+                    expected=f"{due} updates",
+                    looks_like=STALE if parallel.stale_optimizer else "",
+                )
+        return None
 
     def _draws_differ(self, plain: Record, parallel: Record) -> bool:
         """Whether dropouts of the two draw other values: kernels of CUDA draw by the dtype."""
