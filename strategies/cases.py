@@ -133,6 +133,7 @@ def draw_case(
     case = for_settings.within(with_rank_batches, for_settings, allowed, case, trained.found)
     case = _for_cuda(case) if cuda else case
     case = that_run(case, engines)
+    case = without_kernels(case) if cuda else case  # of an engine that has joined
     late = _with_late_loss(case, allowed, given, cuda=cuda)
     case = case if late is case else that_run(late, late.engines)
     told = for_settings.within(ddp, for_settings, allowed, case)

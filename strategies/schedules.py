@@ -212,7 +212,7 @@ class Run:
         if not self.tape.chance(10):
             self.batch += 1
         outputs = self.outputs(target)
-        self.add(ops.running(Call(target, self.batch, grad, outputs, inference)))
+        self.add(ops.Forward.drawn_as(Call(target, self.batch, grad, outputs, inference), self))
 
     def evaluate(self, *, inference: bool = False) -> None:
         """Forwards without gradients, as many as a backward takes."""

@@ -227,11 +227,12 @@ def reductions_follow_parameters(case: Case) -> bool:
 
 
 def dtypes_in_play(case: Case) -> frozenset[Dtype]:
-    """Every dtype that a parameter, a reduction or an output may have, but for those of ``Cast``
-    ops.
+    """Every dtype that a parameter, a reduction, an op or an output may have, but for those of
+    ``Cast`` ops.
     """
     named = {case.dtype, *(entry.dtype for entry in case.dtypes)}
     named |= {dtype for dtype in grad_dtypes_set(case).values() if dtype is not None}
+    named |= {op.computes_in for op in case.schedule if op.computes_in is not None}
     for policy in policies(case):
         if policy is not None:
             named |= policy.dtypes

@@ -47,18 +47,27 @@ Flag = Literal[
 
 
 class Call(NamedTuple):
-    """A forward of ``target``; ``outputs`` are those that enter the loss (None: all)."""
+    """A forward of ``target``; ``outputs`` are those that enter the loss (None: all). ``context``
+    is a context manager that it and its loss are computed in, as an expression.
+    """
 
     target: str = ""
     batch: int = 0
     grad: bool = True
     outputs: tuple[int, ...] | None = None
     inference: bool = False
+    context: str = ""
 
     @property
     def mode(self) -> str:
         """The context manager of ``torch`` that it runs under; empty with gradients."""
         return "" if self.grad else "inference_mode" if self.inference else "no_grad"
+
+    @property
+    def contexts(self) -> list[str]:
+        """The context managers that it is computed in, from the outermost."""
+        mode = f"torch.{self.mode}()" if self.mode else ""
+        return [context for context in (mode, self.context) if context]
 
     def used(self, count: int) -> Sequence[int]:
         """Which of ``count`` outputs enter the loss."""
@@ -324,6 +333,11 @@ class Op(Part, frozen=True, kw_only=True):
     @property
     def casts_to(self) -> Literal["float32", "float64"] | None:
         """The dtype of everything from now on."""
+        return None
+
+    @property
+    def computes_in(self) -> Dtype | None:
+        """The dtype that it computes in, where that of its operands is another one."""
         return None
 
     @property

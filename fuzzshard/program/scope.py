@@ -41,11 +41,6 @@ _LONG = 110
 """Characters of a line after which what it gives is said in lines of its own."""
 
 
-def under(mode: str, lines: list[str]) -> list[str]:
-    """Run ``lines`` under the context manager of ``torch`` that has this name, if it has one."""
-    return [f"with torch.{mode}():", *indented(lines)] if mode else lines
-
-
 @dataclasses.dataclass
 class Scope:
     """``called`` is the variable that a forward of the root calls; attributes of ``model`` are
@@ -120,7 +115,9 @@ class Scope:
 
     def forward(self, call: Call) -> list[str]:
         """Run a forward, and compute its loss; stages run several at once."""
-        lines = under(call.mode, self.computed(call))
+        lines = self.computed(call)
+        if call.contexts:
+            lines = [f"with {', '.join(call.contexts)}:", *indented(lines)]
         if self.engine.in_stages:
             places = evaluations(self.case).get(self.now.index, ())
             calls = [each for place in places if (each := self.case.schedule[place].call)]

@@ -247,7 +247,7 @@ class Scope(scope.Scope):
         keeps = self.assertion.stops_at_op or (self.shared and self.assertion.op is None)
         once = self.losses.taken.get(index + 1) == [index]
         takes = self.ops[index + 1].takes if once else None
-        if takes and not (takes.retains or keeps):
+        if takes and not (takes.retains or keeps or call.contexts):
             self._inlined[index] = terms
             return []
         return [f"{loss} = {terms}"]

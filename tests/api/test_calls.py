@@ -105,9 +105,11 @@ def _steered_to(op: str | None) -> Iterator[Drawn]:
     """Cases that have the op, whatever else they have."""
     features_of = {str(each.__struct_config__.tag): [*each.meanings] for each in OPS}
     if op in features_of and (names := features_of[op]):
-        steered = reach(Steering(require=(names[0],)), 1, world_size=8, cuda=False)
-        for case in itertools.islice(steered_stream(1, world_size=8, steered=steered), 2000):
-            yield Drawn(case, features(case))
+        for seed in range(8):  # the swarms that it starts from allow few moments, or many
+            steered = reach(Steering(require=(names[0],)), seed, world_size=8, cuda=False)
+            stream = steered_stream(seed, world_size=8, steered=steered)
+            for case in itertools.islice(stream, 250):
+                yield Drawn(case, features(case))
 
 
 @pytest.fixture(scope="module")

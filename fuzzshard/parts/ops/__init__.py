@@ -58,7 +58,7 @@ HOOKED_CHOICES: tuple[str, ...] = tuple(c.name for c in RegisterParameterHook.ch
 
 def running(call: op.Call) -> Op:
     """Return the op that runs ``call``."""
-    return Forward(**call._asdict())
+    return Forward.of(call)
 
 
 def taking(

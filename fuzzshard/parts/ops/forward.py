@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from typing_extensions import override
 
 from fuzzshard.parts import op
@@ -34,6 +36,17 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
     choices = (
         op.Choice("inference_forward", 12, 103, needs=("no_grad_forward",), of_stages=True),
     )
+
+    @classmethod
+    def of(cls, call: op.Call) -> Self:
+        """Return the op that runs ``call``, without the context manager."""
+        target, batch, grad, outputs, inference, _ = call
+        return cls(target=target, batch=batch, grad=grad, outputs=outputs, inference=inference)
+
+    @classmethod
+    def drawn_as(cls, call: op.Call, run: op.Run) -> Self:
+        """Return the op that runs ``call``, in a way that is drawn."""
+        return cls.of(call)
 
     @property
     @override
