@@ -231,8 +231,7 @@ def dtypes_in_play(case: Case) -> frozenset[Dtype]:
     ``Cast`` ops.
     """
     named = {case.dtype, *(entry.dtype for entry in case.dtypes)}
-    named |= {dtype for dtype in grad_dtypes_set(case).values() if dtype is not None}
-    named |= {op.computes_in for op in case.schedule if op.computes_in is not None}
+    named |= {d for op in case.schedule if not op.casts_to for d in _dtypes_of(op).values()}
     for policy in policies(case):
         if policy is not None:
             named |= policy.dtypes
@@ -267,12 +266,17 @@ _LIFTED: dict[Dtype, Dtype] = {
 }
 
 
-def _with_casts(case: Case, dtypes: Mapping[Dtype, Dtype]) -> Case:
-    def op_in(op: Op) -> Op:
-        dtype: Dtype | None = getattr(op, "dtype", None)
-        return replace(op, dtype=dtypes[dtype]) if dtype else op
+def _dtypes_of(op: Op) -> dict[str, Dtype]:
+    """Return the dtypes that an op names, by field."""
+    values = ((name, getattr(op, name)) for name in op.__struct_fields__)
+    return {name: value for name, value in values if value in DIGITS}
 
-    return replace(case, schedule=tuple(map(op_in, case.schedule)))
+
+def _with_ops_in(case: Case, dtypes: Mapping[Dtype, Dtype]) -> Case:
+    """Return the case whose ops name other dtypes in the place of some."""
+    named = ((op, _dtypes_of(op).items()) for op in case.schedule)
+    ops = (replace(op, **{name: dtypes[dtype] for name, dtype in of_op}) for op, of_op in named)
+    return replace(case, schedule=tuple(ops))
 
 
 def with_unrounded_steps(case: Case) -> Case:
@@ -289,7 +293,7 @@ def lifted(case: Case, dtype: Dtype | None = None) -> Case:
         return of and of.within(_LIFTED)
 
     return replace(
-        _with_casts(case, _LIFTED),
+        _with_ops_in(case, _LIFTED),
         dtype=dtype or _LIFTED[case.dtype],
         dtypes=tuple(replace(entry, dtype=_LIFTED[entry.dtype]) for entry in case.dtypes),
         wrap=tuple(group.with_policy(policy(group.policy)) for group in case.wrap),
@@ -303,7 +307,7 @@ def uniform(case: Case, dtype: Literal["float32", "float64"]) -> Case:
     end.
     """
     return replace(
-        _with_casts(case, dict.fromkeys(DIGITS, dtype)),
+        _with_ops_in(case, dict.fromkeys(DIGITS, dtype)),
         dtype=dtype,
         dtypes=(),
         wrap=tuple(group.with_policy(None) for group in case.wrap),

@@ -336,11 +336,6 @@ class Op(Part, frozen=True, kw_only=True):
         return None
 
     @property
-    def computes_in(self) -> Dtype | None:
-        """The dtype that it computes in, where that of its operands is another one."""
-        return None
-
-    @property
     def rebuilds(self) -> bool:
         """Whether model and optimizer are built anew."""
         return False
