@@ -72,6 +72,9 @@ class PipelineParallel(EngineSpec):
             "torch/distributed/fsdp/_fully_shard/_fsdp_state.py, _lazy_init, "
             "_validate_no_duplicate_params and _register_pre_backward_hook",
         ),
+        "op:autocast": Exclusion(
+            "a forward within autocast, without its backward: a schedule runs both", _AT_ONCE
+        ),
         "lacks_saved_state": Exclusion(
             "a checkpoint that lacks the state of a parameter, which is an error in every stage",
             "torch/distributed/checkpoint/state_dict.py, _split_optim_state_dict: 'The parameter "

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Self
 
+from msgspec.structs import replace
 from typing_extensions import override
 
 from fuzzshard.parts import op
+from fuzzshard.parts.dtypes import LOW_PRECISION, Dtype
 
 
 class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
@@ -15,6 +17,9 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
     The same ``batch`` number means the same tensors. ``grad=False`` runs under
     ``torch.no_grad()``, or ``torch.inference_mode()`` with ``inference``, and leaves nothing
     pending. ``outputs`` are the indices of the outputs that enter the loss (None: all).
+
+    ``autocast`` "should wrap only the forward pass(es) of your network, including the loss
+    computation(s)" (torch/amp/autocast_mode.py). It casts float32 alone.
     """
 
     batch: int = 0
@@ -22,6 +27,7 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
     grad: bool = True
     outputs: tuple[int, ...] | None = None
     inference: bool = False
+    autocast: Dtype | None = None
 
     lane = "forward"
     looks = ("registered", "parameters", "buffers")
@@ -32,9 +38,11 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
         "schedule:non_root_forward": "a forward of a module below the root",
         "schedule:non_root_loss": "the same, with a backward",
         "schedule:non_root_first": "the same, before any forward of the root",
+        "op:autocast": "a forward within torch.autocast",
     }
     choices = (
         op.Choice("inference_forward", 12, 103, needs=("no_grad_forward",), of_stages=True),
+        op.Choice("autocast", 8, 111, excludes=("other_dtypes",)),
     )
 
     @classmethod
@@ -46,12 +54,17 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
     @classmethod
     def drawn_as(cls, call: op.Call, run: op.Run) -> Self:
         """Return the op that runs ``call``, in a way that is drawn."""
-        return cls.of(call)
+        made = cls.of(call)
+        lowered = replace(made, autocast="bfloat16")  # gradients overflow in float16
+        fits = run.allows("autocast", 60) and run.at.why_not(lowered) is None
+        return lowered if fits else made
 
     @property
     @override
     def call(self) -> op.Call:
-        return op.Call(self.target, self.batch, self.grad, self.outputs, self.inference)
+        lowers = self.autocast in LOW_PRECISION  # that to another dtype does nothing
+        context = f"torch.autocast(device, torch.{self.autocast})" if lowers else ""
+        return op.Call(self.target, self.batch, self.grad, self.outputs, self.inference, context)
 
     @override
     def misfits(self, at: op.Checker) -> op.Reasons:
@@ -63,16 +76,34 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
             )
         if self.grad and self.inference:
             yield "inference_mode records no gradients", "use grad=False"
+        if self.call.context:
+            yield from self._autocast_misfits(at)
         outputs = len(at.found.output_values[self.target])
         if self.outputs is not None and (
             not self.outputs or any(not 0 <= i < outputs for i in self.outputs)
         ):
             yield (f"forward uses outputs {self.outputs} of {outputs}", "use indices that exist")
 
+    def _autocast_misfits(self, at: op.Checker) -> op.Reasons:
+        """Yield why autocast casts nothing, or refuses what it gets (``prioritize`` in
+        ATen/autocast_mode.h: "Unexpected floating ScalarType").
+        """
+        if (at.cast or at.case.dtype) != "float32":
+            yield "autocast casts float32 alone", "use autocast=None"
+        policies = (at.case.fsdp1.policy, *(group.policy for group in at.case.wrap))
+        named = {dtype for policy in policies if policy for dtype in policy.dtypes}
+        if named.intersection(LOW_PRECISION) - {self.autocast}:
+            yield (
+                f"autocast to {self.autocast} promotes no other half precision",
+                "use autocast=None, or its dtype for mixed precision",
+            )
+
     @override
     def features(self, at: op.ScheduleState) -> op.Features:
         if not self.grad:
             yield f"schedule:{'inference' if self.inference else 'no_grad'}_forward"
+        if self.call.context:
+            yield "op:autocast"
         if not at.training:
             yield "schedule:eval_forward"
         if self.target:
@@ -87,7 +118,8 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
         outputs = (
             "" if self.outputs is None else f"outputs {', '.join(map(str, self.outputs))} of "
         )
-        loss = f"loss({outputs}{op.expression(self.target)}(batch {self.batch}))"
+        how = " under autocast" if self.call.context else ""
+        loss = f"loss({outputs}{op.expression(self.target)}(batch {self.batch})){how}"
         return f"loss{index} = {loss}" if self.grad else f"with {self.call.mode}: {loss}"
 
     @override

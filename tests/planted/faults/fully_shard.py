@@ -275,3 +275,10 @@ def zeroes_buffers_of_no_state_dict(right, self, module, inputs, output):
         for name in below._non_persistent_buffers_set:
             below.get_buffer(name).zero_()
     return right(self, module, inputs, output)
+
+
+@instead_of(FSDPState, "_pre_forward")
+def computes_outside_of_autocast(right, self, *args, **kwargs):
+    """The forward of a group goes on without the autocast that it was called in."""
+    torch.set_autocast_enabled("cpu", False)
+    return right(self, *args, **kwargs)
