@@ -404,15 +404,16 @@ class Scope:
         mixes = len(managed) > 1 or len(offloaded) > 1 or bool(self.case.tensor_parallel)
         return self.engine.applies_groups and (mixes or self.engine.spreads == "experts")
 
-    def clip_norm_lines(self, arguments: str, *, finite: bool) -> list[str]:
-        """Clip by the engine's own method, if it has one; what ``clip_grad_norm_`` cannot take
-        together is clipped by the norm of norms, each taken where the mesh communicates.
+    def clip_norm_lines(self, arguments: str, other_way: list[str], *, finite: bool) -> list[str]:
+        """Clip by the engine's own method, if it has one, or by ``clip_grad_norm_``, or the
+        ``other_way``; what these cannot take together is clipped by the norm of norms, each taken
+        where the mesh communicates.
 
         Gradients that are to be ``finite`` and are not become zeros, on every rank.
         """
         offloads = self.shards and any(group.does("offloads") for group in self.case.wrap)
         told = f"{self.trained}, {arguments}" + (", error_if_nonfinite=True" if finite else "")
-        plain = [f"torch.nn.utils.clip_grad_norm_({told})"]
+        plain = other_way or [f"torch.nn.utils.clip_grad_norm_({told})"]
         if offloads or self._mixes_meshes:
             plain = [f"clip_grad_norm({told})"]
         if self.engine.in_stages:

@@ -267,6 +267,9 @@ SCHEDULES: dict[str, Case] = {
     "clipped gradients of sharded and plain parameters": make_case(
         schedule=CLIPPED, wrap=groups("a")
     ),
+    "gradients clipped by a norm that was taken before": make_case(
+        schedule=(FORWARD, BACKWARD, ops.ClipGradNorm(max_norm=0.1, apart=True), STEP), mesh=HSDP
+    ),
     "gradients clipped by their sum": make_case(
         schedule=(FORWARD, BACKWARD, ops.ClipGradNorm(max_norm=0.1, norm_type=1.0), STEP)
     ),

@@ -556,6 +556,11 @@ DIVERGENCES = {
     "clips_by_the_norm_of_a_shard": diverges(
         "gradient", at=2, schedule=(FORWARD, BACKWARD, ops.ClipGradNorm(max_norm=0.1), STEP)
     ),
+    "takes_the_norm_of_a_shard": diverges(
+        "gradient",
+        at=2,
+        schedule=(FORWARD, BACKWARD, ops.ClipGradNorm(max_norm=0.1, apart=True), STEP),
+    ),
     "clips_by_the_largest_element_of_a_shard": diverges(
         "gradient",
         at=2,

@@ -2,6 +2,7 @@
 
 import pytest
 from cases import ROOT, chain, groups, make_case
+from fuzzshard.strategies.subject import Subject
 
 from fuzzshard.analysis.feature_names import NEEDED_RANKS, ON_CUDA, ONE_OF
 from fuzzshard.analysis.flow import flow_of
@@ -17,7 +18,6 @@ from fuzzshard.parts.ops import Backward, Forward, SetRequiresGrad, Step
 from fuzzshard.strategies import draw_cases
 from fuzzshard.strategies.cases import SIZES
 from fuzzshard.strategies.freezing import below
-from fuzzshard.strategies.subject import Subject
 from fuzzshard.strategies.swarm import NUM_BYTES, swarm
 from fuzzshard.strategies.tape import ByteTape
 

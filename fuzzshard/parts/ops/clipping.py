@@ -20,11 +20,15 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
     error is thrown if the total norm of the gradients ... is ``nan``, ``inf``, or ``-inf``": the
     program catches it and makes zeros of the gradients, so that what follows shows on which ranks
     it came. FSDP1 has no such argument and returns the norm, which the program looks at.
+
+    With ``apart`` ``get_total_norm`` comes first, and ``clip_grads_with_norm_`` with the whole
+    norm then, as in torchtitan/distributed/utils.py (``clip_grad_norm_``).
     """
 
     max_norm: float
     norm_type: float | Literal["inf"] = 2.0
     error_if_nonfinite: bool = False
+    apart: bool = False
 
     says = "clip_grad_norm_({op.max_norm}, norm_type={op.norm_type!r}{op.told})"
     lane = "optimizer"
@@ -35,13 +39,15 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
         "op:clip": "clip_grad_norm_",
         "op:clip_by_largest": "clip_grad_norm_ with the infinity norm",
         "op:clip_finite": "clip_grad_norm_ with error_if_nonfinite",
+        "op:clip_apart": "get_total_norm, then clip_grads_with_norm_",
     }
     choices = (op.Choice("clip", 18, 4, of_stages=True),)
 
     @property
     def told(self) -> str:
         """Return what else a program says."""
-        return ", error_if_nonfinite=True" if self.error_if_nonfinite else ""
+        said = {"error_if_nonfinite": self.error_if_nonfinite, "apart": self.apart}
+        return "".join(f", {name}=True" for name, value in said.items() if value)
 
     @override
     def misfits(self, at: op.Checker) -> op.Reasons:
@@ -55,11 +61,26 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
             yield "op:clip_by_largest"
         if self.error_if_nonfinite:
             yield "op:clip_finite"
+        if self.apart:
+            yield "op:clip_apart"
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:
         told = f"{self.max_norm}, {self.norm_type!r}"
-        return scope.clip_norm_lines(told, finite=self.error_if_nonfinite)
+        return scope.clip_norm_lines(
+            told,
+            self._lines_apart(scope.trained) if self.apart else [],
+            finite=self.error_if_nonfinite,
+        )
+
+    def _lines_apart(self, trained: str) -> list[str]:
+        """Take the norm of what is ``trained``, and clip with it."""
+        finite = ", error_if_nonfinite=True" if self.error_if_nonfinite else ""
+        return [
+            f"grads = [p.grad for p in {trained} if p.grad is not None]",
+            f"norm = unsharded(torch.nn.utils.get_total_norm(grads, {self.norm_type!r}{finite}))",
+            f"torch.nn.utils.clip_grads_with_norm_({trained}, {self.max_norm}, norm)",
+        ]
 
     @classmethod
     @override
@@ -74,7 +95,10 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
         largest = run.tape.pick((1.0, 0.25, 8.0))
         overflows = run.case.optimizer.does("scales")
         finite = run.tape.chance(70 if overflows else 20)
-        return (cls(max_norm=largest, norm_type=norm_type, error_if_nonfinite=finite),)
+        apart = run.tape.chance(25)
+        return (
+            cls(max_norm=largest, norm_type=norm_type, error_if_nonfinite=finite, apart=apart),
+        )
 
 
 class ClipGradValue(op.Op, tag="clip_grad_value", frozen=True, kw_only=True):

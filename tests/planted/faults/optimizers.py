@@ -48,6 +48,13 @@ def clips_by_the_norm_of_a_shard(right, tensors, *args, **kwargs):
     return right(shards, *args, **kwargs)
 
 
+@instead_of(torch.nn.utils, "get_total_norm")
+def takes_the_norm_of_a_shard(right, tensors, *args, **kwargs):
+    """The norm that users take themselves is that of the shards of a rank."""
+    shards = [t.to_local() if isinstance(t, DTensor) else t for t in tensors]
+    return right(shards, *args, **kwargs)
+
+
 @instead_of(dist, "all_reduce")
 def clips_by_the_norm_of_a_stage(right, tensor, *args, **kwargs):
     """An all-reduce of one number leaves what each rank has, as the norm of the gradients of a
