@@ -98,7 +98,8 @@ class EngineSpec:
 
     def features(self, case: Case, found: Inferred) -> Iterator[str]:
         """Yield the features of its options, where it runs."""
-        return iter(())
+        for option, value in getattr(case, self.options).told() if self.options else ():
+            yield from option.named(value)
 
     def misfits(self, case: Case, found: Inferred) -> Reasons:
         """Yield where its options cannot be meant, or do not fit the case."""

@@ -225,6 +225,10 @@ class Projection(Biased, frozen=True, kw_only=True):
     sizes: ClassVar[tuple[str, ...]] = ("out",)
 
     @override
+    def text(self, width: int) -> str:
+        return f"{self.noun}({width} → {self.out}{self.no_bias})"
+
+    @override
     def result(self, value: Value) -> Value:
         return dataclasses.replace(value, size=self.out)
 

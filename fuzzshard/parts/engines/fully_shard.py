@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar
-
-from typing_extensions import override
+from typing import ClassVar
 
 from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.engines.older import HOOKS, OTHER_GRAPH_ON_ONE_RANK, SCALER, SWAPPED
@@ -13,10 +10,6 @@ from fuzzshard.parts.exclusion import Excludes, Exclusion
 from fuzzshard.parts.leaves import kinds_for
 from fuzzshard.parts.op import Choice
 from fuzzshard.parts.options.optimizer import choosing
-
-if TYPE_CHECKING:
-    from fuzzshard.analysis.inferred import Inferred
-    from fuzzshard.case.case import Case
 
 _LLAMA = "torchtitan/models/llama4/parallelize.py, apply_fsdp"
 _DISPATCH = "torchtitan/distributed/expert_parallel.py, ExpertParallel"
@@ -182,8 +175,3 @@ class ContextParallel(FullyShard):
             "tensor parallelism or compilation", "fuzzshard: not tried"
         ),
     }
-
-    @override
-    def features(self, case: Case, found: Inferred) -> Iterator[str]:
-        for option, value in case.context_parallel.told():
-            yield from option.named(value)

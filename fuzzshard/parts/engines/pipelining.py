@@ -149,8 +149,7 @@ class PipelineParallel(EngineSpec):
 
     @override
     def features(self, case: Case, found: Inferred) -> Iterator[str]:
-        for option, value in case.pipelining.told():
-            yield from option.named(value)
+        yield from super().features(case, found)
         if case.pipelining.does("wraps_stages"):
             yield from DistributedDataParallel().features(case, found)
 

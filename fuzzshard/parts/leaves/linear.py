@@ -39,9 +39,5 @@ class Linear(Projection, tag="linear", frozen=True, kw_only=True):
         return f"nn.Linear({width}, {self.out}{self.no_bias})"
 
     @override
-    def text(self, width: int) -> str:
-        return f"Linear({width} → {self.out}{self.no_bias})"
-
-    @override
     def parameters(self, width: int) -> dict[str, Shape]:
         return self.with_bias(weight=(self.out, width))

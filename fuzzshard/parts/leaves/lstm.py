@@ -47,10 +47,6 @@ class LSTM(Projection, tag="lstm", frozen=True, kw_only=True):
         return f"Recurrent({width}, {self.out}{self.no_bias})"
 
     @override
-    def text(self, width: int) -> str:
-        return f"LSTM({width} → {self.out}{self.no_bias})"
-
-    @override
     def parameters(self, width: int) -> dict[str, Shape]:
         gates = 4 * self.out
         shapes: dict[str, Shape] = {
