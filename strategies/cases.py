@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from fuzzshard.analysis.attention import without_kernels
 from fuzzshard.analysis.check_options import fits_options
+from fuzzshard.analysis.checker import Checker
 from fuzzshard.analysis.dtypes import (
     cuda_scales_gradients,
     cuda_steps_take_gradients,
@@ -28,6 +29,7 @@ from fuzzshard.strategies.graph import model, ties
 from fuzzshard.strategies.groups import group_options
 from fuzzshard.strategies.inputs import differentiable, fitting, inputs, widths, with_rank_batches
 from fuzzshard.strategies.meshes import mesh
+from fuzzshard.strategies.moments import MODES
 from fuzzshard.strategies.options import (
     context_parallel,
     ignored,
@@ -146,14 +148,17 @@ def _for_cuda(case: Case) -> Case:
     if needs_cpu(case):
         case = without_kernels(in_one_dtype(case))
     if needs_cpu(case):  # an LSTM is trained in evaluation mode
-        case = replace(case, schedule=tuple(op for op in case.schedule if op.train is None))
+        case = replace(
+            case, schedule=tuple(op for op in case.schedule if op not in MODES["in_evaluation"])
+        )
     return case
 
 
 def _unscaled(case: Case) -> Case:
     """``case`` without a scaler of losses."""
-    ops = tuple(op for op in case.schedule if not op.unscales)
-    return replace(case, optimizer=case.optimizer.unscaled(), schedule=ops)
+    case = replace(case, optimizer=case.optimizer.unscaled())
+    at = Checker(case, inferred(case))
+    return replace(case, schedule=tuple(op for op in case.schedule if at.accepts(op)))
 
 
 def _with_taken_gradients(case: Case) -> Case:

@@ -32,8 +32,8 @@ def diverging(tape: Tape, largest_mesh: int) -> Case:
     width, inner = tape.pick((4, 3, 6, 8)), tape.pick((4, 3, 6, 8))
     flip = (
         ops.choosing(1, ranks="others"),
-        ops.toggling(op.Toggle("second", value=False), ranks="others"),
-        ops.toggling(op.Toggle("other", value=True), ranks="others"),
+        ops.toggling("second", value=False, ranks="others"),
+        ops.toggling("other", value=True, ranks="others"),
     )
     before: tuple[op.Op, ...] = ()
     if tape.chance(50):

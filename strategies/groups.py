@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from fuzzshard.analysis.communication import Told
-from fuzzshard.analysis.groups import root_groups
 from fuzzshard.analysis.inferred import Inferred
+from fuzzshard.analysis.schedule_state import root_groups
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.parts.engines import specs
 from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS

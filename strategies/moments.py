@@ -17,7 +17,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.parts import ops
 from fuzzshard.parts.moments import MOMENTS, Moment
 from fuzzshard.parts.op import Op
-from fuzzshard.parts.ops import OPS
+from fuzzshard.parts.ops import EVERYDAY, OPS
 
 if TYPE_CHECKING:
     from fuzzshard.strategies.schedules import Run
@@ -85,7 +85,7 @@ def _with_one(
         new
         for op in OPS
         if moment not in op.never and (new := op.draw_at(run, moment))
-        for _ in range(_OF_FEW_CASES if op.choices or op.takes_state or op.unscales else 1)
+        for _ in range(1 if op in EVERYDAY else _OF_FEW_CASES)
     ]
     new = run.tape.pick(offered)
     fitting = [

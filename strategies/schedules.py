@@ -18,7 +18,7 @@ from fuzzshard.case.graph import count_paths
 from fuzzshard.case.paths import is_within
 from fuzzshard.parts import ops
 from fuzzshard.parts.engines import specs
-from fuzzshard.parts.op import Below, Call, Flag, Op, Switch, Toggle, Which
+from fuzzshard.parts.op import Below, Call, Flag, Op, Switch, Which
 from fuzzshard.parts.ops import OPS
 from fuzzshard.parts.ops.set_flag import SYNC_FLAGS, drawn_off
 from fuzzshard.strategies.freezing import below, pick_target
@@ -353,7 +353,7 @@ class Run:
             last = max(i for i, op in enumerate(drawn) if op.call)
             frozen = [f.target for f in self.case.freezes]
             target = self.tape.pick(frozen) if frozen else ""
-            toggle = ops.toggling(Toggle(target, value=True, engines_only=True))
+            toggle = ops.toggling(target, value=True, engines_only=True)
             drawn = self.accepted((*drawn[:last], toggle, *drawn[last:])) or drawn
         elif self.tape.chance(FINAL_FORWARD) and not self.in_order:
             for i in range(self.microbatches or 1):

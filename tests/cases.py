@@ -8,11 +8,13 @@ import re
 from collections.abc import Collection
 from typing import Any
 
+from fuzzshard.analysis.schedule_state import ScheduleState
 from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block, Call, Child, Module, Node, TensorOp
 from fuzzshard.case.options import TensorParallel
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.moments import Moment
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import Backward, Forward, Step, ZeroGrad
 from fuzzshard.parts.part import Part
@@ -21,6 +23,12 @@ FORWARD, BACKWARD, STEP, ZERO = Forward(), Backward(), Step(), ZeroGrad()
 AGAIN = Forward(batch=1)
 TWO_STEPS: tuple[Op, ...] = (FORWARD, BACKWARD, STEP, ZERO, AGAIN, BACKWARD, STEP)
 ROOT = ""
+
+
+def moments_of_op(at: ScheduleState) -> frozenset[Moment]:
+    """When the op that comes next runs: a forward may disable gradients for itself."""
+    alone = at.op.call is not None and not at.op.call.grad
+    return at.moments | ({"under_no_grad"} if alone else set())
 
 
 def chain(**modules: Module) -> Block:

@@ -16,7 +16,7 @@ from fuzzshard.analysis.autograd import AutogradGraph, Unwatched, reached
 from fuzzshard.analysis.check_dtypes import check_dtypes, trained_in_several_dtypes
 from fuzzshard.analysis.check_options import no_parameters, option_misfits
 from fuzzshard.analysis.dtypes import gradients_are_like_zeros, steps_take_gradients
-from fuzzshard.analysis.groups import Roots, reached_roots, uses_outside_groups, wrapped_modules
+from fuzzshard.analysis.groups import reached_roots, uses_outside_groups, wrapped_modules
 from fuzzshard.analysis.inferred import Inferred
 from fuzzshard.analysis.layouts import check_layouts
 from fuzzshard.analysis.optimized import shares
@@ -26,32 +26,8 @@ from fuzzshard.case.graph import Block, count_paths
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.names import is_path
-from fuzzshard.parts.op import Call, Op, Reasons
+from fuzzshard.parts.op import Call, Op, Reasons, Taking
 from fuzzshard.parts.ops import sharding
-
-_APART = (
-    (
-        lambda op: op.adds is not None,
-        lambda op: op.via is not None,
-        "a state of an optimizer is kept whose groups change",
-        '"loaded state dict has a different number of parameter groups" '
-        "(torch/optim/optimizer.py): remove either",
-    ),
-    (
-        lambda op: op.toggle is not None and op.ranks != "all",
-        lambda op: op.via == "dcp",
-        "a checkpoint of parameters that only some ranks freeze",
-        "torch.distributed.checkpoint needs the same keys on every rank: freeze on all",
-    ),
-    (
-        lambda op: op.retypes is not None,
-        lambda op: op.averages,
-        "an average is a copy of parameters with gradients of another dtype",
-        "torch/_tensor.py, __deepcopy__, gives the copy of a DTensor the gradient and not its "
-        "grad_dtype: leave one of the two out",
-    ),
-)
-"""Ops that one schedule has not both, in either order."""
 
 
 class Why(NamedTuple):
@@ -67,28 +43,16 @@ class Checker(ScheduleState):
     Its ``case`` has no schedule, and so is the same for all of them.
     """
 
-    def __init__(self, case: Case, found: Inferred, ops: Iterable[Op] = ()) -> None:
+    def __init__(self, case: Case, found: Inferred) -> None:
         super().__init__(replace(case, schedule=()))
         self.schedule = self.ops = list[Op]()
         self.found = found
-        self.was_reduced_partly = False
-        """Whether the last backward reduced gradients over one axis of the mesh only,
-        somewhere.
-        """
-        self.stepped_partial = False
-        """Whether a step took gradients that were not reduced over all ranks."""
-        self.with_gradients = frozenset[str]()
-        """The parameters that have a gradient, reduced over all ranks, for certain; only known
-        where losses are scaled.
-        """
-        self.unscaled = False
-        """Whether the scale is out of the gradients of the next step."""
         self.unfinished: frozenset[int] = frozenset()
         """The FSDP roots in which a backward that is not the last one has begun something."""
-        self.never_trained = frozenset(self.frozen)
+        self._frozen_at_first = frozenset(self.frozen)
         self._wrapped = wrapped_modules(case)
-        self._paths = count_paths(found.modules)
-        self._model = Roots(self.case)
+        self.alternatives = count_paths(found.modules)
+        """How many paths each block has."""
         self._autograd = (
             AutogradGraph(self.case, found, Unwatched()) if case.optimizer.does("scales") else None
         )
@@ -97,33 +61,30 @@ class Checker(ScheduleState):
         self._stale: set[int] = set()
         """Those of them before the last step, which changed what they need."""
         self._callable: dict[tuple[str, Dtype | None], Why | None] = {}
-        for op in ops:
-            self.add(op)
 
     def why_not(self, op: Op) -> Why | None:
         """Return why ``op`` may not come next; None where it may."""
-        self.ops.append(op)
-        why = next(self._misfits(op), None)
-        if why is None and self.lacks_reshard:
-            why = (
-                f"{op.tag} is for sharded parameters, and some may be unsharded",
-                'reshard before it: {"type": "reshard"}',
-            )
-        self.ops.pop()
-        return None if why is None else Why(*why)
+        why, lacks_reshard = self._judge(op)
+        if why is None and lacks_reshard:
+            problem = f"{op.tag} is for sharded parameters, and some may be unsharded"
+            return Why(problem, 'reshard before it: {"type": "reshard"}')
+        return why
 
     def accepts(self, op: Op) -> bool:
         """Let ``op`` come next if it may, after a reshard where one is asked for; tell whether it
         may.
         """
+        why, lacks_reshard = self._judge(op)
+        for each in (*[sharding()] * lacks_reshard, op) if why is None else ():
+            self.add(each)
+        return why is None
+
+    def _judge(self, op: Op) -> tuple[Why | None, bool]:
+        """Return why ``op`` may not come next, and whether it asks for a reshard before it."""
         self.ops.append(op)
-        may, lacks_reshard = next(self._misfits(op), None) is None, self.lacks_reshard
+        why, lacks_reshard = next(self._misfits(op), None), self.lacks_reshard
         self.ops.pop()
-        if may and lacks_reshard:
-            self.add(sharding())
-        if may:
-            self.add(op)
-        return may
+        return why and Why(*why), lacks_reshard
 
     def add(self, op: Op) -> None:
         """Let ``op`` come next, whether it may or not."""
@@ -131,53 +92,36 @@ class Checker(ScheduleState):
         self.advance()
 
     @property
-    def before(self) -> list[Op]:
-        """The ops before the next one."""
-        return self.ops[: self.index]
-
-    @property
     @override
     def roots(self) -> tuple[int, ...]:
-        return self._model.of_groups
-
-    @property
-    def is_partial(self) -> bool:
-        """Whether the last backward left some gradients to reduce, over some axis of the mesh."""
-        return self.unsynced or self.was_reduced_partly
+        return self.model.of_groups
 
     @override
-    def advance(self, *, skipped: bool = False) -> None:
-        op, place = self.op, self.index
+    def forward(self, call: Call) -> None:
+        if self._autograd:
+            self._autograd.follow(self)
+        if call.grad and self.needs_gradient(call, {*self.found.parameters}, inputs=True):
+            self._graphs.add(self.index)
+        super().forward(call)
+
+    @override
+    def backward(self, takes: Taking) -> None:
         nodes = self._autograd.follow(self) if self._autograd else []
-        if op.begins:
-            self._model.run(self.calls_of(op.begins.target))
-        if op.call and op.call.grad:
-            parameters = self.found.parameters.keys()
-            if self.needs_gradient(op.call, {*parameters}, inputs=True):
-                self._graphs.add(place)
-        if op.takes:
-            self.unfinished = self.unfinished_after_backward()
-        if op.toggle and op.toggle.value:
-            self.never_trained -= self.parameters_at(op.target)
-        self.stepped_partial = not op.loads and (
-            self.stepped_partial or (op.updates and self.is_partial)
-        )
-        super().advance(skipped=skipped)
-        self.unscaled |= op.unscales
-        if op.updates:
-            self._stale |= self._graphs
-        if op.updates or op.replaces_parameters:
-            self.unscaled = False
-        if op.aborts or op.replaces_parameters or (op.zeroes_gradients and op.set_to_none):
-            self.with_gradients = frozenset()
-        if op.takes:
-            partly = self.off["requires_all_reduce"] & self._wrapped
-            self.was_reduced_partly = self.case.mesh.replicate is not None and bool(partly)
-            if not self.is_partial:
-                brought = (fqn for node in reached(nodes) for fqn in node.parameters)
-                self.with_gradients |= frozenset(brought) - self.frozen
-        if op.rebuilds:
-            self._model, self.unfinished = Roots(self.case), frozenset()
+        self.unfinished = self.unfinished_after_backward()
+        super().backward(takes)
+        if not self.is_partial:
+            brought = (fqn for node in reached(nodes) for fqn in node.parameters)
+            self.with_gradients |= frozenset(brought) - self.frozen
+
+    @override
+    def step(self) -> None:
+        self._stale |= self._graphs
+        super().step()
+
+    @override
+    def rebuild(self, mesh: tuple[int, ...]) -> None:
+        super().rebuild(mesh)
+        self.unfinished = frozenset()
 
     def unfinished_after_backward(self) -> frozenset[int]:
         """What is :attr:`unfinished` after the next op, which is a backward."""
@@ -189,40 +133,45 @@ class Checker(ScheduleState):
 
     def _misfits(self, op: Op) -> Reasons:
         """Yield why ``op``, which is the last one, cannot be where it is."""
-        yield from self._misnamed(op)
-        stepped = any(each.place in self._stale for each in self.forwards_taken)
-        if stepped or (op.overwrites_parameters and self.pending):
+        if not is_path(op.target):
+            yield f"{op.tag} names {op.target!r}, which is no path", "use a path of the model"
+        if op.below and not op.below.recurse and op.target not in self._wrapped:
+            yield f"{op.tag} names {op.target!r}, which is not wrapped", "wrap it or recurse"
+        if any(each.place in self._stale for each in self.forwards_taken):
+            yield from self.changed_misfits()
+        yield from op.misfits(self)
+
+    def changed_misfits(self) -> Reasons:
+        """Yield why parameters may not change now, if the last op changes some."""
+        if self.pending:
             yield (
                 "parameters change between a forward and its backward",
                 "autograd refuses parameters that were changed in place: move the op",
             )
-        if op.recomputed and self.pending and self.case.checkpoints:
+
+    def recomputed_misfits(self, changed: str) -> Reasons:
+        """Yield why something may not be ``changed`` that a forward goes by."""
+        if self.pending and self.case.checkpoints:
             yield (
-                f"{op.recomputed} changes between a checkpointed forward and its backward",
+                f"{changed} changes between a checkpointed forward and its backward",
                 "torch.utils.checkpoint must recompute what it computed: move the op",
             )
-        if self.saved is None and (op.corrupts or op.loads):
-            yield "a state is loaded or corrupted before any was saved", "save first"
-        if self.saving and (op.via or op.loads):
-            yield "a save is not finished yet", "wait for it: wait_for_save"
-        for one, other, problem, remedy in _APART:
-            for this, that in ((one, other), (other, one)):
-                if this(op) and any(map(that, self.before)):
-                    yield problem, remedy
-        yield from op.misfits(self)
 
-    def _misnamed(self, op: Op) -> Reasons:
-        if not is_path(op.target):
-            yield f"{op.tag} names {op.target!r}, which is no path", "use a path of the model"
-        if op.recurse is False and op.target not in self._wrapped:
-            yield f"{op.tag} names {op.target!r}, which is not wrapped", "wrap it or recurse"
-        if (op.toggle or op.retypes) and not self.parameters_at(op.target):
+    def unsaved_misfits(self) -> Reasons:
+        """Yield why nothing may be loaded or lost now."""
+        if self.saved is None:
+            yield "a state is loaded or corrupted before any was saved", "save first"
+
+    def saving_misfits(self) -> Reasons:
+        """Yield why nothing may be saved or loaded now."""
+        if self.saving:
+            yield "a save is not finished yet", "wait for it: wait_for_save"
+
+    def target_misfits(self) -> Reasons:
+        """Yield that the last op names no parameters."""
+        op = self.ops[-1]
+        if not self.parameters_at(op.target):
             yield no_parameters(op.tag, op.target)
-        if op.path is not None and not 0 <= op.path < self._paths.get(op.target, 0):
-            yield (
-                f"block {op.target!r} has no path {op.path}",
-                "give one of its calls more alternatives",
-            )
 
     def call_misfits(self, call: Call) -> Reasons:
         """Yield why a forward cannot compute: it must get values that it can take, gather all that
@@ -273,14 +222,15 @@ class Checker(ScheduleState):
         It wants some ("No inf checks were recorded for this optimizer", torch/amp/grad_scaler.py).
         """
         optimizer = self.case.optimizer
-        ranks_differ = any(op.ranks != "all" for op in self.before)
+        ranks_differ = any(op.ranks != "all" for op in self.ops)
         lacks = self.is_partial or ranks_differ or not all(shares(optimizer, self.with_gradients))
         if optimizer.does("scales") and lacks:
             yield "a step of a GradScaler may have no gradients", "put a backward before it"
 
-    def trains_several_dtypes(self, named: Iterable[str]) -> Reasons:
-        """Yield for which group more than one dtype is trained once the ``named`` are."""
-        return trained_in_several_dtypes(self.case, self.found, self.never_trained - {*named})
+    def trains_several_dtypes(self, targets: Iterable[str]) -> Reasons:
+        """Yield for which group more than one dtype is trained once what is at these is."""
+        frozen = self._frozen_at_first.difference(*map(self.parameters_at, targets))
+        return trained_in_several_dtypes(self.case, self.found, frozen)
 
     @property
     def takes_gradients(self) -> bool:

@@ -30,6 +30,7 @@ from fuzzshard.case.paths import is_within, is_within_any
 from fuzzshard.contracts import CHANGES_BETWEEN_FORWARD_AND_BACKWARD
 from fuzzshard.parts.engines import BY_GROUPS, REFERENCE
 from fuzzshard.parts.op import Op, Taking
+from fuzzshard.parts.ops import mode, sharding
 
 
 def misses_a_parameter(case: Case) -> bool:
@@ -49,18 +50,17 @@ def changes_late(case: Case) -> bool:
     """Whether parameters are cast to another dtype after the first forward, or after what begins
     one; or change between a forward and its backward, in releases that do not let them.
     """
-    begun, dtype, changed = False, case.dtype, -1
+    changed = -1
     for at in follow(case):
         op = at.op
-        if op.updates or op.loads or op.corrupts:
+        if op.updates:
             changed = at.index
         late = any(forward.place < changed for forward in at.taken)
         if late and not CHANGES_BETWEEN_FORWARD_AND_BACKWARD.holds():
             return True
-        if begun and op.casts_to and (op.casts_to != dtype or case.dtypes):
+        alike = op.casts_to in (None, at.cast or case.dtype) and not (op.casts_to and case.dtypes)
+        if at.initialised and not alike:
             return True
-        dtype = op.casts_to or dtype
-        begun = not op.rebuilds and (begun or op.begins is not None or op.gathers)
     return False
 
 
@@ -70,13 +70,12 @@ def shared_by_units(case: Case) -> bool:
 
 
 def splits_units(case: Case) -> bool:
-    """Whether some of the parameters of a unit, and not all, are frozen or unfrozen after
+    """Whether some of the parameters of a unit, and not all, are frozen, unfrozen or hooked after
     wrapping, or are those that an optimizer gets.
     """
     targets = [freeze.target for freeze in case.freezes if freeze.after_wrap]
     targets += case.optimizer.set_apart
-    targets += (op.adds for op in case.schedule if op.adds)
-    targets += (op.toggle.target for op in case.schedule if op.toggle and op.ranks == "all")
+    targets += (o.target for o in case.schedule if o.wants_sharded and o.ranks == "all")
     return any(splits_a_unit(case, target) for target in targets)
 
 
@@ -138,6 +137,10 @@ def runs_other_ops(case: Case) -> bool:
     return not all(_is_of_training(at.op, within=bool(at.pending)) for at in follow(case))
 
 
+_BETWEEN = (sharding(), mode(train=True), mode(train=False))
+"""What may come between iterations."""
+
+
 def _is_of_training(op: Op, *, within: bool) -> bool:
     """Whether it is a forward of the root, the backward of all pending ones, or what a rank does
     with the gradients of its stages; or, unless ``within`` an iteration, with all that they have.
@@ -149,9 +152,7 @@ def _is_of_training(op: Op, *, within: bool) -> bool:
         return op.takes == Taking()
     if op.uses_gradients:
         return True
-    of_states = op.takes_state or op.corrupts or op.waits_for_save
-    frees = op.frees and op.below is not None and op.below.everything
-    return not within and (of_states or frees or op.train is not None)
+    return not within and (op.lane == "state" or op in _BETWEEN)
 
 
 def iterations_differ(case: Case) -> bool:
@@ -165,7 +166,7 @@ def iterations_differ(case: Case) -> bool:
                 return True
             counts.add(len(at.taken))
             run, zeroed = run + len(at.taken), False
-        zeroed |= at.op.zeroes_gradients and not case.optimizer.left_out
+        zeroed |= at.op.zeroes is not None and not case.optimizer.left_out
     begun = [op.begins.batch for op in case.schedule if op.begins]
     shapes = {rows_of_batch(case, batch) for batch in begun}
     fills = case.pipelining.does("fills_pipeline")

@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from fuzzshard.analysis.groups import root_groups
 from fuzzshard.analysis.inferred import Inferred, inferred
+from fuzzshard.analysis.schedule_state import root_groups
 from fuzzshard.case.case import Case
 from fuzzshard.case.options import Precision
 from fuzzshard.case.paths import is_within

@@ -68,16 +68,6 @@ def _op_features(at: ScheduleState) -> Iterator[str]:
         yield "schedule:ranks_differ"
     if at.unsynced and op.uses_gradients:
         yield "schedule:step_unsynced"
-    changes = op.updates or op.averages or op.adds or op.loads or op.corrupts
-    if changes and (at.forwarded or at.pending):
-        yield "schedule:changed_after_forward"
-    hooked = op.hooked
-    if (
-        hooked
-        and not hooked.accumulated
-        and inferred(at.case).owners[hooked.parameter] is not None
-    ):
-        yield "user_hook:tensor_hook_sharded"
 
 
 def _options(case: Case) -> Iterator[str]:

@@ -128,31 +128,6 @@ def reached_roots(
     )
 
 
-def root_groups(case: Case) -> tuple[int, ...]:
-    """The FSDP roots of the wrap groups in the model that a case begins with."""
-    return roots_by_op(case)[0]
-
-
-@functools.lru_cache(maxsize=64)
-def roots_by_op(case: Case) -> tuple[tuple[int, ...], ...]:
-    """By op, for each wrap group the group that is its FSDP root in the model that is there: the
-    outermost one of those that run in the first forward of it ("determine which state is the root
-    ... by the 1st state to run forward", ``FSDPState._lazy_init``). Where it never runs, the
-    outermost group around it. A model that was built anew may run in another order.
-    """
-    found: list[tuple[int, ...]] = []
-    roots, paths = Roots(case), dict[str, int]()
-    for index, op in enumerate(case.schedule):
-        if op.path is not None:
-            paths[op.target] = op.path
-        if op.begins:
-            roots.run(calls_of(case, op.begins.target, paths))
-        if op.rebuilds:
-            found += [roots.of_groups] * (index + 1 - len(found))
-            roots = Roots(case)
-    return (*found, *[roots.of_groups] * (len(case.schedule) + 1 - len(found)))
-
-
 class Roots:
     """The FSDP roots of the wrap groups of one model, as far as its forwards have run."""
 

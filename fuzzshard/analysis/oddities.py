@@ -51,7 +51,7 @@ def flag_distance(case: Case) -> int:
     for op in case.schedule:
         if op.call:
             waiting = 0
-        elif op.switch or op.toggle or op.train is not None:
+        elif op.lane == "switches":
             waiting += 1
         else:
             total += waiting

@@ -73,7 +73,7 @@ def lacks(case: Case, engine: str) -> tuple[tuple[Lack, int, bool], ...]:
     """
     loads = any(op.loads for op in case.schedule)
     zeroes = case.optimizer.does("steps_lists") and any(
-        op.zeroes_gradients and not op.set_to_none for op in case.schedule
+        op.zeroes == "zero" for op in case.schedule
     )
     found: list[tuple[Lack, int, bool]] = []
     if not loads and not zeroes:
@@ -110,7 +110,7 @@ class _Walk:
             if op.takes:
                 self.at.skipped = not taken
                 self._backward(taken)
-            if op.zeroes_gradients:
+            if op.zeroes:
                 yield from self._zero_grad()
             if op.loads:
                 yield from self._load()
@@ -121,9 +121,9 @@ class _Walk:
                 if op.via == "dcp":
                     self._initialise()
                 self.saved = self.state.copy()
-            if op.casts_to or op.rebuilds:
+            if op.casts_to or op.rebuilds is not None:
                 self.state = Known()
-            if op.aborts or op.rebuilds:
+            if op.aborts or op.rebuilds is not None:
                 self.grads = Known()
                 self.unreduced.clear()
 
@@ -155,7 +155,7 @@ class _Walk:
 
     def _zero_grad(self) -> Iterator[tuple[Lack, int, bool]]:
         """``Optimizer.zero_grad``: all gradients of one dtype and device in one call."""
-        if self.at.op.set_to_none:
+        if self.at.op.zeroes == "none":
             self.grads.sure -= self.at.optimized
             self.grads.maybe -= self.at.optimized
         elif self.sharded and self.case.optimizer.does("steps_lists"):
@@ -203,13 +203,13 @@ class _Walk:
         op, index = self.at.op, self.at.index
         if self.at.saved == "state_dict":
             self.state = self.saved.copy()
-            if op.assign:  # the parameters are others now
+            if op.replaces_parameters:  # the parameters are others now
                 self.grads = Known()
             return
         self._initialise()
         if self.state.all - self.saved.sure:
             yield Lack.SAVED_STATE, index, False
-        sets = op.assign or self.case.optimizer.scheduler
+        sets = op.replaces_parameters or self.case.optimizer.scheduler
         if sets and self.state.all:
             needed = self.at.optimized - self.at.frozen
             if needed - self.state.sure:

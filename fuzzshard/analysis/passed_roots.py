@@ -8,9 +8,8 @@ import functools
 from collections.abc import Mapping
 
 from fuzzshard.analysis.autograd import AutogradGraph, Node, Value, reached
-from fuzzshard.analysis.groups import roots_by_op
 from fuzzshard.analysis.inferred import Inferred, inferred
-from fuzzshard.analysis.schedule_state import follow
+from fuzzshard.analysis.schedule_state import follow, roots_by_op
 from fuzzshard.case.case import Case
 
 

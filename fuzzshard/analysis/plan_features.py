@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from fuzzshard.analysis.groups import holds_a_member, root_groups
+from fuzzshard.analysis.groups import holds_a_member
 from fuzzshard.analysis.inferred import Inferred
+from fuzzshard.analysis.schedule_state import root_groups
 from fuzzshard.analysis.tensor_parallel import tensor_dims
 from fuzzshard.case.adapters import adapters
 from fuzzshard.case.case import Case, WrapGroup

@@ -11,8 +11,10 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from typing import NamedTuple
 
+from typing_extensions import override
+
 from fuzzshard.analysis.flow import flow_of
-from fuzzshard.analysis.groups import calls_of, modules_named, roots_by_op, wrapped_modules
+from fuzzshard.analysis.groups import Roots, calls_of, modules_named, wrapped_modules
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.case.case import Case
@@ -20,7 +22,7 @@ from fuzzshard.case.paths import is_within, is_within_any
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.engines import specs
 from fuzzshard.parts.moments import Moment
-from fuzzshard.parts.op import Below, Call, Op, Switch, Via
+from fuzzshard.parts.op import Below, Call, Op, Switch, Taking, Via, Zeroed, names_rank
 from fuzzshard.parts.options.wrap_group import AfterForward
 
 
@@ -58,8 +60,16 @@ class ScheduleState:
         """The parameters that do not require a gradient."""
         self.optimized = self._made_of()
         """The parameters that the optimizer has, frozen ones included."""
+        self.added = False
+        """Whether the optimizer got some that it was made without."""
         self.stepped: set[str] = set()
         """The parameters that are changed within backwards that bring them a gradient."""
+        self.hooked: set[str] = set()
+        """The parameters that have a hook of the user on what they have accumulated."""
+        self.averaged = False
+        """Whether there was a running average."""
+        self.engines_train_more = False
+        """Whether engines train, or have trained, what the reference keeps frozen."""
         self.paths: dict[str, int] = {}
         """The path of every block with alternatives; 0 where it is not named."""
         self.cast: Dtype | None = None
@@ -78,16 +88,31 @@ class ScheduleState:
         """By flag, the wrapped modules that have it off."""
         self.has_run = False
         """Whether there was a forward."""
+        self.model = Roots(case)
+        """The FSDP roots of the model that there is, as far as its forwards have run."""
+        self.initialised = False
+        """Whether some of that model's groups are, by a forward that has begun or an unshard."""
         self.steps = self.backwards = 0
         """Steps, and backwards since the last one."""
         self.zeroed = True
         """Whether gradients were zeroed since the last step."""
+        self.unscaled = False
+        """Whether the scale is out of the gradients of the next step."""
         self.unsynced = False
         """Whether the last backward left some gradients unsynchronised."""
+        self.was_reduced_partly = False
+        """Whether it reduced gradients over one axis of the mesh only, somewhere."""
+        self.stepped_partial = False
+        """Whether a step since the last load took gradients that were not reduced over all ranks.
+        """
         self.forwarded = False
         """Whether there was a forward since the last backward."""
         self.has_gradients = False
         """Whether backwards have left gradients that nothing has removed since."""
+        self.with_gradients: frozenset[str] = frozenset()
+        """The parameters that have one for certain, reduced over all ranks; a ``Checker`` alone
+        knows some, where losses are scaled.
+        """
         self.unsharded: frozenset[int] = frozenset()
         """The groups of ``fully_shard`` for which nothing promises that their parameters are
         sharded, and that no all-gather of them is under way.
@@ -96,7 +121,7 @@ class ScheduleState:
         self.reshards: dict[int, bool] = {}
         """By group, the ``reshard_after_forward`` that was set during training."""
         for freeze in case.freezes:
-            self._set_requires_grad(freeze.target, False)
+            self.set_requires_grad(freeze.target, False)
 
     def after_forward(self, group: int) -> AfterForward:
         """How a group is to be after forward."""
@@ -126,18 +151,17 @@ class ScheduleState:
         return frozenset(moment for moment, holds in now.items() if holds)
 
     @property
-    def moments_of_op(self) -> frozenset[Moment]:
-        """When the op that comes next runs: a forward may disable gradients for itself."""
-        alone = self.op.call is not None and not self.op.call.grad
-        return self.moments | ({"under_no_grad"} if alone else set())
-
-    @property
     def _moment_after_backward(self) -> Moment | None:
         """By what comes first from here on: a step, or a forward that will have a backward."""
         for op in self.schedule[self.index :]:
             if op.updates or (op.begins and op.begins.grad):
                 return "backward_to_step" if op.updates else "between_microbatches"
         return None
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether the last backward left some gradients to reduce, over some axis of the mesh."""
+        return self.unsynced or self.was_reduced_partly
 
     @property
     def synced(self) -> bool:
@@ -179,6 +203,15 @@ class ScheduleState:
         """The modules that a forward of ``target`` would call now."""
         return calls_of(self.case, target, self.paths)
 
+    def late_change(self) -> Iterator[str]:
+        """The feature of an op that changes parameters now, or what the optimizer has."""
+        if self.forwarded or self.pending:
+            yield "schedule:changed_after_forward"
+
+    def is_managed(self, fqn: str) -> bool:
+        """Whether a wrap group manages a parameter."""
+        return inferred(self.case).owners[fqn] is not UNMANAGED
+
     def parameters_at(self, target: str) -> set[str]:
         """The parameters at and below a module, or one of that name."""
         return {fqn for fqn in inferred(self.case).parameters if is_within(fqn, target)}
@@ -189,63 +222,104 @@ class ScheduleState:
         return any(is_within_any(fqn, frozen) for fqn in self.parameters_at(target))
 
     def advance(self, *, skipped: bool = False) -> None:
-        """Applies the op."""
-        op, taken = self.op, self.taken
-        call, begins = op.call, op.begins
-        if op.gathers:
-            self.unsharded |= self._groups_named(op.below or Below())
-        if op.frees:
-            self.unsharded -= self._groups_named(op.below or Below())
-        if begins:
-            self._run_groups(self.calls_of(begins.target))
-            self.has_run |= call is not None
-            self.loaded = False
-        if op.aborts or op.casts_to or op.rebuilds:
-            self.unsharded = frozenset()
-        if call and call.grad:
-            modules = self.calls_of(op.target)
-            roots = self._roots_behind(call, modules)
-            self.pending.append(Pending(self.index, call, modules, self.synced, roots))
-        if op.takes:
-            if not op.takes.retains:
-                places = {each.place for each in taken}
-                self.pending = [each for each in self.pending if each.place not in places]
-            for each in taken if not skipped else ():
-                self._reshard_after_backward(each)
-            self.unsynced = not self.synced or bool(self.off["requires_gradient_sync"])
-            self.has_gradients = True
-            self.backwards += 1
-        self.forwarded = call is not None or (self.forwarded and not op.takes)
-        if op.zeroes_gradients and op.set_to_none and not self.case.optimizer.left_out:
-            self.has_gradients = False
-        if op.updates:
-            self.steps, self.backwards, self.zeroed = self.steps + 1, 0, False
-        self.zeroed |= op.zeroes_gradients
-        if op.switch:
-            self._set_flag(op.switch)
-        self.flags.follow(op)
-        if op.toggle and op.runs_on(self.rank):
-            self._set_requires_grad(op.target, op.toggle.value)
-        if op.path is not None and op.runs_on(self.rank):
-            self.paths[op.target] = op.path
-        if op.train is not None:
-            self.training = op.train
-        if op.grad_enabled is not None:
-            self.grad_enabled = op.grad_enabled
-        self.loaded |= op.loads
-        if op.stepped:
-            self.stepped.add(op.stepped)
-        if op.adds is not None:
-            self.optimized |= self.parameters_at(op.adds)
-        if op.casts_to or op.rebuilds:
-            self.optimized = self._made_of()
-        self.case = self.flags.case = self.case.on(op.mesh)
-        if op.casts_to:
-            self.cast, self.saved = op.casts_to, None
-        self.saved = op.via or self.saved
-        self.saving = op.leaves_saving(self.saving)
+        """Apply the op, if it runs on this rank."""
+        self.skipped |= skipped
+        if names_rank(self.op.ranks, self.rank):
+            self.op.follow(self)
         self.index += 1
         self.skipped = False
+
+    # What ops do, which tell it in ``Op.follow``:
+
+    def begin(self, call: Call) -> None:
+        """Begin a forward, whether it comes to its end or not."""
+        self.model.run(self.calls_of(call.target))
+        self._run_groups(self.calls_of(call.target))
+        self.loaded, self.initialised = False, True
+
+    def forward(self, call: Call) -> None:
+        """Run a whole forward."""
+        self.begin(call)
+        self.has_run = self.forwarded = True
+        if call.grad:
+            modules = self.calls_of(call.target)
+            roots = self._roots_behind(call, modules)
+            self.pending.append(Pending(self.index, call, modules, self.synced, roots))
+
+    def abort(self, call: Call) -> None:
+        """Run an iteration that an exception ends, and recover."""
+        self.begin(call)
+        self.shard(Below())
+        self.with_gradients = frozenset()
+
+    def backward(self, takes: Taking) -> None:
+        """Run the backward of pending losses."""
+        taken = self.taken
+        if not takes.retains:
+            places = {each.place for each in taken}
+            self.pending = [each for each in self.pending if each.place not in places]
+        for each in taken if not self.skipped else ():
+            self._reshard_after_backward(each)
+        self.unsynced = not self.synced or bool(self.off["requires_gradient_sync"])
+        partly = bool(self.off["requires_all_reduce"]) and bool(self.case.wrap)
+        self.was_reduced_partly = partly and self.case.mesh.replicate is not None
+        self.has_gradients, self.forwarded = True, False
+        self.backwards += 1
+
+    def step(self) -> None:
+        """Update what the optimizer has."""
+        self.steps, self.backwards = self.steps + 1, 0
+        self.zeroed = self.unscaled = False
+        self.stepped_partial |= self.is_partial
+
+    def zero(self, how: Zeroed) -> None:
+        """Zero the gradients of what the optimizer has."""
+        self.zeroed = True
+        if how == "none":
+            self.has_gradients &= bool(self.case.optimizer.left_out)
+            self.with_gradients = frozenset()
+
+    def set_flag(self, switch: Switch) -> None:
+        """Set a flag of wrapped modules."""
+        self.flags.set(switch)
+        chosen = frozenset(modules_named(self.case, self.modules, switch.below))
+        before = self.off[switch.flag]
+        self.off[switch.flag] = before - chosen if switch.value else before | chosen
+        if switch.flag == "reshard_after_forward":
+            self.reshards |= dict.fromkeys(self._groups_of(chosen), switch.value)
+
+    def set_requires_grad(self, target: str, value: bool) -> None:
+        """Freeze what is at ``target``, or make it trainable."""
+        names = self.parameters_at(target)
+        self.frozen = self.frozen - names if value else self.frozen | names
+
+    def gather(self, below: Below, *, waits: bool) -> None:
+        """Unshard modules, or begin to, unless it ``waits``."""
+        self.unsharded |= self._groups_named(below)
+        self.initialised = True
+
+    def shard(self, below: Below) -> None:
+        """Reshard modules."""
+        self.unsharded -= self._groups_named(below)
+
+    def cast_to(self, dtype: Dtype) -> None:
+        """Cast everything, and make the optimizer anew."""
+        self.cast, self.saved = dtype, None
+        self.renew()
+        self.shard(Below())
+        self.optimized = self._made_of()
+
+    def rebuild(self, mesh: tuple[int, ...]) -> None:
+        """Build model and optimizer anew, on these axes of the mesh if there are any."""
+        self.renew()
+        self.shard(Below())
+        self.optimized = self._made_of()
+        self.case = self.flags.case = self.case.on(mesh)
+        self.model, self.initialised = Roots(self.case), False
+
+    def renew(self) -> None:
+        """Make parameters other tensors, or of another dtype."""
+        self.unscaled, self.with_gradients = False, frozenset()
 
     def _made_of(self) -> set[str]:
         """What an optimizer is made of."""
@@ -324,17 +398,6 @@ class ScheduleState:
     def _roots_by_op(self) -> tuple[tuple[int, ...], ...]:
         return roots_by_op(self.case)
 
-    def _set_flag(self, switch: Switch) -> None:
-        chosen = frozenset(modules_named(self.case, self.modules, switch.below))
-        before = self.off[switch.flag]
-        self.off[switch.flag] = before - chosen if switch.value else before | chosen
-        if switch.flag == "reshard_after_forward":
-            self.reshards |= dict.fromkeys(self._groups_of(chosen), switch.value)
-
-    def _set_requires_grad(self, target: str, value: bool) -> None:
-        names = self.parameters_at(target)
-        self.frozen = self.frozen - names if value else self.frozen | names
-
 
 def follow(case: Case, rank: int = 0, *, skipped: Collection[int] = ()) -> Iterator[ScheduleState]:
     """The state before every op. ``skipped`` are backwards, by the index of their ops."""
@@ -344,9 +407,60 @@ def follow(case: Case, rank: int = 0, *, skipped: Collection[int] = ()) -> Itera
         at.advance(skipped=at.skipped or index in skipped)
 
 
-def first(case: Case, holds: Callable[[Op], object]) -> int:
-    """The first op of which that holds; else the end."""
-    return next((i for i, op in enumerate(case.schedule) if holds(op)), len(case.schedule))
+def first(case: Case, holds: Callable[[ScheduleState], object]) -> int:
+    """The first op after which that holds of the state; else the end."""
+    at = ScheduleState(case)
+    for index in range(len(case.schedule)):
+        at.advance()
+        if holds(at):
+            return index
+    return len(case.schedule)
+
+
+def first_step(case: Case) -> int:
+    """The first step of an optimizer, maybe within a backward; else the end. From there on
+    rounding feeds on itself.
+    """
+    return first(case, lambda at: at.steps or at.stepped)
+
+
+def root_groups(case: Case) -> tuple[int, ...]:
+    """The FSDP roots of the wrap groups in the model that a case begins with."""
+    return roots_by_op(case)[0]
+
+
+@functools.lru_cache(maxsize=64)
+def roots_by_op(case: Case) -> tuple[tuple[int, ...], ...]:
+    """By op, for each wrap group the group that is its FSDP root in the model that is there: the
+    outermost one of those that run in the first forward of it ("determine which state is the root
+    ... by the 1st state to run forward", ``FSDPState._lazy_init``). Where it never runs, the
+    outermost group around it. A model that was built anew may run in another order.
+    """
+    found: list[tuple[int, ...]] = []
+    at = _Models(case, rank=1)
+    for index in range(len(case.schedule)):
+        model = at.model
+        at.advance()
+        if at.model is not model:
+            found += [model.of_groups] * (index + 1 - len(found))
+    return (*found, *[at.model.of_groups] * (len(case.schedule) + 1 - len(found)))
+
+
+class _Models(ScheduleState):
+    """What forwards run in each model; every op runs on rank 1."""
+
+    @property
+    @override
+    def roots(self) -> tuple[int, ...]:
+        return self.model.of_groups
+
+    @override
+    def forward(self, call: Call) -> None:
+        self.begin(call)
+
+    @override
+    def backward(self, takes: Taking) -> None:
+        pass
 
 
 def ranks_differ(case: Case) -> bool:
@@ -364,13 +478,7 @@ def engines_train_more_from(case: Case) -> int:
     """The first op from which engines train a parameter that the reference keeps frozen; else the
     end.
     """
-    for at in follow(case):
-        toggle = at.op.toggle
-        if toggle and toggle.engines_only and toggle.value and at.op.runs_on(at.rank):
-            named = at.parameters_at(toggle.target)
-            if named & at.frozen:
-                return at.index
-    return len(case.schedule)
+    return first(case, lambda at: at.engines_train_more)
 
 
 def ops_that_run(case: Case, engine: str) -> range:

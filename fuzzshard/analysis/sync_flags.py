@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from fuzzshard.analysis.groups import modules_named
 from fuzzshard.case.case import Case
-from fuzzshard.parts.op import Below, Flag, Op, Switch
+from fuzzshard.parts.op import Below, Flag, Switch
 
 UNMANAGED = None
 """The owner of a parameter that no wrap group manages."""
@@ -28,13 +28,6 @@ class SyncFlags:
         self.all_reduce = dict.fromkeys(owners, True)
         self.divisors: dict[int | None, float] = dict.fromkeys(owners, case.mesh.data_size)
         """What a group divides the sum of its gradients by."""
-
-    def follow(self, op: Op) -> None:
-        """Sets what an op sets."""
-        if op.switch is not None:
-            self.set(op.switch)
-        elif op.factor is not None and op.below is not None:
-            self.set_divisor(op.factor, op.below)
 
     def set_divisor(self, factor: float, below: Below) -> None:
         """Follows ``set_gradient_divide_factor``, which knows wrapped modules only."""

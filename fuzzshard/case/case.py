@@ -226,4 +226,7 @@ class Case(Part, frozen=True, kw_only=True):
     @property
     def on_meshes(self) -> tuple[Case, ...]:
         """The same on each of the meshes that its models are built on."""
-        return (self, *map(self.on, dict.fromkeys(op.mesh for op in self.schedule if op.mesh)))
+        return (
+            self,
+            *map(self.on, dict.fromkeys(op.rebuilds for op in self.schedule if op.rebuilds)),
+        )

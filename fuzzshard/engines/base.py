@@ -23,7 +23,7 @@ from fuzzshard.engines.rounding import Rounding, Shake, rounding_functions
 from fuzzshard.model.build import build_model
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.engines import spec_of
-from fuzzshard.parts.op import Op
+from fuzzshard.parts.op import Below
 from fuzzshard.program.engine_script import engine_script
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.run import execute
@@ -170,8 +170,8 @@ class Engine(abc.ABC):
         """Return what the statements that wrap the model call, and a script defines."""
         return {}
 
-    def follow(self, op: Op) -> None:  # noqa: B027
-        """Notes what an op sets, before its statements run; does what the engine has for it."""
+    def gather(self, below: Below) -> None:  # noqa: B027
+        """Called after modules were unsharded by hand."""
 
     def before_op(  # noqa: B027
         self, index: int, optimizers: Sequence[torch.optim.Optimizer]

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
 
+from fuzzshard.analysis.schedule_state import first
 from fuzzshard.case.case import Case, Mesh
 from fuzzshard.program.mesh import MeshNames
 
@@ -182,7 +183,7 @@ def _prepare_mesh(case: Case) -> None:
     for ranks in _rank_lists(case.mesh, factors):
         _device_mesh.new_group(ranks)
     everyone = ranks_of(case.mesh).tolist()
-    if any(op.asynchronous for op in case.schedule):
+    if first(case, lambda at: at.saving) < len(case.schedule):
         _prepare(_saving_groups, everyone, backend="gloo")
     if any(group.does("own_group") for group in case.wrap):
         mesh = case.mesh

@@ -148,12 +148,12 @@ def settled_groups(case: Case, rank: int) -> frozenset[int]:
     for at in follow(case, rank):
         if at.op.call:
             settled -= of_forwards
-        if at.op.gathers and not at.op.waits:
+        if "op:unshard_async" in at.op.features(at):
             settled = frozenset()
         if at.op.takes:
             ended = {i for i in every if at.roots[i] in passed[at.index]}
             settled = (settled - of_backwards) | ended
-        if at.op.aborts or at.op.rebuilds:
+        if at.op.aborts or at.op.rebuilds is not None:
             settled = every
     return settled
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fuzzshard.analysis.dtypes import loose_comparison
+from fuzzshard.analysis.schedule_state import first_step
 from fuzzshard.case.case import Case
 from fuzzshard.engines.registry import engine_of
 from fuzzshard.oracles.bound import Bound, half_of_the_digits
 from fuzzshard.oracles.compare import Difference
-from fuzzshard.oracles.first_rounding import before_rounding_feeds_back, first_step
+from fuzzshard.oracles.first_rounding import before_rounding_feeds_back
 from fuzzshard.oracles.judge import agreement, tensor_findings
 from fuzzshard.oracles.registration import registration_findings
 from fuzzshard.parts.engines import REFERENCE

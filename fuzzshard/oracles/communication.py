@@ -46,6 +46,9 @@ from fuzzshard.training.collectives import Collective
 from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import Finding
 
+_COMMUNICATING = ("forward", "backward", "sharding")
+"""The lanes of ops that gather or reduce."""
+
 
 class Wrong(NamedTuple):
     """What an op communicates, and what is due."""
@@ -113,13 +116,13 @@ def wrong_gathers(case: Case, trace: Trace, rank: int) -> Iterator[Wrong]:
             if group is not None:
                 whole.add(group)
                 due += groups.elements(groups.parameters[group], shards) * shards
-        if op.call or op.takes or op.gathers:
+        if op.lane in _COMMUNICATING:
             if again:
                 yield Wrong(at.index, GATHERS, len(gathers), AtMost(len(gathers) - again))
             elif known and due != sum(gathers):
                 observed = sum(gathers)
                 yield Wrong(at.index, GATHERS, Elements(observed, observed), Elements(due, due))
-        if op.aborts or op.casts_to or op.takes_state or op.rebuilds:
+        if op.aborts or op.casts_to or op.takes_state or op.rebuilds is not None:
             whole.clear()
         whole = {g for g in groups.order if _is_whole(trace, groups, g, at.index, g in whole)}
 
@@ -190,7 +193,7 @@ def reductions_due(groups: Groups, trace: Trace, rank: int) -> Iterator[Reducing
     partial: set[int] = set()
     for at in follow(case, rank, skipped=trace.skipped):
         op, mesh, known = at.op, at.case.mesh, groups.sizes_known
-        if op.aborts or op.rebuilds:
+        if op.aborts or op.rebuilds is not None:
             pending, partial = {group: set() for group in groups.order}, set()
         if op.casts_to and any(pending.values()):
             return
@@ -302,7 +305,7 @@ def wrong_iterations(case: Case, trace: Trace, rank: int) -> Iterator[Wrong]:
         op = at.op
         if op.updates:
             iterations.append([])
-        elif op.call or op.takes or op.gathers or op.frees or op.takes_state or op.aborts:
+        elif op.lane in _COMMUNICATING or op.takes_state or op.aborts:
             iterations[-1].append((_does(at), at.index))
     for first, second, third in zip(iterations, iterations[1:], iterations[2:], strict=False):
         does = [[what for what, _ in iteration] for iteration in (first, second, third)]

@@ -7,17 +7,8 @@ from collections.abc import Iterable
 
 import torch
 
-from fuzzshard.analysis.schedule_state import first
-from fuzzshard.case.case import Case
 from fuzzshard.oracles.compare import Difference, same_bits
 from fuzzshard.training.trace import Key, Trace
-
-
-def first_step(case: Case) -> int:
-    """The first step of the optimizer, else the number of ops; from there on rounding feeds on
-    itself.
-    """
-    return first(case, lambda op: op.updates or op.stepped)
 
 
 def before_rounding_feeds_back(found: Iterable[Difference], step: int) -> list[Difference]:

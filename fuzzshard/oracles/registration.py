@@ -15,15 +15,17 @@ from __future__ import annotations
 
 import dataclasses
 
+from typing_extensions import override
+
 from fuzzshard.analysis.dtypes import computing_dtype, stored_dtype
-from fuzzshard.analysis.groups import groups_within, modules_named
+from fuzzshard.analysis.groups import modules_named
 from fuzzshard.analysis.inferred import Inferred, inferred
 from fuzzshard.analysis.schedule_state import ScheduleState
 from fuzzshard.analysis.tensor_parallel import tensor_dims
 from fuzzshard.case.case import Case
 from fuzzshard.engines.registry import engine_of
 from fuzzshard.oracles.judge import MOST_FINDINGS, Run
-from fuzzshard.parts.op import Below, Call, Switch
+from fuzzshard.parts.op import Below, Call, Switch, Taking
 from fuzzshard.parts.oracles.registration import Registered
 from fuzzshard.training.trace import Key, Registration, Trace
 from fuzzshard.verdict import Finding
@@ -37,51 +39,64 @@ shard axis, 1 for unsharded, k for ``reshard_after_forward=k``; None for unknown
 @dataclasses.dataclass
 class _Group:
     state: int | None = SHARDED
-    root: int | None = None
     reshard_after_backward: bool = True
 
 
-class RegistrationModel:
+class RegistrationModel(ScheduleState):
     """Predicts the registration of every parameter on one rank, op by op."""
 
     def __init__(self, case: Case, rank: int = 0) -> None:
-        self.case = case
+        super().__init__(case, rank)
         self.inferred: Inferred = inferred(case)
         self.tensor_dims = tensor_dims(case, self.inferred)
         self.groups = [_Group() for _ in case.wrap]
-        self.at = ScheduleState(case, rank)
 
-    def advance(self, *, skipped: bool) -> None:
-        """Applies the next op; ``skipped`` says that a backward had nothing to differentiate."""
-        op, at = self.at.op, self.at
-        if op.call:
-            self._forward(op.call)
-        if op.takes and not skipped:
+    @override
+    def advance(self, *, skipped: bool = False) -> None:
+        if self.op.takes_state:
+            self.shard(Below())
+        super().advance(skipped=skipped)
+
+    @override
+    def forward(self, call: Call) -> None:
+        super().forward(call)
+        called = self.calls_of(call.target)
+        for i, spec in enumerate(self.case.wrap):
+            if not called.isdisjoint(spec.modules):
+                complete = called.issuperset(spec.modules)
+                self.groups[i].state = self._after_forward(i) if complete else None
+
+    @override
+    def backward(self, takes: Taking) -> None:
+        if not self.skipped:
             self._backward()
-        if op.switch:
-            self._set_flag(op.switch)
-        if op.gathers and op.waits:
-            for group in self._named(op.below):
-                group.state = UNSHARDED
-        if op.frees:
-            for group in self._named(op.below):
-                group.state = SHARDED
-        if op.aborts or op.casts_to or op.takes_state or op.rebuilds:
-            for group in self.groups:
-                group.state = SHARDED
-        if op.aborts:
-            self._claim(len(self.groups) - 1)
-        if op.rebuilds:
-            for group in self.groups:
-                group.root = None
-        at.advance(skipped=skipped)
+        super().backward(takes)
+
+    @override
+    def set_flag(self, switch: Switch) -> None:
+        if switch.flag == "reshard_after_backward":
+            for group in self._named(switch.below):
+                group.reshard_after_backward = switch.value
+        super().set_flag(switch)
+
+    @override
+    def gather(self, below: Below, *, waits: bool) -> None:
+        for group in self._named(below) if waits else ():
+            group.state = UNSHARDED
+        super().gather(below, waits=waits)
+
+    @override
+    def shard(self, below: Below) -> None:
+        for group in self._named(below):
+            group.state = SHARDED
+        super().shard(below)
 
     def expected(self, fqn: str) -> Registration | None:
         """What must be registered at ``fqn`` now, or None where nothing is promised."""
         owner = self.inferred.owners[fqn]
         shape = self.inferred.parameters[fqn]
-        requires_grad = fqn not in self.at.frozen
-        mesh = self.at.case.mesh
+        requires_grad = fqn not in self.frozen
+        mesh = self.case.mesh
         dim = 0 if owner is None else self.case.wrap[owner].dim_of(shape)
         state = UNSHARDED if owner is None else self.groups[owner].state
         if state is None or (dim and state not in (SHARDED, UNSHARDED)):
@@ -109,62 +124,36 @@ class RegistrationModel:
         """Sharded parameters are what is trained; others have the dtype that a forward computes
         in.
         """
-        cast = self.at.cast
+        cast = self.cast
         if state == SHARDED:
             return stored_dtype(self.case, fqn, cast)
         return computing_dtype(self.case, self.inferred, fqn, cast)
 
-    def _set_flag(self, switch: Switch) -> None:
-        for group in self._named(switch.below):
-            if switch.flag == "reshard_after_backward":
-                group.reshard_after_backward = switch.value
-
-    def _named(self, below: Below | None) -> list[_Group]:
+    def _named(self, below: Below) -> list[_Group]:
         return [
             group
             for group, spec in zip(self.groups, self.case.wrap, strict=True)
-            if below and modules_named(self.case, spec.modules, below)
+            if modules_named(self.case, spec.modules, below)
         ]
-
-    def _forward(self, call: Call) -> None:
-        called = self.at.calls_of(call.target)
-        running = [
-            i for i, spec in enumerate(self.case.wrap) if any(m in called for m in spec.modules)
-        ]
-        for i in reversed(running):  # wrapping is bottom-up, so later groups enclose earlier ones
-            self._claim(i)
-        for i in running:
-            complete = all(m in called for m in self.case.wrap[i].modules)
-            self.groups[i].state = self._after_forward(i) if complete else None
-
-    def _claim(self, i: int) -> None:
-        """The first forward of a group that no root has claimed makes it the root of all groups
-        within it.
-        """
-        if self.groups[i].root is not None:
-            return
-        for j in groups_within(self.case, i):
-            self.groups[j].root = i
 
     def _after_forward(self, i: int) -> int:
-        whole, whole_as_root, ranks = self.at.after_forward(i)
-        if whole or (whole_as_root and self.groups[i].root == i):
+        whole, whole_as_root, ranks = self.after_forward(i)
+        if whole or (whole_as_root and self.model.of_groups[i] == i):
             return UNSHARDED
-        return SHARDED if ranks == self.at.case.mesh.shard else ranks
+        return SHARDED if ranks == self.case.mesh.shard else ranks
 
     def _backward(self) -> None:
         """It is certain to reach the groups of the FSDP roots that its forwards called
         themselves.
         """
-        done = self.at.taken
         wrapped = {m: i for i, spec in enumerate(self.case.wrap) for m in spec.modules}
-        certain = {self.groups[wrapped[c.target]].root for _, c, *_ in done if c.target in wrapped}
-        called = {module for each in done for module in each.modules}
-        for group, spec in zip(self.groups, self.case.wrap, strict=True):
-            ran = any(m in called for m in spec.modules)
-            if group.root in certain and group.reshard_after_backward:
+        roots, targets = self.model.of_groups, {each.call.target for each in self.taken}
+        certain = {roots[wrapped[target]] for target in targets & wrapped.keys()}
+        called = frozenset[str]().union(*(each.modules for each in self.taken))
+        for group, root, spec in zip(self.groups, roots, self.case.wrap, strict=True):
+            if root in certain and group.reshard_after_backward:
                 group.state = SHARDED
-            elif group.state != SHARDED or ran:
+            elif group.state != SHARDED or not called.isdisjoint(spec.modules):
                 group.state = None
 
 

@@ -26,7 +26,7 @@ def uncorrupted(case: Case, reference: Trace, rank: int) -> list[Finding]:
         if op.via:
             saved = _parameters(reference, index, saved=True)
             proves = not _equal(corrupted, saved)  # what is lost already may be saved as well
-        elif op.corrupts:
+        elif "corrupted" in op.looks:
             corrupted = _parameters(reference, index, saved=False)
             if proves and _equal(corrupted, saved):
                 found.append(

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
+from typing_extensions import override
+
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.moments import Moment, Never
 from fuzzshard.parts.names import check_path
@@ -18,12 +20,11 @@ if TYPE_CHECKING:  # what an op is shown of the layers above, for types alone
     from fuzzshard.analysis.inferred import Inferred as Inferred
     from fuzzshard.analysis.schedule_state import ScheduleState as ScheduleState
     from fuzzshard.case.case import Case as Case
-    from fuzzshard.engines.base import Engine as Engine
     from fuzzshard.program.scope import Scope as Scope
     from fuzzshard.strategies.schedules import Run as Run
     from fuzzshard.training.trainer import Trainer as Trainer
 else:  # nobody looks at annotations when it runs
-    Case = Checker = Engine = Inferred = Run = ScheduleState = Scope = Trainer = None
+    Case = Checker = Inferred = Run = ScheduleState = Scope = Trainer = None
 
 Ranks = Literal["all", "others"]
 """Which ranks an op runs on: ``others`` are all but rank 0."""
@@ -34,6 +35,8 @@ _TAKEN: Mapping[Which, slice] = {
     "oldest": slice(1),
     "newest": slice(-1, None),
 }
+Zeroed = Literal["none", "zero"]
+"""How gradients are zeroed: removed, or in place."""
 Via = Literal["dcp", "state_dict"]
 Lost = Literal["zero", "rebuild"]
 """How what was trained is lost: zeroed, or with a model and an optimizer that are built anew."""
@@ -114,29 +117,11 @@ class Switch(NamedTuple):
     below: Below = Below()
 
 
-class Toggle(NamedTuple):
-    """``requires_grad_`` of what is at ``target``."""
-
-    target: str
-    value: bool
-    engines_only: bool = False
-
-
 class Retyped(NamedTuple):
     """The parameters at ``target``, whose gradients are of ``dtype``, or of any (None)."""
 
     target: str
     dtype: Dtype | None
-
-
-class Hooked(NamedTuple):
-    """A parameter whose gradients go through a hook of the user: those that come, or all that has
-    ``accumulated``. One that ``steps`` changes the parameter and has no gradient afterwards.
-    """
-
-    parameter: str
-    accumulated: bool
-    steps: bool = False
 
 
 class Choice(NamedTuple):
@@ -189,28 +174,15 @@ class Op(Part, frozen=True, kw_only=True):
     """Whether the optimizer makes a step."""
     uses_gradients: ClassVar[bool] = False
     """Whether it uses what backwards have accumulated, or zeroes it."""
-    unscales: ClassVar[bool] = False
-    """Whether it takes the scale of a ``GradScaler`` out of them."""
-    zeroes_gradients: ClassVar[bool] = False
-    recomputed: ClassVar[str] = ""
-    """What it changes, where a forward that is computed again must find that as it was."""
-    averages: ClassVar[bool] = False
-    """Whether it reads parameters for a running average, which may become their value."""
     aborts: ClassVar[bool] = False
     """Whether an exception ends the iteration that it runs."""
-    gathers: ClassVar[bool] = False
-    """Whether the modules :attr:`below` are unsharded, or begin to be."""
-    frees: ClassVar[bool] = False
-    """Whether the modules :attr:`below` are resharded."""
     takes_state: ClassVar[bool] = False
     """Whether it takes or loads a state dict, for which parameters are registered sharded."""
-    waits_for_save: ClassVar[bool] = False
-    """Whether what is saved asynchronously is written after it."""
     loads: ClassVar[bool] = False
     of_optimizer: ClassVar[bool] = False
     """Whether it calls a method of the optimizer."""
-    corrupts: ClassVar[bool] = False
-    """Whether parameters and the optimizer's state lose their values."""
+    sets_mode: ClassVar[bool] = False
+    """Whether it sets how forwards run, and touches no parameter."""
 
     @property
     def tag(self) -> str:
@@ -225,60 +197,21 @@ class Op(Part, frozen=True, kw_only=True):
         return ""
 
     @property
-    def recurse(self) -> bool | None:
-        """Whether it is for the wrapped modules below :attr:`target` too, where it is for such."""
-        return None
-
-    @property
     def ranks(self) -> Ranks:
         """Where it runs."""
         return "all"
-
-    @property
-    def train(self) -> bool | None:
-        """The mode of the model from now on."""
-        return None
-
-    @property
-    def grad_enabled(self) -> bool | None:
-        """Whether gradients are enabled from now on."""
-        return None
-
-    @property
-    def path(self) -> int | None:
-        """The alternative that the block at :attr:`target` calls from now on."""
-        return None
-
-    @property
-    def factor(self) -> float | None:
-        """What sums of gradients are divided by from now on."""
-        return None
 
     @property
     def via(self) -> Via | None:
         """How it saves model and optimizer."""
         return None
 
-    @property
-    def asynchronous(self) -> bool:
-        """Whether it saves while what follows runs."""
-        return False
-
-    @property
-    def assign(self) -> bool:
-        """Whether what it loads becomes the parameters, in place of their values."""
-        return False
-
-    @property
-    def set_to_none(self) -> bool:
-        """Whether it zeroes gradients by removing them."""
-        return False
-
-    def leaves_saving(self, saving: bool) -> bool:
-        """Whether a save may be unfinished after it; ``saving``: whether one is before it."""
-        return self.asynchronous or (saving and not self.waits_for_save)
-
     # What follows from fields:
+
+    @property
+    def zeroes(self) -> Zeroed | None:
+        """How gradients are after it, if it zeroes them."""
+        return None
 
     @property
     def call(self) -> Call | None:
@@ -298,16 +231,11 @@ class Op(Part, frozen=True, kw_only=True):
     @property
     def below(self) -> Below | None:
         """The wrapped modules that it is for, where it is for some of them."""
-        return None if self.recurse is None else Below(self.target, self.recurse)
+        return None
 
     @property
     def switch(self) -> Switch | None:
         """The flag that it sets."""
-        return None
-
-    @property
-    def toggle(self) -> Toggle | None:
-        """The ``requires_grad`` that it sets."""
         return None
 
     @property
@@ -316,47 +244,17 @@ class Op(Part, frozen=True, kw_only=True):
         return None
 
     @property
-    def adds(self) -> str | None:
-        """What the optimizer gets that it was made without."""
-        return None
-
-    @property
-    def hooked(self) -> Hooked | None:
-        """The parameter that it registers a hook on."""
-        return None
-
-    @property
-    def stepped(self) -> str | None:
-        """The parameter that backwards change from now on, as soon as they bring it a gradient."""
-        return self.hooked.parameter if self.hooked and self.hooked.steps else None
-
-    @property
     def casts_to(self) -> Literal["float32", "float64"] | None:
         """The dtype of everything from now on."""
         return None
 
     @property
-    def rebuilds(self) -> bool:
-        """Whether model and optimizer are built anew."""
-        return False
-
-    @property
-    def mesh(self) -> tuple[int, ...]:
-        """The data-parallel axes of the mesh that they are built on, ``(shard,)`` or ``(replicate,
-        shard)``; none for the mesh that there is.
+    def rebuilds(self) -> tuple[int, ...] | None:
+        """The data-parallel axes of the mesh that model and optimizer are built anew on,
+        ``(shard,)`` or ``(replicate, shard)``, or none for the mesh that there is; None where they
+        are not.
         """
-        return ()
-
-    @property
-    def waits(self) -> bool:
-        """Whether what it :attr:`gathers` is there after it, and not only on its way."""
-        return False
-
-    @property
-    def sets_mode(self) -> bool:
-        """Whether it sets how forwards run, and touches no parameter."""
-        settings = (self.switch, self.train, self.grad_enabled, self.path)
-        return any(setting is not None for setting in settings)
+        return None
 
     @property
     def wants_sharded(self) -> bool:
@@ -366,23 +264,17 @@ class Op(Part, frozen=True, kw_only=True):
         return False
 
     @property
-    def overwrites_parameters(self) -> bool:
-        """Whether it gives parameters other values, apart from a step, or other tensors."""
-        return bool(self.corrupts or self.loads or self.casts_to)
-
-    @property
     def replaces_parameters(self) -> bool:
         """Whether parameters are other tensors, or of another dtype, after it."""
-        return self.casts_to is not None or self.assign or self.rebuilds
-
-    def runs_on(self, rank: int) -> bool:
-        """Whether it runs on ``rank``."""
-        return names_rank(self.ranks, rank)
+        return self.casts_to is not None or self.rebuilds is not None
 
     @property
     def restored_by(self) -> Op | None:
         """The op that undoes it, where it is one of two that belong together."""
         return None
+
+    def follow(self, at: ScheduleState) -> None:
+        """Apply it to the state before it, on a rank where it runs."""
 
     def misfits(self, at: Checker) -> Reasons:
         """Yield why it cannot be meant at this point of a run, and what to do."""
@@ -415,24 +307,10 @@ class Op(Part, frozen=True, kw_only=True):
 
     def run(self, trainer: Trainer, index: int) -> bool | None:
         """Runs it on a rank; False where it had nothing to differentiate."""
-        trainer.engine.follow(self)
         trainer.execute(self.statements(trainer.engine.scope))
         if self.replaces_parameters:
             trainer.forget_tensors()
         return None
-
-    def run_again(self, engine: Engine) -> None:
-        """Sets on a model that is built anew what it has set on the one before; that is
-        sharded.
-        """
-        if self.gathers:
-            return
-        engine.follow(self)
-        engine.execute(self.settings(engine.scope))
-
-    def calls(self, module: str, case: Case) -> list[str]:
-        """Its statements for each of the wrapped modules that it is for."""
-        return []
 
     @classmethod
     def draw(cls, run: Run, moment: str) -> None:
@@ -452,6 +330,20 @@ class Op(Part, frozen=True, kw_only=True):
     def drawn(cls, run: Run) -> tuple[Op, ...]:
         """The ops in a row that one choice draws."""
         return ()
+
+
+class OnGroups(Op, frozen=True, kw_only=True):
+    """An op for wrapped modules: those at and below its target, unless it does not ``recurse``."""
+
+    @property
+    def recurse(self) -> bool:
+        """Whether it is for those below, too."""
+        return True
+
+    @property
+    @override
+    def below(self) -> Below:
+        return Below(self.target, self.recurse)
 
 
 def names_rank(ranks: Ranks, rank: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
@@ -26,7 +26,7 @@ from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.engines import REFERENCE
 from fuzzshard.parts.loss import Term
 from fuzzshard.parts.losses import LOSSES
-from fuzzshard.parts.op import Call, Hooked, Op, Switch, Taking
+from fuzzshard.parts.op import Below, Call, Switch, Taking
 from fuzzshard.program.engine_script import EngineScript, engine_script
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.setup import (
@@ -35,7 +35,7 @@ from fuzzshard.program.setup import (
     requires_grad_lines,
 )
 from fuzzshard.program.states import States
-from fuzzshard.program.wrapping import event_lines, if_wrapped, op_lines
+from fuzzshard.program.wrapping import each_wrapped, event_lines, flag_lines, if_wrapped
 
 _LONG = 110
 """Characters of a line after which what it gives is said in lines of its own."""
@@ -285,15 +285,19 @@ class Scope:
             f"{self.called}.zero_grad()",
         ]
 
-    def flag_lines(self, op: Op, switch: Switch) -> list[str]:
+    def flag_lines(self, switch: Switch) -> list[str]:
         """Set a flag."""
-        return self.on_groups(op)
+        if self.engine.shards_stages(self.case) or not self.shards:
+            return []
+        return flag_lines(self.case, self.model, switch, guarded=self.shared)
 
-    def hook_lines(self, hooked: Hooked, call: str, function: str) -> list[str]:
-        """Register the hook ``function`` on a parameter, by that ``call`` of a method."""
-        return [f"{self.at(hooked.parameter)}.{call}"]
+    def hook_lines(self, target: str, call: str, function: str, *, is_late: bool) -> list[str]:
+        """Register the hook ``function`` on a parameter, by that ``call`` of a method: on all that
+        has accumulated if it ``is_late``.
+        """
+        return [f"{self.at(target)}.{call}"]
 
-    def rebuilt(self, op: Op) -> list[str]:
+    def rebuilt(self, mesh: tuple[int, ...]) -> list[str]:
         """Build model and optimizer anew."""
         return ["rebuild()"]
 
@@ -302,13 +306,14 @@ class Scope:
         """Make again what was made of parameters that are others now."""
         return [f"{', '.join([*self.case.optimizer.each, 'scheduler'])} = renewed()"]
 
-    def on_groups(self, op: Op) -> list[str]:
-        """Write what an op calls on wrapped modules; those of stages are all that there are."""
+    def on_groups(self, below: Below, calls: Callable[[str], list[str]]) -> list[str]:
+        """Write what is called on wrapped modules; those of stages are all that there are."""
         if self.engine.shards_stages(self.case):
-            calls = if_wrapped("module", op.calls("module", self.case), guarded=True)
-            each = [f"for module in {self.called}.modules():", *indented(calls)]
-            return each if op.below and calls else []
-        return op_lines(self.case, self.model, op, guarded=self.shared) if self.shards else []
+            lines = if_wrapped("module", calls("module"), guarded=True)
+            return [f"for module in {self.called}.modules():", *indented(lines)]
+        if not self.shards:
+            return []
+        return each_wrapped(self.case, self.model, below, calls, guarded=self.shared)
 
     def requires_grad_lines(self, target: str, value: bool) -> list[str]:
         """Set ``requires_grad``."""

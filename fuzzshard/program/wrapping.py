@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fuzzshard.analysis.groups import modules_named, root_groups, wrapped_modules
+from fuzzshard.analysis.groups import modules_named, wrapped_modules
+from fuzzshard.analysis.schedule_state import root_groups
 from fuzzshard.case.case import Case
 from fuzzshard.case.options import TensorParallel
 from fuzzshard.model.statements import at, indented
 from fuzzshard.parts.engines import REFERENCE, spec_of
-from fuzzshard.parts.op import Below, Op, Switch
+from fuzzshard.parts.op import Below, Switch
 from fuzzshard.program.setup import checkpoint_lines, freeze_lines
 
 _STYLES = {
@@ -52,27 +53,19 @@ def _style(plan: TensorParallel) -> str:
     return f"{_STYLES[plan.style]}({', '.join(arguments)})"
 
 
-def op_lines(case: Case, model: str, op: Op, *, guarded: bool = False) -> list[str]:
-    """What an op calls on the modules that it is for."""
-    if op.switch is not None:
-        return _flag_lines(case, model, op.switch, guarded=guarded)
-    below = op.below or Below()
-    return _each_wrapped(case, model, below, lambda m: op.calls(m, case), guarded=guarded)
-
-
-def _flag_lines(case: Case, model: str, switch: Switch, *, guarded: bool) -> list[str]:
-    """The setters of a wrapped module go through those below it themselves, but for one."""
+def flag_lines(case: Case, model: str, switch: Switch, *, guarded: bool) -> list[str]:
+    """Set a flag: all setters of a wrapped module but one go through those below it themselves."""
     below, call = switch.below, f"set_{switch.flag}({switch.value}"
     if switch.flag == "is_last_backward":
-        return _each_wrapped(case, model, below, lambda m: [f"{m}.{call})"], guarded=guarded)
+        return each_wrapped(case, model, below, lambda m: [f"{m}.{call})"], guarded=guarded)
     if below.target in wrapped_modules(case):
         module = at(model, below.target)
         return if_wrapped(module, [f"{module}.{call}{below.alone})"], guarded=guarded)
     alone = f"{call}, recurse=False)"
-    return _each_wrapped(case, model, below, lambda m: [f"{m}.{alone}"], guarded=guarded)
+    return each_wrapped(case, model, below, lambda m: [f"{m}.{alone}"], guarded=guarded)
 
 
-def _each_wrapped(
+def each_wrapped(
     case: Case, model: str, below: Below, calls: Callable[[str], list[str]], *, guarded: bool
 ) -> list[str]:
     """Calls something on every wrapped module that is meant."""

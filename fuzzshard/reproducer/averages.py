@@ -10,10 +10,9 @@ from __future__ import annotations
 import itertools
 from typing import NamedTuple
 
-from fuzzshard.analysis.groups import roots_by_op
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.losses import losses
-from fuzzshard.analysis.schedule_state import follow
+from fuzzshard.analysis.schedule_state import follow, roots_by_op
 from fuzzshard.analysis.sync_flags import UNMANAGED
 from fuzzshard.case.case import Case
 from fuzzshard.errors import UsageError
@@ -58,7 +57,7 @@ def averages(case: Case, assertion: Assertion, last: int) -> dict[int, Average]:
             averaged = kept = False
         elif op.uses_gradients or op.replaces_parameters:
             _require(not kept)
-            averaged &= not op.zeroes_gradients or bool(case.optimizer.left_out)
+            averaged &= not op.zeroes or bool(case.optimizer.left_out)
     return found
 
 

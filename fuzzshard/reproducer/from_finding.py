@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuzzshard.analysis.dtypes import has_precision
-from fuzzshard.analysis.schedule_state import first
+from fuzzshard.analysis.schedule_state import first_step
 from fuzzshard.case.case import Case
 from fuzzshard.errors import UsageError
 from fuzzshard.parts.engines import REFERENCE, spec_of, specs
@@ -126,6 +126,5 @@ def made_by_saves(case: Case, name: str) -> float | None:
 def loads_what_a_save_made(case: Case, name: str, op: int) -> bool:
     """Whether ``op`` loads the state ``name`` as a save on disk made it, before the first step."""
     saves = [index for index, earlier in enumerate(case.schedule[:op]) if earlier.via]
-    step = first(case, lambda each: each.updates or each.stepped)
-    is_early = case.schedule[op].loads and saves and saves[-1] < step
+    is_early = case.schedule[op].loads and saves and saves[-1] < first_step(case)
     return bool(is_early) and made_by_saves(case, name) is not None

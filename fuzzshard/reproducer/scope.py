@@ -12,14 +12,15 @@ from typing_extensions import override
 
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.losses import losses
-from fuzzshard.analysis.schedule_state import ScheduleState, ops_that_run
+from fuzzshard.analysis.schedule_state import ScheduleState, first, ops_that_run
 from fuzzshard.analysis.stages import loss_scale
 from fuzzshard.analysis.sync_flags import UNMANAGED
 from fuzzshard.case.case import Case
 from fuzzshard.case.edit import split
 from fuzzshard.model.statements import at, call_lines, indented
 from fuzzshard.parts.engines import spec_of
-from fuzzshard.parts.op import Call, Hooked, Op, Ranks, Taking
+from fuzzshard.parts.op import Call, Op, Ranks, Taking
+from fuzzshard.parts.ops import grads
 from fuzzshard.program import scope
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.setup import checkpoint_lines
@@ -48,6 +49,7 @@ class Scope(scope.Scope):
         every, op = ops_that_run(case, assertion.engine), assertion.op
         last = every.stop - 1 if op is None else op
         self.ops = case.schedule[: last + 1]
+        self._averages = first(case, lambda at: at.averaged) <= last
         self.losses = losses(case, last)
         self.averages = averages(case, assertion, last) if shared else dict[int, Average]()
         self.inputs = Inputs(case, self.ops, assertion.seed)
@@ -58,10 +60,10 @@ class Scope(scope.Scope):
     def lines(self) -> list[str]:
         """Write the whole schedule."""
         lines = self.freeze_lines()
-        if any(op.grad_enabled is not None for op in self.ops):
+        if grads(enabled=False) in self.ops:
             lines.append("torch.set_grad_enabled(True)")
         lines += self.renewed
-        lines += ["averaged = None"] if any(op.averages for op in self.ops) else []
+        lines += ["averaged = None"] * self._averages
         if self._keeps_hooks:
             lines.append("hooks = []  # of the reference, for when its gradients are averaged")
         if self.shared and self.assertion.op is None:
@@ -81,8 +83,7 @@ class Scope(scope.Scope):
     def _op(self, op: Op) -> list[str]:
         index = self.now.index
         lines = _on_ranks(op.ranks, op.statements(self))
-        if op.casts_to:
-            self.inputs.dtype = op.casts_to
+        self.inputs.dtype = op.casts_to or self.inputs.dtype
         if not (self.assertion.stops_at_op and self.assertion.op == index):
             lines += _on_ranks(op.ranks, self.watch.lines(op))
         synced = self.now.synced
@@ -108,20 +109,20 @@ class Scope(scope.Scope):
     @property
     def rebuilds(self) -> bool:
         """Whether the model is built a second time, with other values."""
-        return any(op.rebuilds for op in self.ops)
+        return any(op.rebuilds is not None for op in self.ops)
 
     @property
     def moves(self) -> bool:
         """Whether that happens on another mesh, which the engine gets."""
         takes_mesh = self.script.takes_mesh(self.case) or not self.names.flat
-        return takes_mesh and any(op.mesh for op in self.ops)
+        return takes_mesh and any(op.rebuilds for op in self.ops)
 
     @override
-    def rebuilt(self, op: Op) -> list[str]:
+    def rebuilt(self, mesh: tuple[int, ...]) -> list[str]:
         seed = self.assertion.seed + 1
         given, variables = [f"seed={seed}"], ", ".join(self.made)
         if self.moves:
-            names = MeshNames(self.now.case.on(op.mesh))
+            names = MeshNames(self.now.case.on(mesh))
             given.append(f"{names.variable}={names.expression()}")
         lines = call_lines(f"{variables} = make_model", given)
         if self.shared:
@@ -140,7 +141,7 @@ class Scope(scope.Scope):
         earlier = self.ops[: self.now.index]
         lines += [line for each in earlier for line in _on_ranks(each.ranks, each.settings(self))]
         lines += [] if self.now.synced else self._sync_lines()
-        lines += ["averaged = None"] if any(each.averages for each in self.ops) else []
+        lines += ["averaged = None"] * self._averages
         return [*lines, *self.renewed]
 
     def _sync_lines(self) -> list[str]:
@@ -164,10 +165,7 @@ class Scope(scope.Scope):
                 *indented(call_lines("by_hand = ", [*map(self.at, unmanaged)], "[]")),
             ]
         scales = bool(self.case.optimizer.scaler)
-        needs = (
-            op.of_optimizer or op.via or op.loads or op.corrupts or (op.takes and scales)
-            for op in self.ops
-        )
+        needs = (op.of_optimizer or (op.takes and scales) for op in self.ops)
         return [*lines, *(self._all_optimizer_lines() if any(needs) else [])]
 
     def _all_optimizer_lines(self) -> list[str]:
@@ -333,18 +331,16 @@ class Scope(scope.Scope):
         return [fqn for fqn, owner in inferred(self.case).owners.items() if owner is UNMANAGED]
 
     @override
-    def hook_lines(self, hooked: Hooked, call: str, function: str) -> list[str]:
+    def hook_lines(self, target: str, call: str, function: str, *, is_late: bool) -> list[str]:
         """The reference runs hooks on what has accumulated when its gradients are averaged."""
-        registered = super().hook_lines(hooked, call, function)
-        if not (hooked.accumulated and self._keeps_hooks):
+        registered = super().hook_lines(target, call, function, is_late=is_late)
+        if not (is_late and self._keeps_hooks):
             return registered
-        return self.either(
-            [f"hooks.append(({self.at(hooked.parameter)}, {function}))"], registered
-        )
+        return self.either([f"hooks.append(({self.at(target)}, {function}))"], registered)
 
     @property
     def _keeps_hooks(self) -> bool:
-        hooked = any(op.hooked and op.hooked.accumulated for op in self.ops)
+        hooked = first(self.case, lambda at: at.hooked) < len(self.ops)
         return hooked and any(average.names != () for average in self.averages.values())
 
 

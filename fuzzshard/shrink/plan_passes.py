@@ -46,8 +46,8 @@ def meshes(case: Case) -> Iterator[Edit]:
         if simpler != mesh:
             yield put(mesh=simpler)
     for index, op in enumerate(case.schedule):
-        for shape in mesh.shapes if op.mesh else ():
-            if shape != op.mesh:
+        for shape in mesh.shapes if op.rebuilds else ():
+            if shape != op.rebuilds:
                 yield change_item("schedule", index, mesh=shape)
 
 

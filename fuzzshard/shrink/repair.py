@@ -59,9 +59,9 @@ def _with_ops_that_may_come(case: Case, found: Inferred) -> Case:
 def _forms(op: Op, case: Case, found: Inferred) -> Iterator[Op]:
     """An op, and what it may become where what it names is gone."""
     yield op
-    if op.mesh:  # on all ranks that there are, of as many axes
+    if op.rebuilds:  # on all ranks that there are, of as many axes
         ranks = case.mesh.data_size
-        axes = [math.gcd(size, ranks) for size in op.mesh[:-1]]
+        axes = [math.gcd(size, ranks) for size in op.rebuilds[:-1]]
         yield replace(op, mesh=(*axes, ranks // math.prod(axes)))
     if "outputs" in op.__struct_fields__:
         yield replace(op, outputs=None)

@@ -20,7 +20,7 @@ from fuzzshard.engines.base import Engine
 from fuzzshard.model.statements import seed_of
 from fuzzshard.model.values import named_ids, named_values
 from fuzzshard.parts.dtypes import Dtype
-from fuzzshard.parts.op import Call, Op
+from fuzzshard.parts.op import Call, Op, Taking, names_rank
 from fuzzshard.training.collectives import Recorder
 from fuzzshard.training.delays import Delays
 from fuzzshard.training.observer import Observer
@@ -93,7 +93,7 @@ class Trainer:
                     on_op(index)
                 self.recorder.op = index
                 self.engine.before_op(index, self.optimizers)
-                skipped = op.runs_on(self.rank) and op.run(self, index) is False
+                skipped = names_rank(op.ranks, self.rank) and op.run(self, index) is False
                 self.at.advance(skipped=skipped)
                 if self.observer is not None and not (self.in_stages and op.begins):
                     self.observer.observe(index, op)
@@ -105,17 +105,19 @@ class Trainer:
             torch.set_grad_enabled(True)
             self.states.remove()
 
-    def rebuild(self, index: int) -> None:
-        """Build model and optimizer anew, with other initial values, on the mesh that the op at
-        ``index`` names; what those before it have set applies to the new ones too.
+    def rebuild(self, index: int, mesh: tuple[int, ...]) -> None:
+        """Build model and optimizer anew, with other initial values, on these axes of the mesh;
+        what the ops before that at ``index`` have set applies to the new ones too.
         """
         seed = seed_of(self.case.seed, "rebuilt")
-        other = msgspec.structs.replace(self.at.case.on(self.at.op.mesh), seed=seed)
+        other = msgspec.structs.replace(self.at.case.on(mesh), seed=seed)
         self.engine = self.engine.rebuilt(other, self.first_dtype)
         self._tell_scope()
         for op in self.case.schedule[:index]:
-            if op.runs_on(self.rank):
-                op.run_again(self.engine)
+            if names_rank(op.ranks, self.rank):
+                self.engine.execute(op.settings(self.engine.scope))
+        if self.at.cast:
+            self.engine.take_dtype(self.at.cast)
         self.make_optimizer()
         self.states.saved["averaged"] = None
         self.forget_tensors()
@@ -152,12 +154,10 @@ class Trainer:
         self.make_optimizer()
         return *self.optimizers, self.made["scheduler"]
 
-    def forward(self, index: int, op: Op) -> None:
+    def forward(self, index: int, op: Op, call: Call) -> None:
         """Runs a forward, and keeps its loss; or leaves it to its backward, or to the last one of
         those that run at once.
         """
-        call = op.call
-        assert call is not None
         if self.in_stages:
             places = evaluations(self.case).get(index, ())
             ops = ((place, self.case.schedule[place]) for place in places)
@@ -185,12 +185,11 @@ class Trainer:
         known["target_of"] = functools.partial(self.feed.target, call)
         return self.engine.execute(lines, **known, **inputs)
 
-    def abort(self, index: int, op: Op) -> None:
+    def abort(self, index: int, op: Op, call: Call) -> None:
         """Loses an iteration, and goes on as the docstring of ``FSDPModule.reset_iter_state``
         says.
         """
-        call, engine = op.begins, self.engine
-        assert call is not None
+        engine = self.engine
         known = {"wait": lambda site: None, "before_backward": engine.before_backward}
         self._iteration(index, op, call, **known)
         engine.recover()
@@ -243,7 +242,7 @@ class Trainer:
             *_, last = forwards
             self.observer.observe(last, self.case.schedule[last])
 
-    def backward(self, index: int, op: Op) -> bool:
+    def backward(self, index: int, op: Op, takes: Taking) -> bool:
         """Runs the backward of pending losses; False where none of them depends on anything
         trainable, as the case says.
         """
@@ -252,8 +251,6 @@ class Trainer:
             # recomputation has changed buffers again by now
             self._run_at_once(op, forwards, buffers=not self.case.checkpoints)
             return True
-        takes = op.takes
-        assert takes is not None
         taken = self.pending[takes.places]
         if takes.outputs is not None:
             taken = [self._loss(each.call, self.outputs) for each in self.at.taken]

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from msgspec.structs import replace
 
 from fuzzshard.analysis.dtypes import FINER, last_bit, lifted, loose_comparison, uniform
+from fuzzshard.analysis.schedule_state import first_step
 from fuzzshard.analysis.validate import is_valid
 from fuzzshard.case.case import Case
 from fuzzshard.engines.base import DTYPES
@@ -27,7 +28,7 @@ from fuzzshard.engines.rounding import Shake
 from fuzzshard.oracles.allowed import is_beyond_rounding, manner_of
 from fuzzshard.oracles.bound import Bound
 from fuzzshard.oracles.compare import Difference, differences
-from fuzzshard.oracles.first_rounding import before_rounding_feeds_back, exact_until, first_step
+from fuzzshard.oracles.first_rounding import before_rounding_feeds_back, exact_until
 from fuzzshard.oracles.judge import agreement, tensor_findings
 from fuzzshard.oracles.overflow import first_overflow
 from fuzzshard.training.trace import Key, Trace

@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 import torch
 from calls import Calls, Cell
+from cases import moments_of_op
 from packaging.version import Version
 from streams import Drawn, Streams
 from torch import nn
@@ -126,7 +127,7 @@ def shown(streams: Streams) -> Counter[object]:
             if not wanted:
                 break
             counts.update(
-                {(at.op.tag, moment) for at in follow(case) for moment in at.moments_of_op}
+                {(at.op.tag, moment) for at in follow(case) for moment in moments_of_op(at)}
             )
             counts.update(present)
 

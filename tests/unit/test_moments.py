@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cases import BACKWARD, FORWARD, STEP, ZERO, make_case
+from cases import BACKWARD, FORWARD, STEP, ZERO, make_case, moments_of_op
 
 from fuzzshard.analysis.schedule_state import follow
 from fuzzshard.analysis.validate import validate
@@ -16,7 +16,7 @@ NO_GRADS, GRADS = ops.SetGradEnabled(enabled=False), ops.SetGradEnabled(enabled=
 
 def moments(*schedule: Op) -> list[set[str]]:
     """The moments of each op."""
-    return [set(at.moments_of_op) for at in follow(make_case(schedule=schedule))]
+    return [set(moments_of_op(at)) for at in follow(make_case(schedule=schedule))]
 
 
 def test_a_training_run_has_five_moments() -> None:

@@ -104,7 +104,7 @@ class _Reducer:
                 taken = taken_nodes(self.at, self.outputs)
                 self.at.skipped = not taken
                 yield from self._backward(taken)
-            if op.rebuilds:
+            if op.rebuilds is not None:
                 self._forget()
                 if not self.options.built_by_forward:
                     yield from self._construct(index, self._frozen_at_construction())

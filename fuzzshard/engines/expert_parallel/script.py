@@ -11,7 +11,7 @@ from fuzzshard.analysis.experts import of_experts
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.engines.fully_shard.script import FullyShardScript
 from fuzzshard.model.statements import at
-from fuzzshard.parts.ops.set_divide_factor import dividing
+from fuzzshard.parts.ops.set_divide_factor import dividing, factors
 
 if TYPE_CHECKING:
     from fuzzshard.case.case import Case, WrapGroup
@@ -78,8 +78,7 @@ class ExpertParallelScript(FullyShardScript):
         if not of_experts(case, group):
             return []
         ranks = (each.mesh.replicate or 1 for each in case.on_meshes)
-        later = (op.factor for op in case.schedule if op.factor is not None)
-        return dividing(module, case.mesh.data_size, ranks, later)
+        return dividing(module, case.mesh.data_size, ranks, factors(case.schedule))
 
 
 SCRIPT = ExpertParallelScript()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 import torch
@@ -14,14 +14,12 @@ from typing_extensions import override
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Block, join
-from fuzzshard.case.paths import is_within
 from fuzzshard.engines.base import plain_name
 from fuzzshard.engines.fsdp1 import contract
 from fuzzshard.engines.no_sync import NoSyncEngine
 from fuzzshard.engines.refusals import Refusal
 from fuzzshard.instruments import FLAT_PARAMETERS, works
 from fuzzshard.parts.exclusion import Exclusion
-from fuzzshard.parts.op import Op
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp._flat_param import FlatParamHandle
@@ -143,15 +141,14 @@ class FSDP1(NoSyncEngine):
                 self.trained[fqn] = piece.handle.flat_param
 
     @override
-    def follow(self, op: Op) -> None:
+    def before_op(self, index: int, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Also freezes what a module does not register: a unit that had nothing to train is left
         with views of its original parameters, which ``requires_grad_`` does not find.
         """
-        super().follow(op)
-        if op.toggle and self.case.fsdp1.does("has_originals"):
+        super().before_op(index, optimizers)
+        if self.case.fsdp1.does("has_originals"):
             for fqn, parameter in self.trained.items():
-                if is_within(fqn, op.toggle.target):
-                    parameter.requires_grad_(op.toggle.value)
+                parameter.requires_grad_(fqn not in self.scope.now.frozen)
 
     @override
     def no_sync(self) -> contextlib.AbstractContextManager[None]:

@@ -40,7 +40,7 @@ def flaw(case: Case) -> tuple[Flaw, int] | None:
     roots = _Roots(case)
     autograd = AutogradGraph(case, inferred(case), roots)
     for at in follow(case):
-        if at.op.rebuilds:
+        if at.op.rebuilds is not None:
             roots.initialised.clear()
         if (call := at.op.begins) is not None:
             autograd.forward(call.target, grad=False, paths=at.paths, frozen=(), training=True)

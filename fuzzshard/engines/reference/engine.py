@@ -35,7 +35,7 @@ from fuzzshard.engines.reference.manner import (
 )
 from fuzzshard.engines.rounding import Ring, Shake
 from fuzzshard.engines.sync import ExplicitSync, GradientDtypes
-from fuzzshard.parts.op import Op
+from fuzzshard.parts.op import Below
 
 
 class Reference(Engine):
@@ -113,9 +113,9 @@ class Reference(Engine):
         self.sync.filling.add(group)
 
     @override
-    def follow(self, op: Op) -> None:
-        for index, group in enumerate(self.case.wrap if op.gathers and op.waits else ()):
-            named = op.below and modules_named(self.case, group.modules, op.below)
+    def gather(self, below: Below) -> None:
+        for index, group in enumerate(self.case.wrap):
+            named = modules_named(self.case, group.modules, below)
             if named and fills_unused(self.case, index):
                 self.sync.filling.add(index)
 

@@ -11,7 +11,7 @@ from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.engines.older import OLDER, POLICIES, UNSYNCED
 from fuzzshard.parts.exclusion import Excludes, Exclusion
 from fuzzshard.parts.op import Choice, Reasons
-from fuzzshard.parts.ops import NEW_CHOICES, OPS
+from fuzzshard.parts.ops import NEW_CHOICES
 from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS
 from fuzzshard.parts.part import off_default
 
@@ -173,7 +173,7 @@ class ZeroRedundancy(DistributedDataParallel):
             *NEW_CHOICES,
             *(o.extension.name for o in GROUP_OPTIONS if o.is_policy and o.extension),
         ),
-        brings=tuple(c.name for op in OPS if op.of_optimizer for c in op.choices),
+        brings=("step_hooks", "add_param_group"),
     )
     differs_in = (*DistributedDataParallel.differs_in, "optimizer_state", "resume")
     excludes: ClassVar[Excludes] = {

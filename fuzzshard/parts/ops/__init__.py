@@ -45,6 +45,8 @@ OPS: tuple[type[Op], ...] = (
     *(RegisterParameterHook, RegisterStepHook, AddParamGroup, RunningAverage, WaitForSave),
 )
 """In the order in which a schedule that is drawn gets those of one place."""
+EVERYDAY: tuple[type[Op], ...] = (SetMode, Step, ZeroGrad)
+"""Those that every case may have."""
 NEW_CHOICES: tuple[str, ...] = tuple(c.name for op in OPS for c in op.choices if c.new)
 """The choices that engines older than ``fully_shard`` have nothing for."""
 CAST_CHOICES: tuple[str, ...] = tuple(c.name for c in Cast.choices)
@@ -102,9 +104,11 @@ def setting(switch: op.Switch) -> Op:
     return SetFlag(flag=switch.flag, value=switch.value, target=target, recurse=recurse)
 
 
-def toggling(toggle: op.Toggle, ranks: op.Ranks = "all") -> Op:
+def toggling(
+    target: str, *, value: bool, engines_only: bool = False, ranks: op.Ranks = "all"
+) -> Op:
     """Return the op that freezes something, or makes it trainable again."""
-    return SetRequiresGrad(**toggle._asdict(), ranks=ranks)
+    return SetRequiresGrad(target=target, value=value, engines_only=engines_only, ranks=ranks)
 
 
 def choosing(path: int, block: str = "", ranks: op.Ranks = "all") -> Op:

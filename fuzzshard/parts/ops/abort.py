@@ -47,6 +47,10 @@ class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
         return op.Call(batch=self.batch)
 
     @override
+    def follow(self, at: op.ScheduleState) -> None:
+        at.abort(self.begins)
+
+    @override
     def misfits(self, at: op.Checker) -> op.Reasons:
         """``reset_iter_state`` is for the FSDP root, and what it resets for a whole iteration."""
         if not at.case.root_is_wrapped:
@@ -79,7 +83,7 @@ class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
 
     @override
     def run(self, trainer: op.Trainer, index: int) -> None:
-        trainer.abort(index, self)
+        trainer.abort(index, self, self.begins)
 
     @classmethod
     @override

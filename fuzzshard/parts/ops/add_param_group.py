@@ -6,6 +6,13 @@ from typing_extensions import override
 
 from fuzzshard.parts import op
 
+KEPT_GROUPS = (
+    "a state of an optimizer is kept whose groups change",
+    '"loaded state dict has a different number of parameter groups" '
+    "(torch/optim/optimizer.py): remove either",
+)
+"""Why one schedule has not both."""
+
 
 class AddParamGroup(op.Op, tag="add_param_group", frozen=True, kw_only=True):
     """Gives the optimizer what is at ``target``, which it was made without, as a group with a
@@ -31,13 +38,20 @@ class AddParamGroup(op.Op, tag="add_param_group", frozen=True, kw_only=True):
         ),
     )
 
-    @property
     @override
-    def adds(self) -> str:
-        return self.target
+    def follow(self, at: op.ScheduleState) -> None:
+        at.optimized |= at.parameters_at(self.target)
+        at.added = True
+
+    @override
+    def features(self, at: op.ScheduleState) -> op.Features:
+        yield "op:add_param_group"
+        yield from at.late_change()
 
     @override
     def misfits(self, at: op.Checker) -> op.Reasons:
+        if any(each.via for each in at.ops):
+            yield KEPT_GROUPS
         new = at.parameters_at(self.target)
         if not new or new & at.optimized:
             yield (

@@ -55,6 +55,10 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
         return op.Taking(self.which, self.retain_graph, self.outputs)
 
     @override
+    def follow(self, at: op.ScheduleState) -> None:
+        at.backward(self.takes)
+
+    @override
     def misfits(self, at: op.Checker) -> op.Reasons:
         if not at.pending:
             yield "a backward has no pending forward", "put a forward before it"
@@ -113,7 +117,7 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
 
     def _output_misfits(self, at: op.Checker) -> op.Reasons:
         *others, last = at.forwards_taken
-        since = at.before[last.place + 1 :]
+        since = at.ops[last.place + 1 :]
         if others or any(op.begins for op in since):
             yield (
                 "a backward of some outputs is not of the last forward alone",
@@ -160,7 +164,7 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
 
     @override
     def run(self, trainer: op.Trainer, index: int) -> bool:
-        return trainer.backward(index, self)
+        return trainer.backward(index, self, self.takes)
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:

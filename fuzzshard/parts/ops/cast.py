@@ -49,7 +49,12 @@ class Cast(op.Op, tag="cast", frozen=True, kw_only=True):
         return self.dtype
 
     @override
+    def follow(self, at: op.ScheduleState) -> None:
+        at.cast_to(self.dtype)
+
+    @override
     def misfits(self, at: op.Checker) -> op.Reasons:
+        yield from at.changed_misfits()
         policies = [group.policy for group in at.case.wrap]
         if any(policy.does("keeps_vectors") for policy in policies if policy):
             yield (
@@ -68,11 +73,6 @@ class Cast(op.Op, tag="cast", frozen=True, kw_only=True):
     def run(self, trainer: op.Trainer, index: int) -> None:
         super().run(trainer, index)
         trainer.take_dtype(self.dtype)
-
-    @override
-    def run_again(self, engine: op.Engine) -> None:
-        super().run_again(engine)
-        engine.take_dtype(self.dtype)
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:

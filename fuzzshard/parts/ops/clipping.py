@@ -154,7 +154,7 @@ class Unscale(op.Op, tag="unscale", frozen=True, kw_only=True):
 
     says = "scaler.unscale_(optimizer)"
     lane = "optimizer"
-    uses_gradients = wants_sharded = unscales = of_optimizer = True
+    uses_gradients = wants_sharded = of_optimizer = True
     looks = ("gradients",)
     never = {
         "before_first_forward": _ACCUMULATED,
@@ -163,6 +163,10 @@ class Unscale(op.Op, tag="unscale", frozen=True, kw_only=True):
         "after_step": _ACCUMULATED,
     }
     meanings = {"op:unscale": "GradScaler.unscale_ before a step"}
+
+    @override
+    def follow(self, at: op.ScheduleState) -> None:
+        at.unscaled = True
 
     @override
     def misfits(self, at: op.Checker) -> op.Reasons:

@@ -67,6 +67,10 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
         return op.Call(self.target, self.batch, self.grad, self.outputs, self.inference, context)
 
     @override
+    def follow(self, at: op.ScheduleState) -> None:
+        at.forward(self.call)
+
+    @override
     def misfits(self, at: op.Checker) -> op.Reasons:
         yield from at.call_misfits(self.call)
         if self.grad and not at.grad_enabled:
@@ -128,7 +132,7 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
 
     @override
     def run(self, trainer: op.Trainer, index: int) -> None:
-        trainer.forward(index, self)
+        trainer.forward(index, self, self.call)
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:

@@ -13,7 +13,15 @@ class SetMode(op.Op, tag="set_mode", frozen=True, kw_only=True):
 
     train: bool
 
-    recomputed = "the mode"
+    sets_mode = True
+
+    @override
+    def follow(self, at: op.ScheduleState) -> None:
+        at.training = self.train
+
+    @override
+    def misfits(self, at: op.Checker) -> op.Reasons:
+        return at.recomputed_misfits("the mode")
 
     @override
     def statement(self, index: int, *losses: int) -> str:
@@ -36,13 +44,13 @@ class SetGradEnabled(op.Op, tag="set_grad_enabled", frozen=True, kw_only=True):
 
     enabled: bool
 
+    sets_mode = True
     says = "torch.set_grad_enabled({op.enabled})"
     meanings = {"op:no_grad_region": "ops other than a forward while gradients are disabled"}
 
-    @property
     @override
-    def grad_enabled(self) -> bool:
-        return self.enabled
+    def follow(self, at: op.ScheduleState) -> None:
+        at.grad_enabled = self.enabled
 
     @override
     def features(self, at: op.ScheduleState) -> op.Features:

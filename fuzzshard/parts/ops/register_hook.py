@@ -34,7 +34,6 @@ class RegisterHook(op.Op, tag="register_hook", frozen=True, kw_only=True):
     scale: float = 2.0
     target: str = ""
 
-    recomputed = "a hook"
     meanings = {
         "user_hook:forward_pre_hook": "a hook of the user that changes the inputs of a module",
         "user_hook:forward_hook": "a hook of the user that changes the outputs of a module",
@@ -46,6 +45,7 @@ class RegisterHook(op.Op, tag="register_hook", frozen=True, kw_only=True):
 
     @override
     def misfits(self, at: op.Checker) -> op.Reasons:
+        yield from at.recomputed_misfits("a hook")
         if self.hook not in _kinds(at.found, self.target):
             yield (
                 f"no {self.hook} is called at {self.target!r}",

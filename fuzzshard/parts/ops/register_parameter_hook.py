@@ -44,14 +44,20 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
     )
 
     @property
+    def _is_late(self) -> bool:
+        """Whether it is on all that has accumulated."""
+        return self.hook != "tensor_hook"
+
     @override
-    def hooked(self) -> op.Hooked:
-        steps = self.hook == "step_in_backward"
-        return op.Hooked(self.target, accumulated=self.hook != "tensor_hook", steps=steps)
+    def follow(self, at: op.ScheduleState) -> None:
+        if self._is_late:
+            at.hooked.add(self.target)
+        if self.hook == "step_in_backward":
+            at.stepped.add(self.target)
 
     @property
     def _call(self) -> str:
-        when = "post_accumulate_grad_" if self.hooked.accumulated else ""
+        when = "post_accumulate_grad_" if self._is_late else ""
         return f"register_{when}hook({self._function})"
 
     @property
@@ -70,8 +76,7 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
                 f"a hook is registered on the frozen parameter {self.target!r}",
                 "torch cannot register a hook on a tensor that does not require a gradient",
             )
-
-        if self.hooked.steps and at.case.optimizer.does("scales"):
+        if self.hook == "step_in_backward" and at.case.optimizer.does("scales"):
             yield (
                 "a GradScaler, and steps within backwards that take scaled gradients",
                 "leave one of the two out",
@@ -80,6 +85,8 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
     @override
     def features(self, at: op.ScheduleState) -> op.Features:
         yield f"user_hook:{self.hook}"
+        if self.hook == "tensor_hook" and at.is_managed(self.target):
+            yield "user_hook:tensor_hook_sharded"
 
     @override
     def statement(self, index: int, *losses: int) -> str:
@@ -87,7 +94,7 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
 
     @override
     def settings(self, scope: op.Scope) -> list[str]:
-        return scope.hook_lines(self.hooked, self._call, self._function)
+        return scope.hook_lines(self.target, self._call, self._function, is_late=self._is_late)
 
     @classmethod
     @override

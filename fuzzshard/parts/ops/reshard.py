@@ -10,29 +10,28 @@ from fuzzshard.parts import op
 from fuzzshard.parts.moments import Moment
 
 
-class Reshard(op.Op, tag="reshard", frozen=True, kw_only=True):
+class Reshard(op.OnGroups, tag="reshard", frozen=True, kw_only=True):
     """``FSDPModule.reshard()`` on the wrapped modules below ``target``, or on it alone."""
 
     target: str = ""
     recurse: bool = True
 
     lane = "sharding"
-    frees = True
     looks = ("registered",)
     meanings = {"op:reshard": "an explicit reshard"}
     choices = (op.Choice("reshard", 14, 6),)
+
+    @override
+    def follow(self, at: op.ScheduleState) -> None:
+        at.shard(self.below)
 
     @override
     def statement(self, index: int, *losses: int) -> str:
         return f"{op.expression(self.target)}.reshard({'' if self.recurse else 'recurse=False'})"
 
     @override
-    def calls(self, module: str, case: op.Case) -> list[str]:
-        return [f"{module}.reshard()"]
-
-    @override
     def statements(self, scope: op.Scope) -> list[str]:
-        return scope.on_groups(self)
+        return scope.on_groups(self.below, lambda module: [f"{module}.reshard()"])
 
     @classmethod
     @override

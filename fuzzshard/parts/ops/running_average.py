@@ -6,6 +6,7 @@ from typing_extensions import override
 
 from fuzzshard.parts import op
 from fuzzshard.parts.moments import MODIFIED
+from fuzzshard.parts.ops.set_grad_dtype import COPIED_GRADIENTS
 
 
 class RunningAverage(op.Op, tag="running_average", frozen=True, kw_only=True):
@@ -22,7 +23,7 @@ class RunningAverage(op.Op, tag="running_average", frozen=True, kw_only=True):
     says = "running_average(decay={op.decay}, copied={op.copied})"
     lane = "optimizer"
     looks = ("registered", "trained")
-    averages = wants_sharded = True
+    wants_sharded = True
     never = {"forward_to_backward": MODIFIED}
     meanings = {
         "op:running_average": "a running average of the parameters",
@@ -30,14 +31,21 @@ class RunningAverage(op.Op, tag="running_average", frozen=True, kw_only=True):
     }
     choices = (op.Choice("running_average", 11, 108, needs=("several_steps",)),)
 
-    @property
     @override
-    def overwrites_parameters(self) -> bool:
-        return self.copied
+    def follow(self, at: op.ScheduleState) -> None:
+        at.averaged = True
+
+    @override
+    def misfits(self, at: op.Checker) -> op.Reasons:
+        if self.copied:
+            yield from at.changed_misfits()
+        if any(each.retypes for each in at.ops):
+            yield COPIED_GRADIENTS
 
     @override
     def features(self, at: op.ScheduleState) -> op.Features:
         yield "op:running_average_copied" if self.copied else "op:running_average"
+        yield from at.late_change()
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:

@@ -9,7 +9,7 @@ from typing_extensions import override
 from fuzzshard.parts import op
 
 
-class SetDivideFactor(op.Op, tag="set_divide_factor", frozen=True, kw_only=True):
+class SetDivideFactor(op.OnGroups, tag="set_divide_factor", frozen=True, kw_only=True):
     """``FSDPModule.set_gradient_divide_factor(factor)`` on the wrapped modules below ``target``,
     or on it.
 
@@ -26,6 +26,10 @@ class SetDivideFactor(op.Op, tag="set_divide_factor", frozen=True, kw_only=True)
     choices = (op.Choice("divide_factor", 16, 3, new=True),)
 
     @override
+    def follow(self, at: op.ScheduleState) -> None:
+        at.flags.set_divisor(self.factor, self.below)
+
+    @override
     def misfits(self, at: op.Checker) -> op.Reasons:
         if self.factor <= 0:
             yield "a divide factor is not positive", "use a positive number"
@@ -37,12 +41,9 @@ class SetDivideFactor(op.Op, tag="set_divide_factor", frozen=True, kw_only=True)
             )
 
     @override
-    def calls(self, module: str, case: op.Case) -> list[str]:
-        return dividing(module, self.factor, (case.mesh.shard,))
-
-    @override
     def settings(self, scope: op.Scope) -> list[str]:
-        return scope.on_groups(self)
+        ranks = (scope.case.mesh.shard,)
+        return scope.on_groups(self.below, lambda module: dividing(module, self.factor, ranks))
 
     @classmethod
     @override
@@ -76,3 +77,8 @@ def dividing(
         lines.append('if device == "cpu":  # gloo cannot multiply while it adds')
         lines.append(f"    {module}.set_force_sum_reduction_for_comms(True)")
     return lines
+
+
+def factors(schedule: Iterable[op.Op]) -> list[float]:
+    """Return what some ops set."""
+    return [each.factor for each in schedule if isinstance(each, SetDivideFactor)]

@@ -26,7 +26,7 @@ _CHOICES: Mapping[str, op.Flag] = {
 """The choices of swarms that every schedule may make, and their flags."""
 
 
-class SetFlag(op.Op, tag="set_flag", frozen=True, kw_only=True):
+class SetFlag(op.OnGroups, tag="set_flag", frozen=True, kw_only=True):
     """``FSDPModule.set_<flag>(value)`` on the wrapped modules below ``target``, or on it alone.
 
     For DDP the first two at the root are ``no_sync()``; the others have no counterpart.
@@ -37,6 +37,7 @@ class SetFlag(op.Op, tag="set_flag", frozen=True, kw_only=True):
     target: str = ""
     recurse: bool = True
 
+    sets_mode = True
     says = "{at}.set_{op.flag}({op.value}{alone})"
     meanings = {
         "op:set_reshard_after_forward": "set_reshard_after_forward during training",
@@ -47,12 +48,16 @@ class SetFlag(op.Op, tag="set_flag", frozen=True, kw_only=True):
     @property
     @override
     def switch(self) -> op.Switch:
-        return op.Switch(self.flag, self.value, op.Below(self.target, self.recurse))
+        return op.Switch(self.flag, self.value, self.below)
 
     @property
     @override
     def restored_by(self) -> Self:
         return replace(self, value=not self.value)
+
+    @override
+    def follow(self, at: op.ScheduleState) -> None:
+        at.set_flag(self.switch)
 
     @override
     def features(self, at: op.ScheduleState) -> op.Features:
@@ -69,7 +74,7 @@ class SetFlag(op.Op, tag="set_flag", frozen=True, kw_only=True):
 
     @override
     def settings(self, scope: op.Scope) -> list[str]:
-        return scope.flag_lines(self, self.switch)
+        return scope.flag_lines(self.switch)
 
     @classmethod
     @override

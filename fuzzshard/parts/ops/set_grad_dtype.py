@@ -9,6 +9,7 @@ from typing_extensions import override
 from fuzzshard.parts import op
 from fuzzshard.parts.dtypes import DIGITS, Dtype
 from fuzzshard.parts.moments import Never
+from fuzzshard.parts.ops.unshard import Unshard
 
 _LATE = Never(
     "Parameter dtypes and grad_dtype may change (e.g. module.bfloat16()) until lazy "
@@ -17,6 +18,13 @@ _LATE = Never(
 )
 _WEIGHTS: Mapping[Dtype | None, int] = {"bfloat16": 4, "float64": 4, None: 1, "float32": 1}
 """What is drawn; few optimizers take the first ones."""
+
+COPIED_GRADIENTS = (
+    "an average is a copy of parameters with gradients of another dtype",
+    "torch/_tensor.py, __deepcopy__, gives the copy of a DTensor the gradient and not its "
+    "grad_dtype: leave one of the two out",
+)
+"""Why one schedule has not both."""
 
 
 class SetGradDtype(op.Op, tag="set_grad_dtype", frozen=True, kw_only=True):
@@ -54,7 +62,10 @@ class SetGradDtype(op.Op, tag="set_grad_dtype", frozen=True, kw_only=True):
 
     @override
     def misfits(self, at: op.Checker) -> op.Reasons:
-        if any(other.begins or other.gathers for other in at.before):
+        yield from at.target_misfits()
+        if at.averaged:
+            yield COPIED_GRADIENTS
+        if any(each.begins or isinstance(each, Unshard) for each in at.ops):
             yield (
                 "grad_dtype is set after a forward or an unshard",
                 f"move the op: {_LATE.why!r} ({_LATE.source})",

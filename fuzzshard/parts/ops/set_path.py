@@ -16,12 +16,25 @@ class SetPath(op.Op, tag="set_path", frozen=True, kw_only=True):
     target: str = ""
     ranks: op.Ranks = "all"
 
-    recomputed = "a path"
+    sets_mode = True
     says = "{others}{at}.path = {op.path}"
     meanings = {
         "op:set_path": "another path from some point on",
         "op:set_path_on_some_ranks": "another path on all ranks but the first",
     }
+
+    @override
+    def follow(self, at: op.ScheduleState) -> None:
+        at.paths[self.target] = self.path
+
+    @override
+    def misfits(self, at: op.Checker) -> op.Reasons:
+        if not 0 <= self.path < at.alternatives.get(self.target, 0):
+            yield (
+                f"block {self.target!r} has no path {self.path}",
+                "give one of its calls more alternatives",
+            )
+        yield from at.recomputed_misfits("a path")
 
     @override
     def features(self, at: op.ScheduleState) -> op.Features:

@@ -6,6 +6,12 @@ from typing_extensions import override
 
 from fuzzshard.parts import op
 
+KEYS_DIFFER = (
+    "a checkpoint of parameters that only some ranks freeze",
+    "torch.distributed.checkpoint needs the same keys on every rank: freeze on all",
+)
+"""Why one schedule has not both."""
+
 
 class SetRequiresGrad(op.Op, tag="set_requires_grad", frozen=True, kw_only=True):
     """``requires_grad_(value)`` on a parameter, or on every parameter of a module.
@@ -19,7 +25,6 @@ class SetRequiresGrad(op.Op, tag="set_requires_grad", frozen=True, kw_only=True)
     engines_only: bool = False
 
     wants_sharded = True
-    recomputed = "requires_grad"
     says = "{others}{at}.requires_grad_({op.value})"
     looks = ("registered",)
     meanings = {
@@ -33,13 +38,18 @@ class SetRequiresGrad(op.Op, tag="set_requires_grad", frozen=True, kw_only=True)
         "freeze:engines_only": "requires_grad_ under the engines and not the reference",
     }
 
-    @property
     @override
-    def toggle(self) -> op.Toggle:
-        return op.Toggle(self.target, self.value, self.engines_only)
+    def follow(self, at: op.ScheduleState) -> None:
+        if self.engines_only and self.value and at.parameters_at(self.target) & at.frozen:
+            at.engines_train_more = True
+        at.set_requires_grad(self.target, self.value)
 
     @override
     def misfits(self, at: op.Checker) -> op.Reasons:
+        yield from at.target_misfits()
+        yield from at.recomputed_misfits("requires_grad")
+        if self.ranks != "all" and any(each.via == "dcp" for each in at.ops):
+            yield KEYS_DIFFER
         named = at.parameters_at(self.target)
         if at.pending and any(g.does("looks_at_unsharded") for g in at.case.wrap):
             yield (
@@ -47,8 +57,7 @@ class SetRequiresGrad(op.Op, tag="set_requires_grad", frozen=True, kw_only=True)
                 "before",
                 "zeros_for_unused and no_backward_unshard do not say what then: move the op",
             )
-        hooks = [op.hooked for op in at.before if op.hooked and op.hooked.accumulated]
-        if not self.value and at.pending and any(hook.parameter in named for hook in hooks):
+        if not self.value and at.pending and at.hooked & named:
             yield (
                 f"{self.target!r} is frozen before a backward that would call a hook on what it "
                 "accumulates",
@@ -56,7 +65,8 @@ class SetRequiresGrad(op.Op, tag="set_requires_grad", frozen=True, kw_only=True)
                 "not say: freeze it after the backward",
             )
         if self.value:
-            yield from at.trains_several_dtypes(named)
+            thawed = (o for o in at.ops if isinstance(o, SetRequiresGrad) and o.value)
+            yield from at.trains_several_dtypes(o.target for o in thawed)
         changed = named & at.frozen if self.value else named - at.frozen
         if self.engines_only and changed and at.case.observe != "losses":
             yield (

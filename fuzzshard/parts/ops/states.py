@@ -8,6 +8,8 @@ from typing_extensions import override
 
 from fuzzshard.parts import op, ops
 from fuzzshard.parts.moments import MODIFIED, Moment
+from fuzzshard.parts.ops.add_param_group import KEPT_GROUPS
+from fuzzshard.parts.ops.set_requires_grad import KEYS_DIFFER
 
 
 class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
@@ -23,7 +25,7 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
     asynchronous: bool = False
 
     lane = "state"
-    takes_state = True
+    takes_state = of_optimizer = True
     looks = ("trained", "optimizer")
     meanings = {
         "op:save_dcp": "a checkpoint on disk",
@@ -37,7 +39,14 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
         return ops.waiting_for_save() if self.asynchronous else None
 
     @override
+    def follow(self, at: op.ScheduleState) -> None:
+        at.saved, at.saving = self.via, at.saving or self.asynchronous
+
+    @override
     def misfits(self, at: op.Checker) -> op.Reasons:
+        yield from at.saving_misfits()
+        if at.added:
+            yield KEPT_GROUPS
         if self.via == "dcp":
             yield from self._disk_misfits(at)
         if at.is_partial or at.stepped_partial:
@@ -52,6 +61,8 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
         """A checkpoint must be the same on every rank. That of an optimizer without states makes a
         step on zeros, from which the states take their dtypes.
         """
+        if any(each.wants_sharded and each.ranks != "all" for each in at.ops):
+            yield KEYS_DIFFER
         if at.has_own_statistics:
             yield (
                 "a checkpoint holds one copy of the statistics of a batch norm, and every rank "
@@ -110,9 +121,7 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
 
     @classmethod
     @override
-    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
-        if "save_load" not in run.swarm:
-            return ()
+    def drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
         return (cls(via="dcp" if run.tape.chance(50) else "state_dict"),)
 
 
@@ -123,8 +132,11 @@ class WaitForSave(op.Op, tag="wait_for_save", frozen=True, kw_only=True):
 
     says = "saving.result()"
     lane = "state"
-    waits_for_save = True
     meanings = {"op:save_async": "a checkpoint that is written while training goes on"}
+
+    @override
+    def follow(self, at: op.ScheduleState) -> None:
+        at.saving = False
 
     @override
     def misfits(self, at: op.Checker) -> op.Reasons:
@@ -147,8 +159,7 @@ class LoadState(op.Op, tag="load_state", frozen=True, kw_only=True):
     assign: bool = False
 
     lane = "state"
-    takes_state = True
-    loads = True
+    takes_state = loads = of_optimizer = True
     never = {"forward_to_backward": MODIFIED}
     looks = ("trained", "buffers", "optimizer", "taken")
     meanings = {
@@ -156,8 +167,22 @@ class LoadState(op.Op, tag="load_state", frozen=True, kw_only=True):
         "op:load_assign": "a saved state loaded with assign=True",
     }
 
+    @property
+    @override
+    def replaces_parameters(self) -> bool:
+        return self.assign
+
+    @override
+    def follow(self, at: op.ScheduleState) -> None:
+        at.loaded, at.stepped_partial = True, False
+        if self.assign:
+            at.renew()
+
     @override
     def misfits(self, at: op.Checker) -> op.Reasons:
+        yield from at.changed_misfits()
+        yield from at.unsaved_misfits()
+        yield from at.saving_misfits()
         if self.assign and at.saved == "state_dict" and at.case.ties:
             yield (
                 "load_state_dict(assign=True) unties parameters, in any model",
@@ -167,6 +192,7 @@ class LoadState(op.Op, tag="load_state", frozen=True, kw_only=True):
     @override
     def features(self, at: op.ScheduleState) -> op.Features:
         yield "op:load_assign" if self.assign else "op:load"
+        yield from at.late_change()
 
     @override
     def statement(self, index: int, *losses: int) -> str:
@@ -201,7 +227,7 @@ class CorruptState(op.Op, tag="corrupt_state", frozen=True, kw_only=True):
     mesh: tuple[int, ...] = ()
 
     lane = "state"
-    corrupts = True
+    of_optimizer = True
     never = {"forward_to_backward": MODIFIED}
     looks = ("corrupted",)
     meanings = {
@@ -212,25 +238,33 @@ class CorruptState(op.Op, tag="corrupt_state", frozen=True, kw_only=True):
 
     @property
     @override
-    def rebuilds(self) -> bool:
-        return self.how == "rebuild"
+    def rebuilds(self) -> tuple[int, ...] | None:
+        return self.mesh if self.how == "rebuild" else None
 
     @property
     @override
     def wants_sharded(self) -> bool:
-        return not self.rebuilds
+        return self.rebuilds is None
+
+    @override
+    def follow(self, at: op.ScheduleState) -> None:
+        if self.rebuilds is not None:
+            at.rebuild(self.rebuilds)
 
     @override
     def features(self, at: op.ScheduleState) -> op.Features:
-        yield "op:rebuild" if self.rebuilds else "op:corrupt"
+        yield f"op:{'corrupt' if self.rebuilds is None else 'rebuild'}"
+        yield from at.late_change()
         if at.case.on(self.mesh).mesh != at.case.mesh:
             yield "op:other_mesh"
 
     @override
     def misfits(self, at: op.Checker) -> op.Reasons:
+        yield from at.changed_misfits()
+        yield from at.unsaved_misfits()
         if not self.mesh:
             return
-        if not self.rebuilds:
+        if self.rebuilds is None:
             yield "zeroed parameters on another mesh", 'use how="rebuild"'
         if at.saved != "dcp":
             yield (
@@ -251,11 +285,13 @@ class CorruptState(op.Op, tag="corrupt_state", frozen=True, kw_only=True):
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:
-        return scope.rebuilt(self) if self.rebuilds else scope.states.zero()
+        if self.rebuilds is None:
+            return scope.states.zero()
+        return scope.rebuilt(self.rebuilds)
 
     @override
     def run(self, trainer: op.Trainer, index: int) -> None:
-        if self.rebuilds:
-            trainer.rebuild(index)
-        else:
+        if self.rebuilds is None:
             super().run(trainer, index)
+        else:
+            trainer.rebuild(index, self.rebuilds)

@@ -25,6 +25,10 @@ class Step(op.Op, tag="step", frozen=True, kw_only=True):
     }
 
     @override
+    def follow(self, at: op.ScheduleState) -> None:
+        at.step()
+
+    @override
     def misfits(self, at: op.Checker) -> op.Reasons:
         yield from at.scaling_misfits()
         if at.unfinished:
@@ -35,6 +39,7 @@ class Step(op.Op, tag="step", frozen=True, kw_only=True):
 
     @override
     def features(self, at: op.ScheduleState) -> op.Features:
+        yield from at.late_change()
         if at.steps:
             yield "schedule:several_steps"
             if not at.zeroed:

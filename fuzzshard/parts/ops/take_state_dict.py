@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing_extensions import override
 
 from fuzzshard.parts import op
-from fuzzshard.parts.moments import Moment
 
 _IN_INFERENCE = 20
 """Percent."""
@@ -49,11 +48,9 @@ class TakeStateDict(op.Op, tag="take_state_dict", frozen=True, kw_only=True):
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
         if moment == "between_steps" and "take_state_dict" in run.swarm:
-            run.early(35).append(cls(inference=run.tape.chance(_IN_INFERENCE)))
+            run.early(35).extend(cls.drawn(run))
 
     @classmethod
     @override
-    def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
-        if "take_state_dict" not in run.swarm:
-            return ()
+    def drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
         return (cls(inference=run.tape.chance(_IN_INFERENCE)),)

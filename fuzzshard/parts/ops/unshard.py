@@ -10,7 +10,7 @@ from fuzzshard.parts import op
 from fuzzshard.parts.moments import Moment
 
 
-class Unshard(op.Op, tag="unshard", frozen=True, kw_only=True):
+class Unshard(op.OnGroups, tag="unshard", frozen=True, kw_only=True):
     """``FSDPModule.unshard(async_op)`` on the wrapped modules below ``target``, or on it alone.
 
     ``wait``: the handle that an ``async_op`` returns is waited for.
@@ -23,7 +23,6 @@ class Unshard(op.Op, tag="unshard", frozen=True, kw_only=True):
 
     says = "{at}.unshard(async_op={op.async_op}{alone})"
     lane = "sharding"
-    gathers = True
     looks = ("registered",)
     meanings = {
         "op:unshard": "an explicit unshard",
@@ -33,9 +32,13 @@ class Unshard(op.Op, tag="unshard", frozen=True, kw_only=True):
     choices = (op.Choice("unshard", 9, 5),)
 
     @property
-    @override
     def waits(self) -> bool:
+        """Whether parameters are there after it, and not only on their way."""
         return self.wait or not self.async_op
+
+    @override
+    def follow(self, at: op.ScheduleState) -> None:
+        at.gather(self.below, waits=self.waits)
 
     @override
     def features(self, at: op.ScheduleState) -> op.Features:
@@ -52,13 +55,16 @@ class Unshard(op.Op, tag="unshard", frozen=True, kw_only=True):
         return super().statement(index) + (".wait()" if self.async_op and self.wait else "")
 
     @override
-    def calls(self, module: str, case: op.Case) -> list[str]:
+    def statements(self, scope: op.Scope) -> list[str]:
         waits = ".wait()" if self.async_op and self.wait else ""
-        return [f"{module}.unshard({'async_op=True' if self.async_op else ''}){waits}"]
+        call = f"unshard({'async_op=True' if self.async_op else ''}){waits}"
+        return scope.on_groups(self.below, lambda module: [f"{module}.{call}"])
 
     @override
-    def statements(self, scope: op.Scope) -> list[str]:
-        return scope.on_groups(self)
+    def run(self, trainer: op.Trainer, index: int) -> None:
+        super().run(trainer, index)
+        if self.waits:
+            trainer.engine.gather(self.below)
 
     @classmethod
     @override

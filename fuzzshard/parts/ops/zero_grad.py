@@ -15,15 +15,24 @@ class ZeroGrad(op.Op, tag="zero_grad", frozen=True, kw_only=True):
 
     says = "optimizer.zero_grad(set_to_none={op.set_to_none})"
     lane = "optimizer"
-    zeroes_gradients = uses_gradients = of_optimizer = True
+    uses_gradients = of_optimizer = True
     meanings = {
         "schedule:zero_grad_to_none": "gradients zeroed by removing them",
         "schedule:zero_grad_to_zero": "gradients zeroed in place",
     }
 
+    @property
+    @override
+    def zeroes(self) -> op.Zeroed:
+        return "none" if self.set_to_none else "zero"
+
+    @override
+    def follow(self, at: op.ScheduleState) -> None:
+        at.zero(self.zeroes)
+
     @override
     def features(self, at: op.ScheduleState) -> op.Features:
-        yield f"schedule:zero_grad_to_{'none' if self.set_to_none else 'zero'}"
+        yield f"schedule:zero_grad_to_{self.zeroes}"
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:

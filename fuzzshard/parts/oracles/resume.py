@@ -40,11 +40,11 @@ class Resume(oracle.StateOracle):
 
     @override
     def one(self, watch: oracle.Watch, index: int) -> str:
-        corrupts = watch.scope.ops[index].corrupts
+        corrupts = "corrupted" in watch.scope.ops[index].looks
         return watch.scope.at(watch.assertion.name) if corrupts else super().one(watch, index)
 
     @override
     def entries(self, watch: oracle.Watch, index: int) -> str:
-        if watch.scope.ops[index].corrupts:
+        if "corrupted" in watch.scope.ops[index].looks:
             return oracle.TensorOracle.entries(self, watch, index)
         return super().entries(watch, index)
