@@ -123,7 +123,7 @@ def draw_case(
     case = replace(case, engines=chosen)
     case = for_plans.within(planned, for_plans, allowed, case, given)
     case = for_options.within(with_options, for_options, allowed, case, cuda=cuda)
-    if case.optimizer.does("scales") and not fits_options(case, inferred(case)):
+    if case.optimizer.grad_scaler and not fits_options(case, inferred(case)):
         case = replace(case, optimizer=case.optimizer.unscaled())
     trained = TrainedModel.of(case)
     ops = (

@@ -53,7 +53,7 @@ def ddp(tape: Tape, swarm: Swarm, case: Case) -> Case:
             name = tape.pick(told)
             options = replace(case.ddp, **{name: getattr(options, name)})
         case = replace(case, ddp=options)
-    if case.ddp.does("broadcasts_buffers") and seen.has_batch_norm:
+    if case.ddp.broadcasts_buffers and seen.has_batch_norm:
         return replace(case, engines=(DistributedDataParallel.name,))
     return case
 
@@ -98,7 +98,7 @@ def fsdp1(tape: Tape, swarm: Swarm, case: Case, found: Inferred, *, cuda: bool) 
 
 def _takes_policy(case: Case, found: Inferred) -> bool:
     """Whether FSDP1 may run with a policy of its own, and so alone."""
-    flat = not case.optimizer.does("combines_elements")
+    flat = not case.optimizer.combines_elements
     return case.root_is_wrapped and flat and not (found.hides_buffers or case.ignored)
 
 
@@ -145,9 +145,9 @@ def optimizer_options(tape: Tape, swarm: Swarm, case: Case, found: Inferred) -> 
     drawing = DrawingOptimizer(tape, swarm, case, found)
     late = (option for option in OPTIMIZER_OPTIONS if option.extension)
     spec = replace(case.optimizer, **{option.name: option.value(drawing) for option in late})
-    spec = spec.for_matrices(found.parameters) if spec.does("steps_matrices") else spec
+    spec = spec.for_matrices(found.parameters) if spec.steps_matrices else spec
     spec = spec.leaving_out(spec.set_apart)
-    if not (spec.does("scales") and spec.left_out):
+    if not (spec.grad_scaler and spec.left_out):
         return spec
     # what no optimizer gets keeps gradients with a scale
-    return spec.unscaled() if spec.does("steps_matrices") else spec.leaving_out(())
+    return spec.unscaled() if spec.steps_matrices else spec.leaving_out(())

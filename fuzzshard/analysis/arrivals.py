@@ -80,7 +80,7 @@ class Replicated:
 
 def ignored_modules(case: Case, *, by_replicate: bool) -> tuple[str, ...]:
     """The modules that ``replicate`` is to ignore; DDP itself has no such argument."""
-    asked = by_replicate and case.ddp.does("ignores_modules")
+    asked = by_replicate and case.ddp.ignored_modules
     return tuple(path for path in case.ignored if asked and path in inferred(case).modules)
 
 

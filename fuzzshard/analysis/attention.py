@@ -53,4 +53,4 @@ def _positions(case: Case) -> int:
 
 
 def _parts(case: Case) -> int:
-    return 2 if case.context_parallel.does("balances") else 1
+    return 2 if case.context_parallel.load_balance else 1

@@ -132,7 +132,7 @@ def _added_misfits(case: Case, found: Inferred) -> Reasons:
 def _matrix_misfits(case: Case, found: Inferred) -> Reasons:
     """An optimizer of matrices gets nothing else, and has not all options."""
     optimizer = case.optimizer
-    if not optimizer.does("steps_matrices"):
+    if not optimizer.steps_matrices:
         return
     for fqn, shape in found.parameters.items():
         if not (is_within_any(fqn, optimizer.set_apart) or optimizer.takes(shape)):
@@ -147,7 +147,7 @@ def _matrix_misfits(case: Case, found: Inferred) -> Reasons:
 
 def _scaler_misfits(case: Case, found: Inferred) -> Reasons:
     """A ``GradScaler`` steps where gradients of one kind are there."""
-    if not case.optimizer.does("scales"):
+    if case.optimizer.grad_scaler is None:
         return
     if case.optimizer.left_out:
         yield "a step of a GradScaler may have no gradients", "exclude nothing from the optimizer"

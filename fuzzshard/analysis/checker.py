@@ -54,7 +54,7 @@ class Checker(ScheduleState):
         self.alternatives = count_paths(found.modules)
         """How many paths each block has."""
         self._autograd = (
-            AutogradGraph(self.case, found, Unwatched()) if case.optimizer.does("scales") else None
+            AutogradGraph(self.case, found, Unwatched()) if case.optimizer.grad_scaler else None
         )
         self._graphs: set[int] = set()
         """The forwards that recorded a graph."""
@@ -224,7 +224,7 @@ class Checker(ScheduleState):
         optimizer = self.case.optimizer
         ranks_differ = any(op.ranks != "all" for op in self.ops)
         lacks = self.is_partial or ranks_differ or not all(shares(optimizer, self.with_gradients))
-        if optimizer.does("scales") and lacks:
+        if optimizer.grad_scaler and lacks:
             yield "a step of a GradScaler may have no gradients", "put a backward before it"
 
     def trains_several_dtypes(self, targets: Iterable[str]) -> Reasons:

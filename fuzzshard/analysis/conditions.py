@@ -162,26 +162,25 @@ def iterations_differ(case: Case) -> bool:
     zeroed, counts, run = True, set[int](), sum(map(len, evaluations(case).values()))
     for at in follow(case):
         if at.op.takes:
-            if not zeroed and case.pipelining.does("scales"):
+            if not zeroed and case.pipelining.scale_grads:
                 return True
             counts.add(len(at.taken))
             run, zeroed = run + len(at.taken), False
         zeroed |= at.op.zeroes is not None and not case.optimizer.left_out
     begun = [op.begins.batch for op in case.schedule if op.begins]
     shapes = {rows_of_batch(case, batch) for batch in begun}
-    fills = case.pipelining.does("fills_pipeline")
     return (
         len(counts) != 1
         or run != len(begun)
         or len(shapes) > 1
         or any(0 in shape for shape in shapes)
-        or (fills and max(counts) < num_stages(case))
+        or (case.pipelining.fills_pipeline and max(counts) < num_stages(case))
     )
 
 
 def lacks_saved_state(case: Case) -> bool:
     """Whether a checkpoint may lack the state of a parameter, under ``fully_shard`` or DDP."""
-    within = REFERENCE if case.pipelining.does("wraps_stages") else BY_GROUPS
+    within = REFERENCE if case.pipelining.replicates else BY_GROUPS
     return any(lack is Lack.SAVED_STATE for lack, _, _ in lacks(case, within.name))
 
 
@@ -206,7 +205,7 @@ def casts_otherwise(case: Case) -> bool:
         return True
     if not (policy.dtype_of("parameters") and policy.dtype_of("gradients")):
         return True
-    return policy.does("keeps_vectors") or any(
+    return policy.keep is not None or any(
         any(call.outputs) or (path and any(call.inputs))
         for at in follow(case)
         if at.op.begins

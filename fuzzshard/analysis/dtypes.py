@@ -75,7 +75,7 @@ def casts(case: Case) -> Mapping[str, Casts]:
     for index, (group, policy) in enumerate(zip(case.wrap, policies(case), strict=True)):
         if policy is None or (model_policy(case) and root_groups(case)[index] != index):
             continue
-        inputs = policy.dtype_of("parameters") if policy.does("casts_inputs") else None
+        inputs = policy.dtype_of("parameters") if policy.cast_inputs else None
         found |= dict.fromkeys(group.modules, Casts(inputs, policy.dtype_of("outputs")))
     return found
 
@@ -180,23 +180,19 @@ def steps_take_gradients(case: Case, found: Inferred) -> bool:
     reduced together.
     """
     optimizer = case.optimizer
-    if optimizer.does("wants_own_dtype") or optimizer.does("steps_lists"):
+    if optimizer.wants_own_dtype:
         return _have_own_dtype(case, found)
-    return not optimizer.does("scales") or "float16" not in _retyped_gradients(case, found)
+    return not optimizer.grad_scaler or "float16" not in _retyped_gradients(case, found)
 
 
 def cuda_steps_take_gradients(case: Case, found: Inferred) -> bool:
     """Whether it does on CUDA, too, where optimizers step plain tensors in lists by default."""
-    optimizers = case.optimizer.each.values()
-    if any(o.does("may_step_lists") and not o.does("steps_matrices") for o in optimizers):
-        return _have_own_dtype(case, found)
-    return True
+    return not case.optimizer.steps_lists_on_cuda or _have_own_dtype(case, found)
 
 
 def cuda_scales_gradients(case: Case, found: Inferred) -> bool:
     """Whether CUDA's kernel takes all gradients that a ``GradScaler`` unscales, if one does."""
-    scales = case.optimizer.does("scales")
-    return not scales or "bfloat16" not in _retyped_gradients(case, found)
+    return not case.optimizer.grad_scaler or "bfloat16" not in _retyped_gradients(case, found)
 
 
 def _have_own_dtype(case: Case, found: Inferred) -> bool:

@@ -29,7 +29,7 @@ def needs_cuda(case: Case) -> str | None:
     return None
 
 
-def _told(case: Case) -> Iterator[WithOptions[Any, Any]]:
+def _told(case: Case) -> Iterator[WithOptions[Any]]:
     """Yield what the engines of a case are told."""
     for spec in specs(case.engines):
         yield from case.wrap if spec.applies_groups else ()
@@ -40,7 +40,7 @@ def needs_cpu(case: Case) -> str | None:
     """Why ``case`` cannot run on CUDA ranks, in one line; None if it can."""
     if norms_half_precision_in_float32(case, inferred(case)):
         return "CUDA's kernel of layer_norm takes no half precision beside parameters in float32"
-    if case.optimizer.does("combines_elements") and any(g.does("offloads") for g in case.wrap):
+    if case.optimizer.combines_elements and any(g.offload for g in case.wrap):
         return "steps of matrices communicate shards, which NCCL does not do on the host"
     if not cuda_steps_take_gradients(case, inferred(case)):  # _group_tensors_by_device_and_dtype
         return "with foreach, CUDA's default, steps want gradients of the dtype of the parameter"

@@ -72,9 +72,7 @@ def lacks(case: Case, engine: str) -> tuple[tuple[Lack, int, bool], ...]:
     certain.
     """
     loads = any(op.loads for op in case.schedule)
-    zeroes = case.optimizer.does("steps_lists") and any(
-        op.zeroes == "zero" for op in case.schedule
-    )
+    zeroes = case.optimizer.foreach and any(op.zeroes == "zero" for op in case.schedule)
     found: list[tuple[Lack, int, bool]] = []
     if not loads and not zeroes:
         return ()
@@ -96,7 +94,7 @@ class _Walk:
         self.at = ScheduleState(case)
         parts = shares(case.optimizer, self.found.parameters)
         optimizers = zip(case.optimizer.each.values(), parts, strict=True)
-        self.stateful = [{*fqns} for each, fqns in optimizers if each.does("has_state")]
+        self.stateful = [{*fqns} for each, fqns in optimizers if each.has_state]
         """The parameters of each optimizer whose steps leave a state."""
         self.grads = Known()
         self.unreduced: dict[int | None, set[str]] = {}
@@ -158,7 +156,7 @@ class _Walk:
         if self.at.op.zeroes == "none":
             self.grads.sure -= self.at.optimized
             self.grads.maybe -= self.at.optimized
-        elif self.sharded and self.case.optimizer.does("steps_lists"):
+        elif self.sharded and self.case.optimizer.foreach:
             for sure, names in ((True, self.grads.sure), (False, self.grads.all)):
                 if self._mixes(names & self.at.optimized, on_host=not sure):
                     yield Lack.ONE_KIND_OF_GRADIENT, self.at.index, sure
@@ -175,7 +173,7 @@ class _Walk:
         for fqn in names:
             owner = self.found.owners[fqn]
             offloaded = (
-                not on_host and owner is not UNMANAGED and self.case.wrap[owner].does("offloads")
+                not on_host and owner is not UNMANAGED and bool(self.case.wrap[owner].offload)
             )
             key = (held_dtype(self.case, self.found, fqn, self.at.cast), offloaded)
             is_dtensor = owner is not UNMANAGED or fqn in planned

@@ -65,14 +65,14 @@ def _is_plain(case: Case, call: Call, module: Module | None) -> bool:
 
 def num_stages(case: Case) -> int:
     """Return how many stages the pipeline has."""
-    return (case.mesh.pipeline or 1) * (2 if case.pipelining.does("several_stages") else 1)
+    return (case.mesh.pipeline or 1) * case.pipelining.stages_per_rank
 
 
 def loss_scale(case: Case, count: int) -> int:
     """Return what the loss of each of ``count`` microbatches is multiplied by, so that gradients
     are those of the sum of all losses: schedules divide them (``scale_grads``).
     """
-    return count if case.pipelining.does("scales") else 1
+    return count if case.pipelining.scale_grads else 1
 
 
 @functools.lru_cache(maxsize=16)
@@ -103,8 +103,7 @@ def stages(case: Case) -> tuple[Stage, ...]:
     found = []
     for index in range(count):
         of_stage = calls[len(calls) * index // count : len(calls) * (index + 1) // count]
-        turned = case.pipelining.does("v_shaped") and index >= ranks
-        rank = 2 * ranks - 1 - index if turned else index % ranks
+        rank = case.pipelining.rank_of(index, ranks)
         names = tuple(call.module for call in of_stage)
         found.append(Stage(index, rank, names, _part(case, of_stage, names)))
     return tuple(found)

@@ -178,9 +178,8 @@ def prepare_groups(case: Case) -> None:
 
 
 def _prepare_mesh(case: Case) -> None:
-    after = [g.after_forward(case.mesh.shard) for g in case.wrap if g.does("names_size")]
-    factors = {1 if each.whole else each.ranks for each in after}
-    for ranks in _rank_lists(case.mesh, factors):
+    after = {group.after_forward(case.mesh.shard).ranks for group in case.wrap}
+    for ranks in _rank_lists(case.mesh, after - {case.mesh.shard}):
         _device_mesh.new_group(ranks)
     everyone = ranks_of(case.mesh).tolist()
     if first(case, lambda at: at.saving) < len(case.schedule):

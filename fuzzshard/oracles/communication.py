@@ -70,7 +70,7 @@ class Groups:
                 self.parameters[owner].append(fqn)
         self.order = sorted(self.parameters)
         policies = [group.policy for group in case.wrap]
-        keeping = any(policy is not None and policy.does("keeps_vectors") for policy in policies)
+        keeping = any(policy is not None and policy.keep for policy in policies)
         self.sizes_known = not (case.dtypes or case.tensor_parallel or keeping)
         """Parameters of several dtypes travel as bytes, those of tensor-parallel modules in
         parts.

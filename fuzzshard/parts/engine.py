@@ -94,7 +94,7 @@ class EngineSpec:
 
     def shards_stages(self, case: Case) -> bool:
         """Return whether groups of its stages are sharded, and not the stages replicated."""
-        return self.in_stages and not case.pipelining.does("wraps_stages")
+        return self.in_stages and not case.pipelining.replicates
 
     def features(self, case: Case, found: Inferred) -> Iterator[str]:
         """Yield the features of its options, where it runs."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Mapping as Mapping
-from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from msgspec.structs import replace
@@ -48,8 +47,6 @@ class Option:
     """The place of its arguments among those of the others."""
     texts: ClassVar[Mapping[Any, str]] = {}
     """By value the arguments that it stands for, unless these are torch's defaults."""
-    traits: ClassVar[Mapping[Any, tuple[str, ...]]] = {}
-    """By value what somebody else has to know of it."""
     meanings: ClassVar[Mapping[str, str]] = {}
     """What each of its features means."""
     prefix: ClassVar[str] = ""
@@ -69,14 +66,6 @@ class Option:
     default: Any = None
     """What it is unless a case says otherwise."""
 
-    def does(self, value: Any) -> tuple[str, ...]:
-        """Return the traits of a value."""
-        return self.traits.get(value, ())
-
-    def may(self, trait: Any) -> bool:
-        """Whether some value has ``trait``."""
-        return trait in {*chain(*self.traits.values())}
-
     def named(self, value: Any) -> Iterator[str]:
         """Yield the features of a value: the one that there is, off the default, or its own."""
         if len(self.meanings) == 1 and value != self.default:
@@ -92,19 +81,12 @@ class Option:
         """Return why CPU ranks cannot have it, in one line; None if they can."""
         return None
 
-    def lines(self, value: Any, engine: str, group: str) -> list[str]:
-        """Return what is done with ``engine`` once it is there, whose process group is
-        ``group``.
-        """
-        return []
-
 
 O = TypeVar("O", bound=Option)  # noqa: E741
-T = TypeVar("T", bound=str)
 
 
-class WithOptions(Part, Generic[O, T], frozen=True):
-    """A part of a case that has options ``O``, whose values have traits ``T``."""
+class WithOptions(Part, Generic[O], frozen=True):
+    """A part of a case that has options ``O``."""
 
     options: ClassVar[Sequence[Any]] = ()
     """In the order of their fields."""
@@ -116,11 +98,6 @@ class WithOptions(Part, Generic[O, T], frozen=True):
     def told_by(self, method: str) -> Iterator[tuple[O, Any]]:
         """Yield the options that have a ``method`` of their own, each with its value."""
         return ((o, getattr(self, o.name)) for o in _with_own(type(self), method))
-
-    def does(self, trait: T) -> bool:
-        """Whether some option has a value that does so."""
-        options = _with_trait(type(self), trait)
-        return any(trait in option.does(getattr(self, option.name)) for option in options)
 
     def arguments(self) -> list[str]:
         """Return the arguments that differ from torch's defaults."""
@@ -143,7 +120,7 @@ class WithOptions(Part, Generic[O, T], frozen=True):
 
 
 @functools.cache  # these are asked at every op of a schedule
-def _with_own(part: type[WithOptions[O, Any]], method: str) -> tuple[O, ...]:
+def _with_own(part: type[WithOptions[O]], method: str) -> tuple[O, ...]:
     """The options of ``part`` that say something else than every option of its kind."""
     kinds = Option.__subclasses__()
     kind = next(each for each in kinds if isinstance(part.options[0], each))
@@ -152,14 +129,7 @@ def _with_own(part: type[WithOptions[O, Any]], method: str) -> tuple[O, ...]:
 
 
 @functools.cache
-def _with_trait(part: type[WithOptions[O, T]], trait: T) -> tuple[O, ...]:
-    """The options of ``part`` that have ``trait`` for some value."""
-    computed = _with_own(part, "does")
-    return tuple(o for o in part.options if o in computed or o.may(trait))
-
-
-@functools.cache
-def _policies(part: type[WithOptions[Any, Any]]) -> tuple[str, ...]:
+def _policies(part: type[WithOptions[Any]]) -> tuple[str, ...]:
     """The fields of ``part`` that are policies of mixed precision."""
     return tuple(option.name for option in part.options if option.is_policy)
 
@@ -169,7 +139,7 @@ def meanings_of(options: Iterable[Option]) -> dict[str, str]:
     return {name: text for option in options for name, text in option.meanings.items()}
 
 
-def options_of(part: type[WithOptions[O, Any]], kind: type[O]) -> tuple[O, ...]:
+def options_of(part: type[WithOptions[O]], kind: type[O]) -> tuple[O, ...]:
     """Return the options of ``part``, and tell it."""
     options = found_in(kind, [*defaults(part)])
     for option in options:

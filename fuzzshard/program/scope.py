@@ -221,9 +221,9 @@ class Scope:
         """
         ddp, puts_off = self.case.ddp, self.puts_off
         self.puts_off = not (call.grad and self.now.synced)
-        if puts_off or not (ddp.does("broadcasts_buffers") and has_batch_norm(self.case, "")):
+        if puts_off or not (ddp.broadcasts_buffers and has_batch_norm(self.case, "")):
             return []
-        source = self.case.mesh.data_size - 1 if ddp.does("ends_with_last_rank") else 0
+        source = ddp.buffers_from(self.case.mesh.data_size)
         lines = [
             "for buffer in model.buffers():  # DDP does this by itself",
             f"    dist.broadcast(buffer{self.names.group_argument}, group_src={source})",
@@ -405,7 +405,7 @@ class Scope:
     def _mixes_meshes(self) -> bool:
         owners = set(inferred(self.case).owners.values())
         managed = {owner is not None for owner in owners}
-        offloaded = {self.case.wrap[o].does("offloads") for o in owners if o is not None}
+        offloaded = {self.case.wrap[o].offload is not None for o in owners if o is not None}
         mixes = len(managed) > 1 or len(offloaded) > 1 or bool(self.case.tensor_parallel)
         return self.engine.applies_groups and (mixes or self.engine.spreads == "experts")
 
@@ -416,7 +416,7 @@ class Scope:
 
         Gradients that are to be ``finite`` and are not become zeros, on every rank.
         """
-        offloads = self.shards and any(group.does("offloads") for group in self.case.wrap)
+        offloads = self.shards and any(group.offload for group in self.case.wrap)
         told = f"{self.trained}, {arguments}" + (", error_if_nonfinite=True" if finite else "")
         plain = other_way or [f"torch.nn.utils.clip_grad_norm_({told})"]
         if offloads or self._mixes_meshes:

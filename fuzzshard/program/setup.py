@@ -118,7 +118,7 @@ def _empty_lines(case: Case) -> list[str]:
     (``_validate_cpu_offload_params`` in torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py).
     """
     owners = inferred(case).owners.items()
-    offloaded = [n for n, o in owners if o is not None and case.wrap[o].does("offloads")]
+    offloaded = [n for n, o in owners if o is not None and case.wrap[o].offload]
     if not offloaded:
         return ["model.to_empty(device=device)"]
     modules = {name.rpartition(".")[0] for name in offloaded}

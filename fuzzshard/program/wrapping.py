@@ -92,7 +92,7 @@ def event_lines(case: Case, model: str, *, guarded: bool = False) -> list[str]:
     whenever parameters have changed since, as the all-gathers wait for nothing else then. Work on
     the CPU is done when the step returns, so an event there need not be recorded, and cannot be.
     """
-    if not (case.optimizer.does("hands_over_event") and case.wrap):
+    if not (case.optimizer.post_optim_event and case.wrap):
         return []
     lines = ["event = torch.Event(device)", 'if device == "cuda":', "    event.record()"]
     for root in dict.fromkeys(root_groups(case)):

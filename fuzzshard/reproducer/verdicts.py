@@ -55,7 +55,7 @@ def _one(scope: Scope) -> list[str]:
     comment = ["# A difference of up to atol could be rounding: sums in another order."]
     lines = []
     if scope.script.has_dtensors and (case.tensor_parallel or not assertion.oracles[0].of_forward):
-        offloads = any(group.does("offloads") for group in case.wrap)
+        offloads = any(group.offload for group in case.wrap)
         full = f"observed{'.to(device)' if offloads else ''}.full_tensor()"
         lines += ["if isinstance(observed, DTensor):", f"    observed = {full}"]
     dtypes = ", check_dtype=False" if has_precision(case) else ""

@@ -113,7 +113,7 @@ class Writer:
         """Name the parameters of this rank's stages."""
         wrapped = any(c.implementation == "wrapper" for c in self.case.checkpoints)
         name = 'name.replace("_checkpoint_wrapped_module.", "")' if wrapped else "name"
-        if self.case.pipelining.does("wraps_stages"):
+        if self.case.pipelining.replicates:
             name += '.removeprefix("module.")'
         return [f"here = {{{name} for s in stages for name, _ in s.submod.named_parameters()}}"]
 

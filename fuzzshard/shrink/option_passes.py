@@ -17,7 +17,7 @@ from fuzzshard.parts.option import WithOptions
 from fuzzshard.parts.part import Part, default_of, off_default
 from fuzzshard.shrink.passes import Edit, change_item, put
 
-P = TypeVar("P", bound=WithOptions[Any, Any])
+P = TypeVar("P", bound=WithOptions[Any])
 
 
 def options(case: Case) -> Iterator[Edit]:

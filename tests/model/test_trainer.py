@@ -162,7 +162,7 @@ def test_a_step_moves_what_has_a_gradient_and_nothing_else() -> None:
     [
         kind
         for kind in get_args(get_type_hints(Optimizer)["kind"])
-        if not Optimizer(kind=kind).does("steps_matrices")  # the model has biases
+        if not Optimizer(kind=kind).steps_matrices  # the model has biases
     ],
 )
 def test_the_optimizer_holds_every_parameter_and_the_hyperparameters(kind: Any) -> None:

@@ -52,9 +52,9 @@ def reducer_options(case: Case, engine: str) -> ReducerOptions:
     by_replicate = not spec_of(engine).wrapper
     return ReducerOptions(
         built_by_forward=by_replicate,
-        marks_unused=case.ddp.does("marks_unused"),
-        learns_graph=case.ddp.does("learns_graph"),
-        finalized_by_user=case.ddp.does("finalized_by_user") and not by_replicate,
+        marks_unused=case.ddp.find_unused_parameters,
+        learns_graph=case.ddp.static_graph,
+        finalized_by_user=case.ddp.manual_finalization and not by_replicate,
         ignored=ignored_parameters(case, by_replicate=by_replicate),
     )
 

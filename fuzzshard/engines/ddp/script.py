@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def initial_lines(case: Case, tensors: str) -> list[str]:
     """Takes their values from all ranks but the first, before DDP synchronises them."""
-    if not case.ddp.does("spoils"):
+    if case.ddp.initial != "first_rank":
         return []
     return ["if rank > 0:", f"    for tensor in {tensors}:", "        tensor.data.zero_()"]
 
@@ -30,7 +30,7 @@ def arguments(case: Case, names: MeshNames) -> list[str]:
     otherwise.
     """
     listed = case.ddp.arguments(buffers=bool(inferred(case).batch_norms))
-    if not case.ddp.does("takes_mesh") and not names.flat:
+    if not case.ddp.device_mesh and not names.flat:
         listed.append(names.process_group)
     if case.inputs.on_host:
         listed.append('device_ids=None if device == "cpu" else [torch.cuda.current_device()]')
@@ -53,12 +53,12 @@ class DDPScript(EngineScript):
 
     @override
     def takes_mesh(self, case: Case) -> bool:
-        return case.ddp.does("takes_mesh")
+        return case.ddp.device_mesh
 
     @override
     def wrap_lines(self, case: Case, model: str, variable: str, names: MeshNames) -> list[str]:
         listed = [model, *arguments(case, names)]
-        buffers = f", *{model}.buffers()" if case.ddp.does("syncs_buffers") else ""
+        buffers = f", *{model}.buffers()" if case.ddp.buffers != "local" else ""
         tensors = f"(*{model}.parameters(){buffers})" if buffers else f"{model}.parameters()"
         return [
             *initial_lines(case, tensors),
@@ -70,7 +70,7 @@ class DDPScript(EngineScript):
     @override
     def finalize_lines(self, case: Case, called: str) -> list[str]:
         """Waits for the reductions, where the case leaves that to the user."""
-        return [f"{called}.finalize_backward()"] if case.ddp.does("finalized_by_user") else []
+        return [f"{called}.finalize_backward()"] if case.ddp.manual_finalization else []
 
     @override
     def model_lines(self, blocks: Sequence[str], variation: Variation) -> list[str]:

@@ -27,7 +27,8 @@ def filled_gradients(case: Case, without: Mapping[int, Collection[str]]) -> Excl
     What reaches a frozen part of it makes zeros elsewhere, too. ``without`` are the parameters
     without a gradient after each backward, by the index of its op.
     """
-    if not case.optimizer.does("moves_without_gradient"):
+    optimizers = case.optimizer.each.values()
+    if not any(each.has_state or each.weight_decay for each in optimizers):
         return None
     if not any(op.updates for op in case.schedule):
         return None
@@ -59,12 +60,12 @@ def _mixes_requires_grad(case: Case, engine: str) -> Iterator[Due]:
 
 def _mixes_requires_grad_below_root(case: Case, engine: str) -> Iterator[Due]:
     """A policy wraps the modules below the root, and checks them first."""
-    if case.fsdp1.does("wraps_by_policy") and _mixed_requires_grad(case) - {""}:
+    if case.fsdp1.wrapping == "policy" and _mixed_requires_grad(case) - {""}:
         yield Due(-1)
 
 
 def _mixed_requires_grad(case: Case) -> frozenset[str]:
-    if case.fsdp1.does("has_originals"):
+    if case.fsdp1.use_orig_params:
         return frozenset()
     return mixed_units(case, lambda fqn: frozen_at_construction(case, fqn))
 

@@ -92,7 +92,7 @@ class FSDP1(NoSyncEngine):
     @override
     @classmethod
     def surroundings(cls, case: Case) -> contextlib.AbstractContextManager[None]:
-        return debug_level(detail=case.fsdp1.does("checks_order"))
+        return debug_level(detail=case.fsdp1.debug == "detail")
 
     @override
     @classmethod
@@ -135,7 +135,7 @@ class FSDP1(NoSyncEngine):
         """
         self.trained = {}
         for fqn, piece in self.slices.items():
-            if self.case.fsdp1.does("has_originals"):
+            if self.case.fsdp1.use_orig_params:
                 self.trained[fqn] = piece.original
             elif piece.number == 0:
                 self.trained[fqn] = piece.handle.flat_param
@@ -146,7 +146,7 @@ class FSDP1(NoSyncEngine):
         with views of its original parameters, which ``requires_grad_`` does not find.
         """
         super().before_op(index, optimizers)
-        if self.case.fsdp1.does("has_originals"):
+        if self.case.fsdp1.use_orig_params:
             for fqn, parameter in self.trained.items():
                 parameter.requires_grad_(fqn not in self.scope.now.frozen)
 
@@ -167,7 +167,7 @@ class FSDP1(NoSyncEngine):
         found = {}
         for fqn, piece in self.slices.items():
             if piece.start < piece.stop:
-                original = self.case.fsdp1.does("has_originals")
+                original = self.case.fsdp1.use_orig_params
                 held = (
                     piece.original.detach().flatten()
                     if original
@@ -197,9 +197,9 @@ class FSDP1(NoSyncEngine):
     def _gradient(self, piece: Slice) -> torch.Tensor | None:
         flat = piece.handle.flat_param
         if self.unsynced:
-            dropped = self.case.fsdp1.does("has_originals") and not piece.original.requires_grad
+            dropped = self.case.fsdp1.use_orig_params and not piece.original.requires_grad
             return None if dropped else _accumulated(piece)
-        if self.case.fsdp1.does("has_originals"):
+        if self.case.fsdp1.use_orig_params:
             gradient = piece.original.grad
             return None if gradient is None else gradient.flatten()
         return None if flat.grad is None else _part_of(flat.grad, piece)

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 def _hook_lines(spec: FSDP1, fsdp: str, group: str, *, shards: bool) -> list[str]:
     """Registers the communication hook on ``fsdp``, if there is one."""
-    if spec.does("torch_hook"):
+    if spec.hook == "torch":
         name = "reduce_scatter_hook" if shards else "allreduce_hook"
         return [
             f"{fsdp}.register_comm_hook(default_hooks.DefaultState({group}), default_hooks.{name})"
         ]
-    if not spec.does("own_hook"):
+    if spec.hook is None:
         return []
     reduced = (
         "dist.reduce_scatter_tensor(shard, grad, group=group)"
@@ -49,13 +49,23 @@ def _hook_lines(spec: FSDP1, fsdp: str, group: str, *, shards: bool) -> list[str
     ]
 
 
+_SUMMONED = {
+    "written": "",
+    "discarded": ", writeback=False",
+    "on_host": ", writeback=False, offload_to_cpu=True",
+    "first_rank": ", writeback=False, rank0_only=True",
+    "gradients": ", with_grads=True",
+    "root": ", recurse=False",
+}
+
+
 def _summon_lines(spec: FSDP1, fsdp: str, *, shards: bool) -> list[str]:
     """What happens to the full parameters after a step."""
-    if not spec.does("summons"):
+    if spec.summon is None:
         return []
-    call = f"FullyShardedDataParallel.summon_full_params({', '.join((fsdp, *spec.summoned()))})"
-    factor = 2 if spec.does("doubles") else 0 if spec.does("zeroes") else None
-    if factor is None or (factor == 0 and not shards):
+    call = f"FullyShardedDataParallel.summon_full_params({fsdp}{_SUMMONED[spec.summon]})"
+    factor = {"written": 2, "discarded": 0 if shards else None}.get(spec.summon)
+    if factor is None:
         return [f"with {call}:", "    pass"]
     lines = [
         f"with {call}, torch.no_grad():",
@@ -81,15 +91,15 @@ _DOUBLE = [
 
 def _initial_lines(case: Case, model: str) -> list[str]:
     """Takes their values from parameters, before FSDP1 gives them back."""
-    if case.fsdp1.does("starts_halved"):
+    if case.fsdp1.initial == "applied":
         return [
             "with torch.no_grad():",
             f"    torch._foreach_mul_(list({model}.parameters()), 0.5)",
         ]
-    if case.fsdp1.does("spoils"):
+    if case.fsdp1.initial == "first_rank":
         tensors = f"(*{model}.parameters(), *{model}.buffers())"
         return ["if rank > 0:", f"    for tensor in {tensors}:", "        tensor.data.zero_()"]
-    if case.fsdp1.does("starts_on_meta"):
+    if case.fsdp1.initial == "meta":
         return [
             f"plain = dict(zip({model}.modules(), copy.deepcopy({model}).modules()))",
             f'{model}.to("meta")',
@@ -105,7 +115,7 @@ def _initial_lines(case: Case, model: str) -> list[str]:
 def _unit_lines(case: Case, model: str, variable: str, names: MeshNames) -> list[str]:
     """Units bottom-up, or by a policy; a module that is registered twice is replaced twice."""
     arguments = ["device_id=torch.device(device)"]
-    if case.fsdp1.does("takes_mesh"):
+    if case.fsdp1.takes_mesh:
         arguments.append("device_mesh=mesh")
     elif not names.flat:
         arguments.append(names.process_group)
@@ -113,7 +123,7 @@ def _unit_lines(case: Case, model: str, variable: str, names: MeshNames) -> list
     units = unit_modules(case)
     if not units:
         return call_lines(f"{variable} = FullyShardedDataParallel", [model, *arguments])
-    if case.fsdp1.does("wraps_by_policy"):
+    if case.fsdp1.wrapping == "policy":
         listed = ", ".join(at(model, unit) for unit in units)
         policy = _policy(case, units)
         lines = [f"units = [{listed}]"]
@@ -171,23 +181,23 @@ class FSDP1Script(EngineScript):
 
     @override
     def flat_units(self, case: Case) -> Mapping[str, tuple[str, ...]]:
-        return {} if case.fsdp1.does("has_originals") else units(case)
+        return {} if case.fsdp1.use_orig_params else units(case)
 
     @override
     def takes_mesh(self, case: Case) -> bool:
-        return case.fsdp1.does("takes_mesh")
+        return case.fsdp1.takes_mesh
 
     @override
     def start_lines(self, case: Case) -> list[str]:
-        detail = case.fsdp1.does("checks_order")
+        detail = case.fsdp1.debug == "detail"
         return ["dist.set_debug_level(dist.DebugLevel.DETAIL)"] if detail else []
 
     @override
     def wrap_lines(self, case: Case, model: str, variable: str, names: MeshNames) -> list[str]:
         lines = _initial_lines(case, model)
         lines += _unit_lines(case, model, variable, names)
-        lines += _DOUBLE if case.fsdp1.does("starts_halved") else []
-        lines += [f"{variable}.apply(double)"] if case.fsdp1.does("starts_halved") else []
+        if case.fsdp1.initial == "applied":
+            lines += [*_DOUBLE, f"{variable}.apply(double)"]
         group = "dist.group.WORLD" if names.flat else "group"
         return lines + _hook_lines(case.fsdp1, variable, group, shards=shards(case))
 
@@ -203,7 +213,7 @@ class FSDP1Script(EngineScript):
     def gathered_lines(self, case: Case, called: str, value: str, *, gradient: bool) -> list[str]:
         """The gradient of a flat parameter as what a step makes of it."""
         arguments, lines = called, []
-        if gradient and not case.fsdp1.does("has_originals"):
+        if gradient and not case.fsdp1.use_orig_params:
             lines = [
                 "# FSDP1 gathers parameters and no flat gradients: a step of length 1 shows "
                 "these.",

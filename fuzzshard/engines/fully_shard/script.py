@@ -45,7 +45,7 @@ def _wrap_lines(script: FullyShardScript, case: Case, model: str) -> list[str]:
         listed = modules if len(group.modules) == 1 else f"[{modules}]"
         given = [listed, f"mesh={script.mesh_of(case, group)}", *group.arguments(), *ignored]
         lines += call_lines("fully_shard", given)
-    if any(group.does("uses_group_memory") for group in case.wrap):
+    if any("allocate" in group.communication for group in case.wrap):
         # "NCCL communicator has not been initialized before mem pool creation" where nothing is
         # gathered before gradients are reduced (``registerMemPool``, ProcessGroupNCCL.cpp)
         lines.append(

@@ -35,7 +35,7 @@ class Pipelining(Engine):
         takes_mesh = "get_mesh" in inspect.signature(PipelineStage).parameters
         if passes_dtensors(case) and not takes_mesh:
             return "stages that pass DTensors on"
-        within = DDP if case.pipelining.does("wraps_stages") else FullyShard
+        within = DDP if case.pipelining.replicates else FullyShard
         return within.lacking(case)
 
     @override

@@ -56,7 +56,7 @@ class PipeliningScript(EngineScript):
         if passes_dtensors(stage.case):
             place += ', get_mesh=lambda *key, mesh=world_mesh["tp"]: mesh'
         lines = self.sharded.wrap_lines(stage.case, "part", "part", names)
-        if stage.case.pipelining.does("wraps_stages"):
+        if stage.case.pipelining.replicates:
             lines = []
             if trains(stage.case):
                 lines = self.replicated.wrap_lines(stage.case, "part", "part", names)
@@ -68,9 +68,13 @@ class PipeliningScript(EngineScript):
 
     @override
     def schedule_lines(self, case: Case, count: int) -> list[str]:
-        several = case.pipelining.does("several_stages")
         made, *options = case.pipelining.arguments()
-        given = ["stages" if several else "stages[0]", str(count), "loss_fn=loss_fn", *options]
+        given = [
+            "stages" if case.pipelining.stages_per_rank > 1 else "stages[0]",
+            str(count),
+            "loss_fn=loss_fn",
+            *options,
+        ]
         return call_lines(f"schedule = {made}", given)
 
     @override

@@ -28,7 +28,7 @@ class ReplicateScript(EngineScript):
 
     @override
     def takes_mesh(self, case: Case) -> bool:
-        return case.ddp.does("takes_mesh")
+        return case.ddp.device_mesh
 
     @override
     def wrap_lines(self, case: Case, model: str, variable: str, names: MeshNames) -> list[str]:

@@ -83,7 +83,7 @@ class SimpleFSDPScript(EngineScript):
         if policy is not None and policy.dtypes:
             told.append(f"param_dtype=torch.{policy.dtype_of('parameters')}")
             told.append(f"reduce_dtype=torch.{policy.dtype_of('gradients')}")
-            if policy.does("casts_inputs"):
+            if policy.cast_inputs:
                 dtype = f"torch.{policy.dtype_of('parameters')}"
                 how = "prepend=True, with_kwargs=True"
                 lines = [f"{model}.register_forward_pre_hook(casting({dtype}), {how})"]

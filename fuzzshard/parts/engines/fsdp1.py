@@ -20,7 +20,6 @@ from fuzzshard.parts.engines.older import (
 from fuzzshard.parts.exclusion import Excludes, Exclusion
 from fuzzshard.parts.op import Choice, Reasons
 from fuzzshard.parts.ops import HOOKED_CHOICES, NEW_CHOICES
-from fuzzshard.parts.options.optimizer import choosing
 
 if TYPE_CHECKING:
     from fuzzshard.analysis.inferred import Inferred
@@ -52,7 +51,7 @@ class FullyShardedDataParallel(EngineSpec):
             *("list_group", "tensor", "meta", "compile", "other_dtypes", "method"),
             *NEW_CHOICES,
             *("non_root_forward", "partial_sync", "backward_order"),
-            *(*choosing("scales"), *HOOKED_CHOICES),
+            *("grad_scaler", *HOOKED_CHOICES),
         ),
     )
     wrapper = "FullyShardedDataParallel"
@@ -205,7 +204,7 @@ class FullyShardedDataParallel(EngineSpec):
     def misfits(self, case: Case, found: Inferred) -> Reasons:
         options, runs = case.fsdp1, self.name in case.engines
         policy = options.policy
-        if policy is not None and (policy.does("keeps_vectors") or policy.dtype_of("outputs")):
+        if policy is not None and (policy.keep or policy.dtype_of("outputs")):
             yield (
                 "MixedPrecision of FSDP1 has no param_dtype_override_fn, and no output dtype",
                 "remove keep and output from its precision",
@@ -215,5 +214,5 @@ class FullyShardedDataParallel(EngineSpec):
                 "both FSDP1 and wrap groups have mixed precision, and there is one reference",
                 "keep one of the two",
             )
-        if runs and options.does("hybrid") and case.mesh.replicate is None:
+        if runs and options.is_hybrid and case.mesh.replicate is None:
             yield ("a hybrid strategy of FSDP1 needs a replicate axis", "set mesh.replicate")

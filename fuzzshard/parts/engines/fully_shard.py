@@ -9,7 +9,6 @@ from fuzzshard.parts.engines.older import HOOKS, OTHER_GRAPH_ON_ONE_RANK, SCALER
 from fuzzshard.parts.exclusion import Excludes, Exclusion
 from fuzzshard.parts.leaves import kinds_for
 from fuzzshard.parts.op import Choice
-from fuzzshard.parts.options.optimizer import choosing
 
 _LLAMA = "torchtitan/models/llama4/parallelize.py, apply_fsdp"
 _DISPATCH = "torchtitan/distributed/expert_parallel.py, ExpertParallel"
@@ -90,7 +89,7 @@ class ExpertParallel(FullyShard):
             *("tensor", "meta", "compile", "no_all_reduce"),
             *("alias", "tie", "reshard_int"),
             # several meshes have gradients and parameters
-            *(*choosing("scales"), *choosing("steps_lists")),
+            *("grad_scaler", "foreach"),
         ),
         needs=tuple(kind.name for kind in kinds_for("experts")),
     )

@@ -14,7 +14,6 @@ from fuzzshard.parts.engines.older import SCALER, STATES
 from fuzzshard.parts.exclusion import Excludes, Exclusion, where
 from fuzzshard.parts.op import Choice, Reasons
 from fuzzshard.parts.ops import OPS
-from fuzzshard.parts.options.optimizer import choosing
 
 if TYPE_CHECKING:
     from fuzzshard.analysis.inferred import Inferred
@@ -55,7 +54,7 @@ class PipelineParallel(EngineSpec):
             *("no_zero_grad", "losses_only", "any_moment"),
             "non_root_forward",
             *(c.name for op in OPS for c in op.choices if c.name not in _OF_STAGES),
-            *choosing("scales"),
+            "grad_scaler",
         ),
     )
     in_stages = True
@@ -150,7 +149,7 @@ class PipelineParallel(EngineSpec):
     @override
     def features(self, case: Case, found: Inferred) -> Iterator[str]:
         yield from super().features(case, found)
-        if case.pipelining.does("wraps_stages"):
+        if case.pipelining.replicates:
             yield from DistributedDataParallel().features(case, found)
 
     @override

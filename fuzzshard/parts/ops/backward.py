@@ -77,7 +77,7 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
         if at.case.finalize is not None:
             yield from self._finalizing_misfits(at)
         is_computed = (
-            len(at.taken) > 1 or self.outputs is not None or at.case.optimizer.does("scales")
+            len(at.taken) > 1 or self.outputs is not None or at.case.optimizer.grad_scaler
         )
         if is_computed and not at.grad_enabled:
             yield (

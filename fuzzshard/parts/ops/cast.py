@@ -56,7 +56,7 @@ class Cast(op.Op, tag="cast", frozen=True, kw_only=True):
     def misfits(self, at: op.Checker) -> op.Reasons:
         yield from at.changed_misfits()
         policies = [group.policy for group in at.case.wrap]
-        if any(policy.does("keeps_vectors") for policy in policies if policy):
+        if any(policy.keep for policy in policies if policy):
             yield (
                 "param_dtype_override_fn names a dtype once, and the model is cast later",
                 "remove one of the two",

@@ -93,7 +93,7 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
     def drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
         norm_type = run.tape.weighted(_NORMS)
         largest = run.tape.pick((1.0, 0.25, 8.0))
-        overflows = run.case.optimizer.does("scales")
+        overflows = run.case.optimizer.grad_scaler
         finite = run.tape.chance(70 if overflows else 20)
         apart = run.tape.chance(25)
         return (
@@ -171,7 +171,7 @@ class Unscale(op.Op, tag="unscale", frozen=True, kw_only=True):
     @override
     def misfits(self, at: op.Checker) -> op.Reasons:
         yield from at.scaling_misfits()
-        if not at.case.optimizer.does("scales"):
+        if not at.case.optimizer.grad_scaler:
             yield "there is no scale", "give the optimizer a grad_scaler"
         if at.unscaled or not at.backwards:
             yield ("gradients have no scale any more", "put a backward before it, and no step")
@@ -183,7 +183,7 @@ class Unscale(op.Op, tag="unscale", frozen=True, kw_only=True):
     @classmethod
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
-        scales = run.case.optimizer.does("scales")
+        scales = run.case.optimizer.grad_scaler
         steps = moment == "before_step" and run.at.why_not(Step()) is None
         if scales and steps and run.tape.chance(50):
             run.add(cls())
@@ -191,4 +191,4 @@ class Unscale(op.Op, tag="unscale", frozen=True, kw_only=True):
     @classmethod
     @override
     def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
-        return (cls(),) if run.case.optimizer.does("scales") else ()
+        return (cls(),) if run.case.optimizer.grad_scaler else ()

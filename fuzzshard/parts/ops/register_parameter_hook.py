@@ -76,7 +76,7 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
                 f"a hook is registered on the frozen parameter {self.target!r}",
                 "torch cannot register a hook on a tensor that does not require a gradient",
             )
-        if self.hook == "step_in_backward" and at.case.optimizer.does("scales"):
+        if self.hook == "step_in_backward" and at.case.optimizer.grad_scaler:
             yield (
                 "a GradScaler, and steps within backwards that take scaled gradients",
                 "leave one of the two out",

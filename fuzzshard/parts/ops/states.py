@@ -111,7 +111,7 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
         del saved[: len(late)]
         saved.append(save)
         then += (ops.waiting_for_save(),) if save.asynchronous else ()
-        assign = tape.chance(60) and not run.case.pipelining.does("wraps_stages")
+        assign = tape.chance(60) and not run.case.pipelining.replicates
         lost: op.Lost | None = None
         if tape.chance(85):
             lost = "rebuild" if tape.chance(50) else "zero"

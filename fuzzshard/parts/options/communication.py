@@ -33,14 +33,12 @@ Trait = Literal[
     "looks_at_unsharded",
     "own_group",
     "shares",
-    "uses_group_memory",
-    "has_hook",
 ]
 """What somebody else has to know of a group: that parameters get zeros where they have no
 gradient, that it keeps unsharded memory, that it goes by what unsharded parameters require in a
 backward that makes none (what ``requires_grad_`` says of sharded ones between a forward and its
 backward is not documented there), that reduce-scatters have a process group of their own, that it
-shares streams, that the process group allocates, that it has an all-reduce hook.
+shares streams.
 """
 
 
@@ -52,8 +50,8 @@ class Word(Option):
     """What the feature of a group that is told so means."""
     gives: ClassVar[tuple[Trait, ...]] = ()
     """What a group does that is told so."""
-    refuses: ClassVar[Mapping[Trait, str]] = {}
-    """What the group must not have, and why."""
+    refuses: ClassVar[Mapping[CommunicationOption, str]] = {}
+    """What the group must not be told as well, and why."""
     helper: ClassVar[tuple[str, ...]] = ()
     """The class that the call needs, as source."""
     of_several: ClassVar[bool] = False
@@ -69,7 +67,8 @@ class Word(Option):
 
     def misfit(self, told: Told) -> str | None:
         """Return why it cannot be meant for a group, or None."""
-        return next((why for trait, why in self.refuses.items() if told.group.does(trait)), None)
+        words = told.group.communication
+        return next((why for word, why in self.refuses.items() if word in words), None)
 
 
 class Sum(Word):
@@ -86,7 +85,6 @@ class Allocate(Word):
     name, anywhere = "allocate", 1
     call = "set_allocate_memory_from_process_group_for_comm(True)"
     meaning = "a group whose process group allocates what it sends"
-    gives = ("uses_group_memory",)
 
 
 class TwoBuffers(Word):
@@ -103,7 +101,6 @@ class Hook(Word):
     name, anywhere = "hook", 2
     call = "set_all_reduce_hook(lambda output: None)"
     meaning = "a group with an all-reduce hook"
-    gives = ("has_hook",)
 
 
 class HookStream(Word):
@@ -114,7 +111,7 @@ class HookStream(Word):
         "set_all_reduce_hook(lambda output: None, stream=torch.get_device_module(device).Stream())"
     )
     meaning = "a group with an all-reduce hook and a stream for it"
-    refuses = {"has_hook": "a group has one all-reduce hook"}
+    refuses = {"hook": "a group has one all-reduce hook"}
 
     @override
     def misfit(self, told: Told) -> str | None:
@@ -141,7 +138,7 @@ class CustomGather(Word):
     call = "set_custom_all_gather(PlainAllGather())"
     helper = _GATHER
     meaning = "a group with an all-gather of the user's"
-    refuses = {"uses_group_memory": '"this cannot be used together" with allocate'}
+    refuses = {"allocate": '"this cannot be used together" with allocate'}
 
 
 _SCATTER = (
@@ -162,7 +159,7 @@ class CustomScatter(Word):
     call = "set_custom_reduce_scatter(PlainReduceScatter())"
     helper = _SCATTER
     meaning = "a group with a reduce-scatter of the user's"
-    refuses = {"uses_group_memory": '"this cannot be used together" with allocate'}
+    refuses = {"allocate": '"this cannot be used together" with allocate'}
 
 
 class SeparateGroup(Word):

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from typing_extensions import override
 
 from fuzzshard.parts.option import Case, Option, Tape, WithOptions, options_of
 
-Trait = Literal["balances"]
-"""What values do that somebody else has to know: a rank has a part of the first half of the
-positions and one of the second half.
-"""
 
-
-class ContextParallel(WithOptions["ContextParallelOption", Trait], frozen=True, kw_only=True):
+class ContextParallel(WithOptions["ContextParallelOption"], frozen=True, kw_only=True):
     """Options of the engine ``context_parallel``."""
 
     load_balance: bool = True
@@ -24,8 +18,6 @@ class ContextParallel(WithOptions["ContextParallelOption", Trait], frozen=True, 
 
 class ContextParallelOption(Option):
     """One of them; its arguments are statements."""
-
-    traits: ClassVar[Mapping[Any, tuple[Trait, ...]]] = {}
 
     def draw(self, tape: Tape, case: Case) -> Any:
         """Return a value for a case that has all but these."""
@@ -39,7 +31,6 @@ class LoadBalance(ContextParallelOption):
 
     name, label = "load_balance", "enable_load_balance"
     texts = {False: "_cp_options.enable_load_balance = False"}
-    traits = {True: ("balances",)}
     meanings = {"context_parallel:in_order": "positions lie on the ranks in order, unbalanced"}
 
     @override

@@ -13,7 +13,6 @@ from typing_extensions import override
 from fuzzshard.parts.option import (
     Case,
     Inferred,
-    Mapping,
     Option,
     Replicated,
     Tape,
@@ -21,27 +20,8 @@ from fuzzshard.parts.option import (
     options_of,
 )
 
-Trait = Literal[
-    "broadcasts_buffers",
-    "syncs_buffers",
-    "spoils",
-    "takes_mesh",
-    "ends_with_last_rank",
-    "marks_unused",
-    "learns_graph",
-    "finalized_by_user",
-    "ignores_modules",
-]
-"""What values of options do that somebody else has to know.
 
-Every forward begins with the buffers of the first rank; the constructor takes them from it; ranks
-but the first have no values before that; it is given a device mesh in place of the group; buffers
-come from the last rank in place of the first. The reducer marks unused parameters ready, or learns
-the graph in the first iteration; the user finalizes backwards; modules are ignored.
-"""
-
-
-class DDP(WithOptions["DDPOption", Trait], frozen=True, kw_only=True):
+class DDP(WithOptions["DDPOption"], frozen=True, kw_only=True):
     """Options of the engines ``ddp`` and ``replicate``."""
 
     find_unused_parameters: bool = True
@@ -58,6 +38,15 @@ class DDP(WithOptions["DDPOption", Trait], frozen=True, kw_only=True):
     join: Literal["initial", "effective", "throwing", "off"] | None = None
     manual_finalization: bool = False
     ignored_modules: bool = False
+
+    @property
+    def broadcasts_buffers(self) -> bool:
+        """Whether every forward begins with the buffers of one rank."""
+        return self.buffers in ("broadcast", "forward_broadcast")
+
+    def buffers_from(self, ranks: int) -> int:
+        """Return the rank of that many whose buffers these are."""
+        return 0 if self.join in (None, "off") else ranks - 1
 
     def arguments(self, *, buffers: bool = True) -> list[str]:
         """Return the arguments of the constructor, as a script has them; ``buffers``: there are
@@ -83,7 +72,6 @@ class DDP(WithOptions["DDPOption", Trait], frozen=True, kw_only=True):
 class DDPOption(Option):
     """One of them."""
 
-    traits: ClassVar[Mapping[Any, tuple[Trait, ...]]] = {}
     of_wrapper: ClassVar[bool] = False
     """Whether ``replicate`` has nothing like it."""
     of_replicate: ClassVar[bool] = False
@@ -103,6 +91,12 @@ class DDPOption(Option):
         """Yield the features of a value off its default."""
         words = {True: self.name, False: f"no_{self.name}"}
         yield f"ddp:{words.get(value, f'{self.name}_{value}')}"
+
+    def lines(self, value: Any, engine: str, group: str) -> list[str]:
+        """Return what is done with ``engine`` once it is there, whose process group is
+        ``group``.
+        """
+        return []
 
     def context(self, value: Any, engine: str) -> str:
         """Return the context that a case trains in, if there is one."""
@@ -128,7 +122,6 @@ class FindUnusedParameters(DDPOption):
 
     name, place = "find_unused_parameters", 0
     texts = {True: "find_unused_parameters=True"}
-    traits = {True: ("marks_unused",)}
     meanings = {"ddp:no_find_unused_parameters": "DDP does not look for unused parameters"}
 
     @override
@@ -140,7 +133,6 @@ class StaticGraph(DDPFlag):
     """``static_graph``: the reducer learns the order of gradients in the first iteration."""
 
     name, place = "static_graph", 3
-    traits = {True: ("learns_graph",)}
 
     @override
     def draw(self, tape: Tape, seen: Replicated) -> bool:
@@ -206,11 +198,6 @@ class Buffers(DDPOption):
         "broadcast": "broadcast_buffers=True",
         "forward_broadcast": "forward_sync_buffers=True",
     }
-    traits = {
-        "forward_local": ("syncs_buffers",),
-        "broadcast": ("syncs_buffers", "broadcasts_buffers"),
-        "forward_broadcast": ("syncs_buffers", "broadcasts_buffers"),
-    }
     meanings = {
         "ddp:buffers_forward_local": "forward_sync_buffers=False",
         "ddp:buffers_broadcast": "broadcast_buffers=True",
@@ -228,7 +215,7 @@ class Buffers(DDPOption):
     @override
     def features(self, value: str, case: Case, found: Inferred) -> Iterator[str]:
         yield from super().features(value, case, found)
-        if "broadcasts_buffers" in self.traits[value] and found.batch_norms:
+        if case.ddp.broadcasts_buffers and found.batch_norms:
             yield "ddp:broadcasts"
 
 
@@ -240,7 +227,6 @@ class Initial(DDPOption):
     name, place = "initial", 8
     weights = (("equal", 8), ("first_rank", 3), ("unsynced", 2))
     texts = {"unsynced": "init_sync=False"}
-    traits = {"first_rank": ("spoils",)}
     meanings = {
         "ddp:initial_first_rank": "only the first rank has the right values when DDP is "
         "constructed",
@@ -252,7 +238,7 @@ class Initial(DDPOption):
     def features(self, value: str, case: Case, found: Inferred) -> Iterator[str]:
         yield from super().features(value, case, found)
         before = itertools.takewhile(lambda op: not op.call, case.schedule)
-        if "spoils" in self.does(value) and not all(op.sets_mode for op in before):
+        if value == "first_rank" and not all(op.sets_mode for op in before):
             yield "ddp:initial_used"
 
 
@@ -261,7 +247,6 @@ class DeviceMesh(DDPOption):
 
     name, place = "device_mesh", 9
     texts = {True: "device_mesh=mesh"}
-    traits = {True: ("takes_mesh",)}
     meanings = {"ddp:device_mesh": "DDP is given a device mesh"}
 
     @override
@@ -314,7 +299,6 @@ class Join(DDPOption):
         "throwing": "throw_on_early_termination=True",
         "off": "enable=False",
     }
-    traits = dict.fromkeys(("initial", "effective", "throwing"), ("ends_with_last_rank",))
     meanings = {
         "ddp:join_initial": "training within join()",
         "ddp:join_effective": "training within join(divide_by_initial_world_size=False)",
@@ -336,7 +320,6 @@ class ManualFinalization(DDPOption):
 
     name, place, of_wrapper = "manual_finalization", 11, True
     method = "finalize_backward"
-    traits = {True: ("finalized_by_user",)}
     meanings = {"ddp:manual_finalization": "finalize_backward() after every synchronised backward"}
 
     @override
@@ -352,7 +335,6 @@ class IgnoredModules(DDPOption):
     """``replicate`` is given the modules that the case ignores."""
 
     name, place, in_every_case, of_replicate = "ignored_modules", 13, True, True
-    traits = {True: ("ignores_modules",)}
     meanings = {"ddp:ignored_modules": "replicate() is told to ignore modules"}
 
     @override

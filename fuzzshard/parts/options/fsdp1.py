@@ -11,7 +11,6 @@ from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.option import (
     Case,
     DrawingFSDP1,
-    Mapping,
     Option,
     Tape,
     WithOptions,
@@ -19,32 +18,8 @@ from fuzzshard.parts.option import (
 )
 from fuzzshard.parts.options.precision import Precision
 
-Trait = Literal[
-    "replicates",
-    "hybrid",
-    "takes_mesh",
-    "has_originals",
-    "wraps_by_policy",
-    "checks_order",
-    "offloads",
-    "spoils",
-    "starts_halved",
-    "starts_on_meta",
-    "torch_hook",
-    "own_hook",
-    "summons",
-    "doubles",
-    "zeroes",
-]
-"""What values do that somebody else has to know: nothing is sharded, or over one axis of two; it
-is given a device mesh; the optimizer has original parameters; an auto-wrap policy makes the units;
-orders of execution are checked; parameters are on the CPU; only the first rank has the right
-values, or all have half of them, or the model is on the meta device; which hook there is; full
-parameters are summoned after a step, and doubled or zeroed.
-"""
 
-
-class FSDP1(WithOptions["FSDP1Option", Trait], frozen=True, kw_only=True):
+class FSDP1(WithOptions["FSDP1Option"], frozen=True, kw_only=True):
     """Options of the engine ``fsdp1``, for all its units."""
 
     strategy: Literal[
@@ -65,9 +40,15 @@ class FSDP1(WithOptions["FSDP1Option", Trait], frozen=True, kw_only=True):
     ) = None
     device_mesh: bool = False
 
-    def summoned(self) -> tuple[str, ...]:
-        """Return the arguments of ``summon_full_params()`` after a step."""
-        return tuple(text for option, value in self.told() if (text := option.summoned(value)))
+    @property
+    def is_hybrid(self) -> bool:
+        """Whether it shards over one axis of two."""
+        return self.strategy.startswith("hybrid")
+
+    @property
+    def takes_mesh(self) -> bool:
+        """Whether it is given a device mesh."""
+        return self.is_hybrid or self.device_mesh
 
 
 class FSDP1Option(Option):
@@ -76,7 +57,6 @@ class FSDP1Option(Option):
     def __init_subclass__(cls) -> None:
         cls.prefix = f"fsdp1:{cls.name}_"
 
-    traits: ClassVar[Mapping[Any, tuple[Trait, ...]]] = {}
     further: ClassVar[bool] = False
     """Whether half of the cases leave it at its default."""
 
@@ -92,10 +72,6 @@ class FSDP1Option(Option):
         """Yield the features of a value."""
         return self.named(value)
 
-    def summoned(self, value: Any) -> str:
-        """Return its arguments of ``summon_full_params()``."""
-        return ""
-
 
 def shards(case: Case) -> bool:
     """Whether a rank has parts of FSDP1's parameters: over all ranks, or over one axis if it is
@@ -103,8 +79,8 @@ def shards(case: Case) -> bool:
 
     It takes ``NO_SHARD`` for every strategy where these are one rank (``_init_core_state``).
     """
-    num_shards = case.mesh.shard if case.fsdp1.does("hybrid") else case.mesh.data_size
-    return not case.fsdp1.does("replicates") and num_shards > 1
+    num_shards = case.mesh.shard if case.fsdp1.is_hybrid else case.mesh.data_size
+    return case.fsdp1.strategy != "no_shard" and num_shards > 1
 
 
 class Strategy(FSDP1Option):
@@ -116,11 +92,6 @@ class Strategy(FSDP1Option):
         "no_shard": "sharding_strategy=ShardingStrategy.NO_SHARD",
         "hybrid_shard": "sharding_strategy=ShardingStrategy.HYBRID_SHARD",
         "hybrid_shard_zero2": "sharding_strategy=ShardingStrategy._HYBRID_SHARD_ZERO2",
-    }
-    traits = {
-        "no_shard": ("replicates",),
-        "hybrid_shard": ("hybrid", "takes_mesh"),
-        "hybrid_shard_zero2": ("hybrid", "takes_mesh"),
     }
     meanings = {
         "fsdp1:full_shard": "FULL_SHARD",
@@ -153,7 +124,7 @@ class Strategy(FSDP1Option):
         yield f"fsdp1:{value}"
         if not shards(case):
             yield "fsdp1:unsharded"
-        if "hybrid" in self.traits.get(value, ()):
+        if case.fsdp1.is_hybrid:
             yield "fsdp1:hybrid"
 
 
@@ -162,7 +133,6 @@ class UseOrigParams(FSDP1Option):
 
     name, place, argument = "use_orig_params", 1, 6
     texts = {True: "use_orig_params=True"}
-    traits = {True: ("has_originals",)}
     meanings = {
         "fsdp1:orig_params": "use_orig_params=True",
         "fsdp1:flat_params": "use_orig_params=False",
@@ -185,7 +155,6 @@ class Wrapping(FSDP1Option):
     """Whether units are wrapped one by one, bottom-up, or by an auto-wrap policy."""
 
     name, place = "wrapping", 2
-    traits = {"policy": ("wraps_by_policy",)}
     meanings = {"fsdp1:policy": "units by an auto-wrap policy"}
 
     @override
@@ -242,7 +211,6 @@ class Offload(FSDP1Option):
 
     name, place, argument = "offload", 6, 1
     texts = {True: "cpu_offload=CPUOffload(offload_params=True)"}
-    traits = {True: ("offloads",)}
     meanings = {"fsdp1:offload": "parameters offloaded to the CPU"}
 
     @override
@@ -267,7 +235,7 @@ class MixedPrecision(FSDP1Option):
         param, reduce = value.dtype_of("parameters"), value.dtype_of("gradients")
         named = {"param": param, "reduce": reduce, "buffer": param}
         told = [f"{name}_dtype=torch.{dtype}" for name, dtype in named.items() if dtype]
-        told += [] if value.does("casts_inputs") else ["cast_root_forward_inputs=False"]
+        told += [] if value.cast_inputs else ["cast_root_forward_inputs=False"]
         return (f"mixed_precision=MixedPrecision({', '.join(told)})",)
 
 
@@ -282,7 +250,6 @@ class Debug(FSDP1Option):
     """The debug level; ``DETAIL`` checks that ranks and iterations have the same order."""
 
     name, place = "debug", 7
-    traits = {"detail": ("checks_order",)}
     meanings = {"fsdp1:detail": "the debug level DETAIL"}
 
     @override
@@ -301,11 +268,6 @@ class Initial(FSDP1Option):
 
     name, place, argument, further = "initial", 8, 7, True
     texts = {"first_rank": "sync_module_states=True", "meta": "param_init_fn=initialize"}
-    traits = {
-        "first_rank": ("spoils",),
-        "applied": ("starts_halved",),
-        "meta": ("starts_on_meta",),
-    }
     meanings = {
         "fsdp1:initial_first_rank": "sync_module_states=True, and only the first rank has the "
         "right values",
@@ -335,7 +297,6 @@ class Hook(FSDP1Option):
     """Torch's communication hook, or one that divides after the sum."""
 
     name, place, further = "hook", 10, True
-    traits = {"torch": ("torch_hook",), "average": ("own_hook",)}
     meanings = {
         "fsdp1:hook_torch": "torch's own communication hook for FSDP1",
         "fsdp1:hook_average": "a communication hook that divides after the sum",
@@ -343,7 +304,7 @@ class Hook(FSDP1Option):
 
     @override
     def draw(self, drawing: DrawingFSDP1) -> str | None:
-        if drawing.case.fsdp1.does("hybrid"):
+        if drawing.case.fsdp1.is_hybrid:
             return None
         return drawing.tape.weighted(((None, 6), ("average", 3), ("torch", 3)))
 
@@ -355,19 +316,6 @@ class Summon(FSDP1Option):
     """
 
     name, place, further = "summon", 9, True
-    texts = {
-        "written": "",
-        "discarded": "writeback=False",
-        "on_host": "writeback=False, offload_to_cpu=True",
-        "first_rank": "writeback=False, rank0_only=True",
-        "gradients": "with_grads=True",
-        "root": "recurse=False",
-    }
-    traits = {
-        **dict.fromkeys(("on_host", "first_rank", "gradients", "root"), ("summons",)),
-        "written": ("summons", "doubles"),
-        "discarded": ("summons", "zeroes"),
-    }
     meanings = {
         "fsdp1:summon_written": "full parameters are changed after every step",
         "fsdp1:summon_discarded": "full parameters are changed with writeback=False",
@@ -378,19 +326,11 @@ class Summon(FSDP1Option):
     }
 
     @override
-    def arguments(self, value: str | None) -> tuple[str, ...]:
-        return ()
-
-    @override
-    def summoned(self, value: str | None) -> str:
-        return self.texts.get(value, "")
-
-    @override
     def draw(self, drawing: DrawingFSDP1) -> str | None:
         case = drawing.case
         # in float64 it overruns a buffer of float32, and spoils the ranks for whatever comes
         # next (unshard_grad in torch/distributed/fsdp/_flat_param.py; corpus/findings has it)
-        gradients = case.fsdp1.does("has_originals") and case.dtype == "float32"
+        gradients = case.fsdp1.use_orig_params and case.dtype == "float32"
         drawn: str | None = drawing.tape.weighted(
             (
                 *((None, 6), ("written", 3), ("discarded", 3), ("root", 2), ("first_rank", 2)),
@@ -411,18 +351,17 @@ class DeviceMesh(FSDP1Option):
     """FSDP1 gets a mesh instead of the process group."""
 
     name, place, further = "device_mesh", 11, True
-    traits = {True: ("takes_mesh",)}
     meanings = {"fsdp1:device_mesh": "FSDP1 is given a device mesh"}
 
     @override
     def draw(self, drawing: DrawingFSDP1) -> bool:
-        hybrid = drawing.case.fsdp1.does("hybrid")
+        hybrid = drawing.case.fsdp1.is_hybrid
         one_axis = drawing.case.mesh.replicate is None
         return not hybrid and one_axis and drawing.tape.chance(30)
 
     @override
     def features(self, value: bool, case: Case) -> Iterator[str]:
-        if case.fsdp1.does("takes_mesh"):
+        if case.fsdp1.takes_mesh:
             yield from self.meanings
 
 

@@ -12,28 +12,8 @@ from fuzzshard.parts.op import Choice
 from fuzzshard.parts.option import DrawingOptimizer, Mapping, Option, Tape, WithOptions, options_of
 from fuzzshard.parts.part import default_of, off_default
 
-Trait = Literal[
-    "takes_momentum",
-    "decays_by_default",
-    "moves_without_gradient",
-    "has_state",
-    "steps_lists",
-    "may_step_lists",
-    "combines_elements",
-    "steps_matrices",
-    "hands_over_event",
-    "scales",
-    "wants_own_dtype",
-]
-"""What values do that somebody else has to know: the class takes ``momentum``, or decays weights
-unless it is told otherwise; a gradient of zeros is not the same as none; a step leaves a state;
-parameters are stepped, or may be, in lists that must be alike; a step combines the elements of a
-parameter, so that shards communicate; parameters are matrices; an event is recorded after a step;
-losses are scaled, and steps unscale gradients; a gradient is of the dtype of its parameter.
-"""
 
-
-class Optimizer(WithOptions["OptimizerOption", Trait], frozen=True, kw_only=True):
+class Optimizer(WithOptions["OptimizerOption"], frozen=True, kw_only=True):
     """The optimizer and its hyperparameters."""
 
     named_by: ClassVar[str] = "kind"
@@ -82,9 +62,30 @@ class Optimizer(WithOptions["OptimizerOption", Trait], frozen=True, kw_only=True
         alone = {"optimizer": replace(self, beside=None)}
         return alone if self.second is None else alone | {"second": self.second}
 
-    @override
-    def does(self, trait: Trait) -> bool:
-        return super().does(trait) or (self.second is not None and self.second.does(trait))
+    @property
+    def has_state(self) -> bool:
+        """Whether its steps leave a state; SGD has its momentum alone."""
+        return self.kind != "sgd" or self.momentum != 0
+
+    @property
+    def steps_matrices(self) -> bool:
+        """Whether its parameters are matrices."""
+        return self.kind in _MUON
+
+    @property
+    def combines_elements(self) -> bool:
+        """Whether a step combines the elements of a parameter, so that shards communicate."""
+        return self.steps_matrices or self.kind == "adafactor"
+
+    @property
+    def wants_own_dtype(self) -> bool:
+        """Whether a gradient is of the dtype of its parameter."""
+        return bool(self.foreach) or any(o.kind in _INTERPOLATING for o in self.each.values())
+
+    @property
+    def steps_lists_on_cuda(self) -> bool:
+        """Whether it steps lists there, as all do by default but those of matrices."""
+        return any(o.foreach is not False and not o.steps_matrices for o in self.each.values())
 
     @property
     def states(self) -> tuple[str, ...]:
@@ -146,7 +147,7 @@ class Optimizer(WithOptions["OptimizerOption", Trait], frozen=True, kw_only=True
 
     def takes(self, shape: Sequence[int]) -> bool:
         """Whether it steps parameters of such a shape."""
-        return len(shape) == 2 or not self.does("steps_matrices")
+        return len(shape) == 2 or not self.steps_matrices
 
     def unrounded(self) -> Optimizer:
         """Return it with steps that round to no coarser dtype than that of the parameters."""
@@ -188,7 +189,6 @@ class Optimizer(WithOptions["OptimizerOption", Trait], frozen=True, kw_only=True
 class OptimizerOption(Option):
     """One of them."""
 
-    traits: ClassVar[Mapping[Any, tuple[Trait, ...]]] = {}
     leaves_out: ClassVar[bool] = False
     """Whether its value is what the optimizer does not get."""
     for_matrices: ClassVar[bool] = True
@@ -276,14 +276,15 @@ _STATES = {
     "muon": ("momentum_buffer",),
     "muon_unrounded": ("momentum_buffer",),
 }
-_ELEMENTWISE = ("adam", "rmsprop", "adadelta", "adamax", "nadam", "radam", "asgd", "adagrad")
-"""They update each element by itself."""
-_INTERPOLATING = ("adam", "adamax", "nadam", "radam")
-"""As AdamW, Adafactor and Muon, they interpolate between a state and the gradient: ``lerp_`` takes
-one dtype. States that are loaded have that of the parameter.
-"""
-_RARER = (*_ELEMENTWISE[1:], "adafactor")
+_RARER = ("rmsprop", "adadelta", "adamax", "nadam", "radam", "asgd", "adagrad", "adafactor")
 _MUON = ("muon", "muon_unrounded")
+_WITH_MOMENTUM = ("sgd", *_MUON)
+_DECAYING = ("adamw", "adafactor", *_MUON)
+"""By default."""
+_INTERPOLATING = ("adam", "adamax", "nadam", "radam", *_DECAYING)
+"""They interpolate between a state and the gradient: ``lerp_`` takes one dtype. States that are
+loaded have that of the parameter.
+"""
 _KEEPING_DTYPES = """
 class KeepingDtypes(torch.overrides.TorchFunctionMode):  # Muon computes in bfloat16 otherwise
     def __torch_function__(self, function, types, args=(), kwargs=None):
@@ -307,27 +308,6 @@ class Kind(OptimizerOption):
     name, place, choices = "kind", 2, ("adam",)
     extension = Choice("muon", 7, 103, excluded_by=("offload",))
     sources = {"KeepingDtypes": _KEEPING_DTYPES}
-    traits = {
-        **dict.fromkeys(_ELEMENTWISE, ("moves_without_gradient", "has_state")),
-        **dict.fromkeys(
-            _INTERPOLATING, ("moves_without_gradient", "has_state", "wants_own_dtype")
-        ),
-        "sgd": ("takes_momentum",),
-        "adamw": (
-            *("moves_without_gradient", "has_state", "wants_own_dtype", "decays_by_default"),
-        ),
-        **dict.fromkeys(
-            _MUON,
-            (
-                *("moves_without_gradient", "has_state", "decays_by_default"),
-                *("takes_momentum", "combines_elements", "steps_matrices", "wants_own_dtype"),
-            ),
-        ),
-        "adafactor": (
-            *("moves_without_gradient", "has_state", "decays_by_default", "combines_elements"),
-            "wants_own_dtype",
-        ),
-    }
     meanings = {
         **{f"optimizer:{kind}": name for kind, name in _CLASSES.items() if kind not in _MUON},
         "optimizer:muon": "Muon, which gets the matrices alone",
@@ -385,7 +365,7 @@ class LearningRate(OptimizerOption):
 
     @override
     def settle(self, tape: Tape, spec: Optimizer, *, exact: bool) -> Optimizer:
-        rates = _SGD_RATES if spec.does("takes_momentum") else _ADAM_RATES
+        rates = _SGD_RATES if spec.kind in _WITH_MOMENTUM else _ADAM_RATES
         return replace(spec, lr=tape.pick(_POWERS_OF_TWO if exact else rates))
 
 
@@ -396,12 +376,8 @@ class Momentum(OptimizerOption):
     meanings = {"optimizer:momentum": "SGD with momentum"}
 
     @override
-    def does(self, value: float) -> tuple[Trait, ...]:
-        return ("moves_without_gradient", "has_state") if value else ()
-
-    @override
     def given(self, value: float, optimizer: Optimizer) -> tuple[str, ...]:
-        return (f"momentum={value}",) if value and optimizer.does("takes_momentum") else ()
+        return (f"momentum={value}",) if value and optimizer.kind in _WITH_MOMENTUM else ()
 
     @override
     def draw(self, tape: Tape, swarm: Any, spec: Optimizer, *, exact: bool) -> Optimizer:
@@ -411,7 +387,7 @@ class Momentum(OptimizerOption):
     def settle(self, tape: Tape, spec: Optimizer, *, exact: bool) -> Optimizer:
         if exact:
             return spec
-        takes = spec.does("takes_momentum")
+        takes = spec.kind in _WITH_MOMENTUM
         decimals = tape.pick((0.9, 0.5)) if takes else 0.0
         return replace(spec, momentum=decimals if spec.momentum else 0.0)
 
@@ -423,12 +399,8 @@ class WeightDecay(OptimizerOption):
     meanings = {"optimizer:weight_decay": "any optimizer with weight decay"}
 
     @override
-    def does(self, value: float) -> tuple[Trait, ...]:
-        return ("moves_without_gradient",) if value else ()
-
-    @override
     def given(self, value: float, optimizer: Optimizer) -> tuple[str, ...]:
-        told = value or optimizer.does("decays_by_default")
+        told = value or optimizer.kind in _DECAYING
         return (f"weight_decay={value}",) if told else ()
 
     @override
@@ -442,7 +414,6 @@ class Foreach(OptimizerOption):
     """Whether the optimizer takes tensors in lists; DTensors on different meshes go in none."""
 
     name, extension, for_matrices = "foreach", Choice("foreach", 12, 0), False
-    traits = {True: ("steps_lists", "may_step_lists"), None: ("may_step_lists",)}
     meanings = {"optimizer:foreach": "foreach=True", "optimizer:no_foreach": "foreach=False"}
 
     @override
@@ -476,7 +447,6 @@ class PostOptimEvent(OptimizerOption):
     """Whether an event is recorded after every step and handed to the FSDP root."""
 
     name, extension = "post_optim_event", Choice("post_optim_event", 8, 2)
-    traits = {True: ("hands_over_event",)}
     meanings = {"optimizer:post_optim_event": "an event after every step, handed to the FSDP root"}
 
 
@@ -545,7 +515,6 @@ class GradScaler(OptimizerOption):
 
     name, place = "grad_scaler", 100
     extension = Choice("grad_scaler", 12, 102, needs=("several_steps",))
-    traits = {"finite": ("scales",), "infinite": ("scales",)}
     meanings = {
         "optimizer:scaled": "a GradScaler that doubles its scale after every step",
         "optimizer:skipped": "a GradScaler that skips the first step: it is infinite",
@@ -595,8 +564,3 @@ class Beside(OptimizerOption):
 
 OPTIMIZER_OPTIONS = options_of(Optimizer, OptimizerOption)
 """In the order of their fields."""
-
-
-def choosing(trait: Trait) -> tuple[str, ...]:
-    """Return the choices of drawn cases that may lead to a value with this trait."""
-    return tuple(o.extension.name for o in OPTIMIZER_OPTIONS if o.extension and o.may(trait))

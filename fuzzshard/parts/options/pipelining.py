@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from typing_extensions import override
 
 from fuzzshard.parts.option import Case, Option, Tape, WithOptions, options_of
 
-Trait = Literal[
-    "fills_pipeline", "several_stages", "v_shaped", "zero_bubble", "scales", "wraps_stages"
-]
-"""What values do that somebody else has to know: no stage may be without a microbatch; a rank has
-two stages, the second of which lies in the opposite order; gradients of weights are computed apart
-from those of inputs; gradients are divided by the number of microbatches; DDP is around stages.
-"""
 
-
-class Pipelining(WithOptions["PipeliningOption", Trait], frozen=True, kw_only=True):
+class Pipelining(WithOptions["PipeliningOption"], frozen=True, kw_only=True):
     """Options of the engine ``pipelining``."""
 
     schedule_class: Literal[
@@ -32,11 +23,24 @@ class Pipelining(WithOptions["PipeliningOption", Trait], frozen=True, kw_only=Tr
     scale_grads: bool = True
     replicates: bool = False
 
+    @property
+    def stages_per_rank(self) -> int:
+        """How many stages a rank has."""
+        return 1 if self.schedule_class in ("gpipe", "1f1b") else 2
+
+    @property
+    def fills_pipeline(self) -> bool:
+        """Whether no stage may be without a microbatch."""
+        return self.schedule_class == "1f1b"
+
+    def rank_of(self, stage: int, ranks: int) -> int:
+        """Return the rank that has a stage; second stages may lie in the opposite order."""
+        turned = self.schedule_class == "zbv_zero_bubble" and stage >= ranks
+        return 2 * ranks - 1 - stage if turned else stage % ranks
+
 
 class PipeliningOption(Option):
     """One of them."""
-
-    traits: ClassVar[Mapping[Any, tuple[Trait, ...]]] = {}
 
     def draw(self, tape: Tape, case: Case) -> Any:
         """Return a value for a case that has all but these."""
@@ -54,13 +58,6 @@ class ScheduleClass(PipeliningOption):
         "looped_bfs": "ScheduleLoopedBFS",
         "interleaved_zero_bubble": "ScheduleInterleavedZeroBubble",
         "zbv_zero_bubble": "ScheduleZBVZeroBubble",
-    }
-    traits = {
-        "1f1b": ("fills_pipeline",),
-        "interleaved_1f1b": ("several_stages",),
-        "looped_bfs": ("several_stages",),
-        "interleaved_zero_bubble": ("several_stages", "zero_bubble"),
-        "zbv_zero_bubble": ("several_stages", "v_shaped", "zero_bubble"),
     }
     meanings = {
         "pipelining:gpipe": "all forwards, then all backwards",
@@ -85,7 +82,6 @@ class ScaleGrads(PipeliningOption):
 
     name, argument = "scale_grads", 1
     texts = {False: "scale_grads=False"}
-    traits = {True: ("scales",)}
     meanings = {"pipelining:sums": "gradients of microbatches are added up: scale_grads=False"}
 
     @override
@@ -98,7 +94,6 @@ class Replicates(PipeliningOption):
     """``DistributedDataParallel`` around each stage, in place of ``fully_shard`` within it."""
 
     name = "replicates"
-    traits = {True: ("wraps_stages",)}
     meanings = {"pipelining:ddp": "DistributedDataParallel is around every stage"}
 
     @override

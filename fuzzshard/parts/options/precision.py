@@ -14,14 +14,10 @@ from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.option import Case, Option, Tape, WithOptions, options_of
 from fuzzshard.parts.part import Shape
 
-Trait = Literal["casts_inputs", "keeps_vectors"]
-"""What somebody else has to know of a policy: that inputs are cast to the dtype of parameters,
-that parameters of one dimension keep theirs.
-"""
 Role = Literal["parameters", "gradients", "outputs"]
 
 
-class Precision(WithOptions["PrecisionOption", Trait], frozen=True, kw_only=True):
+class Precision(WithOptions["PrecisionOption"], frozen=True, kw_only=True):
     """Mixed precision: ``MixedPrecisionPolicy``, or that of FSDP1."""
 
     param: Dtype | None = None
@@ -39,7 +35,7 @@ class Precision(WithOptions["PrecisionOption", Trait], frozen=True, kw_only=True
 
     def computes(self, shape: Shape) -> Dtype | None:
         """Return the dtype that a parameter is computed with; None: its own."""
-        keeps = self.does("keeps_vectors") and len(shape) == 1
+        keeps = self.keep is not None and len(shape) == 1
         return None if keeps else self.dtype_of("parameters")
 
     @property
@@ -170,7 +166,6 @@ class CastInputs(PrecisionOption):
 
     name, place, variation, of_activations = "cast_inputs", 3, 3, True
     texts = {False: "cast_forward_inputs=False"}
-    traits = {True: ("casts_inputs",)}
     meanings = {"precision:no_cast": "mixed precision that does not cast inputs"}
 
     @override
@@ -188,7 +183,6 @@ class Keep(PrecisionOption):
     name, place, new_field = "keep", 4, "param_dtype_override_fn"
     kept = "vectors"
     texts = {"vectors": f"{new_field}=lambda p: p.dtype if p.dim() == 1 else None"}
-    traits = {"vectors": ("keeps_vectors",)}
     meanings = {
         "precision:kept": "mixed precision that leaves parameters of one dimension as they are"
     }

@@ -21,10 +21,8 @@ from fuzzshard.parts.options.communication import Trait as OfWords
 from fuzzshard.parts.options.precision import Precision
 from fuzzshard.parts.part import Shape, import_files
 
-Trait = Literal["offloads", "names_size", "gathers_several"] | OfWords
-"""What somebody else has to know of a group: that its parameters are on the CPU, that it names the
-size of a smaller mesh, that it gathers several tensors for one parameter.
-"""
+Trait = Literal["gathers_several"] | OfWords
+"""What somebody else has to know of a group: that it gathers several tensors for one parameter."""
 When = Literal["forward", "backward"]
 
 
@@ -38,7 +36,7 @@ class AfterForward(NamedTuple):
     ranks: int
 
 
-class WrapGroup(WithOptions["GroupOption", Trait], frozen=True, kw_only=True):
+class WrapGroup(WithOptions["GroupOption"], frozen=True, kw_only=True):
     """One call ``fully_shard(modules, ...)``; a list group has several modules."""
 
     modules: tuple[str, ...]
@@ -54,6 +52,10 @@ class WrapGroup(WithOptions["GroupOption", Trait], frozen=True, kw_only=True):
     def words(self) -> tuple[Word, ...]:
         """Return what it is told once all groups are there."""
         return tuple(WORDS[word] for word in self.communication)
+
+    def does(self, trait: Trait) -> bool:
+        """Whether some option has a value that does so."""
+        return any(trait in option.does(value) for option, value in self.told_by("does"))
 
     def after_forward(self, shard: int) -> AfterForward:
         """Return how it is after forward on a shard axis of this size."""
@@ -107,6 +109,10 @@ class GroupOption(Option):
     """Whether widths that a shard axis divides are drawn for it."""
     prefetches: ClassVar[When | None] = None
     """When the modules that it names are gathered ahead."""
+
+    def does(self, value: Any) -> tuple[Trait, ...]:
+        """Return what a group does that has this value."""
+        return ()
 
     def after_forward(self, value: Any, shard: int) -> AfterForward | None:
         """Return how a group is after forward, where it says so."""

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from fuzzshard.parts.op import Choice
 from fuzzshard.parts.option import DrawingGroups, Reasons, Told
-from fuzzshard.parts.options.wrap_group import GroupOption
+from fuzzshard.parts.options.wrap_group import GroupOption, Trait
 
 
 class _Extension(NamedTuple):
@@ -139,13 +139,16 @@ class AllGatherExtension(GroupOption):
 
     name, place = "all_gather_extension", 4
     extension = Choice("all_gather_extension", 12, place=102)
-    traits = {"signs_apart": ("gathers_several",)}
     prefix = "all_gather:"
     meanings = {
         "all_gather:negated": "parameters with fsdp_pre_all_gather, which gather one tensor",
         "all_gather:signs_apart": "parameters with fsdp_pre_all_gather, which gather two tensors",
         "all_gather:float8": "parameters with fsdp_pre_all_gather, which gather float8",
     }
+
+    @override
+    def does(self, value: str | None) -> tuple[Trait, ...]:
+        return ("gathers_several",) if value == "signs_apart" else ()
 
     @override
     def helper(self, value: str | None) -> str:

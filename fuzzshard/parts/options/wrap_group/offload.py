@@ -21,7 +21,6 @@ class Offload(GroupOption):
         "pinned": "offload_policy=CPUOffloadPolicy()",
         "unpinned": "offload_policy=CPUOffloadPolicy(pin_memory=False)",
     }
-    traits = {"pinned": ("offloads",), "unpinned": ("offloads",)}
     prefix = "offload:"
     meanings = {
         "offload:unpinned": "CPUOffloadPolicy(pin_memory=False)",
@@ -36,6 +35,6 @@ class Offload(GroupOption):
     def draw(self, drawing: DrawingGroups) -> Callable[[int, Any], Any]:
         kind = "pinned" if drawing.cuda and drawing.tape.chance(50) else "unpinned"
         most = drawing.tape.chance(80)
-        if drawing.cuda and drawing.case.optimizer.does("combines_elements"):
+        if drawing.cuda and drawing.case.optimizer.combines_elements:
             return lambda index, present: present  # see ``analysis.needs.needs_cpu``
         return lambda index, present: kind if most or drawing.tape.chance(50) else present

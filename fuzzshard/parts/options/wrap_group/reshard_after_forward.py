@@ -9,7 +9,7 @@ from typing import Any
 from typing_extensions import override
 
 from fuzzshard.parts.option import Reasons, Told
-from fuzzshard.parts.options.wrap_group import AfterForward, GroupOption, Trait
+from fuzzshard.parts.options.wrap_group import AfterForward, GroupOption
 
 Value = bool | int | None
 
@@ -33,10 +33,6 @@ class ReshardAfterForward(GroupOption):
         "reshard:false": "reshard_after_forward=False",
         "reshard:int": "reshard_after_forward=<int>",
     }
-
-    @override
-    def does(self, value: Value) -> tuple[Trait, ...]:
-        return () if _size(value) is None else ("names_size",)
 
     @override
     def after_forward(self, value: Value, shard: int) -> AfterForward:
