@@ -146,7 +146,7 @@ def optimizer_options(tape: Tape, swarm: Swarm, case: Case, found: Inferred) -> 
     late = (option for option in OPTIMIZER_OPTIONS if option.extension)
     spec = replace(case.optimizer, **{option.name: option.value(drawing) for option in late})
     spec = spec.for_matrices(found.parameters) if spec.steps_matrices else spec
-    spec = spec.leaving_out(spec.set_apart)
+    spec = spec.leaving_out(spec.exclude)
     if not (spec.grad_scaler and spec.left_out):
         return spec
     # what no optimizer gets keeps gradients with a scale

@@ -76,12 +76,12 @@ def _group_misfits(case: Case, found: Inferred) -> Reasons:
 def _name_misfits(case: Case, found: Inferred) -> Reasons:
     named = [("ignored", path) for path in case.ignored]
     named += [("dtypes", entry.target) for entry in case.dtypes]
-    named += [("optimizer.exclude", path) for path in case.optimizer.set_apart]
+    named += [("optimizer.exclude", path) for path in case.optimizer.exclude]
     named += [("freeze", freeze.target) for freeze in case.freezes]
     for what, target in named:
         if not any(is_within(fqn, target) for fqn in found.parameters):
             yield no_parameters(what, target)
-    apart = [is_within_any(fqn, case.optimizer.set_apart) for fqn in found.parameters]
+    apart = [is_within_any(fqn, case.optimizer.exclude) for fqn in found.parameters]
     if apart and all(apart):
         yield "the optimizer has no parameters", "exclude fewer"
     if len(case.optimizer.each) > 1 and not any(apart):
@@ -135,14 +135,14 @@ def _matrix_misfits(case: Case, found: Inferred) -> Reasons:
     if not optimizer.steps_matrices:
         return
     for fqn, shape in found.parameters.items():
-        if not (is_within_any(fqn, optimizer.set_apart) or optimizer.takes(shape)):
+        if not (is_within_any(fqn, optimizer.exclude) or optimizer.takes(shape)):
             yield (
-                f"{optimizer.title} gets {fqn!r} of {len(shape)} dims: it is for matrices",
+                f"{optimizer.kind} gets {fqn!r} of {len(shape)} dims: it is for matrices",
                 f"name {fqn!r} in optimizer.exclude",
             )
     for option, value in optimizer.told():
         if not option.for_matrices and value != option.default:
-            yield f"{optimizer.title} has no {option.name}", "remove it"
+            yield f"{optimizer.kind} has no {option.name}", "remove it"
 
 
 def _scaler_misfits(case: Case, found: Inferred) -> Reasons:

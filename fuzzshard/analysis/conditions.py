@@ -74,7 +74,7 @@ def splits_units(case: Case) -> bool:
     wrapping, or are those that an optimizer gets.
     """
     targets = [freeze.target for freeze in case.freezes if freeze.after_wrap]
-    targets += case.optimizer.set_apart
+    targets += case.optimizer.exclude
     targets += (o.target for o in case.schedule if o.wants_sharded and o.ranks == "all")
     return any(splits_a_unit(case, target) for target in targets)
 
@@ -218,7 +218,7 @@ def casts_otherwise(case: Case) -> bool:
 
 def optimizer_gets_nothing(case: Case) -> bool:
     """Whether every parameter is left to a second optimizer, or to none."""
-    return all(is_within_any(fqn, case.optimizer.set_apart) for fqn in inferred(case).parameters)
+    return all(is_within_any(fqn, case.optimizer.exclude) for fqn in inferred(case).parameters)
 
 
 CONDITIONS: Mapping[str, Callable[[Case], bool]] = {

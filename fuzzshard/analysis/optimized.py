@@ -16,5 +16,5 @@ def shares(optimizer: Optimizer, fqns: Iterable[str]) -> list[list[str]]:
         return [[*fqns]]
     kept, apart = list[str](), list[str]()
     for fqn in fqns:
-        (apart if is_within_any(fqn, optimizer.set_apart) else kept).append(fqn)
+        (apart if is_within_any(fqn, optimizer.exclude) else kept).append(fqn)
     return [kept, apart]

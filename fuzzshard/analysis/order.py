@@ -184,7 +184,7 @@ def _count_options(case: Case) -> int:
         case.tensor_parallel,
         case.ignored,
     )
-    more = (case.delays, case.expect, case.optimizer.set_apart, case.inputs.rank_batches)
+    more = (case.delays, case.expect, case.optimizer.exclude, case.inputs.rank_batches)
     told = (option.items(value) for group in case.wrap for option, value in group.told())
     return fields + scalars + sum(map(len, (*items, *more, *told)))
 

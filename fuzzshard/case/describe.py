@@ -45,14 +45,14 @@ def describe(old: Case, new: Case) -> list[str]:
             old.schedule, new.schedule, no_sync=all(s.wrapper for s in specs(old.engines))
         ),
         *_freezes(old.freezes, new.freezes),
-        *fields(old.optimizer, new.optimizer, "", skip=(old.optimizer.named_by,)),
+        *fields(old.optimizer, new.optimizer, "", skip=("kind",)),
         *(p for name in OPTIONS for p in fields(getattr(old, name), getattr(new, name), "")),
         *_scalars(old, new),
         *_model(old, new),
         *_inputs(old, new),
     ]
-    if old.optimizer.title != new.optimizer.title:
-        phrases.append(f"with {new.optimizer.title} in place of {old.optimizer.title}")
+    if old.optimizer.kind != new.optimizer.kind:
+        phrases.append(f"with {new.optimizer.kind} in place of {old.optimizer.kind}")
     if old.seed != new.seed:
         phrases.append(in_place_of("seed", new.seed, old.seed))
     return phrases

@@ -198,7 +198,7 @@ def rename_paths(case: Case, rename: Callable[[str], str]) -> Case:
         dtypes=tuple(replace(d, target=rename(d.target)) for d in case.dtypes),
         tensor_parallel=tuple(replace(t, module=rename(t.module)) for t in case.tensor_parallel),
         ignored=tuple(map(rename, case.ignored)),
-        optimizer=case.optimizer.leaving_out(map(rename, case.optimizer.set_apart)),
+        optimizer=case.optimizer.leaving_out(map(rename, case.optimizer.exclude)),
         schedule=tuple(
             replace(op, target=rename(op.target)) if "target" in op.__struct_fields__ else op
             for op in case.schedule

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS
 from fuzzshard.parts.part import Part
 
 _LABELS = {
-    **{option.name: option.label for option in GROUP_OPTIONS if option.label},
+    "shard_dim": "shard_placement_fn dim",
     "out": "out_features",
     "seq": "sequence length",
 }

@@ -51,8 +51,6 @@ class Option:
     """What each of its features means."""
     prefix: ClassVar[str] = ""
     """What the names of its features begin with, where a value follows."""
-    label: ClassVar[str] = ""
-    """What torch calls it, where that is not its name."""
     is_policy: ClassVar[bool] = False
     """Whether its value is a policy of mixed precision."""
     choices: ClassVar[tuple[str, ...]] = ()

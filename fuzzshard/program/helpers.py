@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from fuzzshard.parts.engines import ENGINES
 from fuzzshard.parts.losses import LOSSES
-from fuzzshard.parts.options.optimizer import OPTIMIZER_OPTIONS
+from fuzzshard.parts.options.optimizer import KEEPING_DTYPES
 from fuzzshard.program.engine_script import engine_script
 
 _FUNCTIONS = """
@@ -168,7 +168,7 @@ SOURCES = {
         for name, source in engine_script(engine).sources.items()
     },
     **{name: source for loss in LOSSES.values() for name, source in loss.sources.items()},
-    **{name: source for option in OPTIMIZER_OPTIONS for name, source in option.sources.items()},
+    "KeepingDtypes": KEEPING_DTYPES,
 }
 """By name."""
 

@@ -171,7 +171,7 @@ class Scope(scope.Scope):
     def _all_optimizer_lines(self) -> list[str]:
         """Make the optimizers, and what goes with them."""
         lines, parameters, spec = list[str](), [self.trained], self.case.optimizer
-        if apart := self.within(spec.set_apart):
+        if apart := self.within(spec.exclude):
             lines = call_lines("apart = ", apart, "{}")
             listed = f"[p for p in {self.trained} if p {{}} apart]"
             parameters = [listed.format("not in"), listed.format("in")][: len(spec.each)]

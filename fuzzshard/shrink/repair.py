@@ -168,7 +168,7 @@ def _mend_options(case: Case, modules: Mapping[str, Module], fqns: list[str]) ->
         tuple(p for p in case.tensor_parallel if p.module in modules) if case.mesh.tensor else ()
     )
     mesh = case.mesh if plan else replace(case.mesh, tensor=None)
-    left_out = [path for path in case.optimizer.set_apart if _has_parameters(path, fqns)]
+    left_out = [path for path in case.optimizer.exclude if _has_parameters(path, fqns)]
     return replace(
         case,
         mesh=mesh,

@@ -32,9 +32,8 @@ class DDP(NoSyncEngine):
     @classmethod
     def lacking(cls, case: Case) -> str | None:
         known = inspect.signature(DistributedDataParallel).parameters
-        told = case.ddp.told()
-        methods = (option.method for option, value in told if value and option.method)
-        missing = [name for name in methods if not hasattr(DistributedDataParallel, name)]
+        missing = ["finalize_backward"] if case.ddp.manual_finalization else []
+        missing = [name for name in missing if not hasattr(DistributedDataParallel, name)]
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
             named = (argument.partition("=")[0] for argument in case.ddp.arguments())
             missing += (name for name in named if name not in known)

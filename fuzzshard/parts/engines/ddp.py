@@ -116,7 +116,7 @@ class DistributedDataParallel(EngineSpec):
     def features(self, case: Case, found: Inferred) -> Iterator[str]:
         off = {*off_default(case.ddp)}
         for option, value in case.ddp.told():
-            if option.name in off and (self.ignores_modules or not option.of_replicate):
+            if option.name in off and (self.ignores_modules or option.name != "ignored_modules"):
                 yield from option.features(value, case, found)
 
     @override

@@ -61,7 +61,7 @@ class AddParamGroup(op.Op, tag="add_param_group", frozen=True, kw_only=True):
         optimizer, shapes = at.case.optimizer, at.found.parameters
         for fqn in new:
             if not optimizer.takes(shapes[fqn]):
-                yield f"{optimizer.title} gets {fqn!r}: it is for matrices", "leave it out"
+                yield f"{optimizer.kind} gets {fqn!r}: it is for matrices", "leave it out"
         if at.case.optimizer.scheduler:
             yield (
                 "a scheduler has no rate of a group that is added later",

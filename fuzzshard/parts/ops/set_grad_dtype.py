@@ -115,7 +115,7 @@ def dtype_misfits(at: op.Checker) -> op.Reasons:
     """
     if not at.takes_gradients:
         yield (
-            f"steps of {at.case.optimizer.title} take no gradients of another dtype than that of "
+            f"steps of {at.case.optimizer.kind} take no gradients of another dtype than that of "
             "the parameter",
             "torch/optim mixes both with the state of a parameter in one op or list, and a "
             "GradScaler takes none of float16: set another grad_dtype, or another optimizer",

@@ -29,7 +29,7 @@ class LoadBalance(ContextParallelOption):
     positions attend to more.
     """
 
-    name, label = "load_balance", "enable_load_balance"
+    name = "load_balance"
     texts = {False: "_cp_options.enable_load_balance = False"}
     meanings = {"context_parallel:in_order": "positions lie on the ranks in order, unbalanced"}
 
@@ -41,7 +41,7 @@ class LoadBalance(ContextParallelOption):
 class RotateMethod(ContextParallelOption):
     """By default one all-gather; or each rank sends to the next, in as many steps as ranks."""
 
-    name, label = "rotate_method", "set_rotate_method"
+    name = "rotate_method"
     texts = {"alltoall": 'set_rotate_method("alltoall")'}
     meanings = {"context_parallel:ring": "keys and values go from rank to rank"}
 

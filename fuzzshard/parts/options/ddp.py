@@ -55,7 +55,7 @@ class DDP(WithOptions["DDPOption"], frozen=True, kw_only=True):
         return [
             text
             for option, value in self.told()
-            if buffers or value != option.means_buffers
+            if buffers or (option.name, value) != ("buffers", "local")
             for text in option.arguments(value)
         ]
 
@@ -66,7 +66,7 @@ class DDP(WithOptions["DDPOption"], frozen=True, kw_only=True):
 
     def contexts(self, engine: str) -> list[str]:
         """Return the contexts that a case trains in; nobody leaves those of a script."""
-        return [text for o, value in self.told() if (text := o.context(value, engine))]
+        return [] if self.join is None else [f"{engine}.join({_JOINED[self.join]})"]
 
 
 class DDPOption(Option):
@@ -74,14 +74,8 @@ class DDPOption(Option):
 
     of_wrapper: ClassVar[bool] = False
     """Whether ``replicate`` has nothing like it."""
-    of_replicate: ClassVar[bool] = False
-    """Whether it alone has it."""
     in_every_case: ClassVar[bool] = False
     """Whether it is drawn in cases without the extension, too."""
-    means_buffers: ClassVar[str] = ""
-    """The value that says nothing where there are no buffers."""
-    method: ClassVar[str] = ""
-    """The method that it needs, where not every supported torch has that."""
 
     def draw(self, tape: Tape, seen: Replicated) -> Any:
         """Return a value for a finished case."""
@@ -97,10 +91,6 @@ class DDPOption(Option):
         ``group``.
         """
         return []
-
-    def context(self, value: Any, engine: str) -> str:
-        """Return the context that a case trains in, if there is one."""
-        return ""
 
 
 class DDPFlag(DDPOption):
@@ -191,7 +181,6 @@ class Buffers(DDPOption):
     """The first rank's or everyone's own, by ``broadcast_buffers`` or ``forward_sync_buffers``."""
 
     name, place, of_wrapper, in_every_case = "buffers", 12, True, True
-    means_buffers = "local"
     texts = {
         "local": "broadcast_buffers=False",
         "forward_local": "forward_sync_buffers=False",
@@ -283,6 +272,14 @@ class Hook(DDPOption):
         ]
 
 
+_JOINED = {
+    "initial": "",
+    "effective": "divide_by_initial_world_size=False",
+    "throwing": "throw_on_early_termination=True",
+    "off": "enable=False",
+}
+
+
 class Join(DDPOption):
     """Trains within ``ddp.join()``.
 
@@ -293,12 +290,6 @@ class Join(DDPOption):
 
     name, place, of_wrapper = "join", 10, True
     weights = ((None, 4), ("initial", 3), ("effective", 3), ("throwing", 3), ("off", 3))
-    texts = {
-        "initial": "",
-        "effective": "divide_by_initial_world_size=False",
-        "throwing": "throw_on_early_termination=True",
-        "off": "enable=False",
-    }
     meanings = {
         "ddp:join_initial": "training within join()",
         "ddp:join_effective": "training within join(divide_by_initial_world_size=False)",
@@ -306,20 +297,11 @@ class Join(DDPOption):
         "ddp:join_off": "training within join(enable=False)",
     }
 
-    @override
-    def arguments(self, value: str | None) -> tuple[str, ...]:
-        return ()
-
-    @override
-    def context(self, value: str | None, engine: str) -> str:
-        return "" if value is None else f"{engine}.join({self.texts[value]})"
-
 
 class ManualFinalization(DDPOption):
     """``finalize_backward()`` after every synchronised backward."""
 
     name, place, of_wrapper = "manual_finalization", 11, True
-    method = "finalize_backward"
     meanings = {"ddp:manual_finalization": "finalize_backward() after every synchronised backward"}
 
     @override
@@ -334,7 +316,7 @@ class ManualFinalization(DDPOption):
 class IgnoredModules(DDPOption):
     """``replicate`` is given the modules that the case ignores."""
 
-    name, place, in_every_case, of_replicate = "ignored_modules", 13, True, True
+    name, place, in_every_case = "ignored_modules", 13, True
     meanings = {"ddp:ignored_modules": "replicate() is told to ignore modules"}
 
     @override

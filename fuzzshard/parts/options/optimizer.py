@@ -10,13 +10,11 @@ from typing_extensions import override
 
 from fuzzshard.parts.op import Choice
 from fuzzshard.parts.option import DrawingOptimizer, Mapping, Option, Tape, WithOptions, options_of
-from fuzzshard.parts.part import default_of, off_default
+from fuzzshard.parts.part import off_default
 
 
 class Optimizer(WithOptions["OptimizerOption"], frozen=True, kw_only=True):
     """The optimizer and its hyperparameters."""
-
-    named_by: ClassVar[str] = "kind"
 
     kind: Literal[
         "sgd",
@@ -43,11 +41,6 @@ class Optimizer(WithOptions["OptimizerOption"], frozen=True, kw_only=True):
     lr_scheduler: Literal["step_lr", "cosine_annealing_lr", "one_cycle_lr"] | None = None
     grad_scaler: Literal["finite", "infinite"] | None = None
     beside: Literal["sgd", "adamw"] | None = None
-
-    @property
-    def title(self) -> str:
-        """What it is called."""
-        return str(getattr(self, self.named_by))
 
     @property
     def second(self) -> Optimizer | None:
@@ -90,52 +83,47 @@ class Optimizer(WithOptions["OptimizerOption"], frozen=True, kw_only=True):
     @property
     def states(self) -> tuple[str, ...]:
         """The names of what is kept for a parameter."""
-        told = (pair for each in self.each.values() for pair in each.told())
-        return tuple(dict.fromkeys(name for o, value in told for name in o.states(value)))
+        kinds = (each.kind for each in self.each.values())
+        return tuple(dict.fromkeys(name for kind in kinds for name in _STATES[kind]))
 
     @property
     def scheduler(self) -> str:
         """The expression of what changes the learning rate of ``optimizer``, or nothing."""
-        return "".join(option.scheduler(value) for option, value in self.told())
+        called = self.lr_scheduler and _SCHEDULERS[self.lr_scheduler]
+        return f"torch.optim.lr_scheduler.{called}" if called else ""
 
     @property
     def scaler(self) -> str:
         """The expression of what scales losses, or nothing."""
-        return "".join(option.scaler(value) for option, value in self.told())
+        scale = self.grad_scaler and _SCALES[self.grad_scaler]
+        return f"torch.amp.GradScaler(device, init_scale={scale})" if scale else ""
 
     def step_lines(self) -> list[str]:
         """Return the statements of a step."""
-        scaled = [*(f"scaler.step({name})" for name in self.each), *self._updates()]
-        steps = scaled if self.scaler else [f"{name}.step()" for name in self.each]
-        for around in (around for o, value in self.told() if (around := o.around(value))):
-            steps = [f"with {around}:", *(f"    {line}" for line in steps)]
-        return [*steps, *(["scheduler.step()"] if self.scheduler else [])]
-
-    def _updates(self) -> list[str]:
-        return [line for option, value in self.told() if (line := option.update(value))]
+        steps = [f"{name}.step()" for name in self.each]
+        if self.grad_scaler:
+            scale = "1024.0" if self.grad_scaler == "infinite" else ""
+            steps = [*(f"scaler.step({name})" for name in self.each), f"scaler.update({scale})"]
+        if self.kind == "muon_unrounded":
+            steps = ["with KeepingDtypes():", *(f"    {line}" for line in steps)]
+        return [*steps, *(["scheduler.step()"] if self.lr_scheduler else [])]
 
     def initially(self, state: str) -> float | None:
         """Return what each element of a state is before the first step; None where that depends
         on the learning rate by then.
         """
-        rate = None if self.scheduler else self.lr
+        rate = None if self.lr_scheduler else self.lr
         return {"eta": rate, "mu": 1.0, "mu_product": 1.0}.get(state, 0.0)
-
-    @property
-    def set_apart(self) -> tuple[str, ...]:
-        """The modules or parameters that it does not get; the second one does."""
-        return tuple(path for option, paths in self.told() if option.leaves_out for path in paths)
 
     @property
     def left_out(self) -> tuple[str, ...]:
         """The modules or parameters that no optimizer gets."""
-        return () if self.beside else self.set_apart
+        return () if self.beside else self.exclude
 
     def leaving_out(self, paths: Iterable[str]) -> Optimizer:
         """Return it without these, and with all others; a second one must get something."""
         paths = tuple(paths)
-        named = {option.name: paths for option in OPTIMIZER_OPTIONS if option.leaves_out}
-        return replace(self, **named, beside=self.beside if paths else None)
+        return replace(self, exclude=paths, beside=self.beside if paths else None)
 
     def for_matrices(self, shapes: Mapping[str, Sequence[int]]) -> Optimizer:
         """Return it without parameters that are no matrices, and without what optimizers of
@@ -151,7 +139,7 @@ class Optimizer(WithOptions["OptimizerOption"], frozen=True, kw_only=True):
 
     def unrounded(self) -> Optimizer:
         """Return it with steps that round to no coarser dtype than that of the parameters."""
-        return replace(self, **{o.name: o.unrounded(value) for o, value in self.told()})
+        return replace(self, kind="muon_unrounded") if self.steps_matrices else self
 
     def in_turn(self) -> Optimizer:
         """Return it with steps of one parameter after the other, and not of lists."""
@@ -159,20 +147,18 @@ class Optimizer(WithOptions["OptimizerOption"], frozen=True, kw_only=True):
 
     def unscaled(self) -> Optimizer:
         """Return it without a scaler of losses."""
-        scaling = (option.name for option, value in self.told() if option.scaler(value))
-        return replace(self, **{name: default_of(self, name) for name in scaling})
+        return replace(self, grad_scaler=None)
 
     def call(self) -> tuple[str, list[str]]:
         """Return its class, and the arguments that are not torch's defaults."""
-        kinds = [text for option, value in self.told() if (text := option.constructor(value))]
         given = [text for option, value in self.told() for text in option.given(value, self)]
-        return f"torch.optim.{kinds[0]}", given
+        return f"torch.optim.{_CLASSES[self.kind]}", given
 
     def features(self) -> Iterator[str]:
         """Yield the features of its options."""
         off = {*off_default(self)}
         for option, value in self.told():
-            if option.name in off or option.name == self.named_by:
+            if option.name in off or option.name == "kind":
                 yield from option.features(value)
 
     def text(self) -> str:
@@ -181,52 +167,20 @@ class Optimizer(WithOptions["OptimizerOption"], frozen=True, kw_only=True):
         given = ", ".join(
             f"{option.name}={value}"
             for option, value in self.told()
-            if option.always_told or (option.name in off and option.name != self.named_by)
+            if option.always_told or (option.name in off and option.name != "kind")
         )
-        return f"{self.title}({given})"
+        return f"{self.kind}({given})"
 
 
 class OptimizerOption(Option):
     """One of them."""
 
-    leaves_out: ClassVar[bool] = False
-    """Whether its value is what the optimizer does not get."""
     for_matrices: ClassVar[bool] = True
     """Whether optimizers of matrices take it."""
-    sources: ClassVar[Mapping[str, str]] = {}
-    """What its statements call and torch does not have, by name."""
-
-    def states(self, value: Any) -> tuple[str, ...]:
-        """Return the names of what the optimizer keeps, where it says which class that is."""
-        return ()
-
-    def constructor(self, value: Any) -> str:
-        """Return the class, where it says which."""
-        return ""
 
     def given(self, value: Any, optimizer: Optimizer) -> tuple[str, ...]:
         """Return the arguments of the class that stand for it."""
         return self.arguments(value)
-
-    def around(self, value: Any) -> str:
-        """Return the expression of a context manager that steps are made in, or nothing."""
-        return ""
-
-    def unrounded(self, value: Any) -> Any:
-        """Return the value whose steps round to no coarser dtype than that of the parameters."""
-        return value
-
-    def scheduler(self, value: Any) -> str:
-        """Return the expression of a scheduler of the learning rate, where it says which."""
-        return ""
-
-    def scaler(self, value: Any) -> str:
-        """Return the expression of a scaler of losses, where it says which."""
-        return ""
-
-    def update(self, value: Any) -> str:
-        """Return the update of the scaler, where it says how."""
-        return ""
 
     def features(self, value: Any) -> Iterator[str]:
         """Yield the features of a value off its default."""
@@ -285,7 +239,7 @@ _INTERPOLATING = ("adam", "adamax", "nadam", "radam", *_DECAYING)
 """They interpolate between a state and the gradient: ``lerp_`` takes one dtype. States that are
 loaded have that of the parameter.
 """
-_KEEPING_DTYPES = """
+KEEPING_DTYPES = """
 class KeepingDtypes(torch.overrides.TorchFunctionMode):  # Muon computes in bfloat16 otherwise
     def __torch_function__(self, function, types, args=(), kwargs=None):
         is_cast = function is torch.Tensor.to and (kwargs or {}).get("dtype") is torch.bfloat16
@@ -307,27 +261,10 @@ class Kind(OptimizerOption):
 
     name, place, choices = "kind", 2, ("adam",)
     extension = Choice("muon", 7, 103, excluded_by=("offload",))
-    sources = {"KeepingDtypes": _KEEPING_DTYPES}
     meanings = {
         **{f"optimizer:{kind}": name for kind, name in _CLASSES.items() if kind not in _MUON},
         "optimizer:muon": "Muon, which gets the matrices alone",
     }
-
-    @override
-    def constructor(self, value: str) -> str:
-        return _CLASSES[value]
-
-    @override
-    def states(self, value: str) -> tuple[str, ...]:
-        return _STATES[value]
-
-    @override
-    def around(self, value: str) -> str:
-        return "KeepingDtypes()" if value == "muon_unrounded" else ""
-
-    @override
-    def unrounded(self, value: str) -> str:
-        return "muon_unrounded" if value in _MUON else value
 
     @override
     def features(self, value: str) -> Iterator[str]:
@@ -435,7 +372,6 @@ class Exclude(OptimizerOption):
     """Modules or parameters that the optimizer does not get."""
 
     name, extension = "exclude", Choice("exclude", 10, 1, needed_by=("second_optimizer",))
-    leaves_out = True
     meanings = {"optimizer:exclude": "an optimizer that does not get all parameters"}
 
     @override
@@ -458,7 +394,7 @@ class Maximize(OptimizerOption):
     meanings = {"optimizer:maximize": "maximize=True"}
 
 
-_CALLS = {
+_SCHEDULERS = {
     "step_lr": "StepLR(optimizer, step_size=1, gamma=0.5)",
     "cosine_annealing_lr": "CosineAnnealingLR(optimizer, T_max=8)",
     "one_cycle_lr": (
@@ -484,10 +420,6 @@ class LRScheduler(OptimizerOption):
     }
 
     @override
-    def scheduler(self, value: str | None) -> str:
-        return f"torch.optim.lr_scheduler.{_CALLS[value]}" if value else ""
-
-    @override
     def features(self, value: str) -> Iterator[str]:
         yield f"optimizer:{value}"
 
@@ -496,7 +428,7 @@ class LRScheduler(OptimizerOption):
         if self.name not in drawing.swarm:
             return None
         exact = drawing.case.values == "dyadic"
-        return "step_lr" if exact else drawing.tape.pick((*_CALLS,))
+        return "step_lr" if exact else drawing.tape.pick((*_SCHEDULERS,))
 
 
 _SCALES = {"finite": "1024.0, growth_interval=1", "infinite": 'float("inf")'}
@@ -519,14 +451,6 @@ class GradScaler(OptimizerOption):
         "optimizer:scaled": "a GradScaler that doubles its scale after every step",
         "optimizer:skipped": "a GradScaler that skips the first step: it is infinite",
     }
-
-    @override
-    def scaler(self, value: str | None) -> str:
-        return f"torch.amp.GradScaler(device, init_scale={_SCALES[value]})" if value else ""
-
-    @override
-    def update(self, value: str | None) -> str:
-        return f"scaler.update({'1024.0' if value == 'infinite' else ''})"
 
     @override
     def features(self, value: str) -> Iterator[str]:

@@ -19,7 +19,7 @@ class ShardDim(GroupOption):
     "If sharding on a nonzero dim, we currently require even sharding" (``fully_shard``).
     """
 
-    name, place, label = "shard_dim", 1, "shard_placement_fn dim"
+    name, place = "shard_dim", 1
     extension = Choice("shard_dim", 18, place=5, excluded_by=("tensor",))
     wants_even = True
     texts = {
