@@ -85,10 +85,10 @@ def fsdp1(tape: Tape, swarm: Swarm, case: Case, found: Inferred, *, cuda: bool) 
             case = replace(case, fsdp1=replace(case.fsdp1, **{option.name: value}))
     if PRECISION not in swarm or not _takes_policy(case, found) or not tape.chance(90):
         return case
-    groups = tuple(group.with_policy(None) for group in case.wrap)
+    groups = tuple(replace(group, precision=None) for group in case.wrap)
     alone = replace(
         case,
-        fsdp1=case.fsdp1.with_policy(draw_policy(tape)),
+        fsdp1=replace(case.fsdp1, precision=draw_policy(tape)),
         engines=(FullyShardedDataParallel.name,),
         wrap=groups,
         dtypes=(),

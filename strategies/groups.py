@@ -19,7 +19,7 @@ from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 
 _LATE = sorted(
-    (option for option in GROUP_OPTIONS if option.extension and not option.is_policy),
+    (option for option in GROUP_OPTIONS if option.extension and option.name != "precision"),
     key=lambda option: option.place,
 )
 

@@ -45,12 +45,13 @@ def precision(tape: Tape, swarm: Swarm, case: Case, found: Inferred) -> Case:
         each,
         [base] * len(each),
         [plain] * len(each),
-        [plain.with_dtypes({"outputs": case.dtype})] * len(each),
+        [replace(plain, output=case.dtype)] * len(each),
     ]
     casts = may_cast(swarm)
     for policies in options:
         groups = tuple(
-            group.with_policy(policy) for group, policy in zip(case.wrap, policies, strict=True)
+            replace(group, precision=policy)
+            for group, policy in zip(case.wrap, policies, strict=True)
         )
         if computes(replace(case, wrap=groups), found, casts=casts):
             return _keeping(tape, swarm, replace(case, wrap=groups), found)
@@ -64,7 +65,7 @@ def _keeping(tape: Tape, swarm: Swarm, case: Case, found: Inferred) -> Case:
     if may_cast(swarm) or not tape.chance(30):
         return case
     groups = tuple(
-        g.with_policy(g.policy.keeping()) if g.policy and g.policy.dtype_of("parameters") else g
+        replace(g, precision=g.precision.keeping()) if g.precision and g.precision.param else g
         for g in case.wrap
     )
     kept = replace(case, wrap=groups)
@@ -100,8 +101,8 @@ def parameter_dtypes(
 
 def in_one_dtype(case: Case) -> Case:
     """The case without mixed precision, and without parameters that have a dtype of their own."""
-    groups = tuple(group.with_policy(None) for group in case.wrap)
-    return replace(case, wrap=groups, dtypes=(), fsdp1=case.fsdp1.with_policy(None))
+    groups = tuple(replace(group, precision=None) for group in case.wrap)
+    return replace(case, wrap=groups, dtypes=(), fsdp1=replace(case.fsdp1, precision=None))
 
 
 def computes(case: Case, found: Inferred, target: str = "", *, casts: bool = False) -> bool:

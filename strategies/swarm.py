@@ -31,7 +31,7 @@ from fuzzshard.strategies.tape import Tape
 (FUSED,) = (kind.name for kind in kinds_for("attention"))
 """The choice of attention by one kernel."""
 _OF_GROUPS = [option.extension for option in GROUP_OPTIONS if option.extension]
-(PRECISION,) = (o.extension.name for o in GROUP_OPTIONS if o.is_policy and o.extension)
+PRECISION = "precision"
 """The choice of mixed precision."""
 
 CHOICES: tuple[str, ...] = (

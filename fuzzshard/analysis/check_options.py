@@ -86,8 +86,8 @@ def _name_misfits(case: Case, found: Inferred) -> Reasons:
         yield "the optimizer has no parameters", "exclude fewer"
     if len(case.optimizer.each) > 1 and not any(apart):
         yield ("the second optimizer has no parameters", "name them in optimizer.exclude")
-    policies = [group.policy for group in case.wrap]
-    low = any(policy.dtype_of("parameters") for policy in policies if policy) or case.fsdp1.policy
+    policies = [group.precision for group in case.wrap]
+    low = any(policy.param for policy in policies if policy) or case.fsdp1.precision
     if low and found.batch_norms:
         yield (
             "batch norm under mixed precision has buffers of another dtype",

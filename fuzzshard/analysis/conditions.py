@@ -198,12 +198,12 @@ def casts_otherwise(case: Case) -> bool:
     """Whether mixed precision is not one policy of the whole model, for parameters and gradients
     both, that casts nothing but what the model gets.
     """
-    found, policy = inferred(case), case.wrap[0].policy if case.wrap else None
-    one = all(group.policy == policy and not group.rounding() for group in case.wrap)
+    found, policy = inferred(case), case.wrap[0].precision if case.wrap else None
+    one = all(group.precision == policy and not group.rounding() for group in case.wrap)
     covers = case.root_is_wrapped and None not in found.owners.values()
     if policy is None or model_policy(case) is not None or not (one and covers):
         return True
-    if not (policy.dtype_of("parameters") and policy.dtype_of("gradients")):
+    if not (policy.param and policy.reduce):
         return True
     return policy.keep is not None or any(
         any(call.outputs) or (path and any(call.inputs))

@@ -36,7 +36,7 @@ def model_policy(case: Case) -> Precision | None:
     case's.
     """
     options = (getattr(case, spec.options) for spec in specs(case.engines) if spec.options)
-    policies: Iterator[Precision | None] = (each.policy for each in options)
+    policies: Iterator[Precision | None] = (getattr(each, "precision", None) for each in options)
     return next((policy for policy in policies if policy is not None), None)
 
 
@@ -44,7 +44,7 @@ def policies(case: Case) -> tuple[Precision | None, ...]:
     """The mixed precision of every wrap group, under the engines that the case runs."""
     if (policy := model_policy(case)) is not None:
         return (policy,) * len(case.wrap)
-    return tuple(group.policy for group in case.wrap)
+    return tuple(group.precision for group in case.wrap)
 
 
 def roundings(case: Case, found: Inferred) -> Mapping[str, str]:
@@ -75,8 +75,8 @@ def casts(case: Case) -> Mapping[str, Casts]:
     for index, (group, policy) in enumerate(zip(case.wrap, policies(case), strict=True)):
         if policy is None or (model_policy(case) and root_groups(case)[index] != index):
             continue
-        inputs = policy.dtype_of("parameters") if policy.cast_inputs else None
-        found |= dict.fromkeys(group.modules, Casts(inputs, policy.dtype_of("outputs")))
+        inputs = policy.param if policy.cast_inputs else None
+        found |= dict.fromkeys(group.modules, Casts(inputs, policy.output))
     return found
 
 
@@ -108,7 +108,7 @@ def reduction_dtype(case: Case, found: Inferred, fqn: str, cast: Dtype | None) -
     """
     owner = found.owners[fqn]
     policy = None if owner is None else policies(case)[owner]
-    if policy is not None and (dtype := policy.dtype_of("gradients")):
+    if policy is not None and (dtype := policy.reduce):
         return dtype
     computing, due = computing_dtype(case, found, fqn, cast), grad_dtype(case, fqn, cast)
     if due is None:
@@ -292,8 +292,8 @@ def lifted(case: Case, dtype: Dtype | None = None) -> Case:
         _with_ops_in(case, _LIFTED),
         dtype=dtype or _LIFTED[case.dtype],
         dtypes=tuple(replace(entry, dtype=_LIFTED[entry.dtype]) for entry in case.dtypes),
-        wrap=tuple(group.with_policy(policy(group.policy)) for group in case.wrap),
-        fsdp1=case.fsdp1.with_policy(policy(case.fsdp1.policy)),
+        wrap=tuple(replace(group, precision=policy(group.precision)) for group in case.wrap),
+        fsdp1=replace(case.fsdp1, precision=policy(case.fsdp1.precision)),
         optimizer=case.optimizer.unrounded(),
     )
 
@@ -306,8 +306,8 @@ def uniform(case: Case, dtype: Literal["float32", "float64"]) -> Case:
         _with_ops_in(case, dict.fromkeys(DIGITS, dtype)),
         dtype=dtype,
         dtypes=(),
-        wrap=tuple(group.with_policy(None) for group in case.wrap),
-        fsdp1=case.fsdp1.with_policy(None),
+        wrap=tuple(replace(group, precision=None) for group in case.wrap),
+        fsdp1=replace(case.fsdp1, precision=None),
         optimizer=case.optimizer.unrounded(),
     )
 

@@ -17,7 +17,9 @@ from fuzzshard.parts.part import defaults
 _OF_LEAVES = sorted(
     (kind for leaf in LEAVES for kind in leaf.kinds), key=lambda kind: kind.draw is None
 )
-_OF_GROUPS = sorted(GROUP_OPTIONS, key=lambda option: (option.is_policy, option.wants_even))
+_OF_GROUPS = sorted(
+    GROUP_OPTIONS, key=lambda option: (option.name == "precision", option.wants_even)
+)
 """In the order that features have always had."""
 
 

@@ -168,7 +168,7 @@ def _count_options(case: Case) -> int:
         *case.inputs.rank_batches,
         *case.schedule,
         *case.wrap,
-        *(group.policy for group in case.wrap if group.policy),
+        *(group.precision for group in case.wrap if group.precision),
         *case.checkpoints,
         *case.freezes,
         *case.tensor_parallel,

@@ -85,7 +85,7 @@ def group_features(case: Case) -> Iterator[str]:
     for group in case.wrap:
         for option, value in group.told():
             yield from option.features(value)
-    if len({group.policy for group in case.wrap}) > 1:
+    if len({group.precision for group in case.wrap}) > 1:
         yield "precision:mixed"
     if case.dtypes:
         yield "precision:parameter_dtype"

@@ -65,7 +65,7 @@ def parameter_dtypes(case: Case, found: Inferred) -> ParameterDtypes:
         {
             fqn: DTYPES[dtype]
             for fqn, policy in owned.items()
-            if policy and (dtype := policy.dtype_of("gradients"))
+            if policy and (dtype := policy.reduce)
         },
         reductions_follow_parameters(case),
         grad_dtypes_set(case).keys(),

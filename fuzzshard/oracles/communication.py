@@ -69,7 +69,7 @@ class Groups:
             if owner is not None:
                 self.parameters[owner].append(fqn)
         self.order = sorted(self.parameters)
-        policies = [group.policy for group in case.wrap]
+        policies = [group.precision for group in case.wrap]
         keeping = any(policy is not None and policy.keep for policy in policies)
         self.sizes_known = not (case.dtypes or case.tensor_parallel or keeping)
         """Parameters of several dtypes travel as bytes, those of tensor-parallel modules in
@@ -286,8 +286,8 @@ def wrong_sums(case: Case, trace: Trace) -> Iterator[Wrong]:
     groups = Groups(case)
     for hook in trace.hooks if works(POST_BACKWARDS) else ():
         group = groups.numbered(hook.number)
-        policy = None if group is None else case.wrap[group].policy
-        due = policy and policy.dtype_of("gradients")
+        policy = None if group is None else case.wrap[group].precision
+        due = policy and policy.reduce
         if due and {*hook.sums} - {due}:
             yield Wrong(hook.op, SUMS, _said({*hook.sums}), Dtypes((due,)))
 

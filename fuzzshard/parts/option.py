@@ -8,12 +8,9 @@ the same arguments and run the same lines.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Mapping as Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
-
-from msgspec.structs import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from fuzzshard.parts.op import Choice
 from fuzzshard.parts.op import Reasons as Reasons
@@ -24,15 +21,12 @@ if TYPE_CHECKING:  # what an option is shown of the layers above, for types alon
     from fuzzshard.analysis.communication import Told as Told
     from fuzzshard.analysis.inferred import Inferred as Inferred
     from fuzzshard.case.case import Case as Case
-    from fuzzshard.parts.options.precision import Precision as Precision
     from fuzzshard.strategies.engine_options import DrawingFSDP1 as DrawingFSDP1
     from fuzzshard.strategies.engine_options import DrawingOptimizer as DrawingOptimizer
     from fuzzshard.strategies.groups import DrawingGroups as DrawingGroups
     from fuzzshard.strategies.tape import Tape as Tape
 else:  # nobody looks at annotations when it runs
-    Case = DrawingOptimizer = DrawingFSDP1 = DrawingGroups = Inferred = Precision = Replicated = (
-        None
-    )
+    Case = DrawingOptimizer = DrawingFSDP1 = DrawingGroups = Inferred = Replicated = None
     Tape = Told = None
 
 
@@ -51,8 +45,6 @@ class Option:
     """What each of its features means."""
     prefix: ClassVar[str] = ""
     """What the names of its features begin with, where a value follows."""
-    is_policy: ClassVar[bool] = False
-    """Whether its value is a policy of mixed precision."""
     choices: ClassVar[tuple[str, ...]] = ()
     """Choices that every swarm may make."""
     extension: ClassVar[Choice | None] = None
@@ -93,10 +85,6 @@ class WithOptions(Part, Generic[O], frozen=True):
         """Yield every option with its value."""
         return ((option, getattr(self, option.name)) for option in self.options)
 
-    def told_by(self, method: str) -> Iterator[tuple[O, Any]]:
-        """Yield the options that have a ``method`` of their own, each with its value."""
-        return ((o, getattr(self, o.name)) for o in _with_own(type(self), method))
-
     def arguments(self) -> list[str]:
         """Return the arguments that differ from torch's defaults."""
         given = sorted(self.told(), key=lambda pair: pair[0].argument)
@@ -106,30 +94,6 @@ class WithOptions(Part, Generic[O], frozen=True):
         """Return why CPU ranks cannot have it, in one line; None if they can."""
         reasons = (option.needs_cuda(value) for option, value in self.told())
         return next((reason for reason in reasons if reason), None)
-
-    @property
-    def policy(self) -> Precision | None:
-        """Its mixed precision, if it has any."""
-        return next((getattr(self, name) for name in _policies(type(self))), None)
-
-    def with_policy(self, policy: Precision | None) -> Self:
-        """Return it with another mixed precision, where it may have any."""
-        return replace(self, **dict.fromkeys(_policies(type(self)), policy))
-
-
-@functools.cache  # these are asked at every op of a schedule
-def _with_own(part: type[WithOptions[O]], method: str) -> tuple[O, ...]:
-    """The options of ``part`` that say something else than every option of its kind."""
-    kinds = Option.__subclasses__()
-    kind = next(each for each in kinds if isinstance(part.options[0], each))
-    usual = getattr(kind, method)
-    return tuple(o for o in part.options if getattr(type(o), method) is not usual)
-
-
-@functools.cache
-def _policies(part: type[WithOptions[Any]]) -> tuple[str, ...]:
-    """The fields of ``part`` that are policies of mixed precision."""
-    return tuple(option.name for option in part.options if option.is_policy)
 
 
 def meanings_of(options: Iterable[Option]) -> dict[str, str]:

@@ -97,7 +97,7 @@ def _options(case: Case) -> Iterator[Edit]:
             for name, value in _other_values(part):
                 yield change_item(field, index, **{name: value})
     for index, group in enumerate(case.wrap):
-        if (policy := group.policy) is not None:
+        if (policy := group.precision) is not None:
             for name, value in _other_values(policy):
                 yield change_policy(index, **{name: value})
     for field in (*OPTIONS, "optimizer", "inputs"):

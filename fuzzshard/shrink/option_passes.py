@@ -10,14 +10,14 @@ import msgspec
 from msgspec.structs import replace
 
 from fuzzshard.analysis.order import SCALARS
-from fuzzshard.case.case import Case, Optimizer, RankBatch
+from fuzzshard.case.case import Case, Optimizer, RankBatch, WrapGroup
 from fuzzshard.case.edit import with_item, without
+from fuzzshard.case.options import FSDP1
 from fuzzshard.parts.engines import OPTIONS
-from fuzzshard.parts.option import WithOptions
 from fuzzshard.parts.part import Part, default_of, off_default
 from fuzzshard.shrink.passes import Edit, change_item, put
 
-P = TypeVar("P", bound=WithOptions[Any])
+P = TypeVar("P", FSDP1, WrapGroup)
 
 
 def options(case: Case) -> Iterator[Edit]:
@@ -108,23 +108,22 @@ def _parts(case: Case) -> Iterator[tuple[Part, Callable[..., Edit]]]:
     """Everything that has options, but for the optimizer, and what changes some of them."""
     for field in OPTIONS:
         yield getattr(case, field), functools.partial(_change_part, field)
-    for field in OPTIONS:
-        if (policy := getattr(case, field).policy) is not None:
-            yield policy, functools.partial(_change_model_policy, field)
+    if case.fsdp1.precision is not None:
+        yield case.fsdp1.precision, _change_model_policy
     for field in ("schedule", "wrap", "checkpoints", "freezes", "tensor_parallel", "delays"):
         for index, part in enumerate(getattr(case, field)):
             yield part, functools.partial(change_item, field, index)
     for index, group in enumerate(case.wrap):
-        if group.policy is not None:
-            yield group.policy, functools.partial(change_policy, index)
+        if group.precision is not None:
+            yield group.precision, functools.partial(change_policy, index)
 
 
 def _change_part(name: str, **fields: object) -> Edit:
     return lambda case: replace(case, **{name: replace(getattr(case, name), **fields)})
 
 
-def _change_model_policy(name: str, **fields: object) -> Edit:
-    return lambda case: replace(case, **{name: _with_policy(getattr(case, name), fields)})
+def _change_model_policy(**fields: object) -> Edit:
+    return lambda case: replace(case, fsdp1=_with_policy(case.fsdp1, fields))
 
 
 def change_policy(index: int, **fields: object) -> Edit:
@@ -138,7 +137,7 @@ def change_policy(index: int, **fields: object) -> Edit:
 
 
 def _with_policy(part: P, fields: Mapping[str, object]) -> P:
-    return part.with_policy(part.policy and replace(part.policy, **fields))
+    return replace(part, precision=part.precision and replace(part.precision, **fields))
 
 
 def _drop_item(case: Case, index: int, name: str, item: object) -> Case:

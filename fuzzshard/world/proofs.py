@@ -89,7 +89,7 @@ def proofs(size: int) -> Iterator[Proof]:
             yield Proof(_case(sharded, once, engine=spec.name))
     if size == 1:
         return
-    half = Precision().with_dtypes({"parameters": "bfloat16", "gradients": "float32"})
+    half = Precision(param="bfloat16", reduce="float32")
     yield Proof(_case(sharded, accumulate, policy=half))
     yield Proof(
         _case(sharded, (*once, gathering(Below()))),
@@ -136,7 +136,7 @@ def _case(
         ),
         inputs=Inputs(batch=2, tensors=(TensorSpec(size=2),)),
         mesh=mesh,
-        wrap=tuple(WrapGroup(modules=(m,)).with_policy(policy) for m in ("up", "down", "")),
+        wrap=tuple(WrapGroup(modules=(m,), precision=policy) for m in ("up", "down", "")),
         schedule=schedule,
         values="dyadic",
         loss=SIMPLEST,

@@ -2,7 +2,7 @@
 
 import pytest
 from cases import ROOT, chain, groups, make_case
-from fuzzshard.strategies.subject import Subject
+from msgspec.structs import replace
 
 from fuzzshard.analysis.feature_names import NEEDED_RANKS, ON_CUDA, ONE_OF
 from fuzzshard.analysis.flow import flow_of
@@ -20,6 +20,7 @@ from fuzzshard.strategies.cases import SIZES
 from fuzzshard.strategies.freezing import below
 from fuzzshard.strategies.swarm import NUM_BYTES, swarm
 from fuzzshard.strategies.tape import ByteTape
+from fuzzshard.strategies.trained_model import TrainedModel
 
 EXACT_OPS = {"add", "concat", "detach", "relu", "iadd"}
 
@@ -39,12 +40,12 @@ def test_a_module_is_called_by_itself_in_every_dtype_that_may_come():
     """
     case = make_case(
         chain(a=Linear(out=4), n=LayerNorm()),
-        wrap=tuple(g.with_policy(Precision(param="bfloat16")) for g in groups("n", ROOT)),
+        wrap=tuple(replace(g, precision=Precision(param="bfloat16")) for g in groups("n", ROOT)),
         ignored=("n",),
         dtype="float32",
     )
-    assert Subject.of(case).forward_targets(casts=False) == ["n"]
-    assert Subject.of(case).forward_targets(casts=True) == []
+    assert TrainedModel.of(case).forward_targets(casts=False) == ["n"]
+    assert TrainedModel.of(case).forward_targets(casts=True) == []
 
 
 @pytest.mark.parametrize("cuda", [False, True])

@@ -144,7 +144,7 @@ def test_a_checkpoint_needs_gradients_with_the_dtypes_of_zeros(
         chain(a=Linear(out=5)), schedule, wrap=wrap, optimizer=Optimizer(foreach=False)
     )
     if "bfloat16" in (reduce, *said):
-        with pytest.raises(InvalidCase, match="a checkpoint of parameters with gradients"):
+        with pytest.raises(InvalidCase, match="needs gradients of the dtype of their parameters"):
             validate(case)
     else:
         validate(case)

@@ -39,8 +39,8 @@ def _hook_lines(spec: FSDP1, fsdp: str, group: str, *, shards: bool) -> list[str
         else "dist.all_reduce(grad, group=group)"
     )
     one = "shard" if shards else "grad"
-    policy = spec.policy
-    first = policy and (policy.dtype_of("gradients") or policy.dtype_of("parameters")) == "float16"
+    policy = spec.precision
+    first = policy and (policy.reduce or policy.param) == "float16"
     lines = ["grad /= group.size()", reduced] if first else [reduced, f"{one} /= group.size()"]
     return [
         f"def average_hook(group, grad{', shard' if shards else ''}):",

@@ -52,7 +52,7 @@ def _fills_with_any_dtype(case: Case, engine: str) -> Iterator[Due]:
     lacks = any(
         grad_dtype(case, fqn, None) is None
         and fills_unused(case, owner)
-        and not ((policy := policies(case)[owner]) and policy.dtype_of("gradients"))
+        and not ((policy := policies(case)[owner]) and policy.reduce)
         for fqn, owner in owned
     )
     for index, op in enumerate(case.schedule if lacks else ()):

@@ -15,10 +15,9 @@ def lacking(case: Case) -> str | None:
         return "reductions that follow grad_dtype"
     told = (word for group in case.wrap for word in group.words())
     names = (word.call.partition("(")[0] for word in told if not word.of_several)
-    policies = (group.policy for group in case.wrap)
-    for field in (field for policy in policies if policy for field in policy.new_fields()):
-        if field not in MixedPrecisionPolicy.__dataclass_fields__:
-            return f"MixedPrecisionPolicy.{field}"
+    keeps = any(group.precision and group.precision.keep for group in case.wrap)
+    if keeps and "param_dtype_override_fn" not in MixedPrecisionPolicy.__dataclass_fields__:
+        return "MixedPrecisionPolicy.param_dtype_override_fn"
     called = ["reset_iter_state"] if any(op.aborts for op in case.schedule) else []
     called += ["finalize_backward"] if case.finalize is not None else []
     return next((f"FSDPModule.{n}" for n in (*names, *called) if not hasattr(FSDPModule, n)), None)

@@ -79,12 +79,12 @@ class SimpleFSDPScript(EngineScript):
     def wrap_lines(self, case: Case, model: str, variable: str, names: MeshNames) -> list[str]:
         compiled = [f'{model}.compile(backend="{case.compile}")'] if case.compile else []
         told, lines = [model, "mesh"], list[str]()
-        policy = case.wrap[0].policy if case.wrap else None
+        policy = case.wrap[0].precision if case.wrap else None
         if policy is not None and policy.dtypes:
-            told.append(f"param_dtype=torch.{policy.dtype_of('parameters')}")
-            told.append(f"reduce_dtype=torch.{policy.dtype_of('gradients')}")
+            told.append(f"param_dtype=torch.{policy.param}")
+            told.append(f"reduce_dtype=torch.{policy.reduce}")
             if policy.cast_inputs:
-                dtype = f"torch.{policy.dtype_of('parameters')}"
+                dtype = f"torch.{policy.param}"
                 how = "prepend=True, with_kwargs=True"
                 lines = [f"{model}.register_forward_pre_hook(casting({dtype}), {how})"]
         return [f"data_parallel({', '.join(told)})", *lines, *compiled]

@@ -12,7 +12,6 @@ from fuzzshard.parts.engines.older import OLDER, POLICIES, UNSYNCED
 from fuzzshard.parts.exclusion import Excludes, Exclusion
 from fuzzshard.parts.op import Choice, Reasons
 from fuzzshard.parts.ops import NEW_CHOICES
-from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS
 from fuzzshard.parts.part import off_default
 
 if TYPE_CHECKING:
@@ -171,7 +170,7 @@ class ZeroRedundancy(DistributedDataParallel):
         excludes=(
             *("tensor", "other_dtypes", "partial_sync", "non_root_forward"),
             *NEW_CHOICES,
-            *(o.extension.name for o in GROUP_OPTIONS if o.is_policy and o.extension),
+            "precision",
         ),
         brings=("step_hooks", "add_param_group"),
     )

@@ -203,13 +203,13 @@ class FullyShardedDataParallel(EngineSpec):
     @override
     def misfits(self, case: Case, found: Inferred) -> Reasons:
         options, runs = case.fsdp1, self.name in case.engines
-        policy = options.policy
-        if policy is not None and (policy.keep or policy.dtype_of("outputs")):
+        policy = options.precision
+        if policy is not None and (policy.keep or policy.output):
             yield (
                 "MixedPrecision of FSDP1 has no param_dtype_override_fn, and no output dtype",
                 "remove keep and output from its precision",
             )
-        if runs and policy is not None and any(group.policy is not None for group in case.wrap):
+        if runs and policy is not None and any(group.precision is not None for group in case.wrap):
             yield (
                 "both FSDP1 and wrap groups have mixed precision, and there is one reference",
                 "keep one of the two",

@@ -55,7 +55,7 @@ class Cast(op.Op, tag="cast", frozen=True, kw_only=True):
     @override
     def misfits(self, at: op.Checker) -> op.Reasons:
         yield from at.changed_misfits()
-        policies = [group.policy for group in at.case.wrap]
+        policies = [group.precision for group in at.case.wrap]
         if any(policy.keep for policy in policies if policy):
             yield (
                 "param_dtype_override_fn names a dtype once, and the model is cast later",

@@ -94,7 +94,7 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
         """
         if (at.cast or at.case.dtype) != "float32":
             yield "autocast casts float32 alone", "use autocast=None"
-        policies = (at.case.fsdp1.policy, *(group.policy for group in at.case.wrap))
+        policies = (at.case.fsdp1.precision, *(group.precision for group in at.case.wrap))
         named = {dtype for policy in policies if policy for dtype in policy.dtypes}
         if named.intersection(LOW_PRECISION) - {self.autocast}:
             yield (

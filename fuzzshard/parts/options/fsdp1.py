@@ -225,14 +225,14 @@ class Offload(FSDP1Option):
 class MixedPrecision(FSDP1Option):
     """The policy of all units, with ``buffer_dtype`` following ``param_dtype``."""
 
-    name, argument, place, is_policy = "precision", 4, 12, True
+    name, argument, place = "precision", 4, 12
     meanings = {"fsdp1:precision": "mixed precision of FSDP1"}
 
     @override
     def arguments(self, value: Precision | None) -> tuple[str, ...]:
         if value is None:
             return ()
-        param, reduce = value.dtype_of("parameters"), value.dtype_of("gradients")
+        param, reduce = value.param, value.reduce
         named = {"param": param, "reduce": reduce, "buffer": param}
         told = [f"{name}_dtype=torch.{dtype}" for name, dtype in named.items() if dtype]
         told += [] if value.cast_inputs else ["cast_root_forward_inputs=False"]
@@ -243,7 +243,7 @@ def draw_policy(tape: Tape) -> Precision:
     """Draw a policy with parameters in half precision."""
     dtype: Dtype = "float16" if tape.chance(35) else "bfloat16"
     reduced: tuple[tuple[Dtype | None, int], ...] = ((dtype, 3), (None, 2), ("float32", 2))
-    return Precision().with_dtypes({"parameters": dtype, "gradients": tape.weighted(reduced)})
+    return Precision(param=dtype, reduce=tape.weighted(reduced))
 
 
 class Debug(FSDP1Option):

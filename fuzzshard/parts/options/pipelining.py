@@ -98,7 +98,7 @@ class Replicates(PipeliningOption):
 
     @override
     def draw(self, tape: Tape, case: Case) -> bool:
-        return not any(g.policy or g.rounding() for g in case.wrap) and tape.chance(30)
+        return not any(g.precision or g.rounding() for g in case.wrap) and tape.chance(30)
 
 
 PIPELINING_OPTIONS = options_of(Pipelining, PipeliningOption)

@@ -14,8 +14,6 @@ from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.option import Case, Option, Tape, WithOptions, options_of
 from fuzzshard.parts.part import Shape
 
-Role = Literal["parameters", "gradients", "outputs"]
-
 
 class Precision(WithOptions["PrecisionOption"], frozen=True, kw_only=True):
     """Mixed precision: ``MixedPrecisionPolicy``, or that of FSDP1."""
@@ -26,45 +24,30 @@ class Precision(WithOptions["PrecisionOption"], frozen=True, kw_only=True):
     cast_inputs: bool = True
     keep: Literal["vectors"] | None = None
 
-    def dtype_of(self, what: Role) -> Dtype | None:
-        """Return the dtype that it names for computing with parameters, reducing gradients, or
-        outputs.
-        """
-        dtype: Dtype | None = next(value for o, value in self.told() if o.of == what)
-        return dtype
-
     def computes(self, shape: Shape) -> Dtype | None:
         """Return the dtype that a parameter is computed with; None: its own."""
         keeps = self.keep is not None and len(shape) == 1
-        return None if keeps else self.dtype_of("parameters")
+        return None if keeps else self.param
 
     @property
     def dtypes(self) -> frozenset[Dtype]:
         """All dtypes that it names."""
-        return frozenset(value for option, value in self.told() if option.of and value)
-
-    def with_dtypes(self, dtypes: Mapping[Role, Dtype | None]) -> Precision:
-        """Return it with other dtypes."""
-        return replace(self, **{o.name: dtypes[o.of] for o in self.options if o.of in dtypes})
+        return frozenset(dtype for dtype in (self.param, self.reduce, self.output) if dtype)
 
     def within(self, dtypes: Mapping[Dtype, Dtype]) -> Precision:
         """Return it with each dtype replaced by another one."""
-        named = {o.of: value and dtypes[value] for o, value in self.told() if o.of}
-        return self.with_dtypes(named)
+        param, reduce, output = (
+            dtype and dtypes[dtype] for dtype in (self.param, self.reduce, self.output)
+        )
+        return replace(self, param=param, reduce=reduce, output=output)
 
     def keeping(self) -> Precision:
         """Return it for a model that computes with vectors in their own dtype, too."""
-        return replace(self, **{o.name: o.kept for o in self.options if o.kept is not None})
+        return replace(self, keep="vectors")
 
     def without_casts(self) -> Precision:
         """Return it with inputs and outputs treated as by default."""
-        return replace(self, **{o.name: o.default for o in self.options if o.of_activations})
-
-    def new_fields(self) -> Iterator[str]:
-        """Yield the fields of torch's policy that it needs, and that not every supported torch
-        has.
-        """
-        return (o.new_field for o, v in self.told() if o.new_field and v != o.default)
+        return replace(self, output=None, cast_inputs=True)
 
     def features(self) -> Iterator[str]:
         """Yield the features of its options."""
@@ -76,14 +59,6 @@ class PrecisionOption(Option):
     """One of them."""
 
     prefix = "precision:"
-    of: ClassVar[Role | None] = None
-    """What it names the dtype of."""
-    kept: ClassVar[Any] = None
-    """The value by which vectors keep their dtype."""
-    of_activations: ClassVar[bool] = False
-    """Whether it says what becomes of inputs or outputs."""
-    new_field: ClassVar[str] = ""
-    """The field of torch's policy that it needs, where not every supported torch has that."""
     variation: ClassVar[int] = 0
     """Its place among those in which the policies of groups differ, from 1; 0: they do not."""
 
@@ -111,7 +86,7 @@ class DtypeOption(PrecisionOption):
 class Param(DtypeOption):
     """The dtype that parameters are computed in, and inputs are cast to."""
 
-    name, place, of = "param", 1, "parameters"
+    name, place = "param", 1
     weights = (("bfloat16", 8), ("float16", 3), (None, 2))
     meanings = {
         "precision:param": "parameters computed in another dtype",
@@ -130,7 +105,7 @@ class Param(DtypeOption):
 class Reduce(DtypeOption):
     """The dtype that gradients are reduced in, and accumulated in until then."""
 
-    name, place, of, variation = "reduce", 2, "gradients", 1
+    name, place, variation = "reduce", 2, 1
     weights = ((None, 4), ("float32", 4), ("bfloat16", 2))
     meanings = {
         "precision:reduce": "a dtype of its own for reduced gradients, beside that of parameters",
@@ -140,7 +115,7 @@ class Reduce(DtypeOption):
 
     @override
     def features(self, value: Dtype | None, policy: Precision) -> Iterator[str]:
-        if policy.dtype_of("parameters"):
+        if policy.param:
             yield "precision:reduce" if value else "precision:reduce_as_param"
         elif value:
             yield "precision:reduce_only"
@@ -149,7 +124,7 @@ class Reduce(DtypeOption):
 class Output(DtypeOption):
     """The dtype that the outputs of a wrapped module are cast to."""
 
-    name, place, of, variation, of_activations = "output", 0, "outputs", 2, True
+    name, place, variation = "output", 0, 2
     meanings = {"precision:output": "a dtype for outputs"}
 
     @override
@@ -164,7 +139,7 @@ class Output(DtypeOption):
 class CastInputs(PrecisionOption):
     """Whether the inputs of a wrapped module are cast to the dtype of its parameters."""
 
-    name, place, variation, of_activations = "cast_inputs", 3, 3, True
+    name, place, variation = "cast_inputs", 3, 3
     texts = {False: "cast_forward_inputs=False"}
     meanings = {"precision:no_cast": "mixed precision that does not cast inputs"}
 
@@ -180,9 +155,8 @@ class CastInputs(PrecisionOption):
 class Keep(PrecisionOption):
     """Parameters of one dimension keep their dtype; drawn where the model computes with that."""
 
-    name, place, new_field = "keep", 4, "param_dtype_override_fn"
-    kept = "vectors"
-    texts = {"vectors": f"{new_field}=lambda p: p.dtype if p.dim() == 1 else None"}
+    name, place = "keep", 4
+    texts = {"vectors": "param_dtype_override_fn=lambda p: p.dtype if p.dim() == 1 else None"}
     meanings = {
         "precision:kept": "mixed precision that leaves parameters of one dimension as they are"
     }

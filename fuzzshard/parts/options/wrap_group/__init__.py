@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -48,6 +49,10 @@ class WrapGroup(WithOptions["GroupOption"], frozen=True, kw_only=True):
     shard_dim: Literal["first", "last", "largest"] = "first"
     communication: tuple[CommunicationOption, ...] = ()
     all_gather_extension: Literal["negated", "signs_apart", "float8"] | None = None
+
+    def told_by(self, method: str) -> Iterator[tuple[GroupOption, Any]]:
+        """Yield the options that have a ``method`` of their own, each with its value."""
+        return ((option, getattr(self, option.name)) for option in _with_own(method))
 
     def words(self) -> tuple[Word, ...]:
         """Return what it is told once all groups are there."""
@@ -206,6 +211,13 @@ class Prefetch(GroupOption):
     @override
     def mended(self, value: tuple[str, ...], shard: int, wrapped: frozenset[str]) -> Any:
         return tuple(m for m in value if m in wrapped)
+
+
+@functools.cache  # these are asked at every op of a schedule
+def _with_own(method: str) -> tuple[GroupOption, ...]:
+    """The options that say something else than every one."""
+    usual = getattr(GroupOption, method)
+    return tuple(o for o in GROUP_OPTIONS if getattr(type(o), method) is not usual)
 
 
 import_files(__name__, __path__)

@@ -15,7 +15,7 @@ from fuzzshard.parts.options.wrap_group import GroupOption
 class MixedPrecision(GroupOption):
     """The policy of a group; :mod:`fuzzshard.strategies.precision` draws those of all groups."""
 
-    name, is_policy = "precision", True
+    name = "precision"
     extension = Choice("precision", 30, place=0, needed_by=("other_dtypes",))
     meanings = meanings_of(PRECISION_OPTIONS)
 
