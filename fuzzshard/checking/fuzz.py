@@ -91,6 +91,7 @@ class Fuzzer:
         self.progress = FuzzProgress()
         self._checker = checker
         around = [report.training for report in bases]
+        self._blocks = bases[0].outline.blocks
         self._strategy = trainings_around(bases[0].outline, around, aspects)
         drawn_from = (checker.subject, bases[0].outline, around, sorted(aspects))
         self._key = hashlib.sha256(msgspec.json.encode(drawn_from)).hexdigest()[:16]
@@ -129,7 +130,7 @@ class Fuzzer:
                 continue
             self.progress.known.add(self.unfinished.signature)
             self.unfinished = found = self._cut(self.unfinished)
-            again = [self._checker.run(found.training, fresh=True) for _ in range(CONFIRMING_RUNS)]
+            again = [self._run(found.training, fresh=True) for _ in range(CONFIRMING_RUNS)]
             is_steady = all(report.signature == found.signature for report in again)
             self.unfinished = None
             self._goes_on = is_steady and not self.shrunk
@@ -195,7 +196,7 @@ class Fuzzer:
             elif self._is_over():
                 raise _Over
             try:
-                self._reports[key] = self._checker.run(training)
+                self._reports[key] = self._run(training)
                 self.progress.covered |= set(_features(training))
             except UsageError:
                 self._reports[key] = None
@@ -203,6 +204,14 @@ class Fuzzer:
             self.progress.cases += self.unfinished is None
             self.on_progress(self.progress)
         return self._reports[key]
+
+    def _run(self, training: Training, *, fresh: bool = False) -> TrainingReport:
+        """What a training comes to, with the blocks that it wraps, which no error tells."""
+        report, variation = self._checker.run(training, fresh=fresh), training.variation
+        blocks = self._blocks if variation.wrapped is None else variation.wrapped
+        if report.outcome in ("error", "hang") and engine_script(training.engine).wraps_blocks:
+            report = msgspec.structs.replace(report, blocks=variation.kept(blocks))
+        return report
 
     def _is_over(self) -> bool:
         if self._max_cases is not None and self.progress.cases >= self._max_cases:

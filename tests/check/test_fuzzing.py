@@ -223,6 +223,18 @@ class FakeChecker(Checker):
         return TrainingReport(training=training, outcome=outcome, outline=outline)
 
 
+def test_the_script_of_an_error_wraps_what_the_training_wrapped() -> None:
+    checker = FakeChecker()
+    outline = Outline(
+        modules=("layers.0",), blocks=("layers.0", "layers.1"), lists=("layers",), depth=2
+    )
+    base = msgspec.structs.replace(checker.run(BASES[0]), outline=outline)
+    fuzzer = Fuzzer(checker, [base], ("freeze",), max_cases=300, max_time=None, number=1)
+    found = next(fuzzer.findings())
+    assert (found.training.variation.depth, found.blocks) == (1, ("layers.0",))
+    assert "fully_shard(model.get_submodule('layers.0')" in script(SUBJECT, found, ())
+
+
 def test_nothing_that_varied_stays_but_what_a_finding_needs() -> None:
     checker = FakeChecker()
     base = checker.run(BASES[0])
