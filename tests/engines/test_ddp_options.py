@@ -20,6 +20,7 @@ from fuzzshard.parts.leaves.norms import BatchNorm
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import Forward, SetFlag, SetMode, SetRequiresGrad, ZeroGrad
 from fuzzshard.program.mesh import MeshNames
+from fuzzshard.reproducer import script
 from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import Status
 from fuzzshard.world import World
@@ -80,8 +81,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "a join context that throws": {"join": "throwing"},
     "a join context that is off": {"join": "off"},
     "manual finalization": {"manual_finalization": True},
+    "outputs without a clone": {"uncloned_outputs": True},
+    "outputs without a clone of a static graph": {"uncloned_outputs": True, "static_graph": True},
 }
-LACKED = ("this version of torch has no", "replicate() has no")
+LACKED = ("this version of torch has no", "replicate() has no", "replicate() returns the module")
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
@@ -94,6 +97,14 @@ def test_it_trains_as_the_plain_module_does(two_ranks: World, options: dict[str,
             note.removeprefix("not applicable: ").startswith(LACKED)
             for note in verdict.notes.values()
         )
+
+
+def test_outputs_are_not_cloned_where_ddp_looks_for_no_unused_parameters() -> None:
+    case = ddp(uncloned_outputs=True, find_unused_parameters=False)
+    excluded = not_applicable(case, "ddp")
+    assert excluded is not None
+    assert "not cloned anyway" in excluded.reason
+    assert "._set_ddp_sink_clone(False)" in script(ddp(uncloned_outputs=True), signature="a/ddp/b")
 
 
 @pytest.mark.parametrize("kind", ["broadcast", "forward_broadcast"])

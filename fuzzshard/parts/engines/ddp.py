@@ -105,6 +105,11 @@ class DistributedDataParallel(EngineSpec):
             "work if gradients are to be accumulated in .grad attributes of parameters)'; in the "
             "first iteration the end of any backward reduces (_DDPSink.backward)",
         ),
+        "ddp:uncloned_outputs & ddp:no_find_unused_parameters & !ddp:static_graph": Exclusion(
+            "outputs are not cloned anyway",
+            "distributed.py, _post_forward: 'DDPSink is currently enabled for unused parameter "
+            "detection and static graph training for first iteration.'",
+        ),
         "ddp:device_mesh & mesh:hsdp|mesh:axis_of_one|mesh:tensor": Exclusion(
             "a mesh of two axes",
             "distributed.py, __init__: 'Only 1D device mesh is supported'",
@@ -143,6 +148,9 @@ class Replicate(DistributedDataParallel):
         **DistributedDataParallel.excludes,
         "ddp:join_*|ddp:manual_finalization": Exclusion(
             "replicate() has no join() and no finalize_backward()", _LATE
+        ),
+        "ddp:uncloned_outputs": Exclusion(
+            "replicate() returns the module, which has no _set_ddp_sink_clone()", _LATE
         ),
         "ddp:broadcasts": Exclusion("replicate() gives DDP no buffers to broadcast", _LATE),
         "ddp:initial_first_rank & ddp:initial_used|op:rebuild": Exclusion(

@@ -38,6 +38,7 @@ class DDP(WithOptions["DDPOption"], frozen=True, kw_only=True):
     join: Literal["initial", "effective", "throwing", "off"] | None = None
     manual_finalization: bool = False
     ignored_modules: bool = False
+    uncloned_outputs: bool = False
 
     @property
     def broadcasts_buffers(self) -> bool:
@@ -327,6 +328,24 @@ class IgnoredModules(DDPOption):
     def features(self, value: bool, case: Case, found: Inferred) -> Iterator[str]:
         if any(path in found.modules for path in case.ignored):
             yield from super().features(value, case, found)
+
+
+class UnclonedOutputs(DDPOption):
+    """Outputs are handed on without a clone: "cloning the tensors can add significant memory and
+    performance hit ... this can be set to False if you are not modifying the loss in place"
+    (``_set_ddp_sink_clone``).
+    """
+
+    name, place, of_wrapper = "uncloned_outputs", 14, True
+    meanings = {"ddp:uncloned_outputs": "outputs that DDP does not clone"}
+
+    @override
+    def draw(self, tape: Tape, seen: Replicated) -> bool:
+        return tape.chance(15)
+
+    @override
+    def lines(self, value: bool, engine: str, group: str) -> list[str]:
+        return [f"{engine}._set_ddp_sink_clone(False)"] if value else []
 
 
 DDP_OPTIONS = options_of(DDP, DDPOption)
