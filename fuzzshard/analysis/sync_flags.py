@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from fuzzshard.analysis.groups import modules_named
 from fuzzshard.case.case import Case
-from fuzzshard.parts.op import Below, Flag, Switch
+from fuzzshard.parts.op import Below, Switch
 
 UNMANAGED = None
 """The owner of a parameter that no wrap group manages."""
@@ -53,8 +53,3 @@ class SyncFlags:
     def synced(self, owner: int | None) -> bool:
         """Whether a backward now reduces the gradients of this group over the whole mesh."""
         return self.reduce[owner] and (self.all_reduce[owner] or self.case.mesh.replicate is None)
-
-
-def flags_set(case: Case) -> frozenset[Flag]:
-    """The flags that some op sets."""
-    return frozenset(op.switch.flag for op in case.schedule if op.switch)

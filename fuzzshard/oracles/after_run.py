@@ -19,12 +19,12 @@ from collections.abc import Iterator, Sequence, Set
 
 from fuzzshard.analysis.passed_roots import passed_roots
 from fuzzshard.analysis.schedule_state import follow
-from fuzzshard.analysis.sync_flags import flags_set
 from fuzzshard.case.case import Case
 from fuzzshard.engines.fully_shard.state import GroupState
 from fuzzshard.engines.registry import engine_of
 from fuzzshard.oracles.judge import MOST_FINDINGS, Run
 from fuzzshard.oracles.registration import SHARDED, RegistrationModel
+from fuzzshard.parts.ops.set_flag import flags_set
 from fuzzshard.parts.options.wrap_group import When
 from fuzzshard.parts.oracles.leak import IDLE, NOTHING, PARTIAL, Leak, Left
 from fuzzshard.training.leftovers import Leftovers
@@ -112,7 +112,7 @@ def _of_groups(case: Case, trace: Trace, leftovers: Leftovers, rank: int) -> Ite
     registration = RegistrationModel(case, rank)
     for index in range(len(case.schedule)):
         registration.advance(skipped=index in trace.skipped)
-    flags, settled = flags_set(case), settled_groups(case, rank)
+    flags, settled = flags_set(case.schedule), settled_groups(case, rank)
     states = leftovers.groups.values()
     if all(held.idle for held in states) and any(held.keeps_buffer for held in states):
         yield Left(
@@ -139,7 +139,7 @@ def settled_groups(case: Case, rank: int) -> frozenset[int]:
     backward may leave what it gathers ahead for other FSDP roots, and ends everything below those
     that it passes (``set_is_last_backward``).
     """
-    if "is_last_backward" in flags_set(case):
+    if "is_last_backward" in flags_set(case.schedule):
         return frozenset()
     every = frozenset(range(len(case.wrap)))
     of_forwards = _ahead(case, "forward") | {i for i in every if len(case.wrap[i].modules) > 1}

@@ -24,13 +24,13 @@ from fuzzshard.analysis.dtypes import promoted_reduction
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.passed_roots import passed_roots
 from fuzzshard.analysis.schedule_state import ScheduleState, follow, ops_that_run
-from fuzzshard.analysis.sync_flags import flags_set
 from fuzzshard.analysis.tensor_parallel import tensor_dims
 from fuzzshard.case.case import Case
 from fuzzshard.engines.registry import engine_of
 from fuzzshard.instruments import POST_BACKWARDS, works
 from fuzzshard.oracles.judge import MOST_FINDINGS, Run
 from fuzzshard.oracles.registration import registered
+from fuzzshard.parts.ops.set_flag import flags_set
 from fuzzshard.parts.oracles.communication import (
     GATHERS,
     KINDS,
@@ -298,7 +298,7 @@ def wrong_iterations(case: Case, trace: Trace, rank: int) -> Iterator[Wrong]:
     The one before that is equal, too, so that both begin in the same state. An iteration whose end
     ``set_is_last_backward`` leaves out goes on in the next.
     """
-    if "is_last_backward" in flags_set(case):
+    if "is_last_backward" in flags_set(case.schedule):
         return
     iterations: list[list[tuple[object, int]]] = [[]]
     for at in follow(case, rank, skipped=trace.skipped):

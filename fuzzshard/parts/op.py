@@ -234,11 +234,6 @@ class Op(Part, frozen=True, kw_only=True):
         return None
 
     @property
-    def switch(self) -> Switch | None:
-        """The flag that it sets."""
-        return None
-
-    @property
     def retypes(self) -> Retyped | None:
         """The ``grad_dtype`` that it sets."""
         return None

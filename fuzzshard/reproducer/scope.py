@@ -21,6 +21,7 @@ from fuzzshard.model.statements import at, call_lines, indented
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.op import Call, Op, Ranks, Taking
 from fuzzshard.parts.ops import grads
+from fuzzshard.parts.ops.set_flag import flags_set
 from fuzzshard.program import scope
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.setup import checkpoint_lines
@@ -276,8 +277,7 @@ class Scope(scope.Scope):
         lines = [*made, *self.backward_lines(taken, retains=takes.retains)]
         if not (self.assertion.stops_at_op and self.assertion.op == index):
             lines += self._average(index)
-        switches = (each.switch for each in self.ops if each.switch)
-        leaves_waiting = any(switch.flag == "is_last_backward" for switch in switches)
+        leaves_waiting = "is_last_backward" in flags_set(self.ops)
         if leaves_waiting and self.assertion.has("reduced", index):  # only the last one waits
             lines += ['if device == "cuda":', "    torch.cuda.synchronize()"]
         return lines

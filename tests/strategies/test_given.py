@@ -18,7 +18,7 @@ from fuzzshard.analysis.validate import validate
 from fuzzshard.case import Case, Inputs, Mesh, TensorSpec
 from fuzzshard.case.graph import Alias, Block, walk
 from fuzzshard.errors import InvalidCase
-from fuzzshard.parts.ops import Backward, Forward, Step
+from fuzzshard.parts.ops import Backward, Forward, SetFlag, Step
 from fuzzshard.parts.part import Part
 from fuzzshard.strategies import (
     cases,
@@ -157,7 +157,11 @@ GRAPH = public.Block(
         (wrapping_plans, lambda plan: any(len(g.modules) > 1 for g in plan), 2),
         (freeze_masks, lambda mask: any(freeze.after_wrap for freeze in mask), 1),
         (reuse_patterns, lambda ties: len(ties) == 2, 2),
-        (schedules, lambda ops: any(op.switch for op in ops), 11),  # seeds 1 to 6: 7 to 11
+        (
+            schedules,
+            lambda ops: any(isinstance(op, SetFlag) for op in ops),
+            11,
+        ),  # seeds 1 to 6: 7 to 11
     ],
 )
 def test_a_part_of_a_case_shrinks_alone(

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from typing_extensions import override
 
-from fuzzshard.analysis.sync_flags import UNMANAGED, flags_set
+from fuzzshard.analysis.sync_flags import UNMANAGED
 from fuzzshard.case.case import Case
 from fuzzshard.engines.base import Engine
 from fuzzshard.engines.fully_shard import contract, options
@@ -23,6 +23,7 @@ from fuzzshard.engines.refusals import Refusal
 from fuzzshard.engines.sync import ExplicitSync
 from fuzzshard.instruments import GROUP_STATES, UNREDUCED, UNSHARDED_MEMORY, reading, works
 from fuzzshard.model.build import build_model
+from fuzzshard.parts.ops.set_flag import flags_set
 from fuzzshard.program.setup import materialize_lines
 
 
@@ -45,7 +46,9 @@ class FullyShard(Engine):
             fqn: owner for fqn, owner in self.inferred.owners.items() if owner is UNMANAGED
         }
         self.sync = ExplicitSync(mesh, unmanaged)
-        self._must_wait = mesh.device.type == "cuda" and "is_last_backward" in flags_set(case)
+        self._must_wait = mesh.device.type == "cuda" and "is_last_backward" in flags_set(
+            case.schedule
+        )
 
     @override
     def build(self) -> nn.Module:

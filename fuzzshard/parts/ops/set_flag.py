@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Self
 
 from msgspec.structs import replace
@@ -46,8 +46,8 @@ class SetFlag(op.OnGroups, tag="set_flag", frozen=True, kw_only=True):
     choices = (op.Choice("set_reshard", 12, 7),)
 
     @property
-    @override
     def switch(self) -> op.Switch:
+        """The flag that it sets."""
         return op.Switch(self.flag, self.value, self.below)
 
     @property
@@ -63,7 +63,7 @@ class SetFlag(op.OnGroups, tag="set_flag", frozen=True, kw_only=True):
     def features(self, at: op.ScheduleState) -> op.Features:
         if self.flag == "reshard_after_forward":
             yield "op:set_reshard_after_forward"
-        if self.flag in SYNC_FLAGS and not self.switch.below.everything:
+        if self.flag in SYNC_FLAGS and not self.below.everything:
             yield "op:set_sync_of_some"
 
     @override
@@ -115,3 +115,8 @@ def drawn_off(run: op.Run) -> list[op.Switch]:
             off = run.off(flag, partial=partial)
             chosen.setdefault((flag, off.below.target), off)
     return [*chosen.values()]
+
+
+def flags_set(schedule: Iterable[op.Op]) -> frozenset[op.Flag]:
+    """Return the flags that some ops set."""
+    return frozenset(each.flag for each in schedule if isinstance(each, SetFlag))
