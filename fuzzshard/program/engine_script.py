@@ -26,8 +26,8 @@ class EngineScript:
     """The variable of what it puts around the model, where both have one."""
     made: ClassVar[tuple[str, ...]] = ()
     """Other variables of what it puts around the model, or within it."""
-    imports: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """By module of torch, the names that its statements may use."""
+    imports: ClassVar[str] = ""
+    """What imports the names that its statements use, and no others do."""
     sources: ClassVar[Mapping[str, str]] = {}
     """The functions that its statements call and torch does not have, by name."""
     has_dtensors: ClassVar[bool] = False

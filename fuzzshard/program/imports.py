@@ -17,6 +17,8 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed._composable.checkpoint_activation import checkpoint
+from torch.distributed._functional_collectives import all_to_all_single
+from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.distributed._composable.replicate import replicate
 from torch.distributed.algorithms._comm_hooks import default_hooks
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
@@ -62,8 +64,7 @@ _Key = tuple[bool, str]
 @functools.cache
 def _bound() -> dict[str, tuple[_Key, str]]:
     """Return what is imported, by the name that it gets."""
-    own = (item for engine in ENGINES for item in engine_script(engine).imports.items())
-    lines = [_IMPORTS, *(f"from {module} import {', '.join(names)}" for module, names in own)]
+    lines = [_IMPORTS, *(engine_script(engine).imports for engine in ENGINES)]
     return {
         alias.asname or alias.name: (
             (True, node.module or "") if isinstance(node, ast.ImportFrom) else (False, alias.name),

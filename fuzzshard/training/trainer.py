@@ -194,8 +194,6 @@ class Trainer:
         self._iteration(index, op, call, **known)
         engine.recover()
         self.feed.forget(call)
-        for parameter in engine.trained.values():
-            parameter.grad = None
 
     def _loss(self, call: Call, outputs: list[torch.Tensor]) -> torch.Tensor:
         lines = self.engine.scope.loss(call, len(outputs))

@@ -79,13 +79,9 @@ PRIVATE: Mapping[str, tuple[str, ...]] = {
 class ContextParallelScript(FullyShardScript):
     """Lets attention run over the shard axis, and wraps groups."""
 
-    imports: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        **FullyShardScript.imports,
-        **PRIVATE,
-        "torch.distributed._functional_collectives": (
-            *("all_to_all_single", "all_to_all_single_autograd"),
-        ),
-    }
+    imports = "".join(
+        f"from {module} import {', '.join(names)}\n" for module, names in PRIVATE.items()
+    )
     sources: ClassVar[Mapping[str, str]] = {"ContextParallel": _STYLE, "ring_on_cpu": _RING}
 
     @override

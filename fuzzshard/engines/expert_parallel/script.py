@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
@@ -48,14 +47,10 @@ class ExpertParallel(ParallelStyle):  # a rank has some experts, and gets the ro
 class ExpertParallelScript(FullyShardScript):
     """Shards experts over the shard axis, and gives their groups the other axis."""
 
-    imports: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        **FullyShardScript.imports,
-        "torch.distributed._functional_collectives": (
-            *("all_to_all_single", "all_to_all_single_autograd"),
-        ),
-        "torch.distributed.tensor": ("distribute_module",),
-        "torch.distributed.tensor.parallel": ("ParallelStyle",),
-    }
+    imports = """
+from torch.distributed.tensor import distribute_module
+from torch.distributed.tensor.parallel import ParallelStyle
+"""
 
     @override
     def wrap_lines(self, case: Case, model: str, variable: str, names: MeshNames) -> list[str]:

@@ -170,13 +170,11 @@ class FSDP1Script(EngineScript):
     """Puts ``FullyShardedDataParallel`` around every unit, the model among them."""
 
     variable = "fsdp"
-    imports = {
-        "torch.distributed.fsdp": (
-            *("BackwardPrefetch", "CPUOffload", "FullyShardedDataParallel"),
-            *("MixedPrecision", "ShardingStrategy"),
-        ),
-        "torch.distributed.fsdp.wrap": ("CustomPolicy", "ModuleWrapPolicy"),
-    }
+    imports = """
+from torch.distributed.fsdp import BackwardPrefetch, CPUOffload, FullyShardedDataParallel
+from torch.distributed.fsdp import MixedPrecision, ShardingStrategy
+from torch.distributed.fsdp.wrap import CustomPolicy, ModuleWrapPolicy
+"""
     wraps_blocks = True
 
     @override

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, get_args
+from typing import TYPE_CHECKING, get_args
 
 from typing_extensions import override
 
@@ -86,14 +85,12 @@ def _prefetch_lines(group: WrapGroup, model: str) -> list[str]:
 class FullyShardScript(EngineScript):
     """Applies the wrap groups in order."""
 
-    imports: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "torch.distributed.fsdp": (
-            *("CPUOffloadPolicy", "FSDPModule", "MixedPrecisionPolicy"),
-            *("fully_shard", "register_fsdp_forward_method", "share_comm_ctx"),
-        ),
-        "torch.distributed.fsdp._fully_shard._fsdp_param_group": ("FSDPParamGroup",),
-        "torch.distributed.fsdp._fully_shard._fsdp_state": ("FSDPState",),
-    }
+    imports = """
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy
+from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method, share_comm_ctx
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
+"""
     has_dtensors = wraps_blocks = True
 
     def mesh_of(self, case: Case, group: WrapGroup) -> str:

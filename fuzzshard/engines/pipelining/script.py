@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
@@ -26,9 +26,10 @@ class PipeliningScript(EngineScript):
 
     variable: ClassVar[str] = "parts"
     made: ClassVar[tuple[str, ...]] = ("stages",)
-    imports: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "torch.distributed.pipelining": ("PipelineStage", *ScheduleClass.texts.values())
-    }
+    imports = "".join(
+        f"from torch.distributed.pipelining import {name}\n"
+        for name in ("PipelineStage", *ScheduleClass.texts.values())
+    )
     has_dtensors = True
 
     def __init__(self) -> None:

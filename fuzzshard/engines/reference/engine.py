@@ -150,8 +150,8 @@ class Reference(Engine):
     @override
     def recover(self) -> None:
         self.master_weights.register_masters()
-        for leaf in self.master_weights.leaves.values():
-            leaf.grad = None
+        for parameter in (*self.master_weights.leaves.values(), *self.trained.values()):
+            parameter.grad = None
         self.sync.forget()
 
     @override

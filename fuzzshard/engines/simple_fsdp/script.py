@@ -60,10 +60,10 @@ def registered(model, name):  # what an attribute gives is computed from it
 class SimpleFSDPScript(EngineScript):
     """Shards every parameter, and computes attributes of modules from them."""
 
-    imports: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "torch.distributed.tensor": ("Partial", "Replicate", "Shard", "distribute_tensor"),
-        "torch.utils._pytree": ("tree_map",),
-    }
+    imports = """
+from torch.distributed.tensor import Partial
+from torch.utils._pytree import tree_map
+"""
     sources: ClassVar[Mapping[str, str]] = {
         "data_parallel": _DATA_PARALLEL,
         "casting": _CASTING,

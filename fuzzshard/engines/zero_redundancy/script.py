@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
@@ -16,9 +15,7 @@ if TYPE_CHECKING:
 class ZeroRedundancyScript(DDPScript):
     """Puts it around the optimizer, too."""
 
-    imports: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "torch.distributed.optim": ("ZeroRedundancyOptimizer",)
-    }
+    imports = "from torch.distributed.optim import ZeroRedundancyOptimizer\n"
 
     @override
     def optimizer_call(self, kind: str, arguments: list[str], names: MeshNames) -> str:
