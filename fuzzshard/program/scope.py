@@ -252,13 +252,11 @@ class Scope:
         the user has to after a backward that synchronises something.
         """
         loss = losses[0] if len(losses) == 1 else f"({' + '.join(losses)})"
+        loss = f"scaler.scale({loss})" if self.case.optimizer.scaler else loss
         syncs = self.engine.applies_groups or self.now.synced
-        return [
-            f"{self.scaled(loss)}.backward({'retain_graph=True' if retains else ''})",
-            *self.unless_reference(
-                self.script.finalize_lines(self.case, self.called) if syncs else []
-            ),
-        ]
+        own = self.script.finalize_lines(self.case, self.called) if syncs else []
+        line = f"{loss}.backward({'retain_graph=True' if retains else ''})"
+        return [line, *self.unless_reference(own)]
 
     def aborted(self, call: Call, target: str, *, in_backward: bool) -> list[str]:
         """Run a forward that the module at ``target`` ends with an exception, or its backward."""
@@ -389,10 +387,6 @@ class Scope:
             f"for group in parameter_groups({listed}):",
             f"    optimizer.add_param_group({f'group | {{{own}}}' if own else 'group'})",
         ]
-
-    def scaled(self, loss: str) -> str:
-        """Write what a backward differentiates."""
-        return f"scaler.scale({loss})" if self.case.optimizer.scaler else loss
 
     @property
     def mixes_kinds(self) -> bool:

@@ -81,21 +81,11 @@ class Assertion:
         """Whose tensors are wanted after op ``index``."""
         return self.oracles if self.op in (None, index) else ()
 
-    def has(self, gradient: str, index: int | None = None) -> bool:
-        """Whether such gradients are wanted (:attr:`TensorOracle.gradient`): at all, or after op
-        ``index``.
-        """
-        watched = self.oracles if index is None else self.watched(index)
-        return any(oracle.gradient == gradient for oracle in watched)
+    def wants_reduced(self, index: int) -> bool:
+        """Whether reduced gradients are wanted after op ``index``."""
+        return any(oracle.gradient == "reduced" for oracle in self.watched(index))
 
     @property
     def stops_at_op(self) -> bool:
         """Whether it looks at what an op does, not at what it leaves behind."""
         return self.kind == "alone" and self.rule.stops_at_op
-
-    @property
-    def tolerant(self) -> bool:
-        """Whether sums in another order do no harm: the difference is far above what rounding
-        explains.
-        """
-        return self.kind == "compare" and self.error > 0

@@ -52,7 +52,7 @@ def averages(case: Case, assertion: Assertion, last: int) -> dict[int, Average]:
             found[index] = Average(listed, factors.pop() if odd else None, kept)
             _require(not kept or len(set(roots)) < 2)
             _require(not (kept and names) or UNMANAGED not in owners.values())
-            _require(not kept or assertion.op != index or not assertion.has("reduced"))
+            _require(not kept or assertion.op != index or not assertion.wants_reduced(index))
         elif op.aborts:
             averaged = kept = False
         elif op.uses_gradients or op.replaces_parameters:

@@ -84,7 +84,6 @@ class Scope(scope.Scope):
     def _op(self, op: Op) -> list[str]:
         index = self.now.index
         lines = _on_ranks(op.ranks, op.statements(self))
-        self.inputs.dtype = op.casts_to or self.inputs.dtype
         if not (self.assertion.stops_at_op and self.assertion.op == index):
             lines += _on_ranks(op.ranks, self.watch.lines(op))
         synced = self.now.synced
@@ -158,7 +157,11 @@ class Scope(scope.Scope):
         if parameter := self.watch.parameter:
             lines.append(f"{parameter} = {self.at(self.assertion.name)}")
         if self.assertion.rule.takes_parameters or self.watch.uses_parameters:
-            lines.append(f"params = {self.parameters(self.model)}")
+            pairs = f"{self.model}.named_parameters()"
+            renamed = self.engine.wrapper or self.has_wrapper_modules
+            if renamed and not self.script.flat_units(self.case):
+                pairs = f"zip(names, {self.model}.parameters())"
+            lines.append(f"params = dict({pairs})")
         if self.shared and (unmanaged := self._unmanaged):
             lines += [
                 "by_hand = list(model.parameters())",
@@ -177,21 +180,6 @@ class Scope(scope.Scope):
             listed = f"[p for p in {self.trained} if p {{}} apart]"
             parameters = [listed.format("not in"), listed.format("in")][: len(spec.each)]
         return [*lines, *self.optimizer_lines(parameters)]
-
-    @property
-    def renamed(self) -> bool:
-        """Whether the names that a wrapped model gives its parameters differ from the plain
-        model's.
-        """
-        return bool(self.engine.wrapper) or self.has_wrapper_modules
-
-    def parameters(self, model: str) -> str:
-        """Write a dict of the parameters of a model, by the names that the plain model gives
-        them.
-        """
-        if self.script.flat_units(self.case) or not self.renamed:
-            return f"dict({model}.named_parameters())"
-        return f"dict(zip(names, {model}.parameters()))"
 
     @override
     def either(self, plain: list[str], wrapped: list[str]) -> list[str]:
@@ -214,7 +202,7 @@ class Scope(scope.Scope):
         """The inputs of all forwards, where they are not there, and the seed of dropout."""
         drops = any(leaf.drops for leaf in inferred(self.case).leaves.values())
         seeds = [f"torch.manual_seed({1000 * (self.now.index + 1)} + rank)"] * drops
-        return [*self.inputs.drawn(), *seeds]
+        return [*self.inputs.drawn(self.now.cast or self.case.dtype), *seeds]
 
     def _call(self, call: Call) -> str:
         """The call; what engines put around a module has a ``forward`` and no other method."""
@@ -278,7 +266,7 @@ class Scope(scope.Scope):
         if not (self.assertion.stops_at_op and self.assertion.op == index):
             lines += self._average(index)
         leaves_waiting = "is_last_backward" in flags_set(self.ops)
-        if leaves_waiting and self.assertion.has("reduced", index):  # only the last one waits
+        if leaves_waiting and self.assertion.wants_reduced(index):  # only the last one waits
             lines += ['if device == "cuda":', "    torch.cuda.synchronize()"]
         return lines
 

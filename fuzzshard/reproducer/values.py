@@ -75,18 +75,17 @@ class Inputs:
         self.seed_line = f"torch.manual_seed({seed + 1}{rank})"
         calls = [op.begins for op in ops if op.begins]
         self._batches = [*dict.fromkeys((call.target, call.batch) for call in calls)]
-        self.dtype: str = case.dtype
         self._drawn = ""
 
     def variables(self, call: Call) -> list[str]:
         """List the input tensors of a forward."""
         return [variable for variable, _ in self._tensors(call.target, call.batch)]
 
-    def drawn(self) -> list[str]:
-        """Draw the tensors of all batches, unless they are there."""
-        if self._drawn == self.dtype:
+    def drawn(self, dtype: str) -> list[str]:
+        """Draw the tensors of all batches, unless they are there in that dtype."""
+        if self._drawn == dtype:
             return []
-        self._drawn = self.dtype
+        self._drawn = dtype
         return [
             self.seed_line,
             *(
@@ -124,6 +123,6 @@ class Inputs:
             comma = "," * (len(leading) == 1)
             return f"torch.randint({spec.size}, ({', '.join(leading)}{comma}){where})"
         shape = ", ".join((*leading, str(spec.size)))
-        dtype = "" if self.dtype == "float32" else f", dtype=torch.{self.dtype}"
+        dtype = "" if self._drawn == "float32" else f", dtype=torch.{self._drawn}"
         grad = ", requires_grad=True" if spec.requires_grad else ""
         return f"torch.randn({shape}{dtype}{where}{grad})"

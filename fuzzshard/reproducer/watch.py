@@ -56,8 +56,8 @@ class Watch:
         if oracle.is_state or oracle.gradient == "local":
             raise UsageError(f"FSDP1 gathers no {oracle.name} for a script", "replay the case")
         value, called = at(self.scope.model, self.assertion.name), self.scope.called
-        gradient = self.assertion.has("reduced")
-        return self.scope.script.gathered_lines(self.case, called, value, gradient=gradient)
+        reduced = oracle.gradient == "reduced"
+        return self.scope.script.gathered_lines(self.case, called, value, gradient=reduced)
 
     def _kept(self, index: int, oracle: TensorOracle) -> list[str]:
         apart = index in self.scope.averages and self.scope.averages[index].kept

@@ -187,7 +187,7 @@ class Writer:
 
 
 def _check_reference(case: Case, assertion: Assertion) -> None:
-    if has_precision(case) and not assertion.tolerant:
+    if has_precision(case) and not assertion.error:
         raise UsageError("no script emulates mixed precision on a plain model", "replay the case")
     if ignored_modules(case, by_replicate=spec_of(assertion.engine).ignores_modules):
         raise UsageError("no script averages what replicate() ignores", "replay the case")
