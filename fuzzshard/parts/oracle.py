@@ -205,17 +205,13 @@ class Oracle:
         """Write what comes before the model is wrapped."""
         return []
 
-    def before_run(self, scope: Scope) -> list[str]:
-        """Write what comes between wrapping and the first op."""
-        return []
-
     def around(self, scope: Scope, lines: list[str]) -> list[str]:
         """Write the statements of the op that is looked at, and what they must do."""
         return lines
 
-    def within(self, scope: Scope, lines: list[str]) -> list[str]:
-        """Write the whole run, from building the model on."""
-        return lines
+    def within(self, scope: Scope, built: list[str], lines: list[str]) -> list[str]:
+        """Write the whole run: the model is built, then come the ops."""
+        return [*built, *lines]
 
     def after(self, scope: Scope) -> list[str]:
         """Write the assertion after the run."""

@@ -76,7 +76,7 @@ class Writer:
         """Train the engine's model."""
         scope, rule = self.scope, self.assertion.rule
         before = rule.before(scope)
-        run = rule.within(scope, [*self._built(), *rule.before_run(scope), *self.lines])
+        run = rule.within(scope, self._built(), self.lines)
         return [*(["", *before, ""] if before else []), *run]
 
     def _both(self) -> list[str]:

@@ -70,12 +70,10 @@ class Leak(oracle.Oracle):
         return assertion.at(finding).but(observed=finding.observed, detail=finding.detail)
 
     @override
-    def before_run(self, scope: oracle.Scope) -> list[str]:
-        return [f"before = {_hook_count(scope)}"] if scope.assertion.detail == "hook" else []
-
-    @override
-    def within(self, scope: oracle.Scope, lines: list[str]) -> list[str]:
-        """In a function, after which nothing of the model is there."""
+    def within(self, scope: oracle.Scope, built: list[str], lines: list[str]) -> list[str]:
+        """In a function perhaps, after which nothing of the model is there."""
+        hooks = scope.assertion.detail == "hook"
+        lines = [*built, *([f"before = {_hook_count(scope)}"] if hooks else []), *lines]
         if scope.assertion.detail != "survivor":
             return lines
         aborts = any(op.aborts for op in scope.case.schedule)
