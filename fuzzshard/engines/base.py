@@ -204,10 +204,6 @@ class Engine(abc.ABC):
         self.dtype = DTYPES[dtype]
         self.take_parameters()
 
-    def optimized(self) -> dict[str, nn.Parameter]:
-        """What the optimizer gets, by name."""
-        return self.trained
-
     def local_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         """Return the optimizer that has this rank's states, which may be within ``optimizer``."""
         return optimizer
@@ -252,12 +248,13 @@ class Engine(abc.ABC):
 
     def call_target(self, path: str) -> Callable[..., Any]:
         """What a forward of ``path`` calls: a module, or the method of one that has another than
-        forward.
+        forward; at the root some engines have hooks around its forward alone.
         """
         module: Any = self.model.get_submodule(path) if path else self.module
         described = self.inferred.modules[path]
         if isinstance(described, Block) and hasattr(type(module), described.method):
-            module = getattr(module, described.method) if described.has_method else module
+            by_method = described.has_method and (path or self.scope.engine.applies_groups)
+            module = getattr(module, described.method) if by_method else module
         return module  # type: ignore[no-any-return]
 
     def parameter(self, fqn: str) -> nn.Parameter:

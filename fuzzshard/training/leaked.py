@@ -26,7 +26,7 @@ class LeakWatch:
         modules = [
             (f"module {path or 'the root'}", weakref.ref(m)) for path, m in model.named_modules()
         ]
-        parameters = [(fqn, weakref.ref(p)) for fqn, p in engine.optimized().items()]
+        parameters = [(fqn, weakref.ref(p)) for fqn, p in engine.trained.items()]
         self._watched = [*modules, *parameters]
 
     def names(self) -> tuple[str, ...]:

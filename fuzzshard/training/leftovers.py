@@ -69,7 +69,7 @@ def hook_counts(engine: Engine) -> dict[str, int]:
         for kind in _OF_MODULES:
             hooks = getattr(module, kind).values()
             found[f"{kind} of {path or 'the root'}"] = sum(not _is_of_user(h) for h in hooks)
-    for fqn, parameter in engine.optimized().items():
+    for fqn, parameter in engine.trained.items():
         for kind in _OF_TENSORS:
             hooks = (getattr(parameter, kind, None) or {}).values()
             found[f"{kind} of {fqn}"] = sum(not _is_of_user(hook) for hook in hooks)
@@ -90,7 +90,7 @@ def leftovers(trainer: Trainer, hooks: Mapping[str, int]) -> Leftovers:
     counts = {name: (hooks.get(name, 0), after.get(name, 0)) for name in names}
     groups = engine.group_states()
     layouts = {}
-    for fqn, parameter in engine.optimized().items():
+    for fqn, parameter in engine.trained.items():
         held = [each.state.get(parameter, {}) for each in trainer.optimizers]
         for kind, state in (pair for states in held for pair in states.items()):
             if isinstance(state, torch.Tensor) and _is_like(state, parameter):

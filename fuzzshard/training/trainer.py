@@ -71,7 +71,7 @@ class Trainer:
         also when parameters were replaced. What is set apart goes to the second one, if there is
         one.
         """
-        scope, every, spec = self.engine.scope, self.engine.optimized(), self.case.optimizer
+        scope, every, spec = self.engine.scope, self.engine.trained, self.case.optimizer
         held = [fqn for fqn in every if not is_within_any(fqn, spec.left_out)]
         parts = enumerate(shares(spec, held))
         given = {f"parameters{i}": [every[fqn] for fqn in part] for i, part in parts}

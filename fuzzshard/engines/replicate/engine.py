@@ -5,8 +5,8 @@ forward.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from typing import ClassVar
 
 import torch
 from typing_extensions import override
@@ -66,11 +66,6 @@ class Replicate(DDP):
         self.execute([self.scope.script.sync_line("model", False)])
         yield
         self.execute([self.scope.script.sync_line("model", True)])
-
-    @override
-    def call_target(self, path: str) -> Callable[..., Any]:
-        """The root itself, whatever method its forward calls: another one would miss the hooks."""
-        return super().call_target(path) if path else self.module
 
 
 ENGINE = Replicate
