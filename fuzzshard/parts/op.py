@@ -153,7 +153,10 @@ class Op(Part, frozen=True, kw_only=True):
     """
 
     lane: ClassVar[str] = "switches"
-    """Its lane in a drawing of the schedule."""
+    """What it is about, by which drawings of a schedule have lanes: a ``forward`` or ``backward``,
+    the ``optimizer``, the ``sharding`` of modules, a ``state`` dict, or what ``switches``
+    something.
+    """
     meanings: ClassVar[Mapping[str, str]] = {}
     """What each of its :meth:`features` means."""
     choices: ClassVar[tuple[Choice, ...]] = ()
