@@ -1,4 +1,4 @@
-"""Words of ``communication``, each with a file of its own in the folder of that name."""
+"""The option of wrap groups whose words are in :mod:`fuzzshard.parts.options.communication`."""
 
 from __future__ import annotations
 
