@@ -16,7 +16,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Block, join
 from fuzzshard.engines.base import plain_name
 from fuzzshard.engines.fsdp1 import contract
-from fuzzshard.engines.no_sync import NoSyncEngine
+from fuzzshard.engines.no_sync import NOTHING_DIFFERENTIATED, NoSyncEngine
 from fuzzshard.engines.refusals import Refusal
 from fuzzshard.instruments import FLAT_PARAMETERS, works
 from fuzzshard.parts.exclusion import Exclusion
@@ -86,8 +86,9 @@ class FSDP1(NoSyncEngine):
     @override
     @classmethod
     def not_comparable(cls, case: Case, reference: Trace) -> Exclusion | None:
-        excluded = super().not_comparable(case, reference)
-        return excluded or contract.filled_gradients(case, reference.without_gradient())
+        if reference.skipped:  # what a forward gathers is kept until a backward
+            return NOTHING_DIFFERENTIATED
+        return contract.filled_gradients(case, reference.without_gradient())
 
     @override
     @classmethod
