@@ -191,9 +191,9 @@ def reduce_dtype_ignored(right, self, mp_policy):
 
 
 @instead_of(ExplicitSync, "averages")
-def reference_wrong_gradient(right, self, local):
+def reference_wrong_gradient(right, self, local, flags):
     """Not a fault of torch but of the reference: it does not divide by the number of ranks."""
-    return {fqn: a * dist.get_world_size() for fqn, a in right(self, local).items()}
+    return {fqn: a * dist.get_world_size() for fqn, a in right(self, local, flags).items()}
 
 
 @instead_of(FSDPModule, "reshard")
