@@ -35,6 +35,7 @@ from fuzzshard.parts.ops import (
     Forward,
     SetDivideFactor,
     SetFlag,
+    SetMode,
     SetRequiresGrad,
 )
 from fuzzshard.verdict import Status
@@ -124,6 +125,11 @@ HELD = {
         schedule=(SetRequiresGrad(target="a.weight", value=True), *TWO_STEPS),
         freezes=FROZEN,
         checkpoints=(Checkpoint(module="a", implementation="wrapper"),),
+        options=ORIGINALS,
+    ),
+    "original parameters after a forward in inference mode": fsdp1(
+        schedule=(Forward(grad=False, inference=True), SetMode(train=False)),
+        wrap=(),
         options=ORIGINALS,
     ),
     "clipped gradients": fsdp1(schedule=(FORWARD, BACKWARD, ClipGradNorm(max_norm=0.01), STEP)),

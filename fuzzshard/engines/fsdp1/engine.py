@@ -12,6 +12,7 @@ from torch._C._distributed_c10d import DebugLevel, get_debug_level, set_debug_le
 from torch.distributed.fsdp import FullyShardedDataParallel
 from typing_extensions import override
 
+from fuzzshard.analysis.schedule_state import ScheduleState
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Block, join
 from fuzzshard.engines.base import plain_name
@@ -135,6 +136,7 @@ class FSDP1(NoSyncEngine):
         them.
         """
         self.trained = {}
+        self._frozen = frozenset(ScheduleState(self.case).frozen)
         for fqn, piece in self.slices.items():
             if self.case.fsdp1.use_orig_params:
                 self.trained[fqn] = piece.original
@@ -148,8 +150,10 @@ class FSDP1(NoSyncEngine):
         """
         super().before_op(index, optimizers)
         if self.case.fsdp1.use_orig_params:
-            for fqn, parameter in self.trained.items():
-                parameter.requires_grad_(fqn not in self.scope.now.frozen)
+            frozen = frozenset(self.scope.now.frozen)
+            for fqn in frozen ^ self._frozen:
+                self.trained[fqn].requires_grad_(fqn not in frozen)
+            self._frozen = frozen
 
     @override
     def no_sync(self) -> contextlib.AbstractContextManager[None]:
