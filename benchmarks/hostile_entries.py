@@ -121,7 +121,8 @@ def whole(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         tag = value.__struct_config__.tag
         told = {value.__struct_config__.tag_field or "": tag} if tag is not None else {}
-        return told | {name: whole(getattr(value, name)) for name in value.__struct_fields__}
+        names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
+        return told | {in_json: whole(getattr(value, name)) for in_json, name in names}
     if isinstance(value, dict):
         return {str(key): whole(each) for key, each in value.items()}
     if isinstance(value, tuple | list):

@@ -49,6 +49,7 @@ DDP_OPTIONS = {
     "within join, which throws": ddp(DDP(join="throwing")),
     "within join, which is off": ddp(DDP(join="off")),
     "finalized by hand": ddp(DDP(manual_finalization=True)),
+    "outputs without a clone": ddp(DDP(uncloned_outputs=True)),
     "buffers of the first rank": ddp(DDP(buffers="broadcast"), model=_NORM),
     "buffers of the first rank, synchronised in forward": ddp(
         DDP(buffers="forward_broadcast"), model=_NORM

@@ -160,6 +160,9 @@ STATES = {
         None, (FORWARD, BACKWARD, ClipGradValue(clip_value=0.125), STEP)
     ),
     "clipped gradients": bounded(None, (FORWARD, BACKWARD, ClipGradNorm(max_norm=0.1), STEP)),
+    "gradients clipped by a norm that was taken before": bounded(
+        None, (FORWARD, BACKWARD, ClipGradNorm(max_norm=0.1, apart=True), STEP)
+    ),
     "gradients clipped by their largest element": bounded(
         None, (FORWARD, BACKWARD, ClipGradNorm(max_norm=0.1, norm_type="inf"), STEP)
     ),

@@ -40,7 +40,7 @@ from fuzzshard.parts.ops import (
 )
 from fuzzshard.parts.ops.register_hook import Hook
 from fuzzshard.parts.ops.register_step_hook import Hook as OfSteps
-from stock_cases.stock import bitwise, bounded, flag
+from stock_cases.stock import bitwise, bounded, flag, imprecise
 
 PAST_DDP = "not applicable: a forward does not go through the DDP wrapper"
 PARTIAL = "not applicable: a flag for some modules only, which no_sync() cannot express"
@@ -56,8 +56,7 @@ _TWO_HEADS = graph(
 )
 SWITCHED = "not applicable: gradient sync is switched between a forward and its backward"
 HOOKED = (
-    "not applicable: a hook on the gradients that come to a sharded parameter: they come to the "
-    "unsharded one"
+    "not applicable: register_hook on a sharded parameter: gradients arrive at the unsharded one"
 )
 RETAINED = (
     "not applicable: a second backward of a forward, of which the first one is synchronised "
@@ -87,6 +86,9 @@ SCHEDULES = {
     ),
     "microbatches on two ranks": bounded(None, _accumulated()),
     "microbatches on four ranks": bounded(None, _accumulated(), mesh=4),
+    "a forward within autocast": imprecise(
+        None, (Forward(autocast="bfloat16"), BACKWARD, STEP, ZERO, FORWARD, BACKWARD, STEP)
+    ),
     "users' hooks": bounded(
         None,
         (
