@@ -144,6 +144,7 @@ class MasterWeights:
                 self._rewrite(leaf, fqn, master)
         self._copied[fqn] = state
         leaf.requires_grad_(master.requires_grad)
+        leaf._backward_hooks = master._backward_hooks  # those of users: gradients arrive here
         return leaf
 
     def _arriving(

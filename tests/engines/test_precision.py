@@ -29,7 +29,7 @@ from cases import (
 )
 from msgspec.structs import replace
 
-from fuzzshard.case.case import Case, Checkpoint, Freeze, Mesh, Optimizer, WrapGroup
+from fuzzshard.case.case import Case, Checkpoint, EngineName, Freeze, Mesh, Optimizer, WrapGroup
 from fuzzshard.case.graph import Block, Passing, Returns
 from fuzzshard.case.options import FSDP1, ParameterDtype, Precision
 from fuzzshard.parts.dtypes import Dtype
@@ -39,11 +39,19 @@ from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
 from fuzzshard.parts.leaves.norms import LayerNorm, RMSNorm
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
-from fuzzshard.parts.ops import Cast, Forward, SetFlag, SetRequiresGrad
+from fuzzshard.parts.ops import (
+    Cast,
+    Forward,
+    RegisterParameterHook,
+    SetFlag,
+    SetGradDtype,
+    SetRequiresGrad,
+)
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World
 
 NO_SYNC, SYNC = (SetFlag(flag="requires_gradient_sync", value=value) for value in (False, True))
+HALF = Precision(param="bfloat16", reduce="float32")
 ACCUMULATED = (
     NO_SYNC,
     FORWARD,
@@ -337,3 +345,28 @@ def test_a_list_group_that_runs_in_part_casts_the_output_of_the_root(two_ranks: 
     assert verdict.signature == "divergence/fully_shard/output"
     whole = replace(part, modules=("a",))
     assert_passes(two_ranks.run(make_case(model, (FORWARD, BACKWARD), wrap=(whole, *rest))))
+
+
+@pytest.mark.parametrize(
+    ("engine", "wrap", "dtype"),
+    [
+        ("fully_shard", (), "float64"),
+        ("simple_fsdp", groups(ROOT), "float64"),
+        (
+            "simple_fsdp",
+            (WrapGroup(modules=("",), precision=Precision(param="bfloat16", reduce="float32")),),
+            None,
+        ),
+    ],
+)
+def test_a_hook_on_a_parameter_gets_what_arrives_at_its_copy(
+    two_ranks: World, engine: EngineName, wrap: tuple[WrapGroup, ...], dtype: Dtype | None
+) -> None:
+    """The reference computes with a copy of a parameter whose gradients are wider, or that is
+    cast.
+    """
+    retyped = (SetGradDtype(target="", dtype=dtype),) if dtype else ()
+    hooked = RegisterParameterHook(hook="tensor_hook", target="a.weight")
+    case = make_case(schedule=(hooked, *retyped, FORWARD, BACKWARD), wrap=wrap, engines=(engine,))
+    verdict = two_ranks.run(case)
+    assert (verdict.status, verdict.findings, verdict.notes) == (Status.PASS, (), {})
