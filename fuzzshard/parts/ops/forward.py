@@ -60,10 +60,14 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
         return lowered if fits else made
 
     @property
+    def _lowers(self) -> bool:
+        """Whether autocast casts something: that to a dtype of full precision does nothing."""
+        return self.autocast in LOW_PRECISION
+
+    @property
     @override
     def call(self) -> op.Call:
-        lowers = self.autocast in LOW_PRECISION  # that to another dtype does nothing
-        context = f"torch.autocast(device, torch.{self.autocast})" if lowers else ""
+        context = f"torch.autocast(device, torch.{self.autocast})" if self._lowers else ""
         return op.Call(self.target, self.batch, self.grad, self.outputs, self.inference, context)
 
     @override
@@ -80,7 +84,7 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
             )
         if self.grad and self.inference:
             yield "inference_mode records no gradients", "use grad=False"
-        if self.call.context:
+        if self._lowers:
             yield from self._autocast_misfits(at)
         outputs = len(at.found.output_values[self.target])
         if self.outputs is not None and (
@@ -106,7 +110,7 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
     def features(self, at: op.ScheduleState) -> op.Features:
         if not self.grad:
             yield f"schedule:{'inference' if self.inference else 'no_grad'}_forward"
-        if self.call.context:
+        if self._lowers:
             yield "op:autocast"
         if not at.training:
             yield "schedule:eval_forward"
@@ -122,7 +126,7 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
         outputs = (
             "" if self.outputs is None else f"outputs {', '.join(map(str, self.outputs))} of "
         )
-        how = " under autocast" if self.call.context else ""
+        how = " under autocast" if self._lowers else ""
         loss = f"loss({outputs}{op.expression(self.target)}(batch {self.batch})){how}"
         return f"loss{index} = {loss}" if self.grad else f"with {self.call.mode}: {loss}"
 
