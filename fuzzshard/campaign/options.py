@@ -54,7 +54,7 @@ class CampaignOptions(RankOptions):
         already do not count as new.
     world_size
         Number of ranks that run a case together: the largest mesh. By default one for each CUDA
-        device, or 4 on CPU.
+        device; on CPU 4, or 2 where there are fewer than 4 cores.
     shrink
         Whether to shrink findings to minimal cases.
     confirm

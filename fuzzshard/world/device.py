@@ -7,11 +7,18 @@ import os
 from typing import Literal
 
 from fuzzshard.errors import UsageError
+from fuzzshard.world.placement import available_cores
 
 _CU_CTX_SCHED_BLOCKING_SYNC = 0x04
 
-CPU_RANKS = 4
-"""The default number of ranks on CPU: enough for every mesh up to 4, HSDP and int reshards."""
+
+def cpu_ranks(cores: int) -> int:
+    """The default number of ranks on a CPU: 4, which have every kind of mesh, if each gets a core.
+
+    Ranks that share a core wait for one another: on two cores, ``fuzzshard run --max-time 60s
+    --seed 1161591337`` judged 32 cases with 4 ranks, and 117 with 2, which met more features too.
+    """
+    return 4 if cores >= 4 else 2
 
 
 def cuda_devices() -> int:
@@ -52,8 +59,8 @@ def resolve_device(device: str) -> tuple[Literal["cpu", "cuda"], int]:
     it.
     """
     if device == "cpu":
-        return "cpu", CPU_RANKS
+        return "cpu", cpu_ranks(available_cores())
     devices = cuda_devices()
     if device == "cuda" and not devices:
         raise UsageError("this machine has no CUDA device", "use --device cpu")
-    return ("cuda", devices) if devices else ("cpu", CPU_RANKS)
+    return ("cuda", devices) if devices else ("cpu", cpu_ranks(available_cores()))

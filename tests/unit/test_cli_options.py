@@ -6,6 +6,7 @@ import pytest
 
 from fuzzshard.errors import UsageError
 from fuzzshard.options import LARGEST_CPU_WORLD, RankOptions, parse_duration
+from fuzzshard.world.device import cpu_ranks
 
 
 @pytest.mark.parametrize(
@@ -63,14 +64,20 @@ def test_more_ranks_than_the_default_are_fine_on_a_cpu() -> None:
     [
         (RankOptions(), 2, 2),
         (RankOptions(ranks_per_device=2), 4, 4),
-        (RankOptions(device="cpu", ranks_per_device=2), 4, LARGEST_CPU_WORLD),
+        (RankOptions(device="cpu", ranks_per_device=2), 2, LARGEST_CPU_WORLD),
         (RankOptions(device="cpu", world_size=3), 3, 3),
     ],
 )
 def test_a_case_file_gets_no_more_ranks_than_somebody_asks_for(
-    options: RankOptions, usual: int, most: int
+    options: RankOptions, usual: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("fuzzshard.world.device.available_cores", lambda: 2)
     assert (options.usual, options.most) == (usual, most)
+
+
+@pytest.mark.parametrize(("cores", "ranks"), [(1, 2), (2, 2), (3, 2), (4, 4), (64, 4)])
+def test_ranks_on_a_cpu_have_a_core_each_if_two_do(cores: int, ranks: int) -> None:
+    assert cpu_ranks(cores) == ranks
 
 
 @pytest.mark.parametrize("size", [0, -1])
