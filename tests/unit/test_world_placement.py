@@ -119,7 +119,10 @@ def test_the_worlds_of_a_campaign_differ_in_their_devices_only(tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("four_devices")
-def test_a_campaign_takes_as_many_ranks_as_may_share_the_devices(tmp_path: Path) -> None:
+def test_a_campaign_takes_as_many_ranks_as_may_share_the_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fuzzshard.world.device.available_cores", lambda: 4)
     options = CampaignOptions(corpus=tmp_path, ranks_per_device=2)
     (config,) = options.world_configs()
     assert (config.size, config.devices) == (8, (0, 1, 2, 3))
