@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from fuzzshard.analysis.batches import input_specs, rows_of_batch
+from fuzzshard.analysis.conditions import lacks_optimizer
 from fuzzshard.analysis.inferred import has_batch_norm, inferred
 from fuzzshard.analysis.losses import Losses
 from fuzzshard.analysis.schedule_state import ScheduleState
@@ -359,11 +360,13 @@ class Scope:
         return [*self.for_wrapper(own, plain), *made]
 
     def _optimizers(self, parameters: Sequence[str], script: EngineScript) -> list[str]:
-        lines = []
+        lines, nothing = [], "[{'params': []}]"
+        lacks = self.engine.in_stages and lacks_optimizer(self.case)
         for (name, spec), given in zip(self.case.optimizer.each.items(), parameters, strict=True):
             grouped = f"parameter_groups({given})" if self.mixes_kinds and given else given
+            grouped = f"[*{grouped}] or {nothing}" if lacks and given else grouped or nothing
             kind, options = spec.call()
-            arguments = [grouped or "[{'params': []}]", *options]
+            arguments = [grouped, *options]
             line = f"{name} = {script.optimizer_call(kind, arguments, self.names)}"
             if len(line) > _LONG:
                 lines.append(f"given = {arguments[0]}")

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 from cases import AGAIN, BACKWARD, FORWARD, ROOT, STEP, ZERO, chain, groups, make_case
+from msgspec.structs import replace
 from planting import fault_file
 
 from fuzzshard.analysis.validate import validate
-from fuzzshard.case.case import Inputs, Mesh, Optimizer, TensorSpec
+from fuzzshard.case.case import Case, Inputs, Mesh, Optimizer, TensorSpec
 from fuzzshard.case.options import Pipelining
+from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import (
     ClipGradNorm,
@@ -74,3 +76,30 @@ def test_a_script_of_stages_fails_under_a_fault_and_passes_without(
         broken = run_script(text, 2, preload=[planted])
         assert broken.fails, text
         assert "expected" in broken.output
+
+
+FIRST_HAS_NONE = make_case(
+    chain(a=Activation(), c=Linear(out=5)),
+    (*ITERATION, ClipGradNorm(max_norm=0.1), STEP, ZERO),
+    mesh=Mesh(pipeline=2, shard=1),
+    inputs=Inputs(batch=2, tensors=(TensorSpec(size=5),)),
+    wrap=groups(ROOT),
+    engines=("pipelining",),
+)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        FIRST_HAS_NONE,
+        replace(CASE, schedule=FIRST_HAS_NONE.schedule, optimizer=Optimizer(exclude=("a", "c"))),
+    ],
+    ids=["no parameters", "parameters that are left out"],
+)
+def test_the_optimizer_of_a_rank_whose_stages_have_nothing_for_it_is_made(
+    run_script, case: Case
+) -> None:
+    validate(case)
+    text = script(case, finding=finding("exception", len(case.schedule) - 1))
+    passing = run_script(text, 2)
+    assert not passing.fails, f"{text}\n{passing.output}"
