@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
+import multiprocessing
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 
 from fuzzshard.campaign.explain import OnMends
 from fuzzshard.campaign.judge import judge
 from fuzzshard.case.case import Case
+from fuzzshard.mending.mend import find_mend
+from fuzzshard.mending.patch import Mended
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World, WorldConfig
+from fuzzshard.world.join import preload
 
 STOCK_RUNS = 3
 """How often a case must pass without the bug, where one run is not enough."""
@@ -83,6 +89,23 @@ class BugWorld:
     def close(self) -> None:
         """Ends the ranks."""
         self._world.close()
+
+
+def mends_beside(bug: Path, mends: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of ``mends`` that torch can have together with ``bug``, found in a process of its own.
+
+    A function that the bug has changed is left alone by mends. What they mend must not be mended
+    in the world without the bug either, or it would pass for the bug.
+    """
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
+        return pool.submit(_taken, bug, mends).result()
+
+
+def _taken(bug: Path, mends: tuple[str, ...]) -> tuple[str, ...]:
+    preload(str(bug))
+    mended = Mended()
+    return tuple(name for name in mends if mended.takes(find_mend(name)))
 
 
 @functools.cache

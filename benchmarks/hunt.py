@@ -10,7 +10,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from bug_worlds import SHOWS_WITHOUT, STOCK_RUNS, BugWorld, StockWorld, stock_world
+from bug_worlds import (
+    SHOWS_WITHOUT,
+    STOCK_RUNS,
+    BugWorld,
+    StockWorld,
+    mends_beside,
+    stock_world,
+)
 from hunt_rows import (
     ERROR,
     INTERRUPTED,
@@ -131,12 +138,16 @@ class Hunt:
             outcome=MISSED,
             seed=settings.seed,
         )
-        self._stock = stock_world(settings.config, 0, settings.mends)
         self._settings = settings
         self._control = control
         self._file = (settings.mutants / f"{bug.id}.py").resolve()
         self._min_world = bug.min_world
+        self._mends = settings.mends
         self._confirmed_at = 0.0
+
+    @property
+    def _stock(self) -> StockWorld:
+        return stock_world(self._settings.config, 0, self._mends)
 
     def run(self) -> Row:
         """Returns the finished row; also after the control was halted."""
@@ -151,11 +162,10 @@ class Hunt:
             try:
                 world.start()
             except InfraError as error:
-                # The stock world has started, so a rank that raises here does so in the bug's
-                # apply().
                 self.row.outcome = NOT_APPLICABLE if "cannot start:" in error.problem else ERROR
                 self.row.note = error.problem
                 return self.row
+            self._mends = mends_beside(self._file, self._settings.mends)
             try:
                 self._search(world)
             except Stopped:
@@ -166,7 +176,7 @@ class Hunt:
 
     def _search(self, world: World) -> None:
         settings, row = self._settings, self.row
-        runner = ControlledWorld(BugWorld(world, self._stock, settings.mends), self._control)
+        runner = ControlledWorld(BugWorld(world, self._stock, self._mends), self._control)
         config = settings.config
         stream = case_stream(settings.seed, world_size=config.size, cuda=config.device == "cuda")
         cases = Prefetch(stream, ahead=4, limit=settings.max_cases)
@@ -227,13 +237,13 @@ class Hunt:
         """More worlds with the bug, each with one without it to compare with."""
         with contextlib.ExitStack() as stack:
             worlds = [stack.enter_context(World(world.config)) for _ in range(count)]
-            mends = self._settings.mends
             stocks = [
-                stock_world(self._settings.config, number, mends) for number in range(1, count + 1)
+                stock_world(self._settings.config, number, self._mends)
+                for number in range(1, count + 1)
             ]
             pairs = zip(worlds, stocks, strict=True)
             yield [
-                ControlledWorld(BugWorld(each, stock, mends), self._control)
+                ControlledWorld(BugWorld(each, stock, self._mends), self._control)
                 for each, stock in pairs
             ]
 
@@ -250,7 +260,7 @@ class Hunt:
         """Writes case and script as a campaign does, and runs the script with the bug and
         without.
         """
-        corpus, mends = self._settings.keep / self.row.id, self._settings.mends
+        corpus, mends = self._settings.keep / self.row.id, self._mends
         corpus.mkdir(parents=True, exist_ok=True)
         mended = (mending_file(corpus, *mends),) if mends else ()
         store = FindingStore(corpus, (self._file, *mended), scripts, check)

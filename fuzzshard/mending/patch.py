@@ -19,8 +19,9 @@ from typing import Any
 from fuzzshard.mending.mend import Mend, find_mend
 from fuzzshard.mending.source import (
     Function,
+    code_within,
     edited_functions,
-    find_function,
+    filed_code,
     forget_files,
     why_not,
 )
@@ -49,7 +50,7 @@ class Mended:
         while self._undo:
             self._undo.pop()()
         mends = [mend for mend in map(find_mend, names) if compiles or mend.component != "compile"]
-        mends = [mend for mend in mends if not why_not(mend) and self._runs_as_filed(mend)]
+        mends = [mend for mend in mends if self.takes(mend)]
         edits = [edit for mend in mends for edit in mend.edits_here()]
         for target, (before, after) in edited_functions(edits).items():
             function = self._found[target]
@@ -63,19 +64,19 @@ class Mended:
         self._on = names, compiles
         return True
 
-    def _runs_as_filed(self, mend: Mend) -> bool:
-        """Whether the functions that ``mend`` edits are those of torch's files.
+    def takes(self, mend: Mend) -> bool:
+        """Whether ``mend`` fits the files of torch, and the functions that it edits are theirs.
 
         A preloaded file may have put others in their place, and whoever imports torch may change
         its source.
         """
+        if why_not(mend):
+            return False
         for target in {edit.target for edit in mend.edits_here()}:
             if target not in self._found:
-                before, function = find_function(target), function_of(target)
-                if function is not None:
-                    filed = _compiled(target, before, before.lines, function.__code__)
-                    function = function if _is_same(function.__code__, filed) else None
-                self._found[target] = function
+                function = function_of(target)
+                as_filed = function is not None and function.__code__ == filed_code(target)
+                self._found[target] = function if as_filed else None
             if self._found[target] is None:
                 return False
         return True
@@ -96,8 +97,8 @@ def prepare(names: tuple[str, ...]) -> None:
     edits = [edit for mend in mends if not why_not(mend) for edit in mend.edits_here()]
     for target, (before, after) in edited_functions(edits).items():
         if (function := function_of(target)) is not None:
-            for lines in (before.lines, after):
-                _compiled(target, before, lines, function.__code__)
+            _compiled(target, before, after, function.__code__)
+            filed_code(target)
     forget_files()
 
 
@@ -142,27 +143,5 @@ def _compiled(
         source = f"class {owner}:\n" + textwrap.indent(source, " ")
     source = "\n" * (before.first_line - 1 - len(classes)) + source
     flags = like.co_flags & __future__.annotations.compiler_flag
-    code: types.CodeType = compile(
-        source, like.co_filename, "exec", flags=flags, dont_inherit=True
-    )
-    for inner in (*classes, name):
-        code = _inner(code, inner)
-    return code
-
-
-def _is_same(code: types.CodeType, other: types.CodeType) -> bool:
-    """Whether two functions use the same names; their instructions may differ by how they were
-    compiled.
-    """
-    if (code.co_names, code.co_varnames) != (other.co_names, other.co_varnames):
-        return False
-    mine, others = (
-        [c for c in each.co_consts if isinstance(c, types.CodeType)] for each in (code, other)
-    )
-    return len(mine) == len(others) and all(map(_is_same, mine, others))
-
-
-def _inner(code: types.CodeType, name: str) -> types.CodeType:
-    """The code of the class or function ``name`` that ``code`` defines."""
-    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return next(constant for constant in inner if constant.co_name == name)
+    code = compile(source, like.co_filename, "exec", flags=flags, dont_inherit=True)
+    return code_within(code, (*classes, name))

@@ -7,6 +7,7 @@ import dataclasses
 import difflib
 import functools
 import importlib.util
+import types
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -44,9 +45,15 @@ def _parsed(file: Path) -> tuple[tuple[str, ...], ast.Module]:
     return tuple(text.splitlines()), ast.parse(text)
 
 
+@functools.lru_cache(maxsize=64)
+def _compiled(file: Path) -> types.CodeType:
+    return compile(_parsed(file)[1], str(file), "exec", dont_inherit=True)
+
+
 def forget_files() -> None:
     """Frees the syntax trees of the files that were read; what was found in them is kept."""
     _parsed.cache_clear()
+    _compiled.cache_clear()
 
 
 @functools.cache
@@ -67,6 +74,26 @@ def find_function(target: str) -> Function:
     if not isinstance(found, (ast.FunctionDef, ast.AsyncFunctionDef)) or found.end_lineno is None:
         raise NotAsKnown(f"{target} is no function")
     return Function(file, found.lineno, lines[found.lineno - 1 : found.end_lineno])
+
+
+@functools.cache
+def filed_code(target: str) -> types.CodeType:
+    """The code that Python makes of the function ``target`` of :func:`find_function`.
+
+    It is compiled with its whole file: which names a module imports decides which instructions
+    its functions have.
+    """
+    return code_within(_compiled(find_function(target).file), target.partition(":")[2].split("."))
+
+
+def code_within(code: types.CodeType, names: Iterable[str]) -> types.CodeType:
+    """The code that ``code`` defines by the first of ``names``, in which the next is defined, and
+    so on.
+    """
+    for name in names:
+        inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+        code = next(constant for constant in inner if constant.co_name == name)
+    return code
 
 
 def _definitions(node: ast.AST) -> Iterable[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:

@@ -123,7 +123,7 @@ def _init_process_group(channel: socket.socket, rank: int, config: WorldConfig) 
 def _preload_all(config: WorldConfig) -> None:
     for number, path in enumerate(config.preload):
         try:
-            _preload(path, number)
+            preload(path, number)
         except Exception as error:
             raise ImportError(
                 f"{path}, preloaded, raised {type(error).__name__}: {error}"
@@ -193,7 +193,7 @@ def _interface_of(address: str) -> str:
     return "lo"  # which has all of 127.0.0.0/8
 
 
-def _preload(path: str, number: int) -> None:
+def preload(path: str, number: int = 0) -> None:
     """Imports a file and calls its ``apply()`` if it has one."""
     spec = importlib.util.spec_from_file_location(f"fuzzshard_preload_{number}", path)
     if spec is None or spec.loader is None:

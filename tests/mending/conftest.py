@@ -18,9 +18,12 @@ def torch_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
     folder = tmp_path / "torch"
     folder.mkdir()
     monkeypatch.setattr(source, "_torch_folder", lambda: folder)
-    source.find_function.cache_clear()
+    caches = (source.find_function, source.filed_code)
+    for cache in caches:
+        cache.cache_clear()
     yield folder
-    source.find_function.cache_clear()
+    for cache in caches:
+        cache.cache_clear()
 
 
 @pytest.fixture

@@ -305,6 +305,18 @@ def test_a_function_that_a_preloaded_file_has_wrapped_is_edited_where_that_keeps
     assert (made_up.Owner().f(), made_up.g()) == (10, 30)
 
 
+@pytest.mark.parametrize("planted", ["return x + 30", "return 3 - x"])
+def test_a_function_that_a_preloaded_file_has_rewritten_with_the_same_names_is_left_alone(
+    planted: str, torch_module: AddModule, switch: Switch
+) -> None:
+    filed = "def f():\n    x = 1\n    return x + 3\n"
+    made_up = torch_module(filed)
+    exec(filed.replace("return x + 3", planted), vars(made_up))
+    expected = made_up.f()
+    switch.edit(("f", "x = 1", "x = 2"))
+    assert made_up.f() == expected
+
+
 PATCHES = """\
 def apply(patch):
     import torch.made_up as made_up
