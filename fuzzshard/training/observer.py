@@ -4,10 +4,12 @@ states.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+import collections
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from fuzzshard.engines.base import Engine, plain_name
 from fuzzshard.parts.op import Op
@@ -28,6 +30,39 @@ _LOOKING = {
 """The oracles that look at what an op may have changed."""
 
 
+class Received:
+    """The dtypes of what the modules within a model are called with, while a forward runs.
+
+    Its hooks know nothing else, as copies of the model have them too.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.is_forward = False
+        self.tensors: dict[str, torch.Tensor] = {}
+        """Scalars of these dtypes; the name says which tensor of which call it is."""
+        self._calls: collections.Counter[str] = collections.Counter()
+        for path in filter(None, engine.inferred.modules):
+            module, note = engine.model.get_submodule(path), self._noting(path)
+            module.register_forward_pre_hook(note, prepend=True, with_kwargs=True)
+
+    def begin(self) -> None:
+        """Forgets the forward before, and notes what comes."""
+        self.is_forward = True
+        self.tensors.clear()
+        self._calls.clear()
+
+    def _noting(self, path: str) -> Callable[[nn.Module, Any, dict[str, Any]], None]:
+        def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if self.is_forward:
+                given = (t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor))
+                for number, tensor in enumerate(given):
+                    name = f"input {number} {self._calls[path]} of {path}"
+                    self.tensors[name] = torch.zeros((), dtype=tensor.dtype)
+                self._calls[path] += 1
+
+        return note
+
+
 class Observer:
     """Looks at the engine of one trainer, op by op, and fills its trace."""
 
@@ -39,13 +74,18 @@ class Observer:
         self.copies: dict[str, tuple[int, Observation]] = {}
         """What was last recorded of each registered parameter, and its version."""
         self._gradients: dict[str, dict[str, torch.Tensor | None]] | None = None
-        self._engine, self._hooks = trainer.engine, hook_counts(trainer.engine)
+        self._take(trainer.engine)
+
+    def _take(self, engine: Engine) -> None:
+        unseen = self.trainer.in_stages or self.trainer.case.compile or not self.trace.has_tensors
+        self._received = None if unseen else Received(engine)
+        self._engine, self._hooks = engine, hook_counts(engine)
 
     def forget(self) -> None:
         """The model's tensors are others now, and its modules may be."""
         self.copies.clear()
         if self.trainer.engine is not self._engine:
-            self._engine, self._hooks = self.trainer.engine, hook_counts(self.trainer.engine)
+            self._take(self.trainer.engine)
 
     def observe_leftovers(self) -> None:
         """Records what the run has left behind."""
@@ -66,6 +106,11 @@ class Observer:
                 oracle.record(self, index, look)
         self._gradients = None
 
+    def calls(self) -> None:
+        """Called before a forward."""
+        if self._received is not None:
+            self._received.begin()
+
     def computed(
         self, index: int, target: str, outputs: Sequence[torch.Tensor], loss: torch.Tensor
     ) -> None:
@@ -75,12 +120,19 @@ class Observer:
         self.loss = loss
         self.look(index, "outputs")
         del self.outputs, self.loss
+        if self._received is not None:
+            self._received.is_forward = False
 
     def begin(self) -> None:
         """Records what there is before the first op."""
         self.look(-1, "registered")
 
     # What oracles record:
+
+    @property
+    def received(self) -> Mapping[str, torch.Tensor]:
+        """What modules were called with in the forward that has run: its dtypes, by name."""
+        return {} if self._received is None else self._received.tensors
 
     @property
     def engine(self) -> Engine:

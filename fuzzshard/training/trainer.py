@@ -164,6 +164,8 @@ class Trainer:
             if forwards := {place: each.call for place, each in ops if each.call}:
                 self._run_at_once(op, forwards, buffers=True)
             return
+        if self.observer is not None:
+            self.observer.calls()
         made = self._iteration(index, op, call, wait=self.delays.at)
         outputs, loss = made["outputs"], made["loss"]
         if self.observer is not None:

@@ -519,7 +519,9 @@ DIVERGENCES = {
         case=in_precision(Precision(param="bfloat16"), schedule=TWO_STEPS),
     ),
     "output_dtype_ignored": diverges(
-        "output",
+        "module_input",
+        at=FORWARD_AT,
+        name="input 0 0 of b",
         comparison="precision",
         case=in_precision(Precision(param="bfloat16", output="float32")),
     ),

@@ -86,6 +86,12 @@ IN_ANY_DTYPE = make_case(
     wrap=(WrapGroup(modules=("",), precision=Precision(param="bfloat16")),),
     engines=("fully_shard",),
 )
+LOWERED = Precision(param="bfloat16", output="float32")
+OUTPUTS_IN_FLOAT32 = make_case(
+    wrap=tuple(WrapGroup(modules=(module,), precision=LOWERED) for module in ("a", "b", "")),
+    schedule=(FORWARD, BACKWARD),
+    engines=("fully_shard",),
+)
 BY_FSDP1 = make_case(engines=("fsdp1",), fsdp1=FSDP1(use_orig_params=True))
 
 
@@ -94,6 +100,7 @@ BY_FSDP1 = make_case(engines=("fsdp1",), fsdp1=FSDP1(use_orig_params=True))
     [
         ("optimizer_state_lost", RESUMED, "divergence/fully_shard/resume/missing"),
         ("fsdp1_loses_gradients", BY_FSDP1, "divergence/fsdp1/gradient/missing"),
+        ("output_dtype_ignored", OUTPUTS_IN_FLOAT32, "divergence/fully_shard/module_input"),
         ("forgets_grad_dtypes", IN_ANY_DTYPE, "divergence/fully_shard/gradient"),
         ("saves_later_than_it_says", SAVED_FIRST, "divergence/fully_shard/resume"),
     ],
