@@ -220,6 +220,8 @@ class Scope:
         so: a forward without gradients, or without their synchronisation, puts it off for the next
         one (``_post_forward`` in torch/nn/parallel/distributed.py).
         """
+        if call.target:  # past DDP
+            return []
         ddp, puts_off = self.case.ddp, self.puts_off
         self.puts_off = not (call.grad and self.now.synced)
         if puts_off or not (ddp.broadcasts_buffers and has_batch_norm(self.case, "")):

@@ -118,6 +118,16 @@ def test_buffers_are_those_of_the_first_rank_or_of_the_last_within_join(
     assert verdict.status is Status.PASS, verdict.findings[:2]
 
 
+@pytest.mark.parametrize("before", [(), (FORWARD, BACKWARD), (NO_SYNC,)])
+def test_a_forward_past_ddp_neither_broadcasts_buffers_nor_puts_that_off(
+    two_ranks: World, before: tuple[Op, ...]
+) -> None:
+    past = Forward(target="n", grad=False)
+    case = ddp((*before, past, FORWARD), BUFFERS, case={"engines": ("ddp",)}, buffers="broadcast")
+    verdict = two_ranks.run(case)
+    assert verdict.status is Status.PASS, verdict.findings[:2]
+
+
 def test_buffers_that_one_engine_broadcasts_have_no_common_reference() -> None:
     with pytest.raises(InvalidCase, match="DDP broadcasts buffers"):
         validate(ddp(model=BUFFERS, buffers="broadcast"))
