@@ -73,11 +73,15 @@ class Ring:
     torch/distributed/tensor/experimental/_context_parallel/_attention.py). So each element is as
     exact as the largest value is, although a softmax where one key counts passes the others'
     zeros on.
+
+    The backward of a kernel makes the weights anew: of scores, of which it subtracts what the
+    forward has kept. What rounding leaves of large scores becomes a power of e, up to infinity.
     """
 
     def __init__(self, by: Shake) -> None:
         self.by = by
         self.query = self.key = self.value = self.gradient = 0.0
+        self.weight = 1.0
 
     @classmethod
     def around(cls, module: nn.Module, by: Shake) -> None:
@@ -101,6 +105,8 @@ class Ring:
         of the output's gradient and of values.
         """
         self.query, self.key, self.value = largest(query), largest(key), largest(value)
+        left = abs(self.by.size) * self.query * self.key * query.shape[-1] ** 0.5
+        self.weight = float(torch.tensor(left, dtype=torch.float64).exp())
         terms = ("query", "value", "key"), ("key", "value", "query"), ("value",)
         given = tuple(x.view_as(x) for x in (query, key, value))
         for x, (name, *others) in zip(given, terms, strict=True):
@@ -113,7 +119,7 @@ class Ring:
         self, name: str, others: Sequence[str], gradient: torch.Tensor
     ) -> torch.Tensor:
         factors = (getattr(self, other) for other in others)
-        return self.by.of_sum(gradient, name, self.gradient, *factors)
+        return self.by.of_sum(gradient, name, self.gradient, self.weight, *factors)
 
     def gives(self, output: torch.Tensor) -> torch.Tensor:
         """Return another output; notes how large its gradient is."""

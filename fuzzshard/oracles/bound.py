@@ -115,15 +115,11 @@ class Bound(Limits[Key]):
         )
 
     def excess(self, difference: Difference) -> tuple[bool, float, float]:
-        """Whether rounding explains the difference; its error and the bound.
-
-        Where no digits are left it may make infinities, too.
-        """
+        """Whether rounding explains the difference; its error and the bound."""
         if (both := difference.both) is None:
             return False, float("inf"), 0.0
         error, limit = difference.error, self.limit(difference.key, both[0].dtype)
-        lost = math.isinf(error) and not self.has_digits(difference.key)
-        return error <= limit or lost, error, limit
+        return error <= limit, error, limit
 
     def leaves(self, found: Iterable[Difference]) -> list[Difference]:
         """What rounding does not explain."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from cases import ROOT, make_case
@@ -75,16 +77,31 @@ class Attention(nn.Module):
 
 
 def test_attention_that_rounds_as_a_ring_is_as_exact_as_the_largest_value_is() -> None:
-    query, key = torch.ones(1, 2, 1), torch.tensor([[[1e4], [0.0]]])
+    query, key = torch.ones(1, 2, 1), torch.tensor([[[128.0], [0.0]]])
     value = torch.tensor([[[0.0], [64.0]]])  # the second one does not count
     exact, ring = Attention(), Attention()
-    Ring.around(ring, Shake(0.25))
-    for attention, moved in ((exact, 0.0), (ring, 0.25)):
+    Ring.around(ring, Shake(2**-10))
+    for attention, moved in ((exact, 0.0), (ring, 2**-10)):
         given = [x.clone().requires_grad_() for x in (query, key, value)]
         output = attention(*given)
         output.backward(torch.full_like(output, 2.0))
         of_query, of_key, of_value = (x.grad for x in given)
         assert {*output.abs().flatten().tolist()} == {moved * 64}
-        assert {*of_query.abs().flatten().tolist()} == {moved * 2 * 64 * 1e4}
-        assert {*of_key.abs().flatten().tolist()} == {moved * 2 * 64}
-        assert {*(of_value - torch.tensor([[4.0], [0.0]])).abs().flatten().tolist()} == {moved * 2}
+        anew = moved * 2 * math.exp(moved * 128)
+        for gradient, off in (
+            (of_query, 64 * 128 * anew),
+            (of_key, 64 * anew),
+            (of_value - torch.tensor([[4.0], [0.0]]), anew),
+        ):
+            torch.testing.assert_close(gradient.abs(), torch.full_like(gradient, off))
+
+
+@pytest.mark.parametrize("size", [2**-10, -(2**-10)])
+def test_gradients_are_infinite_where_scores_have_no_digits_in_a_ring(size: float) -> None:
+    ring = Attention()
+    Ring.around(ring, Shake(size))
+    given = [torch.full((1, 2, 4), 1e3).requires_grad_() for _ in range(3)]
+    output = ring(*given)
+    output.sum().backward()
+    assert output.isfinite().all()
+    assert all(x.grad.isinf().all() for x in given)

@@ -131,12 +131,12 @@ def excess(observed: torch.Tensor | None, expected: torch.Tensor) -> tuple[bool,
 
 
 @pytest.mark.parametrize("value", [NAN, INF])
-@pytest.mark.parametrize(("moved", "explained"), [(0.5, False), (1.5, True)])
-def test_rounding_makes_no_number_where_no_digits_are_left(
+@pytest.mark.parametrize(("moved", "explained"), [(1.5, False), (NAN, True), (INF, True)])
+def test_rounding_makes_no_number_only_where_last_bits_do(
     value: float, moved: float, *, explained: bool
 ) -> None:
     bound = Bound(CASE, trace({KEY: doubles(1.0)}))
-    bound.move({KEY: doubles(1.0)}, {KEY: doubles(1.0 + moved / OF_NOISE)})
+    bound.move({KEY: doubles(1.0)}, {KEY: doubles(moved)})
     assert bound.excess(difference(KEY, doubles(value), doubles(1.0)))[0] is explained
 
 
