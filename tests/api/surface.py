@@ -12,6 +12,7 @@ are left out. A table is a TOML file of three parts:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import inspect
@@ -22,9 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
-from streams import Drawn
+from streams import Drawn, Streams
 
 from fuzzshard.analysis.feature_names import FEATURES
+from fuzzshard.analysis.steering import Steering
+from fuzzshard.errors import UsageError
+from fuzzshard.strategies.steered import reach
 
 _CATCH_ALL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -63,6 +67,15 @@ def names_of_values(cls: type) -> Iterator[str]:
     else:
         names = (field.name for field in dataclasses.fields(cls))
         yield from (f"{cls.__name__}.{name}" for name in names if not name.startswith("_"))
+
+
+def _is_reached(wanted: tuple[str, ...]) -> bool:
+    """Whether a campaign draws a case with these features, if it asks for them."""
+    for cuda in (False, True):
+        with contextlib.suppress(UsageError):
+            reach(Steering(require=wanted), Streams.SEED, world_size=Streams.WORLD_SIZE, cuda=cuda)
+            return True
+    return False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,12 +123,23 @@ class Table:
 
     def undrawn(self, cases: Iterable[Drawn]) -> list[str]:
         """Names of which none of the cases has the features."""
+        return [f"{n}: {' with '.join(wanted)}" for n, wanted in self._left(cases).items()]
+
+    def unreached(self, streams: Streams) -> list[str]:
+        """Names of which no case of the streams has the features, nor one that a campaign draws
+        which asks for them.
+        """
+        left = self._left(streams.each())
+        reached = {wanted for wanted in {*left.values()} if _is_reached(wanted)}
+        return [name for name, wanted in left.items() if wanted not in reached]
+
+    def _left(self, cases: Iterable[Drawn]) -> dict[str, tuple[str, ...]]:
         left = dict(self.drawn)
         for case in cases:
             left = {n: wanted for n, wanted in left.items() if not case.features >= {*wanted}}
             if not left:
                 break
-        return [f"{name}: {' with '.join(wanted)}" for name, wanted in left.items()]
+        return left
 
     def _is_in_this_release(self, name: str) -> bool:
         releases = SpecifierSet(self.releases.get(name, ""))

@@ -28,4 +28,4 @@ def test_every_name_is_drawn_or_excused() -> None:
 
 
 def test_what_is_drawn_is_drawn(streams: Streams) -> None:
-    assert TABLE.undrawn(streams.each()) == []
+    assert TABLE.unreached(streams) == []
