@@ -36,6 +36,7 @@ from fuzzshard.strategies.options import (
     options,
     pipelining,
     that_run,
+    whole_after_forward,
 )
 from fuzzshard.strategies.options import engines as draw_engines
 from fuzzshard.strategies.precision import in_one_dtype, parameter_dtypes, precision
@@ -266,4 +267,5 @@ def with_options(tape: Tape, swarm: Swarm, case: Case, *, cuda: bool) -> Case:
     )
     if cuda and case.observe == "everything" and tape.chance(_MEMORY):
         case = replace(case, observe="memory")
-    return context_parallel(tape, pipelining(tape, options(tape, swarm, case, cuda=cuda)))
+    case = whole_after_forward(options(tape, swarm, case, cuda=cuda))
+    return context_parallel(tape, pipelining(tape, case))

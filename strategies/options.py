@@ -104,6 +104,14 @@ def pipelining(tape: Tape, case: Case) -> Case:
     return replace(case, engines=others) if others else case
 
 
+def whole_after_forward(case: Case) -> Case:
+    """The case with groups that stay whole after forward, if it has an engine without others."""
+    if not any(spec.keeps_whole for spec in specs(case.engines)):
+        return case
+    groups = (replace(group, reshard_after_forward=False) for group in case.wrap)
+    return replace(case, wrap=tuple(groups))
+
+
 def context_parallel(tape: Tape, case: Case) -> Case:
     """The case with options of an engine whose attention runs over ranks, if it has one."""
     if not any(spec.spreads == "attention" for spec in specs(case.engines)):

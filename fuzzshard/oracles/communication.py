@@ -25,11 +25,12 @@ from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.passed_roots import passed_roots
 from fuzzshard.analysis.schedule_state import ScheduleState, follow, ops_that_run
 from fuzzshard.analysis.tensor_parallel import tensor_dims
-from fuzzshard.case.case import Case
+from fuzzshard.case.case import Case, Mesh
 from fuzzshard.engines.registry import engine_of
 from fuzzshard.instruments import POST_BACKWARDS, works
 from fuzzshard.oracles.judge import MOST_FINDINGS, Run
 from fuzzshard.oracles.registration import registered
+from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.ops.set_flag import flags_set
 from fuzzshard.parts.oracles.communication import (
     GATHERS,
@@ -103,7 +104,7 @@ def wrong_gathers(case: Case, trace: Trace, rank: int) -> Iterator[Wrong]:
     """Yield the ops in which a group gathers what it holds, or other than its parameters."""
     groups = Groups(case)
     known = groups.sizes_known and not any(g.does("gathers_several") for g in case.wrap)
-    events, whole = _events(trace, groups), set[int]()
+    events, whole, spec = _events(trace, groups), set[int](), spec_of(trace.engine)
     for at in follow(case, rank, skipped=trace.skipped):
         op, shards, gathers, again, due = at.op, at.case.mesh.shard, list[int](), 0, 0
         for group, event in events[at.index]:
@@ -112,7 +113,7 @@ def wrong_gathers(case: Case, trace: Trace, rank: int) -> Iterator[Wrong]:
                     whole.discard(group)
                 continue
             gathers.append(event)
-            again += group is None or group in whole
+            again += group is None or group in whole or spec.keeps_whole
             if group is not None:
                 whole.add(group)
                 due += groups.elements(groups.parameters[group], shards) * shards
@@ -192,7 +193,7 @@ def reductions_due(groups: Groups, trace: Trace, rank: int) -> Iterator[Reducing
     pending: dict[int, set[str]] = {group: set() for group in groups.order}
     partial: set[int] = set()
     for at in follow(case, rank, skipped=trace.skipped):
-        op, mesh, known = at.op, at.case.mesh, groups.sizes_known
+        op, mesh, known = at.op, _axes(trace, at), groups.sizes_known
         if op.aborts or op.rebuilds is not None:
             pending, partial = {group: set() for group in groups.order}, set()
         if op.casts_to and any(pending.values()):
@@ -220,6 +221,14 @@ def reductions_due(groups: Groups, trace: Trace, rank: int) -> Iterator[Reducing
             yield Reducing(at, due, known)
 
 
+def _axes(trace: Trace, at: ScheduleState) -> Mesh:
+    """The axes that groups reduce over."""
+    mesh = at.case.mesh
+    if not spec_of(trace.engine).keeps_whole:
+        return mesh
+    return Mesh(replicate=mesh.data_size, shard=1)
+
+
 def wrong_reductions(case: Case, trace: Trace, rank: int) -> Iterator[Wrong]:
     """Yield the ops that reduce other gradients than those that arrived, or in other dtypes.
 
@@ -230,7 +239,7 @@ def wrong_reductions(case: Case, trace: Trace, rank: int) -> Iterator[Wrong]:
     for at, due, known in (
         reductions_due(groups, trace, rank) if not some_fill_unused(case) else ()
     ):
-        shards, index = at.case.mesh.shard, at.index
+        shards, index = _axes(trace, at).shard, at.index
         done = sum(hook.op == index and hook.kind == "post_backward" for hook in trace.hooks)
         for kind, parts in due.items():
             name, seen = KINDS[kind], _issued(trace, index, kind)

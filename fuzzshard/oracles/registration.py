@@ -7,8 +7,8 @@ and False for the root. ``set_reshard_after_forward`` and ``set_reshard_after_ba
 that. ``unshard()`` registers whole parameters, ``unshard(async_op=True)`` leaves that to the next
 forward; ``reshard()``, a cast and a state dict register sharded ones. On top of tensor parallelism
 DTensors have the mesh axes of both, and one dimension that both shard is cut for tensor
-parallelism first (``_StridedShard``). Where the documentation leaves it open the prediction is
-None and nothing is judged.
+parallelism first (``_StridedShard``). ``replicate`` has replicas on one axis in place of shards.
+Where the documentation leaves it open the prediction is None and nothing is judged.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from fuzzshard.analysis.tensor_parallel import tensor_dims
 from fuzzshard.case.case import Case
 from fuzzshard.engines.registry import engine_of
 from fuzzshard.oracles.judge import MOST_FINDINGS, Run
+from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.op import Below, Call, Switch, Taking
 from fuzzshard.parts.oracles.registration import Registered
 from fuzzshard.training.trace import Key, Registration, Trace
@@ -45,8 +46,9 @@ class _Group:
 class RegistrationModel(ScheduleState):
     """Predicts the registration of every parameter on one rank, op by op."""
 
-    def __init__(self, case: Case, rank: int = 0) -> None:
+    def __init__(self, case: Case, rank: int = 0, *, keeps_whole: bool = False) -> None:
         super().__init__(case, rank)
+        self.keeps_whole = keeps_whole
         self.inferred: Inferred = inferred(case)
         self.tensor_dims = tensor_dims(case, self.inferred)
         self.groups = [_Group() for _ in case.wrap]
@@ -103,7 +105,9 @@ class RegistrationModel(ScheduleState):
             return None
         placements: tuple[str, ...] = ()
         mesh_shape: tuple[int, ...] = ()
-        if state == SHARDED:
+        if state == SHARDED and self.keeps_whole:
+            placements, mesh_shape = ("R",), (mesh.data_size,)
+        elif state == SHARDED:
             placements = (f"S({dim})",) if mesh.replicate is None else ("R", f"S({dim})")
             mesh_shape = (mesh.shard,) if mesh.replicate is None else (mesh.replicate, mesh.shard)
         elif state != UNSHARDED:
@@ -111,7 +115,7 @@ class RegistrationModel(ScheduleState):
         if fqn in self.tensor_dims:
             ranks = mesh.tensor or 1
             along = self.tensor_dims[fqn]
-            if state == SHARDED and along == dim and ranks > 1:
+            if state == SHARDED and along == dim and ranks > 1 and not self.keeps_whole:
                 placements = (*placements[:-1], f"_S({dim}, {ranks})")
             placements = (*placements, "R" if along is None else f"S({along})")
             mesh_shape = (*mesh_shape, ranks)
@@ -164,7 +168,7 @@ def registered(trace: Trace, index: int, fqn: str) -> Registration | None:
 
 def registration_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:
     """Where ``fully_shard`` registered something else than it documents, in order."""
-    model = RegistrationModel(case, rank)
+    model = RegistrationModel(case, rank, keeps_whole=spec_of(trace.engine).keeps_whole)
     found = []
     for index in range(-1, len(case.schedule)):
         if index >= 0:

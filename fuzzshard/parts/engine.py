@@ -71,6 +71,10 @@ class EngineSpec:
     """Whether it applies the wrap groups one by one, and has all that ``FSDPModule`` has: flags,
     ``unshard``. What no group manages is averaged by hand.
     """
+    keeps_whole: ClassVar[bool] = False
+    """Whether every rank keeps whole parameters of its groups: replicated DTensors are registered
+    in place of sharded ones, and gradients are reduced over all data-parallel axes as over one.
+    """
     has_units: ClassVar[bool] = False
     """Whether every wrapped module is a unit with a flat parameter, of which a rank has a range:
     what is registered, and what gradients are of. It warns where iterations are not alike:

@@ -189,6 +189,11 @@ def resuming(via: Literal["dcp", "state_dict"], how: Literal["zero", "rebuild"])
 
 ON_SHARDS = (ops.CorruptState(how="rebuild", mesh=(2,)), ops.LoadState())
 BY_FSDP1 = make_case(engines=("fsdp1",))
+WHOLE = make_case(
+    schedule=TWO_STEPS,
+    wrap=groups("a", "b", ROOT, reshard=False),
+    engines=("replicate_with_fsdp",),
+)
 
 
 def in_precision(precision: Precision, **options: Any) -> Case:
@@ -626,6 +631,10 @@ DIVERGENCES = {
     "attention_leaves_out_keys": diverges("output", case=ATTENDING),
     "positions_stay_balanced": diverges("output", case=ATTENDING),
     "ring_adds_no_half_gradients": diverges("gradient", name="sdpa.qkv.weight", case=ATTENDING),
+    "replicas_add_up": diverges("gradient", case=WHOLE),
+    "replicas_compute_with_first_values": diverges("output", at=AGAIN_AT, case=WHOLE),
+    "replicas_gather": diverges("communication", at=FORWARD_AT, case=WHOLE),
+    "replicas_stay_whole": diverges("registration", at=BACKWARD_AT, case=WHOLE),
     "averaged_shards_are_sums": diverges("gradient", engines=("simple_fsdp", "fully_shard")),
     "fsdp1_wrong_gradient": diverges("gradient", case=BY_FSDP1),
     "fsdp1_missing_gradient": diverges("gradient/missing", case=BY_FSDP1),
@@ -734,6 +743,8 @@ PLAIN_STEP: dict[str, Any] = {"schedule": ONE_STEP}
 CLIPPED = (ops.ClipGradNorm(max_norm=0.1), STEP)
 NEGATED = WrapGroup(modules=(ROOT,), all_gather_extension="negated")
 HARMLESS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("replicas_add_up", {"engines": ("fully_shard",)}),
+    ("replicas_stay_whole", {"engines": ("fully_shard",)}),
     ("ddp_one_bucket_reduced", NO_DDP_OPTIONS),
     ("ddp_keeps_initial_values", NO_DDP_OPTIONS),
     ("ddp_keeps_buffers", NO_DDP_OPTIONS),

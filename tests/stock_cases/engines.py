@@ -87,6 +87,12 @@ def two_paths(
 
 ENGINES = {
     "replicate": bitwise(engines=("replicate",)),
+    "replicate_with_fsdp": bitwise(
+        wrap=groups("a", "b", ROOT, reshard=False), engines=("replicate_with_fsdp",)
+    ),
+    "replicate_with_fsdp, all axes as one": bounded(
+        wrap=groups("a", "b", ROOT, reshard=False), engines=("replicate_with_fsdp",), mesh=_HSDP
+    ),
     "simple_fsdp, hybrid": bounded(engines=("simple_fsdp",), mesh=_HSDP),
     "simple_fsdp, collectives in a graph": bitwise(engines=("simple_fsdp",), compile="aot_eager"),
     "context_parallel, hybrid": attending(ContextParallel(rotate_method="alltoall"), mesh=_HSDP),

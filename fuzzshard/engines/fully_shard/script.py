@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, ClassVar, get_args
 
 from typing_extensions import override
 
@@ -42,8 +42,7 @@ def _wrap_lines(script: FullyShardScript, case: Case, model: str) -> list[str]:
         lines += group.preparing(model, mine)
         modules = ", ".join(at(model, path) for path in group.modules)
         listed = modules if len(group.modules) == 1 else f"[{modules}]"
-        given = [listed, f"mesh={script.mesh_of(case, group)}", *group.arguments(), *ignored]
-        lines += call_lines("fully_shard", given)
+        lines += call_lines(script.wraps, [listed, *script.arguments(case, group), *ignored])
     if any("allocate" in group.communication for group in case.wrap):
         # "NCCL communicator has not been initialized before mem pool creation" where nothing is
         # gathered before gradients are reduced (``registerMemPool``, ProcessGroupNCCL.cpp)
@@ -92,6 +91,12 @@ from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 """
     has_dtensors = wraps_blocks = True
+    wraps: ClassVar[str] = "fully_shard"
+    """The function that makes a group."""
+
+    def arguments(self, case: Case, group: WrapGroup) -> list[str]:
+        """Return what makes a group beside its modules."""
+        return [f"mesh={self.mesh_of(case, group)}", *group.arguments()]
 
     def mesh_of(self, case: Case, group: WrapGroup) -> str:
         """Return the mesh that a group is given."""

@@ -12,7 +12,12 @@ from fuzzshard.parts.engine import COMPILED
 from fuzzshard.parts.engine import EngineSpec as EngineSpec
 from fuzzshard.parts.engines.ddp import DistributedDataParallel, Replicate, ZeroRedundancy
 from fuzzshard.parts.engines.fsdp1 import FullyShardedDataParallel
-from fuzzshard.parts.engines.fully_shard import ContextParallel, ExpertParallel, FullyShard
+from fuzzshard.parts.engines.fully_shard import (
+    ContextParallel,
+    ExpertParallel,
+    FullyShard,
+    ReplicateWithFSDP,
+)
 from fuzzshard.parts.engines.pipelining import PipelineParallel
 from fuzzshard.parts.engines.simple_fsdp import SimpleFSDP
 from fuzzshard.parts.exclusion import Excludes
@@ -38,6 +43,7 @@ ENGINES: dict[str, EngineSpec] = {
         ExpertParallel(),
         SimpleFSDP(),
         ContextParallel(),
+        ReplicateWithFSDP(),
     )
 }
 """Those that are judged, in the order in which they train."""

@@ -12,6 +12,8 @@ from fuzzshard.parts.op import Choice
 
 _LLAMA = "torchtitan/models/llama4/parallelize.py, apply_fsdp"
 _DISPATCH = "torchtitan/distributed/expert_parallel.py, ExpertParallel"
+_REPLICATE = "torch/distributed/_composable/replicate_with_fsdp.py, replicate"
+_PARAM_GROUP = "torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py"
 _ATTENTION = "torch/distributed/tensor/experimental/_context_parallel/_attention.py"
 
 
@@ -172,5 +174,48 @@ class ContextParallel(FullyShard):
         ),
         "mesh:tensor|compile:*": Exclusion(
             "tensor parallelism or compilation", "fuzzshard: not tried"
+        ),
+    }
+
+
+class ReplicateWithFSDP(FullyShard):
+    """Groups of ``fully_shard`` whose parameters every rank has whole, as DTensors.
+
+    Nothing is gathered, and gradients are all-reduced: what torch has for stages of a pipeline
+    and torchtitan for plain data parallelism.
+    """
+
+    name = "replicate_with_fsdp"
+    title = "`replicate` with FSDP2"
+    tag = "replicate with FSDP2"
+    nicknames = ("replicate fsdp", "replicate fsdp2")
+    meaning = "wrap groups are replicated, with the hooks of fully_shard"
+    choice = Choice(
+        "replicate_with_fsdp",
+        12,
+        place=104,
+        # what only shards have
+        excludes=("reshard_true", "reshard_int", "shard_dim", "set_reshard"),
+    )
+    keeps_whole = True
+    excludes: ClassVar[Excludes] = {
+        **FullyShard.excludes,
+        "reshard:none|reshard:true|reshard:int|op:set_reshard_after_forward": Exclusion(
+            "groups that are resharded after forward",
+            f"{_REPLICATE}: no reshard_after_forward, post_forward_mesh_info is None; "
+            "_fully_shard.py, set_reshard_after_forward: AssertionError unless a group is sharded",
+        ),
+        "shard:last|shard:largest": Exclusion(
+            "a dim that is sharded", f"{_REPLICATE}: no shard_placement_fn"
+        ),
+        "communication:allocate|communication:separate_group": Exclusion(
+            "memory or a process group for all-gathers and reduce-scatters, which it has none of",
+            f"{_PARAM_GROUP}, _all_gather_process_group: 'Expected mesh_info to be FSDPMeshInfo'",
+        ),
+        "schedule:no_all_reduce & !mesh:hsdp & !mesh:axis_of_one": Exclusion(
+            "a flag that says nothing where fully_shard has one axis, and turns off every "
+            "reduction here",
+            "_fully_shard.py, set_requires_all_reduce: 'This can be used to implement gradient "
+            "accumulation with only reduce-scatter but not all-reduce for HSDP'",
         ),
     }

@@ -1,8 +1,12 @@
 """Faults of tensor, context, expert and pipeline parallelism."""
 
+import torch
+import torch.distributed as dist
 from planting import instead_of
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.distributed.pipelining import stage
 from torch.distributed.pipelining.schedules import _PipelineSchedule
 from torch.distributed.tensor import DTensor, Partial
@@ -48,6 +52,40 @@ def experts_divide_by_their_ranks(right, self, factor):
     groups = self._get_fsdp_state()._fsdp_param_groups
     if not any(part.is_dtensor for group in groups for part in group.fsdp_params):
         right(self, factor)
+
+
+@instead_of(FSDPParamGroup, "post_backward")
+def replicas_add_up(right, self, *unused):
+    """Gradients of replicas are added up, and not averaged."""
+    if not isinstance(self.mesh_info, FSDPMeshInfo):
+        self.gradient_divide_factor = 1.0
+    right(self, *unused)
+
+
+@instead_of(FSDPParamGroup, "wait_for_unshard")
+def replicas_compute_with_first_values(right, self):
+    """Modules of replicas compute for ever with the values that they were wrapped with."""
+    right(self)
+    for part in self.fsdp_params if not isinstance(self.mesh_info, FSDPMeshInfo) else ():
+        if not hasattr(part, "first"):
+            part.first = part.unsharded_param.detach().clone()
+        part.unsharded_param.data.copy_(part.first)
+
+
+@instead_of(FSDPParamGroup, "pre_forward")
+def replicas_gather(right, self, *args):
+    """Replicas gather what all of them have."""
+    if not isinstance(self.mesh_info, FSDPMeshInfo):
+        group = self.mesh_info.replicate_process_group
+        dist.all_gather_into_tensor(torch.zeros(group.size()), torch.zeros(1), group)
+    return right(self, *args)
+
+
+@instead_of(FSDPParamGroup, "reshard")
+def replicas_stay_whole(right, self):
+    """Replicas are whole after backward, and it is not their DTensors that are registered."""
+    if isinstance(self.mesh_info, FSDPMeshInfo):
+        right(self)
 
 
 def positions_stay_balanced(patch=setattr):

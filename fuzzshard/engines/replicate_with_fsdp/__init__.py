@@ -1,0 +1,1 @@
+"""``replicate`` on the machinery of ``fully_shard``. This file imports no torch."""
