@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Freeze, Mesh, Optimizer, RankBatch, Tie, WrapGroup
 from fuzzshard.case.options import Precision
+from fuzzshard.engines.fully_shard.options import lacking
 from fuzzshard.engines.registry import not_applicable
 from fuzzshard.parts import ops
 from fuzzshard.parts.leaves.linear import Linear
@@ -127,6 +128,8 @@ PASSES = {
 
 @pytest.mark.parametrize("case", PASSES.values(), ids=PASSES.keys())
 def test_it_trains_to_what_plain_training_does(four_ranks: World, case: Case) -> None:
+    if lacking(case):
+        pytest.skip(f"this torch has no {lacking(case)}")
     verdict = four_ranks.run(case)
     assert (verdict.status, verdict.findings) == (Status.PASS, ())
     assert ENGINE not in verdict.notes

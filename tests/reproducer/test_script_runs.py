@@ -103,6 +103,15 @@ PLANTED = {
         ATTENDING,
         "divergence/context_parallel/output",
     ),
+    "replicas that add up": (
+        "replicas_add_up",
+        msgspec.structs.replace(
+            HSDP,
+            wrap=(WrapGroup(modules=("",), reshard_after_forward=False),),
+            engines=("replicate_with_fsdp",),
+        ),
+        "divergence/replicate_with_fsdp/gradient",
+    ),
     "averages that are sums": (
         "averaged_shards_are_sums",
         msgspec.structs.replace(DEEP, engines=("simple_fsdp",)),
