@@ -48,6 +48,8 @@ from fuzzshard.report.lines import corpus_text, event_lines
 from fuzzshard.report.stages import CampaignProgress
 from fuzzshard.shrink import ShrinkStep
 from fuzzshard.verdict import Status, Verdict
+from fuzzshard.world.device import cpu_ranks
+from fuzzshard.world.placement import available_cores
 
 MAX_CASES = 12
 
@@ -469,7 +471,7 @@ def test_a_campaign_that_its_machine_stopped_goes_on_with_its_counts(tmp_path):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"world_size": 3}, "world_size was 4 and is 3"),
+        ({"world_size": 3}, f"world_size was {cpu_ranks(available_cores())} and is 3"),
         ({"seed": 6}, "seed was 5 and is 6"),
         (
             {"steering": Steering(only=("engine:ddp",))},
