@@ -17,11 +17,16 @@ from fuzzshard.case.case import Case
 def passed_roots(case: Case, rank: int) -> Mapping[int, frozenset[int]]:
     """The roots, as :func:`roots_by_op` numbers them, by the index of the backward's op.
 
-    A backward passes a root where it comes to an output of one of its modules.
+    A backward passes a root where it comes to an output of one of its modules. Where backwards are
+    finalized by hand, each "completes pending gradient reduction" of the whole model, also one
+    "that did not reach any FSDP-managed parameters" (``FSDPModule.finalize_backward``).
     """
     roots = roots_by_op(case)
+    whole = [i for i, g in enumerate(case.wrap) if case.finalize and "" in g.modules]
     return {
-        index: frozenset(roots[index][group] for node in nodes for group in node.hooks)
+        index: frozenset(
+            roots[index][group] for group in (*whole, *(g for node in nodes for g in node.hooks))
+        )
         for index, nodes in _backwards(case, rank).items()
     }
 

@@ -142,6 +142,17 @@ FINALIZED: dict[str, Case] = {
         mesh=HSDP,
     )
     for how in ("wait", "async")
+} | {
+    "what waits is reduced where a backward is finalized that reaches no group": make_case(
+        schedule=(
+            *(flag("requires_gradient_sync", False), FORWARD, BACKWARD),
+            *(flag("requires_gradient_sync", True), ops.Forward(target="a"), BACKWARD, STEP),
+        ),
+        wrap=groups("b", ROOT),
+        ignored=("a",),
+        finalize="wait",
+        mesh=2,
+    )
 }
 KEPT = make_case(
     chain(a=Linear(out=5, bias=False), s=RawParameter(), b=Linear(out=3, bias=False)),
