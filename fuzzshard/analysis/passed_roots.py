@@ -34,7 +34,8 @@ def passed_roots(case: Case, rank: int) -> Mapping[int, frozenset[int]]:
 def done_within(case: Case, rank: int) -> Mapping[int, frozenset[int]]:
     """The groups whose inputs get gradients in a backward, by the index of its op.
 
-    Those of several modules are left out: which of them is entered first is not said.
+    Those of several modules are left out, and so are those that only get gradients because these
+    join their inputs: which of several modules is entered first is not said.
     """
     return {
         index: frozenset(
@@ -42,14 +43,14 @@ def done_within(case: Case, rank: int) -> Mapping[int, frozenset[int]]:
             for node in nodes
             if node.inputs_of is not None and len(case.wrap[node.inputs_of].modules) == 1
         )
-        for index, nodes in _backwards(case, rank).items()
+        for index, nodes in _backwards(case, rank, certain=True).items()
     }
 
 
-@functools.lru_cache(maxsize=2)
-def _backwards(case: Case, rank: int) -> Mapping[int, list[Node]]:
-    """What each backward runs, by the index of its op."""
-    autograd = _Hooks(case, inferred(case)).autograd
+@functools.lru_cache(maxsize=4)
+def _backwards(case: Case, rank: int, *, certain: bool = False) -> Mapping[int, list[Node]]:
+    """What each backward runs, by the index of its op; perhaps only what is ``certain`` to."""
+    autograd = _Hooks(case, inferred(case), certain=certain).autograd
     found = {}
     for at in follow(case, rank):
         losses = autograd.follow(at)
@@ -65,9 +66,11 @@ class _Hooks:
     (``RegisterPostBackwardFunction``): a backward that comes to one of them goes on through all.
     """
 
-    def __init__(self, case: Case, found: Inferred) -> None:
+    def __init__(self, case: Case, found: Inferred, *, certain: bool) -> None:
         self.groups = {m: i for i, group in enumerate(case.wrap) for m in group.modules}
         self.managing = frozenset(found.owners.values())
+        if certain:
+            self.managing -= {i for i, group in enumerate(case.wrap) if len(group.modules) > 1}
         self.autograd = AutogradGraph(case, found, self)
 
     def enter(self, path: str, args: list[Value], *, grad: bool) -> list[Value]:
