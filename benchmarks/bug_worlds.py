@@ -97,6 +97,8 @@ def mends_beside(bug: Path, mends: tuple[str, ...]) -> tuple[str, ...]:
     A function that the bug has changed is left alone by mends. What they mend must not be mended
     in the world without the bug either, or it would pass for the bug.
     """
+    if not mends:
+        return mends
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
         return pool.submit(_taken, bug, mends).result()

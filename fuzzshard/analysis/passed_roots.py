@@ -27,7 +27,7 @@ def passed_roots(case: Case, rank: int) -> Mapping[int, frozenset[int]]:
         index: frozenset(
             roots[index][group] for group in (*whole, *(g for node in nodes for g in node.hooks))
         )
-        for index, nodes in _backwards(case, rank).items()
+        for index, nodes in _backwards(case, rank, certain=False).items()
     }
 
 
@@ -37,18 +37,19 @@ def done_within(case: Case, rank: int) -> Mapping[int, frozenset[int]]:
     Those of several modules are left out, and so are those that only get gradients because these
     join their inputs: which of several modules is entered first is not said.
     """
+    several = any(len(group.modules) > 1 for group in case.wrap)
     return {
         index: frozenset(
             node.inputs_of
             for node in nodes
             if node.inputs_of is not None and len(case.wrap[node.inputs_of].modules) == 1
         )
-        for index, nodes in _backwards(case, rank, certain=True).items()
+        for index, nodes in _backwards(case, rank, certain=several).items()
     }
 
 
 @functools.lru_cache(maxsize=4)
-def _backwards(case: Case, rank: int, *, certain: bool = False) -> Mapping[int, list[Node]]:
+def _backwards(case: Case, rank: int, *, certain: bool) -> Mapping[int, list[Node]]:
     """What each backward runs, by the index of its op; perhaps only what is ``certain`` to."""
     autograd = _Hooks(case, inferred(case), certain=certain).autograd
     found = {}

@@ -58,9 +58,7 @@ def resolve_device(device: str) -> tuple[Literal["cpu", "cuda"], int]:
     """The device that ``auto``, ``cpu`` or ``cuda`` means here, and the default number of ranks on
     it.
     """
-    if device == "cpu":
-        return "cpu", cpu_ranks(available_cores())
-    devices = cuda_devices()
+    devices = 0 if device == "cpu" else cuda_devices()
     if device == "cuda" and not devices:
         raise UsageError("this machine has no CUDA device", "use --device cpu")
     return ("cuda", devices) if devices else ("cpu", cpu_ranks(available_cores()))

@@ -352,11 +352,7 @@ def test_a_list_group_that_runs_in_part_casts_the_output_of_the_root(two_ranks: 
     [
         ("fully_shard", (), "float64"),
         ("simple_fsdp", groups(ROOT), "float64"),
-        (
-            "simple_fsdp",
-            (WrapGroup(modules=("",), precision=Precision(param="bfloat16", reduce="float32")),),
-            None,
-        ),
+        ("simple_fsdp", (WrapGroup(modules=("",), precision=HALF),), None),
     ],
 )
 def test_a_hook_on_a_parameter_gets_what_arrives_at_its_copy(

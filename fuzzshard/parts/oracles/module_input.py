@@ -32,8 +32,6 @@ class ModuleInput(oracle.TensorOracle):
     looks = ("outputs",)
     stops_at_op = True
     needs_finding = True
-    what = "input of a module"
-    thing = "{name}"
 
     @override
     def tensors(self, seen: oracle.Observer) -> oracle.Tensors:
