@@ -92,9 +92,9 @@ def pipelining(tape: Tape, case: Case) -> Case:
         return case
     if case.mesh.pipeline is None:  # of somebody who wants such an engine on a mesh of their own
         case = replace(case, mesh=replace(case.mesh, pipeline=1))
-    drawn = ({o.name: o.draw(tape, case) for o in PIPELINING_OPTIONS} for _ in range(_TRIES))
-    for chosen in (*(Pipelining(**each) for each in drawn), Pipelining()):
-        if stages(cut := replace(case, pipelining=chosen)):
+    drawn = (_with_pipelining(tape, case) for _ in range(_TRIES))
+    for cut in (*drawn, replace(case, pipelining=Pipelining())):
+        if stages(cut):
             groups = case.wrap
             if any(shared_by_stages(cut)):
                 groups = tuple(group.prefetching({}) for group in groups)
@@ -110,6 +110,14 @@ def whole_after_forward(case: Case) -> Case:
         return case
     groups = (replace(group, reshard_after_forward=False) for group in case.wrap)
     return replace(case, wrap=tuple(groups))
+
+
+def _with_pipelining(tape: Tape, case: Case) -> Case:
+    """The case with options of a pipeline, each of which is drawn with those before it."""
+    for option in PIPELINING_OPTIONS:
+        drawn = {option.name: option.draw(tape, case)}
+        case = replace(case, pipelining=replace(case.pipelining, **drawn))
+    return case
 
 
 def context_parallel(tape: Tape, case: Case) -> Case:

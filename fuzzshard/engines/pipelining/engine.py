@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
-from torch.distributed.pipelining import PipelineStage
+from torch.distributed import pipelining
 from typing_extensions import override
 
 from fuzzshard.analysis.stages import passes_dtensors, stages
@@ -32,9 +32,13 @@ class Pipelining(Engine):
     @override
     @classmethod
     def lacking(cls, case: Case) -> str | None:
-        takes_mesh = "get_mesh" in inspect.signature(PipelineStage).parameters
+        takes_mesh = "get_mesh" in inspect.signature(pipelining.PipelineStage).parameters
         if passes_dtensors(case) and not takes_mesh:
             return "stages that pass DTensors on"
+        name, *arguments = case.pipelining.arguments()
+        known = inspect.signature(getattr(pipelining, name)).parameters
+        if missing := [a for a in arguments if a.partition("=")[0] not in known]:
+            return f"{missing[0]} of {name}"
         within = DDP if case.pipelining.replicates else FullyShard
         return within.lacking(case)
 

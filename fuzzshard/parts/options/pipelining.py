@@ -43,7 +43,7 @@ class PipeliningOption(Option):
     """One of them."""
 
     def draw(self, tape: Tape, case: Case) -> Any:
-        """Return a value for a case that has all but these."""
+        """Return a value for a case that has those before it, and not those after it."""
         return self.default
 
 
