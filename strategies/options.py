@@ -37,6 +37,8 @@ _MILLISECONDS = (1.0, 2.0, 5.0)
 
 _TRIES = 3
 """How often options of a pipeline are drawn until there are modules for all its stages."""
+_ALL_OF_PIPELINE = 60
+"""Percent of the pipelines that may have options which earlier releases of torch have not."""
 _JOINS = 30
 """Percent of the cases in which one more engine is asked whether it runs."""
 _IGNORED_BY_REPLICATE = 10
@@ -114,9 +116,11 @@ def whole_after_forward(case: Case) -> Case:
 
 def _with_pipelining(tape: Tape, case: Case) -> Case:
     """The case with options of a pipeline, each of which is drawn with those before it."""
+    every = tape.chance(_ALL_OF_PIPELINE)
     for option in PIPELINING_OPTIONS:
-        drawn = {option.name: option.draw(tape, case)}
-        case = replace(case, pipelining=replace(case.pipelining, **drawn))
+        if every or not option.weights:
+            drawn = {option.name: option.draw(tape, case)}
+            case = replace(case, pipelining=replace(case.pipelining, **drawn))
     return case
 
 

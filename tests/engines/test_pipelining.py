@@ -90,6 +90,10 @@ PASSES = {
         mesh=Mesh(pipeline=1, shard=2),
         pipelining=Pipelining(schedule_class="zbv_zero_bubble"),
     ),
+    "one send at a time": pipelined(
+        4,
+        pipelining=Pipelining(schedule_class="interleaved_1f1b", max_outstanding_sends=1),
+    ),
     "statistics of every stage": pipelined(
         model=chain(a=Linear(out=4), m=BatchNorm(), b=Linear(out=3), n=BatchNorm()),
         wrap=groups(ROOT),
@@ -316,3 +320,8 @@ def test_what_the_documentation_does_not_cover_is_not_run(why: str, case: Case) 
 def test_stages_need_an_axis_to_lie_along() -> None:
     with pytest.raises(InvalidCase, match="along the pipeline axis"):
         validate(pipelined(mesh=Mesh(shard=2)), world_size=2)
+
+
+def test_schedules_of_one_stage_on_a_rank_bound_no_sends() -> None:
+    with pytest.raises(InvalidCase, match="for schedules with several stages on a rank"):
+        validate(pipelined(pipelining=Pipelining(max_outstanding_sends=1)), world_size=2)

@@ -47,7 +47,7 @@ from fuzzshard.case.case import (
     WrapGroup,
 )
 from fuzzshard.case.graph import Block
-from fuzzshard.case.options import DDP, FSDP1, Precision, TensorParallel
+from fuzzshard.case.options import DDP, FSDP1, Pipelining, Precision, TensorParallel
 from fuzzshard.parts import ops
 from fuzzshard.parts.leaves.attention import FusedAttention
 from fuzzshard.parts.leaves.constant import Constant
@@ -167,6 +167,15 @@ def in_stages(*schedule: Op) -> Case:
     mesh, wrap = Mesh(pipeline=2, shard=1), groups(ROOT)
     return make_case(
         schedule=schedule, mesh=mesh, inputs=PLAIN, wrap=wrap, engines=("pipelining",)
+    )
+
+
+def looped(**options: Any) -> Case:
+    """A pipeline of two stages on each of two ranks, with options of its schedule."""
+    return msgspec.structs.replace(
+        in_stages(FORWARD, AGAIN, BACKWARD, STEP),
+        model=chain(a=Linear(out=4), b=Linear(out=3), c=Linear(out=5), d=Linear(out=4)),
+        pipelining=Pipelining(**{"schedule_class": "looped_bfs"} | options),
     )
 
 
@@ -601,6 +610,7 @@ DIVERGENCES = {
     "divides_no_sum_of_microbatches": diverges(
         "gradient", at=2, case=in_stages(FORWARD, AGAIN, BACKWARD, STEP)
     ),
+    "bounded_sends_overtake": diverges("gradient", at=2, case=looped(max_outstanding_sends=1)),
     "clips_by_the_norm_of_a_stage": diverges(
         "gradient",
         at=3,

@@ -159,3 +159,10 @@ class PipelineParallel(EngineSpec):
                 "a pipeline schedule runs along the pipeline axis of a mesh",
                 "set mesh.pipeline, or leave out this engine",
             )
+        for option, value in case.pipelining.told():
+            one = option.of_several and case.pipelining.stages_per_rank == 1
+            if one and value != option.default:
+                yield (
+                    f"{option.name} is for schedules with several stages on a rank",
+                    "choose another schedule_class, or leave it out",
+                )

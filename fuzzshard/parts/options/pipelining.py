@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from typing_extensions import override
 
@@ -22,6 +22,7 @@ class Pipelining(WithOptions["PipeliningOption"], frozen=True, kw_only=True):
     ] = "gpipe"
     scale_grads: bool = True
     replicates: bool = False
+    max_outstanding_sends: Literal[1, 2] | None = None
 
     @property
     def stages_per_rank(self) -> int:
@@ -42,9 +43,13 @@ class Pipelining(WithOptions["PipeliningOption"], frozen=True, kw_only=True):
 class PipeliningOption(Option):
     """One of them."""
 
+    of_several: ClassVar[bool] = False
+    """Whether only schedules with several stages on a rank have it."""
+
     def draw(self, tape: Tape, case: Case) -> Any:
         """Return a value for a case that has those before it, and not those after it."""
-        return self.default
+        fits = case.pipelining.stages_per_rank > 1 or not self.of_several
+        return tape.weighted(self.weights) if fits else self.default
 
 
 class ScheduleClass(PipeliningOption):
@@ -99,6 +104,15 @@ class Replicates(PipeliningOption):
     @override
     def draw(self, tape: Tape, case: Case) -> bool:
         return not any(g.precision or g.rounding() for g in case.wrap) and tape.chance(30)
+
+
+class MaxOutstandingSends(PipeliningOption):
+    """How many sends of a rank may be pending."""
+
+    name, of_several = "max_outstanding_sends", True
+    texts = {1: "max_outstanding_sends=1", 2: "max_outstanding_sends=2"}
+    meanings = {"pipelining:few_sends": "a rank waits for sends: max_outstanding_sends"}
+    weights = ((None, 60), (1, 25), (2, 15))
 
 
 PIPELINING_OPTIONS = options_of(Pipelining, PipeliningOption)

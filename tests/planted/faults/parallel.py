@@ -7,7 +7,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
-from torch.distributed.pipelining import stage
+from torch.distributed.pipelining import schedules, stage
 from torch.distributed.pipelining.schedules import _PipelineSchedule
 from torch.distributed.tensor import DTensor, Partial
 from torch.distributed.tensor.experimental._context_parallel import _attention
@@ -29,6 +29,23 @@ def attention_leaves_out_keys(right, self, out, lse, partial):
 def averaged_shards_are_sums(right, self, *args):
     """The gradient of a redistributed DTensor is the sum of what was to be averaged."""
     return right(Partial() if self.reduce_op == "avg" else self, *args)
+
+
+@instead_of(schedules, "_add_wait_send_budget")
+def bounded_sends_overtake(right, comm_actions, stage_to_rank, max_outstanding_sends):
+    """Where sends are bounded, the output of the first microbatch is sent after that of the
+    second.
+    """
+    of_ranks = right(comm_actions, stage_to_rank, max_outstanding_sends)
+    for actions in of_ranks.values():
+        sends = [a for a in actions if str(a).endswith(("SEND_F0", "SEND_F1"))]
+        if first := [a for a in sends if not a.microbatch_index][:1]:
+            waited = first[0]._replace(computation_type=schedules.WAIT_SEND_F)
+            actions.remove(first[0])
+            actions.remove(waited)
+            place = actions.index(first[0]._replace(microbatch_index=1)) + 1
+            actions[place:place] = [first[0], waited]
+    return of_ranks
 
 
 @instead_of(stage._PipelineStageBase, "scale_grads")
