@@ -94,6 +94,17 @@ PASSES = {
         4,
         pipelining=Pipelining(schedule_class="interleaved_1f1b", max_outstanding_sends=1),
     ),
+    "one stage at a time": pipelined(
+        4,
+        mesh=Mesh(pipeline=1, shard=2),
+        pipelining=Pipelining(schedule_class="interleaved_1f1b", max_active_stages=1),
+    ),
+    "one stage ahead": pipelined(
+        pipelining=Pipelining(schedule_class="looped_bfs", unshard_lookahead="one")
+    ),
+    "more stages ahead on later ranks": pipelined(
+        4, pipelining=Pipelining(schedule_class="interleaved_1f1b", unshard_lookahead="auto")
+    ),
     "statistics of every stage": pipelined(
         model=chain(a=Linear(out=4), m=BatchNorm(), b=Linear(out=3), n=BatchNorm()),
         wrap=groups(ROOT),

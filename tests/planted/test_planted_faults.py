@@ -170,10 +170,11 @@ def in_stages(*schedule: Op) -> Case:
     )
 
 
-def looped(**options: Any) -> Case:
+def looped(microbatches: int = 2, **options: Any) -> Case:
     """A pipeline of two stages on each of two ranks, with options of its schedule."""
+    forwards = (ops.Forward(batch=i) for i in range(microbatches))
     return msgspec.structs.replace(
-        in_stages(FORWARD, AGAIN, BACKWARD, STEP),
+        in_stages(*forwards, BACKWARD, STEP),
         model=chain(a=Linear(out=4), b=Linear(out=3), c=Linear(out=5), d=Linear(out=4)),
         pipelining=Pipelining(**{"schedule_class": "looped_bfs"} | options),
     )
@@ -610,7 +611,14 @@ DIVERGENCES = {
     "divides_no_sum_of_microbatches": diverges(
         "gradient", at=2, case=in_stages(FORWARD, AGAIN, BACKWARD, STEP)
     ),
-    "bounded_sends_overtake": diverges("gradient", at=2, case=looped(max_outstanding_sends=1)),
+    "bounded_sends_overtake": diverges(
+        "gradient", at=2, name="b.weight", case=looped(max_outstanding_sends=1)
+    ),
+    "inactive_stages_lose_gradients": diverges(
+        "gradient",
+        at=4,
+        case=looped(4, schedule_class="interleaved_1f1b", max_active_stages=1),
+    ),
     "clips_by_the_norm_of_a_stage": diverges(
         "gradient",
         at=3,
@@ -672,6 +680,12 @@ CRASHES = {
     ),
     "ddp_raises": Planted(
         make_case(), "crash/ddp/KeyError in ddp_raises", FORWARD_AT, status=Status.CRASH
+    ),
+    "gathers_too_few_stages": Planted(
+        looped(unshard_lookahead="one"),
+        "crash/pipelining/AssertionError in _assert_unsharded",
+        2,
+        status=Status.CRASH,
     ),
     "aborts_on_one_rank": Planted(make_case(), "desync/fully_shard", -1, status=Status.CRASH),
     "segfaults_on_one_rank": Planted(

@@ -23,6 +23,8 @@ class Pipelining(WithOptions["PipeliningOption"], frozen=True, kw_only=True):
     scale_grads: bool = True
     replicates: bool = False
     max_outstanding_sends: Literal[1, 2] | None = None
+    max_active_stages: Literal[1, 3] = 3
+    unshard_lookahead: Literal["full", "auto", "one"] = "full"
 
     @property
     def stages_per_rank(self) -> int:
@@ -113,6 +115,33 @@ class MaxOutstandingSends(PipeliningOption):
     texts = {1: "max_outstanding_sends=1", 2: "max_outstanding_sends=2"}
     meanings = {"pipelining:few_sends": "a rank waits for sends: max_outstanding_sends"}
     weights = ((None, 60), (1, 25), (2, 15))
+
+
+class MaxActiveStages(PipeliningOption):
+    """How many stages of a rank may be unsharded between their microbatches."""
+
+    name, of_several = "max_active_stages", True
+    texts = {1: "max_active_stages=1"}
+    meanings = {
+        "pipelining:one_active_stage": "a rank reshards a stage before it runs another one: "
+        "max_active_stages"
+    }
+    weights = ((3, 65), (1, 35))
+
+
+class UnshardLookahead(PipeliningOption):
+    """How many stages ahead a rank gathers."""
+
+    name, of_several, prefix = "unshard_lookahead", True, "pipelining:lookahead_"
+    texts = {
+        "auto": 'unshard_lookahead="auto"',
+        "one": "unshard_lookahead=(1,) * stages[0].group_size",
+    }
+    meanings = {
+        "pipelining:lookahead_auto": 'unshard_lookahead="auto"',
+        "pipelining:lookahead_one": "a stage is gathered right before it runs: unshard_lookahead",
+    }
+    weights = (("full", 60), ("one", 25), ("auto", 15))
 
 
 PIPELINING_OPTIONS = options_of(Pipelining, PipeliningOption)

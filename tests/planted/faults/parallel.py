@@ -48,6 +48,25 @@ def bounded_sends_overtake(right, comm_actions, stage_to_rank, max_outstanding_s
     return of_ranks
 
 
+@instead_of(schedules, "_add_unshard_reshard")
+def gathers_too_few_stages(right, compute_actions, max_active_stages, unshard_lookahead):
+    """A schedule that gathers few stages ahead leaves out the last one."""
+    actions = right(compute_actions, max_active_stages, unshard_lookahead=unshard_lookahead)
+    if unshard_lookahead < max_active_stages:
+        *_, last = (a for a in actions if a.computation_type is schedules.UNSHARD)
+        actions.remove(last)
+    return actions
+
+
+@instead_of(FSDPModule, "reshard")
+def inactive_stages_lose_gradients(right, self):
+    """What has accumulated in a module is lost where it is resharded before it is reduced."""
+    right(self)
+    for group in self._get_fsdp_state()._fsdp_param_groups:
+        for param in group.fsdp_params:
+            param._unsharded_param.grad = None
+
+
 @instead_of(stage._PipelineStageBase, "scale_grads")
 def divides_no_sum_of_microbatches(right, self, grad_scale_factor):
     """Pipeline schedules leave out the division by the number of microbatches."""
