@@ -105,6 +105,12 @@ PASSES = {
     "more stages ahead on later ranks": pipelined(
         4, pipelining=Pipelining(schedule_class="interleaved_1f1b", unshard_lookahead="auto")
     ),
+    "late waits for reductions": pipelined(
+        pipelining=Pipelining(schedule_class="looped_bfs", defer_reduce_grad_wait=True)
+    ),
+    "late receives": pipelined(
+        4, pipelining=Pipelining(schedule_class="interleaved_1f1b", defer_pp_recv=True)
+    ),
     "statistics of every stage": pipelined(
         model=chain(a=Linear(out=4), m=BatchNorm(), b=Linear(out=3), n=BatchNorm()),
         wrap=groups(ROOT),
@@ -308,6 +314,14 @@ EXCLUDED = (
     ),
     ("of fewer than stages", pipelined(1, pipelining=Pipelining(schedule_class="1f1b"))),
     ("each divides all", pipelined(schedule=tuple(op for op in iterations(2) if op != ZERO))),
+    (
+        "a bound on pending sends",
+        pipelined(
+            pipelining=Pipelining(
+                schedule_class="looped_bfs", max_outstanding_sends=1, defer_pp_recv=True
+            )
+        ),
+    ),
     (
         "DDP's join()",
         pipelined(pipelining=Pipelining(replicates=True), ddp=DDP(join="initial"), wrap=()),

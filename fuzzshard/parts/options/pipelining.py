@@ -25,6 +25,8 @@ class Pipelining(WithOptions["PipeliningOption"], frozen=True, kw_only=True):
     max_outstanding_sends: Literal[1, 2] | None = None
     max_active_stages: Literal[1, 3] = 3
     unshard_lookahead: Literal["full", "auto", "one"] = "full"
+    defer_reduce_grad_wait: bool = False
+    defer_pp_recv: bool = False
 
     @property
     def stages_per_rank(self) -> int:
@@ -142,6 +144,29 @@ class UnshardLookahead(PipeliningOption):
         "pipelining:lookahead_one": "a stage is gathered right before it runs: unshard_lookahead",
     }
     weights = (("full", 60), ("one", 25), ("auto", 15))
+
+
+class DeferReduceGradWait(PipeliningOption):
+    """When a rank waits for the reduction of a stage."""
+
+    name, of_several = "defer_reduce_grad_wait", True
+    texts = {True: "defer_reduce_grad_wait=True"}
+    meanings = {
+        "pipelining:late_waits": "a rank waits for a reduction before it begins the next one: "
+        "defer_reduce_grad_wait"
+    }
+    weights = ((False, 60), (True, 40))
+
+
+class DeferRecv(PipeliningOption):
+    """When a rank begins to receive."""
+
+    name, of_several = "defer_pp_recv", True
+    texts = {True: "defer_pp_recv=True"}
+    meanings = {
+        "pipelining:late_receives": "a rank receives right before it computes: defer_pp_recv"
+    }
+    weights = ((False, 70), (True, 30))
 
 
 PIPELINING_OPTIONS = options_of(Pipelining, PipeliningOption)

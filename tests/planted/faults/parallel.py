@@ -58,6 +58,13 @@ def gathers_too_few_stages(right, compute_actions, max_active_stages, unshard_lo
     return actions
 
 
+@instead_of(schedules, "_add_reduce_grad")
+def waits_for_no_last_reduction(right, actions, n_microbatches, defer_reduce_grad_wait):
+    """Where waits for reductions are deferred, the last one is left out."""
+    made = right(actions, n_microbatches, defer_reduce_grad_wait)
+    return made[:-1] if defer_reduce_grad_wait else made
+
+
 @instead_of(FSDPModule, "reshard")
 def inactive_stages_lose_gradients(right, self):
     """What has accumulated in a module is lost where it is resharded before it is reduced."""
