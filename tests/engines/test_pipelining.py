@@ -90,6 +90,11 @@ PASSES = {
         mesh=Mesh(pipeline=1, shard=2),
         pipelining=Pipelining(schedule_class="zbv_zero_bubble"),
     ),
+    "forwards and backwards that go together": pipelined(
+        4,
+        model=chain(a=Linear(out=4), b=Linear(out=3), c=Linear(out=5), d=Linear(out=4)),
+        pipelining=Pipelining(schedule_class="dual_pipe_v"),
+    ),
     "one send at a time": pipelined(
         4,
         pipelining=Pipelining(schedule_class="interleaved_1f1b", max_outstanding_sends=1),
@@ -313,6 +318,11 @@ EXCLUDED = (
         ),
     ),
     ("of fewer than stages", pipelined(1, pipelining=Pipelining(schedule_class="1f1b"))),
+    ("of fewer than stages", pipelined(3, pipelining=Pipelining(schedule_class="dual_pipe_v"))),
+    (
+        "one active stage",
+        pipelined(4, pipelining=Pipelining(schedule_class="dual_pipe_v", max_active_stages=1)),
+    ),
     ("each divides all", pipelined(schedule=tuple(op for op in iterations(2) if op != ZERO))),
     (
         "a bound on pending sends",

@@ -617,6 +617,9 @@ DIVERGENCES = {
     "waits_for_no_last_reduction": diverges(
         "gradient", at=2, case=looped(defer_reduce_grad_wait=True)
     ),
+    "reduces_no_overlapped_stages": diverges(
+        "gradient/missing", at=4, case=looped(4, schedule_class="dual_pipe_v")
+    ),
     "inactive_stages_lose_gradients": diverges(
         "gradient",
         at=4,

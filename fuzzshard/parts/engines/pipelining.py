@@ -96,8 +96,13 @@ class PipelineParallel(EngineSpec):
         ),
         "pipelining:few_sends & pipelining:late_receives": Exclusion(
             "a bound on pending sends where receives come late, which not every schedule can keep",
-            f"{_SCHEDULES}, ScheduleInterleaved1F1B: 'Schedule construction raises ValueError when "
-            "no causally safe wait placement can meet the limit.'",
+            f"{_SCHEDULES}, ScheduleInterleaved1F1B: 'Schedule construction raises ValueError "
+            "when no causally safe wait placement can meet the limit.'",
+        ),
+        "pipelining:dual_pipe_v & pipelining:one_active_stage": Exclusion(
+            "one active stage, of a schedule that runs two of them together",
+            f"{_SCHEDULES}, _add_unshard_reshard: 'The current atomic action must fit within "
+            "``max_active_stages``.'",
         ),
         "compile:*|option:meta|option:finalize_*": Exclusion(
             "compilation, the meta device, or a backward that is finalized by hand within a stage",
@@ -129,8 +134,9 @@ class PipelineParallel(EngineSpec):
             "all",
             f"{_DOCS}, Step 1: 'The shapes must be static, e.g. at runtime the shapes can not "
             f"change from step to step'; {_SCHEDULES}, Schedule1F1B: 'ValueError: Number of "
-            f"microbatches ... must be greater than or equal to the number of stages'; {_STAGE}, "
-            "scale_grads: 'Should only be called once per pipeline schedule step, after all "
+            "microbatches ... must be greater than or equal to the number of stages'; "
+            "ScheduleDualPipeV: 'DualPipeV requires at least as many microbatches as stages'; "
+            f"{_STAGE}, scale_grads: 'Should only be called once per pipeline schedule step, after all "
             "backwards passes have completed'",
         ),
         "op:save_dcp & lacks_optimizer": Exclusion(

@@ -19,6 +19,7 @@ class Pipelining(WithOptions["PipeliningOption"], frozen=True, kw_only=True):
         "looped_bfs",
         "interleaved_zero_bubble",
         "zbv_zero_bubble",
+        "dual_pipe_v",
     ] = "gpipe"
     scale_grads: bool = True
     replicates: bool = False
@@ -36,11 +37,11 @@ class Pipelining(WithOptions["PipeliningOption"], frozen=True, kw_only=True):
     @property
     def fills_pipeline(self) -> bool:
         """Whether no stage may be without a microbatch."""
-        return self.schedule_class == "1f1b"
+        return self.schedule_class in ("1f1b", "dual_pipe_v")
 
     def rank_of(self, stage: int, ranks: int) -> int:
         """Return the rank that has a stage; second stages may lie in the opposite order."""
-        turned = self.schedule_class == "zbv_zero_bubble" and stage >= ranks
+        turned = self.schedule_class in ("zbv_zero_bubble", "dual_pipe_v") and stage >= ranks
         return 2 * ranks - 1 - stage if turned else stage % ranks
 
 
@@ -67,6 +68,7 @@ class ScheduleClass(PipeliningOption):
         "looped_bfs": "ScheduleLoopedBFS",
         "interleaved_zero_bubble": "ScheduleInterleavedZeroBubble",
         "zbv_zero_bubble": "ScheduleZBVZeroBubble",
+        "dual_pipe_v": "ScheduleDualPipeV",
     }
     meanings = {
         "pipelining:gpipe": "all forwards, then all backwards",
@@ -76,12 +78,13 @@ class ScheduleClass(PipeliningOption):
         "next",
         "pipelining:interleaved_zero_bubble": "gradients of weights fill the bubbles",
         "pipelining:zbv_zero_bubble": "the same, with stages that lie as a V over the ranks",
+        "pipelining:dual_pipe_v": "the same, with forwards and backwards that go together",
     }
 
     @override
     def draw(self, tape: Tape, case: Case) -> str:
         """There are few models with modules for two stages on each rank."""
-        weights = (2, 2, 3, 3, 3, 3)
+        weights = (2, 2, 3, 3, 3, 3, 3)
         drawn: str = tape.weighted(tuple(zip(self.texts, weights, strict=True)))
         return drawn
 

@@ -65,6 +65,18 @@ def waits_for_no_last_reduction(right, actions, n_microbatches, defer_reduce_gra
     return made[:-1] if defer_reduce_grad_wait else made
 
 
+@instead_of(schedules, "_add_reduce_grad")
+def reduces_no_overlapped_stages(right, actions, n_microbatches, *deferred, **options):
+    """Backwards that run together with a forward do not count for the reduction of a stage."""
+    overlaps = {i: action for i, action in enumerate(actions) if action and action.sub_actions}
+    alone = [*actions]
+    for i, action in overlaps.items():
+        alone[i] = action._replace(sub_actions=None, microbatch_index=i)
+    made = right(alone, n_microbatches, *deferred, **options)
+    overlap = schedules.OVERLAP_F_B
+    return [overlaps[a.microbatch_index] if a.computation_type is overlap else a for a in made]
+
+
 @instead_of(FSDPModule, "reshard")
 def inactive_stages_lose_gradients(right, self):
     """What has accumulated in a module is lost where it is resharded before it is reduced."""
