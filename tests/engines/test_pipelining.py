@@ -95,6 +95,13 @@ PASSES = {
         model=chain(a=Linear(out=4), b=Linear(out=3), c=Linear(out=5), d=Linear(out=4)),
         pipelining=Pipelining(schedule_class="dual_pipe_v"),
     ),
+    "microbatches that are given": pipelined(
+        schedule=(*evaluation(), *iterations(2), *evaluation()),
+        pipelining=Pipelining(gives_microbatches=True),
+    ),
+    "microbatches that are given to looped stages": pipelined(
+        3, pipelining=Pipelining(schedule_class="looped_bfs", gives_microbatches=True)
+    ),
     "one send at a time": pipelined(
         4,
         pipelining=Pipelining(schedule_class="interleaved_1f1b", max_outstanding_sends=1),

@@ -620,6 +620,9 @@ DIVERGENCES = {
     "reduces_no_overlapped_stages": diverges(
         "gradient/missing", at=4, case=looped(4, schedule_class="dual_pipe_v")
     ),
+    "given_microbatches_lose_their_targets": diverges(
+        "loss", at=1, name="loss", case=looped(gives_microbatches=True)
+    ),
     "inactive_stages_lose_gradients": diverges(
         "gradient",
         at=4,

@@ -36,8 +36,12 @@ class Pipelining(Engine):
         if passes_dtensors(case) and not takes_mesh:
             return "stages that pass DTensors on"
         name, *arguments = case.pipelining.arguments()
-        known = inspect.signature(getattr(pipelining, name)).parameters
-        if missing := [a for a in arguments if a.partition("=")[0] not in known]:
+        schedule = getattr(pipelining, name)
+        used = {argument.partition("=")[0] for argument in arguments}
+        of_step = (o.of_step for o, value in case.pipelining.told() if value != o.default)
+        known = {*inspect.signature(schedule).parameters}
+        known |= inspect.signature(schedule.step).parameters.keys()
+        if missing := sorted(used.union(*of_step) - known):
             return f"{missing[0]} of {name}"
         within = DDP if case.pipelining.replicates else FullyShard
         return within.lacking(case)

@@ -80,8 +80,13 @@ class PipeliningScript(EngineScript):
 
     @override
     def run_lines(self, case: Case, batches: Sequence[str], *, mode: str) -> list[str]:
-        batch = f"batch = [torch.cat([{', '.join(batches)}])] if stages[0].is_first else []"
-        given = f"*batch, target=torch.arange({len(batches)})"
+        count, first = len(batches), "if stages[0].is_first else"
+        batch = f"batch = [torch.cat([{', '.join(batches)}])] {first} []"
+        given = f"*batch, target=torch.arange({count})"
+        if case.pipelining.gives_microbatches:
+            each = ", ".join(f"({batch},)" for batch in batches)
+            batch = f"microbatches = [{each}] {first} None"
+            given = f"arg_mbs=microbatches, target_mbs=[*torch.arange({count}).split(1)]"
         if not mode:
             return [batch, f"schedule.step({given})"]
         call = f"out = schedule.eval({given}, losses=losses)"

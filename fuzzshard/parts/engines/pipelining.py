@@ -136,8 +136,8 @@ class PipelineParallel(EngineSpec):
             f"change from step to step'; {_SCHEDULES}, Schedule1F1B: 'ValueError: Number of "
             "microbatches ... must be greater than or equal to the number of stages'; "
             "ScheduleDualPipeV: 'DualPipeV requires at least as many microbatches as stages'; "
-            f"{_STAGE}, scale_grads: 'Should only be called once per pipeline schedule step, after all "
-            "backwards passes have completed'",
+            f"{_STAGE}, scale_grads: 'Should only be called once per pipeline schedule step, "
+            "after all backwards passes have completed'",
         ),
         "op:save_dcp & lacks_optimizer": Exclusion(
             "a checkpoint of a rank whose stages have nothing that is optimized",

@@ -28,6 +28,7 @@ class Pipelining(WithOptions["PipeliningOption"], frozen=True, kw_only=True):
     unshard_lookahead: Literal["full", "auto", "one"] = "full"
     defer_reduce_grad_wait: bool = False
     defer_pp_recv: bool = False
+    gives_microbatches: bool = False
 
     @property
     def stages_per_rank(self) -> int:
@@ -50,6 +51,8 @@ class PipeliningOption(Option):
 
     of_several: ClassVar[bool] = False
     """Whether only schedules with several stages on a rank have it."""
+    of_step: ClassVar[tuple[str, ...]] = ()
+    """The arguments of ``step()`` that it stands for."""
 
     def draw(self, tape: Tape, case: Case) -> Any:
         """Return a value for a case that has those before it, and not those after it."""
@@ -170,6 +173,14 @@ class DeferRecv(PipeliningOption):
         "pipelining:late_receives": "a rank receives right before it computes: defer_pp_recv"
     }
     weights = ((False, 70), (True, 30))
+
+
+class GivesMicrobatches(PipeliningOption):
+    """Whether a schedule gets its microbatches, and not all of them in one tensor to be split."""
+
+    name, of_step = "gives_microbatches", ("arg_mbs", "target_mbs")
+    meanings = {"pipelining:given_microbatches": "step(arg_mbs=..., target_mbs=...)"}
+    weights = ((False, 60), (True, 40))
 
 
 PIPELINING_OPTIONS = options_of(Pipelining, PipeliningOption)

@@ -91,6 +91,14 @@ def divides_no_sum_of_microbatches(right, self, grad_scale_factor):
     """Pipeline schedules leave out the division by the number of microbatches."""
 
 
+@instead_of(_PipelineSchedule, "_get_microbatch_inputs")
+def given_microbatches_lose_their_targets(right, self, *inputs):
+    """Microbatches that a schedule is given have the target of the first one."""
+    args, kwargs, targets = right(self, *inputs)
+    is_given = inputs[-1] is not None
+    return args, kwargs, [targets[0] for _ in targets] if is_given else targets
+
+
 @instead_of(_PipelineSchedule, "eval")
 def evaluations_end_training(right, self, *args, **kwargs):
     """A schedule runs no backward once it has evaluated."""
