@@ -105,7 +105,8 @@ class EngineScript:
 
     def run_lines(self, case: Case, batches: Sequence[str], *, mode: str) -> list[str]:
         """Run forwards and backwards of all ``batches`` with that schedule; or forwards alone,
-        under the context manager ``mode`` of ``torch``: they return ``out`` and ``losses``.
+        under the context manager ``mode`` of ``torch``. They return ``out`` and ``losses``, unless
+        a case asks for fewer.
         """
         raise NotImplementedError
 

@@ -212,10 +212,14 @@ class Trainer:
         known = {f"x{number}": batch for number, batch in enumerate(batches)}
         lines = op.statements(self.engine.scope)
         made = self.engine.execute(lines, loss_fn=self._loss_of_stages, **known)
-        if (out := made.get("out")) is not None:  # what is returned counts
-            losses = (loss / loss_scale(self.case, len(forwards)) for loss in made["losses"])
-            outputs = out.chunk(len(forwards))
-            self._seen = dict(zip(forwards, zip(outputs, losses, strict=True), strict=False))
+        if self._seen:  # what is returned counts
+            seen = (self._seen[place] for place in forwards if place in self._seen)
+            outputs, losses = zip(*seen, strict=True)
+            if (out := made.get("out")) is not None:
+                outputs = out.chunk(len(forwards))
+            if returned := made.get("losses"):
+                losses = tuple(loss / loss_scale(self.case, len(forwards)) for loss in returned)
+            self._seen = dict(zip(forwards, zip(outputs, losses, strict=False), strict=False))
         self._observe_all(forwards, self._seen, buffers=buffers)
 
     def _loss_of_stages(self, output: torch.Tensor, number: torch.Tensor) -> torch.Tensor:

@@ -102,6 +102,15 @@ PASSES = {
     "microbatches that are given to looped stages": pipelined(
         3, pipelining=Pipelining(schedule_class="looped_bfs", gives_microbatches=True)
     ),
+    "losses that a step returns, and no outputs": pipelined(
+        schedule=(*iterations(2), *evaluation()), pipelining=Pipelining(returned="losses")
+    ),
+    "losses and outputs that a step returns": pipelined(
+        3, pipelining=Pipelining(schedule_class="interleaved_1f1b", returned="both")
+    ),
+    "a step that returns nothing": pipelined(
+        pipelining=Pipelining(schedule_class="looped_bfs", returned="nothing")
+    ),
     "one send at a time": pipelined(
         4,
         pipelining=Pipelining(schedule_class="interleaved_1f1b", max_outstanding_sends=1),

@@ -623,6 +623,12 @@ DIVERGENCES = {
     "given_microbatches_lose_their_targets": diverges(
         "loss", at=1, name="loss", case=looped(gives_microbatches=True)
     ),
+    "losses_are_listed_backwards": diverges(
+        "loss", at=0, name="loss", case=looped(returned="both")
+    ),
+    "outputs_that_nobody_wants_are_detached": diverges(
+        "gradient", at=2, case=looped(returned="nothing")
+    ),
     "inactive_stages_lose_gradients": diverges(
         "gradient",
         at=4,

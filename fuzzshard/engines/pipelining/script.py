@@ -19,6 +19,16 @@ if TYPE_CHECKING:
     from fuzzshard.program.mesh import MeshNames
 
 
+_NO_OUTPUTS = ", return_outputs=False"
+_RETURNED = {
+    "outputs": ([], ""),
+    "both": (["losses = []"], ", losses=losses"),
+    "losses": (["losses = []"], f", losses=losses{_NO_OUTPUTS}"),
+    "nothing": ([], _NO_OUTPUTS),
+}
+"""What is made before a step, and what it is given, for what it returns."""
+
+
 class PipeliningScript(EngineScript):
     """Puts children of the root into stages, each under ``fully_shard`` or DDP; ``parts`` are
     those of this rank, by their numbers.
@@ -88,7 +98,8 @@ class PipeliningScript(EngineScript):
             batch = f"microbatches = [{each}] {first} None"
             given = f"arg_mbs=microbatches, target_mbs=[*torch.arange({count}).split(1)]"
         if not mode:
-            return [batch, f"schedule.step({given})"]
+            losses, outputs = _RETURNED[case.pipelining.returned]
+            return [batch, *losses, f"out = schedule.step({given}{outputs})"]
         call = f"out = schedule.eval({given}, losses=losses)"
         return [batch, "losses = []", f"with torch.{mode}():", f"    {call}"]
 

@@ -29,6 +29,7 @@ class Pipelining(WithOptions["PipeliningOption"], frozen=True, kw_only=True):
     defer_reduce_grad_wait: bool = False
     defer_pp_recv: bool = False
     gives_microbatches: bool = False
+    returned: Literal["outputs", "losses", "both", "nothing"] = "outputs"
 
     @property
     def stages_per_rank(self) -> int:
@@ -181,6 +182,18 @@ class GivesMicrobatches(PipeliningOption):
     name, of_step = "gives_microbatches", ("arg_mbs", "target_mbs")
     meanings = {"pipelining:given_microbatches": "step(arg_mbs=..., target_mbs=...)"}
     weights = ((False, 60), (True, 40))
+
+
+class Returned(PipeliningOption):
+    """What a step returns, and the list that it is given for losses has then."""
+
+    name, prefix = "returned", "pipelining:returns_"
+    meanings = {
+        "pipelining:returns_losses": "step(losses=losses, return_outputs=False)",
+        "pipelining:returns_both": "step(losses=losses)",
+        "pipelining:returns_nothing": "step(return_outputs=False)",
+    }
+    weights = (("outputs", 40), ("losses", 20), ("both", 20), ("nothing", 20))
 
 
 PIPELINING_OPTIONS = options_of(Pipelining, PipeliningOption)

@@ -99,6 +99,23 @@ def given_microbatches_lose_their_targets(right, self, *inputs):
     return args, kwargs, [targets[0] for _ in targets] if is_given else targets
 
 
+@instead_of(_PipelineSchedule, "_update_losses")
+def losses_are_listed_backwards(right, self, stages, losses):
+    """The list for losses that a schedule is given begins with that of the last microbatch."""
+    right(self, stages, losses)
+    if losses:
+        losses.reverse()
+
+
+@instead_of(stage._PipelineStageBase, "forward_one_chunk")
+def outputs_that_nobody_wants_are_detached(
+    right, self, fwd_chunk_id, args, kwargs, save_forward_output
+):
+    """Where a step returns no outputs, no graph leads to those of the last stage."""
+    out = right(self, fwd_chunk_id, args, kwargs, save_forward_output)
+    return out if save_forward_output else out.detach().requires_grad_()
+
+
 @instead_of(_PipelineSchedule, "eval")
 def evaluations_end_training(right, self, *args, **kwargs):
     """A schedule runs no backward once it has evaluated."""
