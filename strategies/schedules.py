@@ -121,6 +121,9 @@ class Run:
         self.add(*map(ops.setting, self.restore))
         self.restore = []
         flags = drawn_off(self) if rounds > 1 else []
+        if self.microbatches:
+            flags = [] if self.case.pipelining.replicates else flags
+            rounds = rounds if flags or not self.case.pipelining.scale_grads else 1
         late = [flag for flag in flags if self.tape.chance(6 if flag.flag in SYNC_FLAGS else 30)]
         for i in range(rounds):
             changes: list[Switch] = []
@@ -153,7 +156,9 @@ class Run:
         """Rarely, the step follows a backward that did not synchronise; the next step's backward
         does.
         """
-        if self.pending or not self.wrapped or self.in_order or not self.allows("no_sync", 12):
+        if self.microbatches or self.pending or not self.wrapped or self.in_order:
+            return
+        if not self.allows("no_sync", 12):
             return
         flag = self.off("requires_gradient_sync", partial=self.tape.chance(40))
         self.add(ops.setting(flag))

@@ -29,8 +29,8 @@ from fuzzshard.case.graph import Alias, walk
 from fuzzshard.case.paths import is_within, is_within_any
 from fuzzshard.contracts import CHANGES_BETWEEN_FORWARD_AND_BACKWARD
 from fuzzshard.parts.engines import BY_GROUPS, REFERENCE
-from fuzzshard.parts.op import Op, Taking
-from fuzzshard.parts.ops import mode, sharding
+from fuzzshard.parts.op import Op, Switch, Taking
+from fuzzshard.parts.ops import mode, setting, sharding
 
 
 def misses_a_parameter(case: Case) -> bool:
@@ -134,16 +134,20 @@ def runs_other_ops(case: Case) -> bool:
     """Whether some op is no part of iterations that run all microbatches at once, and does not
     come between them either.
     """
-    return not all(_is_of_training(at.op, within=bool(at.pending)) for at in follow(case))
+    return not all(
+        _is_of_training(at.op, within=bool(at.pending), waits=at.unsynced) for at in follow(case)
+    )
 
 
-_BETWEEN = (sharding(), mode(train=True), mode(train=False))
+_BETWEEN = (mode(train=True), mode(train=False))
 """What may come between iterations."""
+_FINALIZING = [setting(Switch("requires_gradient_sync", value)) for value in (False, True)]
 
 
-def _is_of_training(op: Op, *, within: bool) -> bool:
+def _is_of_training(op: Op, *, within: bool, waits: bool) -> bool:
     """Whether it is a forward of the root, the backward of all pending ones, or what a rank does
-    with the gradients of its stages; or, unless ``within`` an iteration, with all that they have.
+    with the gradients of its stages; or, unless ``within`` an iteration, with all that they have,
+    unless it ``waits`` for their gradients.
     """
     if (call := op.begins) is not None:
         is_next = call.grad or not within
@@ -152,7 +156,10 @@ def _is_of_training(op: Op, *, within: bool) -> bool:
         return op.takes == Taking()
     if op.uses_gradients:
         return True
-    return not within and (op.lane == "state" or op in _BETWEEN)
+    if op in _FINALIZING:
+        return True
+    is_whole = not waits and (op.lane == "state" or op == sharding())
+    return not within and (is_whole or op in _BETWEEN)
 
 
 def iterations_differ(case: Case) -> bool:
@@ -165,7 +172,7 @@ def iterations_differ(case: Case) -> bool:
             if not zeroed and case.pipelining.scale_grads:
                 return True
             counts.add(len(at.taken))
-            run, zeroed = run + len(at.taken), False
+            run, zeroed = run + len(at.taken), zeroed and not at.synced
         zeroed |= at.op.zeroes is not None and not case.optimizer.left_out
     begun = [op.begins.batch for op in case.schedule if op.begins]
     shapes = {rows_of_batch(case, batch) for batch in begun}

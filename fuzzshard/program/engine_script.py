@@ -103,8 +103,11 @@ class EngineScript:
         """
         raise NotImplementedError
 
-    def run_lines(self, case: Case, batches: Sequence[str], *, mode: str) -> list[str]:
-        """Run forwards and backwards of all ``batches`` with that schedule; or forwards alone,
+    def run_lines(
+        self, case: Case, batches: Sequence[str], *, mode: str, finalizes: bool
+    ) -> list[str]:
+        """Run forwards and backwards of all ``batches`` with that schedule, which perhaps
+        ``finalizes`` the gradients of all iterations since it last did; or forwards alone,
         under the context manager ``mode`` of ``torch``. They return ``out`` and ``losses``, unless
         a case asks for fewer.
         """

@@ -203,7 +203,9 @@ class Scope:
 
     def _at_once(self, calls: Sequence[Call]) -> list[str]:
         """Run these forwards by all stages, with their backward if they are to have one."""
-        lines = self.script.run_lines(self.case, self.batches(calls), mode=calls[0].mode)
+        batches, mode = self.batches(calls), calls[0].mode
+        finalizes = self.now.synced
+        lines = self.script.run_lines(self.case, batches, mode=mode, finalizes=finalizes)
         return [*self.schedule_lines(calls), *lines]
 
     def batches(self, calls: Sequence[Call]) -> list[str]:

@@ -61,6 +61,11 @@ def evaluation(microbatches: int = 2, *, inference: bool = False) -> tuple[Op, .
     return SetMode(train=False), *forwards, SetMode(train=True)
 
 
+NO_SYNC, SYNC = (SetFlag(flag="requires_gradient_sync", value=on) for on in (False, True))
+UNFINALIZED = (NO_SYNC, *iterations(2, 1)[:3], SYNC, *iterations(2, 1))
+"""Two iterations, of which the second one finalizes gradients."""
+
+
 def pipelined(microbatches: int = 2, **fields: Any) -> Case:
     given: dict[str, Any] = {
         "model": MODEL,
@@ -110,6 +115,15 @@ PASSES = {
     ),
     "a step that returns nothing": pipelined(
         pipelining=Pipelining(schedule_class="looped_bfs", returned="nothing")
+    ),
+    "gradients that are finalized by a later step": pipelined(
+        schedule=UNFINALIZED, pipelining=Pipelining(schedule_class="1f1b")
+    ),
+    "gradients of one stage at a time that are finalized by a later step": pipelined(
+        schedule=(*UNFINALIZED, *UNFINALIZED),
+        pipelining=Pipelining(
+            schedule_class="looped_bfs", max_active_stages=1, defer_reduce_grad_wait=True
+        ),
     ),
     "one send at a time": pipelined(
         4,
@@ -263,6 +277,16 @@ def test_a_schedule_does_so_once_a_known_bug_is_mended(two_ranks: World, mend: s
     assert not verdict.notes
 
 
+def test_evaluations_leave_what_is_not_finalized_once_known_bugs_are_mended(
+    two_ranks: World,
+) -> None:
+    schedule = (*iterations(2, 1), *UNFINALIZED[:4], *evaluation(), *UNFINALIZED[4:])
+    mends = ("evaluations_clear_gradients", "evaluations_divide_gradients")
+    verdict = two_ranks.run(pipelined(schedule=schedule), mends=mends)
+    assert verdict.status is Status.PASS, (verdict.findings[:3], verdict.message)
+    assert not verdict.notes
+
+
 def test_stages_are_cut_evenly_and_lie_as_the_schedule_says() -> None:
     looped = pipelined(pipelining=Pipelining(schedule_class="looped_bfs"))
     assert [(stage.rank, stage.names) for stage in stages(looped)] == [
@@ -352,9 +376,14 @@ EXCLUDED = (
         "DDP's join()",
         pipelined(pipelining=Pipelining(replicates=True), ddp=DDP(join="initial"), wrap=()),
     ),
+    ("used or zeroed", pipelined(schedule=(NO_SYNC, *iterations(2)))),
+    (
+        "does not finalize, in stages under DDP",
+        pipelined(schedule=UNFINALIZED, pipelining=Pipelining(replicates=True)),
+    ),
     (
         "none of iterations",
-        pipelined(schedule=(SetFlag(flag="requires_gradient_sync", value=False), *iterations(2))),
+        pipelined(schedule=(*UNFINALIZED[:4], Reshard(), *UNFINALIZED[4:])),
     ),
 )
 

@@ -621,13 +621,21 @@ DIVERGENCES = {
         "gradient/missing", at=4, case=looped(4, schedule_class="dual_pipe_v")
     ),
     "given_microbatches_lose_their_targets": diverges(
-        "loss", at=1, name="loss", case=looped(gives_microbatches=True)
+        "loss", at=0, name="loss", case=looped(gives_microbatches=True)
     ),
     "losses_are_listed_backwards": diverges(
         "loss", at=0, name="loss", case=looped(returned="both")
     ),
     "outputs_that_nobody_wants_are_detached": diverges(
         "gradient", at=2, case=looped(returned="nothing")
+    ),
+    "unfinalized_gradients_are_lost": diverges(
+        "gradient",
+        at=7,
+        case=in_stages(
+            *(NO_SYNC, FORWARD, AGAIN, BACKWARD, SYNC),
+            *(ops.Forward(batch=2), ops.Forward(batch=3), BACKWARD, STEP),
+        ),
     ),
     "inactive_stages_lose_gradients": diverges(
         "gradient",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
@@ -12,12 +13,13 @@ from typing_extensions import override
 
 from fuzzshard.analysis.stages import passes_dtensors, stages
 from fuzzshard.case.case import Case
-from fuzzshard.engines.base import Engine
 from fuzzshard.engines.ddp.engine import DDP
 from fuzzshard.engines.fully_shard.engine import FullyShard
+from fuzzshard.engines.no_sync import NoSyncEngine
+from fuzzshard.parts.ops.set_flag import flags_set
 
 
-class Pipelining(Engine):
+class Pipelining(NoSyncEngine):
     """Each stage is a root of ``fully_shard`` or within DDP, and one schedule runs all of them.
 
     What other stages have stays on this rank as it was made, and is neither trained nor looked at.
@@ -38,6 +40,7 @@ class Pipelining(Engine):
         name, *arguments = case.pipelining.arguments()
         schedule = getattr(pipelining, name)
         used = {argument.partition("=")[0] for argument in arguments}
+        used |= {"finalize_gradients"} if flags_set(case.schedule) else set()
         of_step = (o.of_step for o, value in case.pipelining.told() if value != o.default)
         known = {*inspect.signature(schedule).parameters}
         known |= inspect.signature(schedule.step).parameters.keys()
@@ -51,6 +54,15 @@ class Pipelining(Engine):
         made = super().execute(lines, stages=self._stages, schedule=self._schedule, **variables)
         self._stages, self._schedule = made["stages"], made["schedule"]
         return made
+
+    @override
+    def no_sync(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()  # steps are told themselves
+
+    @override
+    def gradients(self) -> dict[str, dict[str, torch.Tensor | None]]:
+        """Nobody may read what no schedule has finalized."""
+        return {} if self.unsynced else super().gradients()
 
     @override
     def take_parameters(self) -> None:

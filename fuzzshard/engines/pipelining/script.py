@@ -89,7 +89,9 @@ class PipeliningScript(EngineScript):
         return call_lines(f"schedule = {made}", given)
 
     @override
-    def run_lines(self, case: Case, batches: Sequence[str], *, mode: str) -> list[str]:
+    def run_lines(
+        self, case: Case, batches: Sequence[str], *, mode: str, finalizes: bool
+    ) -> list[str]:
         count, first = len(batches), "if stages[0].is_first else"
         batch = f"batch = [torch.cat([{', '.join(batches)}])] {first} []"
         given = f"*batch, target=torch.arange({count})"
@@ -99,6 +101,7 @@ class PipeliningScript(EngineScript):
             given = f"arg_mbs=microbatches, target_mbs=[*torch.arange({count}).split(1)]"
         if not mode:
             losses, outputs = _RETURNED[case.pipelining.returned]
+            outputs += "" if finalizes else ", finalize_gradients=False"
             return [batch, *losses, f"out = schedule.step({given}{outputs})"]
         call = f"out = schedule.eval({given}, losses=losses)"
         return [batch, "losses = []", f"with torch.{mode}():", f"    {call}"]

@@ -49,8 +49,8 @@ class PipelineParallel(EngineSpec):
             *("structured_passing", "structured_returns", "method", "alternatives"),
             *("alias", "tie", "ignored"),
             *("meta", "compile", "rank_batches", "finalize", "toggle"),
-            *("microbatches", "two_forwards", "partial_loss", "backward_order"),
-            *("no_sync", "partial_sync", "no_all_reduce", "not_last_backward", "no_reshard"),
+            *("two_forwards", "partial_loss", "backward_order"),
+            *("partial_sync", "no_all_reduce", "not_last_backward", "no_reshard"),
             *("no_zero_grad", "losses_only", "any_moment"),
             "non_root_forward",
             *(c.name for op in OPS for c in op.choices if c.name not in _OF_STAGES),
@@ -70,6 +70,15 @@ class PipelineParallel(EngineSpec):
             "groups of which fully_shard may announce an error",
             "torch/distributed/fsdp/_fully_shard/_fsdp_state.py, _lazy_init, "
             "_validate_no_duplicate_params and _register_pre_backward_hook",
+        ),
+        "pipelining:ddp & schedule:no_sync": Exclusion(
+            "gradients that a schedule does not finalize, in stages under DDP",
+            f"{_SCHEDULES}, step: 'finalize_gradients ... This has no effect on non-FSDP stages.'",
+        ),
+        "schedule:step_unsynced": Exclusion(
+            "gradients that a schedule has not finalized are used or zeroed",
+            f"{_SCHEDULES}, step: 'If ``False``, FSDP parameters stay unsharded, and a later call "
+            "with ``True`` is required before reading ``.grad``.'",
         ),
         "op:autocast": Exclusion(
             "a forward within autocast, without its backward: a schedule runs both", _AT_ONCE

@@ -116,6 +116,16 @@ def outputs_that_nobody_wants_are_detached(
     return out if save_forward_output else out.detach().requires_grad_()
 
 
+@instead_of(schedules.PipelineScheduleSingle, "step")
+def unfinalized_gradients_are_lost(right, self, *args, finalize_gradients=True, **kwargs):
+    """What an iteration accumulates that finalizes no gradients does not reach the next one."""
+    out = right(self, *args, finalize_gradients=finalize_gradients, **kwargs)
+    if not finalize_gradients:
+        for parameter in self._stage.submod.parameters():
+            parameter.grad = None
+    return out
+
+
 @instead_of(_PipelineSchedule, "eval")
 def evaluations_end_training(right, self, *args, **kwargs):
     """A schedule runs no backward once it has evaluated."""
