@@ -213,13 +213,15 @@ class Trainer:
         lines = op.statements(self.engine.scope)
         made = self.engine.execute(lines, loss_fn=self._loss_of_stages, **known)
         if self._seen:  # what is returned counts
-            seen = (self._seen[place] for place in forwards if place in self._seen)
-            outputs, losses = zip(*seen, strict=True)
-            if (out := made.get("out")) is not None:
-                outputs = out.chunk(len(forwards))
-            if returned := made.get("losses"):
-                losses = tuple(loss / loss_scale(self.case, len(forwards)) for loss in returned)
-            self._seen = dict(zip(forwards, zip(outputs, losses, strict=False), strict=False))
+            outputs = {place: output for place, (output, _) in self._seen.items()}
+            losses = {place: loss for place, (_, loss) in self._seen.items()}
+            if "out" in made:
+                outputs = dict(zip(forwards, made["out"].chunk(len(forwards)), strict=True))
+            if "losses" in made:
+                scale = loss_scale(self.case, len(forwards))
+                returned = [loss / scale for loss in made["losses"]]
+                losses = dict(zip(forwards, returned, strict=True))
+            self._seen = {place: (outputs[place], losses[place]) for place in self._seen}
         self._observe_all(forwards, self._seen, buffers=buffers)
 
     def _loss_of_stages(self, output: torch.Tensor, number: torch.Tensor) -> torch.Tensor:

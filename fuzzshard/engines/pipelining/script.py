@@ -19,14 +19,13 @@ if TYPE_CHECKING:
     from fuzzshard.program.mesh import MeshNames
 
 
-_NO_OUTPUTS = ", return_outputs=False"
 _RETURNED = {
-    "outputs": ([], ""),
-    "both": (["losses = []"], ", losses=losses"),
-    "losses": (["losses = []"], f", losses=losses{_NO_OUTPUTS}"),
-    "nothing": ([], _NO_OUTPUTS),
+    "outputs": ([], "out = ", ""),
+    "both": (["losses = []"], "out = ", ", losses=losses"),
+    "losses": (["losses = []"], "", ", losses=losses, return_outputs=False"),
+    "nothing": ([], "", ", return_outputs=False"),
 }
-"""What is made before a step, and what it is given, for what it returns."""
+"""What is made before a step, what it is assigned to, and what it is given, by what it returns."""
 
 
 class PipeliningScript(EngineScript):
@@ -100,9 +99,9 @@ class PipeliningScript(EngineScript):
             batch = f"microbatches = [{each}] {first} None"
             given = f"arg_mbs=microbatches, target_mbs=[*torch.arange({count}).split(1)]"
         if not mode:
-            losses, outputs = _RETURNED[case.pipelining.returned]
-            outputs += "" if finalizes else ", finalize_gradients=False"
-            return [batch, *losses, f"out = schedule.step({given}{outputs})"]
+            losses, out, returned = _RETURNED[case.pipelining.returned]
+            given += returned + ("" if finalizes else ", finalize_gradients=False")
+            return [batch, *losses, f"{out}schedule.step({given})"]
         call = f"out = schedule.eval({given}, losses=losses)"
         return [batch, "losses = []", f"with torch.{mode}():", f"    {call}"]
 
