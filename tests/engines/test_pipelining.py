@@ -253,6 +253,11 @@ MENDED = {
         pipelining=Pipelining(schedule_class="zbv_zero_bubble"),
         schedule=(*iterations(2, 1), *evaluation(), Reshard(), *iterations(2, 1)),
     ),
+    "late_receives_keep_their_order": pipelined(
+        4,
+        model=chain(a=Linear(out=4), b=Linear(out=3), c=Linear(out=5), d=Linear(out=4)),
+        pipelining=replace(ZERO_BUBBLE, defer_pp_recv=True),
+    ),
     "metadata_inference_prepares_ddp": pipelined(
         mesh=Mesh(pipeline=1, shard=2),
         pipelining=Pipelining(replicates=True),
