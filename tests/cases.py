@@ -8,6 +8,8 @@ import re
 from collections.abc import Collection
 from typing import Any
 
+import pytest
+
 from fuzzshard.analysis.schedule_state import ScheduleState
 from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block, Call, Child, Module, Node, TensorOp
@@ -29,6 +31,15 @@ def moments_of_op(at: ScheduleState) -> frozenset[Moment]:
     """When the op that comes next runs: a forward may disable gradients for itself."""
     alone = at.op.call is not None and not at.op.call.grad
     return at.moments | ({"under_no_grad"} if alone else set())
+
+
+def skip_if_torch_lacks(case: Case) -> None:
+    """Skip a test whose case has what the torch at hand does not."""
+    from fuzzshard.engines.registry import engine_of
+
+    for engine in case.engines:
+        if lacking := engine_of(engine).lacking(case):
+            pytest.skip(f"this torch has no {lacking}")
 
 
 def chain(**modules: Module) -> Block:

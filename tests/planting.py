@@ -28,7 +28,6 @@ _written = tempfile.TemporaryDirectory()
 
 def instead_of(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..., None]]:
     """Make a function a fault: it runs in place of ``owner.name``, which it is given first."""
-    is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)
 
     def plant(fault: Callable[..., Any]) -> Callable[..., None]:
         _, *parameters = inspect.signature(fault).parameters.values()
@@ -36,6 +35,7 @@ def instead_of(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable
 
         def apply(patch: Patch = setattr) -> None:
             right = getattr(owner, name)
+            is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)
 
             def wrong(*args: Any, **kwargs: Any) -> Any:
                 return fault(right, *args, **kwargs)

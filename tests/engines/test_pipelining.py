@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cases import BACKWARD, ROOT, STEP, ZERO, chain, colwise, groups, make_case, rowwise
+from cases import (
+    BACKWARD,
+    ROOT,
+    STEP,
+    ZERO,
+    chain,
+    colwise,
+    groups,
+    make_case,
+    rowwise,
+    skip_if_torch_lacks,
+)
 from msgspec.structs import replace
 
 from fuzzshard.analysis.stages import stages
@@ -268,6 +279,7 @@ MENDED = {
 
 @pytest.mark.parametrize("case", PASSES.values(), ids=PASSES.keys())
 def test_a_schedule_trains_as_plain_accumulation_does(two_ranks: World, case: Case) -> None:
+    skip_if_torch_lacks(case)
     validate(case, world_size=2)
     verdict = two_ranks.run(case)
     assert verdict.status is Status.PASS, (verdict.findings[:3], verdict.message)
@@ -286,8 +298,10 @@ def test_evaluations_leave_what_is_not_finalized_once_known_bugs_are_mended(
     two_ranks: World,
 ) -> None:
     schedule = (*iterations(2, 1), *UNFINALIZED[:4], *evaluation(), *UNFINALIZED[4:])
+    case = pipelined(schedule=schedule)
+    skip_if_torch_lacks(case)
     mends = ("evaluations_clear_gradients", "evaluations_divide_gradients")
-    verdict = two_ranks.run(pipelined(schedule=schedule), mends=mends)
+    verdict = two_ranks.run(case, mends=mends)
     assert verdict.status is Status.PASS, (verdict.findings[:3], verdict.message)
     assert not verdict.notes
 

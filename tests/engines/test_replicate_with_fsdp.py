@@ -17,13 +17,13 @@ from cases import (
     float_inputs,
     groups,
     rowwise,
+    skip_if_torch_lacks,
 )
 from cases import make_case as make_any_case
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Freeze, Mesh, Optimizer, RankBatch, Tie, WrapGroup
 from fuzzshard.case.options import Precision
-from fuzzshard.engines.fully_shard.options import lacking
 from fuzzshard.engines.registry import not_applicable
 from fuzzshard.parts import ops
 from fuzzshard.parts.leaves.linear import Linear
@@ -128,8 +128,7 @@ PASSES = {
 
 @pytest.mark.parametrize("case", PASSES.values(), ids=PASSES.keys())
 def test_it_trains_to_what_plain_training_does(four_ranks: World, case: Case) -> None:
-    if lacking(case):
-        pytest.skip(f"this torch has no {lacking(case)}")
+    skip_if_torch_lacks(case)
     verdict = four_ranks.run(case)
     assert (verdict.status, verdict.findings) == (Status.PASS, ())
     assert ENGINE not in verdict.notes

@@ -29,6 +29,7 @@ from cases import (
     graph,
     groups,
     rowwise,
+    skip_if_torch_lacks,
 )
 from planting import TESTS, fault_file, faults, planting_mend
 from upstream import exec_order
@@ -760,6 +761,7 @@ def assert_found(verdict: Verdict, planted: Planted) -> None:
 
 @pytest.mark.parametrize(("fault", "planted"), DIVERGENCES.items(), ids=DIVERGENCES.keys())
 def test_a_planted_divergence_is_found(faulty: Faulty, fault: str, planted: Planted) -> None:
+    skip_if_torch_lacks(planted.case)
     verdict = faulty(fault, planted.case)
     assert_found(verdict, planted)
     assert verdict.findings[0].comparison == planted.comparison
@@ -775,6 +777,7 @@ def test_a_case_passes_without_its_faults(four_ranks: World, case: Case) -> None
 
 @pytest.mark.parametrize(("fault", "planted"), CRASHES.items(), ids=CRASHES.keys())
 def test_a_planted_crash_is_found_and_the_world_works_again(fault: str, planted: Planted) -> None:
+    skip_if_torch_lacks(planted.case)
     with faulty_world(fault, planted.case) as world:
         world.start()
         before = world.pids
