@@ -30,15 +30,15 @@ from fuzzshard.strategies.groups import group_options
 from fuzzshard.strategies.inputs import differentiable, fitting, inputs, widths, with_rank_batches
 from fuzzshard.strategies.meshes import mesh
 from fuzzshard.strategies.moments import MODES
+from fuzzshard.strategies.options import engines as draw_engines
 from fuzzshard.strategies.options import (
-    context_parallel,
     ignored,
+    of_variants,
     options,
     pipelining,
     that_run,
     whole_after_forward,
 )
-from fuzzshard.strategies.options import engines as draw_engines
 from fuzzshard.strategies.precision import in_one_dtype, parameter_dtypes, precision
 from fuzzshard.strategies.schedules import schedule
 from fuzzshard.strategies.swarm import (
@@ -268,4 +268,4 @@ def with_options(tape: Tape, swarm: Swarm, case: Case, *, cuda: bool) -> Case:
     if cuda and case.observe == "everything" and tape.chance(_MEMORY):
         case = replace(case, observe="memory")
     case = whole_after_forward(options(tape, swarm, case, cuda=cuda))
-    return context_parallel(tape, pipelining(tape, case))
+    return of_variants(tape, pipelining(tape, case))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from msgspec.structs import replace
@@ -13,16 +14,19 @@ from fuzzshard.analysis.stages import shared_by_stages, stages
 from fuzzshard.analysis.validate import is_valid
 from fuzzshard.case.adapters import adapters
 from fuzzshard.case.case import ALL_ENGINES, ENGINES, Case, EngineName
-from fuzzshard.case.options import ContextParallel, Delay, DelaySite, Pipelining
+from fuzzshard.case.options import SPMD, ContextParallel, Delay, DelaySite, Pipelining
 from fuzzshard.parts.engines import ENGINES as SPECS
 from fuzzshard.parts.engines import implementation, specs
-from fuzzshard.parts.options.context_parallel import CONTEXT_PARALLEL_OPTIONS
 from fuzzshard.parts.options.pipelining import PIPELINING_OPTIONS
 from fuzzshard.parts.part import default_of
 from fuzzshard.strategies.freezing import below, pick_target
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 
+_VARIANTS: Mapping[str, type[ContextParallel | SPMD]] = {
+    "context_parallel": ContextParallel,
+    "spmd": SPMD,
+}
 _SITES: tuple[DelaySite, ...] = (
     "before_all_gather",
     "before_reduce_scatter",
@@ -124,12 +128,17 @@ def _with_pipelining(tape: Tape, case: Case) -> Case:
     return case
 
 
-def context_parallel(tape: Tape, case: Case) -> Case:
-    """The case with options of an engine whose attention runs over ranks, if it has one."""
-    if not any(spec.spreads == "attention" for spec in specs(case.engines)):
-        return case
-    drawn = {option.name: option.draw(tape, case) for option in CONTEXT_PARALLEL_OPTIONS}
-    return replace(case, context_parallel=ContextParallel(**drawn))
+def of_variants(tape: Tape, case: Case) -> Case:
+    """The case with options of engines that are ``fully_shard`` with something else, if it has
+    such.
+    """
+    for spec in specs(case.engines):
+        options: type[ContextParallel | SPMD] | None = _VARIANTS.get(spec.options)
+        if options is not None:
+            drawn = options(**{o.name: o.draw(tape, case) for o in options.options})
+            told = replace(case, **{spec.options: drawn})
+            case = case if exclusion(told, spec.name) else told
+    return case
 
 
 def ignored(tape: Tape, swarm: Swarm, case: Case, found: Inferred) -> Case:

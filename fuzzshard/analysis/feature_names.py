@@ -190,6 +190,7 @@ DIMENSIONS: dict[str, str] = {
     "fsdp1": "arguments and methods of FullyShardedDataParallel",
     "pipelining": "schedules of torch.distributed.pipelining",
     "context_parallel": "how attention communicates over the ranks that share its positions",
+    "spmd": "what dp_mesh_dims of fully_shard says",
     "option": "other settings of a case",
     "compile": "torch.compile",
     "delay": "ranks that wait at some point",

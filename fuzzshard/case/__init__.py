@@ -20,6 +20,7 @@ from fuzzshard.case.graph import Alias, Block, Call, Child, TensorOp
 from fuzzshard.case.options import (
     DDP,
     FSDP1,
+    SPMD,
     ContextParallel,
     Delay,
     Expect,
@@ -34,6 +35,7 @@ from fuzzshard.parts.ops import OPS
 __all__ = [
     "DDP",
     "FSDP1",
+    "SPMD",
     "Alias",
     "Block",
     "Call",

@@ -10,6 +10,7 @@ from fuzzshard.case.graph import Block
 from fuzzshard.case.options import (
     DDP,
     FSDP1,
+    SPMD,
     ContextParallel,
     Delay,
     Expect,
@@ -203,6 +204,7 @@ class Case(Part, frozen=True, kw_only=True):
     ddp: DDP = DDP()
     pipelining: Pipelining = Pipelining()
     context_parallel: ContextParallel = ContextParallel()
+    spmd: SPMD = SPMD()
     delays: tuple[Delay, ...] = ()
     expect: tuple[Expect, ...] = ()
     observe: Literal["everything", "losses", "memory"] = "everything"

@@ -13,6 +13,7 @@ from fuzzshard.parts.options.ddp import DDP as DDP
 from fuzzshard.parts.options.fsdp1 import FSDP1 as FSDP1
 from fuzzshard.parts.options.pipelining import Pipelining as Pipelining
 from fuzzshard.parts.options.precision import Precision as Precision
+from fuzzshard.parts.options.spmd import SPMD as SPMD
 from fuzzshard.parts.part import Part
 
 

@@ -85,6 +85,8 @@ class EngineSpec:
     groups of these have the replicate axis alone; with ``attention`` ranks have a part of the
     positions of all of its rows meanwhile.
     """
+    names_dims: ClassVar[bool] = False
+    """Whether it is told names of axes of the mesh."""
     in_stages: ClassVar[bool] = False
     """Whether a rank has some stages of the model, as ``mesh.pipeline`` cuts it, and runs all
     forwards of a backward with that backward.

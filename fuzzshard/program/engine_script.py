@@ -32,6 +32,8 @@ class EngineScript:
     """The functions that its statements call and torch does not have, by name."""
     has_dtensors: ClassVar[bool] = False
     """Whether parameters may be DTensors."""
+    computes_with_dtensors: ClassVar[bool] = False
+    """Whether forwards get DTensors, made as :meth:`argument` says, and return such."""
     wraps_blocks: ClassVar[bool] = False
     """Whether it wraps the repeated blocks of a model of the user's own one by one, and then the
     model.
@@ -40,6 +42,10 @@ class EngineScript:
     def takes_mesh(self, case: Case) -> bool:
         """Return whether it is given the mesh."""
         return False
+
+    def argument(self, variable: str) -> str:
+        """Return what a forward is given where the plain model gets a ``variable``."""
+        return variable
 
     def moves_inputs(self, case: Case, target: str) -> bool:
         """Return whether a forward of ``target`` moves inputs from the host to the device."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import has_alias
+from fuzzshard.parts.engines import specs
 
 
 class MeshNames:
@@ -30,7 +31,8 @@ class MeshNames:
         }
         self.sizes = {axis: size for axis, size in sizes.items() if size is not None}
         self.data = tuple(axis for axis in ("replicate", "shard", "dp") if axis in self.sizes)
-        self.named = len(self.sizes) > 1 or _may_shard_twice(case)
+        names_dims = any(spec.names_dims for spec in specs(case.engines))
+        self.named = len(self.sizes) > 1 or names_dims or _may_shard_twice(case)
 
     @property
     def variable(self) -> str:

@@ -160,14 +160,14 @@ class Scope:
         """Write what a forward passes; inputs on the host are moved by hand unless the engine
         moves them, which the plain model does not.
         """
-        variables = self.variables(call)
-        if not self.case.inputs.on_host:
-            return variables
-        moved = [f"{variable}.to(device)" for variable in variables]
-        if not self.script.moves_inputs(self.case, call.target):
-            return moved
-        both = zip(moved, variables, strict=True)
-        return [f"({m} if model is reference else {v})" if self.shared else v for m, v in both]
+        variables, on_host = self.variables(call), self.case.inputs.on_host
+        moved = [f"{variable}.to(device)" for variable in variables] if on_host else variables
+        moves = on_host and self.script.moves_inputs(self.case, call.target)
+        own = [self.script.argument(each) for each in (variables if moves else moved)]
+        if not self.shared or own == moved:
+            return own
+        both = zip(moved, own, strict=True)
+        return [f"({m} if model is reference else {v})" for m, v in both]
 
     def variables(self, call: Call) -> list[str]:
         """List the input tensors of a forward."""
@@ -183,6 +183,7 @@ class Scope:
     def whole_outputs(self, target: str) -> list[str]:
         """The same as whole tensors: they may be DTensors."""
         local = all(plan.local_output for plan in self.case.tensor_parallel)
+        local &= not self.script.computes_with_dtensors
         return [text if local else f"unsharded({text})" for text in self.outputs(target)]
 
     def terms(self, call: Call, outputs: Sequence[str], target: str = "") -> list[str]:

@@ -109,7 +109,7 @@ def materialize_lines(case: Case, plain: list[str]) -> list[str]:
 
 _HIDDEN = [
     "for t, value in zip(model.buffers(), plain.buffers()):  # some are in no state dict",
-    "    t.copy_(value)",
+    "    (t.to_local() if isinstance(t, DTensor) else t).copy_(value)",
 ]
 
 

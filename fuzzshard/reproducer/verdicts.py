@@ -54,7 +54,8 @@ def _one(scope: Scope) -> list[str]:
     tolerances = tolerance(case, assertion)
     comment = ["# A difference of up to atol could be rounding: sums in another order."]
     lines = []
-    if scope.script.has_dtensors and (case.tensor_parallel or not assertion.oracles[0].of_forward):
+    computes = bool(case.tensor_parallel) or scope.script.computes_with_dtensors
+    if scope.script.has_dtensors and (computes or not assertion.oracles[0].of_forward):
         offloads = any(group.offload for group in case.wrap)
         full = f"observed{'.to(device)' if offloads else ''}.full_tensor()"
         lines += ["if isinstance(observed, DTensor):", f"    observed = {full}"]

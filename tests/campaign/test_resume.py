@@ -476,7 +476,7 @@ def test_a_campaign_that_its_machine_stopped_goes_on_with_its_counts(tmp_path):
         (
             {"steering": Steering(only=("engine:ddp",))},
             "engines was ddp replicate fully_shard fsdp1 zero_redundancy pipelining "
-            "expert_parallel simple_fsdp context_parallel replicate_with_fsdp and is ddp",
+            "expert_parallel simple_fsdp context_parallel replicate_with_fsdp spmd and is ddp",
         ),
         (
             {"steering": Steering(require=("wrap:several_groups",))},

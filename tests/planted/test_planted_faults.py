@@ -677,6 +677,10 @@ DIVERGENCES = {
     "replicas_compute_with_first_values": diverges("output", at=AGAIN_AT, case=WHOLE),
     "replicas_gather": diverges("communication", at=FORWARD_AT, case=WHOLE),
     "replicas_stay_whole": diverges("registration", at=BACKWARD_AT, case=WHOLE),
+    "spmd_gradient_is_averaged_twice": diverges("gradient", engines=("spmd", "fully_shard")),
+    "spmd_forgets_replicas": diverges(
+        "gradient", mesh=Mesh(replicate=2, shard=2), engines=("spmd", "fully_shard")
+    ),
     "averaged_shards_are_sums": diverges("gradient", engines=("simple_fsdp", "fully_shard")),
     "fsdp1_wrong_gradient": diverges("gradient", case=BY_FSDP1),
     "fsdp1_missing_gradient": diverges("gradient/missing", case=BY_FSDP1),

@@ -112,6 +112,11 @@ PLANTED = {
         ),
         "divergence/replicate_with_fsdp/gradient",
     ),
+    "gradients of DTensors on the whole mesh that are averaged twice": (
+        "spmd_gradient_is_averaged_twice",
+        msgspec.structs.replace(ACCUMULATING, engines=("spmd",)),
+        "divergence/spmd/gradient",
+    ),
     "averages that are sums": (
         "averaged_shards_are_sums",
         msgspec.structs.replace(DEEP, engines=("simple_fsdp",)),

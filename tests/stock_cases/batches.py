@@ -33,7 +33,7 @@ def of_all(inputs: Inputs, *modules: object, **options: object) -> Stock:
     named = {f"m{i}": module for i, module in enumerate(modules)}
     build = options.pop("build", bitwise)
     model = chain(**named) if modules else None  # type: ignore[arg-type]
-    others = ("pipelining", "expert_parallel", "context_parallel", "replicate_with_fsdp")
+    others = ("pipelining", "expert_parallel", "context_parallel", "replicate_with_fsdp", "spmd")
     engines = tuple(name for name in ALL_ENGINES if name not in others)
     return build(model, inputs=inputs, engines=engines, **options)  # type: ignore[operator,no-any-return]
 

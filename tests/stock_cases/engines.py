@@ -22,7 +22,7 @@ from cases import (
 
 from fuzzshard.case.case import Freeze, Mesh, Optimizer
 from fuzzshard.case.graph import Block, Call
-from fuzzshard.case.options import FSDP1, ContextParallel, Expect, Precision, TensorParallel
+from fuzzshard.case.options import FSDP1, SPMD, ContextParallel, Expect, Precision, TensorParallel
 from fuzzshard.parts.leaves.attention import FusedAttention
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.norms import LayerNorm
@@ -97,6 +97,13 @@ ENGINES = {
     "simple_fsdp, collectives in a graph": bitwise(engines=("simple_fsdp",), compile="aot_eager"),
     "context_parallel, hybrid": attending(ContextParallel(rotate_method="alltoall"), mesh=_HSDP),
     "context_parallel, positions in order": attending(ContextParallel(load_balance=False)),
+    "spmd, axes in tuples": bounded(
+        engines=("spmd",), spmd=SPMD(dp_mesh_dims="tuples"), mesh=_HSDP
+    ),
+    "spmd, axes flattened": bounded(
+        engines=("spmd",), spmd=SPMD(dp_mesh_dims="flattened"), mesh=_HSDP
+    ),
+    "spmd, nothing sharded": bitwise(engines=("spmd",), spmd=SPMD(dp_mesh_dims="replicated")),
     "fsdp1": fsdp1(FSDP1()),
     "fsdp1, sharded gradients of original parameters, by a policy": fsdp1(
         FSDP1(

@@ -3,6 +3,7 @@
 import pytest
 from cases import ROOT, chain, groups, make_case
 from msgspec.structs import replace
+from streams import Streams
 
 from fuzzshard.analysis.feature_names import NEEDED_RANKS, ON_CUDA, ONE_OF
 from fuzzshard.analysis.flow import flow_of
@@ -116,11 +117,11 @@ def test_no_loss_is_pending_when_parameters_change_in_place(sample):
                 assert not pending
 
 
-def test_a_module_below_the_root_is_mostly_called_after_the_root(sample):
+def test_a_module_below_the_root_is_mostly_called_after_the_root(streams: Streams) -> None:
     first = [
-        next(op.target for op in case.schedule if isinstance(op, Forward))
-        for case, present in zip(sample.cases, sample.features, strict=True)
-        if "schedule:non_root_forward" in present
+        next(op.target for op in drawn.case.schedule if isinstance(op, Forward))
+        for drawn in streams.each()
+        if "schedule:non_root_forward" in drawn.features
     ]
     assert 0 < sum(map(bool, first)) / len(first) < 0.1
 

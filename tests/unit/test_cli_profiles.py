@@ -97,7 +97,7 @@ def test_without_a_profile_a_pyproject_changes_nothing(asked):
         ),
         ("max-time = true", "is not a duration"),
         ("shrink = 7", 'takes true or false, not "7"'),
-        ('engine = "horovod"', 'replicate_with_fsdp, not "horovod"'),
+        ('engine = "horovod"', 'spmd, not "horovod"'),
         ('profile = "ci"', "the profile 'mine' names a profile"),
         ("max-cases = ", "pyproject.toml cannot be read: TOMLDecodeError"),
     ],

@@ -189,7 +189,7 @@ def raising() -> Iterator[World]:
 
 def engines_of(refusal: Refusal) -> list[str]:
     """Those that raise it; what calls ``fully_shard`` beside it has its refusals."""
-    others = ("expert_parallel", "context_parallel", "replicate_with_fsdp")
+    others = ("expert_parallel", "context_parallel", "replicate_with_fsdp", "spmd")
     engines = ((n, e) for n, e in ENGINES.items() if n not in others)
     return [name for name, engine in engines if refusal in engine.refusals]
 

@@ -13,6 +13,7 @@ from fuzzshard.parts.engine import EngineSpec as EngineSpec
 from fuzzshard.parts.engines.ddp import DistributedDataParallel, Replicate, ZeroRedundancy
 from fuzzshard.parts.engines.fsdp1 import FullyShardedDataParallel
 from fuzzshard.parts.engines.fully_shard import (
+    SPMD,
     ContextParallel,
     ExpertParallel,
     FullyShard,
@@ -44,6 +45,7 @@ ENGINES: dict[str, EngineSpec] = {
         SimpleFSDP(),
         ContextParallel(),
         ReplicateWithFSDP(),
+        SPMD(),
     )
 }
 """Those that are judged, in the order in which they train."""

@@ -14,6 +14,7 @@ _LLAMA = "torchtitan/models/llama4/parallelize.py, apply_fsdp"
 _DISPATCH = "torchtitan/distributed/expert_parallel.py, ExpertParallel"
 _REPLICATE = "torch/distributed/_composable/replicate_with_fsdp.py, replicate"
 _PARAM_GROUP = "torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py"
+_SHARD = "torch/distributed/fsdp/_fully_shard/_fully_shard.py, fully_shard"
 _ATTENTION = "torch/distributed/tensor/experimental/_context_parallel/_attention.py"
 
 
@@ -217,5 +218,77 @@ class ReplicateWithFSDP(FullyShard):
             "reduction here",
             "_fully_shard.py, set_requires_all_reduce: 'This can be used to implement gradient "
             "accumulation with only reduce-scatter but not all-reduce for HSDP'",
+        ),
+    }
+
+
+class SPMD(FullyShard):
+    """Parameters and inputs are DTensors on the whole mesh before ``fully_shard`` is called.
+
+    Every rank computes with tensors of its own, which count as replicated, as in torch's tests
+    (test/distributed/_composable/fsdp/test_fully_shard_dtensor.py).
+    """
+
+    name = "spmd"
+    title = "`fully_shard` with `dp_mesh_dims`"
+    tag = "FSDP2 SPMD"
+    nicknames = ("dp_mesh_dims", "full spmd mesh")
+    meaning = "fully_shard shards what are DTensors on the whole mesh already"
+    names_dims = True
+    options = "spmd"
+    choice = Choice(
+        "spmd",
+        8,
+        place=105,
+        excludes=(
+            *("tensor", "compile", "reshard_int"),
+            # what makes tensors that are no DTensors, or has operators without a rule for these
+            *("attend", "attention", "experts", "fused_attention", "lstm", "weight_norm"),
+        ),
+    )
+    excludes: ClassVar[Excludes] = {
+        **FullyShard.excludes,
+        "!wrap:root & !wrap:root_not_wrapped": Exclusion(
+            "no group is given the mesh", f"{_SHARD}, dp_mesh_dims"
+        ),
+        "reshard:int": Exclusion(
+            "groups that are resharded to a smaller mesh",
+            f"{_SHARD}: 'reshard_after_forward as int is not yet supported with SPMD mesh "
+            "(dp_mesh_dims)'",
+        ),
+        "leaf:weight_norm|leaf:fused_attention": Exclusion(
+            "operators that have no rule for DTensors: _weight_norm_interface_backward, and "
+            "scaled_dot_product_attention on the CPU",
+            "torch/distributed/tensor/_sharding_prop.py: 'Operator ... does not have a sharding "
+            "strategy registered.'",
+        ),
+        "leaf:attention|leaf:experts|leaf:lstm|edge:attend": Exclusion(
+            "forwards that make tensors of their own: masks, numbers of experts, the first state "
+            "of an LSTM",
+            "torch/distributed/tensor/_dispatch.py: 'got mixed torch.Tensor and DTensor, need to "
+            "convert all torch.Tensor to DTensor before calling distributed operators'",
+        ),
+        f"op:cast & {HOOKS}|op:grad_dtype_* & wrap:parameter_in_no_group": SWAPPED,
+        "spmd:flattened|spmd:replicated & schedule:no_all_reduce": Exclusion(
+            "a flag of meshes with an axis to shard over and one to replicate over",
+            "_fully_shard.py, set_requires_all_reduce: 'This can be used to implement gradient "
+            "accumulation with only reduce-scatter but not all-reduce for HSDP'",
+        ),
+        "spmd:replicated & shard:*": Exclusion(
+            "dims of shards where no axis is to shard over",
+            "_fsdp_param_group.py, _init_param_group: 'Per-param mesh via shard_placement_fn is "
+            "not supported with DDPMeshInfo; it requires FSDPMeshInfo (or subclass)'",
+        ),
+        "spmd:replicated & communication:allocate|communication:separate_group": Exclusion(
+            "process groups to shard over where no axis is to shard over",
+            "_fsdp_param_group.py, _all_gather_process_group: 'Expected mesh_info to be "
+            "FSDPMeshInfo'",
+        ),
+        "spmd:flattened & shard:*|communication:separate_group": Exclusion(
+            "widths and process groups of the shard axis, where all axes are to shard over",
+            "fuzzshard: both are made for the axes of the mesh",
+        ),
+        "mesh:tensor|compile:*": Exclusion(
+            "tensor parallelism or compilation", "fuzzshard: not tried"
         ),
     }

@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 from planting import instead_of
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp import DataParallelMeshDims, FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
@@ -188,6 +188,18 @@ def positions_stay_balanced(patch=setattr):
 def ring_adds_no_half_gradients(right, original, new, dim, n_chunks, idx, add):
     """The backward of a ring does not add gradients of half of a rank's positions."""
     return original if add else right(original, new, dim, n_chunks, idx, add)
+
+
+def spmd_forgets_replicas(patch=setattr):
+    """Of the axes of a whole mesh, those to replicate over are left out."""
+    patch(DataParallelMeshDims, "replicate_names", ())
+
+
+@instead_of(FSDPParam, "_get_grad_inner_tensor")
+def spmd_gradient_is_averaged_twice(right, self, grad):
+    """Gradients that are replicated over the whole mesh count as parts of a sum."""
+    arrived = right(self, grad)
+    return arrived / self.mesh_info.mesh.size() if self.mesh_info.is_spmd_mesh else arrived
 
 
 @instead_of(FSDPParam, "_get_grad_inner_tensor")

@@ -1,0 +1,1 @@
+"""``fully_shard`` of DTensors on the whole mesh. This file imports no torch."""
