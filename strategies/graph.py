@@ -95,6 +95,7 @@ def _edge_tasks(tape: Tape, swarm: Swarm, inputs: Inputs, mesh: Mesh, *, exact: 
     tasks += tape.some(extensions, 85)
     if mesh.tensor is not None:
         tasks += ["parallel_pair"] * tape.chance(80)
+        tasks += ["operators"] * (0 if exact else tape.pick((1, 2)))
         tasks += ["parallel_norm"] * (inputs.seq > 0 and not exact and tape.chance(90))
     if MIXTURE in swarm:
         tasks += ["experts"] * (1 + tape.chance(30))

@@ -31,7 +31,7 @@ def mesh(tape: Tape, swarm: Swarm, world_size: int, *, exact: bool) -> Mesh:
 
 def _tensor_axis(tape: Tape, swarm: Swarm, world_size: int) -> int | None:
     """Mostly such that a data axis of two ranks is left."""
-    if "tensor" not in swarm or world_size < 2 or (world_size < 4 and not tape.chance(60)):
+    if "tensor" not in swarm or world_size < 2 or (world_size < 4 and not tape.chance(75)):
         return None
     sizes = [(2, 8)] + [(4, 1)] * (world_size >= 4) + [(4, 2)] * (world_size >= 8) + [(1, 1)]
     return tape.weighted(sizes)

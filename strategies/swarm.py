@@ -120,7 +120,7 @@ EXTENSIONS: dict[str, int] = {
     # inputs
     "same_on_ranks": 8,
     # the mesh
-    "tensor": 19,
+    "tensor": 28,
     "pipeline": 8,
     # what a group is
     **{choice.name: choice.percent for choice in _ORDERED if choice.place < _LATER},

@@ -91,7 +91,7 @@ class BlockGrower(BlockBuilder):
                 self.linear()
                 self.head = self.op("relu", self.head)
                 self.linear()
-            case "experts" | "attention":
+            case "experts" | "attention" | "operators":
                 leaf = self.growth.leaves.for_role(task, self.widths[head])
                 self.head = self.call_leaf(head, leaf)
             case "parallel_norm":

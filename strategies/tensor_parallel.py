@@ -11,6 +11,7 @@ from fuzzshard.analysis.inferred import Inferred
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Block, Call, Module, TensorOp, join, resolve
 from fuzzshard.case.options import TensorParallel
+from fuzzshard.case.paths import is_within
 from fuzzshard.parts.leaf import Leaf
 from fuzzshard.strategies.precision import computes
 from fuzzshard.strategies.tape import Tape
@@ -36,7 +37,8 @@ def tensor_parallel(tape: Tape, case: Case, found: Inferred) -> tuple[TensorPara
     if case.mesh.tensor is None:
         return ()
     plans = _tied(tape, case, found)
-    tied = {fqn.rpartition(".")[0] for tie in case.ties for fqn in (tie.parameter, tie.source)}
+    of_ties = [fqn for tie in case.ties for fqn in (tie.parameter, tie.source)]
+    tied = {path for path in found.leaves if any(is_within(fqn, path) for fqn in of_ties)}
     # chains with a norm first, of which a layer may be in a pair too
     for chain in sorted(_chains(case, found), key=_num_layers, reverse=True):
         parts = [use for use in chain if use.path]
@@ -53,6 +55,10 @@ def tensor_parallel(tape: Tape, case: Case, found: Inferred) -> tuple[TensorPara
     ]
     for path in alone if not plans else tape.some(alone, 40):
         plans[path] = _alone(tape, path)
+    for path, leaf in found.leaves.items():
+        is_free = "dtensor" in leaf.styles and path not in plans and path not in tied
+        if is_free and tape.chance(30 if leaf.has_parameters else 100):
+            plans[path] = _of_dtensors(tape, path)
     chosen = tuple(plans[path] for path in found.modules if path in plans)
     if computes(replace(case, tensor_parallel=chosen), found):
         return chosen
@@ -89,6 +95,10 @@ def _alone(tape: Tape, path: str) -> TensorParallel:
     if tape.chance(50):
         return TensorParallel(module=path, style="rowwise", input="replicate")
     return TensorParallel(module=path, style="colwise", output="replicate")
+
+
+def _of_dtensors(tape: Tape, path: str) -> TensorParallel:
+    return TensorParallel(module=path, style="dtensor", dim=tape.pick((None, 0, 1, -1)))
 
 
 def _pair(
@@ -174,4 +184,5 @@ def _use(case: Case, path: str, node: Any, calls: Counter[str]) -> _Use | None:
         return None
     if "elementwise" in target[1].styles or target[1].drops == 0:
         return _Use("", None, node.name)
-    return _Use(*target, node.name) if target[1].styles and calls[target[0]] == 1 else None
+    splits = {"colwise", "sequence"}.intersection(target[1].styles)
+    return _Use(*target, node.name) if splits and calls[target[0]] == 1 else None

@@ -199,8 +199,12 @@ def _named(block: Block) -> int:
 
 
 def leaf_rank(leaf: Leaf) -> int:
-    """Return its place in the order of simplicity, with one for each option that is on."""
-    return leaf.complexity + sum(value is True for value in astuple(leaf))
+    """Return its place in the order of simplicity, with one for each option that is on, and for
+    each part of a list.
+    """
+    values = astuple(leaf)
+    lists = (value for value in values if isinstance(value, tuple))
+    return leaf.complexity + sum(value is True for value in values) + sum(map(len, lists))
 
 
 def _excess(leaf: Leaf) -> int:

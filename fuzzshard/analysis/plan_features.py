@@ -105,6 +105,8 @@ def tensor_parallel_features(case: Case, found: Inferred) -> Iterator[str]:
             yield "tensor:sequence_layout"
         if not plan.local_output:
             yield "tensor:dtensor_output"
+        if plan.dim is not None:
+            yield "tensor:sharded_argument"
     if _leaves_ranks_empty(case, found):
         yield "tensor:empty_shard"
 

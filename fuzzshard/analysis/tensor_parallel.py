@@ -2,7 +2,7 @@
 
 Follows torch/distributed/tensor/parallel/style.py: ``ColwiseParallel`` shards the rows of a Linear
 and the columns of an Embedding, ``RowwiseParallel`` the other way round (and replicates a bias),
-``SequenceParallel`` replicates.
+``SequenceParallel`` replicates, as ``distribute_module`` does.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def tensor_dims(case: Case, found: Inferred) -> Mapping[str, int | None]:
 
 
 def _dim(plan: TensorParallel, leaf: Leaf, name: str) -> int | None:
-    if plan.style == "sequence":
+    if plan.style in ("sequence", "dtensor"):
         return None
     by_rows = plan.style == leaf.styles[0]
     if name == "bias":
@@ -52,12 +52,18 @@ def plan_misfits(case: Case, found: Inferred) -> Reasons:
         if leaf is None or plan.style not in leaf.styles:
             yield (
                 f"{plan.module!r} cannot be {plan.style} parallel",
-                "colwise and rowwise are for Linear and Embedding, sequence is for norms",
+                "colwise and rowwise are for Linear and Embedding, sequence is for norms, dtensor "
+                "for modules whose operators DTensors have",
             )
         if planned.count(plan.module) > 1:
             yield f"{plan.module!r} is planned twice", "give one style"
-        if plan.style == "sequence" and (plan.input, plan.output) != ("default", "default"):
+        fixed = plan.style in ("sequence", "dtensor")
+        if fixed and (plan.input, plan.output) != ("default", "default"):
             yield f"{plan.module!r} has layouts that its style fixes", 'use "default"'
+        if plan.style == "dtensor" and not plan.local_output:
+            yield f"{plan.module!r} returns whole plain tensors", "use local_output=True"
+        if plan.style != "dtensor" and plan.dim is not None:
+            yield f"{plan.module!r} has a dim, which its style fixes", "use dim=None"
         sequence = plan.style == "sequence" or "sequence" in (plan.input, plan.output)
         if sequence and case.inputs.seq < 1:
             yield (f"{plan.module!r} is sharded along a sequence axis", "set inputs.seq")

@@ -25,19 +25,24 @@ class ParameterDtype(Part, frozen=True, kw_only=True):
 
 
 class TensorParallel(Part, frozen=True, kw_only=True):
-    """One entry of ``parallelize_module``'s plan, for a Linear, an Embedding or a norm.
+    """One entry of ``parallelize_module``'s plan, for a Linear, an Embedding or a norm; or, as
+    ``dtensor``, a module that ``distribute_module`` replicates.
 
     ``input`` and ``output`` are the layouts of the activations outside: as the style has them by
     default (a column parallel module takes replicated and gives sharded features, a row parallel
     one the other way round), ``replicate``, or ``sequence`` (sharded along axis 1).
     ``local_output=False`` returns a DTensor.
+
+    A ``dtensor`` module takes and returns plain tensors, and computes with DTensors: its argument
+    is sharded along ``dim``, or replicated if that is None.
     """
 
     module: str
-    style: Literal["colwise", "rowwise", "sequence"]
+    style: Literal["colwise", "rowwise", "sequence", "dtensor"]
     input: Literal["default", "replicate", "sequence"] = "default"
     output: Literal["default", "replicate", "sequence"] = "default"
     local_output: bool = True
+    dim: Literal[-1, 0, 1] | None = None
 
 
 DelaySite = Literal[

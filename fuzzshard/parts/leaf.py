@@ -15,13 +15,13 @@ from fuzzshard.parts.part import Part, Shape
 
 T = TypeVar("T")
 
-Style = Literal["colwise", "rowwise", "sequence"]
-"""The styles of ``parallelize_module``."""
+Style = Literal["colwise", "rowwise", "sequence", "dtensor"]
+"""The styles of ``parallelize_module``; and a module that ``distribute_module`` gives DTensors."""
 Form = Literal["ids", "sequence", "channels"]
 """What a module wants of its argument: ids, a sequence axis, or the features as channels, before
 the sequence axis where there is one.
 """
-Role = Literal["ids", "images", "norm", "experts", "attention"]
+Role = Literal["ids", "images", "norm", "operators", "experts", "attention"]
 """What asks for a leaf of one kind: an input, tensor parallelism between two layers, an engine."""
 
 

@@ -32,11 +32,32 @@ def prepared_lines(case: Case, engine: str, model: str) -> list[str]:
 
 def _tensor_parallel_lines(case: Case, model: str) -> list[str]:
     """The plan, and what it registers anew: ties, and parameters that are to be frozen."""
-    plans = [f'"{plan.module}": {_style(plan)}' for plan in case.tensor_parallel]
-    lines = ["plan = {", *(f"    {plan}," for plan in plans), "}"]
-    lines.append(f'parallelize_module({model}, world_mesh["tp"], plan)')
+    lines = []
+    if plans := [plan for plan in case.tensor_parallel if plan.style in _STYLES]:
+        entries = [f'    "{plan.module}": {_style(plan)},' for plan in plans]
+        lines += ["plan = {", *entries, "}"]
+        lines.append(f'parallelize_module({model}, world_mesh["tp"], plan)')
+    for plan in case.tensor_parallel:
+        lines += [] if plan in plans else _of_dtensors(plan, at(model, plan.module))
     lines += [f"{at(model, tie.parameter)} = {at(model, tie.source)}" for tie in case.ties]
     return lines + freeze_lines(case, model)
+
+
+def _of_dtensors(plan: TensorParallel, module: str) -> list[str]:
+    """The module computes with DTensors, and returns what all ranks have whole. A recomputation
+    calls it with the DTensor that it has got.
+    """
+    placement = "Replicate()" if plan.dim is None else f"Shard({plan.dim})"
+    return [
+        "distribute_module(",
+        f'    {module}, world_mesh["tp"],',
+        "    input_fn=lambda module, args, mesh: (",
+        "        args[0] if isinstance(args[0], DTensor)",
+        "        else DTensor.from_local(args[0], mesh, [Replicate()])",
+        f"    ).redistribute(placements=[{placement}]),",
+        "    output_fn=lambda module, output, mesh: output.full_tensor(),",
+        ")",
+    ]
 
 
 def _style(plan: TensorParallel) -> str:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.order import canonical_children, canonical_values
@@ -88,6 +88,15 @@ to_linear = _leaves(_to(lambda out: affine(out, bias=False)))
 to_biased_linear = _leaves(_to(affine))
 to_parameter = _leaves(_to(lambda out: SIMPLEST_TRAINED))
 plain = _leaves(_plain)
+
+
+def shorter(case: Case) -> Iterator[Edit]:
+    """A leaf that has a list has one part less of it."""
+    for path, leaf in walk(case.model):
+        lists = asdict(leaf).items() if isinstance(leaf, Leaf) else ()
+        for name, parts in lists:
+            for i in range(len(parts) if isinstance(parts, tuple) and len(parts) > 1 else 0):
+                yield put_module(path, replace(leaf, **{name: (*parts[:i], *parts[i + 1 :])}))
 
 
 def empty_blocks(case: Case) -> Iterator[Edit]:

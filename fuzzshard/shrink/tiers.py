@@ -59,6 +59,7 @@ TIERS: tuple[tuple[Pass, ...], ...] = (
         Pass("leaves to biased linears", leaf_passes.to_biased_linear),
         Pass("leaves to parameters", leaf_passes.to_parameter),
         Pass("plain leaves", leaf_passes.plain),
+        Pass("shorter leaves", leaf_passes.shorter),
         Pass("simpler nodes", leaf_passes.simpler_nodes),
     ),
     (

@@ -56,6 +56,7 @@ from fuzzshard.parts.leaves.experts import Experts
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.lstm import LSTM
 from fuzzshard.parts.leaves.norms import BatchNorm, GroupNorm, LayerNorm
+from fuzzshard.parts.leaves.operators import Operators
 from fuzzshard.parts.leaves.weight_norm import WeightNorm
 from fuzzshard.parts.op import Op
 from fuzzshard.verdict import Status, Verdict
@@ -225,6 +226,11 @@ SEQUENCE_PARALLEL = make_case(
         TensorParallel(module="n", style="sequence"),
         colwise("b", input="sequence", output="replicate"),
     ),
+)
+OF_DTENSORS = make_case(
+    chain(a=Linear(out=3), m=Operators(functions=(("mean", -1),)), b=Linear(out=3)),
+    mesh=Mesh(shard=1, tensor=2),
+    tensor_parallel=(TensorParallel(module="m", style="dtensor", dim=-1),),
 )
 
 DIVERGENCES = {
@@ -600,6 +606,7 @@ DIVERGENCES = {
         ),
     ),
     "tp_output_not_summed": diverges("output", case=IN_PARALLEL),
+    "negative_dims_begin_at_the_front": diverges("output", case=OF_DTENSORS),
     "tp_one_unit_wrong_output": diverges(
         "output",
         comparison="exact",

@@ -20,7 +20,7 @@ class Embedding(Leaf, tag="embedding", frozen=True, kw_only=True):
 
     complexity, noun, prefix = 14, "Embedding", "embed"
     sizes = ("vocab", "dim")
-    styles = ("rowwise", "colwise")
+    styles = ("rowwise", "colwise", "dtensor")
     takes = ("ids",)
     kinds = (
         Kind(

@@ -30,7 +30,7 @@ class LayerNorm(_Mixing, Biased, tag="layer_norm", frozen=True, kw_only=True):
     bias: bool = True
 
     complexity, noun, prefix = 10, "LayerNorm", "norm"
-    styles = ("sequence",)
+    styles = ("sequence", "dtensor")
     kinds = (
         Kind(
             "layer_norm",
@@ -54,7 +54,7 @@ class RMSNorm(Leaf, tag="rms_norm", frozen=True, kw_only=True):
     """``nn.RMSNorm(width)``."""
 
     complexity, noun, prefix = 8, "RMSNorm", "norm"
-    styles = ("sequence",)
+    styles = ("sequence", "dtensor")
     kinds = (Kind("rms_norm", "an nn.RMSNorm", 3, lambda d: RMSNorm(), role="norm"),)
 
     @override

@@ -10,6 +10,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.distributed.pipelining import schedules, stage
 from torch.distributed.pipelining.schedules import _PipelineSchedule
 from torch.distributed.tensor import DTensor, Partial
+from torch.distributed.tensor._ops import _math_ops
 from torch.distributed.tensor.experimental._context_parallel import _attention
 from torch.distributed.tensor.experimental._context_parallel._attention import _SDPAMerger
 from torch.distributed.tensor.experimental._context_parallel._load_balancer import (
@@ -23,6 +24,12 @@ def attention_leaves_out_keys(right, self, out, lse, partial):
     """Attention over a ring leaves out the keys that come from other ranks."""
     if self._out is None or partial:
         right(self, out, lse, partial)
+
+
+@instead_of(_math_ops, "_infer_reduction_dims")
+def negative_dims_begin_at_the_front(right, dims, ndim):
+    """Reductions of DTensors along negative dims are thought to be along others."""
+    return right([-1 - d if d < 0 else d for d in dims] if isinstance(dims, list) else dims, ndim)
 
 
 @instead_of(Partial, "_reduce_shard_value")
