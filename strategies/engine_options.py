@@ -53,7 +53,7 @@ def ddp(tape: Tape, swarm: Swarm, case: Case) -> Case:
             name = tape.pick(told)
             options = replace(case.ddp, **{name: getattr(options, name)})
         case = replace(case, ddp=options)
-    if case.ddp.broadcasts_buffers and seen.has_batch_norm:
+    if case.ddp.broadcasts_buffers and seen.updates_buffers:
         return replace(case, engines=(DistributedDataParallel.name,))
     return case
 
@@ -99,7 +99,7 @@ def fsdp1(tape: Tape, swarm: Swarm, case: Case, found: Inferred, *, cuda: bool) 
 def _takes_policy(case: Case, found: Inferred) -> bool:
     """Whether FSDP1 may run with a policy of its own, and so alone."""
     flat = not case.optimizer.combines_elements
-    return case.root_is_wrapped and flat and not (found.hides_buffers or case.ignored)
+    return case.root_is_wrapped and flat and not (found.has_buffers or case.ignored)
 
 
 def _mixes_frozen(case: Case, found: Inferred) -> bool:

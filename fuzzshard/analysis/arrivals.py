@@ -9,7 +9,7 @@ import functools
 from collections.abc import Hashable, Mapping
 
 from fuzzshard.analysis.autograd import AutogradGraph, Unwatched, reached
-from fuzzshard.analysis.inferred import has_batch_norm, inferred
+from fuzzshard.analysis.inferred import inferred, updates_buffers
 from fuzzshard.analysis.schedule_state import ScheduleState, follow
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import modules_below
@@ -66,9 +66,9 @@ class Replicated:
         return all(mesh.replicate is None and mesh.tensor is None for mesh in meshes)
 
     @property
-    def has_batch_norm(self) -> bool:
+    def updates_buffers(self) -> bool:
         """Whether a forward changes buffers."""
-        return has_batch_norm(self.case, "")
+        return updates_buffers(self.case, "")
 
     @property
     def may_ignore(self) -> bool:

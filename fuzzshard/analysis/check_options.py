@@ -88,7 +88,7 @@ def _name_misfits(case: Case, found: Inferred) -> Reasons:
         yield ("the second optimizer has no parameters", "name them in optimizer.exclude")
     policies = [group.precision for group in case.wrap]
     low = any(policy.param for policy in policies if policy) or case.fsdp1.precision
-    if low and found.batch_norms:
+    if low and not all(leaf.mixes_buffers for leaf in found.leaves.values()):
         yield (
             "batch norm under mixed precision has buffers of another dtype",
             "remove one of the two",

@@ -243,12 +243,14 @@ class Checker(ScheduleState):
         return gradients_are_like_zeros(self._so_far, self.found)
 
     @property
-    def has_own_statistics(self) -> bool:
-        """Whether every rank has statistics of batch norms of its own: of its own inputs, or
+    def saves_own_buffers(self) -> bool:
+        """Whether every rank has buffers of its own in its state dict: of its own inputs, or
         behind masks of its own.
         """
-        dropped = any(leaf.drops for leaf in self.found.leaves.values())
-        return bool(self.found.batch_norms) and (dropped or not self.case.inputs.same_on_ranks)
+        leaves = self.found.leaves
+        saved = any(not leaves[path].hides_buffers for path in self.found.updated)
+        dropped = any(leaf.drops for leaf in leaves.values())
+        return saved and (dropped or not self.case.inputs.same_on_ranks)
 
     @property
     def _so_far(self) -> Case:

@@ -12,7 +12,7 @@ from fuzzshard.analysis.batches import rows_of_batch, used_batches
 from fuzzshard.analysis.check_dtypes import casts_made
 from fuzzshard.analysis.dtypes import model_policy
 from fuzzshard.analysis.experts import of_experts, shares_evenly, weights
-from fuzzshard.analysis.inferred import inferred
+from fuzzshard.analysis.inferred import inferred, updates_buffers
 from fuzzshard.analysis.optimized import shares
 from fuzzshard.analysis.optimizer_state import Lack, lacks
 from fuzzshard.analysis.schedule_state import follow
@@ -228,6 +228,11 @@ def optimizer_gets_nothing(case: Case) -> bool:
     return all(is_within_any(fqn, case.optimizer.exclude) for fqn in inferred(case).parameters)
 
 
+def recomputes_buffers(case: Case) -> bool:
+    """Whether a module that updates buffers is checkpointed."""
+    return any(updates_buffers(case, checkpoint.module) for checkpoint in case.checkpoints)
+
+
 CONDITIONS: Mapping[str, Callable[[Case], bool]] = {
     "misses_a_parameter": misses_a_parameter,
     "graph_changes": graph_changes,
@@ -245,5 +250,6 @@ CONDITIONS: Mapping[str, Callable[[Case], bool]] = {
     "lacks_optimizer": lacks_optimizer,
     "casts_otherwise": casts_otherwise,
     "optimizer_gets_nothing": optimizer_gets_nothing,
+    "recomputes_buffers": recomputes_buffers,
 }
 """By the names that tables use."""

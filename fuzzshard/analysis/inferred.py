@@ -75,18 +75,19 @@ class Inferred:
         return {path: module for path, module in self.modules.items() if isinstance(module, Leaf)}
 
     @functools.cached_property
-    def batch_norms(self) -> frozenset[str]:
-        """The leaves through which rows of a batch depend on each other; they alone change
-        buffers.
-        """
-        return frozenset(
-            path for path, leaf in self.leaves.items() if leaf.buffers == "statistics"
-        )
+    def updated(self) -> frozenset[str]:
+        """The leaves that change their buffers."""
+        return frozenset(path for path, leaf in self.leaves.items() if leaf.buffers == "updated")
 
     @functools.cached_property
     def hides_buffers(self) -> bool:
         """Whether some buffer is in no state dict."""
-        return any(leaf.buffers == "hidden" for leaf in self.leaves.values())
+        return any(leaf.hides_buffers for leaf in self.leaves.values())
+
+    @functools.cached_property
+    def has_buffers(self) -> bool:
+        """Whether there are any."""
+        return any(leaf.buffers != "none" for leaf in self.leaves.values())
 
     def inner(self, role: Role) -> Mapping[str, str]:
         """Return the modules within leaves that engines replace in a role, by the leaves."""
@@ -200,9 +201,9 @@ def infer(model: Block, inputs: Inputs, ties: tuple[Tie, ...]) -> Inferred:
     )
 
 
-def has_batch_norm(case: Case, path: str) -> bool:
-    """Whether a batch norm is at or below ``path``: recomputation updates its statistics again."""
-    return not inferred(case).batch_norms.isdisjoint(modules_below(case.model, path))
+def updates_buffers(case: Case, path: str) -> bool:
+    """Whether a module at or below ``path`` changes its buffers, as a recomputation does again."""
+    return not inferred(case).updated.isdisjoint(modules_below(case.model, path))
 
 
 def _check_names(root: Block) -> None:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from fuzzshard.analysis.inferred import has_batch_norm
+from fuzzshard.analysis.conditions import recomputes_buffers
 from fuzzshard.analysis.schedule_state import follow
 from fuzzshard.analysis.units import units
 from fuzzshard.case.case import TRACED_BACKWARD, Case
@@ -130,7 +130,7 @@ def may_be_allowed(case: Case, engine: str, difference: Difference) -> bool:
     """Whether a difference may follow from what is allowed: nothing is said of it where the
     reference cannot train again.
     """
-    if any(has_batch_norm(case, checkpoint.module) for checkpoint in case.checkpoints):
+    if recomputes_buffers(case):
         return True
     spec, rule = spec_of(engine), difference.key.rule
     makes = rule.is_state or (rule.gradient and (spec.applies_groups or spec.has_units))

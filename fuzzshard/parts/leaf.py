@@ -120,9 +120,13 @@ class Leaf(Part, frozen=True, kw_only=True):
     split: DTensors may pass.
     """
     takes: ClassVar[tuple[Form, ...]] = ()
-    buffers: ClassVar[Literal["none", "statistics", "hidden"]] = "none"
-    """Which buffers it has: statistics through which rows of a batch depend on each other, or some
-    that are in no state dict.
+    buffers: ClassVar[Literal["none", "constant", "updated"]] = "none"
+    """Which buffers it has: ``updated`` ones are other values after a forward in training, of the
+    rows that this rank has, and after a recomputation again.
+    """
+    mixes_buffers: ClassVar[bool] = True
+    """Whether it computes with buffers of another dtype than its parameters and its argument: no
+    policy of mixed precision casts buffers, but that of FSDP1.
     """
     inner: ClassVar[Mapping[Role, str]] = {}
     """The module in it that an engine replaces, by its role. That of ``experts`` has a ``weight``
@@ -137,6 +141,11 @@ class Leaf(Part, frozen=True, kw_only=True):
     def drops(self) -> float | None:
         """The share of elements that its masks drop; None: it is no dropout."""
         return None
+
+    @property
+    def hides_buffers(self) -> bool:
+        """Whether its buffers are in no state dict."""
+        return False
 
     def constructor(self, width: int) -> str:
         """The expression that builds it."""

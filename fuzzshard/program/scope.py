@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from fuzzshard.analysis.batches import input_specs, rows_of_batch
 from fuzzshard.analysis.conditions import lacks_optimizer
-from fuzzshard.analysis.inferred import has_batch_norm, inferred
+from fuzzshard.analysis.inferred import inferred, updates_buffers
 from fuzzshard.analysis.losses import Losses
 from fuzzshard.analysis.schedule_state import ScheduleState
 from fuzzshard.analysis.stages import evaluations
@@ -142,14 +142,14 @@ class Scope:
     def call_text(self, call: Call, callee: str, *, by_forward: bool) -> str:
         """Call a module, ``by_forward`` where what the engine made of it has no other method.
 
-        The reference computes again what that changes, and nothing else: the statistics of a batch
-        norm are updated twice, with any engine.
+        The reference computes again what changes buffers, and nothing else: a batch norm counts
+        twice, with any engine.
         """
         case, path = self.case, call.target
         module = inferred(case).modules[path]
         if isinstance(module, Block) and by_forward:
             module = replace(module, method="forward")
-        again = self.engine is not REFERENCE or has_batch_norm(case, path)
+        again = self.engine is not REFERENCE or updates_buffers(case, path)
         checkpointed = is_checkpointed_at_call(case, path) and again
         arguments, seq = self.arguments(call), case.inputs.seq
         return call_expression(
@@ -227,7 +227,7 @@ class Scope:
             return []
         ddp, puts_off = self.case.ddp, self.puts_off
         self.puts_off = not (call.grad and self.now.synced)
-        if puts_off or not (ddp.broadcasts_buffers and has_batch_norm(self.case, "")):
+        if puts_off or not (ddp.broadcasts_buffers and updates_buffers(self.case, "")):
             return []
         source = ddp.buffers_from(self.case.mesh.data_size)
         lines = [

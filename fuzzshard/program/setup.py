@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fuzzshard.analysis.inferred import has_batch_norm, inferred
+from fuzzshard.analysis.inferred import inferred, updates_buffers
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Alias, walk
 from fuzzshard.case.paths import is_within
@@ -75,7 +75,7 @@ def checkpoint_lines(case: Case, root: str, *, reference: bool) -> list[str]:
     for checkpoint in sorted(case.checkpoints, key=lambda c: -c.module.count(".")):
         module = at(root, checkpoint.module)
         if reference:
-            if checkpoint.implementation != "utils" and has_batch_norm(case, checkpoint.module):
+            if checkpoint.implementation != "utils" and updates_buffers(case, checkpoint.module):
                 again = f"functools.partial(checkpointed, {module}.forward, use_reentrant=False)"
                 lines.append(f"{module}.forward = {again}")
         elif checkpoint.implementation == "composable":

@@ -110,8 +110,7 @@ class Watch:
     @property
     def has_buffers(self) -> bool:
         """Whether the model has any."""
-        found = inferred(self.case)
-        return bool(found.batch_norms) or found.hides_buffers
+        return inferred(self.case).has_buffers
 
     def entries(self, index: int, value: str, over: str, *, oracle: str, name: str = "{n}") -> str:
         """Write a dict comprehension: ``value`` for each ``name``."""

@@ -87,14 +87,14 @@ def test_options_are_for_the_other_mesh_too() -> None:
 def test_a_checkpoint_has_no_room_for_statistics_of_every_rank() -> None:
     model = chain(a=Linear(out=4), n=BatchNorm())
     validate(make_case(model, (*TRAIN, IN_MEMORY, LOAD)))
-    with pytest.raises(InvalidCase, match="one copy of the statistics"):
+    with pytest.raises(InvalidCase, match="one copy of a buffer"):
         validate(make_case(model, (*TRAIN, ON_DISK, LOAD)))
 
 
 def test_masks_of_every_rank_make_statistics_of_every_rank() -> None:
     inputs = replace(float_inputs(), same_on_ranks=True)
     validate(make_case(chain(n=BatchNorm()), (*TRAIN, ON_DISK, LOAD), inputs=inputs))
-    with pytest.raises(InvalidCase, match="one copy of the statistics"):
+    with pytest.raises(InvalidCase, match="one copy of a buffer"):
         validate(
             make_case(chain(d=Dropout(), n=BatchNorm()), (*TRAIN, ON_DISK, LOAD), inputs=inputs)
         )

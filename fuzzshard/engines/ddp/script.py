@@ -29,7 +29,7 @@ def arguments(case: Case, names: MeshNames) -> list[str]:
     """Buffers, if there are any, are left alone as the other engines do, unless the case says
     otherwise.
     """
-    listed = case.ddp.arguments(buffers=bool(inferred(case).batch_norms))
+    listed = case.ddp.arguments(buffers=bool(inferred(case).updated))
     if not case.ddp.device_mesh and not names.flat:
         listed.append(names.process_group)
     if case.inputs.on_host:

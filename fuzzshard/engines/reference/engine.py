@@ -73,7 +73,7 @@ class Reference(Engine):
         _run_hooks_around_methods(self.inferred, self._modules)
         self._policy = parameter_dtypes(self.case, self.inferred)
         self.master_weights = MasterWeights(model, self._policy)
-        norms = {path: self._modules[path] for path in self.inferred.batch_norms}
+        norms = {path: self._modules[path] for path in self.inferred.updated}
         self._recomputed = Recomputed(norms if self.manner.counts else {}, self.manner.counts)
         join = functools.partial(join_inputs, self.manner.makes_zeros)
         for index in self._joining():  # inputs are cast before

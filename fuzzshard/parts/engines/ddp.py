@@ -126,7 +126,7 @@ class DistributedDataParallel(EngineSpec):
     @override
     def misfits(self, case: Case, found: Inferred) -> Reasons:
         others = set(case.engines) - {DistributedDataParallel.name}
-        if case.ddp.broadcasts_buffers and others and found.batch_norms:
+        if case.ddp.broadcasts_buffers and others and found.updated:
             yield (
                 "DDP broadcasts buffers, which the other engines do not, and there is one "
                 "reference",

@@ -25,7 +25,7 @@ class Constant(Leaf, tag="constant", frozen=True, kw_only=True):
 
     complexity, noun, prefix = 11, "constant", "constant"
     has_parameters = False
-    buffers = "hidden"
+    buffers = "constant"
     helpers = (_FACTORS,)
     kinds = (
         Kind(
@@ -36,6 +36,11 @@ class Constant(Leaf, tag="constant", frozen=True, kw_only=True):
             exact=True,
         ),
     )
+
+    @property
+    @override
+    def hides_buffers(self) -> bool:
+        return True
 
     @override
     def constructor(self, width: int) -> str:

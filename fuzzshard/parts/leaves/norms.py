@@ -132,7 +132,8 @@ class BatchNorm(Leaf, tag="batch_norm", frozen=True, kw_only=True):
     """``nn.BatchNorm1d(width)``: buffers that every training forward changes."""
 
     complexity, noun, prefix = 13, "BatchNorm1d", "bn"
-    buffers = "statistics"
+    buffers = "updated"
+    mixes_buffers = False
     takes = ("channels",)
     kinds = (
         Kind(

@@ -63,10 +63,9 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
         """
         if any(each.wants_sharded and each.ranks != "all" for each in at.ops):
             yield KEYS_DIFFER
-        if at.has_own_statistics:
+        if at.saves_own_buffers:
             yield (
-                "a checkpoint holds one copy of the statistics of a batch norm, and every rank "
-                "has its own",
+                "a checkpoint holds one copy of a buffer, and every rank has its own",
                 'save via "state_dict", or give all ranks the same inputs and drop nothing out',
             )
         if not at.gradients_are_like_zeros:

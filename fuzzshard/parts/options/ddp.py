@@ -197,7 +197,7 @@ class Buffers(DDPOption):
 
     @override
     def draw(self, tape: Tape, seen: Replicated) -> str:
-        local = 18 if seen.has_batch_norm else 180
+        local = 18 if seen.updates_buffers else 180
         return tape.weighted(
             (("local", local), ("broadcast", 3), ("forward_broadcast", 3), ("forward_local", 3))
         )
@@ -205,7 +205,7 @@ class Buffers(DDPOption):
     @override
     def features(self, value: str, case: Case, found: Inferred) -> Iterator[str]:
         yield from super().features(value, case, found)
-        if case.ddp.broadcasts_buffers and found.batch_norms:
+        if case.ddp.broadcasts_buffers and found.updated:
             yield "ddp:broadcasts"
 
 
