@@ -17,6 +17,7 @@ from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
 from fuzzshard.parts.leaves.norms import BatchNorm
+from fuzzshard.parts.leaves.running_sum import RunningSum
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import Forward, SetFlag, SetMode, SetRequiresGrad, ZeroGrad
 from fuzzshard.program.mesh import MeshNames
@@ -46,6 +47,7 @@ UNUSED = Block(
     outputs=("h",),
 )
 BUFFERS = chain(a=Linear(out=4), n=BatchNorm(), b=Linear(out=3))
+ASSIGNED = chain(s=RunningSum(), a=Linear(out=4), n=RunningSum(persistent=False), b=Linear(out=3))
 FREEZE = SetRequiresGrad(target="a", value=False)
 
 
@@ -109,11 +111,12 @@ def test_outputs_are_not_cloned_where_ddp_looks_for_no_unused_parameters() -> No
 
 @pytest.mark.parametrize("kind", ["broadcast", "forward_broadcast"])
 @pytest.mark.parametrize("join", [None, "initial"])
+@pytest.mark.parametrize("model", [BUFFERS, ASSIGNED], ids=["changed", "assigned"])
 def test_buffers_are_those_of_the_first_rank_or_of_the_last_within_join(
-    two_ranks: World, kind: str, join: str | None
+    two_ranks: World, kind: str, join: str | None, model: Block
 ) -> None:
     schedule = (*ACCUMULATING, SetMode(train=False), FORWARD)
-    case = ddp(schedule, BUFFERS, case={"engines": ("ddp",)}, buffers=kind, join=join)
+    case = ddp(schedule, model, case={"engines": ("ddp",)}, buffers=kind, join=join)
     verdict = two_ranks.run(case)
     assert verdict.status is Status.PASS, verdict.findings[:2]
 

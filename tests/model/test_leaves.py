@@ -11,6 +11,7 @@ from torch import nn
 from fuzzshard.parts.leaf import DrawingLeaf, Kind, Leaf, Value
 from fuzzshard.parts.leaves import KINDS, LEAVES
 from fuzzshard.parts.leaves.norms import GroupNorm
+from fuzzshard.parts.leaves.running_sum import RunningSum
 from fuzzshard.strategies.tape import ByteTape
 
 WIDTH, OUT, SEQ = 12, 5, 4
@@ -64,6 +65,22 @@ def test_what_a_leaf_is_made_of_has_its_parameters() -> None:
         if parts := leaf.apart(WIDTH):
             names = {f"{name}.{n}" for name, part in parts.items() for n in part.parameters(WIDTH)}
             assert names == set(leaf.parameters(WIDTH))
+
+
+def test_a_running_sum_has_another_tensor_after_a_forward_in_training() -> None:
+    for leaf in (RunningSum(), RunningSum(persistent=False)):
+        module = built(leaf)
+        before = module.get_buffer("running")
+        x = torch.randn(3, SEQ, WIDTH, requires_grad=True)
+        y = module(x)
+        after = module.get_buffer("running")
+        assert after is not before
+        assert before.tolist() == [1.0] * WIDTH
+        assert torch.equal(after, x.detach().flatten(0, 1).sum(0) * 0.125 + 0.5)
+        assert torch.equal(y, x + after)
+        assert ("running" in module.state_dict()) == leaf.persistent
+        module.eval()(x)
+        assert module.get_buffer("running") is after
 
 
 def test_a_group_norm_of_one_value_in_a_group_needs_two_rows() -> None:

@@ -57,6 +57,7 @@ from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.lstm import LSTM
 from fuzzshard.parts.leaves.norms import BatchNorm, GroupNorm, LayerNorm
 from fuzzshard.parts.leaves.operators import Operators
+from fuzzshard.parts.leaves.running_sum import RunningSum
 from fuzzshard.parts.leaves.weight_norm import WeightNorm
 from fuzzshard.parts.op import Op
 from fuzzshard.verdict import Status, Verdict
@@ -487,6 +488,14 @@ DIVERGENCES = {
         engines=("ddp",),
         ddp=DDP(buffers="broadcast"),
     ),
+    "ddp_broadcasts_what_was_a_buffer": diverges(
+        "output",
+        at=4,
+        model=chain(s=RunningSum(persistent=False), a=Linear(out=3)),
+        schedule=(*TWO_STEPS, FORWARD),
+        engines=("ddp",),
+        ddp=DDP(buffers="broadcast"),
+    ),
     "accumulates_with_fewer_bits": diverges(
         "unreduced_gradient",
         at=4,
@@ -809,6 +818,8 @@ HARMLESS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("ddp_one_bucket_reduced", NO_DDP_OPTIONS),
     ("ddp_keeps_initial_values", NO_DDP_OPTIONS),
     ("ddp_keeps_buffers", NO_DDP_OPTIONS),
+    ("ddp_broadcasts_what_was_a_buffer", NO_DDP_OPTIONS),
+    ("ddp_broadcasts_what_was_a_buffer", {"model": chain(s=BatchNorm(), a=Linear(out=3))}),
     ("clips_by_the_largest_element_of_a_shard", {"schedule": (FORWARD, BACKWARD, *CLIPPED)}),
     (
         "clips_shards_that_are_not_finite",

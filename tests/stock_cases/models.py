@@ -33,6 +33,7 @@ from fuzzshard.parts.leaves.lstm import LSTM
 from fuzzshard.parts.leaves.mlp import MLP
 from fuzzshard.parts.leaves.norms import BatchNorm, GroupNorm, LayerNorm, RMSNorm
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
+from fuzzshard.parts.leaves.running_sum import RunningSum
 from fuzzshard.parts.leaves.weight_norm import WeightNorm
 from fuzzshard.parts.ops import Backward, Forward
 from stock_cases.stock import Stock, bitwise, bounded
@@ -89,6 +90,9 @@ LEAVES = {
         chain(leaf=WeightNorm(out=6), after=WeightNorm(out=3, bias=False)), wrap=groups(ROOT)
     ),
     "buffer in no state dict, on the meta device": leaf(Constant(), init="meta"),
+    "running sum": leaf(RunningSum()),
+    "running sum of a sequence, in no state dict": leaf(RunningSum(persistent=False), seq=3),
+    "running sum on the meta device": leaf(RunningSum(), init="meta"),
     "dropout": leaf(Dropout()),
     "relu module": leaf(Activation()),
     "gelu module": leaf(Activation(fn="gelu")),

@@ -28,6 +28,7 @@ from fuzzshard.parts import ops
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
 from fuzzshard.parts.leaves.norms import BatchNorm, LayerNorm
+from fuzzshard.parts.leaves.running_sum import RunningSum
 from fuzzshard.parts.op import Op
 from fuzzshard.temporary import PREFIX
 from fuzzshard.verdict import Status, Verdict
@@ -153,6 +154,14 @@ def test_special_parameters_resume(
 def test_buffers_of_every_rank_resume_from_memory(two_ranks: World) -> None:
     model = chain(a=Linear(out=4), n=BatchNorm(), b=Linear(out=3))
     run(two_ranks, make_case(model, resumed(IN_MEMORY, REBUILT, LOAD)))
+
+
+@pytest.mark.parametrize(("save", "persistent"), [(IN_MEMORY, True), (ON_DISK, False)])
+def test_buffers_that_forwards_assign_resume_where_the_state_dict_has_them(
+    two_ranks: World, save: ops.SaveState, persistent: bool
+) -> None:
+    model = chain(a=Linear(out=4), s=RunningSum(persistent=persistent), b=Linear(out=3))
+    run(two_ranks, make_case(model, resumed(save, REBUILT, LOAD)))
 
 
 def test_a_model_that_is_built_anew_keeps_flags_freezes_and_mode(two_ranks: World) -> None:

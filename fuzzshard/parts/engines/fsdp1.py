@@ -153,7 +153,7 @@ class FullyShardedDataParallel(EngineSpec):
             f"{_CLASS}: 'FSDP currently does not support gradient accumulation outside no_sync() "
             "when using CPU offloading.'",
         ),
-        "fsdp1:precision & !wrap:root|leaf:constant|option:ignored": Exclusion(
+        "fsdp1:precision & !wrap:root|leaf:constant|leaf:running_sum|option:ignored": Exclusion(
             "mixed precision of what fully_shard does not cast, and so the reference: a root that "
             "the case does not wrap, buffers, or ignored parameters",
             _OURS,

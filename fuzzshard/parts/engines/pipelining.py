@@ -152,12 +152,19 @@ class PipelineParallel(EngineSpec):
             "a checkpoint of a rank whose stages have nothing that is optimized",
             "torch/optim/optimizer.py: 'ValueError: optimizer got an empty parameter list'",
         ),
-        f"checkpoint:module & leaf:batch_norm & {STATES}|schedule:*_forward": Exclusion(
+        f"recomputes_buffers & {STATES}|schedule:*_forward": Exclusion(
             "statistics of a checkpointed batch norm: backwards of microbatches recompute it in "
             "another order, and a split backward three times",
             f"{_SCHEDULES}: the order of microbatches is that of the schedule; {_STAGE}, "
             "backward_maybe_with_nosync: stage_backward_input and stage_backward_weight each go "
             "through what is recomputed",
+        ),
+        "recomputes_buffers & leaf:running_sum": Exclusion(
+            "a checkpointed module that computes with the buffer that it updates, as microbatches "
+            "come between its forward and its recomputation",
+            "torch/utils/checkpoint.py, checkpoint: 'If the function invocation during the "
+            "backward pass differs from the forward pass ... the checkpointed version may not be "
+            "equivalent'",
         ),
         SCALER: Exclusion(
             "a GradScaler: the loss of a schedule is not scaled, and not all ranks have all "

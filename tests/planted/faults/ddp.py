@@ -43,6 +43,13 @@ def ddp_keeps_buffers(right, self):
     """DDP does not broadcast buffers before a forward."""
 
 
+@instead_of(DistributedDataParallel, "_default_broadcast_coalesced")
+def ddp_broadcasts_what_was_a_buffer(right, self, *args, **kwargs):
+    """DDP broadcasts the tensors that were buffers before the first forward."""
+    first = vars(self).setdefault("first_buffers", [*self.modules_buffers])
+    return right(self, first, *args, **kwargs)
+
+
 @instead_of(distributed, "_sync_module_states")
 def ddp_keeps_initial_values(right, *args, **kwargs):
     """DDP does not synchronise parameters when it is constructed."""
