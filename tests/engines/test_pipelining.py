@@ -37,6 +37,7 @@ from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.norms import BatchNorm
+from fuzzshard.parts.leaves.running_sum import RunningSum
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import (
     ClipGradNorm,
@@ -238,6 +239,10 @@ MENDED = {
         mesh=Mesh(pipeline=1, shard=2),
         pipelining=replace(ZERO_BUBBLE, replicates=True),
     ),
+    "metadata_inference_assigns_buffers": pipelined(
+        model=chain(a=Linear(out=4), m=RunningSum(), b=Linear(out=3), n=RunningSum()),
+        wrap=groups(ROOT),
+    ),
     "evaluations_clear_gradients": pipelined(
         schedule=(
             *iterations(2, 1)[:3],
@@ -374,6 +379,14 @@ EXCLUDED = (
             wrap=groups(ROOT),
             checkpoints=(Checkpoint(module="m", implementation="wrapper"),),
             schedule=(*iterations(2), *evaluation()),
+        ),
+    ),
+    (
+        "computes with the buffer that it updates",
+        pipelined(
+            model=chain(a=Linear(out=4), b=Linear(out=5), c=Linear(out=5), m=RunningSum()),
+            wrap=groups(ROOT),
+            checkpoints=(Checkpoint(module="m", implementation="wrapper"),),
         ),
     ),
     ("of fewer than stages", pipelined(1, pipelining=Pipelining(schedule_class="1f1b"))),
