@@ -180,6 +180,7 @@ DIMENSIONS: dict[str, str] = {
     "tensor": "tensor parallelism",
     "schedule": "forwards, backwards, gradient accumulation and steps",
     "op": "what else is called during training",
+    "state": "options of the states that are asked for",
     "user_hook": "hooks that users register on modules during training",
     "optimizer": "the optimizer and its arguments",
     "dtype": "the dtype of parameters and inputs",

@@ -24,6 +24,7 @@ from fuzzshard.analysis.tensor_parallel import tensor_dims
 from fuzzshard.case.case import Case
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.engines import spec_of
+from fuzzshard.parts.op import BY_NAME
 
 
 class Lack(enum.Enum):
@@ -90,6 +91,7 @@ class _Walk:
         self.case = case
         self.found = inferred(case)
         self.sharded = spec_of(engine).applies_groups
+        self.all_dtensors = spec_of(engine).names_dims
         self.autograd = AutogradGraph(case, self.found, Unwatched())
         self.at = ScheduleState(case)
         parts = shares(case.optimizer, self.found.parameters)
@@ -116,7 +118,7 @@ class _Walk:
                 for fqns in self.stateful:
                     self.state.add(self.grads.within(self.at.optimized & fqns))
             if op.via:
-                if op.via == "dcp":
+                if op.via in BY_NAME:
                     self._initialise()
                 self.saved = self.state.copy()
             if op.casts_to or op.rebuilds is not None:
@@ -156,7 +158,7 @@ class _Walk:
         if self.at.op.zeroes == "none":
             self.grads.sure -= self.at.optimized
             self.grads.maybe -= self.at.optimized
-        elif self.sharded and self.case.optimizer.foreach:
+        elif self.sharded and self.case.optimizer.foreach and not self.all_dtensors:
             for sure, names in ((True, self.grads.sure), (False, self.grads.all)):
                 if self._mixes(names & self.at.optimized, on_host=not sure):
                     yield Lack.ONE_KIND_OF_GRADIENT, self.at.index, sure
@@ -204,11 +206,15 @@ class _Walk:
             if op.replaces_parameters:  # the parameters are others now
                 self.grads = Known()
             return
+        if self.at.saved == "stateful":
+            if self.state.all - self.saved.sure:
+                yield Lack.SAVED_STATE, index, False
+            return
         self._initialise()
         if self.state.all - self.saved.sure:
             yield Lack.SAVED_STATE, index, False
-        sets = op.replaces_parameters or self.case.optimizer.scheduler
-        if sets and self.state.all:
+        sets = op.replaces_parameters or self.case.optimizer.scheduler or self.at.saved_with
+        if (sets or self.at.saved == "get_state_dict") and self.state.all:
             needed = self.at.optimized - self.at.frozen
             if needed - self.state.sure:
                 yield Lack.SAVED_STATE, index, False

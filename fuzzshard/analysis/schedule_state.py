@@ -22,7 +22,17 @@ from fuzzshard.case.paths import is_within, is_within_any
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.engines import specs
 from fuzzshard.parts.moments import Moment
-from fuzzshard.parts.op import Below, Call, Op, Switch, Taking, Via, Zeroed, names_rank
+from fuzzshard.parts.op import (
+    Below,
+    Call,
+    Op,
+    StateOption,
+    Switch,
+    Taking,
+    Via,
+    Zeroed,
+    names_rank,
+)
 from fuzzshard.parts.options.wrap_group import AfterForward
 
 
@@ -80,6 +90,10 @@ class ScheduleState:
         """Whether nothing ran since a state was loaded."""
         self.saved: Via | None = None
         """How the state was saved last, if there is one to load."""
+        self.saved_with: tuple[StateOption, ...] = ()
+        """The options that this was asked for with."""
+        self.saved_frozen: Set[str] = frozenset()
+        """What was frozen then."""
         self.saving = False
         """Whether that may still be being written."""
         self.flags = SyncFlags(case)

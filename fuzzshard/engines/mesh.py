@@ -52,6 +52,16 @@ class RankMesh:
     global_rank: int
     saving: dist.ProcessGroup | None = None
 
+    @contextlib.contextmanager
+    def as_world(self) -> Iterator[None]:
+        """Make the ranks of the case all that there are, for functions that take no group."""
+        every = dist.group.WORLD
+        dist.group.WORLD = self.everyone
+        try:
+            yield
+        finally:
+            dist.group.WORLD = every
+
 
 @contextlib.contextmanager
 def one_gloo_device() -> Iterator[None]:

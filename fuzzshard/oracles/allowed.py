@@ -28,6 +28,7 @@ from fuzzshard.engines.reference.manner import Counts, Manner
 from fuzzshard.oracles.compare import Difference
 from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.engines import spec_of
+from fuzzshard.parts.op import BY_NAME
 from fuzzshard.training.trace import Trace
 
 
@@ -51,8 +52,8 @@ def _made(case: Case, trace: Trace) -> frozenset[tuple[int, str]]:
     """The parameters whose state a save on disk may have made, or a load: it is there, and after a
     save as it is before a first step.
     """
-    saves = {at.index for at in follow(case) if at.op.via == "dcp"}
-    loads = {at.index for at in follow(case) if at.op.loads and at.saved == "dcp"}
+    saves = {at.index for at in follow(case) if at.op.via in BY_NAME}
+    loads = {at.index for at in follow(case) if at.op.loads and at.saved in BY_NAME}
     made, stepped = set[tuple[int, str]](), set[tuple[int, str]]()
     for key, held in trace.tensors.items():
         if key.op in saves | loads and key.rule.is_state and held.tensor is not None:

@@ -37,7 +37,20 @@ _TAKEN: Mapping[Which, slice] = {
 }
 Zeroed = Literal["none", "zero"]
 """How gradients are zeroed: removed, or in place."""
-Via = Literal["dcp", "state_dict"]
+Via = Literal["dcp", "stateful", "get_state_dict", "state_dict"]
+BY_NAME: tuple[Via, ...] = ("dcp", "get_state_dict")
+"""Those in which ``get_optimizer_state_dict`` names states, and makes those that there are not."""
+ON_DISK: tuple[Via, ...] = ("dcp", "stateful")
+"""Those in which ``torch.distributed.checkpoint`` writes files, one copy of each value."""
+StateOption = Literal[
+    "full_state_dict",
+    "cpu_offload",
+    "ignore_frozen_params",
+    "flatten_optimizer_state_dict",
+    "broadcast_from_rank0",
+    "not_strict",
+]
+"""The fields of ``StateDictOptions`` that are not what they are by default."""
 Lost = Literal["zero", "rebuild"]
 """How what was trained is lost: zeroed, or with a model and an optimizer that are built anew."""
 Flag = Literal[

@@ -62,15 +62,24 @@ def clip_grad_norm(parameters, max_norm, norm_type, error_if_nonfinite=False, st
     for kind in kinds.values():
         torch.nn.utils.clip_grads_with_norm_(kind, max_norm, total)
 
-def states(model, optimizer):  # that of the model first: it reshards
-    model_state = get_model_state_dict(model)
-    return {"model": model_state, "optimizer": get_optimizer_state_dict(model, optimizer)}
-
-def states_of_stages(parts, optimizer):  # by name: stages have groups of parameters of their own
-    model_state = get_model_state_dict(parts)
-    options = StateDictOptions(flatten_optimizer_state_dict=True)
-    state = get_optimizer_state_dict(parts, optimizer, options=options)
+def states(model, optimizer, options=None):  # that of the model first: it reshards
+    model_state = get_model_state_dict(model, options=options)
+    state = get_optimizer_state_dict(model, optimizer, options=options)
     return {"model": model_state, "optimizer": state}
+
+def trainable(model):  # its state dict without what is frozen
+    named = model.named_parameters(remove_duplicate=False)
+    frozen = {name for name, p in named if not p.requires_grad}
+    return {name: t for name, t in model.state_dict().items() if name not in frozen}
+
+def of_trainable(optimizer, saved):  # its state without that of what is frozen
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    states = {i: s for i, s in saved["state"].items() if parameters[i].requires_grad}
+    return {**saved, "state": states}
+
+def whole(state):
+    assert not any(isinstance(t, DTensor) for t in tree_leaves(state)), "full_state_dict"
+    return state
 
 def copied(state):
     return tree_map_only(torch.Tensor, lambda t: t.detach().clone(), state)

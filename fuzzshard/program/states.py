@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fuzzshard.analysis.dtypes import grad_dtypes_set
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.sync_flags import UNMANAGED
 from fuzzshard.model.statements import call_lines, indented
-from fuzzshard.parts.op import Via
+from fuzzshard.parts.op import StateOption, Via
 
 if TYPE_CHECKING:
     from fuzzshard.program.scope import Scope
@@ -23,34 +24,68 @@ class States:
 
     scope: Scope
 
-    def save(self, via: Via, *, asynchronous: bool) -> list[str]:
+    def save(self, via: Via, options: Sequence[StateOption], *, asynchronous: bool) -> list[str]:
         """Save model and optimizer; to a file perhaps while what follows runs."""
         called = self.scope.called
-        saved = (called, *self._optimizers, *(["scheduler"] if self._is_scheduled else []))
-        listed = ", ".join(f"{each}.state_dict()" for each in saved)
-        copies = call_lines("saved = copied", [f"[{listed}]"])
+        scheduler = ["scheduler.state_dict()"] if self._is_scheduled else []
+        of_model = self._of_model(options)
+        each = [of_model, *(f"{each}.state_dict()" for each in self._optimizers), *scheduler]
+        copies = call_lines("saved = copied", [f"[{', '.join(each)}]"])
         if via == "state_dict":
             return copies
-        states = self._with_scheduler(self._all_states)
+        given = self._options_lines(options)
+        if via == "get_state_dict":
+            states = self._whole(
+                f"get_state_dict({called}, {self._given}{', options=options' if given else ''})",
+                options,
+            )
+            own = call_lines("saved = copied", [f"[*{states}{', '.join(['', *scheduler])}]"])
+            return self.scope.either(copies, [*given, *own])
+        states = self._on_disk(via, options)
         saves = f"dcp.save({states}, {self._where})"
         if asynchronous:
             where = "checkpoint_id=folder, process_group=saving_group()"
             saves = f"saving = dcp.async_save({states}, {where})"
-        files = ["folder = new_folder()", saves]
-        return self.scope.either(copies, files)
+        return self.scope.either(copies, ["folder = new_folder()", *given, saves])
+
+    def _on_disk(self, via: Via, options: Sequence[StateOption]) -> str:
+        """Write what ``dcp`` gets: what is asked for by name, or the objects themselves."""
+        states = self._whole(self._all_states(options), options)
+        if via == "stateful":
+            named = [("model", self.scope.called), *((name, name) for name in self._optimizers)]
+            states = f"{{{', '.join(f'{name!r}: {each}' for name, each in named)}}}"
+        return self._with_scheduler(states.replace("'", '"'))
+
+    def _of_model(self, options: Sequence[StateOption]) -> str:
+        """Write the state dict of the plain model, as the ``options`` say."""
+        called = self.scope.called
+        state = f"{called}.state_dict()"
+        return f"trainable({called})" if "ignore_frozen_params" in options else state
+
+    @staticmethod
+    def _whole(states: str, options: Sequence[StateOption]) -> str:
+        return f"whole({states})" if "full_state_dict" in options else states
+
+    def _options_lines(self, options: Sequence[StateOption]) -> list[str]:
+        """Set ``options``; those of stages name states: they have groups of parameters of their
+        own.
+        """
+        given = {f"{name}=True": None for name in options if name != "not_strict"}
+        if self.scope.engine.in_stages:
+            given["flatten_optimizer_state_dict=True"] = None
+        if "not_strict" in options:
+            given["strict=False"] = None
+        return call_lines("options = StateDictOptions", [*given]) if given else []
 
     @property
     def _optimizers(self) -> tuple[str, ...]:
         """Return their variables."""
         return tuple(self.scope.case.optimizer.each)
 
-    @property
-    def _all_states(self) -> str:
-        """Write the states as ``torch.distributed.checkpoint`` takes them: those of optimizers by
-        name where ranks have stages.
-        """
-        states = "states_of_stages" if self.scope.engine.in_stages else "states"
-        return f"{states}({self.scope.called}, {self._given})"
+    def _all_states(self, options: Sequence[StateOption]) -> str:
+        """Write the states as ``torch.distributed.checkpoint`` takes them."""
+        given = ", options" if self._options_lines(options) else ""
+        return f"states({self.scope.called}, {self._given}{given})"
 
     @property
     def _given(self) -> str:
@@ -73,27 +108,56 @@ class States:
 
     def load(self, *, assign: bool) -> list[str]:
         """Load both, as they were saved."""
-        events = self.scope.event_lines
-        if self.scope.now.saved == "state_dict":
+        events, now = self.scope.event_lines, self.scope.now
+        if now.saved == "state_dict":
             return [*self._copies(assign=assign), *events]
-        sets = assign or self._is_scheduled
+        by_name = now.saved == "dcp"
+        sets = assign or self._is_scheduled or bool(now.saved_with) or not by_name
         plain = self._copies(assign=False, fills=not sets)
-        return [*self.scope.either(plain, self._files(assign=assign, sets=sets)), *events]
+        if now.saved == "get_state_dict":
+            own = self._set_kept()
+        elif now.saved == "stateful":
+            own = [f"dcp.load({self._on_disk('stateful', ())}, {self._where})"]
+        else:
+            own = self._files(assign=assign, sets=sets)
+        return [*self.scope.either(plain, own), *events]
+
+    def _set_kept(self) -> list[str]:
+        """Set what ``get_state_dict`` has returned; where rank 0 is to broadcast it, the others
+        have none.
+        """
+        options, called = self.scope.now.saved_with, self.scope.called
+        scheduler = ["scheduler_state"] if self._is_scheduled else []
+        given = self._options_lines(options)
+        into = ", ".join(["model_state", "optimizer_state", *scheduler])
+        lines = [*given, f"{into} = copied(saved)"]
+        if "broadcast_from_rank0" in options:
+            lines += ["if dist.get_rank() > 0:", "    model_state, optimizer_state = {}, {}"]
+        arguments = [called, self._given, "model_state_dict=model_state"]
+        arguments += ["optim_state_dict=optimizer_state", *(["options=options"] if given else [])]
+        lines += call_lines("set_state_dict", arguments)
+        return [*lines, *(["scheduler.load_state_dict(scheduler_state)"] if scheduler else [])]
 
     def _copies(self, *, assign: bool, fills: bool = False) -> list[str]:
         """Load copies, or fill the tensors that there are, as ``dcp.load`` does."""
         scheduler = ["scheduler_state"] if self._is_scheduled else []
         states = {name: f"{name}_state" for name in self._optimizers}
         into = ", ".join(["model_state", *states.values(), *scheduler])
-        load = "fill_state({0}, {1})" if fills else "{0}.load_state_dict({1})"
+        partial = "ignore_frozen_params" in self.scope.now.saved_with
+        given = "of_trainable({0}, {1})" if partial else "{1}"
+        load = "fill_state({0}, {1})" if fills else f"{{0}}.load_state_dict({given})"
         return [
             f"{into} = copied(saved)",
-            f"{self.scope.called}.load_state_dict(model_state{', assign=True' if assign else ''})",
+            f"{self.scope.called}.load_state_dict(model_state{self._how(assign=assign)})",
             *(self._retyped if assign else []),
             *(self.scope.renewed if assign else []),
             *(load.format(name, state) for name, state in states.items()),
             *(["scheduler.load_state_dict(scheduler_state)"] if scheduler else []),
         ]
+
+    def _how(self, *, assign: bool) -> str:
+        partial = "ignore_frozen_params" in self.scope.now.saved_with
+        return f"{', assign=True' if assign else ''}{', strict=False' if partial else ''}"
 
     def _files(self, *, assign: bool, sets: bool) -> list[str]:
         """Load into the tensors of the states, or into copies that are set then.
@@ -101,21 +165,23 @@ class States:
         The learning rate is no tensor: "Users must call `load_state_dict` on the root module to
         ensure load post-processing and non-tensor data properly propagates" (``dcp.load``).
         """
-        called, states = self.scope.called, self._all_states
+        called, options = self.scope.called, self.scope.now.saved_with
+        states = self._whole(self._all_states(options), options)
         state = self._with_scheduler(f"copied({states})" if assign else states)
-        set_model = f'set_model_state_dict({called}, state["model"])'
-        options, given = [], ""
-        if self.scope.engine.in_stages:
-            options = ["options = StateDictOptions(flatten_optimizer_state_dict=True)"]
-            given = ", options=options"
+        lines = self._options_lines(options)
+        given = ", options=options" if lines else ""
+        set_model = f'set_model_state_dict({called}, state["model"]{given})'
         set_optimizer = (
             f'set_optimizer_state_dict({called}, {self._given}, state["optimizer"]{given})'
         )
+        only_rank0 = ["if dist.get_rank() > 0:", '    state["model"], state["optimizer"] = {}, {}']
         return [
+            *lines,
             f"state = {state}",
             f"dcp.load(state, {self._where})",
-            *([set_model] if assign else []),
-            *([*options, set_optimizer] if sets else []),
+            *(only_rank0 if "broadcast_from_rank0" in options else []),
+            *([set_model] if assign or options else []),
+            *([set_optimizer] if sets else []),
         ]
 
     @property
@@ -150,10 +216,19 @@ class States:
         """Add the scheduler, which ``dcp`` asks for its state and gives it back."""
         return f'{states} | {{"scheduler": scheduler}}' if self._is_scheduled else states
 
-    def take(self, *, inference: bool) -> list[str]:
-        """Keep the state dict."""
-        line = f"taken = {self.scope.called}.state_dict()"
-        return ["with torch.inference_mode():", f"    {line}"] if inference else [line]
+    def take(self, options: Sequence[StateOption] | None, *, inference: bool) -> list[str]:
+        """Keep the state dict, or a copy of what is asked for with ``options``."""
+        lines = [f"taken = {self.scope.called}.state_dict()"]
+        if options is not None:
+            given = self._options_lines(options)
+            asked = ", options=options" if given else ""
+            state = self._whole(f"get_model_state_dict({self.scope.called}{asked})", options)
+            plain = f"copied({self._of_model(options)})"
+            if {"full_state_dict", "cpu_offload"} <= {*options}:
+                plain = f"{plain} if dist.get_rank() == 0 else {{}}"
+            own = [*given, f"taken = copied({state})"]
+            lines = self.scope.either([f"taken = {plain}"], own)
+        return ["with torch.inference_mode():", *indented(lines)] if inference else lines
 
     def zero(self) -> list[str]:
         """Zero parameters and the state of the optimizer in place."""

@@ -7,6 +7,7 @@ from fuzzshard.analysis.schedule_state import first_step
 from fuzzshard.case.case import Case
 from fuzzshard.errors import UsageError
 from fuzzshard.parts.engines import REFERENCE, spec_of, specs
+from fuzzshard.parts.op import BY_NAME
 from fuzzshard.parts.oracle import MISSING, UNEXPECTED, TensorOracle, TensorType
 from fuzzshard.parts.oracles import TENSOR_ORACLES, named, tensor_oracle
 from fuzzshard.program.engine_script import engine_script
@@ -119,7 +120,7 @@ def made_by_saves(case: Case, name: str) -> float | None:
 
     ``name`` is that of a finding, "momentum_buffer of a.weight".
     """
-    saves = any(op.via == "dcp" for op in case.schedule)
+    saves = any(op.via in BY_NAME for op in case.schedule)
     return case.optimizer.initially(name.partition(" of ")[0]) if saves else None
 
 

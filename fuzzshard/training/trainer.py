@@ -145,7 +145,7 @@ class Trainer:
         variables = self.made | states.saved
         variables |= {"renewed": self._renewed, "new_folder": states.new_folder}
         variables["saving_group"] = states.saving_group
-        with original_errors():
+        with original_errors(), self.engine.mesh.as_world():
             states.keep(self.engine.execute(lines, **variables))
 
     def _renewed(self) -> tuple[Any, ...]:

@@ -414,6 +414,30 @@ DIVERGENCES = {
         engines=("ddp",),  # DTensor has a bug there
     ),
     "optimizer_not_loaded": diverges("resume", schedule=resuming("dcp", "zero"), optimizer=ADAM),
+    "broadcast_keeps_own_values": diverges(
+        "resume",
+        schedule=(
+            *(FORWARD, BACKWARD, STEP, ZERO),
+            ops.SaveState(options=("full_state_dict", "broadcast_from_rank0")),
+            *(ops.CorruptState(), ops.LoadState()),
+        ),
+        optimizer=ADAM,
+        engines=("fully_shard",),
+    ),
+    "makes_states_by_a_real_step": diverges(
+        "parameter",
+        at=0,
+        schedule=(ops.SaveState(via="get_state_dict"), *ONE_STEP),
+        optimizer=Optimizer(momentum=0.5),
+    ),
+    "states_have_what_is_frozen": diverges(
+        "state_dict/unexpected",
+        at=0,
+        name="a.bias",
+        schedule=(ops.TakeStateDict(options=("ignore_frozen_params",)), *ONE_STEP),
+        freezes=(Freeze(target="a.bias"),),
+        engines=("fully_shard",),
+    ),
     "saves_later_than_it_says": diverges(
         "parameter",
         at=9,
@@ -729,6 +753,14 @@ CRASHES = {
         looped(unshard_lookahead="one"),
         "crash/pipelining/AssertionError in _assert_unsharded",
         2,
+        status=Status.CRASH,
+    ),
+    "whole_states_are_sharded": Planted(
+        make_case(
+            schedule=(ops.TakeStateDict(options=("full_state_dict",)), *ONE_STEP),
+        ),
+        f"{RAISED}/AssertionError in whole",
+        0,
         status=Status.CRASH,
     ),
     "aborts_on_one_rank": Planted(make_case(), "desync/fully_shard", -1, status=Status.CRASH),

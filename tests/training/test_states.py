@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from cases import (
@@ -24,12 +26,14 @@ from cases import (
 from fuzzshard.analysis.validate import validate
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Mesh, Optimizer, Tie
 from fuzzshard.case.graph import Alias, Block
+from fuzzshard.errors import InvalidCase
+from fuzzshard.mending.mend import mends_for
 from fuzzshard.parts import ops
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
 from fuzzshard.parts.leaves.norms import BatchNorm, LayerNorm
 from fuzzshard.parts.leaves.running_sum import RunningSum
-from fuzzshard.parts.op import Op
+from fuzzshard.parts.op import BY_NAME, Op, StateOption
 from fuzzshard.temporary import PREFIX
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World, WorldConfig
@@ -229,6 +233,45 @@ def test_optimizer_state_that_the_checkpoint_lacks_is_refused(
     assert verdict.status is Status.REJECTED
     assert all("Missing" in note for note in verdict.notes.values())
     assert set(verdict.notes) == {"ddp", "fully_shard"}
+
+
+def in_all_ways() -> Iterator[tuple[Op, Op]]:
+    """Every combination of options of a state, and every way to lose what is saved so."""
+    words = get_args(StateOption)
+    for count in range(len(words) + 1):
+        for options in itertools.combinations(words, count):
+            for via, lost in itertools.product(BY_NAME, (ZEROED, REBUILT)):
+                yield ops.SaveState(via=via, options=options), lost
+
+
+@pytest.mark.slow
+def test_states_with_options_resume(two_ranks: World) -> None:
+    """Of all combinations; those that torch does not document are refused by the check."""
+    freezes = (Freeze(target="a.bias"),)
+    ran = 0
+    for save, lost in in_all_ways():
+        schedule = resumed(save, lost, LOAD)
+        case = make_case(schedule=schedule, optimizer=ADAM, freezes=freezes)
+        with contextlib.suppress(InvalidCase):
+            validate(case)
+            verdict = two_ranks.run(case, mends=mends_for())
+            assert verdict.status is Status.PASS, (save, lost, verdict.findings[:2])
+            ran += 1
+    assert ran == 96
+
+
+@pytest.mark.parametrize("options", [(), ("ignore_frozen_params",), ("full_state_dict",)])
+def test_a_state_dict_that_is_asked_for_is_that_of_the_plain_model(
+    two_ranks: World, options: tuple[StateOption, ...]
+) -> None:
+    take = ops.TakeStateDict(options=options)
+    schedule = (take, *TRAIN, take, *TRAIN)
+    run(two_ranks, make_case(schedule=schedule, freezes=(Freeze(target="a.bias"),)))
+
+
+def test_the_own_state_of_an_optimizer_resumes(two_ranks: World) -> None:
+    save = ops.SaveState(via="stateful")
+    run(two_ranks, make_case(schedule=resumed(save, ZEROED, LOAD), optimizer=ADAM))
 
 
 def test_ddp_that_a_forward_builds_anew_does_not_synchronise_what_is_frozen_then(

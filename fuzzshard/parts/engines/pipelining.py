@@ -148,9 +148,18 @@ class PipelineParallel(EngineSpec):
             f"{_STAGE}, scale_grads: 'Should only be called once per pipeline schedule step, "
             "after all backwards passes have completed'",
         ),
-        "op:save_dcp & lacks_optimizer": Exclusion(
+        "op:save_dcp|op:save_get_state_dict|op:get_model_state_dict & lacks_optimizer": Exclusion(
             "a checkpoint of a rank whose stages have nothing that is optimized",
-            "torch/optim/optimizer.py: 'ValueError: optimizer got an empty parameter list'",
+            "torch/optim/optimizer.py: 'ValueError: optimizer got an empty parameter list'; "
+            "torch/distributed/checkpoint/state_dict.py, _verify_state_dict: 'The option "
+            "indicates that model state_dict is required to save or load, but model state_dict is "
+            "empty.'",
+        ),
+        "op:save_stateful|state:broadcast_from_rank0": Exclusion(
+            "states without names, or of rank 0 alone: ranks have stages of their own",
+            "torch/distributed/checkpoint/state_dict.py, _flatten_optim_state_dict: 'This API "
+            "flattens the optimizer state_dict to support optimizer resharding for MPMD, e.g., "
+            "pipeline parallelism.'; StateDictOptions: 'rank0 should receive a full state_dict'",
         ),
         f"recomputes_buffers & {STATES}|schedule:*_forward": Exclusion(
             "statistics of a checkpointed batch norm: backwards of microbatches recompute it in "

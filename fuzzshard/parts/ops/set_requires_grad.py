@@ -48,7 +48,7 @@ class SetRequiresGrad(op.Op, tag="set_requires_grad", frozen=True, kw_only=True)
     def misfits(self, at: op.Checker) -> op.Reasons:
         yield from at.target_misfits()
         yield from at.recomputed_misfits("requires_grad")
-        if self.ranks != "all" and any(each.via == "dcp" for each in at.ops):
+        if self.ranks != "all" and any(each.via in op.BY_NAME for each in at.ops):
             yield KEYS_DIFFER
         named = at.parameters_at(self.target)
         if at.pending and any(g.does("looks_at_unsharded") for g in at.case.wrap):

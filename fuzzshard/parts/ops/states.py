@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
+from msgspec.structs import replace
 from typing_extensions import override
 
 from fuzzshard.parts import op, ops
@@ -11,10 +13,65 @@ from fuzzshard.parts.moments import MODIFIED, Moment
 from fuzzshard.parts.ops.add_param_group import KEPT_GROUPS
 from fuzzshard.parts.ops.set_requires_grad import KEYS_DIFFER
 
+STATE_OPTIONS = {
+    "state:full_state_dict": "a state whose tensors are whole",
+    "state:cpu_offload": "a state on the CPU",
+    "state:ignore_frozen_params": "a state without what is frozen",
+    "state:flatten_optimizer_state_dict": "a state of the optimizer that is one flat dict",
+    "state:broadcast_from_rank0": "a state that rank 0 alone has, and broadcasts to load it",
+    "state:not_strict": "a state that may lack keys",
+    "state:rank0": "a state that rank 0 alone has, on the CPU",
+}
+"""What a case has that asks for a state with options."""
+_DOC = "torch/distributed/checkpoint/state_dict.py, StateDictOptions"
+
+
+def option_features(options: Sequence[op.StateOption]) -> op.Features:
+    """The features of a state that is asked for with ``options``."""
+    yield from (f"state:{option}" for option in options)
+    if {"full_state_dict", "cpu_offload"} <= {*options}:
+        yield "state:rank0"
+
+
+def option_misfits(options: Sequence[op.StateOption], at: op.Checker) -> op.Reasons:
+    """Yield why no state can be asked for with ``options``."""
+    if "broadcast_from_rank0" in options and "full_state_dict" not in options:
+        yield (
+            "a state that is no full one is to be broadcast",
+            f"{_DOC}: 'full_state_dict must be set to True when using this option'",
+        )
+    if "ignore_frozen_params" in options:
+        if any(each.wants_sharded and each.ranks != "all" for each in at.ops):
+            yield KEYS_DIFFER
+        if at.engines_train_more:
+            yield (
+                "a state lacks what is frozen, and engines train what the reference keeps frozen",
+                "ask for all parameters",
+            )
+
+
+def draw_options(run: op.Run) -> tuple[op.StateOption, ...]:
+    """Draw what goes together, but for what is ``not_strict``."""
+    tape = run.tape
+    options: list[op.StateOption] = []
+    if tape.chance(50):
+        options.append("full_state_dict")
+    if tape.chance(40):
+        options.append("cpu_offload")
+    if tape.chance(35):
+        options.append("ignore_frozen_params")
+    return tuple(options)
+
 
 class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
     """Saves model and optimizer: through ``torch.distributed.checkpoint``, or as copied state
     dicts.
+
+    By ``"dcp"`` a checkpoint has what ``get_model_state_dict`` and ``get_optimizer_state_dict``
+    return, by ``"stateful"`` it has the objects themselves: "dcp.save will call state_dict" of
+    each, and ``dcp.load`` their ``load_state_dict``. By ``"get_state_dict"`` the result of that is
+    kept, and given to ``set_state_dict``. ``options`` are those of ``StateDictOptions``, for
+    asking and for setting.
 
     ``asynchronous`` is ``async_save``, which "first de-stages the state_dict on to the staging
     storage", so that training may go on at once, "and then calls the `save` in a separate thread".
@@ -23,13 +80,18 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
 
     via: op.Via = "dcp"
     asynchronous: bool = False
+    options: tuple[op.StateOption, ...] = ()
 
     lane = "state"
     takes_state = of_optimizer = True
     looks = ("trained", "optimizer")
     meanings = {
         "op:save_dcp": "a checkpoint on disk",
+        "op:save_stateful": "a checkpoint of the optimizer's own state dict",
+        "op:save_get_state_dict": "what get_state_dict returns",
         "op:save_state_dict": "copies of state dicts",
+        "op:save_before_step": "a state that is asked for by name before the first step",
+        **STATE_OPTIONS,
     }
     choices = (op.Choice("save_load", 16, 1, needs=("several_steps",), new=True, of_stages=True),)
 
@@ -41,36 +103,61 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
     @override
     def follow(self, at: op.ScheduleState) -> None:
         at.saved, at.saving = self.via, at.saving or self.asynchronous
+        at.saved_with, at.saved_frozen = self.options, frozenset(at.frozen)
 
     @override
     def misfits(self, at: op.Checker) -> op.Reasons:
         yield from at.saving_misfits()
         if at.added:
             yield KEPT_GROUPS
-        if self.via == "dcp":
-            yield from self._disk_misfits(at)
+        yield from self._option_misfits(at)
+        if self.via != "state_dict":
+            yield from self._shared_misfits(at)
         if at.is_partial or at.stepped_partial:
             yield (
                 "a state is saved that gradients of single ranks wait for, or have changed",
                 "reduce all gradients before",
             )
-        if self.asynchronous and (self.via != "dcp" or at.case.mesh.saves_in_slices):
+        on_disk = self.via in op.ON_DISK
+        if self.asynchronous and (not on_disk or at.case.mesh.saves_in_slices):
             yield ("only a checkpoint of all ranks is saved asynchronously", "save synchronously")
 
-    def _disk_misfits(self, at: op.Checker) -> op.Reasons:
+    def _option_misfits(self, at: op.Checker) -> op.Reasons:
+        yield from option_misfits(self.options, at)
+        if self.options and self.via not in op.BY_NAME:
+            yield "options of no get_state_dict", f"save via one of {op.BY_NAME}"
+        is_rank0 = {"full_state_dict", "cpu_offload"} <= {*self.options}
+        if is_rank0 and "broadcast_from_rank0" not in self.options:
+            yield (
+                "rank 0 alone has a state, and does not broadcast it when it is loaded",
+                f"{_DOC}: 'if full_state_dict is also true, then only the rank0 will get the "
+                "state_dict': broadcast_from_rank0",
+            )
+        if "ignore_frozen_params" in self.options and "not_strict" not in self.options:
+            yield "a state without what is frozen is to have all keys", "add not_strict"
+        kept = {"full_state_dict", "ignore_frozen_params"} <= {*self.options}
+        if kept and at.frozen & at.optimized:
+            yield (
+                "the optimizer has what is frozen, and a state without that is set as a full one",
+                f"{_DOC} does not say what becomes of the state of frozen parameters: it is kept "
+                "with full_state_dict, and else dropped (_load_optim_state_dict)",
+            )
+
+    def _shared_misfits(self, at: op.Checker) -> op.Reasons:
         """A checkpoint must be the same on every rank. That of an optimizer without states makes a
         step on zeros, from which the states take their dtypes.
         """
         if any(each.wants_sharded and each.ranks != "all" for each in at.ops):
             yield KEYS_DIFFER
-        if at.saves_own_buffers:
+        shares = self.via in op.ON_DISK or "broadcast_from_rank0" in self.options
+        if shares and at.saves_own_buffers:
             yield (
                 "a checkpoint holds one copy of a buffer, and every rank has its own",
                 'save via "state_dict", or give all ranks the same inputs and drop nothing out',
             )
-        if not at.gradients_are_like_zeros:
+        if self.via in op.BY_NAME and not at.gradients_are_like_zeros:
             yield (
-                "save_state(via='dcp') needs gradients of the dtype of their parameters",
+                f"save_state(via={self.via!r}) needs gradients of the dtype of their parameters",
                 "torch/distributed/checkpoint/state_dict.py, _init_optim_state, gives parameters "
                 'zeros of their own dtype as gradients: save via "state_dict"',
             )
@@ -78,15 +165,19 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
     @override
     def statement(self, index: int, *losses: int) -> str:
         waits = ", asynchronous=True" if self.asynchronous else ""
-        return f"save_state(via={self.via!r}{waits})"
+        given = f", options={self.options}" if self.options else ""
+        return f"save_state(via={self.via!r}{waits}{given})"
 
     @override
     def features(self, at: op.ScheduleState) -> op.Features:
         yield f"op:save_{self.via}"
+        yield from option_features(self.options)
+        if self.via in op.BY_NAME and not at.steps:
+            yield "op:save_before_step"
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:
-        return scope.states.save(self.via, asynchronous=self.asynchronous)
+        return scope.states.save(self.via, self.options, asynchronous=self.asynchronous)
 
     @classmethod
     @override
@@ -102,26 +193,51 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
         tape, last = run.tape, len(run.between) - 1
         first = min(1 + tape.below(max(last, 1)), last) if tape.chance(80) else 0
         save = cls(via="state_dict")
-        if tape.chance(70):
-            on_disk = cls(asynchronous=tape.chance(40))
-            save = on_disk if run.at.why_not(on_disk) is None else save
+        if tape.chance(80):
+            other = cls._drawn_by_torch(run)
+            save = other if run.at.why_not(other) is None else save
         saved, then = run.between[first], run.between[first + tape.below(last - first + 1)]
         late = [*saved] if then is saved and tape.chance(50) else []
         del saved[: len(late)]
         saved.append(save)
         then += (ops.waiting_for_save(),) if save.asynchronous else ()
         assign = tape.chance(60) and not run.case.pipelining.replicates
+        assign &= save.via in ("dcp", "state_dict")
         lost: op.Lost | None = None
         if tape.chance(85):
-            lost = "rebuild" if tape.chance(50) else "zero"
-        moves = save.via == "dcp" and lost == "rebuild" and tape.chance(90)
+            lost = "rebuild" if tape.chance(50) and save.via != "stateful" else "zero"
+        moves = save.reshards and lost == "rebuild" and tape.chance(90)
         mesh = run.another_mesh() if moves else ()
         then += (*ops.restoring(lost, assign=assign, mesh=mesh), *late)
+
+    @property
+    def reshards(self) -> bool:
+        """Whether what is saved can be loaded on another mesh."""
+        return self.via == "dcp" or "full_state_dict" in self.options
+
+    @classmethod
+    def _drawn_by_torch(cls, run: op.Run) -> SaveState:
+        """Draw a save by functions of ``torch.distributed.checkpoint``."""
+        tape = run.tape
+        via: op.Via = tape.weighted((("dcp", 6), ("get_state_dict", 3), ("stateful", 2)))
+        asynchronous = via != "get_state_dict" and tape.chance(40)
+        if via == "stateful" or tape.chance(40):
+            return cls(via=via, asynchronous=asynchronous)
+        options = [*draw_options(run)]
+        if tape.chance(40):
+            options.append("flatten_optimizer_state_dict")
+        if "full_state_dict" in options and ("cpu_offload" in options or tape.chance(40)):
+            options.append("broadcast_from_rank0")
+        if "ignore_frozen_params" in options or tape.chance(20):
+            options.append("not_strict")
+        return cls(via=via, asynchronous=asynchronous, options=tuple(options))
 
     @classmethod
     @override
     def drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
-        return (cls(via="dcp" if run.tape.chance(50) else "state_dict"),)
+        if run.tape.chance(30):
+            return (cls(via="state_dict"),)
+        return (replace(cls._drawn_by_torch(run), asynchronous=False),)
 
 
 class WaitForSave(op.Op, tag="wait_for_save", frozen=True, kw_only=True):
@@ -186,6 +302,13 @@ class LoadState(op.Op, tag="load_state", frozen=True, kw_only=True):
             yield (
                 "load_state_dict(assign=True) unties parameters, in any model",
                 "load with assign=False",
+            )
+        if self.assign and at.saved in ("get_state_dict", "stateful"):
+            yield "set_state_dict and dcp.load have no assign", "load with assign=False"
+        if "ignore_frozen_params" in at.saved_with and at.frozen != at.saved_frozen:
+            yield (
+                "a state without what was frozen is loaded where other parameters are",
+                "torch.distributed.checkpoint asks for what is not frozen now: save again",
             )
 
     @override
@@ -261,14 +384,20 @@ class CorruptState(op.Op, tag="corrupt_state", frozen=True, kw_only=True):
     def misfits(self, at: op.Checker) -> op.Reasons:
         yield from at.changed_misfits()
         yield from at.unsaved_misfits()
+        if at.saved == "stateful" and self.rebuilds is not None:
+            yield (
+                "an optimizer that has made no step has no state to load into",
+                'torch/distributed/checkpoint/state_dict_loader.py, load: it loads "in place"; '
+                'save via "dcp"',
+            )
         if not self.mesh:
             return
         if self.rebuilds is None:
             yield "zeroed parameters on another mesh", 'use how="rebuild"'
-        if at.saved != "dcp":
+        if at.saved != "dcp" and "full_state_dict" not in at.saved_with:
             yield (
                 "copied state dicts are loaded on another mesh than they were copied on",
-                'save via "dcp", which reshards',
+                'save via "dcp", which reshards, or whole tensors',
             )
         ranks = at.case.mesh.data_size
         if len(self.mesh) > 2 or math.prod(self.mesh) != ranks:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing_extensions import override
 
 from fuzzshard.parts import op
+from fuzzshard.parts.ops.states import draw_options, option_features, option_misfits
 
 _IN_INFERENCE = 20
 """Percent."""
@@ -13,9 +14,13 @@ _IN_INFERENCE = 20
 class TakeStateDict(op.Op, tag="take_state_dict", frozen=True, kw_only=True):
     """Keeps ``model.state_dict()``; its tensors are the parameters' own and must follow every
     later step. With ``inference`` it is taken under ``torch.inference_mode()``.
+
+    With ``options``, of ``StateDictOptions``, it is a copy of what ``get_model_state_dict``
+    returns.
     """
 
     inference: bool = False
+    options: tuple[op.StateOption, ...] | None = None
 
     lane = "state"
     takes_state = True
@@ -24,6 +29,7 @@ class TakeStateDict(op.Op, tag="take_state_dict", frozen=True, kw_only=True):
         "op:take_state_dict": "a state dict that must follow later steps",
         "op:take_state_dict_before_forward": "a state dict taken before the first forward",
         "op:take_state_dict_in_inference": "a state dict taken under inference_mode",
+        "op:get_model_state_dict": "a copy of what get_model_state_dict returns",
     }
     choices = (op.Choice("take_state_dict", 13, 0, new=True, of_stages=True),)
 
@@ -34,15 +40,26 @@ class TakeStateDict(op.Op, tag="take_state_dict", frozen=True, kw_only=True):
             yield "op:take_state_dict_before_forward"
         if self.inference:
             yield "op:take_state_dict_in_inference"
+        if self.options is not None:
+            yield "op:get_model_state_dict"
+            yield from option_features(self.options)
+
+    @override
+    def misfits(self, at: op.Checker) -> op.Reasons:
+        if self.options is not None:
+            yield from option_misfits(self.options, at)
 
     @override
     def statement(self, index: int, *losses: int) -> str:
         mode = "with inference_mode: " if self.inference else ""
-        return f"{mode}kept = model.state_dict()"
+        given = "model.state_dict()"
+        if self.options is not None:
+            given = f"get_model_state_dict(model, options={self.options})"
+        return f"{mode}kept = {given}"
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:
-        return scope.states.take(inference=self.inference)
+        return scope.states.take(self.options, inference=self.inference)
 
     @classmethod
     @override
@@ -53,4 +70,7 @@ class TakeStateDict(op.Op, tag="take_state_dict", frozen=True, kw_only=True):
     @classmethod
     @override
     def drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
-        return (cls(inference=run.tape.chance(_IN_INFERENCE)),)
+        inference = run.tape.chance(_IN_INFERENCE)
+        options = draw_options(run) if run.tape.chance(50) else None
+        took = cls(inference=inference, options=options)
+        return (took if run.at.why_not(took) is None else cls(inference=inference),)

@@ -177,15 +177,16 @@ class StateDict(oracle.TensorOracle):
     def record(self, seen: oracle.Observer, index: int, look: str) -> None:
         if look == "taken" and not seen.engine.state_dict_aliases:
             return
-        for fqn, tensor in seen.trainer.states.taken.items():
-            seen.keep(self, index, fqn, tensor)
+        taken = seen.trainer.states.taken
+        for fqn in {*taken, *(seen.engine.observed() if look == "dict" else ())}:
+            seen.keep(self, index, fqn, taken.get(fqn))
 
     @override
     def one(self, watch: oracle.Watch, index: int) -> str:
         taken = "taken"
         if watch.scope.engine.wrapper:
             taken = '{n.removeprefix("module."): t for n, t in taken.items()}'
-        return f'{taken}["{watch.assertion.name}"]'
+        return f'({taken}).get("{watch.assertion.name}")'
 
 
 class RegisteredParameter(oracle.TensorOracle):

@@ -119,3 +119,33 @@ def states_of_stages_are_not_loaded(right, optim, saved, info):
     for fqn in result["state"]:
         result["state"][fqn] = dict(optim.state[info.fqn_param_mapping[fqn]])
     return result
+
+
+@instead_of(state_dict, "_broadcast_state_dict")
+def broadcast_keeps_own_values(right, full, local, device, **options):
+    """``broadcast_from_rank0`` leaves all ranks the values that they have."""
+    sent = {n: t.clone() if isinstance(t, DTensor) else t for n, t in local.items()}
+    right(full, sent, device, **options)
+    local.update({n: t for n, t in sent.items() if not isinstance(t, DTensor)})
+
+
+@instead_of(state_dict, "_init_optim_state")
+def makes_states_by_a_real_step(right, optim):
+    """The step that makes the states of an optimizer is one with decay of its weights."""
+    made = not optim.state
+    right(optim)
+    for group in optim.param_groups if made else ():
+        for parameter in (p for p in group["params"] if isinstance(p, DTensor)):
+            parameter.data.mul_(0.5)
+
+
+@instead_of(state_dict, "_get_model_state_dict")
+def states_have_what_is_frozen(right, model, info):
+    """``ignore_frozen_params`` ignores nothing."""
+    return right(model, dataclasses.replace(info, ignore_frozen_params=False))
+
+
+@instead_of(state_dict, "_maybe_full_or_cpu_state_dict")
+def whole_states_are_sharded(right, states, info):
+    """``full_state_dict`` gathers nothing."""
+    return right(states, dataclasses.replace(info, full_state_dict=False))
