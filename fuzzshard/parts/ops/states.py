@@ -191,7 +191,7 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
         if moment != "between_steps" or "save_load" not in run.swarm:
             return
         tape, last = run.tape, len(run.between) - 1
-        first = min(1 + tape.below(max(last, 1)), last) if tape.chance(80) else 0
+        first = min(1 + tape.below(max(last, 1)), last) if tape.chance(60) else 0
         save = cls(via="state_dict")
         if tape.chance(80):
             other = cls._drawn_by_torch(run)
