@@ -107,11 +107,11 @@ def _lines(text: str) -> list[str]:
 
 
 class Patch(Protocol):
-    """Sets ``owner.name`` to ``value`` until the mend is taken off; what ``apply`` of a mend is
-    given.
+    """Sets ``owner.name`` to ``value`` until the mend is taken off, or ``owner[name]`` of a dict;
+    what ``apply`` of a mend is given.
     """
 
-    def __call__(self, owner: Any, name: str, value: Any) -> None:
+    def __call__(self, owner: Any, name: Any, value: Any) -> None:
         """Sets it."""
 
 

@@ -11,6 +11,7 @@ import functools
 import gc
 import importlib
 import inspect
+import operator
 import textwrap
 import types
 from collections.abc import Callable
@@ -81,12 +82,15 @@ class Mended:
                 return False
         return True
 
-    def _patch(self, owner: Any, name: str, value: Any) -> None:
-        if name in vars(owner):
-            self._undo.append(functools.partial(setattr, owner, name, vars(owner)[name]))
+    def _patch(self, owner: Any, name: Any, value: Any) -> None:
+        is_dict = isinstance(owner, dict)  # which C++ code of torch may hold as it is
+        items = owner if is_dict else vars(owner)
+        put, remove = (operator.setitem, operator.delitem) if is_dict else (setattr, delattr)
+        if name in items:
+            self._undo.append(functools.partial(put, owner, name, items[name]))
         else:
-            self._undo.append(functools.partial(delattr, owner, name))
-        setattr(owner, name, value)
+            self._undo.append(functools.partial(remove, owner, name))
+        put(owner, name, value)
 
 
 def prepare(names: tuple[str, ...]) -> None:

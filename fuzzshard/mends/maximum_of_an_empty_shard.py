@@ -66,8 +66,7 @@ def apply(patch: Patch) -> None:
     import torch
     from torch.distributed.tensor import DTensor, Shard
 
-    propagator = DTensor._op_dispatcher.sharding_propagator
-    infos = propagator.op_single_dim_strategy_funcs
+    infos = DTensor._op_dispatcher.sharding_propagator.op_single_dim_strategy_funcs
 
     def all_have_some(*args: Any) -> bool:
         (given, *_) = args[-2]  # the last two are the specs of arguments and of results
@@ -78,9 +77,7 @@ def apply(patch: Patch) -> None:
         ]
         return all(-(-size // ranks) * (ranks - 1) < size for size, ranks in sizes)
 
-    mended = {
-        op: dataclasses.replace(infos[op], full_mesh_strategy_filter=all_have_some)
-        for op in (torch.ops.aten.amax.default, torch.ops.aten.amin.default)
-        if op in infos
-    }
-    patch(propagator, "op_single_dim_strategy_funcs", {**infos, **mended})
+    for op in (torch.ops.aten.amax.default, torch.ops.aten.amin.default):
+        if op in infos:
+            filtered = dataclasses.replace(infos[op], full_mesh_strategy_filter=all_have_some)
+            patch(infos, op, filtered)

@@ -55,8 +55,7 @@ def apply(patch: Patch) -> None:
     import torch
     from torch.distributed.tensor import DTensor, Replicate
 
-    dispatcher = DTensor._op_dispatcher
-    handlers: dict[Any, Any] = {**dispatcher._custom_op_handlers}
+    handlers: dict[Any, Any] = DTensor._op_dispatcher._custom_op_handlers
 
     def handle(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensors = args[0]
@@ -71,5 +70,4 @@ def apply(patch: Patch) -> None:
         finally:
             handlers[op] = handle
 
-    handlers[torch.ops.aten.cat.default] = handle
-    patch(dispatcher, "_custom_op_handlers", handlers)
+    patch(handlers, torch.ops.aten.cat.default, handle)

@@ -61,20 +61,17 @@ def apply(patch: Patch) -> None:
     import torch
     from torch.distributed.tensor import DTensor, Partial, Replicate
 
-    propagator = DTensor._op_dispatcher.sharding_propagator
-    infos = propagator.op_single_dim_strategy_funcs
+    infos = DTensor._op_dispatcher.sharding_propagator.op_single_dim_strategy_funcs
     add, fill = torch.ops.aten.add_.Scalar, torch.ops.aten.masked_fill_.Scalar
+    known = {op: infos[op].func for op in (add, fill)}
 
     def adding(op: Any, args: Any, kwargs: Any) -> Any:
-        return [*infos[add].func(op, args, kwargs), [Partial("avg"), Partial("avg")]]
+        return [*known[add](op, args, kwargs), [Partial("avg"), Partial("avg")]]
 
     def filling(op: Any, args: Any, kwargs: Any) -> Any:
         pending = [Partial("sum"), Partial("avg")] if args[2] == 0 else []
         rules = [[p, p, Replicate()] for p in pending]
-        return [*infos[fill].func(op, args, kwargs), *rules]
+        return [*known[fill](op, args, kwargs), *rules]
 
-    mended = {
-        add: dataclasses.replace(infos[add], func=adding),
-        fill: dataclasses.replace(infos[fill], func=filling),
-    }
-    patch(propagator, "op_single_dim_strategy_funcs", {**infos, **mended})
+    patch(infos, add, dataclasses.replace(infos[add], func=adding))
+    patch(infos, fill, dataclasses.replace(infos[fill], func=filling))
