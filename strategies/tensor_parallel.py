@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, Literal, NamedTuple, TypeGuard
 
 from msgspec.structs import replace
 
 from fuzzshard.analysis.inferred import Inferred
+from fuzzshard.analysis.tensor_parallel import plan_misfits
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Block, Call, Module, TensorOp, join, resolve
 from fuzzshard.case.options import TensorParallel
@@ -15,6 +16,8 @@ from fuzzshard.case.paths import is_within
 from fuzzshard.parts.leaf import Leaf
 from fuzzshard.strategies.precision import computes
 from fuzzshard.strategies.tape import Tape
+
+_DIMS: tuple[Literal[0, 1, -1] | None, ...] = (None, 0, 1, -1)
 
 
 class _Use(NamedTuple):
@@ -58,7 +61,9 @@ def tensor_parallel(tape: Tape, case: Case, found: Inferred) -> tuple[TensorPara
     for path, leaf in found.leaves.items():
         is_free = "dtensor" in leaf.styles and path not in plans and path not in tied
         if is_free and tape.chance(30 if leaf.has_parameters else 100):
-            plans[path] = _of_dtensors(tape, path)
+            plans[path] = TensorParallel(module=path, style="dtensor", dim=tape.pick(_DIMS))
+            if any(plan_misfits(replace(case, tensor_parallel=(plans[path],)), found)):
+                plans[path] = replace(plans[path], dim=0)
     chosen = tuple(plans[path] for path in found.modules if path in plans)
     if computes(replace(case, tensor_parallel=chosen), found):
         return chosen
@@ -95,10 +100,6 @@ def _alone(tape: Tape, path: str) -> TensorParallel:
     if tape.chance(50):
         return TensorParallel(module=path, style="rowwise", input="replicate")
     return TensorParallel(module=path, style="colwise", output="replicate")
-
-
-def _of_dtensors(tape: Tape, path: str) -> TensorParallel:
-    return TensorParallel(module=path, style="dtensor", dim=tape.pick((None, 0, 1, -1)))
 
 
 def _pair(

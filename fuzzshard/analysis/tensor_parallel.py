@@ -64,6 +64,9 @@ def plan_misfits(case: Case, found: Inferred) -> Reasons:
             yield f"{plan.module!r} returns whole plain tensors", "use local_output=True"
         if plan.style != "dtensor" and plan.dim is not None:
             yield f"{plan.module!r} has a dim, which its style fixes", "use dim=None"
+        axes = found.input_values[plan.module][0].dims(case.inputs.seq)
+        if plan.dim is not None and not -axes <= plan.dim < axes:
+            yield f"{plan.module!r} has an argument of {axes} dims", "use dim=0"
         sequence = plan.style == "sequence" or "sequence" in (plan.input, plan.output)
         if sequence and case.inputs.seq < 1:
             yield (f"{plan.module!r} is sharded along a sequence axis", "set inputs.seq")

@@ -37,6 +37,10 @@ class Value:
     ids: bool = False
     patches: int = 0
 
+    def dims(self, seq: int) -> int:
+        """Return how many dimensions it has, in sequences of ``seq``."""
+        return 1 + (seq > 0) + (self.patches > 0) + (not self.ids)
+
     def __str__(self) -> str:
         patches = f" in {self.patches} patches" if self.patches else ""
         return f"ids below {self.size}" if self.ids else f"width {self.size}{patches}"

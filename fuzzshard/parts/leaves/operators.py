@@ -78,8 +78,7 @@ EXPRESSIONS = {
     "topk": _Expression("x - x.topk(1, {dim}).values", "the largest values"),
     "gather": _Expression("x + x.gather({dim}, x.argsort({dim}))", "a gather"),
     "cross_entropy": _Expression(
-        "x - nn.functional.cross_entropy(x.movedim({dim}, 1), x.argmax({dim}), "
-        'reduction="none").unsqueeze({dim})',
+        'x - nn.functional.cross_entropy(x, x.argmax(1), reduction="none").unsqueeze(1)',
         "a cross entropy",
     ),
     "glu": _Expression("nn.functional.glu(torch.cat([x, x], {dim}), {dim})", "a gated unit"),
@@ -133,7 +132,7 @@ class Operators(Leaf, tag="operators", frozen=True, kw_only=True):
     @override
     def misfits(self, path: str, value: Value, seq: int) -> Reasons:
         yield from super().misfits(path, value, seq)
-        dims = 2 + (seq > 0) + (value.patches > 0)
+        dims = value.dims(seq)
         for name, dim in self.functions:
             if name not in EXPRESSIONS:
                 yield f"{path!r} has no operator {name!r}", f"use one of {', '.join(EXPRESSIONS)}"
