@@ -86,7 +86,7 @@ class EngineSpec:
     positions of all of its rows meanwhile.
     """
     names_dims: ClassVar[bool] = False
-    """Whether it is told names of axes of the mesh."""
+    """Whether it is told names of axes of the mesh, on which every parameter is a DTensor."""
     in_stages: ClassVar[bool] = False
     """Whether a rank has some stages of the model, as ``mesh.pipeline`` cuts it, and runs all
     forwards of a backward with that backward.
@@ -101,6 +101,10 @@ class EngineSpec:
     def shards_stages(self, case: Case) -> bool:
         """Return whether groups of its stages are sharded, and not the stages replicated."""
         return self.in_stages and not case.pipelining.replicates
+
+    def shards(self, case: Case) -> int:
+        """Return over how many ranks gradients of its groups are reduce-scattered."""
+        return 1 if self.keeps_whole else case.mesh.shard
 
     def features(self, case: Case, found: Inferred) -> Iterator[str]:
         """Yield the features of its options, where it runs."""

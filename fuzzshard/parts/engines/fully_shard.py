@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+from typing_extensions import override
 
 from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.engines.older import HOOKS, OTHER_GRAPH_ON_ONE_RANK, SCALER, SWAPPED
 from fuzzshard.parts.exclusion import Excludes, Exclusion
 from fuzzshard.parts.leaves import kinds_for
 from fuzzshard.parts.op import Choice
+
+if TYPE_CHECKING:
+    from fuzzshard.case.case import Case
 
 _LLAMA = "torchtitan/models/llama4/parallelize.py, apply_fsdp"
 _DISPATCH = "torchtitan/distributed/expert_parallel.py, ExpertParallel"
@@ -292,3 +297,8 @@ class SPMD(FullyShard):
             "tensor parallelism or compilation", "fuzzshard: not tried"
         ),
     }
+
+    @override
+    def shards(self, case: Case) -> int:
+        sizes = {"flattened": case.mesh.data_size, "replicated": 1}
+        return sizes.get(case.spmd.dp_mesh_dims, case.mesh.shard)

@@ -42,7 +42,7 @@ class SetDivideFactor(op.OnGroups, tag="set_divide_factor", frozen=True, kw_only
 
     @override
     def settings(self, scope: op.Scope) -> list[str]:
-        ranks = (1 if scope.engine.keeps_whole else scope.case.mesh.shard,)
+        ranks = (scope.engine.shards(scope.case),)
         return scope.on_groups(self.below, lambda module: dividing(module, self.factor, ranks))
 
     @classmethod
