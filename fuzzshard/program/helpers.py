@@ -32,11 +32,10 @@ def part(model, module, name):  # what fully_shard holds of one parameter
     where = (module, name)
     return next(p for p in parts if (p._module_info.module, p._module_info.param_name) == where)
 
-def parameter_groups(parameters):  # foreach refuses lists that mix meshes, dtypes or devices
+def parameter_groups(parameters):  # foreach refuses lists that mix types, dtypes or devices
     kinds = {}
     for p in parameters:
-        mesh = p.device_mesh if isinstance(p, DTensor) else None
-        kinds.setdefault((mesh, p.dtype, p.device), []).append(p)
+        kinds.setdefault((type(p), p.dtype, p.device), []).append(p)
     return [{"params": kind} for kind in kinds.values()]
 
 def clip_grad_norm(parameters, max_norm, norm_type, error_if_nonfinite=False, stages=None):

@@ -29,6 +29,15 @@ PASSES = {
     "and on another mesh than these": make_case(
         schedule=ZEROED, ignored=("b",), optimizer=FOREACH, mesh=HYBRID, spmd=FLATTENED
     ),
+    "a checkpoint, onto a mesh where ignored parameters lie on another one": make_case(
+        schedule=(
+            *(*TWO_STEPS, ops.SaveState(via="dcp"), ops.CorruptState(how="rebuild", mesh=(2, 1))),
+            *(ops.LoadState(), *TWO_STEPS),
+        ),
+        ignored=("b",),
+        optimizer=Optimizer(kind="adam"),
+        spmd=FLATTENED,
+    ),
     "a divide factor of a sum over both axes": make_case(
         schedule=(ops.SetDivideFactor(factor=1.0), *TWO_STEPS), mesh=HYBRID, spmd=FLATTENED
     ),
