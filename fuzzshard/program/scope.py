@@ -167,7 +167,7 @@ class Scope:
         if not self.shared or own == moved:
             return own
         both = zip(moved, own, strict=True)
-        return [f"({m} if model is reference else {v})" for m, v in both]
+        return [f"{m} if model is reference else {v}" for m, v in both]
 
     def variables(self, call: Call) -> list[str]:
         """List the input tensors of a forward."""

@@ -21,11 +21,17 @@ class SPMDScript(FullyShardScript):
 from torch.distributed.fsdp import DataParallelMeshDims
 from torch.distributed.tensor import distribute_module
 """
+    sources = {
+        "dtensor": """
+def dtensor(x):  # which every rank of the mesh has whole
+    return DTensor.from_local(x, mesh)
+"""
+    }
     computes_with_dtensors = True
 
     @override
     def argument(self, variable: str) -> str:
-        return f"DTensor.from_local({variable}, mesh)"
+        return f"dtensor({variable})"
 
     @override
     def wrap_lines(self, case: Case, model: str, variable: str, names: MeshNames) -> list[str]:
