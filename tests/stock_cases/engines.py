@@ -26,6 +26,7 @@ from fuzzshard.case.options import FSDP1, SPMD, ContextParallel, Expect, Precisi
 from fuzzshard.parts.leaves.attention import FusedAttention
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.norms import LayerNorm
+from fuzzshard.parts.leaves.operators import Operators
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import SetPath, SetRequiresGrad
 from stock_cases.stock import Stock, bitwise, bounded, configured, imprecise, unjudged
@@ -161,6 +162,16 @@ TENSOR = {
             rowwise("a", input="replicate", output="sequence"),
             TensorParallel(module="n", style="sequence"),
             colwise("b", input="sequence", output="replicate"),
+        ),
+    ),
+    "operators on DTensors": bounded(
+        chain(
+            a=Linear(out=3), m=Operators(functions=(("mean", -1), ("softmax", 1))), n=LayerNorm()
+        ),
+        mesh=_SQUARE,
+        tensor_parallel=(
+            TensorParallel(module="m", style="dtensor", dim=-1),
+            TensorParallel(module="n", style="dtensor", dim=0),
         ),
     ),
     "replicas of tensor-parallel ranks": bounded(

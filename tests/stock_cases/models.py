@@ -32,6 +32,7 @@ from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.lstm import LSTM
 from fuzzshard.parts.leaves.mlp import MLP
 from fuzzshard.parts.leaves.norms import BatchNorm, GroupNorm, LayerNorm, RMSNorm
+from fuzzshard.parts.leaves.operators import EXPRESSIONS, Operators
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
 from fuzzshard.parts.leaves.running_sum import RunningSum
 from fuzzshard.parts.leaves.weight_norm import WeightNorm
@@ -67,6 +68,10 @@ LEAVES = {
     "linear": leaf(Linear(out=6)),
     "linear without bias": leaf(Linear(out=6, bias=False)),
     "linear of one feature": leaf(Linear(out=1)),
+    **{
+        f"operators, {name}": leaf(Operators(functions=((name, -1),)), seq=3)
+        for name in EXPRESSIONS
+    },
     "layer norm": leaf(LayerNorm()),
     "group norm": leaf(GroupNorm()),
     "group norm of two groups": leaf(GroupNorm(groups=2)),

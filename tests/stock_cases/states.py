@@ -6,7 +6,7 @@ import msgspec
 from cases import AGAIN, BACKWARD, FORWARD, ROOT, STEP, TWO_STEPS, ZERO, float_inputs, groups
 
 from fuzzshard.case.case import Mesh, Optimizer
-from fuzzshard.parts.op import Op
+from fuzzshard.parts.op import Op, StateOption, Via
 from fuzzshard.parts.ops import (
     Cast,
     ClipGradNorm,
@@ -36,6 +36,14 @@ _RETYPED = (
     "says nothing"
 )
 
+_STATES: tuple[tuple[Via, tuple[StateOption, ...]], ...] = (
+    ("stateful", ()),
+    ("dcp", ("full_state_dict", "cpu_offload", "broadcast_from_rank0")),
+    ("get_state_dict", ("full_state_dict",)),
+    ("dcp", ("ignore_frozen_params", "not_strict")),
+    ("dcp", ("flatten_optimizer_state_dict",)),
+)
+
 STATES = {
     **{
         f"gradients of {dtype or 'any dtype'} of {target or 'all parameters'}": imprecise(
@@ -61,6 +69,19 @@ STATES = {
         None,
         (TakeStateDict(), *TRAIN, SaveState(), CorruptState(), LoadState(), *_NEXT),
         optimizer=msgspec.structs.replace(_ADAM, foreach=True),
+    ),
+    **{
+        f"a state, {via}, {' and '.join(options) or 'as it is'}": bitwise(
+            None,
+            (*TRAIN, SaveState(via=via, options=options), CorruptState(), LoadState(), *_NEXT),
+            optimizer=msgspec.structs.replace(_ADAM, foreach=False),
+        )
+        for via, options in _STATES
+    },
+    "a state before the first step, and a copy of one": bitwise(
+        None,
+        (TakeStateDict(options=("full_state_dict",)), SaveState(), *TRAIN),
+        optimizer=Optimizer(momentum=0.5, foreach=False),
     ),
     "state dicts, assigned to a new model": bitwise(
         None,
