@@ -8,7 +8,6 @@ from typing import Any, Literal, NamedTuple, TypeGuard
 from msgspec.structs import replace
 
 from fuzzshard.analysis.inferred import Inferred
-from fuzzshard.analysis.tensor_parallel import plan_misfits
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Block, Call, Module, TensorOp, join, resolve
 from fuzzshard.case.options import TensorParallel
@@ -61,9 +60,9 @@ def tensor_parallel(tape: Tape, case: Case, found: Inferred) -> tuple[TensorPara
     for path, leaf in found.leaves.items():
         is_free = "dtensor" in leaf.styles and path not in plans and path not in tied
         if is_free and tape.chance(30 if leaf.has_parameters else 100):
-            plans[path] = TensorParallel(module=path, style="dtensor", dim=tape.pick(_DIMS))
-            if any(plan_misfits(replace(case, tensor_parallel=(plans[path],)), found)):
-                plans[path] = replace(plans[path], dim=0)
+            dim, axes = tape.pick(_DIMS), found.input_values[path][0].dims(case.inputs.seq)
+            within = 0 if dim == axes else dim
+            plans[path] = TensorParallel(module=path, style="dtensor", dim=within)
     chosen = tuple(plans[path] for path in found.modules if path in plans)
     if computes(replace(case, tensor_parallel=chosen), found):
         return chosen

@@ -16,6 +16,9 @@ from fuzzshard.case.options import TensorParallel
 from fuzzshard.parts.leaf import Leaf
 from fuzzshard.parts.op import Reasons
 
+_REPLICATING = ("sequence", "dtensor")
+"""The styles that shard no parameter, and fix the layouts outside."""
+
 
 def tensor_dims(case: Case, found: Inferred) -> Mapping[str, int | None]:
     """The dimension that each parameter of the plan is sharded along; None: it is replicated.
@@ -32,7 +35,7 @@ def tensor_dims(case: Case, found: Inferred) -> Mapping[str, int | None]:
 
 
 def _dim(plan: TensorParallel, leaf: Leaf, name: str) -> int | None:
-    if plan.style in ("sequence", "dtensor"):
+    if plan.style in _REPLICATING:
         return None
     by_rows = plan.style == leaf.styles[0]
     if name == "bias":
@@ -57,8 +60,7 @@ def plan_misfits(case: Case, found: Inferred) -> Reasons:
             )
         if planned.count(plan.module) > 1:
             yield f"{plan.module!r} is planned twice", "give one style"
-        fixed = plan.style in ("sequence", "dtensor")
-        if fixed and (plan.input, plan.output) != ("default", "default"):
+        if plan.style in _REPLICATING and (plan.input, plan.output) != ("default", "default"):
             yield f"{plan.module!r} has layouts that its style fixes", 'use "default"'
         if plan.style == "dtensor" and not plan.local_output:
             yield f"{plan.module!r} returns whole plain tensors", "use local_output=True"

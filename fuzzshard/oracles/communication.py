@@ -239,7 +239,7 @@ def wrong_reductions(case: Case, trace: Trace, rank: int) -> Iterator[Wrong]:
     for at, due, known in (
         reductions_due(groups, trace, rank) if not some_fill_unused(case) else ()
     ):
-        shards, index = _axes(trace, at).shard, at.index
+        shards, index = spec_of(trace.engine).shards(at.case), at.index
         done = sum(hook.op == index and hook.kind == "post_backward" for hook in trace.hooks)
         for kind, parts in due.items():
             name, seen = KINDS[kind], _issued(trace, index, kind)

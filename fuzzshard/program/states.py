@@ -11,6 +11,7 @@ from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.sync_flags import UNMANAGED
 from fuzzshard.model.statements import call_lines, indented
 from fuzzshard.parts.op import StateOption, Via
+from fuzzshard.parts.ops.states import is_of_rank0
 
 if TYPE_CHECKING:
     from fuzzshard.program.scope import Scope
@@ -224,7 +225,7 @@ class States:
             asked = ", options=options" if given else ""
             state = self._whole(f"get_model_state_dict({self.scope.called}{asked})", options)
             plain = f"copied({self._of_model(options)})"
-            if {"full_state_dict", "cpu_offload"} <= {*options}:
+            if is_of_rank0(options):
                 plain = f"{plain} if dist.get_rank() == 0 else {{}}"
             own = [*given, f"taken = copied({state})"]
             lines = self.scope.either([f"taken = {plain}"], own)

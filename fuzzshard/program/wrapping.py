@@ -38,7 +38,8 @@ def _tensor_parallel_lines(case: Case, model: str) -> list[str]:
         lines += ["plan = {", *entries, "}"]
         lines.append(f'parallelize_module({model}, world_mesh["tp"], plan)')
     for plan in case.tensor_parallel:
-        lines += [] if plan in plans else _of_dtensors(plan, at(model, plan.module))
+        if plan.style == "dtensor":
+            lines += _of_dtensors(plan, at(model, plan.module))
     lines += [f"{at(model, tie.parameter)} = {at(model, tie.source)}" for tie in case.ties]
     return lines + freeze_lines(case, model)
 

@@ -93,9 +93,10 @@ plain = _leaves(_plain)
 def shorter(case: Case) -> Iterator[Edit]:
     """A leaf that has a list has one part less of it."""
     for path, leaf in walk(case.model):
-        lists = asdict(leaf).items() if isinstance(leaf, Leaf) else ()
-        for name, parts in lists:
-            for i in range(len(parts) if isinstance(parts, tuple) and len(parts) > 1 else 0):
+        fields = asdict(leaf) if isinstance(leaf, Leaf) else {}
+        lists = {name: each for name, each in fields.items() if isinstance(each, tuple)}
+        for name, parts in lists.items():
+            for i in range(len(parts) if len(parts) > 1 else 0):
                 yield put_module(path, replace(leaf, **{name: (*parts[:i], *parts[i + 1 :])}))
 
 

@@ -19,7 +19,6 @@ class SPMDScript(FullyShardScript):
 
     imports = """
 from torch.distributed.fsdp import DataParallelMeshDims
-from torch.distributed.tensor import distribute_module
 """
     sources = {
         "dtensor": """

@@ -18,7 +18,14 @@ if TYPE_CHECKING:
 _LLAMA = "torchtitan/models/llama4/parallelize.py, apply_fsdp"
 _DISPATCH = "torchtitan/distributed/expert_parallel.py, ExpertParallel"
 _REPLICATE = "torch/distributed/_composable/replicate_with_fsdp.py, replicate"
-_PARAM_GROUP = "torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py"
+_OF_HSDP = (
+    "torch/distributed/fsdp/_fully_shard/_fully_shard.py, set_requires_all_reduce: 'This can be "
+    "used to implement gradient accumulation with only reduce-scatter but not all-reduce for HSDP'"
+)
+_OF_SHARDS = (
+    "torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py, _all_gather_process_group: "
+    "'Expected mesh_info to be FSDPMeshInfo'"
+)
 _SHARD = "torch/distributed/fsdp/_fully_shard/_fully_shard.py, fully_shard"
 _ATTENTION = "torch/distributed/tensor/experimental/_context_parallel/_attention.py"
 
@@ -137,8 +144,7 @@ class ExpertParallel(FullyShard):
         ),
         "schedule:no_all_reduce": Exclusion(
             "a flag of meshes with two axes: that of experts has one",
-            "_fully_shard.py, set_requires_all_reduce: 'This can be used to implement gradient "
-            "accumulation with only reduce-scatter but not all-reduce for HSDP'",
+            _OF_HSDP,
         ),
     }
 
@@ -216,13 +222,12 @@ class ReplicateWithFSDP(FullyShard):
         ),
         "communication:allocate|communication:separate_group": Exclusion(
             "memory or a process group for all-gathers and reduce-scatters, which it has none of",
-            f"{_PARAM_GROUP}, _all_gather_process_group: 'Expected mesh_info to be FSDPMeshInfo'",
+            _OF_SHARDS,
         ),
         "schedule:no_all_reduce & !mesh:hsdp & !mesh:axis_of_one": Exclusion(
             "a flag that says nothing where fully_shard has one axis, and turns off every "
             "reduction here",
-            "_fully_shard.py, set_requires_all_reduce: 'This can be used to implement gradient "
-            "accumulation with only reduce-scatter but not all-reduce for HSDP'",
+            _OF_HSDP,
         ),
     }
 
@@ -276,8 +281,7 @@ class SPMD(FullyShard):
         f"op:cast & {HOOKS}|op:grad_dtype_* & wrap:parameter_in_no_group": SWAPPED,
         "spmd:flattened|spmd:replicated & schedule:no_all_reduce": Exclusion(
             "a flag of meshes with an axis to shard over and one to replicate over",
-            "_fully_shard.py, set_requires_all_reduce: 'This can be used to implement gradient "
-            "accumulation with only reduce-scatter but not all-reduce for HSDP'",
+            _OF_HSDP,
         ),
         "spmd:replicated & shard:*": Exclusion(
             "dims of shards where no axis is to shard over",
@@ -286,8 +290,7 @@ class SPMD(FullyShard):
         ),
         "spmd:replicated & communication:allocate|communication:separate_group": Exclusion(
             "process groups to shard over where no axis is to shard over",
-            "_fsdp_param_group.py, _all_gather_process_group: 'Expected mesh_info to be "
-            "FSDPMeshInfo'",
+            _OF_SHARDS,
         ),
         "spmd:flattened & shard:*|communication:separate_group": Exclusion(
             "widths and process groups of the shard axis, where all axes are to shard over",

@@ -26,10 +26,15 @@ STATE_OPTIONS = {
 _DOC = "torch/distributed/checkpoint/state_dict.py, StateDictOptions"
 
 
+def is_of_rank0(options: Sequence[op.StateOption]) -> bool:
+    """Whether rank 0 alone gets the state."""
+    return {"full_state_dict", "cpu_offload"} <= {*options}
+
+
 def option_features(options: Sequence[op.StateOption]) -> op.Features:
     """The features of a state that is asked for with ``options``."""
     yield from (f"state:{option}" for option in options)
-    if {"full_state_dict", "cpu_offload"} <= {*options}:
+    if is_of_rank0(options):
         yield "state:rank0"
 
 
@@ -126,8 +131,7 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
         yield from option_misfits(self.options, at)
         if self.options and self.via not in op.BY_NAME:
             yield "options of no get_state_dict", f"save via one of {op.BY_NAME}"
-        is_rank0 = {"full_state_dict", "cpu_offload"} <= {*self.options}
-        if is_rank0 and "broadcast_from_rank0" not in self.options:
+        if is_of_rank0(self.options) and "broadcast_from_rank0" not in self.options:
             yield (
                 "rank 0 alone has a state, and does not broadcast it when it is loaded",
                 f"{_DOC}: 'if full_state_dict is also true, then only the rank0 will get the "
