@@ -146,13 +146,11 @@ def _matrix_misfits(case: Case, found: Inferred) -> Reasons:
 
 
 def _scaler_misfits(case: Case, found: Inferred) -> Reasons:
-    """A ``GradScaler`` steps where gradients of one kind are there."""
+    """A ``GradScaler`` steps where gradients are there."""
     if case.optimizer.grad_scaler is None:
         return
     if case.optimizer.left_out:
         yield "a step of a GradScaler may have no gradients", "exclude nothing from the optimizer"
-    if case.tensor_parallel or (case.wrap and None in found.owners.values()):
-        yield "a GradScaler has gradients of several kinds", "wrap the root, on one axis"
     if case.optimizer.scheduler:
         yield (
             "a scheduler steps after a step that a GradScaler may skip, and torch warns",

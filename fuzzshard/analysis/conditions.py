@@ -14,7 +14,7 @@ from fuzzshard.analysis.dtypes import model_policy
 from fuzzshard.analysis.experts import of_experts, shares_evenly, weights
 from fuzzshard.analysis.inferred import inferred, updates_buffers
 from fuzzshard.analysis.optimized import shares
-from fuzzshard.analysis.optimizer_state import Lack, lacks
+from fuzzshard.analysis.optimizer_state import lacks_states
 from fuzzshard.analysis.schedule_state import follow
 from fuzzshard.analysis.stages import (
     casts_between_stages,
@@ -188,7 +188,7 @@ def iterations_differ(case: Case) -> bool:
 def lacks_saved_state(case: Case) -> bool:
     """Whether a checkpoint may lack the state of a parameter, under ``fully_shard`` or DDP."""
     within = REFERENCE if case.pipelining.replicates else BY_GROUPS
-    return any(lack is Lack.SAVED_STATE for lack, _, _ in lacks(case, within.name))
+    return bool(lacks_states(case, within.name))
 
 
 def lacks_optimizer(case: Case) -> bool:

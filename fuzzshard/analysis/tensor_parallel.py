@@ -80,10 +80,3 @@ def plan_misfits(case: Case, found: Inferred) -> Reasons:
                 "is tied to",
                 "plan both modules so that the shared weight has one placement",
             )
-    # an op over a list of DTensors wants them on one mesh (torch/distributed/tensor/_dispatch.py)
-    meshes = {(fqn in dims, found.owners[fqn] is None) for fqn in found.parameters}
-    if case.tensor_parallel and len(meshes) > 1 and case.optimizer.foreach:
-        yield (
-            "a foreach optimizer would step parameters on several meshes together",
-            "plan and wrap all modules, or use foreach=False",
-        )

@@ -32,34 +32,18 @@ def part(model, module, name):  # what fully_shard holds of one parameter
     where = (module, name)
     return next(p for p in parts if (p._module_info.module, p._module_info.param_name) == where)
 
-def parameter_groups(parameters):  # foreach refuses lists that mix types, dtypes or devices
-    kinds = {}
-    for p in parameters:
-        kinds.setdefault((type(p), p.dtype, p.device), []).append(p)
-    return [{"params": kind} for kind in kinds.values()]
-
-def clip_grad_norm(parameters, max_norm, norm_type, error_if_nonfinite=False, stages=None):
-    kinds, norms = {}, []
-    for p in parameters:
-        if p.grad is not None:
-            kinds.setdefault((getattr(p, "device_mesh", None), p.device), []).append(p)
-    for kind in kinds.values():
-        norm = torch.nn.utils.get_total_norm([p.grad.to(device) for p in kind], norm_type)
-        norms.append(norm.full_tensor() if isinstance(norm, DTensor) else norm)
-    norms = torch.stack(norms) if norms else torch.zeros(1)
-    total = torch.linalg.vector_norm(norms, float(norm_type))  # the norm of the norms
-    if stages is not None:  # each rank has the norm of its own ones
-        total = total.to(device, torch.float64)
-        if norm_type == "inf":
-            dist.all_reduce(total, dist.ReduceOp.MAX, stages)
-        else:
-            total **= norm_type
-            dist.all_reduce(total, dist.ReduceOp.SUM, stages)
-            total **= 1 / norm_type
+def clip_grad_norm_of_stages(parameters, max_norm, norm_type, group, error_if_nonfinite=False):
+    grads = [p.grad for p in parameters if p.grad is not None]
+    total = unsharded(torch.nn.utils.get_total_norm(grads, norm_type)).to(device, torch.float64)
+    if norm_type == "inf":
+        dist.all_reduce(total, dist.ReduceOp.MAX, group)
+    else:
+        total **= norm_type
+        dist.all_reduce(total, dist.ReduceOp.SUM, group)
+        total **= 1 / norm_type
     if error_if_nonfinite and not total.isfinite():
         raise RuntimeError("the norm is non-finite")
-    for kind in kinds.values():
-        torch.nn.utils.clip_grads_with_norm_(kind, max_norm, total)
+    torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, total)
 
 def states(model, optimizer, options=None):  # that of the model first: it reshards
     model_state = get_model_state_dict(model, options=options)

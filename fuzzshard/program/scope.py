@@ -368,10 +368,9 @@ class Scope:
         lines, nothing = [], "[{'params': []}]"
         lacks = self.engine.in_stages and lacks_optimizer(self.case)
         for (name, spec), given in zip(self.case.optimizer.each.items(), parameters, strict=True):
-            grouped = f"parameter_groups({given})" if self.mixes_kinds and given else given
-            grouped = f"[*{grouped}] or {nothing}" if lacks and given else grouped or nothing
+            given = f"[*{given}] or {nothing}" if lacks and given else given or nothing
             kind, options = spec.call()
-            arguments = [grouped, *options]
+            arguments = [given, *options]
             line = f"{name} = {script.optimizer_call(kind, arguments, self.names)}"
             if len(line) > _LONG:
                 lines.append(f"given = {arguments[0]}")
@@ -387,45 +386,21 @@ class Scope:
         listed, lines = f"[{', '.join(added)}]", list[str]()
         if len(listed) > _LONG:
             lines, listed = call_lines("added = ", added, "[]"), "added"
-        if not self.mixes_kinds:
-            given = f'"params": {listed}' + (f", {own}" if own else "")
-            return [*lines, f"optimizer.add_param_group({{{given}}})"]
-        return [
-            *lines,
-            f"for group in parameter_groups({listed}):",
-            f"    optimizer.add_param_group({f'group | {{{own}}}' if own else 'group'})",
-        ]
-
-    @property
-    def mixes_kinds(self) -> bool:
-        """Whether the parameters of some model that is trained differ in mesh, dtype or device:
-        foreach refuses them.
-        """
-        return bool(self.case.dtypes) or self._mixes_meshes
-
-    @property
-    def _mixes_meshes(self) -> bool:
-        owners = set(inferred(self.case).owners.values())
-        managed = {owner is not None for owner in owners}
-        offloaded = {self.case.wrap[o].offload is not None for o in owners if o is not None}
-        mixes = len(managed) > 1 or len(offloaded) > 1 or bool(self.case.tensor_parallel)
-        return self.engine.applies_groups and (mixes or self.engine.spreads == "experts")
+        given = f'"params": {listed}' + (f", {own}" if own else "")
+        return [*lines, f"optimizer.add_param_group({{{given}}})"]
 
     def clip_norm_lines(self, arguments: str, other_way: list[str], *, finite: bool) -> list[str]:
         """Clip by the engine's own method, if it has one, or by ``clip_grad_norm_``, or the
-        ``other_way``; what these cannot take together is clipped by the norm of norms, each taken
-        where the mesh communicates.
+        ``other_way``; or as torchtitan does for stages, each of which has norms of its own
+        (torchtitan/distributed/utils.py, ``clip_grad_norm_``).
 
         Gradients that are to be ``finite`` and are not become zeros, on every rank.
         """
-        offloads = self.shards and any(group.offload for group in self.case.wrap)
         told = f"{self.trained}, {arguments}" + (", error_if_nonfinite=True" if finite else "")
         plain = other_way or [f"torch.nn.utils.clip_grad_norm_({told})"]
-        if offloads or self._mixes_meshes:
-            plain = [f"clip_grad_norm({told})"]
         if self.engine.in_stages:
             group = 'world_mesh["pp"].get_group()'
-            plain = self.either(plain, [f"clip_grad_norm({told}, stages={group})"])
+            plain = self.either(plain, [f"clip_grad_norm_of_stages({told}, group={group})"])
         zeros = [f"for p in {self.trained}:", "    if p.grad is not None:"]
         zeros.append("        p.grad.zero_()")
         if finite:

@@ -70,10 +70,10 @@ PASSES = {
             rank_batches=(RankBatch(rank=1, rows=0),),
         ),
     ),
-    "microbatches, one of them unsynchronised, and clipping": mixed(
+    "microbatches, one of them unsynchronised": mixed(
         schedule=(
             *(NO_SYNC, FORWARD, BACKWARD, SYNC, ops.Forward(batch=1), BACKWARD),
-            *(ops.ClipGradNorm(max_norm=0.5), STEP, ZERO, ops.Forward(batch=2), BACKWARD, STEP),
+            *(STEP, ZERO, ops.Forward(batch=2), BACKWARD, STEP),
         )
     ),
     "frozen, and what is registered": mixed(
@@ -131,7 +131,6 @@ EXCLUDED = (
         ),
     ),
     ("compilation", mixed(compile="eager")),
-    ("foreach", mixed(optimizer=Optimizer(foreach=True))),
     ("a GradScaler", mixed(optimizer=Optimizer(grad_scaler="finite"))),
     (
         "a flag of meshes with two axes",

@@ -275,9 +275,6 @@ SCHEDULES: dict[str, Case] = {
     "clipped gradients on an hsdp mesh": make_case(
         schedule=CLIPPED, mesh=HSDP, optimizer=Optimizer(kind="adam")
     ),
-    "clipped gradients of sharded and plain parameters": make_case(
-        schedule=CLIPPED, wrap=groups("a")
-    ),
     "gradients clipped by a norm that was taken before": make_case(
         schedule=(FORWARD, BACKWARD, ops.ClipGradNorm(max_norm=0.1, apart=True), STEP), mesh=HSDP
     ),

@@ -5,10 +5,9 @@ group.
 from __future__ import annotations
 
 import pytest
-from cases import BACKWARD, FORWARD, TWO_STEPS, groups, make_case, skip_if_torch_lacks
+from cases import BACKWARD, FORWARD, TWO_STEPS, make_case, skip_if_torch_lacks
 from msgspec.structs import replace
 
-from fuzzshard.analysis.optimizer_state import Lack, lacks
 from fuzzshard.case.case import Case, Mesh, Optimizer
 from fuzzshard.case.options import SPMD
 from fuzzshard.parts import ops
@@ -51,12 +50,6 @@ def test_it_trains_to_what_plain_training_does(two_ranks: World, case: Case) -> 
     verdict = two_ranks.run(case)
     assert (verdict.status, verdict.findings) == (Status.PASS, ())
     assert not verdict.notes
-
-
-def test_all_gradients_are_dtensors() -> None:
-    case = make_case(schedule=ZEROED, wrap=groups("a"), optimizer=FOREACH)
-    assert lacks(case, "fully_shard") == ((Lack.ONE_KIND_OF_GRADIENT, 2, True),)
-    assert lacks(case, ENGINE) == ()
 
 
 @pytest.mark.parametrize(("dims", "ranks"), [("names", 2), ("flattened", 6), ("replicated", 1)])

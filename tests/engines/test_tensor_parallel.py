@@ -207,7 +207,6 @@ CASES = {
         seq=4,
     ),
     "clipped gradients": pair(schedule=CLIPPED),
-    "clipped gradients on two meshes": pair(colwise("a", output="replicate"), schedule=CLIPPED),
     "microbatches": pair(schedule=(NO_SYNC, FORWARD, BACKWARD, SYNC, AGAIN, BACKWARD, STEP)),
     "manual unshard and reshard": pair(
         schedule=(ops.Unshard(), FORWARD, ops.Reshard(), BACKWARD, STEP)
@@ -309,7 +308,6 @@ REFUSED = {
         ties=(Tie(parameter="b.weight", source="a.weight"),),
     ),
     "reshard_after_forward=2": pair(mesh=Mesh(shard=4, tensor=2), wrap=groups(ROOT, reshard=2)),
-    "foreach optimizer": pair(rowwise("a", input="replicate"), optimizer=Optimizer(foreach=True)),
     "sharded along a sequence axis": pair(rowwise("a", input="replicate", output="sequence")),
 }
 

@@ -44,7 +44,6 @@ from fuzzshard.parts.ops import (
     SaveState,
     SetGradDtype,
     SetPath,
-    ZeroGrad,
 )
 from fuzzshard.reproducer import scripts
 from fuzzshard.verdict import Status
@@ -141,15 +140,6 @@ ANNOUNCED: dict[str, tuple[Case, str]] = {
     "an output that is a view and is changed in place": (
         make_case(PATCHES_IN_PLACE, inputs=float_inputs(4), engines=BY_FULLY_SHARD),
         "returned a view tensor. An in-place op on this view",
-    ),
-    "foreach over parameters of which some are no DTensors": (
-        make_case(
-            schedule=(FORWARD, BACKWARD, ZeroGrad(set_to_none=False)),
-            wrap=groups("a"),
-            optimizer=Optimizer(foreach=True),
-            engines=BY_FULLY_SHARD,
-        ),
-        "got mixed torch.Tensor and DTensor",
     ),
     "a part of a flat parameter that is frozen": (
         make_case(freezes=(Freeze(target="a"),), wrap=groups(ROOT), engines=BY_FSDP1),

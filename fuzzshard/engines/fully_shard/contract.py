@@ -8,11 +8,10 @@ from fuzzshard.analysis.communication import fills_unused
 from fuzzshard.analysis.dtypes import grad_dtype, policies
 from fuzzshard.analysis.in_place import changed_outputs
 from fuzzshard.analysis.inferred import inferred
-from fuzzshard.analysis.optimizer_state import Lack
 from fuzzshard.analysis.schedule_state import follow
 from fuzzshard.case.case import Case
 from fuzzshard.engines.fully_shard.lazy_roots import Flaw, flaw
-from fuzzshard.engines.optimizer_state import NO_SAVED_STATE, lacking
+from fuzzshard.engines.optimizer_state import NO_SAVED_STATE
 from fuzzshard.engines.refusals import Due, Refusal
 
 TIES_ARE_REFUSED = (
@@ -118,16 +117,6 @@ REFUSALS: tuple[Refusal, ...] = (
         "cause backward to fail or produce wrong gradients.",
         f"{_STATE}, _register_pre_backward_hook: an error where an output is changed in place",
         doubt="whether an output is a view, only torch knows",
-    ),
-    Refusal(
-        "RuntimeError",
-        "_foreach_zero_.* got mixed torch.Tensor and DTensor",
-        lacking(Lack.ONE_KIND_OF_GRADIENT),
-        "with foreach the gradients of all parameters are zeroed in one call for each device and "
-        "dtype; got mixed torch.Tensor and DTensor, need to convert all torch.Tensor to DTensor "
-        "before calling distributed operators",
-        "torch/optim/optimizer.py, zero_grad; torch/distributed/tensor/_dispatch.py",
-        doubt="gradients that a backward of another FSDP root reduces may come later",
     ),
     NO_SAVED_STATE,
 )

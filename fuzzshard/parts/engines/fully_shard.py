@@ -103,8 +103,8 @@ class ExpertParallel(FullyShard):
         excludes=(
             *("tensor", "meta", "compile", "no_all_reduce"),
             *("alias", "tie", "reshard_int"),
-            # several meshes have gradients and parameters
-            *("grad_scaler", "foreach"),
+            # several meshes have gradients
+            "grad_scaler",
         ),
         needs=tuple(kind.name for kind in kinds_for("experts")),
     )
@@ -132,10 +132,10 @@ class ExpertParallel(FullyShard):
             "a process group of its own, tensor parallelism, compilation, or the meta device",
             f"fuzzshard: not tried; {_LLAMA}",
         ),
-        f"optimizer:foreach|{SCALER}": Exclusion(
-            "an optimizer with foreach, or a GradScaler, for parameters on several meshes",
-            "torch/distributed/tensor/_dispatch.py: all DTensors of an op lie on one mesh; "
-            "torch/amp/grad_scaler.py, _unscale_grads_: one call for all gradients of a dtype",
+        SCALER: Exclusion(
+            "a GradScaler of gradients on several meshes, each of which knows of its own overflow",
+            "torch/distributed/tensor/_dispatch.py, found_inf_reduce_handler: one mesh, and in "
+            "torch/amp/grad_scaler.py each optimizer skips by what its ranks know",
         ),
         "leaves_out_experts": Exclusion(
             "a backward that does not come to trained experts",

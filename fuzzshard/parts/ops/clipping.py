@@ -121,11 +121,9 @@ class ClipGradValue(op.Op, tag="clip_grad_value", frozen=True, kw_only=True):
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:
-        """Clips one by one where foreach refuses the list: DTensors beside others."""
-        foreach = ", foreach=False" if scope.mixes_kinds else ""
         return [
             f"if any(p.grad is not None for p in {scope.trained}):  # torch raises elsewhere",
-            f"    torch.nn.utils.clip_grad_value_({scope.trained}, {self.clip_value}{foreach})",
+            f"    torch.nn.utils.clip_grad_value_({scope.trained}, {self.clip_value})",
         ]
 
     @classmethod

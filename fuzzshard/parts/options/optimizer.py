@@ -348,7 +348,7 @@ class WeightDecay(OptimizerOption):
 
 
 class Foreach(OptimizerOption):
-    """Whether the optimizer takes tensors in lists; DTensors on different meshes go in none."""
+    """Whether the optimizer takes tensors in lists."""
 
     name, extension, for_matrices = "foreach", Choice("foreach", 12, 0), False
     meanings = {"optimizer:foreach": "foreach=True", "optimizer:no_foreach": "foreach=False"}
@@ -363,8 +363,6 @@ class Foreach(OptimizerOption):
 
     @override
     def value(self, drawing: DrawingOptimizer) -> bool | None:
-        if drawing.case.tensor_parallel:  # which makes DTensors on different meshes
-            return False
         return drawing.tape.chance(60) if "foreach" in drawing.swarm else None
 
 
@@ -440,9 +438,6 @@ class GradScaler(OptimizerOption):
     A scale that is ``infinite`` at first makes gradients overflow in every precision: the first
     step is skipped, and ``update()`` sets a finite scale after it, as after every other step.
     ``growth_interval=1`` doubles a ``finite`` scale after every step.
-
-    It is for gradients of one kind: torch checks those of a device and dtype in one list, which
-    must not have both DTensors and others (``_amp_foreach_non_finite_check_and_unscale_``).
     """
 
     name, place = "grad_scaler", 100
@@ -458,8 +453,7 @@ class GradScaler(OptimizerOption):
 
     @override
     def value(self, drawing: DrawingOptimizer) -> str | None:
-        mixes = drawing.case.tensor_parallel or None in drawing.found.owners.values()
-        if self.name not in drawing.swarm or mixes:
+        if self.name not in drawing.swarm:
             return None
         return "infinite" if drawing.tape.chance(40) else "finite"
 

@@ -74,6 +74,21 @@ def clips_by_the_norm_of_a_tensor_parallel_shard(
     return norm / 2 if any("tp" in (m.mesh_dim_names or ()) for m in meshes) else norm
 
 
+@instead_of(clip_grad, "_get_total_norm")
+def clips_by_the_norm_of_shards_alone(right, tensors, *args, **kwargs):
+    """The total norm lacks plain gradients where others are DTensors."""
+    tensors = list(tensors)
+    shards = [t for t in tensors if isinstance(t, DTensor)]
+    return right(shards or tensors, *args, **kwargs)
+
+
+@instead_of(torch.optim.Optimizer, "_group_tensors_by_device_and_dtype")
+def steps_lists_without_plain_tensors(right, lists, with_indices=False):
+    """What steps lists leaves plain parameters where they are, where others are DTensors."""
+    kept = [i for i, t in enumerate(lists[0]) if isinstance(t, DTensor)] or range(len(lists[0]))
+    return right([[each[i] for i in kept] if each else each for each in lists], with_indices)
+
+
 def spoil(parameters):
     for p in parameters:
         if p.dim() == 1 and p.grad is not None:
