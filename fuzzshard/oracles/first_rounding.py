@@ -24,24 +24,27 @@ not.
 """
 
 
-def exact_until(reference: Trace, other: Trace, end: int) -> int:
+def exact_until(reference: Trace, other: Trace, end: int, last_bit: float = 0.0) -> int:
     """The first op in which the reference rounds something, or some of its terms in sum might;
     else ``end``.
 
-    What is rounded is not equal in ``other``, which is the same run in another precision.
+    What is rounded is not equal in ``other``, which is the same run in another precision. A tensor
+    may come of terms in the coarsest dtype, whose ``last_bit`` is that of 1.
     """
-    rounded = (key.op for key in reference.tensors if not _is_exact(key, reference, other))
+    rounded = (
+        key.op for key in reference.tensors if not _is_exact(key, reference, other, last_bit)
+    )
     return min(rounded, default=end)
 
 
-def _is_exact(key: Key, reference: Trace, other: Trace) -> bool:
+def _is_exact(key: Key, reference: Trace, other: Trace, last_bit: float) -> bool:
     truth, twin = reference.tensors[key].tensor, other.tensors[key].tensor
     if truth is None or twin is None:
         return truth is twin
-    return same_bits(truth.double(), twin.double()) and _has_spare_bits(truth)
+    return same_bits(truth.double(), twin.double()) and _has_spare_bits(truth, last_bit)
 
 
-def _has_spare_bits(tensor: torch.Tensor) -> bool:
+def _has_spare_bits(tensor: torch.Tensor, last_bit: float) -> bool:
     """Whether all elements are integers times one unit, and these ``SPARE_BITS`` short of being
     rounded.
     """
@@ -51,5 +54,5 @@ def _has_spare_bits(tensor: torch.Tensor) -> bool:
     mantissa, exponent = values.frexp()
     integers = mantissa.ldexp(torch.tensor(53, device=mantissa.device)).long()
     lowest = (integers & -integers).double().log2() + exponent - 53
-    bits = 1 - math.log2(torch.finfo(tensor.dtype).eps)
+    bits = 1 - math.log2(max(torch.finfo(tensor.dtype).eps, last_bit))
     return bool(exponent.max() - lowest.min() <= bits - SPARE_BITS)

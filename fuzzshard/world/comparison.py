@@ -344,7 +344,7 @@ class ReferenceComparison:
         end, reference = len(self.case.schedule), self.traces[Reference.name]
         runs = (reference, self._truth, self._single)
         pairs = [(a, b) for a, b in itertools.pairwise(runs) if a is not b and b is not reference]
-        return min(exact_until(a, b, end) for a, b in pairs)
+        return min(exact_until(a, b, end, last_bit(self.case)) for a, b in pairs)
 
     @property
     def _truth(self) -> Trace:

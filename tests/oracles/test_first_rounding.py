@@ -34,3 +34,10 @@ def test_a_rounded_missing_or_invalid_value_is_not_exact(other: torch.Tensor | N
 def test_a_sum_of_some_terms_might_round_where_the_whole_has_no_bits_to_spare() -> None:
     whole = floats(2.0**22 + 1)
     assert exact_until(trace({KEY: whole}), trace({KEY: whole.double()}), 3) == KEY.op
+
+
+def test_a_sum_of_terms_in_half_precision_might_round_though_it_is_put_out_in_single() -> None:
+    whole, last_bit = floats(19.375), 2.0**-7  # of bfloat16
+    runs = trace({KEY: whole}), trace({KEY: whole.double()})
+    assert exact_until(*runs, 3, last_bit) == KEY.op
+    assert exact_until(*runs, 3) == 3

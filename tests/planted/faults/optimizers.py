@@ -63,7 +63,7 @@ def clips_by_the_norm_of_a_stage(right, tensor, *args, **kwargs):
     return right(tensor, *args, **kwargs) if tensor.dim() else None
 
 
-@instead_of(torch.nn.utils, "get_total_norm")
+@instead_of(clip_grad, "_get_total_norm")
 def clips_by_the_norm_of_a_tensor_parallel_shard(
     right, tensors, norm_type=2.0, error_if_nonfinite=False, foreach=None
 ):
