@@ -72,7 +72,7 @@ class Engine(abc.ABC):
 
     rounds_otherwise: ClassVar[bool] = False
     """Whether its attention rounds where that of the reference may not round at all: no bits have
-    to be equal, and the reference rounds as a ring of ranks where noise is measured.
+    to be equal.
     """
 
     predicts_groups: ClassVar[bool] = False

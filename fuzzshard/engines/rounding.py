@@ -4,13 +4,15 @@ measure what rounding does.
 
 from __future__ import annotations
 
-import functools
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+from typing_extensions import override
 
 from fuzzshard.analysis.dtypes import roundings
 from fuzzshard.analysis.inferred import Inferred
@@ -40,13 +42,10 @@ def largest(tensor: torch.Tensor) -> float:
 class Shake(NamedTuple):
     """By how much of itself every number changes that a model is trained on, up or down: chance
     decides, seeded by ``seed`` and the name of a tensor.
-
-    With ``in_rings`` attention rounds as a ring of ranks does (:meth:`Ring.around`).
     """
 
     size: float
     seed: int = 0
-    in_rings: bool = False
 
     @torch.no_grad()
     def apply(self, tensor: torch.Tensor, name: object) -> None:
@@ -62,71 +61,57 @@ class Shake(NamedTuple):
 
     def _signs(self, tensor: torch.Tensor, name: object) -> torch.Tensor:
         generator = torch.Generator().manual_seed(seed_of(self.seed, name))
-        signs = torch.randint(0, 2, tensor.shape, generator=generator) * 2 - 1
-        return signs.to(tensor)
+        return _signs(tensor, generator)
 
 
-class Ring:
-    """One call of attention that rounds as ranks do that have a part of the keys each.
+def _signs(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """As many of 1 and -1 as ``tensor`` has elements, by chance."""
+    return (torch.randint(0, 2, tensor.shape, generator=generator) * 2 - 1).to(tensor)
 
-    They put results of parts together by differences of them (``_SDPAMerger`` in
-    torch/distributed/tensor/experimental/_context_parallel/_attention.py). So each element is as
-    exact as the largest value is, although a softmax where one key counts passes the others'
-    zeros on.
 
-    The backward of a kernel makes the weights anew: of scores, of which it subtracts what the
-    forward has kept. What rounding leaves of large scores becomes a power of e, up to infinity.
+_COMPUTING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""The dtypes that operators compute in; values of others are only stored."""
+
+
+_ATTENTION = re.compile(r"aten\._scaled_dot_product\w*attention(?!\w*backward)")
+"""Its third argument are the values."""
+
+
+class MonteCarloArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Lets every operator round otherwise: its results change by their last bit, up or down, as
+    chance decides, seeded by ``shake``.
+
+    Parker, "Monte Carlo Arithmetic: exploiting randomness in floating-point arithmetic" (1997).
+    What an operator adds up in another order, or in parts, differs like that. A ring of attention
+    puts parts together by their differences (``_SDPAMerger`` in
+    torch/distributed/tensor/experimental/_context_parallel/_attention.py), so what attention
+    returns is as exact as the largest value, although a softmax where one key counts passes the
+    zeros of others on.
     """
 
-    def __init__(self, by: Shake) -> None:
-        self.by = by
-        self.query = self.key = self.value = self.gradient = 0.0
-        self.weight = 1.0
+    supports_higher_order_operators = True
 
-    @classmethod
-    def around(cls, module: nn.Module, by: Shake) -> None:
-        """Lets a ``module`` that maps queries, keys and values to a tensor round so."""
-        calls: list[Ring] = []
+    def __init__(self, shake: Shake) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._generator = torch.Generator().manual_seed(seed_of(*shake))
 
-        def before(_: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-            calls.append(cls(by))
-            return calls[-1].takes(*args)
+    @override
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(func, OpOverload):
+            results = result if isinstance(result, tuple) else (result,)
+            for value, returned in zip(results, func._schema.returns, strict=False):
+                is_new = returned.alias_info is None or returned.alias_info.is_write
+                if is_new and isinstance(value, torch.Tensor) and value.dtype in _COMPUTING:
+                    attends = value is results[0] and _ATTENTION.match(str(func))
+                    self._round(value, largest(args[2]) if attends else value)
+        return result
 
-        def after(_: nn.Module, args: object, output: torch.Tensor) -> torch.Tensor:
-            return calls.pop().gives(output)
-
-        module.register_forward_pre_hook(before)
-        module.register_forward_hook(after)
-
-    def takes(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
-    ) -> tuple[torch.Tensor, ...]:
-        """Return tensors whose gradients differ: a gradient of scores is a difference of products
-        of the output's gradient and of values.
-        """
-        self.query, self.key, self.value = largest(query), largest(key), largest(value)
-        left = abs(self.by.size) * self.query * self.key * query.shape[-1] ** 0.5
-        self.weight = float(torch.tensor(left, dtype=torch.float64).exp())
-        terms = ("query", "value", "key"), ("key", "value", "query"), ("value",)
-        given = tuple(x.view_as(x) for x in (query, key, value))
-        for x, (name, *others) in zip(given, terms, strict=True):
-            if x.requires_grad:
-                hook = functools.partial(self._gradient_of, name, others)
-                x.register_hook(hook)  # type: ignore[no-untyped-call]
-        return given
-
-    def _gradient_of(
-        self, name: str, others: Sequence[str], gradient: torch.Tensor
-    ) -> torch.Tensor:
-        factors = (getattr(self, other) for other in others)
-        return self.by.of_sum(gradient, name, self.gradient, self.weight, *factors)
-
-    def gives(self, output: torch.Tensor) -> torch.Tensor:
-        """Return another output; notes how large its gradient is."""
-        output = self.by.of_sum(output, "output", self.value)
-        if output.requires_grad:
-            output.register_hook(self._note)  # type: ignore[no-untyped-call]
-        return output
-
-    def _note(self, gradient: torch.Tensor) -> None:
-        self.gradient = largest(gradient)
+    def _round(self, value: torch.Tensor, size: float | torch.Tensor) -> None:
+        value.add_(torch.finfo(value.dtype).eps * _signs(value, self._generator) * size)

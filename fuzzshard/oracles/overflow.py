@@ -7,30 +7,40 @@ overflow/underflow" (torch/distributed/fsdp/_fully_shard/ _fsdp_collectives.py).
 terms of a parameter that is used twice may be added up in a narrower dtype than the reference's:
 whether a term is cast before it is added, nothing says. So one of them has an infinity where
 another has a number, or an infinity of the other sign, and both are right. So it is with the loss
-of a batch that stages take in parts. A finer run, in which nothing overflows, tells a mistake from
-that.
+of a batch that stages take in parts. A finer run tells a mistake from that, up to where it leaves
+the range of its own dtype.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from fuzzshard.case.case import Case
 from fuzzshard.oracles.compare import Difference
 
+HUGE = 64.0
+"""A sum that overflows on one side is by as much smaller, at most, than the range of its dtype."""
 
-def first_overflow(case: Case, found: Sequence[Difference]) -> int:
+
+def first_overflow(case: Case, found: Sequence[Difference], *, to_huge: bool = False) -> int:
     """The first op at which something differs where it is infinite or no number; else the end.
+    With ``to_huge`` only where the other side is nearly as large as numbers get.
 
     It and what comes then may follow from that, so the precision of the case says nothing of it.
     """
-    return min((d.key.op for d in found if _overflowed(d)), default=len(case.schedule))
+    ops = (d.key.op for d in found if _overflowed(d, to_huge))
+    return min(ops, default=len(case.schedule))
 
 
-def _overflowed(difference: Difference) -> bool:
+def _overflowed(difference: Difference, to_huge: bool) -> bool:
     if (both := difference.both) is None:
         return False
     observed, expected = both
     lost = ~(observed.isfinite() & expected.isfinite())
     a, b = observed[lost], expected[lost]
-    return bool(((a != b) & ~(a.isnan() & b.isnan())).any())
+    differ = (a != b) & ~(a.isnan() & b.isnan())
+    if to_huge and differ.any():
+        differ &= torch.minimum(a.abs(), b.abs()) > torch.finfo(a.dtype).max / HUGE
+    return bool(differ.any())

@@ -5,6 +5,7 @@ What that takes beyond the traces is trained here: the same runs in higher preci
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 from collections import defaultdict
@@ -24,7 +25,7 @@ from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.reference.engine import Reference
 from fuzzshard.engines.reference.manner import PLAIN, Manner
 from fuzzshard.engines.registry import engine_of
-from fuzzshard.engines.rounding import Shake
+from fuzzshard.engines.rounding import MonteCarloArithmetic, Shake
 from fuzzshard.oracles.allowed import is_beyond_rounding, manner_of
 from fuzzshard.oracles.bound import Bound
 from fuzzshard.oracles.compare import Difference, differences
@@ -53,11 +54,16 @@ def finer(case: Case) -> dict[str, Case]:
 def train_reference(
     case: Case, mesh: RankMesh, manner: Manner, shake: Shake | None = None
 ) -> Trace:
-    """Return what the reference computes, perhaps on numbers that differ by as much as it says."""
+    """Return what the reference computes, perhaps on numbers that differ by as much as it says,
+    and then with operators that round otherwise.
+    """
     trace, engine = Trace(), Reference(case, mesh, DTYPES[case.dtype], manner)
+    rounding: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
     if shake is not None:
         engine.shake(shake)
-    Trainer(case, engine, trace).run()
+        rounding = MonteCarloArithmetic(shake)
+    with rounding:
+        Trainer(case, engine, trace).run()
     return trace
 
 
@@ -259,26 +265,13 @@ class ReferenceComparison:
             for name in traces
             if name != Reference.name
         }
+        still = _before(still, self._first_overflows(still, to_huge=True))
         return self._beyond_rounding(case, still, traces)
 
     def _beyond_rounding(
         self, case: Case, differing: Differing, traces: Mapping[str, Trace]
     ) -> list[Finding]:
         """What differs by more than last bits move the reference.
-
-        For an engine whose attention is a ring of ranks the reference rounds as one.
-        """
-        findings = []
-        for rings in (False, True):
-            chosen = {n: d for n, d in differing.items() if engine_of(n).rounds_otherwise is rings}
-            if chosen:
-                findings += self._beyond(case, chosen, traces, rings)
-        return findings
-
-    def _beyond(
-        self, case: Case, differing: Differing, traces: Mapping[str, Trace], rings: bool
-    ) -> list[Finding]:
-        """The same for engines that round alike.
 
         Last bits change until all is explained, or :data:`SHAKES` are used up.
         """
@@ -288,7 +281,7 @@ class ReferenceComparison:
         for bits, seed in SHAKES:
             if not self.anywhere(any(d.comparable for found in still.values() for d in found)):
                 break
-            shake = Shake(bits * last_bit(case), seed, rings)
+            shake = Shake(bits * last_bit(case), seed)
             bound.move(reference.values, self._shaken(case, shake).values)
             still = {name: bound.leaves(found) for name, found in still.items()}
         if _is_finest(case):
@@ -322,9 +315,9 @@ class ReferenceComparison:
             findings += tensor_findings(name, found, comparison, bound, agreeing, self.mesh.rank)
         return findings
 
-    def _first_overflows(self, differing: Differing) -> dict[str, int]:
+    def _first_overflows(self, differing: Differing, *, to_huge: bool = False) -> dict[str, int]:
         """By engine the op at which something overflows first on some rank."""
-        here = [first_overflow(self.case, found) for found in differing.values()]
+        here = [first_overflow(self.case, f, to_huge=to_huge) for f in differing.values()]
         return dict(zip(differing, self._earliest(here), strict=True))
 
     def _exact_until(self) -> int:

@@ -41,7 +41,7 @@ class FakeComparison(ReferenceComparison):
         )
         self.key, self.errors, self.trained = key, errors, list[str]()
         self.moved, self.shaken = dict.fromkeys(range(len(SHAKES)), 0.0), 0
-        self.engine, self.ring_moves = "fsdp1", 0.0
+        self.engine = "fsdp1"
         super().__init__(case, mesh, {"reference": self._ones(case)}, self.off)
 
     def _ones(self, case: Case) -> Trace:
@@ -51,7 +51,7 @@ class FakeComparison(ReferenceComparison):
         return self._ones(case)
 
     def _shaken(self, case: Case, by: Shake) -> Trace:
-        moved = self.ring_moves if by.in_rings else self.moved[self.shaken % len(SHAKES)]
+        moved = self.moved[self.shaken % len(SHAKES)]
         self.shaken += 1
         return trace({self.key: self._ones(case).tensors[self.key].tensor + moved})
 
@@ -84,24 +84,6 @@ def test_where_last_bits_take_the_reference_as_far_it_is_rounding(
     assert bool(comparison.findings()) is found
     assert comparison.skipped[comparison.engine] == ({comparison.key} if moved == 1.0 else set())
     assert comparison.shaken == (len(SHAKES) if found else which + 1)
-
-
-@pytest.mark.parametrize(
-    ("engine", "moved", "found"),
-    [
-        ("context_parallel", 1e-5, True),
-        ("context_parallel", 1e-3, False),
-        ("fsdp1", 1e-3, True),
-    ],
-)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_what_a_ring_of_ranks_rounds_counts_for_the_engine_that_has_one(
-    dtype: str, engine: str, moved: float, found: bool
-) -> None:
-    errors = {"float32": 1e-2, "float64": 1e-2}
-    comparison = FakeComparison(make_case(dtype=dtype), gradient(AFTER), errors)
-    comparison.engine, comparison.ring_moves = engine, moved
-    assert bool(comparison.findings()) is found
 
 
 @pytest.mark.parametrize("op", [BEFORE, AFTER])

@@ -50,3 +50,20 @@ def test_a_loss_overflows_as_a_gradient_does() -> None:
 def test_the_first_of_several_counts() -> None:
     found = [difference(gradient(op), floats(2e38), floats(INF)) for op in (5, 4)]
     assert first_overflow(CASE, found) == 4
+
+
+@pytest.mark.parametrize(
+    ("observed", "expected", "end"),
+    [
+        (floats(3.7e37, 1.0), floats(INF, 1.0), 3),
+        (floats(-INF), floats(-1e38), 3),
+        (floats(3e4), floats(INF), END),
+        (floats(NAN), floats(1e38), END),
+        (torch.tensor([1]), torch.tensor([2]), END),
+    ],
+)
+def test_a_finer_run_overflows_where_the_other_side_is_huge(
+    observed: torch.Tensor, expected: torch.Tensor, end: int
+) -> None:
+    found = [difference(gradient(3), observed, expected)]
+    assert first_overflow(CASE, found, to_huge=True) == end

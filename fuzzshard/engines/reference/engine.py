@@ -33,7 +33,7 @@ from fuzzshard.engines.reference.manner import (
     join_inputs,
     make_states,
 )
-from fuzzshard.engines.rounding import Ring, Shake
+from fuzzshard.engines.rounding import Shake
 from fuzzshard.engines.sync import ExplicitSync, GradientDtypes
 from fuzzshard.parts.op import Below
 
@@ -96,15 +96,10 @@ class Reference(Engine):
         return {owner for owner in owners if owner is not UNMANAGED}
 
     def shake(self, by: Shake) -> None:
-        """Changes the parameters, what they are rounded to, and the inputs and targets to come;
-        perhaps how attention rounds.
-        """
+        """Changes the parameters, what they are rounded to, and the inputs and targets to come."""
         self.shaken = self.master_weights.shaken = by
         for name, parameter in self.model.named_parameters():
             by.apply(parameter, name)
-        for path in self.inferred.inner("attention") if by.in_rings else ():
-            inner = self.inferred.leaves[path].inner["attention"]
-            Ring.around(self._modules[path].get_submodule(inner), by)
 
     def _enter(self, group: int, module: nn.Module, args: object) -> None:
         """Notes that a group has unsharded parameters: no others get zeros in place of a
