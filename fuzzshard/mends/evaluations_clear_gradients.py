@@ -4,9 +4,10 @@ A schedule that evaluates after an iteration, or trains after an evaluation, mak
 and each of them runs a forward and a backward to learn shapes (``_initialize_pp_stages`` in
 ``torch/distributed/pipelining/schedules.py``). ``_post_metadata_inference_cleanup`` in
 ``stage.py`` then sets all gradients of ``fully_shard`` to None, as stale ones. That backward is
-``autograd.grad`` for inputs alone, which leaves none; those that are there are the user's. So what
-``step()`` has computed is gone after an ``eval()`` that comes before the optimizer's step, and so
-are sums over several iterations. Stages under DDP keep theirs.
+``autograd.grad`` for inputs alone, which leaves none but the zeros of
+``set_reduce_scatter_unused_params(True)``. The others are the user's: what ``step()`` has computed
+is gone after an ``eval()`` that comes before the optimizer's step, and so are sums over several
+iterations. Stages under DDP keep theirs.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -39,14 +40,34 @@ PUBLIC = (
         "2026-11-27",
     ),
 )
+_STAGE = "torch.distributed.pipelining.stage:PipelineStage"
 EDITS = (
     Edit(
-        "torch.distributed.pipelining.stage:PipelineStage._post_metadata_inference_cleanup",
+        f"{_STAGE}._forward_metadata_inference",
+        "kwargs = kwargs or {}",
         """
-        module.reshard()
-        for param in module.parameters():
-            param.grad = None
+        kwargs = kwargs or {}
+        for module in self.submod.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+        self._gradients_before = [(param, param.grad) for param in self.submod.parameters()]
         """,
-        "module.reshard()",
+    ),
+    Edit(
+        f"{_STAGE}._post_metadata_inference_cleanup",
+        """
+        for module in self.submod.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+                for param in module.parameters():
+                    param.grad = None
+        """,
+        """
+        for module in self.submod.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+        for param, grad in self.__dict__.pop("_gradients_before", ()):
+            param.grad = grad
+        """,
     ),
 )

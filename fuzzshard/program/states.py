@@ -225,6 +225,8 @@ class States:
             asked = ", options=options" if given else ""
             state = self._whole(f"get_model_state_dict({self.scope.called}{asked})", options)
             plain = f"copied({self._of_model(options)})"
+            if "cpu_offload" in options:
+                plain = f"{{name: tensor.cpu() for name, tensor in {plain}.items()}}"
             if is_of_rank0(options):
                 plain = f"{plain} if dist.get_rank() == 0 else {{}}"
             own = [*given, f"taken = copied({state})"]

@@ -11,6 +11,7 @@ from cases import (
     STEP,
     ZERO,
     chain,
+    children,
     colwise,
     groups,
     make_case,
@@ -31,6 +32,7 @@ from fuzzshard.case.case import (
     Tie,
     WrapGroup,
 )
+from fuzzshard.case.graph import Block
 from fuzzshard.case.options import DDP, Pipelining
 from fuzzshard.engines.registry import not_applicable
 from fuzzshard.errors import InvalidCase
@@ -299,11 +301,20 @@ def test_a_schedule_does_so_once_a_known_bug_is_mended(two_ranks: World, mend: s
     assert not verdict.notes
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        pipelined(schedule=(*iterations(2, 1), *UNFINALIZED[:4], *evaluation(), *UNFINALIZED[4:])),
+        pipelined(
+            schedule=(*evaluation(), *UNFINALIZED),
+            wrap=(replace(*groups(ROOT), communication=("zeros_for_unused",)),),
+        ),
+    ],
+    ids=["gradients", "none"],
+)
 def test_evaluations_leave_what_is_not_finalized_once_known_bugs_are_mended(
-    two_ranks: World,
+    two_ranks: World, case: Case
 ) -> None:
-    schedule = (*iterations(2, 1), *UNFINALIZED[:4], *evaluation(), *UNFINALIZED[4:])
-    case = pipelined(schedule=schedule)
     skip_if_torch_lacks(case)
     mends = ("evaluations_clear_gradients", "evaluations_divide_gradients")
     verdict = two_ranks.run(case, mends=mends)
@@ -346,6 +357,16 @@ EXCLUDED = (
         pipelined(wrap=(WrapGroup(modules=("a",), forward_prefetch=("c",)), *groups("c", ROOT))),
     ),
     ("belongs to several stages", pipelined(checkpoints=(Checkpoint(module=""),))),
+    (
+        "a stage that runs no backward",
+        pipelined(
+            model=chain(
+                a=Block(children=children(unused=Linear(out=5)), nodes=(), outputs=("x",)),
+                b=Linear(out=3),
+            ),
+            wrap=(replace(*groups(ROOT), communication=("zeros_for_unused",)),),
+        ),
+    ),
     ("does not manage", pipelined(wrap=groups("a", "b"))),
     (
         "an input requires a gradient",

@@ -278,6 +278,11 @@ class SPMD(FullyShard):
             "torch/distributed/tensor/_dispatch.py: 'got mixed torch.Tensor and DTensor, need to "
             "convert all torch.Tensor to DTensor before calling distributed operators'",
         ),
+        "leaf:dropout": Exclusion(
+            "dropout: on CUDA ranks draw parts of one mask, from one seed",
+            "torch/distributed/tensor/_random.py, manual_seed: 'no ranks should be initialized "
+            "with values other than ``seed``'",
+        ),
         f"op:cast & {HOOKS}|op:grad_dtype_* & wrap:parameter_in_no_group": SWAPPED,
         "spmd:flattened|spmd:replicated & schedule:no_all_reduce": Exclusion(
             "a flag of meshes with an axis to shard over and one to replicate over",

@@ -103,6 +103,12 @@ class PipelineParallel(EngineSpec):
             "nn.Parameters and nn.Buffers, and defines a forward() method that executes the "
             "operations relevant for that stage'",
         ),
+        "communication:zeros_for_unused & stages_lack_a_backward": Exclusion(
+            "zeros for unused parameters in a stage that runs no backward",
+            "torch/distributed/fsdp/_fully_shard/_fully_shard.py, "
+            "set_reduce_scatter_unused_params: 'parameters that did not receive a gradient in "
+            "backward'",
+        ),
         "pipelining:few_sends & pipelining:late_receives": Exclusion(
             "a bound on pending sends where receives come late, which not every schedule can keep",
             f"{_SCHEDULES}, ScheduleInterleaved1F1B: 'Schedule construction raises ValueError "
