@@ -141,11 +141,15 @@ class Examination:
     def take(self, runner: Runner, info: Mapping[str, str], index: int, case: Case) -> Verdict:
         """Judges and counts one case."""
         case, explained = judge_explained(
-            runner, case, self.mends, on_mended=self.on_mended, likely=self.registry.likely
+            runner,
+            case,
+            self.mends,
+            on_mended=self.on_mended,
+            likely=self.registry.experience.likeliest,
         )
         verdict, explanation, shrunk = explained.verdict, explain(explained), None
         if explained.known:
-            self.registry.count_causes(verdict.signature, explained.known)
+            self.registry.experience.count(verdict.signature, explained.known)
         elif verdict.status.is_finding and self.budget.max_seconds > 0:
             only = unknown_only(runner, case, verdict, self.mends)
             shrunk = confirm_and_shrink([only(runner)], case, verdict, budget=self.budget)
@@ -212,7 +216,7 @@ class Examination:
             "explanations": dict(self.explanations.most_common()),
             "judged": dict(self.judged.most_common()),
             "notes": dict(self.notes.most_common()),
-            "known": dict(self.registry.causes.most_common()),
+            "known": dict(self.registry.experience.cases.most_common()),
             "signatures": dict(sorted(names, key=lambda counted: counted[0].endswith(INTERNAL))),
             "unexplained": [dataclasses.asdict(u) for u in unexplained],
         }

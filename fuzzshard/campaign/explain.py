@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 from fuzzshard.campaign.judge import Stopped, judge, judge_clearly, same_finding
@@ -215,8 +216,9 @@ def explain(
     """Runs ``case`` on torch as it is and with ``mends``, unless their verdicts are given, and
     compares.
 
-    What is cured is run with ``likely`` sets of mends first, then with ever smaller ones: some ten
-    runs for one cause out of sixty. Where torch as it is does not refuse what it has to, mends
+    What is cured is run with the first :data:`TRIED` of the ``likely`` sets of mends, then with
+    ever smaller ones: some ten runs for one cause out of a hundred, and fewer where it is one of
+    the likely ones. Where torch as it is does not refuse what it has to, mends
     that lift this refusal are left out. Where mended torch shows something else than torch as it
     is, twice, each mend that this takes is left out in turn: if the others cure the case, it is
     wrong.
@@ -237,10 +239,13 @@ def explain(
         mended = judge(OnMends(world, able), case)
     mends = able
     if mended.status is not Status.INFRA and not _fails(mended, stock, mends):
-        for few in likely:
-            if set(few) <= set(mends) and cure(few):
+        possible = [few for few in likely if set(few) <= set(mends)]
+        for few in possible[:TRIED]:
+            if cure(few):
                 return Explanation(Origin.KNOWN, stock, mended, few)
-        return Explanation(Origin.KNOWN, stock, mended, _fewest(mends, cure))
+        ranked = dict.fromkeys(itertools.chain(*possible))
+        causes = _fewest((*(ranked | dict.fromkeys(mends)),), cure, num_likely=len(ranked))
+        return Explanation(Origin.KNOWN, stock, mended, causes)
     if causes := told(mended, mends):
         return Explanation(Origin.KNOWN, stock, mended, causes)
     if mended.status is not Status.INFRA and not same_finding(stock, mended):
@@ -265,16 +270,29 @@ def _fails(mended: Verdict, stock: Verdict, mends: Sequence[str]) -> bool:
     return not lifting(mended, mends)
 
 
-def _fewest(mends: tuple[str, ...], suffice: Callable[[tuple[str, ...]], bool]) -> tuple[str, ...]:
-    """The smallest set that bisection finds of those that ``suffice``; all of ``mends`` do.
+TRIED = 4
+"""How many of the likely sets of causes are tried one by one."""
+
+
+def _fewest(
+    mends: tuple[str, ...], suffice: Callable[[tuple[str, ...]], bool], num_likely: int = 0
+) -> tuple[str, ...]:
+    """The smallest set that bisection finds of those that ``suffice``; all of ``mends`` do, and
+    none of them does not.
 
     The last mend of the shortest beginning that suffices belongs to it; with that one, the next is
-    looked for.
+    looked for. Among the likely ones, which come first, beginnings double until one suffices.
     """
     needed: tuple[str, ...] = ()
     others = mends
-    while others and not suffice(needed):
+    while others and (not needed or not suffice(needed)):
         least, most = 0, len(others)  # too few, enough
+        size = 2 * TRIED
+        while size < min(most, num_likely):
+            if suffice((*needed, *others[:size])):
+                most = size
+            else:
+                least, size = size, 2 * size
         while most - least > 1:
             middle = (least + most) // 2
             if suffice((*needed, *others[:middle])):
@@ -291,14 +309,15 @@ def judge_explained(
     mends: tuple[str, ...],
     *,
     on_mended: bool,
-    likely: Callable[[str], Sequence[tuple[str, ...]]] = lambda signature: (),
+    likely: Callable[[Case, str], Sequence[tuple[str, ...]]] = lambda case, signature: (),
     cut_off: Callable[[Case, Verdict], None] = lambda case, verdict: None,
     explaining: Callable[[str, int], None] = lambda signature, done: None,
 ) -> tuple[Case, Explanation]:
     """The case, or the one that shows its finding more clearly, and where that finding comes from.
 
     The first run is on torch with ``mends``, or as it is. ``likely`` gives sets of causes for a
-    signature. ``cut_off`` gets a case that fails and for which no more runs are wanted.
+    case and the signature of its finding. ``cut_off`` gets a case that fails and for which no more
+    runs are wanted.
     ``explaining`` gets the signature of one that fails and the number of runs so far, before each
     run that explains it.
     """
@@ -312,7 +331,7 @@ def judge_explained(
             mends,
             stock=None if on_mended else verdict,
             mended=verdict if on_mended else None,
-            likely=likely(verdict.signature),
+            likely=likely(case, verdict.signature),
         )
     except Stopped:
         cut_off(case, verdict)

@@ -6,13 +6,14 @@ import dataclasses
 import functools
 import importlib.metadata
 import threading
-from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
 
 from fuzzshard.analysis.features import features
 from fuzzshard.analysis.order import leaf_count
+from fuzzshard.campaign.likely import Example, Experience
 from fuzzshard.case.case import ALL_ENGINES, Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block, Call, Child
 from fuzzshard.corpus.codec import entry_or_none
@@ -28,9 +29,6 @@ MAX_PARKED = 8
 """Cases per signature kept aside while another world works on that signature; more are only
 counted.
 """
-
-MAX_LIKELY = 3
-"""Sets of causes that are tried before a finding with the same signature is bisected."""
 
 CUT_OFF = -1
 """The index of a case whose finding is on disk, and whose verdict did not reach the journal."""
@@ -122,9 +120,9 @@ class Registry:
     ``unresolved`` are the folders of findings that could not be confirmed, shrunk or shown by a
     script before the campaign ended; ``suspects`` those of cases that failed, and of which nobody
     knows yet whether known bugs are why. ``examples`` are the saved entries of each cause that
-    mends know, with their sizes.
+    mends know, with their sizes. ``experience`` has what mends of torch have cured.
 
-    What mends of torch cure is counted by its causes, and is nothing else's hit. Any other finding
+    What they cure is counted by its causes, and is nothing else's hit. Any other finding
     is a *hit* of a known one that its verdict shows (:mod:`fuzzshard.identity`) if its case has
     all the features of its cause: nothing says that it is another. While a world works on a
     signature, further cases with it are parked, and looked at again afterwards.
@@ -137,38 +135,12 @@ class Registry:
         self.suspects: list[Path] = []
         self.num_flaky = 0
         self.examples: dict[str, list[tuple[int, Path]]] = defaultdict(list)
-        self._causes: dict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)
+        self.experience = Experience()
         self._claimed: dict[str, Found] = {}
         self._busy: dict[str, list[Found]] = {}
         self.claims: Claims | None = None
         self._elsewhere: set[str] = set()
         self._lock = threading.Lock()
-
-    def count_causes(self, signature: str, causes: Sequence[str]) -> None:
-        """One more case with this signature has ``causes`` that mends know."""
-        with self._lock:
-            self._causes[signature][tuple(causes)] += 1
-
-    def likely(self, signature: str) -> list[tuple[str, ...]]:
-        """The sets of causes that findings with this signature had most often."""
-        with self._lock:
-            return [causes for causes, _ in self._causes[signature].most_common(MAX_LIKELY)]
-
-    @property
-    def explained(self) -> int:
-        """How many cases the causes explain that mends know."""
-        with self._lock:
-            return sum(sets.total() for sets in self._causes.values())
-
-    @property
-    def causes(self) -> Counter[str]:
-        """How many cases each cause explains that mends know."""
-        with self._lock:
-            counts: Counter[str] = Counter()
-            for sets in self._causes.values():
-                for causes, cases in sets.items():
-                    counts.update(dict.fromkeys(causes, cases))
-            return counts
 
     def hit(self, found: Found) -> Known | None:
         """The known finding that explains ``found``, with the hit counted."""
@@ -339,6 +311,8 @@ def load_known(
         if entry.cause in mends:
             size = leaf_count(entry.case) + len(entry.case.schedule)
             registry.examples[entry.cause].append((size, file.parent))
+            made_by = features(entry.case) - features(_PLAIN)
+            registry.experience.learn(entry.cause, Example(entry.signature, made_by))
             continue
         elsewhere = preload is not None and not set(entry.preload) <= set(preload)
         is_finished = entry.is_confirmed and not entry.unshrunk

@@ -181,7 +181,7 @@ def restore_findings(history: History, campaign: int, registry: Registry) -> Non
             case FindingFlaky() if Path(event.path).name in made:
                 registry.count_flaky()
             case KnownCause():
-                registry.count_causes(event.signature, event.causes)
+                registry.experience.count(event.signature, event.causes)
             case _:
                 pass
     for known in registry.all():

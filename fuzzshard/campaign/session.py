@@ -97,6 +97,7 @@ class Session:
         for known in saved.known:
             self.registry.learn(known)
         self.registry.examples.update(saved.examples)
+        self.registry.experience = saved.experience
         if (campaign := self.plan.campaign) is not None:
             self._cases_before = restore_counts(history, campaign, self.tally)
             restore_findings(history, campaign, self.registry)
@@ -181,7 +182,7 @@ class Session:
     def finished(self, reason: str, exit_code: int, *, complete: bool) -> CampaignFinished:
         """The summary."""
         tally, registry = self.tally, self.registry
-        causes = registry.causes
+        causes = registry.experience.cases
         return CampaignFinished(
             elapsed=(elapsed := self.control.elapsed()),
             reason=reason,
@@ -194,7 +195,7 @@ class Session:
             cases_per_second=tally.cases / elapsed,
             counts=dict(tally.counts),
             findings=tuple(map(_line, _listed(registry))),
-            explained=registry.explained,
+            explained=registry.experience.num_cases,
             causes=dict(causes.most_common()),
             examples=_examples(registry, causes),
             unresolved=tuple(map(str, registry.unresolved)),

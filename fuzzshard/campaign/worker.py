@@ -134,7 +134,7 @@ class Worker:
             drawn,
             session.mends,
             on_mended=session.options.mends == "on" or index // ALIKE % STOCK_ONE_IN != STOCK_TURN,
-            likely=session.registry.likely,
+            likely=session.registry.experience.likeliest,
             cut_off=self._follow_up.suspect,
             explaining=lambda signature, done: self._emit(
                 PhaseChanged(phase="explaining", signature=signature, done=done)
@@ -143,7 +143,7 @@ class Worker:
         if explained.stock.status.is_finding or explained.mended is not None:
             self._emit(PhaseChanged(phase="running"))
         if explained.known:
-            session.registry.count_causes(explained.verdict.signature, explained.known)
+            session.registry.experience.count(explained.verdict.signature, explained.known)
         return case, explained.verdict, explained.known
 
 

@@ -166,6 +166,26 @@ def test_likely_causes_are_tried_first(mends: tuple[str, ...]) -> None:
     assert explain(runs, CASE, mends, likely=[(mends[1],)]).known == (mends[40],)
 
 
+def test_what_is_less_likely_is_found_in_fewer_runs_than_what_is_not(
+    mends: tuple[str, ...],
+) -> None:
+    likely = [(name,) for name in reversed(mends[:9])]
+    counts = []
+    for name in (mends[2], mends[33]):
+        runs = world(cured_by(name))
+        assert explain(runs, CASE, mends, likely=likely).known == (name,)
+        counts.append(len(runs.log))
+    assert counts[0] < counts[1] <= 18
+
+
+def test_several_causes_are_found_together_wherever_they_are_ranked(
+    mends: tuple[str, ...],
+) -> None:
+    runs = world(lambda on: PASS if {mends[1], mends[44]} <= {*on} else SHOWN)
+    likely = [(mends[44],), (mends[7],), (mends[1],)]
+    assert explain(runs, CASE, mends, likely=likely).known == (mends[1], mends[44])
+
+
 @pytest.mark.parametrize("which", [0, 33, 59])
 def test_what_only_mended_torch_shows_is_a_defect_of_the_mend_that_it_takes(
     mends: tuple[str, ...], which: int
@@ -263,15 +283,15 @@ def test_what_passes_runs_once(mends: tuple[str, ...]) -> None:
     assert runs.log == ["run 7 mended"]
 
 
-def test_likely_causes_are_asked_for_by_signature(mends: tuple[str, ...]) -> None:
+def test_likely_causes_are_asked_for_by_case_and_signature(mends: tuple[str, ...]) -> None:
     runs, asked = world(cured_by(mends[5])), []
 
-    def likely(signature: str) -> list[tuple[str, ...]]:
-        asked.append(signature)
+    def likely(case: Case, signature: str) -> list[tuple[str, ...]]:
+        asked.append((case, signature))
         return [(mends[5],)]
 
     _, explained = judge_explained(runs, CASE, mends, on_mended=False, likely=likely)
-    assert (explained.known, asked, len(runs.log)) == ((mends[5],), [SHOWN.signature], 3)
+    assert (explained.known, asked, len(runs.log)) == ((mends[5],), [(CASE, SHOWN.signature)], 3)
 
 
 def test_without_mends_nothing_is_known_and_nothing_runs() -> None:

@@ -1,0 +1,96 @@
+"""Which known bugs are the likeliest behind a finding, by what they were behind before."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fuzzshard.analysis.features import features
+from fuzzshard.case.case import Case
+
+Causes = tuple[str, ...]
+"""The mends that together cure a finding."""
+
+
+class Example(NamedTuple):
+    """What a finding with a known cause looked like, and the features that made it."""
+
+    signature: str
+    features: frozenset[str]
+
+
+OTHER_SIGNATURE, OTHER_ORACLE = 0.1, 0.01
+"""How much a finding counts that has another signature, or another engine and oracle, than the one
+that is asked about.
+"""
+OTHER_FEATURES = 0.1
+"""How much a cause counts if the case lacks what made each saved finding of it."""
+
+
+class Experience:
+    """What findings of a campaign were caused by, and those that were saved before; may be used
+    from any thread.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[Causes, Counter[str]] = defaultdict(Counter)
+        self._examples: dict[Causes, list[Example]] = defaultdict(list)
+        self._lock = threading.Lock()
+
+    def count(self, signature: str, causes: Sequence[str]) -> None:
+        """One more case with this signature has ``causes``."""
+        with self._lock:
+            self._seen[tuple(causes)][signature] += 1
+
+    def learn(self, cause: str, example: Example) -> None:
+        """A saved finding has this cause."""
+        with self._lock:
+            self._examples[(cause,)].append(example)
+
+    @property
+    def num_cases(self) -> int:
+        """How many cases of the campaign the causes explain."""
+        with self._lock:
+            return sum(seen.total() for seen in self._seen.values())
+
+    @property
+    def cases(self) -> Counter[str]:
+        """How many cases of the campaign each cause explains."""
+        with self._lock:
+            counts: Counter[str] = Counter()
+            for causes, seen in self._seen.items():
+                counts.update(dict.fromkeys(causes, seen.total()))
+            return counts
+
+    def likeliest(self, case: Case, signature: str) -> list[Causes]:
+        """All sets of causes that were met before, the likeliest of this finding first.
+
+        Every finding that a set was behind counts, by how much it looked like this one.
+        """
+        present = features(case)
+        with self._lock:
+            known = {*self._seen, *self._examples}
+            weights = {causes: self._weight(causes, present, signature) for causes in known}
+        return sorted(known, key=lambda causes: (-weights[causes], causes))
+
+    def _weight(self, causes: Causes, present: frozenset[str], signature: str) -> float:
+        examples = self._examples.get(causes, ())
+        met = Counter(example.signature for example in examples)
+        met.update(self._seen.get(causes, {}))
+        fits = not examples or any(example.features <= present for example in examples)
+        votes = sum(count * _likeness(other, signature) for other, count in met.items())
+        return votes if fits else votes * OTHER_FEATURES
+
+
+def _likeness(one: str, other: str) -> float:
+    """How much a finding says about another one, by their signatures."""
+    if one == other:
+        return 1.0
+    return OTHER_SIGNATURE if _place(one) == _place(other) else OTHER_ORACLE
+
+
+def _place(signature: str) -> list[str]:
+    """The kind of a finding, its engine and its oracle."""
+    return signature.split("/")[:3]
