@@ -8,6 +8,8 @@ import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from fuzzshard.campaign.judge import Stopped, judge, judge_clearly, same_finding
 from fuzzshard.case.case import Case
 from fuzzshard.mending.mend import find_mend
@@ -218,10 +220,10 @@ def explain(
 
     What is cured is run with the first :data:`TRIED` of the ``likely`` sets of mends, then with
     ever smaller ones: some ten runs for one cause out of a hundred, and fewer where it is one of
-    the likely ones. Where torch as it is does not refuse what it has to, mends
-    that lift this refusal are left out. Where mended torch shows something else than torch as it
-    is, twice, each mend that this takes is left out in turn: if the others cure the case, it is
-    wrong.
+    the likely ones. A case that is compiled is run without that, if it shows the same, and as it
+    is once more at the end. Where torch as it is does not refuse what it has to, mends that lift
+    this refusal are left out. Where mended torch shows something else than torch as it is, twice,
+    each mend that this takes is left out in turn: if the others cure the case, it is wrong.
     """
     stock = judge(world, case) if stock is None else stock
 
@@ -239,12 +241,7 @@ def explain(
         mended = judge(OnMends(world, able), case)
     mends = able
     if mended.status is not Status.INFRA and not _fails(mended, stock, mends):
-        possible = [few for few in likely if set(few) <= set(mends)]
-        for few in possible[:TRIED]:
-            if cure(few):
-                return Explanation(Origin.KNOWN, stock, mended, few)
-        ranked = dict.fromkeys(itertools.chain(*possible))
-        causes = _fewest((*(ranked | dict.fromkeys(mends)),), cure, num_likely=len(ranked))
+        causes = _causes(world, case, stock, mends, likely)
         return Explanation(Origin.KNOWN, stock, mended, causes)
     if causes := told(mended, mends):
         return Explanation(Origin.KNOWN, stock, mended, causes)
@@ -257,6 +254,32 @@ def explain(
             if cure(tuple(other for other in mends if other != name)):
                 return Explanation(Origin.MEND, stock, mended, (name,))
     return Explanation(Origin.NEW, stock, mended)
+
+
+def _causes(
+    world: Runner,
+    case: Case,
+    stock: Verdict,
+    mends: tuple[str, ...],
+    likely: Sequence[tuple[str, ...]],
+) -> tuple[str, ...]:
+    """The smallest set of ``mends`` that cures ``case``; all of them do."""
+
+    def cures(few: tuple[str, ...], which: Case) -> bool:
+        return not _fails(judge(OnMends(world, few), which), stock, few)
+
+    cure = functools.partial(cures, which=case)
+    eager = replace(case, compile=None)
+    if eager != case and same_finding(judge(world, eager), stock) and cures(mends, eager):
+        causes = _causes(world, eager, stock, mends, likely)
+        if cure(causes):
+            return causes
+    possible = [few for few in likely if set(few) <= set(mends)]
+    for few in possible[:TRIED]:
+        if cure(few):
+            return few
+    ranked = dict.fromkeys(itertools.chain(*possible))
+    return _fewest((*(ranked | dict.fromkeys(mends)),), cure, num_likely=len(ranked))
 
 
 def _fails(mended: Verdict, stock: Verdict, mends: Sequence[str]) -> bool:

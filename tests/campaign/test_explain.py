@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -184,6 +184,36 @@ def test_several_causes_are_found_together_wherever_they_are_ranked(
     runs = world(lambda on: PASS if {mends[1], mends[44]} <= {*on} else SHOWN)
     likely = [(mends[44],), (mends[7],), (mends[1],)]
     assert explain(runs, CASE, mends, likely=likely).known == (mends[1], mends[44])
+
+
+@pytest.mark.parametrize(
+    ("eager", "compiled"), [(True, 3), (False, 9)], ids=["eager too", "compiled only"]
+)
+def test_a_compiled_case_is_explained_without_that_if_it_fails_so_too(
+    mends: tuple[str, ...], eager: bool, compiled: int
+) -> None:
+    case, ran = replace(CASE, compile="aot_eager"), []
+
+    def verdict(which: Case, on: Collection[str]) -> Verdict:
+        ran.append(which)
+        return SHOWN if mends[8] not in on and (eager or which == case) else PASS
+
+    runs = FakeWorld(lambda which: verdict(which, ()), [], with_mends=verdict)
+    assert explain(runs, case, mends).known == (mends[8],)
+    assert ran.count(case) <= compiled
+    assert ran.count(CASE) == len(ran) - ran.count(case) > 0
+
+
+def test_what_mends_do_not_cure_without_compilation_is_explained_with_it(
+    mends: tuple[str, ...],
+) -> None:
+    case = replace(CASE, compile="aot_eager")
+
+    def verdict(which: Case, on: Collection[str]) -> Verdict:
+        return PASS if mends[8] in on and which == case else SHOWN
+
+    runs = FakeWorld(lambda which: verdict(which, ()), [], with_mends=verdict)
+    assert explain(runs, case, mends).known == (mends[8],)
 
 
 @pytest.mark.parametrize("which", [0, 33, 59])
