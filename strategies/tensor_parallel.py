@@ -62,7 +62,13 @@ def tensor_parallel(tape: Tape, case: Case, found: Inferred) -> tuple[TensorPara
         if is_free and tape.chance(30 if leaf.has_parameters else 100):
             dim, axes = tape.pick(_DIMS), found.input_values[path][0].dims(case.inputs.seq)
             within = 0 if dim == axes else dim
-            plans[path] = TensorParallel(module=path, style="dtensor", dim=within)
+            plans[path] = TensorParallel(
+                module=path,
+                style="dtensor",
+                dim=within,
+                result=tape.pick(("full_tensor", "to_local")),
+                grad_placements=tape.chance(40),
+            )
     chosen = tuple(plans[path] for path in found.modules if path in plans)
     if computes(replace(case, tensor_parallel=chosen), found):
         return chosen

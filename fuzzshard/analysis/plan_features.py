@@ -107,6 +107,10 @@ def tensor_parallel_features(case: Case, found: Inferred) -> Iterator[str]:
             yield "tensor:dtensor_output"
         if plan.dim is not None:
             yield "tensor:sharded_argument"
+        if plan.result == "to_local":
+            yield "tensor:local_result"
+        if plan.grad_placements:
+            yield "tensor:grad_placements"
     if _leaves_ranks_empty(case, found):
         yield "tensor:empty_shard"
 

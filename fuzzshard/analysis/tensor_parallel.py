@@ -18,6 +18,7 @@ from fuzzshard.parts.op import Reasons
 
 _REPLICATING = ("sequence", "dtensor")
 """The styles that shard no parameter, and fix the layouts outside."""
+_DEFAULT = TensorParallel(module="", style="dtensor")
 
 
 def tensor_dims(case: Case, found: Inferred) -> Mapping[str, int | None]:
@@ -64,8 +65,11 @@ def plan_misfits(case: Case, found: Inferred) -> Reasons:
             yield f"{plan.module!r} has layouts that its style fixes", 'use "default"'
         if plan.style == "dtensor" and not plan.local_output:
             yield f"{plan.module!r} returns whole plain tensors", "use local_output=True"
-        if plan.style != "dtensor" and plan.dim is not None:
-            yield f"{plan.module!r} has a dim, which its style fixes", "use dim=None"
+        if plan.style != "dtensor" and plan.of_dtensors != _DEFAULT.of_dtensors:
+            yield (
+                f"{plan.module!r} has options of a module that computes with DTensors",
+                "leave out dim, result and grad_placements",
+            )
         axes = found.input_values[plan.module][0].dims(case.inputs.seq)
         if plan.dim is not None and not -axes <= plan.dim < axes:
             yield f"{plan.module!r} has an argument of {axes} dims", "use dim=0"

@@ -34,7 +34,8 @@ class TensorParallel(Part, frozen=True, kw_only=True):
     ``local_output=False`` returns a DTensor.
 
     A ``dtensor`` module takes and returns plain tensors, and computes with DTensors: its argument
-    is sharded along ``dim``, or replicated if that is None.
+    is sharded along ``dim``, or replicated if that is None. The whole of its ``result`` is given
+    by that method. With ``grad_placements`` it says what the gradients of both will be.
     """
 
     module: str
@@ -43,6 +44,13 @@ class TensorParallel(Part, frozen=True, kw_only=True):
     output: Literal["default", "replicate", "sequence"] = "default"
     local_output: bool = True
     dim: Literal[-1, 0, 1] | None = None
+    result: Literal["full_tensor", "to_local"] = "full_tensor"
+    grad_placements: bool = False
+
+    @property
+    def of_dtensors(self) -> tuple[object, ...]:
+        """How a ``dtensor`` module gets and returns values, which other styles fix."""
+        return (self.dim, self.result, self.grad_placements)
 
 
 DelaySite = Literal[

@@ -49,14 +49,18 @@ def _of_dtensors(plan: TensorParallel, module: str) -> list[str]:
     calls it with the DTensor that it has got.
     """
     placement = "Replicate()" if plan.dim is None else f"Shard({plan.dim})"
+    hint = "grad_placements=[Replicate()]" if plan.grad_placements else ""
+    whole = f"full_tensor({hint})"
+    if plan.result == "to_local":
+        whole = f"redistribute(placements=[Replicate()], async_op=True).to_local({hint})"
     return [
         "distribute_module(",
         f'    {module}, world_mesh["tp"],',
         "    input_fn=lambda module, args, mesh: (",
         "        args[0] if isinstance(args[0], DTensor)",
-        "        else DTensor.from_local(args[0], mesh, [Replicate()])",
+        f"        else DTensor.from_local(args[0], mesh, [Replicate()]{hint and f', {hint}'})",
         f"    ).redistribute(placements=[{placement}]),",
-        "    output_fn=lambda module, output, mesh: output.full_tensor(),",
+        f"    output_fn=lambda module, output, mesh: output.{whole},",
         ")",
     ]
 

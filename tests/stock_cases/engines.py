@@ -171,7 +171,9 @@ TENSOR = {
         mesh=_SQUARE,
         tensor_parallel=(
             TensorParallel(module="m", style="dtensor", dim=-1),
-            TensorParallel(module="n", style="dtensor", dim=0),
+            TensorParallel(
+                module="n", style="dtensor", dim=0, result="to_local", grad_placements=True
+            ),
         ),
     ),
     "replicas of tensor-parallel ranks": bounded(

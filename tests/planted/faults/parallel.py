@@ -32,6 +32,12 @@ def negative_dims_begin_at_the_front(right, dims, ndim):
     return right([-1 - d if d < 0 else d for d in dims] if isinstance(dims, list) else dims, ndim)
 
 
+@instead_of(DTensor, "full_tensor")
+def hinted_gradients_are_parts(right, self, *, grad_placements=None):
+    """Gradients of whole DTensors are thought to be parts of a sum, if their layout is given."""
+    return right(self, grad_placements=grad_placements and [Partial()] * len(grad_placements))
+
+
 @instead_of(Partial, "_reduce_shard_value")
 def averaged_shards_are_sums(right, self, *args):
     """The gradient of a redistributed DTensor is the sum of what was to be averaged."""
