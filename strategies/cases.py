@@ -64,6 +64,8 @@ _DYADIC = 15
 """Percent of all cases, and of those that are not exact."""
 _MEMORY = 4
 """Percent of the cases on CUDA, each of which costs four more runs of every engine."""
+_SHARED_LOSS = 20
+"""Percent of the cases with tensor parallelism, whose loss its ranks share."""
 _DIVERGING = 8
 """Percent of the cases with FSDP1."""
 
@@ -209,7 +211,7 @@ def _experiment(
 
 def _loss(tape: Tape, *, exact: bool) -> str:
     """``exact``: one that rounds nothing."""
-    losses = [loss for loss in LOSSES.values() if not loss.extension]
+    losses = [loss for loss in LOSSES.values() if not (loss.extension or loss.context)]
     *losses, last = (loss for loss in losses if loss.is_exact or not exact)
     chosen = (loss for loss in losses if tape.chance(loss.percent, simpler=loss.is_simpler))
     return next(chosen, last).name
@@ -254,6 +256,8 @@ def with_options(tape: Tape, swarm: Swarm, case: Case, *, cuda: bool) -> Case:
     found = inferred(case)
     plan = tensor_parallel(tape, case, found)
     ranks = case.mesh if plan else replace(case.mesh, tensor=None)
+    if plan and case.values != "dyadic" and tape.chance(_SHARED_LOSS):
+        case = replace(case, loss=next(name for name, loss in LOSSES.items() if loss.context))
     case = ignored(tape, swarm, replace(case, mesh=ranks, tensor_parallel=plan), found)
     found = inferred(case)
     case = precision(tape, swarm, case, found)

@@ -14,6 +14,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.graph import join
 from fuzzshard.case.options import TensorParallel
 from fuzzshard.parts.leaf import Leaf
+from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Reasons
 
 _REPLICATING = ("sequence", "dtensor")
@@ -50,6 +51,8 @@ def plan_misfits(case: Case, found: Inferred) -> Reasons:
         yield ("a tensor_parallel plan without a tensor-parallel axis", "set mesh.tensor")
     if case.tensor_parallel and case.init == "meta":
         yield ("tensor parallelism of a model on the meta device is not supported", 'use "device"')
+    if LOSSES[case.loss].context and not case.tensor_parallel:
+        yield f"the loss {case.loss!r} is for tensor-parallel ranks", "give a tensor_parallel plan"
     planned = [plan.module for plan in case.tensor_parallel]
     for plan in case.tensor_parallel:
         leaf = found.leaves.get(plan.module)

@@ -14,7 +14,8 @@ class Term(NamedTuple):
     ``output`` is its expression, ``target`` that of a tensor of the same shape, or empty;
     ``tokens`` are the rows of its last axis on every data-parallel rank. ``rank`` is the
     expression for the rank whose data it is: that is rank 0 where all have equal data. ``inputs``
-    are the variables of inputs of the forward that require gradients.
+    are the variables of inputs of the forward that require gradients. ``mesh`` is that of
+    tensor-parallel ranks, which share a model that is parallelised; empty for a plain one.
     """
 
     output: str
@@ -22,6 +23,7 @@ class Term(NamedTuple):
     tokens: tuple[int, ...]
     rank: str
     inputs: tuple[str, ...] = ()
+    mesh: str = ""
 
     @property
     def same_on_ranks(self) -> bool:
@@ -53,6 +55,10 @@ class Loss:
     """The choice of swarms that it is drawn for, where its case is drawn but for that."""
     differentiates_twice: ClassVar[bool] = False
     """Whether it is made of gradients of inputs, so that a backward goes through a backward."""
+    context: ClassVar[str] = ""
+    """What it and its backward have to be in, where tensor-parallel ranks share it: it is drawn
+    with a plan.
+    """
     sources: ClassVar[Mapping[str, str]] = {}
     """The functions that its terms call and torch does not have, by name."""
 

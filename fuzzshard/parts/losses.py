@@ -82,6 +82,35 @@ def mean_tokens(term: Term) -> float:
     return sum(kept) / len(kept) or 1.0
 
 
+_PARALLEL_TOKEN_LOSS = """
+def parallel_token_loss(logits, ignored, tokens, mesh):  # whose ranks share the classes
+    if mesh is not None:
+        if not isinstance(logits, DTensor):
+            logits = DTensor.from_local(logits, mesh, [Replicate()])
+        logits = logits.redistribute(placements=[Shard(logits.ndim - 1)])
+    return token_loss(logits, ignored, tokens)
+"""
+
+
+class LossParallel(Loss):
+    """``TokenMean``, of classes that tensor-parallel ranks share.
+
+    "Within this context manager, one can use cross_entropy() or CrossEntropyLoss as usual"
+    (``loss_parallel``), where the logits are "sharded on the class dimension".
+    """
+
+    name = "loss_parallel"
+    meaning = "cross entropy of classes that tensor-parallel ranks share, under loss_parallel()"
+    place = 4
+    context = "loss_parallel()"
+    sources = {"parallel_token_loss": _PARALLEL_TOKEN_LOSS}
+
+    @override
+    def text(self, term: Term) -> str:
+        plain = TokenMean().text(term)
+        return f"parallel_{plain[:-1]}, {term.mesh})" if term.mesh else plain
+
+
 _PENALIZED = """
 def penalized(output, *inputs):  # the gradients of inputs are to be small
     loss = output.square().mean()
@@ -104,7 +133,7 @@ class GradientPenalty(Loss):
 
     name = "gradient_penalty"
     meaning = "the mean square of the outputs, and a penalty on the gradients of inputs"
-    place = 4
+    place = 5
     least_rows, why = 1, "the mean of nothing is NaN"
     extension = Choice(
         "gradient_penalty",

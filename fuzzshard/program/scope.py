@@ -136,7 +136,11 @@ class Scope:
             f"out = {self.call_text(call, 'target', by_forward=True)}",
             f"outputs = [{', '.join(whole)}]",
             'wait("after_forward")',
-            *self.loss(call, len(whole)),
+            *(
+                self._loss_of(call, self.outputs(call.target))
+                if LOSSES[self.case.loss].context
+                else self.loss(call, len(whole))
+            ),
         ]
 
     def call_text(self, call: Call, callee: str, *, by_forward: bool) -> str:
@@ -192,6 +196,7 @@ class Scope:
         """
         case, values = self.case, inferred(self.case).output_values[call.target]
         rank = "0" if case.inputs.same_on_ranks else "rank"
+        loss = LOSSES[case.loss]
         specs = zip(self.variables(call), () if call.target else case.inputs.tensors, strict=False)
         inputs = tuple(variable for variable, spec in specs if spec.requires_grad)
         terms = []
@@ -199,15 +204,30 @@ class Scope:
             of_row = (case.inputs.seq or 1) * (values[i].patches or 1)
             tokens = tuple(rows * of_row for rows in rows_of_batch(case, call.batch))
             due = target.format(i, outputs[i])
-            terms.append(LOSSES[case.loss].text(Term(outputs[i], due, tokens, rank, inputs)))
+            term = Term(outputs[i], due, tokens, rank, inputs)
+            terms.append(self._term(term) if loss.context else loss.text(term))
         return terms
+
+    def _term(self, term: Term) -> str:
+        """Write what it adds to a loss that tensor-parallel ranks share, but for the plain
+        model.
+        """
+        mesh = "" if self.engine is REFERENCE else 'world_mesh["tp"]'
+        if self.shared:
+            mesh = f"None if {self.called} is reference else {mesh}"
+        return LOSSES[self.case.loss].text(term._replace(mesh=mesh))
+
+    def in_context(self, lines: list[str]) -> list[str]:
+        """Run a loss or its backward in what it wants to be in."""
+        context = LOSSES[self.case.loss].context
+        return [f"with {context}:", *indented(lines)] if context and lines else lines
 
     def _at_once(self, calls: Sequence[Call]) -> list[str]:
         """Run these forwards by all stages, with their backward if they are to have one."""
         batches, mode = self.batches(calls), calls[0].mode
         finalizes = self.now.synced
         lines = self.script.run_lines(self.case, batches, mode=mode, finalizes=finalizes)
-        return [*self.schedule_lines(calls), *lines]
+        return [*self.schedule_lines(calls), *self.in_context(lines)]
 
     def batches(self, calls: Sequence[Call]) -> list[str]:
         """Write the expressions for their inputs."""
@@ -238,8 +258,11 @@ class Scope:
 
     def loss(self, call: Call, count: int) -> list[str]:
         """Add up the terms of those of ``count`` outputs that the loss of a call is of."""
-        outputs = [f"outputs[{i}]" for i in range(count)]
-        return [f"loss = {' + '.join(self.terms(call, outputs, 'target_of({}, {})'))}"]
+        return self._loss_of(call, [f"outputs[{i}]" for i in range(count)])
+
+    def _loss_of(self, call: Call, outputs: Sequence[str]) -> list[str]:
+        line = f"loss = {' + '.join(self.terms(call, outputs, 'target_of({}, {})'))}"
+        return [line] if self.engine.in_stages else self.in_context([line])
 
     def backward(self, takes: Taking) -> list[str]:
         """Run the backward of forwards; stages run these, too."""
@@ -262,13 +285,14 @@ class Scope:
         syncs = self.engine.applies_groups or self.now.synced
         own = self.script.finalize_lines(self.case, self.called) if syncs else []
         line = f"{loss}.backward({'retain_graph=True' if retains else ''})"
-        return [line, *self.unless_reference(own)]
+        return [*self.in_context([line]), *self.unless_reference(own)]
 
     def aborted(self, call: Call, target: str, *, in_backward: bool) -> list[str]:
         """Run a forward that the module at ``target`` ends with an exception, or its backward."""
         body = self.forward(call)
         if in_backward:
-            body += ["if loss.requires_grad:", "    before_backward()", "    loss.backward()"]
+            backward = ["before_backward()", *self.in_context(["loss.backward()"])]
+            body += ["if loss.requires_grad:", *indented(backward)]
         return self.interrupted(self.at(target), body, in_backward=in_backward)
 
     def interrupted(self, module: str, body: list[str], *, in_backward: bool) -> list[str]:

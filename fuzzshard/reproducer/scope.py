@@ -19,6 +19,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.edit import split
 from fuzzshard.model.statements import at, call_lines, indented
 from fuzzshard.parts.engines import spec_of
+from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Call, Op, Ranks, Taking
 from fuzzshard.parts.ops import grads
 from fuzzshard.parts.ops.set_flag import flags_set
@@ -225,11 +226,13 @@ class Scope(scope.Scope):
         watched = [oracle for oracle in self.assertion.watched(index) if oracle.of_forward]
         keeps_output = any(not oracle.is_loss for oracle in watched)
         keeps_output |= index in self.losses.parted
-        if not any(oracle.is_loss for oracle in watched) and index not in self.losses.needed:
+        is_parallel = bool(LOSSES[self.case.loss].context)
+        wants_loss = any(oracle.is_loss for oracle in watched) or is_parallel
+        if not wants_loss and index not in self.losses.needed:
             return [f"out = {text}" if keeps_output else text]
         loss, terms = self.watch.loss(index), " + ".join(self._terms(call))
-        if keeps_output or len(re.findall(r"\bout\b", terms)) > 1:
-            return [f"out = {text}", f"{loss} = {terms}"]
+        if keeps_output or is_parallel or len(re.findall(r"\bout\b", terms)) > 1:
+            return [f"out = {text}", *self.in_context([f"{loss} = {terms}"])]
         terms = re.sub(r"\bout\b", lambda _: text, terms)
         keeps = self.assertion.stops_at_op or (self.shared and self.assertion.op is None)
         once = self.losses.taken.get(index + 1) == [index]
@@ -241,14 +244,16 @@ class Scope(scope.Scope):
 
     def _terms(self, call: Call) -> list[str]:
         """The losses of the outputs of ``out``."""
-        return self.terms(call, self.whole_outputs(call.target))
+        is_shared = bool(LOSSES[self.case.loss].context)  # of DTensors as they are
+        outputs = self.outputs if is_shared else self.whole_outputs
+        return self.terms(call, outputs(call.target))
 
     @override
     def aborted(self, call: Call, target: str, *, in_backward: bool) -> list[str]:
         body = [self._call(call)]
         if in_backward:
             loss = f"loss = {' + '.join(self._terms(call))}"
-            body = [f"out = {body[0]}", loss, "loss.backward()"]
+            body = [f"out = {body[0]}", *self.in_context([loss, "loss.backward()"])]
         interrupted = self.interrupted(self.at(target), body, in_backward=in_backward)
         return [*self.inputs_of(call), *interrupted]
 
@@ -262,6 +267,7 @@ class Scope(scope.Scope):
         if takes.outputs is not None:
             taken = [f"part{index}"]
             made = [f"{taken[0]} = {' + '.join(self._terms(self.now.taken[0].call))}"]
+            made = self.in_context(made)
         lines = [*made, *self.backward_lines(taken, retains=takes.retains)]
         if not (self.assertion.stops_at_op and self.assertion.op == index):
             lines += self._average(index)

@@ -20,6 +20,7 @@ from fuzzshard.engines.base import Engine
 from fuzzshard.model.statements import seed_of
 from fuzzshard.model.values import named_ids, named_values
 from fuzzshard.parts.dtypes import Dtype
+from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Call, Op, Taking, names_rank
 from fuzzshard.training.collectives import Recorder
 from fuzzshard.training.delays import Delays
@@ -103,6 +104,8 @@ class Trainer:
                 self.observer.observe_leftovers()
         finally:
             torch.set_grad_enabled(True)
+            if context := LOSSES[self.case.loss].context:  # which an exception may have left open
+                self.engine.execute([f"with {context}:", "    pass"])
             self.states.remove()
 
     def rebuild(self, index: int, mesh: tuple[int, ...]) -> None:

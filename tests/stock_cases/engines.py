@@ -176,6 +176,11 @@ TENSOR = {
             ),
         ),
     ),
+    "a loss of classes that ranks share": bounded(
+        mesh=_SQUARE,
+        tensor_parallel=(rowwise("a", input="replicate"), colwise("b", local_output=False)),
+        loss="loss_parallel",
+    ),
     "replicas of tensor-parallel ranks": bounded(
         mesh=Mesh(replicate=2, shard=1, tensor=2), tensor_parallel=(colwise("a"), rowwise("b"))
     ),

@@ -16,7 +16,7 @@ from torch.distributed.tensor.experimental._context_parallel._attention import _
 from torch.distributed.tensor.experimental._context_parallel._load_balancer import (
     _HeadTailLoadBalancer,
 )
-from torch.distributed.tensor.parallel import RowwiseParallel
+from torch.distributed.tensor.parallel import RowwiseParallel, loss
 
 
 @instead_of(_SDPAMerger, "step")
@@ -36,6 +36,12 @@ def negative_dims_begin_at_the_front(right, dims, ndim):
 def hinted_gradients_are_parts(right, self, *, grad_placements=None):
     """Gradients of whole DTensors are thought to be parts of a sum, if their layout is given."""
     return right(self, grad_placements=grad_placements and [Partial()] * len(grad_placements))
+
+
+@instead_of(loss, "_log_softmax")
+def shared_classes_are_normalized_apart(right, x, dim, half_to_float, mesh, mesh_dim):
+    """Each rank takes its own classes for all of those that a loss is over."""
+    return x.log_softmax(dim)
 
 
 @instead_of(Partial, "_reduce_shard_value")
