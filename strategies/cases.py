@@ -266,7 +266,7 @@ def with_options(tape: Tape, swarm: Swarm, case: Case, *, cuda: bool) -> Case:
     case = replace(
         case,
         wrap=group_options(tape, swarm, case, found, cuda=cuda),
-        optimizer=optimizer_options(tape, swarm, case, found),
+        optimizer=optimizer_options(tape, swarm, case, found, cuda=cuda),
         observe="losses" if "losses_only" in swarm else "everything",
     )
     if cuda and case.observe == "everything" and tape.chance(_MEMORY):

@@ -130,6 +130,7 @@ class DrawingOptimizer(NamedTuple):
     swarm: Swarm
     case: Case
     found: Inferred
+    cuda: bool
 
     def some_parameters(self) -> tuple[str, ...]:
         """A module or a parameter that is not all there is, or nothing."""
@@ -140,13 +141,15 @@ class DrawingOptimizer(NamedTuple):
         return (target,) if target is not None and left else ()
 
 
-def optimizer_options(tape: Tape, swarm: Swarm, case: Case, found: Inferred) -> Optimizer:
+def optimizer_options(
+    tape: Tape, swarm: Swarm, case: Case, found: Inferred, *, cuda: bool
+) -> Optimizer:
     """The case's optimizer with what does not depend on its kind."""
-    drawing = DrawingOptimizer(tape, swarm, case, found)
+    drawing = DrawingOptimizer(tape, swarm, case, found, cuda)
     late = (option for option in OPTIMIZER_OPTIONS if option.extension)
     spec = replace(case.optimizer, **{option.name: option.value(drawing) for option in late})
     spec = spec.for_matrices(found.parameters) if spec.steps_matrices else spec
-    spec = spec.leaving_out(spec.exclude)
+    spec = spec.leaving_out(spec.exclude).fitting()
     if not (spec.grad_scaler and spec.left_out):
         return spec
     # what no optimizer gets keeps gradients with a scale

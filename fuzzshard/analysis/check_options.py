@@ -14,6 +14,7 @@ from fuzzshard.case.paths import is_within, is_within_any
 from fuzzshard.parts.engines import ENGINES
 from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Reasons
+from fuzzshard.parts.options.optimizer import flag_misfits
 
 LONGEST_DELAY = 1000.0
 """Milliseconds; a hand-edited case must not sleep for ever."""
@@ -27,7 +28,8 @@ def option_misfits(case: Case, found: Inferred) -> Reasons:
     yield from _name_misfits(case, found)
     yield from _added_misfits(case, found)
     yield from _matrix_misfits(case, found)
-    yield from _scaler_misfits(case, found)
+    yield from _scaler_misfits(case)
+    yield from flag_misfits(case.optimizer)
     yield from _second_backward_misfits(case, found)
     frozen = {f for f in found.parameters if any(is_within(f, g.target) for g in case.freezes)}
     yield from trained_in_several_dtypes(case, found, frozen)
@@ -145,7 +147,7 @@ def _matrix_misfits(case: Case, found: Inferred) -> Reasons:
             yield f"{optimizer.kind} has no {option.name}", "remove it"
 
 
-def _scaler_misfits(case: Case, found: Inferred) -> Reasons:
+def _scaler_misfits(case: Case) -> Reasons:
     """A ``GradScaler`` steps where gradients are there."""
     if case.optimizer.grad_scaler is None:
         return

@@ -215,6 +215,7 @@ ON_CUDA = frozenset(
         "input:on_host",
         "offload:pinned",
         "option:memory",
+        "optimizer:capturable",
     )
 )
 """Features that only cases for CUDA have."""

@@ -30,7 +30,8 @@ def needs_cuda(case: Case) -> str | None:
 
 
 def _told(case: Case) -> Iterator[WithOptions[Any]]:
-    """Yield what the engines of a case are told."""
+    """Yield what the engines and the optimizer of a case are told."""
+    yield case.optimizer
     for spec in specs(case.engines):
         yield from case.wrap if spec.applies_groups else ()
         yield from [getattr(case, spec.options)] if spec.options else ()

@@ -159,6 +159,8 @@ class _Walk:
         if self.at.saved == "stateful":
             if self.state.all - self.saved.sure:
                 yield index
+            if not self.state.all:
+                self.state.add(Known(maybe=self.saved.all))
             return
         self._initialise()
         if self.state.all - self.saved.sure:

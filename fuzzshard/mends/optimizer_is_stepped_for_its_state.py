@@ -3,13 +3,13 @@
 ``get_optimizer_state_dict`` has to hand out tensors for a checkpoint to be loaded into, and has
 ``_init_optim_state`` (``torch/distributed/checkpoint/state_dict.py``) step an optimizer that has
 none, on gradients of zeros with a learning rate of zero. That step is not nothing: Adam counts it,
-so every later bias correction is one step ahead, ASGD keeps a step size of zero for its first
-step, and coupled weight decay goes into the momentum of SGD and the moments of Adam. It makes the
-parameters themselves NaN where Adam's ``eps`` is zero in their dtype, float16: zero times 0 / 0.
-And between a forward and its backward it writes to parameters that the backward needs, which then
-raises an error. It also runs the hooks of the user on the optimizer. One process and no wrapper
-suffice. The step must leave no trace in the parameters and in the states that it makes, and must
-run no hook.
+so every later bias correction is one step ahead, ASGD keeps a step size of zero for its first step,
+Rprop begins with the smallest step sizes that it may have, and coupled weight decay goes into the
+momentum of SGD and the moments of Adam. It makes the parameters themselves NaN where Adam's ``eps``
+is zero in their dtype, float16: zero times 0 / 0. And between a forward and its backward it writes
+to parameters that the backward needs, which then raises an error. It also runs the hooks of the
+user on the optimizer. One process and no wrapper suffice. The step must leave no trace in the
+parameters and in the states that it makes, and must run no hook.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -96,7 +96,8 @@ EDITS = (
                 states = optim.state.get(param, {}) if param in values else {}
                 for name, state in states.items():
                     if torch.is_tensor(state):
-                        state.fill_(lr if name == "eta" else initial.get(name, 0.0))
+                        is_rate = name in ("eta", "step_size")
+                        state.fill_(lr if is_rate else initial.get(name, 0.0))
         """,
     ),
 )

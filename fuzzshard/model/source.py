@@ -30,6 +30,7 @@ from fuzzshard.model.expressions import (
     output_class,
     result_expression,
 )
+from fuzzshard.model.statements import made_lines
 
 
 class _BlockSource:
@@ -83,9 +84,8 @@ class _BlockSource:
                 continue
             path = join(self.path, child.name)
             width = self.found.width(path)
-            lines.append(
-                f"self.{child.name} = {constructor(child.module, width, class_name(path))}"
-            )
+            made = constructor(child.module, width, class_name(path))
+            lines += made_lines(f"self.{child.name}", made)
         if not self.path:
             for path, module in walk(self.case.model):
                 if isinstance(module, Alias):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import pprint
 
 from fuzzshard.parts.names import check_path
@@ -41,6 +42,16 @@ def call_lines(function: str, arguments: list[str], brackets: str = "()") -> lis
     if len(call) <= _WIDTH:
         return [call]
     return [f"{function}{begin}", *(f"    {argument}," for argument in arguments), end]
+
+
+def made_lines(variable: str, call: str) -> list[str]:
+    """Assign the result of a call, over several lines where it is long."""
+    made = ast.parse(call, mode="eval").body
+    if not isinstance(made, ast.Call) or len(f"{variable} = {call}") <= _WIDTH:
+        return [f"{variable} = {call}"]
+    parts = (ast.get_source_segment(call, each) for each in (*made.args, *made.keywords))
+    name = ast.get_source_segment(call, made.func)
+    return call_lines(f"{variable} = {name}", [part for part in parts if part])
 
 
 MODULUS = 2**31 - 1

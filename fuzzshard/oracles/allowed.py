@@ -49,10 +49,13 @@ def _counted(case: Case, trace: Trace) -> Counts:
 
 
 def _made(case: Case, trace: Trace) -> frozenset[tuple[int, str]]:
-    """The parameters whose state a save on disk may have made, or a load: it is there, and after a
-    save as it is before a first step.
+    """The parameters whose state a save on disk may have made, a load, or a step that is skipped
+    within a fused operator: it is there, and after a save or such a step as it is before a first
+    step.
     """
+    may_skip = case.optimizer.grad_scaler and "fused" in case.optimizer.flags
     saves = {at.index for at in follow(case) if at.op.via in BY_NAME}
+    saves |= {at.index for at in follow(case) if at.op.updates and may_skip}
     loads = {at.index for at in follow(case) if at.op.loads and at.saved in BY_NAME}
     made, stepped = set[tuple[int, str]](), set[tuple[int, str]]()
     for key, held in trace.tensors.items():
@@ -114,7 +117,9 @@ ALLOWED: tuple[Allowed, ...] = (
         "get_optimizer_state_dict makes the states of an optimizer that has none yet "
         "(torch/distributed/checkpoint/state_dict.py, _init_optim_state): ASGD takes the size of "
         "its first step from the learning rate then (torch/optim/asgd.py, _init_group), and a "
-        "load casts what there is to the dtype of the parameter",
+        "load casts what there is to the dtype of the parameter. A GradScaler steps an optimizer "
+        "with fused in any case (torch/amp/grad_scaler.py, step: 'This optimizer has customized "
+        "scale-handling logic'), which makes its states even if it skips the rest",
     ),
 )
 

@@ -32,9 +32,12 @@ def part(model, module, name):  # what fully_shard holds of one parameter
     where = (module, name)
     return next(p for p in parts if (p._module_info.module, p._module_info.param_name) == where)
 
-def clip_grad_norm_of_stages(parameters, max_norm, norm_type, group, error_if_nonfinite=False):
+def clip_grad_norm_of_stages(
+    parameters, max_norm, norm_type, group, error_if_nonfinite=False, foreach=None
+):
     grads = [p.grad for p in parameters if p.grad is not None]
-    total = unsharded(torch.nn.utils.get_total_norm(grads, norm_type)).to(device, torch.float64)
+    total = unsharded(torch.nn.utils.get_total_norm(grads, norm_type, foreach=foreach))
+    total = total.to(device, torch.float64)
     if norm_type == "inf":
         dist.all_reduce(total, dist.ReduceOp.MAX, group)
     else:
@@ -43,7 +46,7 @@ def clip_grad_norm_of_stages(parameters, max_norm, norm_type, group, error_if_no
         total **= 1 / norm_type
     if error_if_nonfinite and not total.isfinite():
         raise RuntimeError("the norm is non-finite")
-    torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, total)
+    torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, total, foreach)
 
 def states(model, optimizer, options=None):  # that of the model first: it reshards
     model_state = get_model_state_dict(model, options=options)

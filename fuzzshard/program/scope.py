@@ -393,7 +393,10 @@ class Scope:
         lacks = self.engine.in_stages and lacks_optimizer(self.case)
         for (name, spec), given in zip(self.case.optimizer.each.items(), parameters, strict=True):
             given = f"[*{given}] or {nothing}" if lacks and given else given or nothing
-            kind, options = spec.call()
+            kind, options = (spec.unfused() if self.engine is REFERENCE else spec).call()
+            if self.shared:
+                fused = f"fused={self.called} is not reference"
+                options = [fused if option == "fused=True" else option for option in options]
             arguments = [given, *options]
             line = f"{name} = {script.optimizer_call(kind, arguments, self.names)}"
             if len(line) > _LONG:
@@ -413,7 +416,9 @@ class Scope:
         given = f'"params": {listed}' + (f", {own}" if own else "")
         return [*lines, f"optimizer.add_param_group({{{given}}})"]
 
-    def clip_norm_lines(self, arguments: str, other_way: list[str], *, finite: bool) -> list[str]:
+    def clip_norm_lines(
+        self, arguments: str, other_way: list[str], *, finite: bool, in_lists: str
+    ) -> list[str]:
         """Clip by the engine's own method, if it has one, or by ``clip_grad_norm_``, or the
         ``other_way``; or as torchtitan does for stages, each of which has norms of its own
         (torchtitan/distributed/utils.py, ``clip_grad_norm_``).
@@ -421,10 +426,12 @@ class Scope:
         Gradients that are to be ``finite`` and are not become zeros, on every rank.
         """
         told = f"{self.trained}, {arguments}" + (", error_if_nonfinite=True" if finite else "")
-        plain = other_way or [f"torch.nn.utils.clip_grad_norm_({told})"]
+        plain = other_way or [f"torch.nn.utils.clip_grad_norm_({told}{in_lists})"]
         if self.engine.in_stages:
             group = 'world_mesh["pp"].get_group()'
-            plain = self.either(plain, [f"clip_grad_norm_of_stages({told}, group={group})"])
+            plain = self.either(
+                plain, [f"clip_grad_norm_of_stages({told}, group={group}{in_lists})"]
+            )
         zeros = [f"for p in {self.trained}:", "    if p.grad is not None:"]
         zeros.append("        p.grad.zero_()")
         if finite:

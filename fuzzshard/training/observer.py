@@ -93,6 +93,8 @@ class Observer:
 
     def observe(self, index: int, op: Op) -> None:
         """Records what the op at ``index`` may have changed."""
+        if op.updates:  # fused optimizers count no version (pytorch PR 191154)
+            self.copies.clear()
         for look in op.looks:
             self.look(index, look)
         if op.takes and self.trainer.case.checkpoints:

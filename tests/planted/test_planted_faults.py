@@ -474,6 +474,30 @@ DIVERGENCES = {
         optimizer=Optimizer(grad_scaler="infinite"),
     ),
     "rmsprop_goes_too_far": diverges("parameter", optimizer=Optimizer(kind="rmsprop")),
+    "fused_steps_of_shards_are_lost": diverges(
+        "parameter", optimizer=Optimizer(kind="adamw", flags=("fused",))
+    ),
+    "shards_step_without_nesterov": diverges(
+        "parameter", optimizer=Optimizer(momentum=0.5, flags=("nesterov",))
+    ),
+    "largest_moments_of_shards_are_lost": diverges(
+        "optimizer_state",
+        at=STEP_AT,
+        name="max_exp_avg_sq of a.bias",
+        optimizer=Optimizer(kind="adam", flags=("amsgrad",)),
+    ),
+    "shards_are_not_centered": diverges(
+        "optimizer_state",
+        at=STEP_AT,
+        name="grad_avg of a.bias",
+        optimizer=Optimizer(kind="rmsprop", flags=("centered",)),
+    ),
+    "last_gradients_of_shards_are_lost": diverges(
+        "optimizer_state",
+        at=STEP_AT,
+        name="prev of a.bias",
+        optimizer=Optimizer(kind="rprop"),
+    ),
     "orthogonalizes_shards": diverges("parameter", name="a.weight", optimizer=MUON),
     "checkpoints_have_one_optimizer": diverges(
         "resume", schedule=resuming("dcp", "zero"), optimizer=BESIDE, engines=("fully_shard",)
@@ -882,6 +906,9 @@ HARMLESS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("restores_zeroed_gradients", {"schedule": TWO_STEPS}),
     ("minimizes_shards", PLAIN_OPTIMIZER),
     ("rmsprop_goes_too_far", PLAIN_OPTIMIZER),
+    ("fused_steps_of_shards_are_lost", {"optimizer": Optimizer(kind="adamw")}),
+    ("shards_step_without_nesterov", {"optimizer": Optimizer(momentum=0.5)}),
+    ("shards_are_not_centered", {"optimizer": Optimizer(kind="rmsprop")}),
     ("orthogonalizes_shards", PLAIN_OPTIMIZER),
     ("steps_with_the_first_rate", PLAIN_OPTIMIZER),
     ("rate_not_loaded", PLAIN_OPTIMIZER),

@@ -141,3 +141,9 @@ def test_a_script_of_replicate_says_nothing_of_what_only_the_wrapper_has() -> No
     text = script(case, signature="divergence/replicate/parameter")
     assert "replicate(" in text
     assert "require_manual_backward_finalization" not in text
+
+
+def test_a_script_steps_the_plain_model_without_fused_operators() -> None:
+    text = script(make_case(optimizer=Optimizer(kind="adamw", flags=("fused",))))
+    assert "fused=model is not reference)" in text
+    assert "fused=True" not in text

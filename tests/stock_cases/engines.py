@@ -193,6 +193,9 @@ NEEDS_CUDA = {
     "scalar states beside pinned memory": make_case(
         wrap=configured("a", "b", ROOT, offload="pinned"), optimizer=Optimizer(kind="asgd", lr=0.1)
     ),
+    "an optimizer that can be captured in a graph": make_case(
+        optimizer=Optimizer(kind="adamw", lr=0.01, flags=("capturable",))
+    ),
     "offloaded by fsdp1": make_case(engines=("fsdp1",), fsdp1=FSDP1(offload=True)),
     "values of fsdp1's first rank": make_case(
         engines=("fsdp1",), fsdp1=FSDP1(initial="first_rank")

@@ -184,6 +184,14 @@ STATES = {
     "gradients clipped by a norm that was taken before": bounded(
         None, (FORWARD, BACKWARD, ClipGradNorm(max_norm=0.1, apart=True), STEP)
     ),
+    **{
+        f"gradients clipped, foreach={foreach}, {'apart' if apart else 'at once'}": bounded(
+            None,
+            (FORWARD, BACKWARD, ClipGradNorm(max_norm=0.1, foreach=foreach, apart=apart), STEP),
+        )
+        for foreach in (True, False)
+        for apart in (True, False)
+    },
     "gradients clipped by their largest element": bounded(
         None, (FORWARD, BACKWARD, ClipGradNorm(max_norm=0.1, norm_type="inf"), STEP)
     ),

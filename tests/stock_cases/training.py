@@ -236,8 +236,28 @@ OPTIONS = {
     ),
     **{
         kind: bitwise(optimizer=Optimizer(kind=kind, lr=0.01))
-        for kind in ("rmsprop", "adadelta", "adamax", "nadam", "radam", "asgd", "adagrad")
+        for kind in ("rmsprop", "adadelta", "adamax", "nadam", "radam", "asgd", "adagrad", "rprop")
     },
+    **{
+        f"{kind} with {' and '.join(flags)}": bounded(
+            optimizer=Optimizer(
+                kind=kind, lr=0.01, momentum=momentum, weight_decay=decay, flags=flags
+            )
+        )
+        for kind, momentum, decay, flags in (
+            ("adamw", 0.0, 0.125, ("fused", "amsgrad", "tensor_lr")),
+            ("adam", 0.0, 0.125, ("decoupled_weight_decay", "other_numbers")),
+            ("sgd", 0.5, 0.0, ("nesterov",)),
+            ("sgd", 0.5, 0.0, ("dampening", "tensor_lr")),
+            ("rmsprop", 0.5, 0.0, ("centered", "other_numbers")),
+            ("rprop", 0.0, 0.0, ("other_numbers",)),
+            ("asgd", 0.0, 0.0, ("other_numbers",)),
+            ("adagrad", 0.0, 0.0, ("other_numbers",)),
+        )
+    },
+    "fused sgd of replicas": bounded(
+        optimizer=Optimizer(momentum=0.5, flags=("fused",)), engines=("ddp", "zero_redundancy")
+    ),
     "adafactor": bitwise(optimizer=Optimizer(kind="adafactor", lr=0.01), engines=("ddp",)),
     "muon": bounded(optimizer=Optimizer(kind="muon", exclude=("a.bias", "b.bias"))),
     "muon beside adamw": bounded(

@@ -22,13 +22,15 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
     it came. FSDP1 has no such argument and returns the norm, which the program looks at.
 
     With ``apart`` ``get_total_norm`` comes first, and ``clip_grads_with_norm_`` with the whole
-    norm then, as in torchtitan/distributed/utils.py (``clip_grad_norm_``).
+    norm then, as in torchtitan/distributed/utils.py (``clip_grad_norm_``). ``foreach`` is that of
+    torch's functions.
     """
 
     max_norm: float
     norm_type: float | Literal["inf"] = 2.0
     error_if_nonfinite: bool = False
     apart: bool = False
+    foreach: bool | None = None
 
     says = "clip_grad_norm_({op.max_norm}, norm_type={op.norm_type!r}{op.told})"
     lane = "optimizer"
@@ -40,6 +42,8 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
         "op:clip_by_largest": "clip_grad_norm_ with the infinity norm",
         "op:clip_finite": "clip_grad_norm_ with error_if_nonfinite",
         "op:clip_apart": "get_total_norm, then clip_grads_with_norm_",
+        "op:clip_foreach": "clip_grad_norm_ with foreach=True",
+        "op:clip_no_foreach": "clip_grad_norm_ with foreach=False",
     }
     choices = (op.Choice("clip", 18, 4, of_stages=True),)
 
@@ -47,7 +51,12 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
     def told(self) -> str:
         """Return what else a program says."""
         said = {"error_if_nonfinite": self.error_if_nonfinite, "apart": self.apart}
-        return "".join(f", {name}=True" for name, value in said.items() if value)
+        flags = "".join(f", {name}=True" for name, value in said.items() if value)
+        return flags + self._in_lists
+
+    @property
+    def _in_lists(self) -> str:
+        return "" if self.foreach is None else f", foreach={self.foreach}"
 
     @override
     def misfits(self, at: op.Checker) -> op.Reasons:
@@ -63,6 +72,8 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
             yield "op:clip_finite"
         if self.apart:
             yield "op:clip_apart"
+        if self.foreach is not None:
+            yield "op:clip_foreach" if self.foreach else "op:clip_no_foreach"
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:
@@ -71,15 +82,18 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
             told,
             self._lines_apart(scope.trained) if self.apart else [],
             finite=self.error_if_nonfinite,
+            in_lists=self._in_lists,
         )
 
     def _lines_apart(self, trained: str) -> list[str]:
         """Take the norm of what is ``trained``, and clip with it."""
         finite = ", error_if_nonfinite=True" if self.error_if_nonfinite else ""
+        in_lists = self._in_lists
         return [
             f"grads = [p.grad for p in {trained} if p.grad is not None]",
-            f"norm = unsharded(torch.nn.utils.get_total_norm(grads, {self.norm_type!r}{finite}))",
-            f"torch.nn.utils.clip_grads_with_norm_({trained}, {self.max_norm}, norm)",
+            f"norm = torch.nn.utils.get_total_norm(grads, {self.norm_type!r}{finite}{in_lists})",
+            "norm = unsharded(norm)",
+            f"torch.nn.utils.clip_grads_with_norm_({trained}, {self.max_norm}, norm{in_lists})",
         ]
 
     @classmethod
@@ -97,7 +111,13 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
         finite = run.tape.chance(70 if overflows else 20)
         apart = run.tape.chance(25)
         return (
-            cls(max_norm=largest, norm_type=norm_type, error_if_nonfinite=finite, apart=apart),
+            cls(
+                max_norm=largest,
+                norm_type=norm_type,
+                error_if_nonfinite=finite,
+                apart=apart,
+                foreach=run.tape.pick((None, True, False)) if run.tape.chance(30) else None,
+            ),
         )
 
 

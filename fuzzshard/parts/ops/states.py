@@ -209,7 +209,7 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
         assign &= save.via in ("dcp", "state_dict")
         lost: op.Lost | None = None
         if tape.chance(85):
-            lost = "rebuild" if tape.chance(50) and save.via != "stateful" else "zero"
+            lost = "rebuild" if tape.chance(50) else "zero"
         moves = save.reshards and lost == "rebuild" and tape.chance(90)
         mesh = run.another_mesh() if moves else ()
         then += (*ops.restoring(lost, assign=assign, mesh=mesh), *late)
@@ -388,12 +388,6 @@ class CorruptState(op.Op, tag="corrupt_state", frozen=True, kw_only=True):
     def misfits(self, at: op.Checker) -> op.Reasons:
         yield from at.changed_misfits()
         yield from at.unsaved_misfits()
-        if at.saved == "stateful" and self.rebuilds is not None:
-            yield (
-                "an optimizer that has made no step has no state to load into",
-                'torch/distributed/checkpoint/state_dict_loader.py, load: it loads "in place"; '
-                'save via "dcp"',
-            )
         if not self.mesh:
             return
         if self.rebuilds is None:

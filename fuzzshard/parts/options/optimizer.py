@@ -9,8 +9,29 @@ from msgspec.structs import replace
 from typing_extensions import override
 
 from fuzzshard.parts.op import Choice
-from fuzzshard.parts.option import DrawingOptimizer, Mapping, Option, Tape, WithOptions, options_of
+from fuzzshard.parts.option import (
+    DrawingOptimizer,
+    Mapping,
+    Option,
+    Reasons,
+    Tape,
+    WithOptions,
+    options_of,
+)
 from fuzzshard.parts.part import off_default
+
+Flag = Literal[
+    "fused",
+    "amsgrad",
+    "nesterov",
+    "dampening",
+    "centered",
+    "decoupled_weight_decay",
+    "tensor_lr",
+    "capturable",
+    "other_numbers",
+]
+"""Arguments of the class that are off their defaults, a word for each."""
 
 
 class Optimizer(WithOptions["OptimizerOption"], frozen=True, kw_only=True):
@@ -28,6 +49,7 @@ class Optimizer(WithOptions["OptimizerOption"], frozen=True, kw_only=True):
         "asgd",
         "adagrad",
         "adafactor",
+        "rprop",
         "muon",
         "muon_unrounded",
     ] = "sgd"
@@ -41,6 +63,7 @@ class Optimizer(WithOptions["OptimizerOption"], frozen=True, kw_only=True):
     lr_scheduler: Literal["step_lr", "cosine_annealing_lr", "one_cycle_lr"] | None = None
     grad_scaler: Literal["finite", "infinite"] | None = None
     beside: Literal["sgd", "adamw"] | None = None
+    flags: tuple[Flag, ...] = ()
 
     @property
     def second(self) -> Optimizer | None:
@@ -61,6 +84,11 @@ class Optimizer(WithOptions["OptimizerOption"], frozen=True, kw_only=True):
         return self.kind != "sgd" or self.momentum != 0
 
     @property
+    def decays(self) -> bool:
+        """Whether it takes a weight decay."""
+        return self.kind != "rprop"
+
+    @property
     def steps_matrices(self) -> bool:
         """Whether its parameters are matrices."""
         return self.kind in _MUON
@@ -73,12 +101,16 @@ class Optimizer(WithOptions["OptimizerOption"], frozen=True, kw_only=True):
     @property
     def wants_own_dtype(self) -> bool:
         """Whether a gradient is of the dtype of its parameter."""
-        return bool(self.foreach) or any(o.kind in _INTERPOLATING for o in self.each.values())
+        in_lists = bool(self.foreach) or "fused" in self.flags
+        return in_lists or any(o.kind in _INTERPOLATING for o in self.each.values())
 
     @property
     def steps_lists_on_cuda(self) -> bool:
         """Whether it steps lists there, as all do by default but those of matrices."""
-        return any(o.foreach is not False and not o.steps_matrices for o in self.each.values())
+        return any(
+            "fused" in o.flags or (o.foreach is not False and not o.steps_matrices)
+            for o in self.each.values()
+        )
 
     @property
     def states(self) -> tuple[str, ...]:
@@ -113,7 +145,10 @@ class Optimizer(WithOptions["OptimizerOption"], frozen=True, kw_only=True):
         on the learning rate by then.
         """
         rate = None if self.lr_scheduler else self.lr
-        return {"eta": rate, "mu": 1.0, "mu_product": 1.0}.get(state, 0.0)
+        held = {"eta": rate, "step_size": rate, "mu": 1.0, "mu_product": 1.0}
+        if "other_numbers" in self.flags:
+            held["sum"] = _ACCUMULATED
+        return held.get(state, 0.0)
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -130,8 +165,16 @@ class Optimizer(WithOptions["OptimizerOption"], frozen=True, kw_only=True):
         matrices do not take.
         """
         lacking = (option for option in OPTIMIZER_OPTIONS if not option.for_matrices)
-        spec = replace(self, **{option.name: option.default for option in lacking})
+        spec = replace(self, **{option.name: option.default for option in lacking}).fitting()
         return spec.leaving_out(fqn for fqn, shape in shapes.items() if not self.takes(shape))
+
+    def fitting(self) -> Optimizer:
+        """Return it without the flags that it does not take beside the rest."""
+        spec = replace(self, flags=())
+        for flag in self.flags:
+            more = replace(spec, flags=(*spec.flags, flag))
+            spec = spec if any(flag_misfits(more)) else more
+        return spec
 
     def takes(self, shape: Sequence[int]) -> bool:
         """Whether it steps parameters of such a shape."""
@@ -143,7 +186,11 @@ class Optimizer(WithOptions["OptimizerOption"], frozen=True, kw_only=True):
 
     def in_turn(self) -> Optimizer:
         """Return it with steps of one parameter after the other, and not of lists."""
-        return replace(self, foreach=False)
+        return replace(self, foreach=False).unfused()
+
+    def unfused(self) -> Optimizer:
+        """Return it with steps of operators that others have, too."""
+        return replace(self, flags=tuple(flag for flag in self.flags if flag != "fused"))
 
     def unscaled(self) -> Optimizer:
         """Return it without a scaler of losses."""
@@ -200,6 +247,7 @@ class OptimizerOption(Option):
 
 
 _CLASSES = {
+    "rprop": "Rprop",
     "sgd": "SGD",
     "adam": "Adam",
     "adamw": "AdamW",
@@ -215,11 +263,12 @@ _CLASSES = {
     "muon_unrounded": "Muon",
 }
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+_OF_ADAM = (*_MOMENTS, "max_exp_avg_sq")
 _STATES = {
     "sgd": ("momentum_buffer",),
-    "adam": _MOMENTS,
-    "adamw": _MOMENTS,
-    "rmsprop": ("square_avg", "step"),
+    "adam": _OF_ADAM,
+    "adamw": _OF_ADAM,
+    "rmsprop": ("square_avg", "momentum_buffer", "grad_avg", "step"),
     "adadelta": ("square_avg", "acc_delta", "step"),
     "adamax": ("exp_avg", "exp_inf", "step"),
     "nadam": (*_MOMENTS, "mu_product"),
@@ -227,12 +276,16 @@ _STATES = {
     "asgd": ("ax", "eta", "mu", "step"),
     "adagrad": ("sum", "step"),
     "adafactor": ("row_var", "col_var", "variance", "step"),
+    "rprop": ("prev", "step_size", "step"),
     "muon": ("momentum_buffer",),
     "muon_unrounded": ("momentum_buffer",),
 }
-_RARER = ("rmsprop", "adadelta", "adamax", "nadam", "radam", "asgd", "adagrad", "adafactor")
+_RARER = (
+    *("rmsprop", "adadelta", "adamax", "nadam", "radam", "asgd", "adagrad", "adafactor"),
+    "rprop",
+)
 _MUON = ("muon", "muon_unrounded")
-_WITH_MOMENTUM = ("sgd", *_MUON)
+_WITH_MOMENTUM = ("sgd", "rmsprop", *_MUON)
 _DECAYING = ("adamw", "adafactor", *_MUON)
 """By default."""
 _INTERPOLATING = ("adam", "adamax", "nadam", "radam", *_DECAYING)
@@ -297,20 +350,22 @@ class LearningRate(OptimizerOption):
     name, place, always_told = "lr", 3, True
 
     @override
-    def arguments(self, value: float) -> tuple[str, ...]:
+    def given(self, value: float, optimizer: Optimizer) -> tuple[str, ...]:
+        if "tensor_lr" in optimizer.flags:  # of the precision of a number
+            return (f"lr=torch.tensor({value}, dtype=torch.float64)",)
         return (f"lr={value}",)
 
     @override
     def settle(self, tape: Tape, spec: Optimizer, *, exact: bool) -> Optimizer:
-        rates = _SGD_RATES if spec.kind in _WITH_MOMENTUM else _ADAM_RATES
+        rates = _SGD_RATES if spec.kind in ("sgd", *_MUON) else _ADAM_RATES
         return replace(spec, lr=tape.pick(_POWERS_OF_TWO if exact else rates))
 
 
 class Momentum(OptimizerOption):
-    """The momentum of SGD. With 0.5, products are exact."""
+    """The momentum of SGD, RMSprop or Muon. With 0.5, products are exact."""
 
     name, place, choices = "momentum", 0, ("momentum",)
-    meanings = {"optimizer:momentum": "SGD with momentum"}
+    meanings = {"optimizer:momentum": "SGD or RMSprop with momentum"}
 
     @override
     def given(self, value: float, optimizer: Optimizer) -> tuple[str, ...]:
@@ -337,7 +392,7 @@ class WeightDecay(OptimizerOption):
 
     @override
     def given(self, value: float, optimizer: Optimizer) -> tuple[str, ...]:
-        told = value or optimizer.kind in _DECAYING
+        told = optimizer.decays and (value or optimizer.kind in _DECAYING)
         return (f"weight_decay={value}",) if told else ()
 
     @override
@@ -345,6 +400,10 @@ class WeightDecay(OptimizerOption):
         if exact or not ("weight_decay" in swarm and tape.chance(60)):
             return spec
         return replace(spec, weight_decay=tape.pick((0.125, 0.01)))
+
+    @override
+    def settle(self, tape: Tape, spec: Optimizer, *, exact: bool) -> Optimizer:
+        return spec if spec.decays else replace(spec, weight_decay=0.0)
 
 
 class Foreach(OptimizerOption):
@@ -478,6 +537,106 @@ class Beside(OptimizerOption):
             return None
         exact = drawing.case.values == "dyadic"
         return "sgd" if exact or drawing.tape.chance(30) else "adamw"
+
+
+_ADAMS, _GRADUAL = ("adam", "adamw"), ("adam", "adamw", "adamax", "nadam", "radam")
+_ACCUMULATED = 0.25
+_BETAS = "betas=(0.75, 0.9), eps=1e-06"
+_NUMBERS = {
+    **dict.fromkeys(("adam", "adamw", "adamax", "radam"), _BETAS),
+    "nadam": f"{_BETAS}, momentum_decay=0.0625",
+    "rmsprop": "alpha=0.75, eps=1e-06",
+    "adadelta": "rho=0.75, eps=0.001",
+    "asgd": "lambd=0.0625, alpha=0.5, t0=1.0",
+    "adagrad": f"lr_decay=0.0625, initial_accumulator_value={_ACCUMULATED}, eps=1e-06",
+    "adafactor": "beta2_decay=-0.5, eps=(1e-06, 0.01), d=2.0",
+    "rprop": "etas=(0.25, 1.5), step_sizes=(0.0001, 1.0)",
+    **dict.fromkeys(
+        _MUON,
+        "nesterov=False, ns_coefficients=(3.0, -3.2, 1.2), eps=1e-06, ns_steps=3, "
+        'adjust_lr_fn="match_rms_adamw"',
+    ),
+}
+_FLAGS: Mapping[Flag, Mapping[str, str]] = {
+    "fused": dict.fromkeys(("sgd", *_ADAMS, "adagrad"), "fused=True"),
+    "amsgrad": dict.fromkeys(_ADAMS, "amsgrad=True"),
+    "nesterov": {"sgd": "nesterov=True"},
+    "dampening": {"sgd": "dampening=0.5"},
+    "centered": {"rmsprop": "centered=True"},
+    "decoupled_weight_decay": dict.fromkeys(
+        ("adam", "nadam", "radam"), "decoupled_weight_decay=True"
+    ),
+    "tensor_lr": dict.fromkeys((kind for kind in _CLASSES if kind not in _MUON), ""),
+    "capturable": dict.fromkeys(
+        (*_GRADUAL, "adadelta", "asgd", "rmsprop", "rprop"), "capturable=True"
+    ),
+    "other_numbers": _NUMBERS,
+}
+"""By flag the arguments that stand for it, of the classes that document it."""
+
+
+def flag_misfits(spec: Optimizer) -> Reasons:
+    """Yield why it does not take its flags."""
+    for flag in spec.flags:
+        if spec.kind not in _FLAGS[flag]:
+            yield f"{spec.kind} has no {flag}", "remove it"
+    has = {*spec.flags}
+    if len(has) < len(spec.flags):
+        yield "a flag is named twice", "name it once"
+    if has & {"nesterov", "dampening"} and not spec.momentum:
+        yield "nesterov and dampening are of a momentum", "give it one"
+    if {"nesterov", "dampening"} <= has:
+        yield "'Nesterov momentum requires a momentum and zero dampening'", "use one of them"
+    if "fused" in has and spec.foreach:
+        yield "'`fused` and `foreach` cannot be `True` together'", "use one of them"
+    if "tensor_lr" in has and spec.foreach and "capturable" not in has:
+        yield (
+            "'lr as a Tensor is not supported for capturable=False and foreach=True'",
+            "use one of them",
+        )
+
+
+class Flags(OptimizerOption):
+    """Arguments of the class, as far as it has them and they go together.
+
+    ``fused`` is what torchtitan trains with (torchtitan/components/optimizer.py). The reference is
+    stepped without it, so that what fused operators do wrong themselves shows. A learning rate may
+    be a tensor. ``other_numbers`` are all numbers that are at their defaults otherwise.
+    """
+
+    name = "flags"
+    extension = Choice("optimizer_flags", 18, 105, brings=("adam", "momentum"))
+    meanings = {
+        "optimizer:fused": "fused=True",
+        "optimizer:amsgrad": "Adam or AdamW with amsgrad",
+        "optimizer:nesterov": "SGD with Nesterov momentum",
+        "optimizer:dampening": "SGD with a momentum that is dampened",
+        "optimizer:centered": "RMSprop that is centered",
+        "optimizer:decoupled_weight_decay": "an optimizer with decoupled_weight_decay",
+        "optimizer:tensor_lr": "a learning rate that is a tensor",
+        "optimizer:capturable": "an optimizer that can be captured in a CUDA graph",
+        "optimizer:other_numbers": "an optimizer whose numbers are not torch's defaults",
+    }
+
+    @override
+    def given(self, value: tuple[Flag, ...], optimizer: Optimizer) -> tuple[str, ...]:
+        told = (_FLAGS[flag].get(optimizer.kind) for flag in value)
+        return tuple(text for text in told if text)
+
+    @override
+    def features(self, value: tuple[Flag, ...]) -> Iterator[str]:
+        yield from (f"optimizer:{flag}" for flag in value)
+
+    @override
+    def needs_cuda(self, value: tuple[Flag, ...]) -> str | None:
+        return "a capturable optimizer needs CUDA" if "capturable" in value else None
+
+    @override
+    def value(self, drawing: DrawingOptimizer) -> tuple[Flag, ...]:
+        if "optimizer_flags" not in drawing.swarm:
+            return ()
+        drawn = [flag for flag in _FLAGS if drawing.tape.chance(35 if flag == "tensor_lr" else 60)]
+        return tuple(flag for flag in drawn if drawing.cuda or flag != "capturable")
 
 
 OPTIMIZER_OPTIONS = options_of(Optimizer, OptimizerOption)

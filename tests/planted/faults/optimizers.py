@@ -14,6 +14,49 @@ from torch.nn.utils import clip_grad
 from torch.optim.swa_utils import AveragedModel
 
 
+@instead_of(torch, "_fused_adamw_")
+def fused_steps_of_shards_are_lost(right, parameters, *args, **kwargs):
+    """Fused AdamW leaves sharded parameters as they are."""
+    if not isinstance(parameters[0], DTensor):
+        right(parameters, *args, **kwargs)
+
+
+@instead_of(torch.optim.SGD, "step")
+def shards_step_without_nesterov(right, self, closure=None):
+    """SGD steps sharded parameters with a plain momentum."""
+    for group in self.param_groups:
+        if any(isinstance(parameter, DTensor) for parameter in group["params"]):
+            group["nesterov"] = False
+    return right(self, closure)
+
+
+@instead_of(torch.optim.Adam, "step")
+def largest_moments_of_shards_are_lost(right, self, closure=None):
+    """Adam with amsgrad forgets the largest second moments of sharded parameters."""
+    right(self, closure)
+    for state in self.state.values():
+        if isinstance(state.get("max_exp_avg_sq"), DTensor):
+            state["max_exp_avg_sq"].zero_()
+
+
+@instead_of(torch.optim.RMSprop, "step")
+def shards_are_not_centered(right, self, closure=None):
+    """RMSprop keeps no mean of the gradients of sharded parameters."""
+    right(self, closure)
+    for state in self.state.values():
+        if isinstance(state.get("grad_avg"), DTensor):
+            state["grad_avg"].zero_()
+
+
+@instead_of(torch.optim.Rprop, "step")
+def last_gradients_of_shards_are_lost(right, self, closure=None):
+    """Rprop forgets the last gradients of sharded parameters, whose signs it compares."""
+    right(self, closure)
+    for parameter, state in self.state.items():
+        if isinstance(parameter, DTensor):
+            state["prev"].zero_()
+
+
 @instead_of(torch.optim.ASGD, "step")
 def asgd_goes_too_far(right, self, closure=None):
     """ASGD steps twice as far on sharded parameters."""
