@@ -61,13 +61,16 @@ def tensor_parallel(tape: Tape, case: Case, found: Inferred) -> tuple[TensorPara
         is_free = "dtensor" in leaf.styles and path not in plans and path not in tied
         if is_free and tape.chance(30 if leaf.has_parameters else 100):
             dim, axes = tape.pick(_DIMS), found.input_values[path][0].dims(case.inputs.seq)
+            is_even = case.inputs.batch % (case.mesh.tensor or 1) == 0
             within = 0 if dim == axes else dim
+            maps = (within is None or (within == 0 and is_even)) and tape.chance(50)
             plans[path] = TensorParallel(
                 module=path,
                 style="dtensor",
                 dim=within,
                 result=tape.pick(("full_tensor", "to_local")),
                 grad_placements=tape.chance(40),
+                local_map=maps,
             )
     chosen = tuple(plans[path] for path in found.modules if path in plans)
     if computes(replace(case, tensor_parallel=chosen), found):

@@ -104,6 +104,7 @@ FEATURES: dict[str, str] = {
     "tensor:sharded_argument": "a module whose argument is made a sharded DTensor",
     "tensor:local_result": "a module that computes with DTensors and returns to_local()",
     "tensor:grad_placements": "a module that computes with DTensors and says what gradients are",
+    "tensor:local_map": "a module that computes with what a rank has of DTensors",
     "tensor:sequence_layout": "activations sharded along the sequence",
     "tensor:dtensor_output": "a parallel module that returns a DTensor",
     "tensor:empty_shard": "a parameter of which a rank of the tensor-parallel axis has nothing",

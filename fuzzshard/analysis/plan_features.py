@@ -111,6 +111,8 @@ def tensor_parallel_features(case: Case, found: Inferred) -> Iterator[str]:
             yield "tensor:local_result"
         if plan.grad_placements:
             yield "tensor:grad_placements"
+        if plan.local_map:
+            yield "tensor:local_map"
     if _leaves_ranks_empty(case, found):
         yield "tensor:empty_shard"
 

@@ -54,6 +54,7 @@ def plan_misfits(case: Case, found: Inferred) -> Reasons:
     if LOSSES[case.loss].context and not case.tensor_parallel:
         yield f"the loss {case.loss!r} is for tensor-parallel ranks", "give a tensor_parallel plan"
     planned = [plan.module for plan in case.tensor_parallel]
+    sizes = {case.inputs.batch, *(item.rows for item in case.inputs.rank_batches)}
     for plan in case.tensor_parallel:
         leaf = found.leaves.get(plan.module)
         if leaf is None or plan.style not in leaf.styles:
@@ -71,7 +72,16 @@ def plan_misfits(case: Case, found: Inferred) -> Reasons:
         if plan.style != "dtensor" and plan.of_dtensors != _DEFAULT.of_dtensors:
             yield (
                 f"{plan.module!r} has options of a module that computes with DTensors",
-                "leave out dim, result and grad_placements",
+                "leave out dim, result, grad_placements and local_map",
+            )
+        if plan.local_map and plan.dim not in (None, 0):
+            yield f"{plan.module!r} computes with a part of every row", "use dim=0"
+        ranks = case.mesh.tensor or 1
+        if plan.local_map and plan.dim == 0 and any(n % ranks for n in sizes):
+            yield (
+                f"{plan.module!r} has rows that {ranks} ranks cannot share evenly: local_map "
+                "takes shards to be of one size, as DTensor.from_local does",
+                "use dim=None, or as many rows for each rank",
             )
         axes = found.input_values[plan.module][0].dims(case.inputs.seq)
         if plan.dim is not None and not -axes <= plan.dim < axes:

@@ -35,7 +35,8 @@ class TensorParallel(Part, frozen=True, kw_only=True):
 
     A ``dtensor`` module takes and returns plain tensors, and computes with DTensors: its argument
     is sharded along ``dim``, or replicated if that is None. The whole of its ``result`` is given
-    by that method. With ``grad_placements`` it says what the gradients of both will be.
+    by that method. With ``grad_placements`` it says what the gradients of both will be. With
+    ``local_map`` each rank computes with its own rows, and other ranks know nothing of that.
     """
 
     module: str
@@ -46,11 +47,12 @@ class TensorParallel(Part, frozen=True, kw_only=True):
     dim: Literal[-1, 0, 1] | None = None
     result: Literal["full_tensor", "to_local"] = "full_tensor"
     grad_placements: bool = False
+    local_map: bool = False
 
     @property
     def of_dtensors(self) -> tuple[object, ...]:
         """How a ``dtensor`` module gets and returns values, which other styles fix."""
-        return (self.dim, self.result, self.grad_placements)
+        return (self.dim, self.result, self.grad_placements, self.local_map)
 
 
 DelaySite = Literal[

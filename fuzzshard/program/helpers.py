@@ -87,6 +87,20 @@ def zero(model, *optimizers):
                 if isinstance(value, torch.Tensor):
                     value.zero_()
 
+def map_locally(module, mesh, placement):  # each rank computes with the rows that it has
+    plain = copy.deepcopy(module).to("meta")
+    names = [name for name, _ in module.named_parameters()]
+    grads = Partial() if placement.is_shard() else Replicate()
+    mapped = local_map(
+        lambda x, *given: functional_call(plain, dict(zip(names, given)), (x,)),
+        out_placements=[placement],
+        in_placements=([placement], *[[Replicate()]] * len(names)),
+        in_grad_placements=([placement], *[[grads]] * len(names)),
+        device_mesh=mesh,
+        redistribute_inputs=True,
+    )
+    module.forward = lambda x: mapped(x, *map(module.get_parameter, names))
+
 def unsharded(t):
     return t.full_tensor() if isinstance(t, DTensor) else t
 

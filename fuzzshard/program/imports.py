@@ -28,11 +28,13 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, ge
 from torch.distributed.checkpoint.state_dict import set_model_state_dict, set_optimizer_state_dict
 from torch.distributed.checkpoint.state_dict import set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor import distribute_module, distribute_tensor
+from torch.distributed.tensor.experimental import local_map
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 from torch.distributed.tensor.parallel import SequenceParallel, loss_parallel
 from torch.distributed.tensor.parallel import parallelize_module
+from torch.func import functional_call
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_swa_avg_fn
 from torch.utils._pytree import tree_leaves, tree_map_only

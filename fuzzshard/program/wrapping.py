@@ -53,13 +53,18 @@ def _of_dtensors(plan: TensorParallel, module: str) -> list[str]:
     whole = f"full_tensor({hint})"
     if plan.result == "to_local":
         whole = f"redistribute(placements=[Replicate()], async_op=True).to_local({hint})"
+    own, redistributed = [], f".redistribute(placements=[{placement}])"
+    if plan.local_map:
+        own = [f'map_locally({module}, world_mesh["tp"], {placement})']
+        redistributed = ""
     return [
+        *own,
         "distribute_module(",
         f'    {module}, world_mesh["tp"],',
         "    input_fn=lambda module, args, mesh: (",
         "        args[0] if isinstance(args[0], DTensor)",
         f"        else DTensor.from_local(args[0], mesh, [Replicate()]{hint and f', {hint}'})",
-        f"    ).redistribute(placements=[{placement}]),",
+        f"    ){redistributed},",
         f"    output_fn=lambda module, output, mesh: output.{whole},",
         ")",
     ]

@@ -676,6 +676,13 @@ DIVERGENCES = {
             ),
         ),
     ),
+    "parts_of_gradients_are_wholes": diverges(
+        "gradient",
+        name="n.bias",
+        model=chain(a=Linear(out=3), n=LayerNorm()),
+        mesh=Mesh(shard=1, tensor=2),
+        tensor_parallel=(TensorParallel(module="n", style="dtensor", dim=0, local_map=True),),
+    ),
     "shared_classes_are_normalized_apart": diverges(
         "loss",
         at=FORWARD_AT,

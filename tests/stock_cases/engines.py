@@ -176,6 +176,11 @@ TENSOR = {
             ),
         ),
     ),
+    "a norm of local rows": bounded(
+        chain(a=Linear(out=3), n=LayerNorm()),
+        mesh=_SQUARE,
+        tensor_parallel=(TensorParallel(module="n", style="dtensor", dim=0, local_map=True),),
+    ),
     "a loss of classes that ranks share": bounded(
         mesh=_SQUARE,
         tensor_parallel=(rowwise("a", input="replicate"), colwise("b", local_output=False)),

@@ -38,6 +38,12 @@ def hinted_gradients_are_parts(right, self, *, grad_placements=None):
     return right(self, grad_placements=grad_placements and [Partial()] * len(grad_placements))
 
 
+@instead_of(DTensor, "to_local")
+def parts_of_gradients_are_wholes(right, self, *, grad_placements=None):
+    """Gradients of local tensors are thought to lie as these do, whatever is said of them."""
+    return right(self)
+
+
 @instead_of(loss, "_log_softmax")
 def shared_classes_are_normalized_apart(right, x, dim, half_to_float, mesh, mesh_dim):
     """Each rank takes its own classes for all of those that a loss is over."""
