@@ -281,3 +281,11 @@ def test_a_penalty_needs_an_input_with_gradients() -> None:
     calm = (TensorSpec(size=5),)
     with pytest.raises(InvalidCase, match="of gradients of inputs"):
         validate(replace(case, inputs=replace(case.inputs, tensors=calm)), 2)
+
+
+def test_a_centered_rmsprop_takes_gradients_of_the_dtype_of_the_parameters() -> None:
+    schedule = (SetGradDtype(target="a", dtype="bfloat16"), FORWARD, BACKWARD, STEP)
+    plain = make_case(schedule=schedule, optimizer=Optimizer(kind="rmsprop"))
+    validate(plain)
+    with pytest.raises(InvalidCase, match="of another dtype"):
+        validate(replace(plain, optimizer=Optimizer(kind="rmsprop", flags=("centered",))))

@@ -101,8 +101,8 @@ class Optimizer(WithOptions["OptimizerOption"], frozen=True, kw_only=True):
     @property
     def wants_own_dtype(self) -> bool:
         """Whether a gradient is of the dtype of its parameter."""
-        in_lists = bool(self.foreach) or "fused" in self.flags
-        return in_lists or any(o.kind in _INTERPOLATING for o in self.each.values())
+        takes_one = bool(self.foreach) or not {"fused", "centered"}.isdisjoint(self.flags)
+        return takes_one or any(o.kind in _INTERPOLATING for o in self.each.values())
 
     @property
     def steps_lists_on_cuda(self) -> bool:
@@ -289,8 +289,8 @@ _WITH_MOMENTUM = ("sgd", "rmsprop", *_MUON)
 _DECAYING = ("adamw", "adafactor", *_MUON)
 """By default."""
 _INTERPOLATING = ("adam", "adamax", "nadam", "radam", *_DECAYING)
-"""They interpolate between a state and the gradient: ``lerp_`` takes one dtype. States that are
-loaded have that of the parameter.
+"""They interpolate between a state and the gradient, as RMSprop does that is centered: ``lerp_``
+takes one dtype. States that are loaded have that of the parameter.
 """
 KEEPING_DTYPES = """
 class KeepingDtypes(torch.overrides.TorchFunctionMode):  # Muon computes in bfloat16 otherwise
