@@ -41,11 +41,13 @@ def largest(tensor: torch.Tensor) -> float:
 
 class Shake(NamedTuple):
     """By how much of itself every number changes that a model is trained on, up or down: chance
-    decides, seeded by ``seed`` and the name of a tensor.
+    decides, seeded by ``seed`` and the name of a tensor. ``by_operators``: what operators compute
+    changes as well (:class:`MonteCarloArithmetic`).
     """
 
     size: float
     seed: int = 0
+    by_operators: bool = False
 
     @torch.no_grad()
     def apply(self, tensor: torch.Tensor, name: object) -> None:
@@ -69,21 +71,25 @@ def _signs(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return (torch.randint(0, 2, tensor.shape, generator=generator) * 2 - 1).to(tensor)
 
 
-_COMPUTING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-"""The dtypes that operators compute in; values of others are only stored."""
-
+_SUMS = re.compile(
+    r"aten\.(_?log)?(cum)?(sum|sumexp|prod|mean|mm|mv|dot|bmm|addmm|addmv|baddbmm|std|var|std_mean"
+    r"|var_mean|index_add|scatter_add|embedding_dense_backward|convolution(_backward)?"
+    r"|\w*norm\w*|\w*softmax\w*|\w*loss\w*|_scaled_dot_product\w*)\."
+)
+"""Operators that add or multiply terms: what orders and parts make of them differs. All others are
+computed element by element, or choose and move what is there, and their backward may look for it.
+"""
 
 _ATTENTION = re.compile(r"aten\._scaled_dot_product\w*attention(?!\w*backward)")
 """Its third argument are the values."""
 
 
 class MonteCarloArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Lets every operator round otherwise: its results change by their last bit, up or down, as
+    """Lets operators round otherwise: what they add up changes by its last bit, up or down, as
     chance decides, seeded by ``shake``.
 
     Parker, "Monte Carlo Arithmetic: exploiting randomness in floating-point arithmetic" (1997).
-    What an operator adds up in another order, or in parts, differs like that. A ring of attention
-    puts parts together by their differences (``_SDPAMerger`` in
+    A ring of attention puts parts together by their differences (``_SDPAMerger`` in
     torch/distributed/tensor/experimental/_context_parallel/_attention.py), so what attention
     returns is as exact as the largest value, although a softmax where one key counts passes the
     zeros of others on.
@@ -104,14 +110,18 @@ class MonteCarloArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if isinstance(func, OpOverload):
+        if isinstance(func, OpOverload) and _SUMS.match(str(func)):
             results = result if isinstance(result, tuple) else (result,)
             for value, returned in zip(results, func._schema.returns, strict=False):
                 is_new = returned.alias_info is None or returned.alias_info.is_write
-                if is_new and isinstance(value, torch.Tensor) and value.dtype in _COMPUTING:
+                if is_new and isinstance(value, torch.Tensor) and value.is_floating_point():
                     attends = value is results[0] and _ATTENTION.match(str(func))
-                    self._round(value, largest(args[2]) if attends else value)
+                    self._round(value, largest(args[2]) if attends else None)
         return result
 
-    def _round(self, value: torch.Tensor, size: float | torch.Tensor) -> None:
-        value.add_(torch.finfo(value.dtype).eps * _signs(value, self._generator) * size)
+    def _round(self, value: torch.Tensor, size: float | None) -> None:
+        """Changes each element by the last bit of ``size``; None: of its own, so that infinities
+        stay.
+        """
+        change = torch.finfo(value.dtype).eps * _signs(value, self._generator)
+        value.mul_(1 + change) if size is None else value.add_(change * size)

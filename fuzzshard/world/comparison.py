@@ -51,16 +51,23 @@ def finer(case: Case) -> dict[str, Case]:
     return {name: run for run, name in runs.items() if run != case and is_valid(run)}
 
 
+def splits_operators(case: Case, engine: str) -> bool:
+    """Whether an engine computes an operator in parts, on several ranks, and puts them together.
+
+    Where that rounds, changed inputs do not show: the reference computes the whole.
+    """
+    return bool(case.tensor_parallel) or engine_of(engine).rounds_otherwise
+
+
 def train_reference(
     case: Case, mesh: RankMesh, manner: Manner, shake: Shake | None = None
 ) -> Trace:
-    """Return what the reference computes, perhaps on numbers that differ by as much as it says,
-    and then with operators that round otherwise.
-    """
+    """Return what the reference computes, perhaps with last bits that differ."""
     trace, engine = Trace(), Reference(case, mesh, DTYPES[case.dtype], manner)
     rounding: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
     if shake is not None:
         engine.shake(shake)
+    if shake is not None and shake.by_operators:
         rounding = MonteCarloArithmetic(shake)
     with rounding:
         Trainer(case, engine, trace).run()
@@ -271,7 +278,25 @@ class ReferenceComparison:
     def _beyond_rounding(
         self, case: Case, differing: Differing, traces: Mapping[str, Trace]
     ) -> list[Finding]:
-        """What differs by more than last bits move the reference.
+        """What differs by more than last bits move the reference: those of its operators as well
+        for engines that compute one in parts, on several ranks.
+        """
+        findings = []
+        for in_parts in (False, True):
+            chosen = {n: d for n, d in differing.items() if splits_operators(case, n) is in_parts}
+            if chosen:
+                findings += self._beyond(case, chosen, traces, by_operators=in_parts)
+        return findings
+
+    def _beyond(
+        self,
+        case: Case,
+        differing: Differing,
+        traces: Mapping[str, Trace],
+        *,
+        by_operators: bool,
+    ) -> list[Finding]:
+        """The same for engines of one kind.
 
         Last bits change until all is explained, or :data:`SHAKES` are used up.
         """
@@ -281,7 +306,7 @@ class ReferenceComparison:
         for bits, seed in SHAKES:
             if not self.anywhere(any(d.comparable for found in still.values() for d in found)):
                 break
-            shake = Shake(bits * last_bit(case), seed)
+            shake = Shake(bits * last_bit(case), seed, by_operators)
             bound.move(reference.values, self._shaken(case, shake).values)
             still = {name: bound.leaves(found) for name, found in still.items()}
         if _is_finest(case):
