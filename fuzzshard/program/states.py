@@ -225,11 +225,12 @@ class States:
             asked = ", options=options" if given else ""
             state = self._whole(f"get_model_state_dict({self.scope.called}{asked})", options)
             plain = f"copied({self._of_model(options)})"
-            if "cpu_offload" in options:
-                plain = f"{{name: tensor.cpu() for name, tensor in {plain}.items()}}"
             if is_of_rank0(options):
                 plain = f"{plain} if dist.get_rank() == 0 else {{}}"
-            own = [*given, f"taken = copied({state})"]
+            taken = f"copied({state})"
+            if "cpu_offload" in options:
+                taken = f"{{name: tensor.to(device) for name, tensor in {taken}.items()}}"
+            own = [*given, f"taken = {taken}"]
             lines = self.scope.either([f"taken = {plain}"], own)
         return ["with torch.inference_mode():", *indented(lines)] if inference else lines
 
