@@ -5,7 +5,7 @@ The rules of linear reductions (``LINEAR_REDUCTION_OP_MAP`` in
 rank take the largest value of its own shard, and the largest of these is the result. Where the dim
 is shorter than there are ranks, or cannot be cut evenly, the last ranks have nothing, and nothing
 has no largest value: ``amax`` raises there, and the other ranks wait. A sum of nothing is 0, so
-sums need no care. So it is with ``argmax`` and ``max`` along a dim
+sums need no care. So it is with ``argmax`` along a dim
 (``torch/distributed/tensor/_nonlinear_redux.py``).
 """
 
@@ -55,10 +55,8 @@ if local_tensor.size(dim) == 0:
     local_tensor = torch.full_like(local_tensor.sum(dim, keepdim=True), worst)
 """
 _BY_VALUE = "local_redux, local_idx = val_op(local_tensor, dim=dim, keepdim=True)"
-_BY_OP = "local_redux, local_idx = op_call(local_tensor, dim=dim, keepdim=True)"
 EDITS = (
     Edit(f"{_REDUCES}:argminmax_handler", _BY_VALUE, f"{_GIVES}{_BY_VALUE}"),
-    Edit(f"{_REDUCES}:minmax_dim_handler", _BY_OP, f"{_GIVES}{_BY_OP}"),
     Edit(
         "torch.distributed.tensor._ops._math_ops:linear_reduction_strategy",
         """
