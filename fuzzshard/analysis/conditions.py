@@ -22,7 +22,6 @@ from fuzzshard.analysis.stages import (
     num_stages,
     shared_by_stages,
     stages,
-    trains,
 )
 from fuzzshard.analysis.units import parameter_units, splits_a_unit
 from fuzzshard.case.case import Case
@@ -192,19 +191,6 @@ def lacks_saved_state(case: Case) -> bool:
     return bool(lacks_states(case, within.name))
 
 
-def stages_lack_a_backward(case: Case) -> bool:
-    """Whether some backward comes to no parameter of a stage that has some to train, nor to one
-    before it: nothing that such a stage computes requires a gradient.
-    """
-    for arrived in arrivals(case).values():
-        for stage in stages(case):
-            if any(is_within_any(name, stage.names) for name in arrived):
-                break
-            if trains(stage.case):
-                return True
-    return False
-
-
 def lacks_optimizer(case: Case) -> bool:
     """Whether some rank has no parameter that one of its optimizers gets."""
     names: list[list[str]] = [[] for _ in range(case.mesh.pipeline or 1)]
@@ -261,7 +247,6 @@ CONDITIONS: Mapping[str, Callable[[Case], bool]] = {
     "runs_other_ops": runs_other_ops,
     "iterations_differ": iterations_differ,
     "lacks_saved_state": lacks_saved_state,
-    "stages_lack_a_backward": stages_lack_a_backward,
     "lacks_optimizer": lacks_optimizer,
     "casts_otherwise": casts_otherwise,
     "optimizer_gets_nothing": optimizer_gets_nothing,

@@ -358,7 +358,7 @@ EXCLUDED = (
     ),
     ("belongs to several stages", pipelined(checkpoints=(Checkpoint(module=""),))),
     (
-        "a stage that runs no backward",
+        "zeros for modules that nobody calls",
         pipelined(
             model=chain(
                 a=Block(children=children(unused=Linear(out=5)), nodes=(), outputs=("x",)),

@@ -103,11 +103,12 @@ class PipelineParallel(EngineSpec):
             "nn.Parameters and nn.Buffers, and defines a forward() method that executes the "
             "operations relevant for that stage'",
         ),
-        "communication:zeros_for_unused & stages_lack_a_backward": Exclusion(
-            "zeros for unused parameters in a stage that runs no backward",
+        "communication:zeros_for_unused & edge:unused_module": Exclusion(
+            "zeros for modules that nobody calls: a schedule may unshard them, and a stage without "
+            "others may have no backward",
             "torch/distributed/fsdp/_fully_shard/_fully_shard.py, "
             "set_reduce_scatter_unused_params: 'parameters that did not receive a gradient in "
-            "backward'",
+            f"backward'; {_SCHEDULES}, _add_unshard_reshard",
         ),
         "pipelining:few_sends & pipelining:late_receives": Exclusion(
             "a bound on pending sends where receives come late, which not every schedule can keep",
