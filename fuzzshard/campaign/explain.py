@@ -310,7 +310,7 @@ def _fewest(
     others = mends
     while others and (not needed or not suffice(needed)):
         least, most = 0, len(others)  # too few, enough
-        size = 2 * TRIED
+        size = 1 if needed else 2 * TRIED  # the likeliest were tried alone
         while size < min(most, num_likely):
             if suffice((*needed, *others[:size])):
                 most = size

@@ -104,8 +104,8 @@ class PipelineParallel(EngineSpec):
             "operations relevant for that stage'",
         ),
         "communication:zeros_for_unused & edge:unused_module": Exclusion(
-            "zeros for modules that nobody calls: a schedule may unshard them, and a stage without "
-            "others may have no backward",
+            "zeros for modules that nobody calls: a schedule may unshard them, and a stage that "
+            "has no others may have no backward",
             "torch/distributed/fsdp/_fully_shard/_fully_shard.py, "
             "set_reduce_scatter_unused_params: 'parameters that did not receive a gradient in "
             f"backward'; {_SCHEDULES}, _add_unshard_reshard",
