@@ -35,6 +35,7 @@ def part(model, module, name):  # what fully_shard holds of one parameter
 def clip_grad_norm_of_stages(
     parameters, max_norm, norm_type, group, error_if_nonfinite=False, foreach=None
 ):
+    parameters = [*parameters]
     grads = [p.grad for p in parameters if p.grad is not None]
     total = unsharded(torch.nn.utils.get_total_norm(grads, norm_type, foreach=foreach))
     total = total.to(device, torch.float64)
