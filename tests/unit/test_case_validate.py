@@ -17,6 +17,7 @@ from fuzzshard.parts.ops import (
     Backward,
     Forward,
     RegisterParameterHook,
+    RegisterStepHook,
     Reshard,
     SetFlag,
     SetMode,
@@ -155,6 +156,17 @@ def test_a_scaler_steps_where_some_backward_has_reduced_a_gradient_over_all_rank
     with pytest.raises(InvalidCase, match="a step of a GradScaler may have no gradients"):
         validate(case, 4)
     validate(replace(case, schedule=(*partly, Forward(), Backward(), *ends)), 4)
+
+
+def test_a_fused_step_that_a_scaler_may_skip_has_no_hooks():
+    """It is called all the same, and its kernel does nothing."""
+    hook = RegisterStepHook(hook="step_post_hook")
+    schedule = (hook, Forward(), Backward(), Step())
+    fused = Optimizer(grad_scaler="infinite", flags=("fused",))
+    with pytest.raises(InvalidCase, match="hooks of a fused step run where a GradScaler skips"):
+        validate(replace(VALID, schedule=schedule, optimizer=fused), 4)
+    for optimizer in (replace(fused, flags=()), replace(fused, grad_scaler=None)):
+        validate(replace(VALID, schedule=schedule, optimizer=optimizer), 4)
 
 
 def test_a_scaler_steps_where_a_forward_was_of_parameters_that_require_a_gradient():

@@ -34,6 +34,17 @@ class RegisterStepHook(op.Op, tag="register_step_hook", frozen=True, kw_only=Tru
     choices = (op.Choice("step_hooks", 6, 105),)
 
     @override
+    def misfits(self, at: op.Checker) -> op.Reasons:
+        optimizer = at.case.optimizer
+        if optimizer.grad_scaler and "fused" in optimizer.flags:
+            yield (
+                "hooks of a fused step run where a GradScaler skips it, which others do not begin "
+                "(torch/amp/grad_scaler.py, step: 'customized scale-handling logic, so we can "
+                "call optimizer.step() directly')",
+                "do without one of them",
+            )
+
+    @override
     def features(self, at: op.ScheduleState) -> op.Features:
         yield f"user_hook:{self.hook}"
 
