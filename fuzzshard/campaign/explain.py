@@ -227,9 +227,7 @@ def explain(
     """
     stock = judge(world, case) if stock is None else stock
 
-    def cure(few: tuple[str, ...]) -> bool:
-        return not _fails(judge(OnMends(world, few), case), stock, few)
-
+    cure = functools.partial(_cures, world, case, stock)
     if not stock.status.is_finding:
         if mended is None or not _fails(mended, stock, mends) or told(mended, mends):
             return Explanation(Origin.NONE, stock, mended)
@@ -256,6 +254,11 @@ def explain(
     return Explanation(Origin.NEW, stock, mended)
 
 
+def _cures(world: Runner, case: Case, stock: Verdict, few: tuple[str, ...]) -> bool:
+    """Whether torch that has ``few`` mends shows nothing."""
+    return not _fails(judge(OnMends(world, few), case), stock, few)
+
+
 def _causes(
     world: Runner,
     case: Case,
@@ -264,16 +267,15 @@ def _causes(
     likely: Sequence[tuple[str, ...]],
 ) -> tuple[str, ...]:
     """The smallest set of ``mends`` that cures ``case``; all of them do."""
-
-    def cures(few: tuple[str, ...], which: Case) -> bool:
-        return not _fails(judge(OnMends(world, few), which), stock, few)
-
-    cure = functools.partial(cures, which=case)
+    cure = functools.partial(_cures, world, case, stock)
     eager = replace(case, compile=None)
-    if eager != case and same_finding(judge(world, eager), stock) and cures(mends, eager):
-        causes = _causes(world, eager, stock, mends, likely)
-        if cure(causes):
-            return causes
+    if (
+        eager != case
+        and same_finding(judge(world, eager), stock)
+        and _cures(world, eager, stock, mends)
+        and cure(causes := _causes(world, eager, stock, mends, likely))
+    ):
+        return causes
     possible = [few for few in likely if set(few) <= set(mends)]
     for few in possible[:TRIED]:
         if cure(few):
@@ -340,9 +342,8 @@ def judge_explained(
 
     The first run is on torch with ``mends``, or as it is. ``likely`` gives sets of causes for a
     case and the signature of its finding. ``cut_off`` gets a case that fails and for which no more
-    runs are wanted.
-    ``explaining`` gets the signature of one that fails and the number of runs so far, before each
-    run that explains it.
+    runs are wanted. ``explaining`` gets the signature of one that fails and the number of runs so
+    far, before each run that explains it.
     """
     case, verdict = judge_clearly(OnMends(world, mends) if on_mended else world, case)
     if not verdict.status.is_finding:

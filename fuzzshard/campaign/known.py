@@ -122,10 +122,10 @@ class Registry:
     knows yet whether known bugs are why. ``examples`` are the saved entries of each cause that
     mends know, with their sizes. ``experience`` has what mends of torch have cured.
 
-    What they cure is counted by its causes, and is nothing else's hit. Any other finding
-    is a *hit* of a known one that its verdict shows (:mod:`fuzzshard.identity`) if its case has
-    all the features of its cause: nothing says that it is another. While a world works on a
-    signature, further cases with it are parked, and looked at again afterwards.
+    What they cure is counted by its causes, and is nothing else's hit. Any other finding is a
+    *hit* of a known one that its verdict shows (:mod:`fuzzshard.identity`) if its case has all the
+    features of its cause: nothing says that it is another. While a world works on a signature,
+    further cases with it are parked, and looked at again afterwards.
     """
 
     def __init__(self) -> None:
@@ -311,8 +311,8 @@ def load_known(
         if entry.cause in mends:
             size = leaf_count(entry.case) + len(entry.case.schedule)
             registry.examples[entry.cause].append((size, file.parent))
-            made_by = features(entry.case) - features(_PLAIN)
-            registry.experience.learn(entry.cause, Example(entry.signature, made_by))
+            example = Example(entry.signature, cause_of(entry.case, entry.case))
+            registry.experience.learn(entry.cause, example)
             continue
         elsewhere = preload is not None and not set(entry.preload) <= set(preload)
         is_finished = entry.is_confirmed and not entry.unshrunk

@@ -64,12 +64,11 @@ def train_reference(
 ) -> Trace:
     """Return what the reference computes, perhaps with last bits that differ."""
     trace, engine = Trace(), Reference(case, mesh, DTYPES[case.dtype], manner)
-    rounding: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
-    if shake is not None:
-        engine.shake(shake)
-    if shake is not None and shake.by_operators:
-        rounding = MonteCarloArithmetic(shake)
-    with rounding:
+    with contextlib.ExitStack() as stack:
+        if shake is not None:
+            engine.shake(shake)
+            if shake.by_operators:
+                stack.enter_context(MonteCarloArithmetic(shake))
         Trainer(case, engine, trace).run()
     return trace
 
