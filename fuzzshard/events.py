@@ -19,11 +19,19 @@ something else, makes it larger.
 """
 
 Phase = Literal[
-    "starting", "running", "explaining", "confirming", "shrinking", "verifying", "stopped"
+    "starting",
+    "running",
+    "waiting",
+    "explaining",
+    "confirming",
+    "shrinking",
+    "verifying",
+    "stopped",
 ]
 _DOING: dict[Phase, str] = {
     "starting": "starting ranks",
     "running": "running cases",
+    "waiting": "waiting for a finding",
     "explaining": "explaining",
     "confirming": "confirming",
     "shrinking": "shrinking",

@@ -21,7 +21,6 @@ import secrets
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -29,9 +28,10 @@ from typing import Literal
 
 import msgspec
 
+from fuzzshard.campaign.backlog import Backlog
 from fuzzshard.campaign.control import Control
 from fuzzshard.campaign.finding_store import FindingStore, is_in_work
-from fuzzshard.campaign.known import Found, Registry, known_of
+from fuzzshard.campaign.known import Registry, known_of
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.distinct import FindingKey, finding_key
 from fuzzshard.corpus.entry import CorpusEntry
@@ -170,8 +170,8 @@ class Exchange:
 
     Only a thread of its own reads and writes files, so a file system that hangs delays nobody for
     long. An ``exchange`` that is not there, full or read-only ends nothing: it is said once, and
-    what is found goes there when it is back. ``returned`` gets the findings that waited for
-    another campaign.
+    what is found goes there when it is back. Findings that waited for another campaign go to the
+    ``backlog``.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class Exchange:
         registry: Registry,
         store: FindingStore,
         control: Control,
-        returned: deque[Found],
+        backlog: Backlog,
         render: ScriptRender,
         emit: Callable[[Event], None],
     ) -> None:
@@ -189,7 +189,7 @@ class Exchange:
         self._corpus = store.corpus
         self._ours = exchange / node_name(store.corpus)
         self._registry, self._store, self._control = registry, store, control
-        self._returned, self._render, self._emit = returned, render, emit
+        self._backlog, self._render, self._emit = backlog, render, emit
         self._changed = threading.Condition()
         """Guards what follows, up to the reason."""
         self._claims: set[str] = set()
@@ -514,7 +514,7 @@ class Exchange:
     def _return(self, signatures: Collection[str]) -> None:
         """What waited for the work of others on ``signatures`` is looked at again."""
         for signature in signatures:
-            self._returned.extend(self._registry.return_from_elsewhere(signature))
+            self._backlog.put(*self._registry.return_from_elsewhere(signature))
 
     def _look_around(self) -> None:
         """Reads which other campaigns run, by what the clock of the file system says, and tells

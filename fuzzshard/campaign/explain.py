@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from fuzzshard.campaign.judge import Stopped, judge, judge_clearly, same_finding
+from fuzzshard.campaign.judge import judge, judge_clearly, same_finding
 from fuzzshard.case.case import Case
 from fuzzshard.mending.mend import find_mend
 from fuzzshard.parts.oracle import NOT_REFUSED
@@ -335,32 +335,40 @@ def judge_explained(
     *,
     on_mended: bool,
     likely: Callable[[Case, str], Sequence[tuple[str, ...]]] = lambda case, signature: (),
-    cut_off: Callable[[Case, Verdict], None] = lambda case, verdict: None,
-    explaining: Callable[[str, int], None] = lambda signature, done: None,
 ) -> tuple[Case, Explanation]:
     """The case, or the one that shows its finding more clearly, and where that finding comes from.
 
-    The first run is on torch with ``mends``, or as it is. ``likely`` gives sets of causes for a
-    case and the signature of its finding. ``cut_off`` gets a case that fails and for which no more
-    runs are wanted. ``explaining`` gets the signature of one that fails and the number of runs so
-    far, before each run that explains it.
+    The first run is on torch with ``mends``, or as it is.
     """
     case, verdict = judge_clearly(OnMends(world, mends) if on_mended else world, case)
     if not verdict.status.is_finding:
         return case, Explanation(Origin.NONE, verdict)
-    try:
-        explained = explain(
-            Counting(world, functools.partial(explaining, verdict.signature)),
-            case,
-            mends,
-            stock=None if on_mended else verdict,
-            mended=verdict if on_mended else None,
-            likely=likely(case, verdict.signature),
-        )
-    except Stopped:
-        cut_off(case, verdict)
-        raise
-    return case, explained
+    return case, explain_first(world, case, verdict, mends, on_mended=on_mended, likely=likely)
+
+
+def explain_first(
+    world: Runner,
+    case: Case,
+    verdict: Verdict,
+    mends: tuple[str, ...],
+    *,
+    on_mended: bool,
+    likely: Callable[[Case, str], Sequence[tuple[str, ...]]] = lambda case, signature: (),
+    explaining: Callable[[str, int], None] = lambda signature, done: None,
+) -> Explanation:
+    """Where the finding comes from that a first run showed, on torch with ``mends`` or as it is.
+
+    ``likely`` gives sets of causes for a case and the signature of its finding. ``explaining``
+    gets that signature and the number of runs so far, before each run.
+    """
+    return explain(
+        Counting(world, functools.partial(explaining, verdict.signature)),
+        case,
+        mends,
+        stock=None if on_mended else verdict,
+        mended=verdict if on_mended else None,
+        likely=likely(case, verdict.signature),
+    )
 
 
 def known_causes(

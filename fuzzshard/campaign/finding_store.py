@@ -91,9 +91,11 @@ class FindingStore:
         self._replace(folder, self._entry(case, verdict, info))
         save_recordings(folder, verdict.recordings)
 
-    def save_suspect(self, case: Case, verdict: Verdict) -> Path:
-        """Saves a case that was cut off while it was explained; the next session judges it."""
-        folder = self.corpus / UNJUDGED_FOLDER / slug(verdict.signature, case)
+    def save_suspect(self, index: int, case: Case, verdict: Verdict) -> Path:
+        """Saves a case that waits to be explained; the next session judges it if this one does
+        not.
+        """
+        folder = self.corpus / UNJUDGED_FOLDER / f"{slug(verdict.signature, case)}-{index}"
         write_atomic(folder / UNSHRUNK_FILE, codec.encode(case) + b"\n")
         return folder
 

@@ -4,17 +4,19 @@ again.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
 from fuzzshard.analysis.order import leaf_count
+from fuzzshard.campaign.backlog import Suspicion
 from fuzzshard.campaign.control import ControlledWorld, run_by
-from fuzzshard.campaign.explain import known_causes, unknown_only
+from fuzzshard.campaign.explain import explain_first, known_causes, unknown_only
 from fuzzshard.campaign.judge import Stopped, judge_clearly
 from fuzzshard.campaign.known import CUT_OFF, NO_VERDICT, Found, Known, cause_of
 from fuzzshard.campaign.reduce import Judged, confirm_and_shrink
@@ -30,6 +32,8 @@ from fuzzshard.events import (
     FindingFound,
     FindingHit,
     FindingSaved,
+    InfraTrouble,
+    KnownCause,
     PhaseChanged,
     SaveFailed,
 )
@@ -48,21 +52,80 @@ class FollowUp:
         self._world = world
         self._emit = emit
 
-    def first_look(self, found: Found) -> Found:
-        """Saves what nothing known explains, before its verdict is in the journal: no kill loses
-        it.
+    def save_suspect(self, index: int, case: Case, verdict: Verdict) -> Path:
+        """Saves a case whose finding is to be explained, so that no kill loses it."""
+        with self._told_if_lost(case, verdict):
+            return self._session.store.save_suspect(index, case, verdict)
+
+    def explain(self, suspicion: Suspicion) -> None:
+        """Finds out what causes a finding, and does what follows from that."""
+        session = self._session
+        case, verdict = suspicion.case, suspicion.verdict
+        known: tuple[str, ...] = ()
+        try:
+            if session.mends:
+                explained = explain_first(
+                    self._world,
+                    case,
+                    verdict,
+                    session.mends,
+                    on_mended=suspicion.on_mended,
+                    likely=session.registry.experience.likeliest,
+                    explaining=lambda signature, done: self._emit(
+                        PhaseChanged(phase="explaining", signature=signature, done=done)
+                    ),
+                )
+                verdict, known = explained.verdict, explained.known
+        except Stopped:
+            self._leave_unresolved([suspicion.cut_off])
+            raise
+        if known:
+            session.registry.experience.count(verdict.signature, known)
+        self.conclude(Found(suspicion.index, case, verdict), known, saved=suspicion.path)
+
+    def conclude(
+        self, found: Found, known: tuple[str, ...] = (), saved: Path | None = None
+    ) -> None:
+        """Counts a case, tells its verdict, and pursues what it shows, unless there are ``known``
+        causes.
+
+        Whatever is not known is saved before its verdict is in the journal: no kill loses it. So
+        was the suspicion, if there was one, which goes away then.
         """
+        session = self._session
+        case, verdict = found.case, found.verdict
+        try:
+            if verdict.status.is_finding and not known:
+                found = self._first_look(found)
+            if saved is not None:
+                session.store.remove_half(saved)
+        finally:
+            judged = session.tally.add(found.index, case, verdict)
+            self._emit(judged)
+        if judged.new_features:
+            session.control.note_new()
+        if verdict.status is Status.INFRA:
+            path = str(session.store.save_unjudged(case))
+            count = session.control.count_infra(verdict)
+            self._emit(
+                InfraTrouble(index=found.index, message=verdict.message, in_a_row=count, path=path)
+            )
+            return
+        session.control.count_judged()
+        if known:
+            signature = verdict.signature
+            self._emit(KnownCause(index=found.index, signature=signature, causes=known))
+        elif verdict.status.is_finding:
+            self._pursue(found)
+
+    def _first_look(self, found: Found) -> Found:
+        """Saves what nothing known explains."""
         registry = self._session.registry
         if registry.explains(found) or registry.crowded(found.verdict.signature):
             return found
         return self._save(found)
 
-    def suspect(self, case: Case, verdict: Verdict) -> None:
-        """Saves a case that was cut off while it was explained: the next session judges it."""
-        path = self._session.store.save_suspect(case, verdict)
-        self._leave_unresolved([Found(CUT_OFF, case, NO_VERDICT, path)])
-
-    def pursue(self, first: Found) -> None:
+    def _pursue(self, first: Found) -> None:
         """Says what a finding is that had its first look, and what those are that were parked
         meanwhile.
         """
@@ -113,7 +176,7 @@ class FollowUp:
         if verdict.status is Status.INFRA:
             return
         if new:
-            self.pursue(self.first_look(Found(CUT_OFF, case, verdict)))
+            self._pursue(self._first_look(Found(CUT_OFF, case, verdict)))
         self._session.store.remove_half(half_saved)
 
     def _is_known(self, case: Case, stock: Verdict) -> bool:
@@ -132,7 +195,6 @@ class FollowUp:
         except BaseException:
             self._leave_unresolved(todo)
             raise
-        self._emit(PhaseChanged(phase="running"))
 
     def _resolve(self, found: Found) -> list[Found]:
         """Says what a finding is; returns those that were parked meanwhile."""
@@ -172,15 +234,19 @@ class FollowUp:
         return []
 
     def _save(self, found: Found) -> Found:
-        try:
+        with self._told_if_lost(found.case, found.verdict):
             return dataclasses.replace(
                 found, path=self._session.store.save_found(found, self._world.info)
             )
+
+    @contextlib.contextmanager
+    def _told_if_lost(self, case: Case, verdict: Verdict) -> Iterator[None]:
+        """Says the whole case where the disk cannot take it."""
+        try:
+            yield
         except InfraError as error:
-            case = msgspec.Raw(codec.encode(found.case))
-            self._emit(
-                SaveFailed(signature=found.verdict.signature, problem=str(error), case=case)
-            )
+            raw, signature = msgspec.Raw(codec.encode(case)), verdict.signature
+            self._emit(SaveFailed(signature=signature, problem=str(error), case=raw))
             raise
 
     def _investigate(self, found: Found) -> Known | None:

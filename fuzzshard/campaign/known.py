@@ -143,13 +143,14 @@ class Registry:
         self._lock = threading.Lock()
 
     def hit(self, found: Found) -> Known | None:
-        """The known finding that explains ``found``, with the hit counted."""
+        """The known finding that explains ``found``, as it is with this hit counted."""
         present = features(found.case)
         with self._lock:
             known = self._explaining(found, present)
-            if known is not None:
-                known.hits += 1
-            return known
+            if known is None:
+                return None
+            known.hits += 1
+            return dataclasses.replace(known)
 
     def explains(self, found: Found) -> bool:
         """Whether a known finding explains ``found``."""

@@ -21,7 +21,7 @@ from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.campaign.resume import plan_session, start_of
 from fuzzshard.campaign.session import Session
 from fuzzshard.campaign.tools import TOOLS, Tools, WorldHandle
-from fuzzshard.campaign.worker import Worker
+from fuzzshard.campaign.worker import Follower, Worker
 from fuzzshard.errors import EXIT_INFRA, EXIT_INTERRUPTED, FuzzshardError
 from fuzzshard.events import (
     CampaignFinished,
@@ -42,6 +42,12 @@ from fuzzshard.world.spare import Spares
 from fuzzshard.world.start import kill_ranks
 
 E = TypeVar("E", bound=Event)
+
+
+NICE = 10
+"""How far ranks that follow findings up let those go first that run fresh cases: where both want a
+core, they get a tenth of it (sched(7)).
+"""
 
 
 class _Interrupt:
@@ -121,11 +127,17 @@ class _Coordinator:
             with signals_call(self._on_signal), telling(self._on_node):
                 if exchange is not None:
                     exchange.start()
-                for number, config in enumerate(self.session.configs):
+                configs = self.session.configs
+                following = [
+                    dataclasses.replace(config, nice=NICE)
+                    for config in configs[: self.session.num_followers]
+                ]
+                for number, config in enumerate((*configs, *following)):
                     self.num_running += 1
+                    works = Worker if number < len(configs) else Follower
                     thread = threading.Thread(
                         target=self._run_world,
-                        args=(number, config),
+                        args=(number, config, works),
                         name=f"fuzzshard-world-{number}",
                         daemon=True,
                     )
@@ -159,7 +171,7 @@ class _Coordinator:
             registry=session.registry,
             store=session.store,
             control=self.control,
-            returned=session.returned,
+            backlog=session.backlog,
             render=self.tools.render,
             emit=self.queue.put,
         )
@@ -175,7 +187,7 @@ class _Coordinator:
             world.close()
             self.worlds.remove(world)
 
-    def _run_world(self, number: int, config: WorldConfig) -> None:
+    def _run_world(self, number: int, config: WorldConfig, works: type[Worker | Follower]) -> None:
         """The thread of one world."""
 
         def emit(event: Event) -> None:
@@ -185,7 +197,7 @@ class _Coordinator:
         error: BaseException | None = None
         try:
             with self._world(config) as world:
-                Worker(self.session, world, emit).work()
+                works(self.session, world, emit).work()
         except BaseException as raised:  # a thread has nobody above it; the coordinator decides
             error = raised
         self.queue.put(_Ended(error))
@@ -214,7 +226,8 @@ class _Coordinator:
         if self.finishing or not (self.control.interrupted or over):
             return
         self.finishing = True
-        doing = tuple(self.doing[world].text for world in sorted(self.doing))
+        busy = (self.doing[world] for world in sorted(self.doing))
+        doing = tuple(phase.text for phase in busy if phase.phase != "waiting")
         elapsed = self.control.elapsed()
         self._deliver(Finishing(reason=self.control.reason, doing=doing, elapsed=elapsed))
 

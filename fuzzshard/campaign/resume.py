@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib.metadata
+import shutil
 from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
@@ -188,6 +189,15 @@ def restore_findings(history: History, campaign: int, registry: Registry) -> Non
         name = known.path.name
         known.hits = hits[name] + saved[name]
         known.saved_before = name not in made
+
+
+def drop_saved_suspicions(corpus: Path) -> None:
+    """Removes what waited to be explained where the finding has been saved since: a kill may come
+    between the two.
+    """
+    for folder in (corpus / UNJUDGED_FOLDER).glob("*/"):
+        if (corpus / FINDINGS_FOLDER / folder.name.rpartition("-")[0]).exists():
+            shutil.rmtree(folder)
 
 
 def in_work(corpus: Path) -> tuple[str, ...]:

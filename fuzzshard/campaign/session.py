@@ -5,18 +5,25 @@ corpus.
 from __future__ import annotations
 
 import importlib.metadata
-from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 
 from fuzzshard import __version__
 from fuzzshard.analysis.features import ALL_FEATURES
+from fuzzshard.campaign.backlog import Backlog, Suspicion
 from fuzzshard.campaign.control import Control, ControlledCheck, cpu_ranks
 from fuzzshard.campaign.drawing import Prefetch
 from fuzzshard.campaign.finding_store import FindingStore
 from fuzzshard.campaign.known import Found, Known, Registry, load_known
 from fuzzshard.campaign.options import CampaignOptions
-from fuzzshard.campaign.resume import Plan, in_work, restore_counts, restore_findings, unfinished
+from fuzzshard.campaign.resume import (
+    Plan,
+    drop_saved_suspicions,
+    in_work,
+    restore_counts,
+    restore_findings,
+    unfinished,
+)
 from fuzzshard.campaign.tally import Tally
 from fuzzshard.campaign.tools import Tools
 from fuzzshard.corpus.lifecycle import release
@@ -43,8 +50,8 @@ class Session:
     """The state of a campaign for as long as one process works on it; its parts may be used from
     any thread.
 
-    A campaign that is continued counts on from where its earlier sessions were. ``unfinished`` is
-    what these found and did not get done, ``returned`` what waited for another node.
+    A campaign that is continued counts on from where its earlier sessions were; what these found
+    and did not get done waits first in the ``backlog``.
     """
 
     store: FindingStore
@@ -73,19 +80,22 @@ class Session:
         self.registry = Registry()
         self.mends = mends_for(extra=options.extra_mends) if options.mends != "off" else ()
         self._cases_before = 0
-        self.unfinished: deque[Found] = deque()
+        self._unfinished: list[Found] = []
         self._of_others: tuple[str, ...] = ()
-        self.returned: deque[Found] = deque()
+        self.backlog = Backlog(worlds=len(configs), followers=self.num_followers)
 
     def restore(self, history: History) -> None:
         """What the corpus has already needs no shrinking again, nor what this campaign did
         before.
         """
-        corpus, left = self.options.corpus, in_work(self.options.corpus)
-        self.unfinished.extend(
-            unfinished(history, self.plan, corpus, left, shrinking=self.options.shrink)
+        corpus = self.options.corpus
+        drop_saved_suspicions(corpus)
+        left = in_work(corpus)
+        self._unfinished = unfinished(
+            history, self.plan, corpus, left, shrinking=self.options.shrink
         )
-        own = [found.path for found in self.unfinished if found.path is not None]
+        self.backlog.put(*self._unfinished)
+        own = [found.path for found in self._unfinished if found.path is not None]
         names = {path.name for path in own}
         self._of_others = tuple(name for name in left if name not in names)
         saved = load_known(
@@ -101,7 +111,7 @@ class Session:
         if (campaign := self.plan.campaign) is not None:
             self._cases_before = restore_counts(history, campaign, self.tally)
             restore_findings(history, campaign, self.registry)
-        for found in self.unfinished:
+        for found in self._unfinished:
             self.registry.count_made(found)
         limit, made = self.options.max_findings, self.registry.num_new
         if limit is not None and made >= limit:
@@ -170,14 +180,25 @@ class Session:
             elapsed=self.plan.elapsed,
             counts=dict(self.tally.counts),
             findings=self.registry.num_new,
-            unfinished=len(self.unfinished),
+            unfinished=len(self._unfinished),
         )
 
     def leave_unfinished(self) -> None:
         """What no world went on with stays as it was found."""
-        for found in (*self.unfinished, *self.returned):
+        for item in self.backlog.drain():
+            found = item.cut_off if isinstance(item, Suspicion) else item
             if found.path is not None:
                 self.registry.leave_unresolved(found)
+
+    @property
+    def num_followers(self) -> int:
+        """How many worlds follow up what the others find: a third, and one at least."""
+        return max(1, len(self.configs) // 3)
+
+    def wait_for_last_finding(self) -> None:
+        """Waits while what is in work may be the last finding that the campaign was asked for."""
+        if (limit := self.options.max_findings) is not None:
+            self.backlog.wait_while_in_work(max(1, limit - self.registry.num_new))
 
     def finished(self, reason: str, exit_code: int, *, complete: bool) -> CampaignFinished:
         """The summary."""

@@ -1,29 +1,22 @@
-"""One world at work: takes cases and judges them, until there are no more or the campaign ends."""
+"""The threads of a campaign: worlds that run fresh cases, and others that follow up what these
+find.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections import deque
 from collections.abc import Callable
 
+from fuzzshard.campaign.backlog import Suspicion
 from fuzzshard.campaign.control import ControlledWorld
-from fuzzshard.campaign.explain import judge_explained
+from fuzzshard.campaign.explain import OnMends
 from fuzzshard.campaign.follow_up import FollowUp
 from fuzzshard.campaign.judge import Stopped, judge_clearly
 from fuzzshard.campaign.known import Found
 from fuzzshard.campaign.session import Session
 from fuzzshard.campaign.tools import WorldHandle
-from fuzzshard.case.case import Case
 from fuzzshard.errors import InfraError
-from fuzzshard.events import (
-    CaseStarted,
-    Event,
-    InfraTrouble,
-    KnownCause,
-    PhaseChanged,
-    WorldStarted,
-)
-from fuzzshard.verdict import Status, Verdict
+from fuzzshard.events import CaseStarted, Event, PhaseChanged, WorldStarted
 
 START_ATTEMPTS = 3
 """How often ranks are started before a campaign that cannot begin gives up."""
@@ -45,7 +38,11 @@ should not spend it on explaining known bugs.
 
 
 class Worker:
-    """Runs cases on one world, in one thread, until there are no more or the campaign ends."""
+    """Runs cases on one world, in one thread, until there are no more or the campaign ends.
+
+    What shows a finding goes to the backlog. There :class:`Follower` takes it from; and workers do
+    where it is full, and at the end.
+    """
 
     def __init__(
         self, session: Session, world: WorldHandle, emit: Callable[[Event], None]
@@ -55,100 +52,117 @@ class Worker:
         self._world = ControlledWorld(world, session.control)
         self._emit = emit
         self._follow_up = FollowUp(session, self._world, emit)
+        self._row = -1
+        self._on_mended = True
 
     def work(self) -> None:
         """Returns at the end of the campaign; raises :class:`InfraError` when it cannot go on."""
         try:
-            self._emit(PhaseChanged(phase="starting"))
-            self._start()
-            self._emit(WorldStarted(info=dict(self._handle.info)))
-            _each(self._session.unfinished, self._follow_up.finish)
-            self._take_cases()
+            try:
+                start_ranks(self._handle, self._world, self._emit)
+                self._take_cases()
+            finally:
+                self._session.backlog.leave()
+            while follow_next(self._session, self._follow_up, wait=False):
+                pass
         except Stopped:
             pass
         finally:
             self._emit(PhaseChanged(phase="stopped"))
 
-    def _start(self) -> None:
-        """Starts the ranks; again if they do not come up, for one of them may have been killed."""
-        for attempt in range(1, START_ATTEMPTS + 1):
-            try:
-                self._world.restart()
-                return
-            except InfraError:
-                if attempt == START_ATTEMPTS:
-                    raise
-
     def _take_cases(self) -> None:
+        session = self._session
         self._emit(PhaseChanged(phase="running"))
-        session = self._session
-        while session.control.accepting() and (taken := session.cases.take()):
-            _each(session.returned, self._follow_up.resolve)
-            index, drawn = taken
-            found, known = self._judge(index, drawn)
-            verdict = found.verdict
-            if verdict.status is Status.INFRA:
-                path = str(session.store.save_unjudged(found.case))
-                count = session.control.count_infra(verdict)
-                self._emit(
-                    InfraTrouble(index=index, message=verdict.message, in_a_row=count, path=path)
-                )
+        while session.control.accepting():
+            if session.backlog.is_full and follow_next(session, self._follow_up, wait=False):
+                self._emit(PhaseChanged(phase="running"))
                 continue
-            session.control.count_judged()
-            if known:
-                self._emit(KnownCause(index=index, signature=verdict.signature, causes=known))
-            elif verdict.status.is_finding:
-                self._follow_up.pursue(found)
+            session.wait_for_last_finding()
+            if (taken := session.cases.take()) is None:
+                return
+            index, drawn = taken
+            self._emit(CaseStarted(index=index))
+            on_mended = self._runs_on_mended(index)
+            world = OnMends(self._world, session.mends) if on_mended else self._world
+            case, verdict = judge_clearly(world, drawn)
+            if verdict.status.is_finding:
+                path = self._follow_up.save_suspect(index, case, verdict)
+                session.backlog.put(Suspicion(index, case, verdict, on_mended, path))
+            else:
+                self._follow_up.conclude(Found(index, case, verdict))
 
-    def _judge(self, index: int, drawn: Case) -> tuple[Found, tuple[str, ...]]:
-        """Runs a case, counts it and tells it; whatever it shows that is not known is saved by
-        then.
+    def _runs_on_mended(self, index: int) -> bool:
+        """Whether this case first runs on mended torch, as all of its row do.
 
-        With it come the causes by which mends know it.
+        A suspicion there counts where torch as it is fails, too; one that only mended torch has is
+        a defect of a mend.
         """
         session = self._session
-        self._emit(CaseStarted(index=index))
-        case, verdict, known = self._explained(index, drawn)
-        found = Found(index, case, verdict)
+        if index // ALIKE != self._row:
+            self._row = index // ALIKE
+            is_turn = session.options.mends != "on" and self._row % STOCK_ONE_IN == STOCK_TURN
+            self._on_mended = bool(session.mends) and (not is_turn or session.backlog.is_long)
+        return self._on_mended
+
+
+class Follower:
+    """Follows findings up on a world of its own, in one thread. Its ranks start with the first
+    finding, and let those that run fresh cases go first.
+    """
+
+    def __init__(
+        self, session: Session, world: WorldHandle, emit: Callable[[Event], None]
+    ) -> None:
+        self._session = session
+        self._handle = world
+        self._world = ControlledWorld(world, session.control)
+        self._emit = emit
+
+    def work(self) -> None:
+        """Returns at the end of the campaign, and where there is no room for another world: then
+        workers do all.
+        """
+        backlog = self._session.backlog
+        if not backlog.wait_for_any():
+            return
+        follow_up, is_up = FollowUp(self._session, self._world, self._emit), False
         try:
-            if verdict.status.is_finding and not known:
-                found = self._follow_up.first_look(found)
+            with contextlib.suppress(InfraError):
+                start_ranks(self._handle, self._world, self._emit)
+                is_up = True
+            while is_up and follow_next(self._session, follow_up, wait=True):
+                self._emit(PhaseChanged(phase="waiting"))
+        except Stopped:
+            pass
         finally:
-            judged = session.tally.add(index, case, verdict)
-            self._emit(judged)
-        if judged.new_features:
-            session.control.note_new()
-        return found, known
-
-    def _explained(self, index: int, drawn: Case) -> tuple[Case, Verdict, tuple[str, ...]]:
-        """The verdict of a case, the case that it is about, and the causes by which mends know it.
-
-        A suspicion on mended torch counts where torch as it is fails, too; one that only mended
-        torch has is a defect of a mend.
-        """
-        session = self._session
-        if not session.mends:
-            return *judge_clearly(self._world, drawn), ()
-        case, explained = judge_explained(
-            self._world,
-            drawn,
-            session.mends,
-            on_mended=session.options.mends == "on" or index // ALIKE % STOCK_ONE_IN != STOCK_TURN,
-            likely=session.registry.experience.likeliest,
-            cut_off=self._follow_up.suspect,
-            explaining=lambda signature, done: self._emit(
-                PhaseChanged(phase="explaining", signature=signature, done=done)
-            ),
-        )
-        if explained.stock.status.is_finding or explained.mended is not None:
-            self._emit(PhaseChanged(phase="running"))
-        if explained.known:
-            session.registry.experience.count(explained.verdict.signature, explained.known)
-        return case, explained.verdict, explained.known
+            backlog.leave(follower=True)
+            self._emit(PhaseChanged(phase="stopped"))
 
 
-def _each(waiting: deque[Found], go_on: Callable[[Found], None]) -> None:
-    """Goes on with findings that wait for any world."""
-    while waiting:
-        with contextlib.suppress(IndexError):  # another world was faster
-            go_on(waiting.popleft())
+def start_ranks(
+    handle: WorldHandle, world: ControlledWorld, emit: Callable[[Event], None]
+) -> None:
+    """Starts the ranks; again if they do not come up, for one of them may have been killed."""
+    emit(PhaseChanged(phase="starting"))
+    for attempt in range(1, START_ATTEMPTS + 1):
+        try:
+            world.restart()
+            break
+        except InfraError:
+            if attempt == START_ATTEMPTS:
+                raise
+    emit(WorldStarted(info=dict(handle.info)))
+
+
+def follow_next(session: Session, follow_up: FollowUp, *, wait: bool) -> bool:
+    """Follows up what has waited longest; whether there was anything (:meth:`Backlog.take`)."""
+    if (item := session.backlog.take(wait=wait)) is None:
+        return False
+    try:
+        if isinstance(item, Suspicion):
+            follow_up.explain(item)
+        else:
+            follow_up.finish(item)
+    finally:
+        session.backlog.done()
+    return True

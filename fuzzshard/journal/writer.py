@@ -139,11 +139,11 @@ class JournalWriter:
             (self.session, event.index, event.world, elapsed),
         )
         assert cursor.lastrowid is not None
-        self._case_runs[event.world] = cursor.lastrowid
+        self._case_runs[event.index] = cursor.lastrowid
 
     def _write_judged(self, event: CaseJudged, elapsed: float) -> None:
         """The verdict, with what it was the first to have: coverage adds up at any moment."""
-        case_run = self._case_runs.pop(event.world)
+        case_run = self._case_runs.pop(event.index)
         execute, executemany = self._connection.execute, self._connection.executemany
         execute(
             "UPDATE case_run SET status = ?, seconds = ?, signature = ?, message = ? WHERE id = ?",

@@ -233,8 +233,10 @@ def _summary(event: CampaignFinished) -> Iterator[str]:
     for path in event.unresolved:
         yield f"not done before the end: {path}"
         yield f"    the same command goes on with it, or: fuzzshard shrink {path}"
-    for path in event.suspects:
-        yield f"failed, and was not explained before the end: {path}"
+    if event.suspects:
+        more = len(event.suspects) - 1
+        others = f" and {counted(more, 'other')}" if more else ""
+        yield f"failed, and was not explained before the end: {event.suspects[0]}{others}"
         yield "    the same command says whether a known bug is why"
     if event.cases and not (event.findings or event.unresolved):
         yield f"no findings in {counted(event.cases, 'case')}"

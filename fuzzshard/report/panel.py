@@ -89,5 +89,3 @@ class CampaignPanel:
         for world, text in stages.texts().items():
             signature = stages.of_world[world].phase.signature
             table.add_row(f"world {world}", f"{text}: {signature}" if signature else text)
-        if stages.on_findings == started.worlds:
-            table.add_row("", "no new cases until that is done")

@@ -25,7 +25,7 @@ from fuzzshard.events import (
 )
 
 OF_FINDINGS = ("confirming", "shrinking", "verifying")
-"""The phases in which a world works on a finding and runs no new cases."""
+"""The phases in which a world works on a finding that nothing known explains."""
 
 
 @dataclasses.dataclass

@@ -24,6 +24,9 @@ class WorldConfig:
 
     ``instruments_off`` says which instruments earlier ranks have switched off (the text of
     :func:`fuzzshard.instruments.off_text`); None: ranks prove them when they start.
+
+    ``nice`` is how far ranks on this node let other processes go first (setpriority(2)). They get
+    it when a world takes them, so worlds of any have the same spare ranks.
     """
 
     size: int
@@ -33,6 +36,7 @@ class WorldConfig:
     instruments_off: str | None = None
     nodes: tuple[str, ...] = ()
     addresses: tuple[str, ...] = ()
+    nice: int = dataclasses.field(default=0, compare=False)
 
     @property
     def ranks_per_node(self) -> int:

@@ -9,6 +9,7 @@ import selectors
 import signal
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from fuzzshard.errors import InfraError
 from fuzzshard.instruments import OFF
@@ -64,6 +65,14 @@ def start_ranks(config: WorldConfig, ranks: Ranks | None = None) -> Ranks:
         end_ranks(ranks.processes)
         raise
     return ranks
+
+
+def let_others_first(pids: Iterable[int], nice: int) -> None:
+    """Gives processes this niceness, with all threads that they have; those to come inherit it."""
+    for pid in pids:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                os.setpriority(os.PRIO_PROCESS, int(thread.name), nice)
 
 
 def end_ranks(processes: Iterable[RankProcess]) -> None:

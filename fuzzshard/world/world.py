@@ -19,7 +19,7 @@ from fuzzshard.world.merge import Outcome, merge
 from fuzzshard.world.messages import CheckSubject, RunCase
 from fuzzshard.world.processes import RankProcess
 from fuzzshard.world.spare import Spares
-from fuzzshard.world.start import Ranks, end_ranks, start_ranks
+from fuzzshard.world.start import Ranks, end_ranks, let_others_first, start_ranks
 from fuzzshard.world.supervise import HARD_SECONDS, WORKING_SECONDS, ask_positions, supervise
 
 RANK_CASES = 1000
@@ -89,6 +89,8 @@ class World:
                 self._starting = Ranks()
             self._ranks, self.info = ranks.processes, ranks.info
             self._served = 0
+            if self.config.nice:
+                let_others_first(ranks.pids, self.config.nice)
 
     def restart(self) -> None:
         """Replaces the ranks by fresh ones."""

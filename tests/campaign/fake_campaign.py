@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+import pytest
 
 from fuzzshard.analysis.order import size_order
 from fuzzshard.campaign.loop import run_campaign
 from fuzzshard.campaign.options import CampaignOptions
+from fuzzshard.campaign.session import Session
 from fuzzshard.campaign.tools import Tools
 from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block, Call, Child
@@ -130,6 +132,13 @@ class FakeWorld:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def without_followers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A world does all that its findings need before it takes the next case, as where there is no
+    room for other worlds.
+    """
+    monkeypatch.setattr(Session, "num_followers", 0)
 
 
 @dataclasses.dataclass(frozen=True)

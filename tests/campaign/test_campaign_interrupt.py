@@ -33,9 +33,11 @@ import subprocess, sys
 from pathlib import Path
 from fake_campaign import *
 from fuzzshard.campaign import control, reduce
+from fuzzshard.campaign.session import Session
 from fuzzshard.report.sinks import make_sink
 
 control.GRACE_SECONDS = 0.3
+Session.num_followers = 0
 reduce.shrink = shrink_seed_and_norm
 corpus, hang_at, sys.argv = Path(sys.argv[1]), sys.argv[2], []
 

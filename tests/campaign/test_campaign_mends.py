@@ -17,6 +17,7 @@ from fake_campaign import (
     make_case,
     numbered,
     shrink_seed_and_norm,
+    without_followers,
 )
 from mend_files import mend_file
 from msgspec.structs import replace
@@ -109,16 +110,10 @@ def test_a_known_cause_is_counted_and_neither_saved_nor_shrunk_and_fails_nothing
     assert known == [(0, SHOWN.signature, (mends.late,)), (4, SHOWN.signature, (mends.late,))]
     assert (ran.code, ran.finished.causes) == (0, {mends.late: 2})
     assert ran.finished.counts == {"PASS": 6, "DIVERGENCE": 2}
-    assert (ran.finished.findings, ran.of(events.FindingFound), ran.log.count("restart")) == (
-        (),
-        [],
-        1,
-    )
-    phases = [event for event in ran.of(events.PhaseChanged) if event.phase != "starting"]
-    assert [event.phase for event in phases[:3]] == ["running", "explaining", "explaining"]
-    assert [event.done for event in phases[:3]] == [0, 0, 1]
-    assert {event.phase for event in phases} == {"running", "explaining", "stopped"}
-    assert [event.phase for event in phases[-2:]] == ["running", "stopped"]
+    assert (ran.finished.findings, ran.of(events.FindingFound)) == ((), [])
+    assert ran.log.count("restart") <= 2, "only to start ranks"
+    phases = [event for event in ran.of(events.PhaseChanged) if event.phase == "explaining"]
+    assert [event.done for event in phases[:2]] == [0, 1]
     assert not (corpus / "findings").exists()
     assert "2 cases ran into 1 known bug of torch" in lines(ran)
     assert f"2 x {mends.late}" in lines(ran)
@@ -171,7 +166,7 @@ def test_a_case_that_is_cut_off_while_it_is_explained_is_judged_by_the_next_sess
     assert (first.code, first.finished.suspects) == (130, (str(folder),))
     assert f"failed, and was not explained before the end: {folder}" in lines(first)
     second = mends.campaign(corpus, lambda case: SHOWN, lambda case, on: SHOWN, max_cases=1)
-    saved = corpus / "findings" / folder.name
+    saved = corpus / "findings" / folder.name.removesuffix("-0")
     assert [Path(event.path) for event in second.of(events.FindingSaved)] == [saved]
     assert second.of(events.FindingFound)[0].index == -1
     assert not folder.exists()
@@ -257,10 +252,14 @@ def test_shrinking_does_not_slip_into_a_known_bug(
 def test_a_new_finding_explains_later_cases_of_its_own(mends: Mends, corpus: Path) -> None:
     ran = mends.campaign(corpus, lambda case: SHOWN, lambda case, on: SHOWN)
     assert len(ran.of(events.FindingSaved)) == 1
-    assert [event.index for event in ran.of(events.FindingHit)] == list(range(1, 8))
+    assert sorted(event.index for event in ran.of(events.FindingHit)) == list(range(1, 8))
 
 
-def test_a_campaign_that_goes_on_keeps_its_counts_of_causes(mends: Mends, corpus: Path) -> None:
+def test_a_campaign_that_goes_on_keeps_its_counts_of_causes(
+    mends: Mends, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_followers(monkeypatch)
+
     def known(case: Case, on: tuple[str, ...]) -> Verdict:
         return PASS if mends.late in on else SHOWN
 

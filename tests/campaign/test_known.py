@@ -34,4 +34,4 @@ def test_a_crash_is_known_from_another_release_that_has_it_in_another_function(t
     registry.known.append(known)
     assert registry.hit(found) is None
     known.elsewhere = (crash("before"),)
-    assert registry.hit(found) is known
+    assert registry.hit(found) == known
