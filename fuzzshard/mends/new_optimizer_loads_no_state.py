@@ -65,12 +65,15 @@ EDITS = (
 
             saved = storage_reader.read_metadata().state_dict_metadata
             params = [p for group in elem.param_groups for p in group["params"]]
-            said = [(p, p.requires_grad, p.grad_dtype) for p in params if p.grad is None]
-            for p, _, _ in said:  # which makes states of what is trained, from zeros like it
+            said = [(p, p.requires_grad, p.grad_dtype, p.grad) for p in params]
+            for p, *_ in said:  # which makes states of what is trained, from zeros like it
+                p.grad = None
                 p.requires_grad_(True).grad_dtype = p.dtype
             _init_optim_state(elem)
-            for p, requires_grad, grad_dtype in said:
+            for p, requires_grad, grad_dtype, grad in said:
+                p.grad = None
                 p.requires_grad_(True).grad_dtype = grad_dtype
+                p.grad = grad
                 p.requires_grad_(requires_grad)
             for i, p in enumerate(params):
                 if not any(name.startswith(f"{key}.state.{i}.") for name in saved):
