@@ -234,6 +234,11 @@ def dtypes_in_play(case: Case) -> frozenset[Dtype]:
     return frozenset(named)
 
 
+def computed_dtypes(case: Case) -> frozenset[Dtype]:
+    """Every dtype that something is computed in at some time, those of ``Cast`` ops included."""
+    return dtypes_in_play(case) | {op.casts_to for op in case.schedule if op.casts_to}
+
+
 def is_low_precision(case: Case) -> bool:
     """Whether anything in the case is computed in a lower precision than the case itself."""
     return any(DIGITS[dtype] < DIGITS[case.dtype] for dtype in dtypes_in_play(case))
@@ -243,8 +248,7 @@ def last_bit(case: Case) -> float:
     """What the last bit of a number is worth, relative to the number, in the coarsest dtype that
     ``case`` computes something in.
     """
-    used = {*dtypes_in_play(case), *(op.casts_to for op in case.schedule if op.casts_to)}
-    return float(2.0 ** (1 - min(DIGITS[dtype] for dtype in used)))
+    return float(2.0 ** (1 - min(DIGITS[dtype] for dtype in computed_dtypes(case))))
 
 
 def loose_comparison(case: Case) -> str:

@@ -100,7 +100,14 @@ class MasterWeights:
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """Registers the leaves, with the values that the masters have now."""
+        """Registers the leaves, with the values that the masters have now.
+
+        Where they are registered, in the recomputation of a checkpoint during a backward, they
+        stay so.
+        """
+        if self._masters:
+            yield
+            return
         self.register_leaves()
         try:
             yield
@@ -119,8 +126,9 @@ class MasterWeights:
 
     def register_masters(self) -> None:
         """Puts the trained parameters back in their places."""
-        for (module, name, _), master in zip(self._places, self._masters, strict=True):
+        for (module, name, _), master in zip(self._places, self._masters, strict=False):
             setattr(module, name, master)
+        self._masters = []
 
     def _leaf(self, fqn: str, master: nn.Parameter) -> nn.Parameter:
         """The copy of ``master``, written anew only when that has changed: a backward may need it

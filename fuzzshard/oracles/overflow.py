@@ -26,7 +26,7 @@ HUGE = 64.0
 
 def first_overflow(case: Case, found: Sequence[Difference], *, to_huge: bool = False) -> int:
     """The first op at which something differs where it is infinite or no number; else the end.
-    With ``to_huge`` only where the other side is nearly as large as numbers get.
+    With ``to_huge`` only where the other side is nearly as large as numbers get, or none either.
 
     It and what comes then may follow from that, so the precision of the case says nothing of it.
     """
@@ -42,5 +42,7 @@ def _overflowed(difference: Difference, to_huge: bool) -> bool:
     a, b = observed[lost], expected[lost]
     differ = (a != b) & ~(a.isnan() & b.isnan())
     if to_huge and differ.any():
-        differ &= torch.minimum(a.abs(), b.abs()) > torch.finfo(a.dtype).max / HUGE
+        none_is_finite = ~(a.isfinite() | b.isfinite())
+        huge = torch.minimum(a.abs(), b.abs()) > torch.finfo(a.dtype).max / HUGE
+        differ &= huge | none_is_finite
     return bool(differ.any())

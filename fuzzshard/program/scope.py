@@ -38,7 +38,7 @@ from fuzzshard.program.setup import (
 from fuzzshard.program.states import States
 from fuzzshard.program.wrapping import each_wrapped, event_lines, flag_lines, if_wrapped
 
-_LONG = 110
+LONG = 110
 """Characters of a line after which what it gives is said in lines of its own."""
 
 
@@ -393,13 +393,16 @@ class Scope:
         lacks = self.engine.in_stages and lacks_optimizer(self.case)
         for (name, spec), given in zip(self.case.optimizer.each.items(), parameters, strict=True):
             given = f"[*{given}] or {nothing}" if lacks and given else given or nothing
-            kind, options = (spec.unfused() if self.engine is REFERENCE else spec).call()
+            fused = spec.fused_flags
+            if self.engine is REFERENCE:
+                spec = spec.without_flags(*fused)
+            kind, options = spec.call()
             if self.shared:
-                fused = f"fused={self.called} is not reference"
-                options = [fused if option == "fused=True" else option for option in options]
+                own = {f"{flag}=True": f"{flag}={self.called} is not reference" for flag in fused}
+                options = [own.get(option, option) for option in options]
             arguments = [given, *options]
             line = f"{name} = {script.optimizer_call(kind, arguments, self.names)}"
-            if len(line) > _LONG:
+            if len(line) > LONG:
                 lines.append(f"given = {arguments[0]}")
                 line = f"{name} = {script.optimizer_call(kind, ['given', *options], self.names)}"
             lines.append(line)
@@ -411,7 +414,7 @@ class Scope:
         """
         own, added = "" if rate is None else f'"lr": {rate}', self.within([target])
         listed, lines = f"[{', '.join(added)}]", list[str]()
-        if len(listed) > _LONG:
+        if len(listed) > LONG:
             lines, listed = call_lines("added = ", added, "[]"), "added"
         given = f'"params": {listed}' + (f", {own}" if own else "")
         return [*lines, f"optimizer.add_param_group({{{given}}})"]

@@ -232,7 +232,7 @@ class Scope(scope.Scope):
             return [f"out = {text}" if keeps_output else text]
         loss, terms = self.watch.loss(index), " + ".join(self._terms(call))
         if keeps_output or is_parallel or len(re.findall(r"\bout\b", terms)) > 1:
-            return [f"out = {text}", *self.in_context([f"{loss} = {terms}"])]
+            return [f"out = {text}", *self.in_context(_summed(loss, self._terms(call)))]
         terms = re.sub(r"\bout\b", lambda _: text, terms)
         keeps = self.assertion.stops_at_op or (self.shared and self.assertion.op is None)
         once = self.losses.taken.get(index + 1) == [index]
@@ -266,8 +266,7 @@ class Scope(scope.Scope):
         taken = [self._inlined.get(place, self.watch.loss(place)) for place in places]
         if takes.outputs is not None:
             taken = [f"part{index}"]
-            made = [f"{taken[0]} = {' + '.join(self._terms(self.now.taken[0].call))}"]
-            made = self.in_context(made)
+            made = self.in_context(_summed(taken[0], self._terms(self.now.taken[0].call)))
         lines = [*made, *self.backward_lines(taken, retains=takes.retains)]
         if not (self.assertion.stops_at_op and self.assertion.op == index):
             lines += self._average(index)
@@ -367,3 +366,12 @@ def _merged(lines: list[str]) -> list[str]:
             condition = line if line.startswith("if ") else ""
         result.append(line)
     return result
+
+
+def _summed(name: str, terms: Sequence[str]) -> list[str]:
+    """Name the sum of these, in one line if that is short enough to read."""
+    first, *others = terms
+    line = f"{name} = {' + '.join(terms)}"
+    if len(line) <= scope.LONG:
+        return [line]
+    return [f"{name} = {first}", *(f"{name} = {name} + {term}" for term in others)]

@@ -147,3 +147,10 @@ def test_a_script_steps_the_plain_model_without_fused_operators() -> None:
     text = script(make_case(optimizer=Optimizer(kind="adamw", flags=("fused",))))
     assert "fused=model is not reference)" in text
     assert "fused=True" not in text
+
+
+def test_a_script_steps_the_plain_model_by_counts_as_exact_as_those_of_fused_operators() -> None:
+    text = script(make_case(optimizer=Optimizer(kind="adamw", flags=("fused", "capturable"))))
+    assert "fused=model is not reference, capturable=model is not reference)" in text
+    text = script(make_case(optimizer=Optimizer(kind="adamw", flags=("capturable",))))
+    assert "capturable=True" in text

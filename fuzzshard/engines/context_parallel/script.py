@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
-from fuzzshard.analysis.dtypes import dtypes_in_play
+from fuzzshard.analysis.dtypes import computed_dtypes
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.engines.fully_shard.script import FullyShardScript
 from fuzzshard.model.statements import at
@@ -92,7 +92,7 @@ class ContextParallelScript(FullyShardScript):
     def wrap_lines(self, case: Case, model: str, variable: str, names: MeshNames) -> list[str]:
         lines = [*_REGISTERED, "_enable_context_parallel_dispatcher()"]
         lines += case.context_parallel.arguments()
-        if "float64" in dtypes_in_play(case):
+        if "float64" in computed_dtypes(case):
             lines.append("_cp_options.convert_to_f32 = False")
         mesh = "mesh" if case.mesh.replicate is None else 'mesh["shard"]'
         kind = "_ContextParallel.AttentionType.SDPA"

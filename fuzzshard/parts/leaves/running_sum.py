@@ -45,8 +45,6 @@ class RunningSum(Leaf, tag="running_sum", frozen=True, kw_only=True):
             16,
             lambda d: RunningSum(persistent=not d.tape.chance(50)),
             exact=True,
-            # recomputed in the reference, whose parameters are cast copies under a policy
-            excluded_by=("precision",),
         ),
         Kind(
             "unsaved_running_sum",

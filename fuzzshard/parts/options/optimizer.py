@@ -186,11 +186,21 @@ class Optimizer(WithOptions["OptimizerOption"], frozen=True, kw_only=True):
 
     def in_turn(self) -> Optimizer:
         """Return it with steps of one parameter after the other, and not of lists."""
-        return replace(self, foreach=False).unfused()
+        return self.without_flags("fused", foreach=False)
 
-    def unfused(self) -> Optimizer:
-        """Return it with steps of operators that others have, too."""
-        return replace(self, flags=tuple(flag for flag in self.flags if flag != "fused"))
+    @property
+    def fused_flags(self) -> tuple[str, ...]:
+        """The flags that the reference has not: it steps by operators that others have, too.
+
+        What is capturable counts steps in float32 then, from which fused kernels compute in
+        float64.
+        """
+        return ("fused", "capturable") if "fused" in self.flags else ()
+
+    def without_flags(self, *names: str, foreach: bool | None = None) -> Optimizer:
+        """Return it without these flags, and with ``foreach`` if that is given."""
+        flags = tuple(flag for flag in self.flags if flag not in names)
+        return replace(self, flags=flags, foreach=self.foreach if foreach is None else foreach)
 
     def unscaled(self) -> Optimizer:
         """Return it without a scaler of losses."""
@@ -334,7 +344,7 @@ class Kind(OptimizerOption):
     def draw(self, tape: Tape, swarm: Any, spec: Optimizer, *, exact: bool) -> Optimizer:
         if exact or not ("adam" in swarm and tape.chance(75)):
             return spec
-        if tape.chance(50):
+        if tape.chance(30):
             return replace(spec, kind=tape.pick(_RARER))
         return replace(spec, kind="adamw" if tape.chance(50) else "adam")
 
