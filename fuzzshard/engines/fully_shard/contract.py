@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from fuzzshard.analysis.communication import fills_unused
 from fuzzshard.analysis.dtypes import grad_dtype, policies
+from fuzzshard.analysis.features import features
 from fuzzshard.analysis.in_place import changed_outputs
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.schedule_state import follow
@@ -43,6 +44,15 @@ def _changes_views(case: Case, engine: str) -> Iterator[Due]:
         call = at.op.begins
         if call and call.grad and not changed.isdisjoint(at.calls_of(call.target)):
             yield Due(at.index, certain=False)  # an exception may come before
+
+
+def _cuts_shards(case: Case, engine: str) -> Iterator[Due]:
+    """Forwards and backwards, where a module cuts the dims of a DTensor otherwise."""
+    cuts = {"leaf:operator_reshape", "leaf:operator_flatten"} & features(case)
+    if cuts and any(plan.style == "dtensor" for plan in case.tensor_parallel):
+        for index, op in enumerate(case.schedule):
+            if op.begins or op.takes:
+                yield Due(index, certain=False)
 
 
 def _fills_with_any_dtype(case: Case, engine: str) -> Iterator[Due]:
@@ -117,6 +127,15 @@ REFUSALS: tuple[Refusal, ...] = (
         "cause backward to fail or produce wrong gradients.",
         f"{_STATE}, _register_pre_backward_hook: an error where an output is changed in place",
         doubt="whether an output is a view, only torch knows",
+    ),
+    Refusal(
+        "RuntimeError",
+        "Cannot (un)?flatten unevenly sharded tensor",
+        _cuts_shards,
+        "Cannot flatten unevenly sharded tensor: dimension [...] is not evenly divisible by mesh "
+        "dimension [...]. Please redistribute the tensor before this operation.",
+        "torch/distributed/tensor/_ops/_view_ops.py",
+        doubt="along which dims a value is sharded there, DTensor's rules say",
     ),
     NO_SAVED_STATE,
 )

@@ -59,6 +59,10 @@ EXPRESSIONS = {
     ),
     "transpose": _Expression("x.transpose({dim}, 0).sin().transpose({dim}, 0) + x", "transposes"),
     "view": _Expression("x.unflatten(-1, (-1, 1)).tanh().flatten(-2) + x", "an unflatten"),
+    "reshape": _Expression(
+        "x.reshape(x.shape[::-1]).sin().reshape(x.shape) + x", "a reshape that cuts otherwise"
+    ),
+    "flatten": _Expression("x.flatten().cos().view_as(x) * x", "a flatten of all dims"),
     "squeeze": _Expression("x.unsqueeze({dim}).sigmoid().squeeze({dim}) * x", "an unsqueeze"),
     "expand": _Expression(
         "x * x.mean({dim}, keepdim=True).expand_as(x).contiguous()", "an expand"
