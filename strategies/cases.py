@@ -255,7 +255,9 @@ def with_options(tape: Tape, swarm: Swarm, case: Case, *, cuda: bool) -> Case:
     """
     found = inferred(case)
     plan = tensor_parallel(tape, case, found)
-    ranks = case.mesh if plan else replace(case.mesh, tensor=None)
+    ranks = case.mesh
+    if not plan and ranks.tensor:  # there is nothing to split
+        ranks = replace(ranks, tensor=None, shard=ranks.shard * ranks.tensor)
     if plan and case.values != "dyadic" and tape.chance(_SHARED_LOSS):
         case = replace(case, loss=next(name for name, loss in LOSSES.items() if loss.context))
     case = ignored(tape, swarm, replace(case, mesh=ranks, tensor_parallel=plan), found)

@@ -104,7 +104,7 @@ def _edge_tasks(tape: Tape, swarm: Swarm, inputs: Inputs, mesh: Mesh, *, exact: 
     return tasks
 
 
-_ACROSS_GROUPS = 16
+_ACROSS_GROUPS = 4
 """Percent: ``fully_shard`` refuses a parameter that two groups would manage, if the root is
 wrapped.
 """

@@ -10,8 +10,12 @@ from fuzzshard.case.case import Mesh
 from fuzzshard.strategies.swarm import Swarm, is_cut, shards_experts
 from fuzzshard.strategies.tape import Tape
 
-_WEIGHTS = {2: 40, 1: 7, 3: 10, 4: 30}
+_WEIGHTS = {2: 40, 1: 2, 3: 10, 4: 30}
 _WEIGHT_OF_ALL_LARGER = 12
+_ON_AXES_OF_ONE = 50
+"""Percent of the cases of HSDP for which there are no two axes of two ranks. They cost half a case
+more, for another communicator.
+"""
 
 
 def mesh(tape: Tape, swarm: Swarm, world_size: int, *, exact: bool) -> Mesh:
@@ -48,7 +52,7 @@ def _data_axes(tape: Tape, swarm: Swarm, world_size: int, *, exact: bool) -> Mes
     if shards_experts(swarm):
         shapes = _two_dimensional(tape.weighted(sizes))
         return tape.weighted([(shape, 8 if shape.shard > 1 else w) for shape, w in shapes])
-    if "hsdp" in swarm and tape.chance(65):
+    if "hsdp" in swarm and tape.chance(65 if world_size >= 4 else _ON_AXES_OF_ONE):
         sizes = [(size, weight if size < 4 else 3 * weight) for size, weight in sizes]
         if "divide_factor" in swarm and world_size > 1 and tape.chance(25):
             return Mesh(replicate=2, shard=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from typing import Literal
 
@@ -43,8 +44,10 @@ _TRIES = 3
 """How often options of a pipeline are drawn until there are modules for all its stages."""
 _ALL_OF_PIPELINE = 60
 """Percent of the pipelines that may have options which earlier releases of torch have not."""
-_JOINS = 30
-"""Percent of the cases in which one more engine is asked whether it runs."""
+_JOINS = 60
+"""Percent of the cases that get one more engine, if any runs them: three runs of the reference,
+which measure rounding, serve all engines.
+"""
 _IGNORED_BY_REPLICATE = 10
 """Percent of its cases that ignore something, beyond those of the extension: it alone is told so
 itself.
@@ -80,8 +83,10 @@ def that_run(case: Case, allowed: tuple[EngineName, ...]) -> Case:
     others = [name for name in allowed if name not in chosen]
     if chosen and case.seed % 100 < 100 - _JOINS:
         others = []
-    elif chosen:
-        others = others[case.seed % max(len(others), 1) :][:1]
+    else:
+        random.Random(case.seed).shuffle(others)
+        last = {spec.name for spec in specs(others) if spec.spreads}  # CUDA may lack their kernels
+        others.sort(key=last.__contains__)
     for name in others:
         joined = replace(case, engines=tuple(e for e in ALL_ENGINES if e in (*chosen, name)))
         if exclusion(joined, name) is None and is_valid(joined):

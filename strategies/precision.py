@@ -4,6 +4,8 @@ dtypes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from msgspec.structs import replace
 
 from fuzzshard.analysis.checker import Checker
@@ -19,6 +21,8 @@ from fuzzshard.strategies.swarm import PRECISION, Swarm, may_cast
 from fuzzshard.strategies.tape import Tape
 
 _DRAWN = sorted(PRECISION_OPTIONS, key=lambda option: option.place)
+_VARYING = 50
+"""Percent of the cases with policies, in which groups may have another one."""
 _VARIED = [o for o in sorted(_DRAWN, key=lambda option: option.variation) if o.variation]
 
 
@@ -28,33 +32,46 @@ def policy(tape: Tape, case: Case) -> Precision:
 
 
 def precision(tape: Tape, swarm: Swarm, case: Case, found: Inferred) -> Case:
-    """Policies for the wrap groups, most often one for all; or none, where no policy lets the
-    model compute.
+    """Policies for the wrap groups, most often one for all.
 
-    Modules want inputs of the dtype of their parameters, so what is drawn is simplified until that
-    holds.
+    Modules want inputs of the dtype of their parameters, so a group has what the model computes
+    with, given the groups before it: the policy, or a simpler one, or none.
     """
     if PRECISION not in swarm:
         return case
-    base = policy(tape, case)
-    each: list[Precision | None] = [base] * len(case.wrap)
-    if tape.chance(35):
-        each = [_varied(tape, base, case) for _ in each]
-    plain = base.without_casts()
-    options: list[list[Precision | None]] = [
-        each,
-        [base] * len(each),
-        [plain] * len(each),
-        [replace(plain, output=case.dtype)] * len(each),
-    ]
-    casts = may_cast(swarm)
-    for policies in options:
-        groups = tuple(
-            replace(group, precision=policy)
-            for group, policy in zip(case.wrap, policies, strict=True)
-        )
-        if computes(replace(case, wrap=groups), found, casts=casts):
-            return _keeping(tape, swarm, replace(case, wrap=groups), found)
+    base, casts = policy(tape, case), may_cast(swarm)
+    drawn = _with_policies(case, [base] * len(case.wrap))
+    if not computes(drawn, found, casts=casts):
+        drawn = case
+        for at in range(len(case.wrap)):
+            drawn = _first_that_computes(drawn, at, _simpler(base, case), found, casts=casts)
+    if tape.chance(_VARYING):
+        for at, group in enumerate(drawn.wrap):
+            varied = _varied(tape, group.precision or base, case)
+            drawn = _first_that_computes(drawn, at, [varied], found, casts=casts)
+    return _keeping(tape, swarm, drawn, found)
+
+
+def _with_policies(case: Case, policies: Sequence[Precision | None]) -> Case:
+    groups = zip(case.wrap, policies, strict=True)
+    return replace(case, wrap=tuple(replace(g, precision=policy) for g, policy in groups))
+
+
+def _simpler(base: Precision, case: Case) -> list[Precision]:
+    """A policy, and what it becomes where the model does not compute with it."""
+    casting = replace(base, cast_inputs=True)
+    return [base, replace(base, output=case.dtype), casting, replace(casting, output=case.dtype)]
+
+
+def _first_that_computes(
+    case: Case, at: int, policies: Iterable[Precision | None], found: Inferred, *, casts: bool
+) -> Case:
+    """The case with the first of the ``policies`` in its group ``at`` with which it computes."""
+    others = [group.precision for group in case.wrap]
+    for each in policies:
+        drawn = _with_policies(case, [*others[:at], each, *others[at + 1 :]])
+        if drawn != case and computes(drawn, found, casts=casts):
+            return drawn
     return case
 
 
@@ -73,6 +90,7 @@ def _keeping(tape: Tape, swarm: Swarm, case: Case, found: Inferred) -> Case:
 
 
 def _varied(tape: Tape, base: Precision, case: Case) -> Precision | None:
+    """Another policy, none, or the same one."""
     at = tape.below(len(_VARIED) + 2)
     if at > len(_VARIED):
         return None

@@ -120,7 +120,7 @@ EXTENSIONS: dict[str, int] = {
     # inputs
     "same_on_ranks": 8,
     # the mesh
-    "tensor": 28,
+    "tensor": 50,
     "pipeline": 8,
     # what a group is
     **{choice.name: choice.percent for choice in _ORDERED if choice.place < _LATER},
@@ -155,7 +155,8 @@ _BRINGS: Mapping[str, tuple[str, ...]] = {
     "structured_passing": (PRECISION,),  # casting is what ``fully_shard`` looks into inputs for
     # most of what an optimizer may have comes with a state, which a load brings back
     "save_load": tuple(choice for o in OPTIMIZER_OPTIONS for choice in o.choices),
-    "tensor": (PRECISION, "sequence"),  # norms between layers are sharded along the sequence
+    # norms between layers are sharded along the sequence, and embeddings by rows or columns
+    "tensor": (PRECISION, "sequence", "ids"),
     **{choice.name: choice.brings for choice in (*_OF_ENGINES, *_OF_OPTIMIZERS) if choice.brings},
 }
 """What is chosen more often where something else is, which does something of its own with it."""

@@ -14,7 +14,7 @@ from fuzzshard.strategies.swarm import is_cut
 _MAX_DEPTH = 3
 _WIDEST = 24
 _METHODS = ("encode", "features")
-_PASSINGS = (("keyword", 3), ("dataclass", 3), ("tuple", 2), ("dict", 2))
+_PASSINGS = (("keyword", 5), ("dataclass", 2), ("tuple", 2), ("dict", 2))
 _RETURNS = ("dataclass", "namedtuple", "list", "dict", "tuple")
 
 

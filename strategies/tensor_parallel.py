@@ -16,7 +16,8 @@ from fuzzshard.parts.leaf import Leaf
 from fuzzshard.strategies.precision import computes
 from fuzzshard.strategies.tape import Tape
 
-_DIMS: tuple[Literal[0, 1, -1] | None, ...] = (None, 0, 1, -1)
+_DIMS: tuple[tuple[Literal[0, 1, -1] | None, int], ...] = ((None, 1), (0, 2), (1, 3), (-1, 3))
+"""The dims that values are sharded along, with weights: operators reduce any dim but the first."""
 
 
 class _Use(NamedTuple):
@@ -60,7 +61,7 @@ def tensor_parallel(tape: Tape, case: Case, found: Inferred) -> tuple[TensorPara
     for path, leaf in found.leaves.items():
         is_free = "dtensor" in leaf.styles and path not in plans and path not in tied
         if is_free and tape.chance(30 if leaf.has_parameters else 100):
-            dim, axes = tape.pick(_DIMS), found.input_values[path][0].dims(case.inputs.seq)
+            dim, axes = tape.weighted(_DIMS), found.input_values[path][0].dims(case.inputs.seq)
             is_even = case.inputs.batch % (case.mesh.tensor or 1) == 0
             within = 0 if dim == axes else dim
             maps = (within is None or (within == 0 and is_even)) and tape.chance(50)

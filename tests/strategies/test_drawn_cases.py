@@ -74,7 +74,9 @@ def test_cases_are_small(sample):
     leaves = sorted(map(num_leaves, sample.cases))
     ops = sorted(len(case.schedule) for case in sample.cases)
     assert sum(leaves) / len(leaves) <= 7
-    assert leaves[len(leaves) * 9 // 10] <= 11  # chains have modules for all stages
+    assert (
+        leaves[len(leaves) * 9 // 10] <= 12
+    )  # chains have modules for all stages, others pairs to split
     assert ops[len(ops) // 2] <= 17
     assert max(path.count(".") for case in sample.cases for path, _ in walk(case.model)) <= 3
     assert (

@@ -44,7 +44,7 @@ class FullyShardedDataParallel(EngineSpec):
     options = "fsdp1"
     choice = Choice(
         "fsdp1",
-        23,
+        30,
         place=1,
         # what it has nothing for, or has not documented: a case with it would run without it
         excludes=(

@@ -110,7 +110,7 @@ def drawn_off(run: op.Run) -> list[op.Switch]:
     chosen: dict[tuple[op.Flag, str], op.Switch] = {}
     for choice, flag in _CHOICES.items():
         rare = choice == "no_all_reduce" and run.case.mesh.replicate is None
-        if choice in run.swarm and run.tape.chance(25 if rare else 60):
+        if choice in run.swarm and run.tape.chance(10 if rare else 75):
             partial = choice == "partial_sync" or (choice != "no_sync" and run.tape.chance(20))
             off = run.off(flag, partial=partial)
             chosen.setdefault((flag, off.below.target), off)

@@ -98,7 +98,7 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
         "op:save_before_step": "a state that is asked for by name before the first step",
         **STATE_OPTIONS,
     }
-    choices = (op.Choice("save_load", 16, 1, needs=("several_steps",), new=True, of_stages=True),)
+    choices = (op.Choice("save_load", 22, 1, needs=("several_steps",), new=True, of_stages=True),)
 
     @property
     @override

@@ -45,10 +45,6 @@ class Precision(WithOptions["PrecisionOption"], frozen=True, kw_only=True):
         """Return it for a model that computes with vectors in their own dtype, too."""
         return replace(self, keep="vectors")
 
-    def without_casts(self) -> Precision:
-        """Return it with inputs and outputs treated as by default."""
-        return replace(self, output=None, cast_inputs=True)
-
     def features(self) -> Iterator[str]:
         """Yield the features of its options."""
         for option, value in self.told():
