@@ -36,10 +36,20 @@ def trainings(
     steps: int,
     microbatches: int,
     seed: int,
+    resume: int = 0,
 ) -> tuple[Training, ...]:
     """Return the trainings of a check; raises :class:`UsageError` for what makes no sense."""
     if steps < 1 or microbatches < 1:
         raise UsageError("a check needs a step and a microbatch", "use 1 or more")
+    if resume and not 0 < resume < steps:
+        raise UsageError(
+            f"a training of {steps} steps cannot be resumed before step {resume}",
+            f"use a step from 1 to {steps - 1}" if steps > 1 else "use more --steps",
+        )
+    if bool(subject.save) != bool(subject.load) or (subject.save and not resume):
+        raise UsageError(
+            "--save and --load belong together, and to --resume", "give all of them, or --resume"
+        )
     if engines and subject.parallelize:
         raise UsageError(
             "--engine and --parallelize both say how to wrap the model", "use one of them"
@@ -54,7 +64,14 @@ def trainings(
         mesh.check_axes()
     names = ("",) if subject.parallelize else tuple(engines) or DEFAULT_ENGINES
     return tuple(
-        Training(mesh=mesh, engine=name, steps=steps, microbatches=microbatches, seed=seed)
+        Training(
+            mesh=mesh,
+            engine=name,
+            steps=steps,
+            microbatches=microbatches,
+            seed=seed,
+            resume=resume,
+        )
         for mesh in meshes
         for name in names
     )
@@ -140,7 +157,7 @@ def _report(training: Training, outcome: Outcome, seconds: float) -> TrainingRep
         return TrainingReport(
             training=training,
             outcome="hang",
-            message="\n".join([ended, *(line for line, _ in _ranks(outcome))]),
+            message="\n".join([ended, *(line for line, _ in _ranks(outcome)), *_unequal(outcome)]),
             stacks="\n".join(stacks),
         )
     return merged([outcome.checks[rank].checked for rank in sorted(outcome.checks)])
@@ -186,6 +203,21 @@ def _ranks(outcome: Outcome) -> Iterator[tuple[str, str]]:
             does, where = "has ended", ""
         yield f"rank {rank} {does} {where}".strip() + f", at {when}" * bool(when), where
 
+
+def _unequal(outcome: Outcome) -> Iterator[str]:
+    """Say where ranks are in other forwards of the same step: they may run another number."""
+    begun = {
+        rank: int(number[1])
+        for rank in sorted(outcome.positions)
+        if (number := _BEGUN.search(outcome.positions[rank].doing))
+    }
+    if len({*begun.values()}) > 1:
+        numbers = ", ".join(f"rank {rank} has {number}" for rank, number in begun.items())
+        yield f"unequal numbers of forwards have begun: {numbers}; do ranks run as many of them?"
+
+
+_BEGUN = re.compile(r"(\d+) forwards? begun")
+"""What :attr:`fuzzshard.subject.run.Check.where` says of a step."""
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+),? in (\S+)')
 """How Python writes a frame in a traceback, and faulthandler in a stack."""

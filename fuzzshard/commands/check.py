@@ -68,6 +68,12 @@ class Functions:
         loss_weight(batch) is the weight of a batch in the mean over all ranks: its tokens, say.
     smaller
         smaller(size) returns a model of size 1, 2, ...; used to shrink findings of --fuzz.
+    save
+        save(model, optimizer, folder) saves a training for --resume, as load(model, optimizer,
+        folder) loads it into a model and an optimizer that were made anew. By default
+        torch.distributed.checkpoint does both.
+    load
+        See --save.
     map_names
         A JSON file with the parameter names that parallelize changes: {"new.name": "plain.name"}.
         Parameters that it fuses into one are not supported.
@@ -80,6 +86,8 @@ class Functions:
     train_step: FunctionName = ""
     loss_weight: FunctionName = ""
     smaller: FunctionName = ""
+    save: FunctionName = ""
+    load: FunctionName = ""
     map_names: Annotated[Path | None, Parameter(name="--map", show_default=False)] = None
 
     def subject(self, build: str) -> Subject:
@@ -100,6 +108,8 @@ class Functions:
             train_step=self.train_step,
             loss_weight=self.loss_weight,
             smaller=self.smaller,
+            save=self.save,
+            load=self.load,
             names=_names(self.map_names),
         )
 
@@ -122,6 +132,9 @@ class Compared:
         How many forwards and backwards each step has.
     seed
         The seed of the model's values, of dropout and of --fuzz.
+    resume
+        Before the step of this number (1: the second) save the model and the optimizer, build
+        both anew, load, and go on. What comes then must be as if nothing had happened.
     """
 
     mesh: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = ()
@@ -129,6 +142,7 @@ class Compared:
     steps: int = 3
     microbatches: int = 1
     seed: int = 0
+    resume: Annotated[int, Parameter(show_default=False, metavar="STEP")] = 0
 
     def trainings(self, subject: Subject) -> tuple[Training, ...]:
         """Return the trainings of a model; print what is odd about their meshes."""
@@ -143,6 +157,7 @@ class Compared:
             steps=self.steps,
             microbatches=self.microbatches,
             seed=self.seed,
+            resume=self.resume,
         )
         for doubt in (doubt for shape in meshes for doubt in shape.doubts):
             print(f"warning: {doubt}", file=sys.stderr)
@@ -193,6 +208,8 @@ class Fuzzing:
                 "--max-time and --max-cases are limits of --fuzz",
                 "add --fuzz all, or leave them out",
             )
+        if self.aspects and any(run.resume for run in runs):
+            raise UsageError("--fuzz varies no training that is resumed", "leave out --resume")
         check_aspects(self.aspects, runs)
 
     def fuzzer(self, checker: Checker, done: Sequence[TrainingReport], seed: int) -> Fuzzer | None:

@@ -40,7 +40,7 @@ class Record:
     ``frozen`` are the parameters that take no gradient. ``stale_optimizer`` says that the
     optimizer had none of the parameters. ``draws`` says whether a forward drew random numbers,
     ``mixes`` whether one was of no single batch; ``seeds`` are those that the user's code set
-    meanwhile.
+    meanwhile. ``lost`` are the states that did not come back when the training was resumed.
     """
 
     tensors: dict[Place, torch.Tensor | None] = dataclasses.field(default_factory=dict)
@@ -53,6 +53,7 @@ class Record:
     draws: bool = False
     mixes: bool = False
     seeds: list[int] = dataclasses.field(default_factory=list)
+    lost: tuple[str, ...] = ()
 
     def add(self, step: int, kind: Kind, tensors: Named, microbatch: int = -1) -> None:
         """Keep ``tensors`` as they are now."""

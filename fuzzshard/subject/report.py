@@ -15,6 +15,8 @@ Kind = Literal["outputs", "loss", "gradients", "parameters", "buffers", "state d
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Reached = Literal["bitwise", "rounding", "different"]
 ORDER: tuple[Reached, ...] = get_args(Reached)
+MOST_LOST = 4
+"""How many states a report names that did not come back."""
 Outcome = Literal["equal", "different", "error", "hang", "not judged"]
 
 
@@ -81,7 +83,8 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     or on all.
 
     ``message`` says what an engine raised, where ranks hang, or why nothing was judged; ``place``
-    is what was being done then. ``stacks`` are those of all threads of ranks that hang. ``limits``
+    is what was being done then. ``lost`` are the states that were not the same after the training
+    was resumed. ``stacks`` are those of all threads of ranks that hang. ``limits``
     say what could not be compared and why.
     """
 
@@ -89,6 +92,7 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     outcome: Outcome
     rows: tuple[Row, ...] = ()
     difference: Difference | None = None
+    lost: tuple[str, ...] = ()
     message: str = ""
     place: str = ""
     stacks: str = ""
@@ -126,6 +130,8 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         partly = self.outcome == "equal" and any(row.left_out for row in self.rows)
         found = f"{self.outcome}{' where compared' if partly else ''}"
         yield f"mesh {training.mesh}, {who}{blocks}: {found}  ({self.seconds:.1f} s)"
+        if training.resume:
+            yield f"  saved, built anew and loaded before step {training.resume}"
         if training.variation != Variation():
             yield f"  with steps: {training.steps}, microbatches: {training.microbatches}"
         for words in training.variation.words():
@@ -139,6 +145,9 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             yield f"    expected    {first.expected}"
             if first.looks_like:
                 yield f"    looks like  {first.looks_like}"
+        if self.lost:
+            more = f" and {len(self.lost) - MOST_LOST} more" * (len(self.lost) > MOST_LOST)
+            yield f"  lost when resumed: {', '.join(self.lost[:MOST_LOST])}{more}"
         if self.message:
             text = f"{self.place}: {self.message}" if self.place else self.message
             yield from (f"  {line}" for line in text.splitlines())

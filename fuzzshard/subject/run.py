@@ -84,6 +84,7 @@ class Check:
             device.type, tuple(axes.values()), mesh_dim_names=tuple(axes)
         )
         self.limits: list[str] = []
+        self._lost: tuple[str, ...] = ()
         self.blocks: tuple[str, ...] = ()
         self.outline = Outline()
         self._broadcasts_buffers = False
@@ -120,6 +121,8 @@ class Check:
             return self._not_judged(str(error))
         self._skip_what_is_not_due(plain)
         self._say_what_is_unseen(parallel)
+        lost = itertools.chain(*self._gather(parallel.lost))
+        self._lost = tuple(dict.fromkeys(lost))
         comparison = compare(plain, parallel, None, "", self.skip)
         structural = self._gather(self._structural_difference(plain, parallel))
         if (first := next(filter(None, structural), None)) is not None:
@@ -209,11 +212,8 @@ class Check:
 
     def _train_parallel(self, plain: Record, **changes: Any) -> Record:
         trainer = self._new_trainer(**changes)
-        model = trainer.build()
-        trainer.where = "parallelize"
+        model = self._built(trainer)
         was_on_meta = on_meta(model)
-        if was_on_meta and self._needs_values:
-            trainer.materialize(model)
         places = [place.name for place in plain.tensors if place.step < 0]
         modules = [name for name, _ in model.named_modules()]
         trainer.plain_name = PlainNames([*places, *modules], self.names).of
@@ -224,8 +224,25 @@ class Check:
         _check_parameters(trainer, plain)
         if was_on_meta:
             self._take_values(module, self._plain_model(trainer))
+        if self.training.resume:
+            trainer.rebuild = functools.partial(self._rebuilt, trainer)
         trainer.train()
         return trainer.record
+
+    def _built(self, trainer: Trainer) -> nn.Module:
+        """The model that is to be parallelised."""
+        model = trainer.build()
+        trainer.where = "parallelize"
+        if on_meta(model) and self._needs_values:
+            trainer.materialize(model)
+        return model
+
+    def _rebuilt(self, trainer: Trainer) -> nn.Module:
+        """The parallelised model once more, with memory and without the values of a training."""
+        module = self._parallelized(self._built(trainer))
+        if on_meta(module):
+            call(module.to_empty, device=self.device)
+        return module
 
     @property
     def _needs_values(self) -> bool:
@@ -492,6 +509,7 @@ class Check:
             outcome="different" if difference else "equal",
             rows=tuple(comparison.rows.values()),
             difference=difference,
+            lost=self._lost,
             limits=tuple(self.limits),
             blocks=self.blocks,
             outline=self.outline,

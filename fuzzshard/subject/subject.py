@@ -126,7 +126,9 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     optimizer. ``train_step(model, optimizer, batches)`` is a whole step on the microbatches of a
     rank; the plain model gets those of all data-parallel ranks. ``loss_weight(batch)`` is the
     weight of a batch in the mean over all batches of a step. ``smaller(size)`` builds the model
-    in a size from 1 on. ``names`` are the plain names of parameters that ``parallelize`` renames.
+    in a size from 1 on. ``save(model, optimizer, folder)`` and ``load(model, optimizer, folder)``
+    are called to resume a training; by default ``torch.distributed.checkpoint`` is. ``names`` are
+    the plain names of parameters that ``parallelize`` renames.
     """
 
     build: str
@@ -137,6 +139,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     train_step: str = ""
     loss_weight: str = ""
     smaller: str = ""
+    save: str = ""
+    load: str = ""
     names: dict[str, str] = {}
 
     @property
@@ -236,6 +240,8 @@ class Training(msgspec.Struct, frozen=True, kw_only=True):
 
     ``engine`` wraps the model where the subject has no ``parallelize``. ``repeat`` trains the
     plain model twice to see that it computes the same. ``variation`` is what a fuzzer changes.
+    Before the step of the number ``resume`` the parallelised model is saved, built anew and
+    loaded; 0: never.
     """
 
     mesh: MeshShape
@@ -244,4 +250,5 @@ class Training(msgspec.Struct, frozen=True, kw_only=True):
     microbatches: int = 1
     seed: int = 0
     repeat: bool = True
+    resume: int = 0
     variation: Variation = Variation()

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_map
 from fuzzshard.engines.registry import ENGINES
 from fuzzshard.engines.rounding import Shake, largest
 from fuzzshard.program.run import execute
+from fuzzshard.subject import resume
 from fuzzshard.subject.compare import LAST_BITS
 from fuzzshard.subject.functions import Function, SubjectError, blaming, call
 from fuzzshard.subject.record import Forwards, Record, seed_everything
@@ -45,8 +46,9 @@ class Trainer:
 
     ``dtype`` replaces that of floating tensors. ``alone`` trains the plain model on the data of
     this rank only; ``drops_out`` is False to train without dropout. The ``module`` ``is_plain``
-    if nothing has parallelised it; ``plain_name`` gives the names in the plain model. ``where``
-    says what is being done, for the report of an exception.
+    if nothing has parallelised it; ``plain_name`` gives the names in the plain model, and
+    ``rebuild`` makes the module anew. ``where`` says what is being done, for the report of an
+    exception.
     """
 
     functions: dict[str, Function]
@@ -58,6 +60,7 @@ class Trainer:
     drops_out: bool = True
     is_plain: bool = True
     plain_name: Callable[[str], str] = str
+    rebuild: Callable[[], nn.Module] | None = None
     module: nn.Module = dataclasses.field(init=False)
     record: Record = dataclasses.field(init=False, default_factory=Record)
     forwards: Forwards | None = dataclasses.field(init=False, default=None)
@@ -216,8 +219,7 @@ class Trainer:
         if self.shake:
             for name, parameter in self.module.named_parameters():
                 self.shake.apply(parameter, name)
-        forwards = Forwards(self.module, self.plain_name, self.record, training.seed, self.device)
-        self.forwards = forwards
+        forwards = self._watched()
         optimizer = self.optimizer(self.module)
         self.record.stale_optimizer = self._is_stale(optimizer)
         with contextlib.ExitStack() as stack:
@@ -232,6 +234,9 @@ class Trainer:
 
             stack.callback(register_optimizer_step_pre_hook(before_update).remove)
             for step in range(training.steps):
+                if self.rebuild and 0 < step == training.resume:
+                    optimizer = self._resumed(step, optimizer, self.rebuild)
+                    forwards = self._watched()
                 self.record.num_updates.append(0)
                 self._step(step, forwards, optimizer)
                 forwards.end_step()
@@ -245,6 +250,31 @@ class Trainer:
         )
         tensors = [(k, v) for k, v in state.items() if isinstance(v, torch.Tensor)]
         self._add(training.steps - 1, "state dict", tensors)
+
+    def _watched(self) -> Forwards:
+        forwards = Forwards(
+            self.module, self.plain_name, self.record, self.training.seed, self.device
+        )
+        self.forwards = forwards
+        return forwards
+
+    def _resumed(
+        self, step: int, optimizer: torch.optim.Optimizer, rebuild: Callable[[], nn.Module]
+    ) -> torch.optim.Optimizer:
+        """Save, make model and optimizer anew, and load; the new optimizer."""
+        with resume.shared_folder(_own_group()) as folder:
+            self.where = f"before step {step}, save"
+            before = resume.states(self.module, optimizer, self.plain_name)
+            resume.save(self.functions, self.module, optimizer, folder)
+            dist.barrier(_own_group())
+            self.where = f"before step {step}, build anew"
+            self.module = rebuild()
+            optimizer = self.optimizer(self.module)
+            self.where = f"before step {step}, load"
+            resume.load(self.functions, self.module, optimizer, folder)
+        after = resume.states(self.module, optimizer, self.plain_name)
+        self.record.lost = resume.lost(before, after)
+        return optimizer
 
     def _add(self, step: int, kind: Kind, named: Iterable[tuple[str, torch.Tensor]]) -> None:
         self.record.add(step, kind, {self.plain_name(name): tensor for name, tensor in named})

@@ -26,6 +26,7 @@ def checked() -> Iterator[Checked]:
             engines: tuple[str, ...] = (),
             steps: int = 2,
             microbatches: int = 1,
+            resume: int = 0,
         ) -> Report:
             checker.subject = subject
             runs = trainings(
@@ -35,6 +36,7 @@ def checked() -> Iterator[Checked]:
                 steps=steps,
                 microbatches=microbatches,
                 seed=0,
+                resume=resume,
             )
             return Report(trainings=tuple(map(checker.run, runs)))
 

@@ -156,10 +156,13 @@ def test_of_values_that_are_replaced_it_is_said_that_shards_are_equal(checked: C
 def test_a_rank_that_leaves_out_a_microbatch_is_told_from_those_that_do_not(checked: Checked):
     (training,) = checked(mistake("microbatch_left_out"), microbatches=2).trainings
     assert training.outcome == "hang"
-    _, first, second = training.message.splitlines()
+    _, first, second, unequal = training.message.splitlines()
     assert first.startswith("rank 0 waits in ")
     assert first.endswith(", at step 0, train_step, 2 forwards begun")
     assert second.endswith(", at step 0, train_step, 1 forward begun")
+    assert unequal.startswith(
+        "unequal numbers of forwards have begun: rank 0 has 2, rank 1 has 1; do ranks run"
+    )
 
 
 @pytest.mark.parametrize("name", RAISED)
