@@ -43,10 +43,12 @@ class Refusal:
     doubt: str = ""
 
     def says(self, error: BaseException) -> bool:
-        """Whether ``error`` is of the type, and has the text."""
-        return (
-            type(error).__name__ == self.error and re.search(self.pattern, str(error)) is not None
-        )
+        """Whether ``error`` is of the type, and has the text.
+
+        Where Dynamo traces, what an operator raises is quoted by a ``TorchRuntimeError``.
+        """
+        is_of_type = type(error).__name__ in (self.error, f"Torch{self.error}")
+        return is_of_type and re.search(self.pattern, str(error)) is not None
 
 
 class Announcements:

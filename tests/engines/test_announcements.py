@@ -160,3 +160,12 @@ def test_ddp_covers_what_synchronises_nothing() -> None:
     assert not_applicable(make_case(schedule=evaluates_a_part), "ddp") is None
     for schedule in (ONE_BY_ONE, (Forward(target="b"), BACKWARD)):
         assert not_applicable(make_case(schedule=schedule), "ddp") is not None
+
+
+def test_what_dynamo_quotes_is_the_same_refusal() -> None:
+    refusal = next(r for r in REFUSALS if "unevenly sharded" in r.pattern)
+    told = "Cannot unflatten unevenly sharded tensor: output dimension 0 (size 5) is not evenly"
+    quoted = type("TorchRuntimeError", (Exception,), {})(f"Dynamo failed: RuntimeError('{told}')")
+    assert refusal.says(RuntimeError(told))
+    assert refusal.says(quoted)
+    assert not refusal.says(ValueError(told))
