@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from fuzzshard.analysis.inferred import inferred, updates_buffers
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Alias, walk
-from fuzzshard.case.paths import is_within
+from fuzzshard.case.paths import is_within, is_within_any
 from fuzzshard.model.statements import assignment, at
 from fuzzshard.program.engine_script import EngineScript
 
@@ -69,13 +69,15 @@ def checkpoint_lines(case: Case, root: str, *, reference: bool) -> list[str]:
     """Activation checkpointing, innermost first, as attributes are set on wrappers.
 
     A batch norm computed twice counts twice, also in the reference. That is checkpointed by
-    ``torch.utils.checkpoint`` itself, which both APIs call.
+    ``torch.utils.checkpoint`` itself, which both APIs call; within it all is that engines
+    checkpoint, as that decides what is computed again.
     """
     lines = []
+    counted = [c.module for c in case.checkpoints if updates_buffers(case, c.module)]
     for checkpoint in sorted(case.checkpoints, key=lambda c: -c.module.count(".")):
         module = at(root, checkpoint.module)
         if reference:
-            if checkpoint.implementation != "utils" and updates_buffers(case, checkpoint.module):
+            if checkpoint.implementation != "utils" and is_within_any(checkpoint.module, counted):
                 again = f"functools.partial(checkpointed, {module}.forward, use_reentrant=False)"
                 lines.append(f"{module}.forward = {again}")
         elif checkpoint.implementation == "composable":
