@@ -160,8 +160,8 @@ GRAPH = public.Block(
         (
             schedules,
             lambda ops: any(isinstance(op, SetFlag) for op in ops),
-            11,
-        ),  # seeds 1 to 6: 7 to 11
+            12,
+        ),  # seeds 1 to 6: 7 to 12
     ],
 )
 def test_a_part_of_a_case_shrinks_alone(

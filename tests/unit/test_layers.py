@@ -24,6 +24,7 @@ RANK_MODULES = (
     "subject/training.py",
     "subject/likeness.py",
     "subject/record.py",
+    "subject/resume.py",
     "subject/run.py",
     "subject/steps.py",
     "world/doubled_gradients.py",

@@ -27,9 +27,18 @@ from planting import fault_file
 from torch.nn.parallel import DistributedDataParallel
 
 from fuzzshard.analysis.validate import validate
-from fuzzshard.case.case import Case, EngineName, Freeze, Optimizer, RankBatch, Tie, WrapGroup
+from fuzzshard.case.case import (
+    Case,
+    EngineName,
+    Freeze,
+    Mesh,
+    Optimizer,
+    RankBatch,
+    Tie,
+    WrapGroup,
+)
 from fuzzshard.case.graph import Alias, Call
-from fuzzshard.case.options import DDP, FSDP1, ParameterDtype, Precision
+from fuzzshard.case.options import DDP, FSDP1, ParameterDtype, Precision, TensorParallel
 from fuzzshard.contracts import REDUCTIONS_FOLLOW_GRAD_DTYPE
 from fuzzshard.engines.refusals import Refusal
 from fuzzshard.engines.registry import ENGINES, REFUSALS
@@ -37,6 +46,7 @@ from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.convolutions import Conv1d, Conv2d
 from fuzzshard.parts.leaves.dropout import Dropout
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.operators import Operators
 from fuzzshard.parts.ops import (
     CorruptState,
     Forward,
@@ -140,6 +150,18 @@ ANNOUNCED: dict[str, tuple[Case, str]] = {
     "an output that is a view and is changed in place": (
         make_case(PATCHES_IN_PLACE, inputs=float_inputs(4), engines=BY_FULLY_SHARD),
         "returned a view tensor. An in-place op on this view",
+    ),
+    "a reshape that cuts a dim with uneven shards": (
+        make_case(
+            chain(a=Linear(out=3), o=Operators(functions=(("reshape", -1),))),
+            (FORWARD,),
+            mesh=Mesh(shard=1, tensor=2),
+            wrap=groups("a", ROOT),
+            inputs=float_inputs(),
+            tensor_parallel=(TensorParallel(module="o", style="dtensor", dim=0),),
+            engines=BY_FULLY_SHARD,
+        ),
+        "Cannot unflatten unevenly sharded tensor",
     ),
     "a part of a flat parameter that is frozen": (
         make_case(freezes=(Freeze(target="a"),), wrap=groups(ROOT), engines=BY_FSDP1),

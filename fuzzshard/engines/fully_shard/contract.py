@@ -130,7 +130,7 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "RuntimeError",
-        "Cannot (un)?flatten unevenly sharded tensor",
+        "flatten unevenly sharded tensor",
         _cuts_shards,
         "Cannot flatten unevenly sharded tensor: dimension [...] is not evenly divisible by mesh "
         "dimension [...]. Please redistribute the tensor before this operation.",
