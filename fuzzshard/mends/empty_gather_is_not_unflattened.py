@@ -40,7 +40,7 @@ EDITS = (
             t.view(-1, *s[1:])
         """,
         """
-            t.view(-1 if t.numel() else s[0] * self.mesh_info.shard_mesh_size, *s[1:])
+            t.view(-1 if t.numel() else s[0] * getattr(self.mesh_info, "shard_mesh_size", 1), *s[1:])
         """,
     ),
 )

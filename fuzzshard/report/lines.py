@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fuzzshard.contracts import newer_lines
@@ -230,12 +230,12 @@ def _summary(event: CampaignFinished) -> Iterator[str]:
     for finding in event.findings:
         yield _finding(finding)
         yield f"    {finding.path}"
-    for path in event.unresolved:
-        yield f"not done before the end: {path}"
-        yield f"    the same command goes on with it, or: fuzzshard shrink {path}"
+    if event.unresolved:
+        first = event.unresolved[0]
+        yield f"not done before the end: {first}{_and_others(event.unresolved)}"
+        yield f"    the same command goes on with it, or: fuzzshard shrink {first}"
     if event.suspects:
-        more = len(event.suspects) - 1
-        others = f" and {counted(more, 'other')}" if more else ""
+        others = _and_others(event.suspects)
         yield f"failed, and was not explained before the end: {event.suspects[0]}{others}"
         yield "    the same command says whether a known bug is why"
     if event.cases and not (event.findings or event.unresolved):
@@ -293,6 +293,11 @@ def _unseen(names: tuple[str, ...]) -> str:
     if len(names) > MAX_UNSEEN_SHOWN:
         return f"; {len(names)} not seen yet"
     return f"; not seen: {', '.join(names)}"
+
+
+def _and_others(paths: Sequence[str]) -> str:
+    more = len(paths) - 1
+    return f" and {counted(more, 'other')}" if more else ""
 
 
 def _finding(finding: KnownFinding) -> str:
