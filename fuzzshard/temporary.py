@@ -24,10 +24,10 @@ class TemporaryFolder:
 
     def remove(self) -> None:
         """Remove the folder with all that it holds; it may be gone already."""
-        if self._lock is not None:
+        lock, self._lock = self._lock, None  # another thread may be removing it
+        if lock is not None:
             shutil.rmtree(self.path, ignore_errors=True)
-            os.close(self._lock)
-            self._lock = None
+            os.close(lock)
 
     def __enter__(self) -> Path:
         return self.path
