@@ -6,6 +6,7 @@ A case has many features, so what a row says is no cause by itself.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from fnmatch import fnmatchcase
 
@@ -19,7 +20,7 @@ from common import (
     print_json,
     run_main,
 )
-from throughput import rank_seconds
+from throughput import timed
 
 from fuzzshard.analysis.features import features
 from fuzzshard.campaign.explain import OnMends
@@ -41,17 +42,16 @@ def main() -> int:
     ran, total = 0, 0.0
     with World(config) as world:
         world.start()
+        mended = OnMends(world, mends_for())
         machine = describe_machine(world.info, config.size)
         console.print(machine_line(machine, args.seed))
         stream = case_stream(args.seed, world_size=config.size, cuda=config.device == "cuda")
         for case in stream:
             if ran == args.cases:
                 break
-            began, pids = rank_seconds(world), world.pids
-            judge(OnMends(world, mends_for()), case)
-            if world.pids != pids:
-                continue  # new ranks begin with what the old ones had done
-            spent = rank_seconds(world) - began
+            _, spent = timed(world, functools.partial(judge, mended, case))
+            if spent is None:
+                continue
             ran, total = ran + 1, total + spent
             for name in features(case):
                 number[name] += 1

@@ -11,6 +11,7 @@ case, as the first --sample cases take it, divided by both shares. Intervals are
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import statistics
@@ -29,7 +30,7 @@ from common import (
 )
 from hunt_rows import mutants, read_index
 from rich.table import Table
-from throughput import rank_seconds
+from throughput import timed
 
 from fuzzshard.analysis.feature_words import matching
 from fuzzshard.analysis.features import features
@@ -92,11 +93,11 @@ def with_features(
 
 def seconds_of(world: World, cases: Sequence[Case]) -> Iterator[float]:
     """The processor time of each case on torch with all mends, but for those of new ranks."""
+    mended = OnMends(world, mends_for())
     for case in cases:
-        began, pids = rank_seconds(world), world.pids
-        judge(OnMends(world, mends_for()), case)
-        if world.pids == pids:
-            yield rank_seconds(world) - began
+        _, spent = timed(world, functools.partial(judge, mended, case))
+        if spent is not None:
+            yield spent
 
 
 def num_shown(bug: Path, config: WorldConfig, stock: World, cases: Sequence[Case]) -> int:

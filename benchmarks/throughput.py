@@ -12,6 +12,7 @@ With --worlds 1,2,4 campaigns of as many worlds are compared instead (throughput
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import signal
 import statistics
@@ -21,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import psutil
@@ -50,6 +51,8 @@ from fuzzshard.strategies import case_stream
 from fuzzshard.strategies.steered import Steered
 from fuzzshard.verdict import Status
 from fuzzshard.world import Spares, World, WorldConfig
+
+T = TypeVar("T")
 
 QUIET = (Status.PASS, Status.REJECTED)
 """Verdicts after which a world goes on; the same engines train with the harness and without."""
@@ -100,6 +103,15 @@ def rank_seconds(world: World) -> float:
     return seconds
 
 
+def timed(world: World, run: Callable[[], T]) -> tuple[T, float | None]:
+    """What ``run`` returns, and the processor time that the ranks of ``world`` took for it; None
+    where these are new ones by then, which begin with what the old ones had done.
+    """
+    began, pids = rank_seconds(world), world.pids
+    result = run()
+    return result, rank_seconds(world) - began if world.pids == pids else None
+
+
 def comparable_cases(
     world: World, seed: int, count: int, ranks: Rate
 ) -> tuple[list[Case], set[Case]]:
@@ -115,10 +127,10 @@ def comparable_cases(
     for case in case_stream(
         seed, world_size=world.config.size, cuda=world.config.device == "cuda"
     ):
-        began, pids = rank_seconds(world), world.pids
-        if judge(world, case).status in QUIET:
-            if quiet and world.pids == pids:
-                ranks.add(1, rank_seconds(world) - began)
+        verdict, spent = timed(world, functools.partial(judge, world, case))
+        if verdict.status in QUIET:
+            if quiet and spent is not None:
+                ranks.add(1, spent)
             quiet.append(case)
         else:
             loud.add(case)

@@ -71,7 +71,7 @@ class Backlog:
         """
         with self._changed:
             if wait:
-                self._changed.wait_for(lambda: self._waiting or not self._worlds)
+                self.wait_for_any()
             if not self._waiting:
                 return None
             self._in_work += 1
