@@ -57,9 +57,12 @@ MAX_CASES = 12
 
 
 def by_seed(seed: int, /, **_: object) -> Iterator[Case]:
-    """A stream of its own for every seed; every fourth case has a norm, and so another cause."""
+    """A stream of its own for every seed, without a case of another one; every fourth case has a
+    norm, and so another cause.
+    """
     return (
-        make_case(100 + number, norm=number % 4 == 2) for number in itertools.count(seed % 1000)
+        make_case(100 + number, norm=number % 4 == 2)
+        for number in itertools.count(seed % 100_000 * 100)
     )
 
 
