@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from fuzzshard.corpus.causes import Cause, by_cause, issue_link
+from fuzzshard.corpus.causes import Cause, by_cause, issue_link, weights_text
 from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.gather import load
 from fuzzshard.corpus.lifecycle import in_order
@@ -22,7 +22,7 @@ PAGE = (
     MARKER
     + """python benchmarks/findings_page.py {corpus} -->
 
-## {causes} causes of {entries} entries
+## {causes} causes of {entries} entries: {weights}
 
 Each cause is a known bug of torch, described in a file of `fuzzshard/mends`: its docstring is the
 diagnosis, and it has the smallest change of torch with which its entries pass (or, where Python
@@ -58,6 +58,7 @@ def findings_page(causes: Sequence[Cause], corpus: object, old: str = "") -> str
         corpus=corpus,
         causes=len(causes),
         entries=entries,
+        weights=weights_text(cause.weight for cause in causes),
         rows=_markdown([COLUMNS, *map(_cells, causes)]),
         releases=_markdown(_release_rows(causes, _releases_of_most(causes))),
     )
@@ -70,7 +71,7 @@ def _markdown(rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in lines)
 
 
-COLUMNS = ("severity", "component", "cause", "torch", "entries", "in public", "mend")
+COLUMNS = ("severity", "component", "weight", "cause", "torch", "entries", "in public", "mend")
 
 
 def _cells(cause: Cause) -> tuple[str, ...]:
@@ -79,6 +80,7 @@ def _cells(cause: Cause) -> tuple[str, ...]:
     return (
         str(cause.severity),
         cause.component,
+        cause.weight,
         f"[{_escaped(cause.title)}]({cause.example})",
         cause.torch,
         str(len(cause.entries)),

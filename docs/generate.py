@@ -25,7 +25,7 @@ from fuzzshard import cli, events, testing
 from fuzzshard.analysis.feature_names import FEATURES
 from fuzzshard.case.case import ALL_ENGINES, Case
 from fuzzshard.commands.profiles import PROFILES
-from fuzzshard.corpus.causes import issue_link
+from fuzzshard.corpus.causes import issue_link, weights_text
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.lifecycle import Lifecycle
@@ -409,15 +409,14 @@ def trophies() -> str:
     by_component: dict[str, list[Mend]] = {component: [] for component in COMPONENTS}
     for mend in own_mends().values():
         by_component[mend.component].append(mend)
-    head = ("known bug", "torch", "shows as", "entries", "in public")
-    return sections(
-        2,
-        (
-            (component, table(head, (_trophy(mend, shown.get(mend.slug, [])) for mend in mends)))
-            for component, mends in by_component.items()
-            if mends
-        ),
+    head = ("known bug", "weight", "torch", "shows as", "entries", "in public")
+    counts = weights_text(mend.weight for mend in own_mends().values())
+    tables = (
+        (component, table(head, (_trophy(mend, shown.get(mend.slug, [])) for mend in mends)))
+        for component, mends in by_component.items()
+        if mends
     )
+    return f"{len(own_mends())} known bugs: {counts}.\n\n{sections(2, tables)}"
 
 
 def _trophy(mend: Mend, shown: list[CorpusEntry]) -> tuple[str, ...]:
@@ -429,6 +428,7 @@ def _trophy(mend: Mend, shown: list[CorpusEntry]) -> tuple[str, ...]:
     ]
     return (
         f"**{mend.title}**<br>`{mend.slug}`",
+        mend.weight,
         mend.torch.text(),
         ", ".join(sorted(kinds)),
         str(len(shown)),

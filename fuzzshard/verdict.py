@@ -110,7 +110,9 @@ class Finding(
     @property
     def severity(self) -> Severity:
         """What it does to whoever trains."""
-        return self.rule.severity(self.detail)
+        harm = self.rule.severity(self.detail)
+        is_empty = self.type_due is not None and 0 in self.type_due.shape
+        return Severity.LAYOUT if harm is Severity.SILENT and is_empty else harm
 
     @property
     def internal(self) -> bool:

@@ -12,6 +12,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases, trip
 
 TITLE = "What a test has made up"
 COMPONENT = "{component}"
+WEIGHT = "bug"
 CONTRACT = Promise("words", "place")
 TORCH = Releases()
 '''

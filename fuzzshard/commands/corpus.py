@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
-import shutil
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +13,7 @@ from cyclopts import Parameter
 
 from fuzzshard import reproducer
 from fuzzshard.bisect.bisect import parse_versions
-from fuzzshard.commands.corpus_sets import complain, print_json
+from fuzzshard.commands.corpus_sets import complain, print_json, text_width
 from fuzzshard.commands.worlds import CommandWorlds
 from fuzzshard.corpus.causes import (
     by_cause,
@@ -39,7 +37,6 @@ from fuzzshard.errors import (
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.options import DEFAULT_CORPUS, Flag, Json, RankOptions, Text, Worlds
 from fuzzshard.report.busy import busy
-from fuzzshard.report.show import WIDTH
 from fuzzshard.report.stages import counted
 from fuzzshard.runner import Runner
 
@@ -54,11 +51,12 @@ def list_(
     """Print one line for each entry, the worst first.
 
     severity is silent (a result is wrong and nothing says so), hang,
-    crash, leak, warning or internal (only private state of torch is
-    wrong). cause is the known bug behind the finding, by the name of its
-    mend, and component the part of torch that has the bug. Long names are
-    cut in the middle: fuzzshard show corpus/findings/*DIGEST finds an
-    entry by its end, and --json has the full names.
+    crash, leak, warning, layout (what is registered is wrong, and no
+    value) or internal (only private state of torch is wrong). cause is the
+    known bug behind the finding, by the name of its mend, and component
+    the part of torch that has the bug. Long names are cut in the middle:
+    fuzzshard show corpus/findings/*DIGEST finds an entry by its end, and
+    --json has the full names.
 
     Options that filter take patterns with * and ?, and may be repeated; ""
     stands for entries that have none.
@@ -81,7 +79,7 @@ def list_(
     if as_json:
         print_json(rows)
     else:
-        print(*entry_lines(rows, _width()), sep="\n")
+        print(*entry_lines(rows, text_width()), sep="\n")
     return complain(broken)
 
 
@@ -94,7 +92,9 @@ def causes(
     """Print the causes of findings, a line for each, the worst first.
 
     A cause is a known bug, by the name of its mend: explain finds it, and
-    corpus mark --cause writes it into the entry. Releases come from what
+    corpus mark --cause writes it into the entry. weight says what a
+    maintainer would think of it: bug, exotic (wrong in a setup that few
+    have) or limitation (known or arguable). Releases come from what
     replay --update and bisect wrote. Filters select entries, as in corpus
     list; causes without any are left out.
 
@@ -125,13 +125,8 @@ def causes(
     if as_json:
         print_json(rows)
     else:
-        print(*cause_lines(rows, _width(), releases), sep="\n")
+        print(*cause_lines(rows, text_width(), releases), sep="\n")
     return complain(broken)
-
-
-def _width() -> int:
-    """The columns of the terminal; of what is none, those of all texts."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
 
 
 def verify(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from fuzzshard.corpus.replay import shown_path
 from fuzzshard.errors import EXIT_CLEAN, EXIT_USAGE, FuzzshardError, UsageError
 from fuzzshard.mending.mend import own_mends
 from fuzzshard.options import DEFAULT_CORPUS, Folder, given
+from fuzzshard.report.show import WIDTH
 
 
 def add(*files: Path, corpus: Folder = DEFAULT_CORPUS) -> int:
@@ -95,6 +98,11 @@ def complain(broken: Iterable[FuzzshardError]) -> int:
         print(f"INVALID   {error}")
         code = EXIT_USAGE
     return code
+
+
+def text_width() -> int:
+    """Return the columns of the terminal; of what is none, those of all texts."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
 
 
 def print_json(rows: Iterable[object]) -> None:

@@ -13,7 +13,7 @@ from fuzzshard.corpus.lifecycle import Lifecycle, in_order, release
 from fuzzshard.drafts.evidence import Evidence
 from fuzzshard.mending.mend import Mend, own_mends
 from fuzzshard.parts.engines import ENGINES
-from fuzzshard.parts.oracle import MISSING, UNEXPECTED, Severity, TensorOracle, cut
+from fuzzshard.parts.oracle import MISSING, UNEXPECTED, Severity, TensorOracle, TensorType, cut
 from fuzzshard.verdict import Finding, Status
 
 _TELLING = (
@@ -36,11 +36,12 @@ _IMPACT = {
     Severity.CRASH: "Crash, where plain training runs to its end.",
     Severity.LEAK: "Leak: memory, or an object that holds it, is kept after its last use.",
     Severity.WARNING: "A warning that is wrong; results are right.",
+    Severity.LAYOUT: "Nothing is raised, and training goes on. No value is wrong by itself.",
     Severity.INTERNAL: "Private state of torch is wrong; no user sees it by itself.",
 }
 """What the severities of findings mean to whoever reads of one."""
 
-_NO_VALUE = "Silent: nothing is raised, and training goes on. No value is wrong by itself."
+_OF_TYPE = "Silent: nothing is raised, and training goes on with a tensor of another type."
 
 
 def engine_name(engine: str) -> str:
@@ -114,8 +115,8 @@ def impact(entry: CorpusEntry) -> str:
     assert severity is not None, "an entry without a finding has no draft"
     good = entry.good_on
     bad = in_order({release(torch) for torch in (*entry.bad_on, entry.torch) if torch})
-    is_wrong = entry.findings[0].of_values or severity is not Severity.SILENT
-    said = [_IMPACT[severity] if is_wrong else _NO_VALUE]
+    of_type = severity is Severity.SILENT and TensorType.read(entry.findings[0].observed)
+    said = [_OF_TYPE if of_type else _IMPACT[severity]]
     if bad:
         absent = f", and not with {', '.join(reversed(good))}" if good else ""
         said.append(f"Seen with torch {', '.join(reversed(bad))}{absent}.")

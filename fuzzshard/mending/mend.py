@@ -14,6 +14,7 @@ import inspect
 import re
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -37,6 +38,9 @@ COMPONENTS: tuple[Component, ...] = (
     "other",
 )
 
+
+Weight = Literal["bug", "exotic", "limitation"]
+WEIGHTS: tuple[Weight, ...] = ("bug", "exotic", "limitation")
 
 ALL_RELEASES = Releases()
 OWN = Path(__file__).parents[1] / "mends"
@@ -123,7 +127,10 @@ KINDS: tuple[Kind, ...] = ("mend", "tripwire", "signature")
 class Mend:
     """One root cause, as a file says it.
 
-    ``title`` says which API does what wrong when. ``contract`` is what it breaks, ``torch`` the
+    ``title`` says which API does what wrong when. ``weight`` says what a maintainer of torch
+    would think of it: a *bug* is worth a fix, in a setup that people have; what is *exotic* is
+    wrong in one that few have, in FSDP1 or in a private API; a *limitation* is known or arguable.
+    ``contract`` is what it breaks, ``torch`` the
     releases that have it, as measured, ``public`` where it is known, ``setup`` who runs into it
     and how, ``workaround`` what they can do until torch is mended. ``example`` is a script in
     which that happens in a program that somebody may have: it fails, and passes with the mend.
@@ -139,6 +146,7 @@ class Mend:
     slug: str
     title: str
     component: Component
+    weight: Weight
     contract: Promise
     torch: Releases
     public: tuple[Public, ...]
@@ -162,6 +170,25 @@ class Mend:
         """How many ranks the example needs, as its first line says."""
         return int(re.findall(r"--nproc-per-node (\d+)", self.example)[0])
 
+    @property
+    def is_seen_elsewhere(self) -> bool:
+        """Whether another project than torch has met this very bug."""
+        return any(look.is_same and "/pytorch/pytorch/" not in look.link for look in self.public)
+
+    @property
+    def is_filed(self) -> bool:
+        """Whether torch has an issue or a pull request about this very bug."""
+        return any(look.is_same and "/pytorch/pytorch/" in look.link for look in self.public)
+
+    @property
+    def changed_lines(self) -> int | None:
+        """How many lines of the installed torch it adds and removes; None where it does more."""
+        edits = self.edits_here()
+        if self.apply is not None or not edits:
+            return None
+        pairs = [(Counter(edit.old_lines), Counter(edit.new_lines)) for edit in edits]
+        return sum((old - new).total() + (new - old).total() for old, new in pairs)
+
     def edits_here(self, torch: str | None = None) -> tuple[Edit, ...]:
         """The edits for version ``torch``, by default the installed one."""
         return tuple(edit for edit in self.edits if edit.releases.include(torch))
@@ -169,21 +196,19 @@ class Mend:
 
 def mend_of(module: ModuleType, file: Path) -> Mend:
     """The mend that a module says. Raises :class:`UsageError` for one that lacks something."""
-    names = {
-        name: getattr(module, name, None) for name in ("TITLE", "COMPONENT", "CONTRACT", "TORCH")
-    }
+    needed = ("TITLE", "COMPONENT", "WEIGHT", "CONTRACT", "TORCH")
+    names: dict[str, Any] = {name: getattr(module, name, None) for name in needed}
     if missing := [name for name, value in names.items() if value is None]:
         raise UsageError(f"{file} has no {', '.join(missing)}", "see fuzzshard/mending/mend.py")
-    if names["COMPONENT"] not in COMPONENTS:
-        raise UsageError(
-            f"{file}: COMPONENT is none of {', '.join(COMPONENTS)}", "name one of them"
-        )
-    if (kind := getattr(module, "KIND", "mend")) not in KINDS:
-        raise UsageError(f"{file}: KIND is none of {', '.join(KINDS)}", "name one of them")
+    names["KIND"] = getattr(module, "KIND", "mend")
+    for name, known in (("COMPONENT", COMPONENTS), ("WEIGHT", WEIGHTS), ("KIND", KINDS)):
+        if names[name] not in known:
+            raise UsageError(f"{file}: {name} is none of {', '.join(known)}", "name one of them")
     mend = Mend(
         slug=file.stem,
         title=str(names["TITLE"]),
         component=names["COMPONENT"],
+        weight=names["WEIGHT"],
         contract=module.CONTRACT,
         torch=module.TORCH,
         public=tuple(getattr(module, "PUBLIC", ())),
@@ -192,7 +217,7 @@ def mend_of(module: ModuleType, file: Path) -> Mend:
         setup=str(getattr(module, "SETUP", "")),
         workaround=str(getattr(module, "WORKAROUND", "")),
         example=str(getattr(module, "EXAMPLE", "")).lstrip("\n"),
-        kind=kind,
+        kind=names["KIND"],
         edits=tuple(getattr(module, "EDITS", ())),
         apply=getattr(module, "apply", None),
         signatures=tuple(getattr(module, "SIGNATURES", ())),

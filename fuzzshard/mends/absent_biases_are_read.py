@@ -15,7 +15,8 @@ from typing import Any
 from fuzzshard.mending import Patch, Promise, Public, Releases
 
 TITLE = "FSDP1: nn.LSTM(bias=False) in bfloat16 adds other parameters as its biases on CUDA"
-COMPONENT = "FSDP1"
+COMPONENT = "other"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "If ``False``, then the layer does not use bias weights `b_ih` and `b_hh`.", "nn.LSTM"
 )

@@ -14,6 +14,7 @@ from fuzzshard.mending import Patch, Promise, Public, Releases
 
 TITLE = "fully_shard: torch.optim.Adafactor raises when it steps a sharded matrix"
 COMPONENT = "DTensor"
+WEIGHT = "limitation"
 CONTRACT = Promise(
     "``DTensor`` (Distributed Tensor) is a subclass of ``torch.Tensor`` that provides single-device "
     "like abstraction to program with multi-device ``torch.Tensor``.",

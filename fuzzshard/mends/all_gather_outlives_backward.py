@@ -16,6 +16,7 @@ TITLE = (
     "in part"
 )
 COMPONENT = "fully_shard"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "Finally, we have the last FSDP state flush the reference to avoid holding onto memory after "
     "forward.",

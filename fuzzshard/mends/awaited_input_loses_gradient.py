@@ -13,7 +13,12 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "torch.compile: the gradient of an input is lost when a collective still fills the input"
 COMPONENT = "compile"
-CONTRACT = Promise("Preserve requires_grad when unwrapping ACT inputs", "pytorch PR 191113, title")
+WEIGHT = "bug"
+CONTRACT = Promise(
+    "Traces the forward and backward graph of :attr:`fn` using torch dispatch mechanism, and then "
+    "compiles the generated forward and backward graphs",
+    "torch/_functorch/aot_autograd.py, aot_function",
+)
 SETUP = (
     "A tensor-parallel layer runs uncompiled, after the eighth recompilation or within a "
     "checkpoint, and what follows it is compiled. What comes before the layer trains with "

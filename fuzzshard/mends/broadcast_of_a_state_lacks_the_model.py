@@ -10,6 +10,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "set_state_dict: hangs with broadcast_from_rank0 when only rank 0 has the state"
 COMPONENT = "checkpoint"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "rank0 should receive a full state_dict and will broadcast the tensors in the state_dict/ "
     "optim_state_dict one by one to other ranks. Other ranks will receive the tensors and shard "

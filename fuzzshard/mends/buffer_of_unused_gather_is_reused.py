@@ -17,6 +17,7 @@ TITLE = (
     "fully_shard: wrong gradients, now and then, in a second backward when one prefetched in vain"
 )
 COMPONENT = "fully_shard"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "Before forward, FSDP all-gathers the sharded parameters across the data-parallel workers to "
     "get the unsharded parameters for forward computation.",

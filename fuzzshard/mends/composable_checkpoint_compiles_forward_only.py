@@ -16,6 +16,7 @@ TITLE = (
     "compiled"
 )
 COMPONENT = "compile"
+WEIGHT = "limitation"
 CONTRACT = Promise(
     "Under the hood, it registers activation checkpointing logic as pre- and post-forward hooks. "
     "Hence, this API can be easily applied to any model or sub-modules in the model",

@@ -12,10 +12,11 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "composable checkpoint: AttributeError in a second backward through one graph"
 COMPONENT = "checkpoint"
+WEIGHT = "exotic"
 CONTRACT = Promise(
-    "An important detail is that if a second backward happens, the second recomputation needs to "
-    "reset the container with a newly created key.",
-    "torch/utils/checkpoint.py, Rule 4",
+    "If ``False``, the graph used to compute the grads will be freed; If ``True``, it will be "
+    "retained.",
+    "torch.Tensor.backward, retain_graph",
 )
 SETUP = "Two losses of one forward have a backward each, with activation checkpointing."
 WORKAROUND = "Add up the losses, or use ``torch.utils.checkpoint``."

@@ -17,6 +17,7 @@ TITLE = (
     "of two axes"
 )
 COMPONENT = "DTensor"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "``DTensor`` (Distributed Tensor) is a subclass of ``torch.Tensor`` that provides single-device "
     "like abstraction to program with multi-device ``torch.Tensor``",

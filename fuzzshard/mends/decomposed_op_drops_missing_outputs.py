@@ -14,6 +14,7 @@ TITLE = (
     "DTensor: the backward of GroupNorm raises where its input, weight or bias needs no gradient"
 )
 COMPONENT = "DTensor"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "``DTensor`` (Distributed Tensor) is a subclass of ``torch.Tensor`` that provides single-device "
     "like abstraction to program with multi-device ``torch.Tensor``",

@@ -11,6 +11,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "checkpoint_wrapper: copy.deepcopy returns no wrapper when the module is parametrized"
 COMPONENT = "checkpoint"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "Just emulate a standard deepcopy procedure when __deepcopy__ doesn't exist in the current "
     "class.",

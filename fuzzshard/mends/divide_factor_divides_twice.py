@@ -12,6 +12,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "set_gradient_divide_factor: gradients are divided twice when the shard axis has size 1"
 COMPONENT = "fully_shard"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "Sets a custom divide factor for the gradient reduction",
     "FSDPModule.set_gradient_divide_factor",

@@ -14,6 +14,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "DTensor: a linear layer fails behind batch norm on the CPU that gets a transposed input"
 COMPONENT = "DTensor"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "``DTensor`` (Distributed Tensor) is a subclass of ``torch.Tensor`` that provides single-device "
     "like abstraction to program with multi-device ``torch.Tensor``",

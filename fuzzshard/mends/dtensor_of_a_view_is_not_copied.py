@@ -11,7 +11,8 @@ its offset.
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "DTensor: copy.deepcopy raises when the local tensor is a view with an offset"
-COMPONENT = "fully_shard"
+COMPONENT = "DTensor"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "AveragedModel class creates a copy of the provided module",
     "torch/optim/swa_utils.py, AveragedModel",

@@ -13,6 +13,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "torch.compile: a guard or a size is wrong when a DTensor with dynamic sizes is a view"
 COMPONENT = "compile"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "The symbol here is expected to be simplified out [...] This -shouldn't- happen, but if this "
     "symbol somehow leaks out [...] it may be guarded on, which will hard error",

@@ -16,6 +16,7 @@ TITLE = (
     "traced"
 )
 COMPONENT = "compile"
+WEIGHT = "limitation"
 CONTRACT = Promise(
     "preserve_rng_state (bool, optional): Omit stashing and restoring the RNG state during each "
     "checkpoint. [...] Default: True",

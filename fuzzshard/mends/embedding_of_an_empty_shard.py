@@ -12,6 +12,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "RowwiseParallel: nn.Embedding fails when the shard of a rank has no rows"
 COMPONENT = "DTensor"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "the last few shards on the DeviceMesh dimension might be empty when the tensor dimension is "
     "not evenly divisible",

@@ -12,6 +12,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "fully_shard: SIGFPE on a GPU when a group has no elements on a rank"
 COMPONENT = "fully_shard"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "the last few shards on the DeviceMesh dimension might be empty when the tensor dimension is "
     "not evenly divisible on the device mesh dimension",

@@ -10,6 +10,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "fully_shard: backward fails when tensor parallelism leaves a rank an empty gradient"
 COMPONENT = "fully_shard"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "the last few shards on the DeviceMesh dimension might be empty when the tensor dimension is "
     "not evenly divisible on the device mesh dimension",

@@ -13,6 +13,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "torch.compile: backward gets None when a call under no_grad equals one with gradients"
 COMPONENT = "compile"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "This prevents us from deduplicating returned tensors which have experienced identical "
     "operations, but are separate data structures in eager mode",

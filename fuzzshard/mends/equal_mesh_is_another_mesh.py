@@ -13,6 +13,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "fully_shard(dp_mesh_dims=...): ValueError for a second model when its mesh equals an earlier one"
 COMPONENT = "fully_shard"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "When provided, mesh is treated as the full SPMD mesh, and parameters should be DTensors on "
     "this mesh with Replicate() on all DP dimensions.",

@@ -14,14 +14,16 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "pipelining: eval() before the optimizer's step clears all gradients of fully_shard"
 COMPONENT = "fully_shard"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "Run one forward-only iteration of the pipeline schedule. [...] temporarily disables backward"
     " execution.",
     "torch.distributed.pipelining.schedules._PipelineSchedule.eval",
 )
 SETUP = (
-    "``schedule.step()``, then ``schedule.eval()``, then ``optimizer.step()``; or gradients of"
-    " several ``step()`` that add up, with an ``eval()`` between them."
+    "Gradients of several ``schedule.step()`` add up, and the stages are made anew between them:"
+    " shapes change, or an ``eval()`` comes between. Only what follows is trained. So does an"
+    " ``eval()`` between ``step()`` and ``optimizer.step()``."
 )
 WORKAROUND = "Evaluate after ``optimizer.zero_grad()``, or give PipelineStage its shapes."
 TORCH = Releases(since="2.12")

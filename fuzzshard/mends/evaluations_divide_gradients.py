@@ -12,6 +12,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "pipelining: eval() divides gradients by the number of microbatches again"
 COMPONENT = "other"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "Should only be called once per pipeline schedule step, after all backwards passes have"
     " completed.",

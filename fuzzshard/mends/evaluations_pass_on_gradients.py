@@ -12,6 +12,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = 'pipelining: eval() of a V-shaped schedule raises "can\'t steal_bwd_input"'
 COMPONENT = "other"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "Run one forward-only iteration of the pipeline schedule.",
     "torch.distributed.pipelining.schedules._PipelineSchedule.eval",

@@ -16,6 +16,7 @@ from fuzzshard.mending import Patch, Promise, Public, Releases
 
 TITLE = "DTensor.expand_as: shape of a shard under inference_mode"
 COMPONENT = "DTensor"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "Expand this tensor to the same size as :attr:`other`.", "torch.Tensor.expand_as"
 )

@@ -12,6 +12,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "fully_shard: training raises when the first forward ran under inference_mode"
 COMPONENT = "fully_shard"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "FSDP2 should be able to run under inference mode", "pytorch PR 197327, description"
 )

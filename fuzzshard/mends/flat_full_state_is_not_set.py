@@ -11,6 +11,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "set_optimizer_state_dict: KeyError with full_state_dict and flatten_optimizer_state_dict"
 COMPONENT = "checkpoint"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "The counterpart of ``get_optimizer_state_dict`` to set the state_dict to the optimizers",
     "set_optimizer_state_dict",

@@ -15,6 +15,7 @@ TITLE = (
     " a list group"
 )
 COMPONENT = "fully_shard"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "If ``False``, then this keeps the unsharded parameters in memory after forward and avoids "
     "the all- gather in backward.",

@@ -14,6 +14,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 KIND = "tripwire"
 TITLE = "DDP.no_sync: gradients are reduced when a forward without a backward came before"
 COMPONENT = "DDP"
+WEIGHT = "limitation"
 CONTRACT = Promise(
     "Within this context, gradients will be accumulated on module variables, which will later be "
     "synchronized in the first forward-backward pass exiting the context.",

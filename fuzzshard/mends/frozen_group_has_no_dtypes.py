@@ -18,6 +18,7 @@ TITLE = (
     "first forward"
 )
 COMPONENT = "fully_shard"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "specifies the dtype for gradient reduction", "MixedPrecisionPolicy, reduce_dtype"
 )

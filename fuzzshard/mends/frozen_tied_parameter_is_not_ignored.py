@@ -9,6 +9,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "get_model_state_dict: ignore_frozen_params keeps the second name of a tied parameter"
 COMPONENT = "checkpoint"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "``ignore_frozen_params``: if the value is True, the returned state_dict won't contain any "
     "frozen parameters -- the ``requires_grad`` is False.",

@@ -12,6 +12,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "FSDP1.no_sync: the next forward fails when a parameter has two names and a param_dtype"
 COMPONENT = "FSDP1"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "FSDP preserves the original parameter variables", "FullyShardedDataParallel, use_orig_params"
 )

@@ -11,6 +11,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "FullyShardedDataParallel: training raises when the first forward ran under inference_mode"
 COMPONENT = "FSDP1"
+WEIGHT = "limitation"
 CONTRACT = Promise(
     "Tests that FSDP works under inference mode and produces the same output as under no grad mode.",
     "pytorch issue 113203, a maintainer's test",

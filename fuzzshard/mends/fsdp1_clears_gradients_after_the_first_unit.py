@@ -12,6 +12,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "FSDP1: zero_grad() between forward and backward leaves the last unit its old gradient"
 COMPONENT = "FSDP1"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "Reset the gradients of all optimized :class:`torch.Tensor` s.",
     "torch.optim.Optimizer.zero_grad",

@@ -15,10 +15,9 @@ TITLE = (
     " parameters"
 )
 COMPONENT = "FSDP1"
+WEIGHT = "exotic"
 CONTRACT = Promise(
-    "FSDP currently does not support gradient accumulation outside ``no_sync()`` when using CPU "
-    "offloading",
-    "FullyShardedDataParallel; so it does without",
+    "future calls to :func:`backward` will accumulate (add) gradients into it", "torch.Tensor.grad"
 )
 SETUP = (
     "Gradients are accumulated without ``no_sync()``, to save memory, and layers are dropped at"

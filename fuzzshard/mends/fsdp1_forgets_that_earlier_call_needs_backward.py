@@ -14,6 +14,7 @@ TITLE = (
     "FSDP1: backward reads freed parameters when the last call of a frozen unit needs no gradient"
 )
 COMPONENT = "FSDP1"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "Since these handles' `FlatParameter`s participated in a forward, we conservatively assume that "
     "they will be used in the backward",

@@ -14,6 +14,7 @@ TITLE = (
     "FSDP1 CPUOffload: a module computes with the parameters of another when nothing is sharded"
 )
 COMPONENT = "FSDP1"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "whether to offload parameters to CPU when not involved in computation", "CPUOffload"
 )

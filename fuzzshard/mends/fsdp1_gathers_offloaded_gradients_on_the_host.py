@@ -13,6 +13,7 @@ TITLE = (
     "summon_full_params(with_grads=True): an error in the all-gather when parameters are offloaded"
 )
 COMPONENT = "FSDP1"
+WEIGHT = "limitation"
 CONTRACT = Promise(
     "If ``True``, gradients are also unsharded with the parameters",
     "FullyShardedDataParallel.summon_full_params, with_grads",

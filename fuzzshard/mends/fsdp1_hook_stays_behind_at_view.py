@@ -12,6 +12,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "FSDP1: backward fails when an output that is a view is changed in place"
 COMPONENT = "FSDP1"
+WEIGHT = "limitation"
 CONTRACT = Promise(
     "pre-backward hooks registered to tensors that require gradients",
     "torch/distributed/fsdp/_runtime_utils.py, _register_pre_backward_hooks; plain autograd "

@@ -17,6 +17,7 @@ TITLE = (
     "backward"
 )
 COMPONENT = "FSDP1"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "only reshards them after the backward computation",
     "torch/distributed/fsdp/api.py, ShardingStrategy, on SHARD_GRAD_OP",

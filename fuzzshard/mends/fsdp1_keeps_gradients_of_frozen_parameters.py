@@ -14,6 +14,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "FSDP1: a parameter gets gradients of microbatches in which it was frozen, under no_sync()"
 COMPONENT = "FSDP1"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "During the backward pass (``loss.backward()``), only leaf tensors with "
     "``requires_grad=True`` will have gradients accumulated into their ``.grad`` fields.",

@@ -13,6 +13,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "FSDP1: gradients that zero_grad() clears between forward and backward are added again"
 COMPONENT = "FSDP1"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "Reset the gradients of all optimized :class:`torch.Tensor` s.",
     "torch.optim.Optimizer.zero_grad",

@@ -16,6 +16,7 @@ TITLE = (
     "unsharded unit"
 )
 COMPONENT = "FSDP1"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "FSDP preserves the original parameter variables", "FullyShardedDataParallel, use_orig_params"
 )

@@ -15,6 +15,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "FSDP1 CPUOffload: an earlier gradient is applied again when a backward misses its unit"
 COMPONENT = "FSDP1"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "If the user requests ``zero_grad(set_to_none=True)`` followed by a backward pass, `.grad`s "
     "are guaranteed to be None for params that did not receive a gradient.",

@@ -12,6 +12,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "FSDP1: a warning of another order is wrong when a unit runs twice in each iteration"
 COMPONENT = "FSDP1"
+WEIGHT = "limitation"
 CONTRACT = Promise(
     "On subsequent iterations, this checks that each rank is locally consistent with its own "
     "forward order from the first iteration, issuing a warning if not",

@@ -14,6 +14,7 @@ TITLE = (
     "units"
 )
 COMPONENT = "FSDP1"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "this uses all-gathers to check that all ranks are all-gathering the same handles and hence "
     "``FlatParameter`` s, raising an error if not",

@@ -16,6 +16,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "FSDP1: gradients are None or stay local when no post-backward hook of their unit runs"
 COMPONENT = "FSDP1"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "For gradients, it synchronizes and shards them (via reduce-scatter) after the backward "
     "computation.",

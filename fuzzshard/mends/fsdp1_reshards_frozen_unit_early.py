@@ -14,6 +14,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "FSDP1: backward fails when the input of a frozen unit is an output as well"
 COMPONENT = "FSDP1"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "to ensure that all gradients that may depend on the parameters have been computed before "
     "resharding",

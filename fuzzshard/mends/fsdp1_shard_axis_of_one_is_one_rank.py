@@ -13,6 +13,7 @@ TITLE = (
     "FSDP1 HYBRID_SHARD: gradients are not averaged over replicas when the shard axis has size 1"
 )
 COMPONENT = "FSDP1"
+WEIGHT = "limitation"
 CONTRACT = Promise("replicate parameters across nodes", "ShardingStrategy, HYBRID_SHARD")
 SETUP = (
     "A job with hybrid sharding runs on nodes with one GPU each. The replicas drift apart, and "

@@ -13,6 +13,7 @@ TITLE = (
     "not float32"
 )
 COMPONENT = "FSDP1"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "If ``True``, gradients are also unsharded with the parameters",
     "FullyShardedDataParallel.summon_full_params, with_grads",

@@ -12,6 +12,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "FSDP1.no_sync: accumulated gradients are lost when the parameters had none before"
 COMPONENT = "FSDP1"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "gradients will be accumulated in module variables, which will later be synchronized",
     "FullyShardedDataParallel.no_sync",

@@ -12,6 +12,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "FSDP1: backward fails when a checkpoint recomputes a forward whose output is unused"
 COMPONENT = "FSDP1"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "For `fully_shard` + `checkpoint`, skip pre-forward logic in the recomputed forward",
     "torch/distributed/fsdp/_runtime_utils.py, _pre_forward",

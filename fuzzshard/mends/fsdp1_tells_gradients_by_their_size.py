@@ -12,10 +12,9 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "FSDP1: the accumulated gradient is reduced twice when a flat parameter has one element"
 COMPONENT = "FSDP1"
+WEIGHT = "exotic"
 CONTRACT = Promise(
-    "FSDP currently does not support gradient accumulation outside ``no_sync()`` when using CPU "
-    "offloading",
-    "FullyShardedDataParallel; so it does without",
+    "future calls to :func:`backward` will accumulate (add) gradients into it", "torch.Tensor.grad"
 )
 SETUP = (
     "A learned scalar, such as the temperature of a contrastive loss, is a unit of its own, and"

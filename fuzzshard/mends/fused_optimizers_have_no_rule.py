@@ -18,6 +18,7 @@ TITLE = (
     "torch.optim.SGD and Adagrad: fused=True raises on DTensors, and Rprop with foreach=True does"
 )
 COMPONENT = "DTensor"
+WEIGHT = "limitation"
 CONTRACT = Promise(
     "fused (bool, optional): whether the fused implementation is used.",
     "torch.optim.SGD",

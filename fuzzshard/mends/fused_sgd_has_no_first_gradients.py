@@ -12,6 +12,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "torch.optim.SGD(fused=True): momentum is whatever memory held when GradScaler skips first"
 COMPONENT = "other"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "If no inf/NaN gradients are found, invokes ``optimizer.step()`` using the unscaled gradients. "
     "Otherwise, ``optimizer.step()`` is skipped to avoid corrupting the params.",

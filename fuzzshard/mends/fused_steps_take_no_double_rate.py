@@ -11,6 +11,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "fused optimizers: a float64 rate in a CPU tensor raises for DTensors on CUDA"
 COMPONENT = "DTensor"
+WEIGHT = "exotic"
 CONTRACT = Promise("lr (float, Tensor, optional): learning rate", "torch.optim.SGD")
 SETUP = (
     "A model under fully_shard on CUDA, an optimizer with fused=True, and its rate in a float64 "

@@ -18,6 +18,7 @@ TITLE = (
     "output is unused"
 )
 COMPONENT = "fully_shard"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "After gradient computation, FSDP frees the unsharded parameters and reduce-scatters the "
     "unsharded gradients across data-parallel workers.",

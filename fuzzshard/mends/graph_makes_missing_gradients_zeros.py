@@ -19,6 +19,7 @@ from fuzzshard.mending import Patch, Promise, Public, Releases
 
 TITLE = "torch.compile: gradients are zeros in place of None when an output of the graph is unused"
 COMPONENT = "compile"
+WEIGHT = "limitation"
 CONTRACT = Promise(
     "If the user requests zero_grad(set_to_none=True) followed by a backward pass, .grads are "
     "guaranteed to be None for params that did not receive a gradient",

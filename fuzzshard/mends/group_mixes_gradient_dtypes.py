@@ -14,6 +14,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "fully_shard reduce_dtype: backward fails when only a part of a group has accumulated"
 COMPONENT = "fully_shard"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "specifies the dtype for gradient reduction", "MixedPrecisionPolicy, reduce_dtype"
 )

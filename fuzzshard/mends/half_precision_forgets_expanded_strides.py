@@ -19,6 +19,7 @@ TITLE = (
     "DTensor: a backward in half precision fails where an expanded gradient meets a transposed one"
 )
 COMPONENT = "DTensor"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "``DTensor`` (Distributed Tensor) is a subclass of ``torch.Tensor`` that provides single-device "
     "like abstraction to program with multi-device ``torch.Tensor``",

@@ -14,6 +14,7 @@ TITLE = (
     "Tensor.register_hook: segmentation fault when the tensor is a view that was changed in place"
 )
 COMPONENT = "other"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "The hook will be called every time a gradient with respect to the Tensor is computed",
     "Tensor.register_hook",

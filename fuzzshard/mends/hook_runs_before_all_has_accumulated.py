@@ -18,6 +18,7 @@ TITLE = (
     "after microbatches"
 )
 COMPONENT = "fully_shard"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "The hook will be called after all gradients for a tensor have been accumulated",
     "Tensor.register_post_accumulate_grad_hook",

@@ -14,6 +14,7 @@ TITLE = (
     "DTensor: an in-place op with a replicated operand refuses a shard of fewer rows than ranks"
 )
 COMPONENT = "DTensor"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "DTensor overrides the PyTorch operators to perform sharded computation and issue "
     "communications whenever necessary.",

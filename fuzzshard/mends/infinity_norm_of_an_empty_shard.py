@@ -14,6 +14,7 @@ TITLE = (
     "an empty shard"
 )
 COMPONENT = "DTensor"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "type of the used p-norm. Can be ``'inf'`` for infinity norm.",
     "torch.nn.utils.clip_grad_norm_, norm_type",

@@ -14,7 +14,11 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "fully_shard: CheckpointError or wrong gradients when an input has a dim of size 1"
 COMPONENT = "fully_shard"
-CONTRACT = Promise("trades compute for memory", "torch.utils.checkpoint")
+WEIGHT = "bug"
+CONTRACT = Promise(
+    "the unsaved tensors are recomputed by re-invoking",
+    "torch.utils.checkpoint.checkpoint",
+)
 SETUP = (
     "A batch of one sequence is transposed before it enters a block that is checkpointed and "
     "wrapped, so its dim of size 1 does not have the strides of a new tensor."

@@ -14,6 +14,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "pipelining: wrong gradients with defer_pp_recv, as receives overtake each other"
 COMPONENT = "other"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "``defer_pp_recv`` moves each receive next to its consuming compute action.",
     "torch.distributed.pipelining.schedules._PipelineScheduleRuntime",

@@ -14,6 +14,7 @@ TITLE = (
     "without b"
 )
 COMPONENT = "fully_shard"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "``mp_policy.cast_forward_inputs`` and ``mp_policy.output_dtype`` both apply per module in "
     "the group",

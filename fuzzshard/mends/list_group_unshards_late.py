@@ -16,6 +16,7 @@ TITLE = (
     "before that of b"
 )
 COMPONENT = "fully_shard"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "The module or modules to shard with FSDP and group together for communication",
     "fully_shard, module",

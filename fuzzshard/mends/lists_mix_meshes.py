@@ -12,6 +12,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "torch.optim: foreach and fused raise when some parameters are DTensors and some are not"
 COMPONENT = "DTensor"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "If unspecified by the user (so foreach is None), we will try to use foreach over the for-loop "
     "implementation on CUDA, since it is usually significantly more performant.",

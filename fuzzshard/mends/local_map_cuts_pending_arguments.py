@@ -12,6 +12,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "local_map: gradients are lost when an argument comes from redistribute(async_op=True)"
 COMPONENT = "DTensor"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "If not specified, we will assume the gradient layout of the local tensor input remains the "
     "same as the original",

@@ -12,6 +12,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "DTensor.logsumexp(keepdim=True): wrong values if a dim behind the reduced one is sharded"
 COMPONENT = "DTensor"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "whether the output tensor has :attr:`dim` retained or not.", "torch.logsumexp, keepdim"
 )

@@ -15,6 +15,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "nn.LSTM: Module.to and to_empty raise on CUDA when exactly one weight is a DTensor"
 COMPONENT = "other"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "Move the parameters and buffers to the specified device without copying storage.",
     "nn.Module.to_empty",

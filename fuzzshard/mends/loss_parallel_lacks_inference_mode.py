@@ -16,6 +16,7 @@ from fuzzshard.mending import Patch, Promise, Public, Releases
 
 TITLE = "loss_parallel: cross_entropy raises under inference_mode when labels are a plain tensor"
 COMPONENT = "DTensor"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "Within this context manager, one can use [...] as usual, with the following assumptions on the "
     "input parameters.",

@@ -12,6 +12,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "loss_parallel: IndexError or a hang when there are too few classes for all ranks"
 COMPONENT = "DTensor"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "Input logits. Assumed to be sharded on the class dimension",
     "loss_parallel",

@@ -12,6 +12,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "loss_parallel: the context manager stays on after an exception within it"
 COMPONENT = "DTensor"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "A context manager that enables loss parallelism, where efficient parallelized loss computation "
     "can be performed when the input is sharded on the class dimension.",

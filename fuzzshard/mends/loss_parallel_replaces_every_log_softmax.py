@@ -14,6 +14,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "loss_parallel: gradients are wrong when the model has a log_softmax of DTensors"
 COMPONENT = "DTensor"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "The corresponding ``backward()`` call, if any, also needs to happen under this context manager.",
     "loss_parallel",

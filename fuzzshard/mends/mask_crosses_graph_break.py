@@ -14,7 +14,12 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "torch.compile: an error when a row-wise embedding runs outside the graph that reduces it"
 COMPONENT = "compile"
-CONTRACT = Promise("Currently supports nn.Linear and nn.Embedding", "RowwiseParallel")
+WEIGHT = "exotic"
+CONTRACT = Promise(
+    "If False (default), torch.compile attempts to discover compilable regions in the function "
+    "that it will optimize.",
+    "torch.compile, fullgraph",
+)
 SETUP = (
     "A tensor-parallel model is wrapped by ``fully_shard`` and compiled as a whole: the hooks "
     "break the graph between the embedding and what follows."

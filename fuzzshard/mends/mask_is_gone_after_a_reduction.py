@@ -12,6 +12,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "DTensor: detach() of a row-wise embedding's result takes away the mask of the result"
 COMPONENT = "DTensor"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "NOTE: the lifecycle of this _MaskPartial placement follows the corresponding DTensor"
     " lifecycle, i.e. the indices_mask would only be alive during the lifetime of the DTensor.",

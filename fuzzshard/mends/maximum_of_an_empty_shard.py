@@ -18,6 +18,7 @@ from fuzzshard.mending import Edit, Patch, Promise, Public, Releases
 
 TITLE = "DTensor.amax and argmax: IndexError on ranks that have nothing of the reduced dim"
 COMPONENT = "DTensor"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "Returns the maximum value of each slice of the :attr:`input` tensor in the given",
     "torch.amax",

@@ -12,6 +12,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "pipelining: a buffer that forwards assign begins with what metadata inference has made"
 COMPONENT = "other"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "Those executions are allowed to observe module buffers, but they must not publish training"
     " state updates such as running counters or routing statistics.",

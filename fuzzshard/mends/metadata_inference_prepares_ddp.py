@@ -14,6 +14,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "pipelining: the second iteration raises an internal assert of DDP"
 COMPONENT = "DDP"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "This helper should adapt any pipeline parallel schedule to work with common/supported data"
     " parallel libraries.",

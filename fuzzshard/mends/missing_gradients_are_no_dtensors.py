@@ -16,6 +16,7 @@ from fuzzshard.mending import Patch, Promise, Public, Releases
 
 TITLE = "DTensor.chunk: RuntimeError in the backward if one chunk is not used"
 COMPONENT = "DTensor"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "Attempts to split a tensor into the specified number of chunks. Each chunk is a view of the "
     "input tensor.",

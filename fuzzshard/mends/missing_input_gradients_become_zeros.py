@@ -16,6 +16,7 @@ TITLE = (
     "fully_shard: gradients are zeros in place of None when a wrapped module does not use an input"
 )
 COMPONENT = "fully_shard"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "`.grad`s are guaranteed to be None for params that did not receive a gradient",
     "Optimizer.zero_grad",

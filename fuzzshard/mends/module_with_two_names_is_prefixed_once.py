@@ -11,7 +11,8 @@ the model lacks, and lacks one that it has. Only a module that holds itself must
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "set_model_state_dict: keys are missing under DDP when a module or parameter has two names"
-COMPONENT = "DDP"
+COMPONENT = "checkpoint"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "The counterpart of ``get_model_state_dict`` to set the state_dict to the model",
     "set_model_state_dict",

@@ -13,7 +13,11 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "fully_shard([a, b]): b is returned unsharded when it lies below a"
 COMPONENT = "fully_shard"
-CONTRACT = Promise("The module with FSDP applied (in-place)", "fully_shard, Returns")
+WEIGHT = "limitation"
+CONTRACT = Promise(
+    "The module or modules to shard with FSDP and group together for communication.",
+    "fully_shard, module",
+)
 SETUP = (
     "A list group names a module and, by a second name, one that lies below it: a head that is "
     "registered in the model and in a block."

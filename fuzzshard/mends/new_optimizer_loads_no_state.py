@@ -12,6 +12,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "dcp.load: no state is loaded into an optimizer that has not stepped, and nothing says so"
 COMPONENT = "checkpoint"
+WEIGHT = "limitation"
 CONTRACT = Promise(
     "For each ``Stateful`` object (having both a ``state_dict`` and a ``load_state_dict``), load "
     "will first call ``state_dict`` before attempting deserialization, followed by "

@@ -13,6 +13,7 @@ TITLE = (
     "clip_grad_norm_: raises when gradients are DTensors and plain tensors, or of several meshes"
 )
 COMPONENT = "DTensor"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "The norm is computed over the norms of the individual gradients of all parameters, as if the "
     "norms of the individual gradients were concatenated into a single vector.",

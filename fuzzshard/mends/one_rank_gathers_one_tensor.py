@@ -11,6 +11,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "fully_shard: fsdp_post_all_gather gets one of several tensors when the mesh has one rank"
 COMPONENT = "fully_shard"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "some may have multiple all-gather inputs/outputs (e.g. quantized data and scales)",
     "torch/distributed/fsdp/_fully_shard/_fsdp_param.py, [Note: FSDP tensors]",

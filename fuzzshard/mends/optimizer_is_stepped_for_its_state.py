@@ -16,6 +16,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "get_optimizer_state_dict: Adam is one step ahead when it is called before the first step"
 COMPONENT = "checkpoint"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "Return the combined state_dict for optimizers",
     "get_optimizer_state_dict, which is to change nothing",

@@ -11,6 +11,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "torch.distributed.checkpoint: no optimizer state is loaded when parameters have gradients"
 COMPONENT = "checkpoint"
+WEIGHT = "limitation"
 CONTRACT = Promise(
     "The counterpart of ``get_optimizer_state_dict`` to set the state_dict to the optimizers",
     "set_optimizer_state_dict",

@@ -12,6 +12,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "DDP: gradients are not reduced when an unused output is in a dataclass"
 COMPONENT = "DDP"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "Traverse the autograd graph from all tensors contained in the return value of the wrapped "
     "module's ``forward`` function",

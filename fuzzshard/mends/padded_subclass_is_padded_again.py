@@ -13,6 +13,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "fully_shard: a cached state dict goes stale when a tensor subclass is sharded unevenly"
 COMPONENT = "fully_shard"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "this makes it possible for trainer to call `sd = model.state_dict()` before the training "
     "loop and use `sd` without calling .state_dict() per iteration",

@@ -13,6 +13,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "fully_shard: a module with weight_norm or another parametrization is never freed"
 COMPONENT = "fully_shard"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "If you assign a Tensor or Variable to a local, Python will not deallocate until the local "
     "goes out of scope. You can free this reference by using ``del x``. Similarly, if you assign "

@@ -20,6 +20,7 @@ TITLE = (
     "reaches others"
 )
 COMPONENT = "fully_shard"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "gradient accumulation with only reduce-scatter but not all-reduce for HSDP",
     "FSDPModule.set_requires_all_reduce",

@@ -20,6 +20,7 @@ from fuzzshard.mending import Patch, Promise, Public, Releases
 
 TITLE = "DTensor: rms_norm and the backward of std raise along a sharded dim"
 COMPONENT = "DTensor"
+WEIGHT = "bug"
 CONTRACT = Promise("Apply Root Mean Square Layer Normalization.", "torch.nn.functional.rms_norm")
 SETUP = "Activations that are sharded along the features are normalised or standardised."
 WORKAROUND = "Write the norm with ``mean`` and ``rsqrt``, or redistribute before."

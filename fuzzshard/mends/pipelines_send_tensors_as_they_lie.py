@@ -12,6 +12,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "pipelining: an activation or gradient between stages that is not contiguous is refused"
 COMPONENT = "other"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "The `PipelineStage` is responsible for allocating communication buffers and creating"
     " send/recv ops to communicate with its peers.",
@@ -21,6 +22,11 @@ SETUP = "A stage begins with a convolution over a sequence, so that it transpose
 WORKAROUND = "Begin a stage with ``x * 1.0``, whose gradient is contiguous."
 TORCH = Releases(since="2.13")
 PUBLIC = (
+    Public(
+        "https://github.com/NVIDIA-NeMo/Automodel/pull/3318",
+        "the same of a gradient of stride 0, which NCCL refuses",
+        date="2026-11-28",
+    ),
     Public(
         "https://github.com/pytorch/pytorch/pull/114982",
         "near: NCCL no longer refuses to send tensors that are not contiguous",

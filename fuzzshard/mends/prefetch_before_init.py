@@ -12,6 +12,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "Explicit prefetching: AttributeError when the FSDP root of the target has not run yet"
 COMPONENT = "fully_shard"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "Sets the FSDP modules for which this FSDP module should explicitly prefetch all-gathers in "
     "forward.",

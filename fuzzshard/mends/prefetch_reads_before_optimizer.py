@@ -15,6 +15,7 @@ TITLE = (
     "root"
 )
 COMPONENT = "fully_shard"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "Sets the FSDP modules for which this FSDP module should explicitly prefetch all-gathers in "
     "forward.",

@@ -14,6 +14,7 @@ TITLE = (
     " CPU"
 )
 COMPONENT = "checkpoint"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "[current device + devices of Tensor arguments]", "docs/source/checkpoint.md, note"
 )

@@ -11,9 +11,10 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "replicate: RuntimeError in backward when a checkpoint recomputes the module"
 COMPONENT = "replicate"
+WEIGHT = "exotic"
 CONTRACT = Promise(
-    "Checkpointing is a technique that trades compute for memory",
-    "torch.utils.checkpoint: it changes nothing else",
+    "the unsaved tensors are recomputed by re-invoking",
+    "torch.utils.checkpoint.checkpoint",
 )
 SETUP = "``replicate`` wraps a block, and activation checkpointing is applied around it."
 WORKAROUND = "Checkpoint what is within the module that ``replicate`` wraps."

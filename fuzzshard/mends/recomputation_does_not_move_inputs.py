@@ -11,8 +11,9 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "fully_shard: inputs stay on the CPU when a checkpoint recomputes the wrapped module"
 COMPONENT = "fully_shard"
+WEIGHT = "exotic"
 CONTRACT = Promise(
-    "Activation checkpointing is a technique that trades compute for memory",
+    "the unsaved tensors are recomputed by re-invoking",
     "torch.utils.checkpoint.checkpoint",
 )
 SETUP = (

@@ -15,6 +15,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "fully_shard: a module stays unsharded after backward when its recomputation stops early"
 COMPONENT = "fully_shard"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "After gradient computation, FSDP frees the unsharded parameters and reduce-scatters the "
     "unsharded gradients across data-parallel workers.",

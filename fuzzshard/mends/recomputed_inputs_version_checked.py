@@ -13,8 +13,9 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "torch.compile: backward fails when a checkpointed batch norm runs twice before it"
 COMPONENT = "compile"
+WEIGHT = "exotic"
 CONTRACT = Promise(
-    "Activation checkpointing is a technique that trades compute for memory",
+    "the unsaved tensors are recomputed by re-invoking",
     "torch.utils.checkpoint.checkpoint",
 )
 SETUP = (

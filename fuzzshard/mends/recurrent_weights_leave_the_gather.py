@@ -16,6 +16,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "fully_shard: nn.LSTM and nn.GRU compute with their initial weights for ever on CUDA"
 COMPONENT = "fully_shard"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "Before forward, FSDP all-gathers the sharded parameters across the data-parallel workers to "
     "get the unsharded parameters for forward computation.",

@@ -10,10 +10,11 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "replicate: training raises when the first forward ran under inference_mode"
 COMPONENT = "replicate"
+WEIGHT = "exotic"
 CONTRACT = Promise(
-    "tensors created in inference mode will not be able to be used in computations to be recorded "
-    "by autograd after exiting inference mode",
-    "docs/source/notes/autograd.rst, Inference Mode: it concerns tensors that a user creates there",
+    "InferenceMode is analogous to :class:`~no_grad` and should be used when you are certain your "
+    "operations will not interact with autograd (e.g., during data loading or model evaluation).",
+    "torch.inference_mode",
 )
 SETUP = (
     "A training script evaluates under ``torch.inference_mode()`` before its first step. The "

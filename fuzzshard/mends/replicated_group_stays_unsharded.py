@@ -15,6 +15,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "fully_shard(dp_mesh_dims=...): forwards use old weights after an evaluation when replicated alone"
 COMPONENT = "fully_shard"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "If ``True``, then this reshards parameters after forward and re-all-gathers in backward.",
     "fully_shard, reshard_after_forward",

@@ -10,6 +10,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "reset_iter_state: gradients of the aborted iteration are kept when they were not reduced"
 COMPONENT = "fully_shard"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "the failed iteration's gradients are lost, including HSDP partial-reduce-accumulation state "
     "and no_sync grad-accumulation state",

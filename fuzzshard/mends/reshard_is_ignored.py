@@ -20,6 +20,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "FSDPModule.reshard: the next forward uses old weights when an all-gather is pending"
 COMPONENT = "fully_shard"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "Before forward, FSDP all-gathers the sharded parameters across the data-parallel workers to "
     "get the unsharded parameters for forward computation.",

@@ -17,6 +17,7 @@ TITLE = (
     "backward ended"
 )
 COMPONENT = "fully_shard"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "For Pipeline Parallelism (PP), each model chunk is a FSDP root. We want to share cuda "
     "streams for all-gather, reduce-scatter, and all-reduce.",

@@ -12,6 +12,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "GradScaler: offloaded gradients are unscaled by a value that has not arrived yet"
 COMPONENT = "other"
+WEIGHT = "bug"
 CONTRACT = Promise(
     'Divides ("unscales") the optimizer\'s gradient tensors by the scale factor.',
     "torch.amp.GradScaler.unscale_",

@@ -16,6 +16,7 @@ TITLE = (
     " it empty"
 )
 COMPONENT = "fully_shard"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "the last few shards on the DeviceMesh dimension might be empty when the tensor dimension is "
     "not evenly divisible",

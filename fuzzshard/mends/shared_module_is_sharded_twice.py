@@ -13,6 +13,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "fully_shard: a module is sharded twice when it has a second name outside of a sharded one"
 COMPONENT = "fully_shard"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "except those already assigned to a group from an earlier call on a submodule",
     "fully_shard, module",

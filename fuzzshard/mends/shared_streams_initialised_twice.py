@@ -11,6 +11,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "share_comm_ctx: IndexError in backward when a second root runs its first forward"
 COMPONENT = "fully_shard"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "Share cuda streams for multiple FSDPModules",
     "share_comm_ctx",

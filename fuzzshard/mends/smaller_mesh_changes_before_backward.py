@@ -16,6 +16,7 @@ TITLE = (
     "set_reshard_after_forward(False)"
 )
 COMPONENT = "fully_shard"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "Sets if the module should reshard parameters after forward. This can be used to change the "
     "``reshard_after_forward`` FSDP arg at runtime.",

@@ -17,6 +17,7 @@ TITLE = (
     " padded"
 )
 COMPONENT = "fully_shard"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "After forward, the parameters registered to the module depend on to this: [...] the "
     "parameters resharded to the smaller mesh otherwise",

@@ -16,6 +16,7 @@ TITLE = (
     "sharded"
 )
 COMPONENT = "fully_shard"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "If an int, then this represents the world size to reshard to after forward",
     "fully_shard, reshard_after_forward; shard_placement_fn names no such limit",

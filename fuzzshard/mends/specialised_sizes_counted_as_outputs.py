@@ -21,6 +21,7 @@ TITLE = (
     "torch.compile: outputs are miscounted when tracing specialises the size of a returned DTensor"
 )
 COMPONENT = "compile"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "This list contains subclass information on all of the fw graph outputs except for "
     "saved_for_bw_tensors",

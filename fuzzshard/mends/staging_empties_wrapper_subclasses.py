@@ -13,6 +13,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "async_save: values of tensor subclasses are garbage when new_empty returns a plain tensor"
 COMPONENT = "other"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "Asynchronous version of ``save``. This code first de-stages the state_dict on to the "
     "staging storage (defaults to CPU memory), and then calls the `save` in a separate thread.",

@@ -15,6 +15,7 @@ TITLE = (
     "set_optimizer_state_dict: a state is not loaded when its parameter is frozen at the moment"
 )
 COMPONENT = "checkpoint"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "``ignore_frozen_params``: if the value is True, the returned state_dict won't contain any "
     "frozen parameters -- the ``requires_grad`` is False. The default value is False.",

@@ -13,6 +13,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "set_optimizer_state_dict: raises for several optimizers when one of them has no states"
 COMPONENT = "checkpoint"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "optimizers (Union[Optimizer, Iterable[Optimizer]]): The optimizers that are used to optimize "
     "``model``.",

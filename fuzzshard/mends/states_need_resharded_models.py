@@ -11,6 +11,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "get_optimizer_state_dict, set_state_dict: KeyError after an evaluation under fully_shard"
 COMPONENT = "checkpoint"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "``get_state_dict`` can process any module that is parallelized by PyTorch FSDP/fully_shard, "
     "DDP/replicate, tensor_parallel/parallelize_module, and any combination of these parallelisms.",

@@ -13,6 +13,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "DDP(static_graph=True): internal assertion when the first backward is under no_sync"
 COMPONENT = "DDP"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "Context manager to disable gradient synchronizations across DDP processes.", "no_sync"
 )

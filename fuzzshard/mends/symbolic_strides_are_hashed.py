@@ -17,6 +17,7 @@ from fuzzshard.mending import Patch, Promise, Public, Releases
 
 TITLE = "torch.compile: TypeError of a DTensor when an input comes again with other strides"
 COMPONENT = "compile"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "By default (None), we automatically detect if dynamism has occurred and compile a more "
     "dynamic kernel upon recompile.",

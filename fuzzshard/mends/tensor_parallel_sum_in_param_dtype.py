@@ -14,6 +14,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "fully_shard reduce_dtype: sums over tensor-parallel ranks are made in param_dtype"
 COMPONENT = "fully_shard"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "specifies the dtype for gradient reduction (i.e. reduce-scatter or all-reduce)",
     "MixedPrecisionPolicy, reduce_dtype",

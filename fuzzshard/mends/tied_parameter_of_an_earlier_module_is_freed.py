@@ -16,6 +16,7 @@ TITLE = (
     "first"
 )
 COMPONENT = "fully_shard"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "this makes it possible for trainer to call `sd = model.state_dict()` before the training loop "
     "and use `sd` without calling .state_dict() per iteration",

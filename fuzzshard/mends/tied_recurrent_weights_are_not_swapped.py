@@ -12,6 +12,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "nn.LSTM: Module.to raises when two recurrent modules share a weight that is a DTensor"
 COMPONENT = "other"
+WEIGHT = "exotic"
 CONTRACT = Promise("Move and/or cast the parameters and buffers.", "nn.Module.to")
 SETUP = (
     "Two ``nn.LSTM`` share ``weight_hh_l0``, ``fully_shard`` has both in one group, and "

@@ -14,6 +14,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "torch.compile: a view fails when batch norm on the CPU gets a transposed input"
 COMPONENT = "compile"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "backends MUST match original eager striding exactly",
     "ezyang, pytorch issue 93648; `torch.compile`: 'Optimizes given model/function'",

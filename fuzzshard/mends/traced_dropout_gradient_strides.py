@@ -14,6 +14,7 @@ TITLE = (
     "contiguous"
 )
 COMPONENT = "compile"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "backends MUST match original eager striding exactly", "ezyang, pytorch issue 93648"
 )

@@ -11,6 +11,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "torch.compile: gradients are lost when a dropout in eval mode runs under no_grad"
 COMPONENT = "compile"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "Furthermore, the outputs are scaled by a factor of :math:`\\frac{1}{1-p}` during training. "
     "This means that during evaluation the module simply computes an identity function.",

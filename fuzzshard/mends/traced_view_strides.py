@@ -12,10 +12,11 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "torch.compile: an error when a view of an input has a dim of size 1"
 COMPONENT = "compile"
+WEIGHT = "exotic"
 CONTRACT = Promise(
-    "torch.compile makes PyTorch code run faster by JIT-compiling PyTorch code into optimized "
-    "kernels, while requiring minimal code changes",
-    "Introduction to torch.compile",
+    "This is a class for converting multiple tensors into meta tensors which share the same "
+    "view/storage structure.",
+    "torch/_subclasses/meta_utils.py, MetaConverter",
 )
 SETUP = "A batch of one."
 TORCH = Releases(since="2.12")

@@ -13,6 +13,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "torch.compile: TypeError when tree_map maps over vars() of an object"
 COMPONENT = "compile"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "If False (default), torch.compile attempts to discover compilable regions in the function "
     "that it will optimize.",

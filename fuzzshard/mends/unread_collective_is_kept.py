@@ -13,10 +13,11 @@ from fuzzshard.mending import Patch, Promise, Public, Releases
 
 TITLE = "Functional collectives: what a checkpoint keeps is never freed when a result is not read"
 COMPONENT = "other"
+WEIGHT = "limitation"
 CONTRACT = Promise(
     "we setup a finalizer against the tensor wrapper to observe it getting collected so we can "
     "clean up stale entries in the dictionary",
-    "torch/distributed/_functional_collectives.py",
+    "torch/distributed/_functional_collectives.py, a comment on what was moved to C++ since",
 )
 SETUP = (
     "Tensor parallelism on gloo with activation checkpointing, where a result is computed and "

@@ -12,6 +12,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "set_requires_gradient_sync(False): AttributeError in backward when a group has not run"
 COMPONENT = "fully_shard"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "safe to call even when this FSDP parameter group was not used in backward (should be a "
     "no-op)",

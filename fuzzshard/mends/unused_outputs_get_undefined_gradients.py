@@ -19,6 +19,7 @@ TITLE = (
     " output"
 )
 COMPONENT = "DDP"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "Parameters that don't receive gradients as part of this graph are preemptively marked as "
     "being ready to be reduced.",

@@ -12,6 +12,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "DTensor.view: RuntimeError when the sharded dim has size 1"
 COMPONENT = "DTensor"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "Partition a compatible nn.Module in a row-wise fashion. Currently supports nn.Linear and "
     "nn.Embedding.",

@@ -12,6 +12,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "DTensor: RuntimeError when state_dict() or a view is taken under inference_mode"
 COMPONENT = "DTensor"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "A view tensor is an inference tensor if and only if it is a view of an inference tensor.",
     "docs/cpp/source/notes/inference_mode.rst",
@@ -36,6 +37,11 @@ with torch.inference_mode():
 """
 TORCH = Releases(since="2.11")
 PUBLIC = (
+    Public(
+        link="https://github.com/NVIDIA/Model-Optimizer/issues/2047",
+        says="the same traceback",
+        date="2026-11-28",
+    ),
     Public(
         link="https://github.com/pytorch/pytorch/issues/164872",
         says="near: open, a slice of any wrapper subclass",

@@ -12,6 +12,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "DTensor.view: an endless loop when the tensor has no elements"
 COMPONENT = "DTensor"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "Decompose a reshape operation into forwarding, flattening, or splitting dimensions for each "
     "output dimension",

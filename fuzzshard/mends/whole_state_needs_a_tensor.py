@@ -11,6 +11,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "set_optimizer_state_dict: AssertionError with full_state_dict for SGD without momentum"
 COMPONENT = "checkpoint"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "The counterpart of ``get_optimizer_state_dict`` to set the state_dict to the optimizers",
     "set_optimizer_state_dict",

@@ -10,6 +10,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "pipelining: zero bubble averages no gradients of stages under DDP"
 COMPONENT = "DDP"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "This helper should adapt any pipeline parallel schedule to work with common/supported data"
     " parallel libraries.",

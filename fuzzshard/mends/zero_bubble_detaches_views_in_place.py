@@ -10,6 +10,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "zero bubble schedules: the backward raises when the output of a stage is a view"
 COMPONENT = "other"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "Will perform one forward and one backward on inputs for the microbatches in steady state and"
     " supports multiple stages per rank. Uses the backward for weights to fill in the pipeline"

@@ -14,6 +14,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "pipelining: zero bubble drops gradients of modules that reshard after forward"
 COMPONENT = "other"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "If True, then this reshards parameters after forward and re-all-gathers in backward.",
     "torch.distributed.fsdp.fully_shard, reshard_after_forward",

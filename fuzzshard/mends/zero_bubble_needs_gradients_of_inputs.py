@@ -14,6 +14,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "pipelining: zero bubble leaves a stage without gradients if those before it are frozen"
 COMPONENT = "other"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "Will perform one forward and one backward on inputs for the microbatches in steady state and"
     " supports multiple stages per rank. Uses the backward for weights to fill in the pipeline"

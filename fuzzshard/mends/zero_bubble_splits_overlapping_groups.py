@@ -14,6 +14,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "pipelining: zero bubble goes through the graph a second time where a bias is shared"
 COMPONENT = "other"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "The returned list of parameter groups is a list of dictionaries, where each dictionary"
     " contains [...] a set of parameters [...] a set of intermediates",

@@ -17,6 +17,7 @@ TITLE = (
     "set_reduce_scatter_unused_params: frozen parameters get zeros when their group did not run"
 )
 COMPONENT = "fully_shard"
+WEIGHT = "exotic"
 CONTRACT = Promise(
     "Sets whether to include zero gradients for parameters that did not receive a gradient in "
     "backward",

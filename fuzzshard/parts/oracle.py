@@ -41,7 +41,8 @@ class Severity(enum.StrEnum):
 
     ``SILENT``: a result is wrong and nothing says so. ``HANG``: ranks wait for each other.
     ``CRASH``: an error, or a rank dies. ``LEAK``: memory, models or hooks stay. ``WARNING``: torch
-    warns of what is not so. ``INTERNAL``: only an instrument sees it.
+    warns of what is not so. ``LAYOUT``: what is registered, or the shape of an empty tensor, is
+    wrong, and no value. ``INTERNAL``: only an instrument sees it.
     """
 
     SILENT = "silent"
@@ -49,6 +50,7 @@ class Severity(enum.StrEnum):
     CRASH = "crash"
     LEAK = "leak"
     WARNING = "warning"
+    LAYOUT = "layout"
     INTERNAL = "internal"
 
     @classmethod

@@ -51,18 +51,48 @@ def test_a_cause_is_one_line_for_all_its_entries(
     corpus: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     head, late, unknown, count = rows("causes", corpus, capsys=capsys)
-    assert head.split() == ["severity", "component", "entries", "issue", "cause"]
-    assert late.split() == ["silent", "fully_shard", "2", "183702", LATE.slug]
+    assert head.split() == ["severity", "component", "weight", "entries", "issue", "cause"]
+    assert late.split() == ["silent", "fully_shard", "bug", "2", "183702", LATE.slug]
     assert unknown.split() == ["silent", "1", "not", "known:", "third"]
-    assert count == "2 causes of 3 entries"
+    assert count == "2 causes of 3 entries: 1 bugs, 1 not known"
+
+
+def top(corpus: Path, capsys: pytest.CaptureFixture[str], *causes: str) -> list[str]:
+    """The causes that ``report --top`` prints of entries with these, one each."""
+    for number, cause in enumerate(causes):
+        made = entry(verdict=divergence("gradient"), cause=cause)
+        save_shrunk(corpus / f"entry{number}", made, "import torch\n")
+    assert fuzzshard("report", corpus, "--top", 9) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == ["severity", "weight", "seen", "fix", "cause", "entry"]
+    return [line.split()[-2] for line in lines]
+
+
+def test_what_to_file_first_is_in_setups_that_people_have_with_a_small_fix(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exotic = "evaluations_divide_gradients"
+    long_fix, short_fix = "late_receives_keep_their_order", "list_group_casts_root_output"
+    seen_elsewhere = "evaluations_clear_gradients"
+    limitation = "graph_makes_missing_gradients_zeros"
+    causes = (exotic, LATE.slug, long_fix, limitation, short_fix, seen_elsewhere)
+    assert LATE.is_filed
+    assert top(tmp_path, capsys, *causes) == [seen_elsewhere, short_fix, long_fix, exotic]
+
+
+def test_where_torch_has_an_issue_of_each_cause_nothing_is_to_be_filed(
+    corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fuzzshard("report", corpus, "--top", 3) == 0
+    assert capsys.readouterr().out.startswith("nothing to file: torch has an issue")
 
 
 def test_causes_count_the_entries_that_filters_leave(
     corpus: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert rows("causes", corpus, "--cause", "LIST_*", capsys=capsys)[1:] == [
-        f"silent    fully_shard  2        183702  {LATE.slug}",
-        "1 cause of 2 entries",
+        f"silent    fully_shard  bug     2        183702  {LATE.slug}",
+        "1 cause of 2 entries: 1 bugs",
     ]
     assert rows("causes", corpus, "--severity", "hang", capsys=capsys) == ["no findings"]
 
@@ -74,8 +104,8 @@ def test_releases_count_the_entries_of_a_cause_that_are_bad_and_good(
     seen = replace(seen, bad_on=("2.12.0",), good_on=("2.13.0", "2.14.1"))
     write_atomic(corpus / "second" / "case.json", encode_entry(seen))
     head, late, unknown, _ = rows("causes", corpus, "--torch", "2.14.1,2.13.0", capsys=capsys)
-    assert head.split()[:4] == ["severity", "component", "2.13.0", "2.14.1"]
-    assert late.split()[2:4] == ["1/2", "0/1"]
+    assert head.split()[:5] == ["severity", "component", "weight", "2.13.0", "2.14.1"]
+    assert late.split()[3:5] == ["1/2", "0/1"]
     assert unknown.split()[1:3] == ["1/1", "n/a"]
     found = json.loads(rows("causes", corpus, "--json", capsys=capsys)[0])
     assert found["releases"] == {"2.12.0": [1, 0], "2.13.0": [1, 1], "2.14.1": [0, 1]}
@@ -101,9 +131,9 @@ def test_the_page_keeps_what_people_wrote_above_its_tables(
     assert text.startswith(
         f"# Mine\n\n<!-- What follows is written by: python benchmarks/findings_page.py {corpus}"
     )
-    assert text.count("## 2 causes of 3 entries") == 1
+    assert text.count("## 2 causes of 3 entries: 1 bugs, 1 not known\n") == 1
     assert (
-        f"| silent | fully_shard | [{LATE.title}](first) | {LATE.torch.text()} | 2 "
+        f"| silent | fully_shard | bug | [{LATE.title}](first) | {LATE.torch.text()} | 2 "
         f"| [pytorch 183702](https://github.com/pytorch/pytorch/issues/183702) | `{LATE.slug}` |"
     ) in text
     assert f"| {LATE.title} | 2 | 2 bad |" in text

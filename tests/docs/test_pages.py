@@ -6,6 +6,7 @@ import importlib.metadata
 import re
 import shlex
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,16 @@ def test_the_case_by_hand_is_the_same_in_json_and_in_python() -> None:
     assert codec.decode(text) == names["case"]
 
 
-def test_the_readme_counts_the_known_bugs() -> None:
+WEIGHTS_IN_README = {
+    "bug": "are bugs that a maintainer would fix",
+    "exotic": "are real and exotic",
+    "limitation": "are limitations",
+}
+
+
+def test_the_readme_counts_the_known_bugs_by_weight() -> None:
     readme = (DOCS.parent / "README.md").read_text()
+    weights = Counter(mend.weight for mend in own_mends().values())
     assert f"a fix for each of {len(own_mends())} known bugs" in readme
+    for weight, words in WEIGHTS_IN_README.items():
+        assert f"{weights[weight]} {words}" in readme

@@ -142,6 +142,7 @@ def test_mends_of_ones_own_that_change_what_others_change_are_said(tmp_path: Pat
     [
         ("TITLE = CONTRACT = None\ndef apply(patch): pass", "has no TITLE, CONTRACT"),
         ("COMPONENT = 'fsdp'\ndef apply(patch): pass", "COMPONENT is none of fully_shard, FSDP1"),
+        ("WEIGHT = 'grave'\ndef apply(patch): pass", "WEIGHT is none of bug, exotic, limitation"),
         ("", "a mend has EDITS or apply()"),
         ("SIGNATURES = ('crash/*',)\ndef apply(patch): pass", "a mend has EDITS or apply()"),
         ("KIND = 'tripwire'", "a tripwire has EDITS or apply()"),

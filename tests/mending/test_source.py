@@ -21,6 +21,7 @@ def mend(*edits: Edit) -> Mend:
         slug="made_up",
         title="What a test has made up",
         component="other",
+        weight="bug",
         contract=Promise("words", "place"),
         torch=Releases(),
         public=(),

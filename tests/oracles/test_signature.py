@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from fuzzshard.parts.oracle import MISSING, NOT_REFUSED, UNEXPECTED, Severity
 from fuzzshard.verdict import Finding, Status, Verdict, severity_of, signature_of
@@ -87,7 +88,7 @@ def test_an_oracle_of_another_release_is_read_by_its_name() -> None:
     ("oracle", "detail", "expected"),
     [
         ("gradient", MISSING, Severity.SILENT),
-        ("registration", "", Severity.SILENT),
+        ("registration", "", Severity.LAYOUT),
         ("leak", "layout", Severity.SILENT),
         ("expectation", NOT_REFUSED, Severity.SILENT),
         ("deadline", "", Severity.HANG),
@@ -107,6 +108,18 @@ def test_a_finding_has_a_severity(oracle: str, detail: str, expected: Severity) 
         oracle=oracle, engine="fully_shard", observed="1", expected="2", detail=detail
     )
     assert finding.severity is expected
+
+
+def test_the_shape_of_an_empty_tensor_is_no_wrong_value() -> None:
+    finding = Finding(
+        oracle="parameter",
+        engine="fully_shard",
+        observed="a tensor of shape [0, 0], torch.float32",
+        expected="a tensor of shape [1, 0], torch.float32",
+    )
+    assert finding.severity is Severity.LAYOUT
+    wide = replace(finding, expected="a tensor of shape [1, 2], torch.float32")
+    assert wide.severity is Severity.SILENT
 
 
 def test_the_first_finding_that_a_user_sees_says_how_severe_a_verdict_is() -> None:

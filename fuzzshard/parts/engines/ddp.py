@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from typing_extensions import override
 
 from fuzzshard.parts.engine import EngineSpec
-from fuzzshard.parts.engines.older import OLDER, POLICIES, UNSYNCED
+from fuzzshard.parts.engines.older import OLDER, OTHER_GRAPH_ON_ONE_RANK, POLICIES, UNSYNCED
 from fuzzshard.parts.exclusion import Excludes, Exclusion
 from fuzzshard.parts.op import Choice, Reasons
 from fuzzshard.parts.ops import NEW_CHOICES
@@ -48,6 +48,7 @@ class DistributedDataParallel(EngineSpec):
             "mixed precision or rounded all-gathers, which DDP does not know",
             "fuzzshard: MixedPrecisionPolicy and fsdp_pre_all_gather are fully_shard's",
         ),
+        "input:no_rows & leaf:dropout & edge:no_grad_call": OTHER_GRAPH_ON_ONE_RANK,
         "op:load_assign & op:save_state_dict": Exclusion(
             "load_state_dict(assign=True) replaces the parameters that DDP's constructor has "
             "hooked",

@@ -27,6 +27,7 @@ class Registered(oracle.Oracle):
     place = 150
     looks = ("registered",)
     of_values = False
+    harm = oracle.Severity.LAYOUT
     needs_finding = True
     basis = (
         "which class of parameter, placement and mesh is registered after each op follows from "
