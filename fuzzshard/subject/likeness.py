@@ -46,7 +46,7 @@ class Seen:
     def difference(self, place: Place, **more: Any) -> Difference:
         """Describe both where they differ most."""
         one, two = self.observed, self.expected
-        seen: dict[str, Any] = {"observed": _sketch(one, two), "expected": _sketch(two, one)}
+        seen: dict[str, Any] = {"observed": sketch(one, two), "expected": sketch(two, one)}
         return Difference(kind=place.kind, name=place.name, step=place.step, **seen, **more)
 
 
@@ -309,7 +309,7 @@ def _listed(numbers: Sequence[float]) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
-def _sketch(tensor: torch.Tensor | None, other: torch.Tensor | None) -> str:
+def sketch(tensor: torch.Tensor | None, other: torch.Tensor | None) -> str:
     """Say what a tensor is where it differs most from another: value, place, dtype, shape."""
     if tensor is None:
         return "nothing"

@@ -137,6 +137,7 @@ class Forwards:
         self.device = device
         self.step = 0
         self.inside = ""
+        self._entered: Counter[str] = Counter()
         self._calls: list[_Call] = []
         self._outermost = 0
         self._seen: list[tuple[str, int, torch.Tensor]] = []
@@ -145,8 +146,11 @@ class Forwards:
         self._owners: dict[int, set[int]] = {}
         self._last_seed = torch.initial_seed()
         self._state = torch.empty(0)
-        for name, module in model.named_modules():
-            enter, leave = self._hooks(module, plain_name(name), is_root=not name)
+        for path, module in model.named_modules():
+            name = plain_name(path)
+            if name and name == plain_name(path.rpartition(".")[0]):
+                continue  # its wrapper is watched
+            enter, leave = self._hooks(module, name, is_root=not path)
             module.register_forward_pre_hook(enter, prepend=True, with_kwargs=True)
             module.register_forward_hook(leave)
 
@@ -159,6 +163,14 @@ class Forwards:
     def latest(self) -> int:
         """The number of the batch that was taken last."""
         return self._taken[-1]
+
+    @property
+    def at(self) -> tuple[int, str, int]:
+        """The batch of the latest forward, -1: of no single one, the module within that and the
+        manyeth call of it, 0: outside.
+        """
+        batch = self._calls[-1].batch if self._calls else -1
+        return batch, self.inside, self._entered[self.inside] if self._outermost else 0
 
     def begin_step(self, step: int, batches: Mapping[int, Any]) -> Batches:
         """Begin another step; ``batches`` have their numbers among those of all ranks."""
@@ -204,9 +216,9 @@ class Forwards:
 
         def enter(module: nn.Module, arguments: Any, keywords: Any) -> None:
             if module is watched:
-                self.inside = name
                 if is_root or not torch.compiler.is_compiling():
                     self._begin(module, name, (arguments, keywords))
+                self.inside = name
 
         def leave(module: nn.Module, _arguments: Any, output: Any) -> None:
             if module is watched and self._outermost:
@@ -222,8 +234,12 @@ class Forwards:
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _begin(self, module: nn.Module, name: str, inputs: Any) -> None:
         recomputes = torch._C._current_graph_task_id() != -1
-        if self._outermost or recomputes:
+        if recomputes:
             return
+        if self._outermost:
+            self._entered[name] += self.inside != name  # a wrapper is no call of its own
+            return
+        self._entered = Counter([name])
         call = _Call(name, self._batch_of(inputs), torch.is_grad_enabled(), module.training)
         again = self._calls.count(call)
         self.record.mixes |= call.batch < 0

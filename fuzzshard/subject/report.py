@@ -17,6 +17,9 @@ Reached = Literal["bitwise", "rounding", "different"]
 ORDER: tuple[Reached, ...] = get_args(Reached)
 MOST_LOST = 4
 """How many states a report names that did not come back."""
+Direction = Literal["forward", "backward", "recomputed"]
+How = Literal["outputs", "missing", "extra", "inputs", "none", "hidden"]
+HOWS: tuple[How, ...] = get_args(How)
 Outcome = Literal["equal", "different", "error", "hang", "not judged"]
 
 
@@ -78,13 +81,65 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         return f"{when}, rank {self.rank}"
 
 
+class FirstOperator(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The first operator of a step that differs when both models are trained once more.
+
+    ``outputs``: it takes what is equal in both and gives what is not. If there is none, it is the
+    first that takes what is not equal (``inputs``), or that one model alone runs, the plain one
+    (``missing``) or the other (``extra``). ``none``: all that were ``compared`` are equal;
+    ``hidden``: so is what differed before. ``line`` is the user's that calls it, or called the
+    operator whose backward it is in.
+    ``position`` counts the operators of the plain model before it.
+    """
+
+    how: How = "none"
+    position: int = 0
+    compared: int = 0
+    name: str = ""
+    direction: Direction = "forward"
+    module: str = ""
+    call: int = 0
+    line: str = ""
+    rank: int = 0
+    observed: str = ""
+    expected: str = ""
+
+    def lines(self) -> Iterator[str]:
+        """Yield what it is in three lines at most."""
+        if not self.name:
+            yield f"first operator that differs: none of {self.compared}, forward and backward"
+            yield (
+                "  nothing differs where they are recorded, which runs what is compiled eagerly"
+                if self.how == "hidden"
+                else "  each rank's own are right: what reduces, weighs or changes gradients isn't"
+            )
+            return
+        call = f" (call {self.call})" if self.call > 1 else ""
+        of = f" of {self.module}{call}" if self.module else ", outside of the model"
+        yield f"first operator that differs: {self.name}, {self.direction}{of}, rank {self.rank}"
+        yield f"  called by   {self.line or 'no line of your own'}"
+        match self.how:
+            case "outputs":
+                yield f"  equal inputs give {self.observed}, expected {self.expected}"
+            case "inputs":
+                yield (
+                    f"  takes {self.observed}, expected {self.expected}: no operator before it "
+                    "made that of equal inputs"
+                )
+            case "missing":
+                yield "  the plain model alone runs it"
+            case _:
+                yield "  the parallelised model alone runs it"
+
+
 class TrainingReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How one training of the parallelised model compares with that of the plain one, on one rank
     or on all.
 
     ``message`` says what an engine raised, where ranks hang, or why nothing was judged; ``place``
-    is what was being done then. ``lost`` are the states that were not the same after the training
-    was resumed. ``stacks`` are those of all threads of ranks that hang. ``limits``
+    is what was being done then. ``operator`` is the first one that differs, where the difference
+    is one of outputs, losses or gradients. ``lost`` are the states that were not the same after
+    the training was resumed. ``stacks`` are those of all threads of ranks that hang. ``limits``
     say what could not be compared and why.
     """
 
@@ -92,6 +147,7 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     outcome: Outcome
     rows: tuple[Row, ...] = ()
     difference: Difference | None = None
+    operator: FirstOperator | None = None
     lost: tuple[str, ...] = ()
     message: str = ""
     place: str = ""
@@ -145,6 +201,8 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             yield f"    expected    {first.expected}"
             if first.looks_like:
                 yield f"    looks like  {first.looks_like}"
+        if self.operator is not None:
+            yield from (f"  {line}" for line in self.operator.lines())
         if self.lost:
             more = f" and {len(self.lost) - MOST_LOST} more" * (len(self.lost) > MOST_LOST)
             yield f"  lost when resumed: {', '.join(self.lost[:MOST_LOST])}{more}"

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -34,8 +35,9 @@ from fuzzshard.subject.compare import (
 from fuzzshard.subject.functions import SubjectError, blaming, call, load
 from fuzzshard.subject.likeness import Likeness, Seen, closeness, repeats
 from fuzzshard.subject.names import PlainNames
+from fuzzshard.subject.operators import Operators, align, complete, first_operator, order, parts
 from fuzzshard.subject.record import Place, Record, kept, seed_everything
-from fuzzshard.subject.report import Difference, Kind, TrainingReport
+from fuzzshard.subject.report import Difference, FirstOperator, Kind, TrainingReport
 from fuzzshard.subject.statements import recompute_lines, wrap_lines
 from fuzzshard.subject.steps import leaves
 from fuzzshard.subject.subject import Outline, Subject, Training
@@ -89,6 +91,7 @@ class Check:
         self.outline = Outline()
         self._broadcasts_buffers = False
         self._seeds: list[int] = []
+        self._finest: torch.dtype | None = None
         self.skip: dict[Kind, Skip] = {}
         self._usual = self._trainer = Trainer(
             functions=self.functions, training=training, device=device
@@ -128,7 +131,7 @@ class Check:
         if (first := next(filter(None, structural), None)) is not None:
             return self._checked(comparison, first)
         if not self._everywhere(comparison.is_bitwise):
-            coarsest = max(plain.coarsest, parallel.coarsest, key=lambda t: torch.finfo(t).eps)
+            coarsest = _coarser(plain, parallel)
             comparison = self._compare_within_rounding(plain, parallel, coarsest)
             equal = self._everywhere(comparison.first is None)
             if not equal and self._everywhere(self._draws_differ(plain, parallel)):
@@ -143,7 +146,9 @@ class Check:
         if (place := self._earliest(comparison.first)) is None:
             return self._checked(comparison, self._other_weights(parallel))
         rank = self._gather(comparison.first == place).index(True)
-        return self._checked(comparison, self._difference(place, rank, plain, parallel))
+        difference = self._difference(place, rank, plain, parallel)
+        operator = self._first_operator(place, rank, self._finest or _coarser(plain, parallel))
+        return self._checked(comparison, difference, operator)
 
     def _say_what_is_noise(self, comparison: Comparison) -> None:
         """Say what rounding alone changes by a large part, on some rank."""
@@ -421,6 +426,7 @@ class Check:
         if precise and shaken and other:
             limits = limits_of(precise, SAME_IN_FLOAT64, OF_NOISE)
             limits.move(precise.tensors, shaken.tensors)
+            self._finest = fine if other.coarsest is fine else None
             found = compare(precise, other, limits, name_of(rounded), self.skip)
             if self._everywhere(found.first is None):
                 return found
@@ -433,6 +439,58 @@ class Check:
             if self._everywhere(found.first is None):
                 break
         return found
+
+    def _first_operator(self, place: Place, rank: int, dtype: torch.dtype) -> FirstOperator | None:
+        """Describe the first operator that differs, where ``place`` is what operators make.
+
+        Both models train once more up to that step, in which each rank trains on its own data.
+        None where that cannot be done.
+        """
+        if place.kind not in ("outputs", "loss", "gradients"):
+            return None
+        fine, eps, seed = self._finest, torch.finfo(dtype).eps, self.training.seed
+        until = msgspec.structs.replace(self.training, steps=place.step + 1)
+        recorded = functools.partial(self._recorded, dtype=fine, training=until)
+        expected = recorded(self._train_plain)
+        observed = expected and recorded(self._train_parallel, expected[0])
+        if not expected or not observed:
+            return None
+        seen = observed[1]
+        complete(seen.record, self.training.microbatches, self._gather)
+        align(expected[1], seen)
+        due, cut = parts(expected[1].record, seen.record, self.mesh)
+        share, noise = (SAME_IN_FLOAT64, OF_NOISE) if fine else (LAST_BITS * eps, OF_NOISE_IN_HALF)
+        limits = [limits_of(record, share, noise) for record in (expected[0], due)]
+        for number in range(1 if fine else MOST_SHAKEN):
+            shake = Shake(eps * (-1) ** number, seed + number // 2)
+            if moved := recorded(self._train_plain, shake=shake):
+                limits[0].move(expected[0].tensors, moved[0].tensors)
+                moved_due, _ = parts(moved[1].record, seen.record, self.mesh)
+                limits[1].move(due.tensors, moved_due.tensors)
+        skip: dict[Kind, Skip] = (
+            {"gradients": "left out"} if self.functions.get("train_step") else {}
+        )
+        of_kinds = compare(expected[0], observed[0], limits[0], "", self.skip | skip)
+        is_hidden = place.kind not in skip and self._everywhere(of_kinds.first is None)
+        of_operators = compare(due, seen.record, limits[1], "", {})
+        found = first_operator(expected[1], seen, of_operators, cut)
+        if found.how == "inputs" and "buffers" in self.skip:  # it may take such a buffer
+            found = FirstOperator(compared=found.position)
+        if found.how == "none" and is_hidden:
+            found = msgspec.structs.replace(found, how="hidden")
+        everywhere: list[FirstOperator] = self._gather(found)
+        ranked = [msgspec.structs.replace(one, rank=r) for r, one in enumerate(everywhere)]
+        return min(ranked, key=lambda one: (*order(one), one.rank != rank))
+
+    def _recorded(
+        self, train: Callable[..., Record], *given: Any, **changes: Any
+    ) -> tuple[Record, Operators] | None:
+        """What a training gives, and the operators of its last step."""
+        operators = Operators()
+        record = self._tried(train, *given, operators=operators, **changes)
+        if self._everywhere(operators.is_full):
+            self.limits.append("no operator is named: those of a step take too much memory")
+        return (record, operators) if record and not operators.is_full else None
 
     def _tried(self, train: Callable[..., Record], *given: Any, **changes: Any) -> Record | None:
         """What a training gives; None where it raises on some rank."""
@@ -458,14 +516,13 @@ class Check:
         is_small = self._everywhere(size <= MOST_ELEMENTS)
         everywhere = self._gather(seen) if is_small else [seen]
         index = rank if len(everywhere) > 1 else 0
-        coarsest = max(plain.coarsest, parallel.coarsest, key=lambda t: torch.finfo(t).eps)
         gradients = [
             (observed, due)
             for other, due in plain.of("gradients").items()
             if place.kind == "gradients" and other.step == place.step and due is not None
             if (observed := parallel.tensors.get(other)) is not None
         ]
-        close = closeness(place, expected, coarsest)
+        close = closeness(place, expected, _coarser(plain, parallel))
         likeness = Likeness(place, everywhere, self.training.mesh, index, gradients, close)
         words = self._reason(place, plain, parallel) or str(likeness)
         if words == "never updated" and parallel.stale_optimizer:
@@ -502,13 +559,17 @@ class Check:
         return TrainingReport(training=self.training, outcome="not judged", message=why)
 
     def _checked(
-        self, comparison: Comparison, difference: Difference | None = None
+        self,
+        comparison: Comparison,
+        difference: Difference | None = None,
+        operator: FirstOperator | None = None,
     ) -> TrainingReport:
         return TrainingReport(
             training=self.training,
             outcome="different" if difference else "equal",
             rows=tuple(comparison.rows.values()),
             difference=difference,
+            operator=operator,
             lost=self._lost,
             limits=tuple(self.limits),
             blocks=self.blocks,
@@ -527,6 +588,11 @@ class Check:
         everywhere: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(everywhere, here)
         return everywhere
+
+
+def _coarser(plain: Record, parallel: Record) -> torch.dtype:
+    """The coarser of the dtypes that two trainings computed in."""
+    return max(plain.coarsest, parallel.coarsest, key=lambda dtype: torch.finfo(dtype).eps)
 
 
 def _check_parameters(trainer: Trainer, plain: Record) -> None:

@@ -24,6 +24,7 @@ from fuzzshard.program.run import execute
 from fuzzshard.subject import resume
 from fuzzshard.subject.compare import LAST_BITS
 from fuzzshard.subject.functions import Function, SubjectError, blaming, call
+from fuzzshard.subject.operators import Operators
 from fuzzshard.subject.record import Forwards, Record, seed_everything
 from fuzzshard.subject.report import Kind
 from fuzzshard.subject.statements import prepare_lines
@@ -47,8 +48,9 @@ class Trainer:
     ``dtype`` replaces that of floating tensors. ``alone`` trains the plain model on the data of
     this rank only; ``drops_out`` is False to train without dropout. The ``module`` ``is_plain``
     if nothing has parallelised it; ``plain_name`` gives the names in the plain model, and
-    ``rebuild`` makes the module anew. ``where`` says what is being done, for the report of an
-    exception.
+    ``rebuild`` makes the module anew. ``operators`` keeps those of the last step, in which
+    each rank trains on its own data in both models. ``where`` says what is being done, for the
+    report of an exception.
     """
 
     functions: dict[str, Function]
@@ -61,6 +63,7 @@ class Trainer:
     is_plain: bool = True
     plain_name: Callable[[str], str] = str
     rebuild: Callable[[], nn.Module] | None = None
+    operators: Operators | None = None
     module: nn.Module = dataclasses.field(init=False)
     record: Record = dataclasses.field(init=False, default_factory=Record)
     forwards: Forwards | None = dataclasses.field(init=False, default=None)
@@ -310,17 +313,20 @@ class Trainer:
 
     def _step(self, step: int, forwards: Forwards, optimizer: torch.optim.Optimizer) -> None:
         count, own = self.training.microbatches, self.functions.get("train_step")
-        of_all = own and self.is_plain and not self.alone
+        operators = self.operators if step + 1 == self.training.steps else None
+        of_all = own and self.is_plain and not self.alone and operators is None
         ranks = range(self.training.mesh.data_size) if of_all else [self.data_rank]
         numbered = {r * count + i: self.batch(step, i, r) for r in ranks for i in range(count)}
         batches = forwards.begin_step(step, numbered)
-        if own is None:
-            changes, shares = self.training.variation, self._shares(list(numbered.values()))
-            changed = {"evaluates": changes.evaluates, "unsyncs": changes.unsynced}
-            usual_step(self.module, optimizer, batches, self._seen_loss, shares, **changed)
-            return
-        self.where = f"step {step}, train_step"
-        call(own, self.module, optimizer, batches)
+        shares = [] if own else self._shares(list(numbered.values()))
+        changes = self.training.variation
+        changed = {"evaluates": changes.evaluates, "unsyncs": changes.unsynced}
+        with operators.of(forwards) if operators else contextlib.nullcontext():
+            if own is None:
+                usual_step(self.module, optimizer, batches, self._seen_loss, shares, **changed)
+                return
+            self.where = f"step {step}, train_step"
+            call(own, self.module, optimizer, batches)
         if self.is_plain and not self.record.num_updates[-1]:
             raise SubjectError(
                 "train_step",

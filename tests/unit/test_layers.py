@@ -23,6 +23,7 @@ RANK_MODULES = (
     "subject/compare.py",
     "subject/training.py",
     "subject/likeness.py",
+    "subject/operators.py",
     "subject/record.py",
     "subject/resume.py",
     "subject/run.py",
