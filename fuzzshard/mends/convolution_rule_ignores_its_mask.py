@@ -31,7 +31,7 @@ WORKAROUND = (
     "Let the input and the weight of the convolution require gradients, and give what is frozen "
     "to no optimizer."
 )
-TORCH = Releases(since="2.15")
+TORCH = Releases(since="2.14")
 PUBLIC = (
     Public(
         "https://github.com/pytorch/pytorch/pull/187383",
