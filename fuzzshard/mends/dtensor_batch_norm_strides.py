@@ -62,7 +62,7 @@ EDITS = (
             like = fake_args["backward" in op_schema.op.name()]
             if like.device.type == "cpu" and fake_out[0] is not None:
                 layout = torch._prims_common.suggest_memory_format(like)
-                fake_out = (fake_out[0].contiguous(memory_format=layout), *fake_out[1:])
+                fake_out = (torch.empty_like(fake_out[0], memory_format=layout), *fake_out[1:])
         """,
     ),
 )
