@@ -11,6 +11,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "pipelining: running statistics begin with what metadata inference has made"
 COMPONENT = "other"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "Those executions are allowed to observe module buffers, but they must not publish training"
     " state updates such as running counters or routing statistics.",

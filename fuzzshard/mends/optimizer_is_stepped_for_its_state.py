@@ -98,7 +98,7 @@ EDITS = (
                 for name, state in states.items():
                     if torch.is_tensor(state):
                         is_rate = name in ("eta", "step_size")
-                        state.fill_(lr if is_rate else initial.get(name, 0.0))
+                        state.fill_(float(lr) if is_rate else initial.get(name, 0.0))
         """,
     ),
 )

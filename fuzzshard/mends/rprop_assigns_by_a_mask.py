@@ -11,6 +11,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "fully_shard: torch.optim.Rprop raises when it steps sharded parameters"
 COMPONENT = "DTensor"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "DTensor overrides the PyTorch operators to perform sharded computation and issue "
     "communications whenever necessary.",

@@ -9,6 +9,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "DTensor: the backward of select(-1, index) raises, or is sharded along a wrong dim"
 COMPONENT = "DTensor"
+WEIGHT = "bug"
 CONTRACT = Promise(
     "DTensor overrides the PyTorch operators to perform sharded computation and issue "
     "communications whenever necessary.",

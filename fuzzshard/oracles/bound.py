@@ -78,7 +78,10 @@ class Limits(Generic[K]):
             return 0.0
         scale = self._scale_of(key)
         size = max(self._sizes[scale], torch.finfo(dtype).tiny)
-        return self._of_noise * self._noise[scale] + self._of_largest * size
+        return self._of_noise * self._noise[scale] + self._share_of_largest(dtype) * size
+
+    def _share_of_largest(self, dtype: torch.dtype) -> float:
+        return self._of_largest
 
     def has_digits(self, key: K) -> bool:
         """Whether the largest value of that scale could be told from none."""
@@ -113,6 +116,10 @@ class Bound(Limits[Key]):
             last_bits * bit,
             OF_NOISE_IN_HALF if in_half else OF_NOISE,
         )
+
+    def _share_of_largest(self, dtype: torch.dtype) -> float:
+        """Of numbers that optimizers keep in float32 in a run in float64, their own last bits."""
+        return max(self._of_largest, LAST_BITS * torch.finfo(dtype).eps)
 
     def excess(self, difference: Difference) -> tuple[bool, float, float]:
         """Whether rounding explains the difference; its error and the bound."""

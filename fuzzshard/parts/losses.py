@@ -46,7 +46,8 @@ class MeanSquare(Loss):
 
 _TOKEN_LOSS = """
 def token_loss(logits, ignored, tokens):  # averaged over ranks it is the mean over all tokens
-    logits = logits.flatten(0, -2)
+    if logits.ndim > 2:
+        logits = logits.flatten(0, -2)
     labels = torch.arange(len(logits), device=logits.device) % logits.shape[-1]
     labels[:ignored] = -100
     return nn.functional.cross_entropy(logits, labels, reduction="sum") / tokens
@@ -87,6 +88,7 @@ def parallel_token_loss(logits, ignored, tokens, mesh):  # whose ranks share the
     if mesh is not None:
         if not isinstance(logits, DTensor):
             logits = DTensor.from_local(logits, mesh, [Replicate()])
+        logits = logits.flatten(0, -2)
         logits = logits.redistribute(placements=[Shard(logits.ndim - 1)])
     return token_loss(logits, ignored, tokens)
 """

@@ -57,11 +57,11 @@ def test_it_computes_in_half_precision_and_finer_runs_do_not() -> None:
     assert last_bit(lifted(lowered())) == 2.0**-23
 
 
-def test_it_casts_float32_alone_and_promotes_no_float16() -> None:
+def test_it_casts_float32_alone_of_modules_in_full_precision() -> None:
     assert not why_not(lowered())
     assert "float32 alone" in why_not(lowered(dtype="float64"))
-    half = WrapGroup(modules=("",), precision=Precision(param="float16"))
-    assert "no other half precision" in why_not(lowered(wrap=(half,)))
+    half = WrapGroup(modules=("",), precision=Precision(param="bfloat16"))
+    assert "full precision" in why_not(lowered(wrap=(half,)))
 
 
 def test_a_pipeline_runs_backwards_within_its_forwards() -> None:

@@ -87,14 +87,20 @@ def test_a_few_last_bits_of_the_largest_value_are_rounding() -> None:
     assert limit(KEY, {KEY: doubles(3.0, -200.0)}) == LAST_BITS * EPS * 200.0
 
 
+def test_float32_has_its_own_last_bits_in_a_run_in_float64() -> None:
+    eps = torch.finfo(torch.float32).eps
+    assert limit(KEY, {KEY: floats(0.5)}) == LAST_BITS * eps * 0.5
+
+
 def test_what_cancels_has_the_scale_of_what_the_op_leaves_beside_it() -> None:
     seen = {KEY: doubles(1e-20), OTHER: doubles(100.0)}
     assert limit(KEY, seen) == LAST_BITS * EPS * 100.0
 
 
 def test_what_has_no_digits_below_a_number_has_the_last_bit_of_that() -> None:
+    half = torch.finfo(torch.float16)
     assert limit(KEY, {KEY: floats(0.0, dtype=torch.float16)}) == pytest.approx(
-        LAST_BITS * EPS * torch.finfo(torch.float16).tiny
+        LAST_BITS * half.eps * half.tiny
     )
 
 

@@ -37,6 +37,7 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
         "schedule:backward_newest": "a backward of the newest of several pending losses",
         "schedule:backward_late": "a backward of a forward that another backward came after",
         "schedule:microbatches": "two backwards before one step",
+        "schedule:no_zero_grad": "a backward after a step with no zero_grad between them",
         "schedule:no_sync": "a backward that synchronises no group",
         "schedule:partial_sync": "a backward that synchronises some groups only",
         "schedule:sync_switched": "a backward that synchronises otherwise than was set in its "
@@ -141,6 +142,8 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
             yield "schedule:backward_late"
         if at.backwards:
             yield "schedule:microbatches"
+        if not at.zeroed:
+            yield "schedule:no_zero_grad"
         if silent := at.off["requires_gradient_sync"]:
             yield "schedule:no_sync" if silent == at.modules else "schedule:partial_sync"
         if any(each.synced != at.synced for each in at.pending):

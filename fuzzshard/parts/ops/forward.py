@@ -93,17 +93,17 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
             yield (f"forward uses outputs {self.outputs} of {outputs}", "use indices that exist")
 
     def _autocast_misfits(self, at: op.Checker) -> op.Reasons:
-        """Yield why autocast casts nothing, or refuses what it gets (``prioritize`` in
-        ATen/autocast_mode.h: "Unexpected floating ScalarType").
+        """Yield why autocast casts nothing, or gets what it should not: "You should not call
+        half() or bfloat16() on your model(s) or inputs when using autocasting" (torch.autocast).
         """
         if (at.cast or at.case.dtype) != "float32":
             yield "autocast casts float32 alone", "use autocast=None"
         policies = (at.case.fsdp1.precision, *(group.precision for group in at.case.wrap))
         named = {dtype for policy in policies if policy for dtype in policy.dtypes}
-        if named.intersection(LOW_PRECISION) - {self.autocast}:
+        if named.intersection(LOW_PRECISION):
             yield (
-                f"autocast to {self.autocast} promotes no other half precision",
-                "use autocast=None, or its dtype for mixed precision",
+                "autocast is for modules, inputs and outputs in full precision",
+                "use autocast=None, or full dtypes for mixed precision",
             )
 
     @override

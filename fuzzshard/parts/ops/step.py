@@ -21,7 +21,6 @@ class Step(op.Op, tag="step", frozen=True, kw_only=True):
     }
     meanings = {
         "schedule:several_steps": "two optimizer steps or more",
-        "schedule:no_zero_grad": "two steps with no zero_grad between them",
     }
 
     @override
@@ -42,8 +41,6 @@ class Step(op.Op, tag="step", frozen=True, kw_only=True):
         yield from at.late_change()
         if at.steps:
             yield "schedule:several_steps"
-            if not at.zeroed:
-                yield "schedule:no_zero_grad"
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:
