@@ -8,7 +8,7 @@ for whoever reads them after the step, and for a backward that accumulates into 
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "SGD(nesterov=True, foreach=True), the default on CUDA, changes param.grad"
+TITLE = "optim.SGD: nesterov=True with foreach=True, the default on CUDA, changes param.grad"
 COMPONENT = "other"
 WEIGHT = "bug"
 CONTRACT = Promise(
