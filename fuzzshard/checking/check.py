@@ -37,6 +37,7 @@ def trainings(
     microbatches: int,
     seed: int,
     resume: int = 0,
+    global_batch: bool = False,
 ) -> tuple[Training, ...]:
     """Return the trainings of a check; raises :class:`UsageError` for what makes no sense."""
     if steps < 1 or microbatches < 1:
@@ -45,6 +46,12 @@ def trainings(
         raise UsageError(
             f"a training of {steps} steps cannot be resumed before step {resume}",
             f"use a step from 1 to {steps - 1}" if steps > 1 else "use more --steps",
+        )
+    if global_batch and subject.loss_weight:
+        raise UsageError(
+            "--loss-weight says what batches weigh, which --global-batch takes from the loss of "
+            "all of them",
+            "use one of them",
         )
     if bool(subject.save) != bool(subject.load) or (subject.save and not resume):
         raise UsageError(
@@ -71,6 +78,7 @@ def trainings(
             microbatches=microbatches,
             seed=seed,
             resume=resume,
+            global_batch=global_batch,
         )
         for mesh in meshes
         for name in names

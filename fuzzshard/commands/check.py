@@ -135,6 +135,12 @@ class Compared:
     resume
         Before the step of this number (1: the second) save the model and the optimizer, build
         both anew, load, and go on. What comes then must be as if nothing had happened.
+    global_batch
+        Train the plain model on the batches of all ranks as one, as if there were one rank: its
+        loss is the one that is due. So a mean over a rank's own tokens shows, a wrong
+        normalisation, or a missing factor in a --train-step. Batches are joined along the first
+        dimension of their tensors, so pad what is longer in some; train_step gets one batch in a
+        world of one rank; rows may meet in the loss alone, not in batch norm. Nothing drops out.
     """
 
     mesh: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = ()
@@ -143,6 +149,7 @@ class Compared:
     microbatches: int = 1
     seed: int = 0
     resume: Annotated[int, Parameter(show_default=False, metavar="STEP")] = 0
+    global_batch: Annotated[bool, Parameter(negative=())] = False
 
     def trainings(self, subject: Subject) -> tuple[Training, ...]:
         """Return the trainings of a model; print what is odd about their meshes."""
@@ -158,6 +165,7 @@ class Compared:
             microbatches=self.microbatches,
             seed=self.seed,
             resume=self.resume,
+            global_batch=self.global_batch,
         )
         for doubt in (doubt for shape in meshes for doubt in shape.doubts):
             print(f"warning: {doubt}", file=sys.stderr)
@@ -208,8 +216,10 @@ class Fuzzing:
                 "--max-time and --max-cases are limits of --fuzz",
                 "add --fuzz all, or leave them out",
             )
-        if self.aspects and any(run.resume for run in runs):
-            raise UsageError("--fuzz varies no training that is resumed", "leave out --resume")
+        for option in ("resume", "global_batch") if self.aspects else ():
+            if any(getattr(run, option) for run in runs):
+                named = f"--{option.replace('_', '-')}"
+                raise UsageError(f"--fuzz varies no training with {named}", f"leave out {named}")
         check_aspects(self.aspects, runs)
 
     def fuzzer(self, checker: Checker, done: Sequence[TrainingReport], seed: int) -> Fuzzer | None:

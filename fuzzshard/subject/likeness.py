@@ -61,7 +61,8 @@ class Likeness:
     ``seen`` is what each rank of the mesh has, in order, or one rank alone where that is much;
     the difference is that of ``rank`` in there. ``gradients`` are all of that step on this rank,
     where the difference is one of gradients. Tensors that are ``close`` are alike
-    (:func:`closeness`). What the expected tensor is like, too, says nothing.
+    (:func:`closeness`). The plain model had the batches of all ranks as one if ``of_one_batch``.
+    What the expected tensor is like, too, says nothing.
     """
 
     place: Place
@@ -70,6 +71,7 @@ class Likeness:
     rank: int = 0
     gradients: Sequence[Pair] = ()
     close: float = CLOSE
+    of_one_batch: bool = False
 
     def __str__(self) -> str:
         mine = self.seen[self.rank]
@@ -164,7 +166,7 @@ class Likeness:
             return f": perhaps a sum over {number} ranks where the mean is due"
         if number > 1 and abs(factor * number - 1) < near:
             mean = _mean([s.own for s in self.seen])
-            if self._alike(self.seen[self.rank].observed, mean):
+            if not self.of_one_batch and self._alike(self.seen[self.rank].observed, mean):
                 return (
                     ": the mean of the ranks' own gradients, which is right if --train-step "
                     "divides by a constant; divide by len(batches), since the plain model gets "

@@ -188,6 +188,8 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         yield f"mesh {training.mesh}, {who}{blocks}: {found}  ({self.seconds:.1f} s)"
         if training.resume:
             yield f"  saved, built anew and loaded before step {training.resume}"
+        if training.global_batch:
+            yield "  the plain model on the batches of all ranks as one"
         if training.variation != Variation():
             yield f"  with steps: {training.steps}, microbatches: {training.microbatches}"
         for words in training.variation.words():

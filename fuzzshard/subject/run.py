@@ -94,8 +94,17 @@ class Check:
         self._finest: torch.dtype | None = None
         self.skip: dict[Kind, Skip] = {}
         self._usual = self._trainer = Trainer(
-            functions=self.functions, training=training, device=device
+            functions=self.functions,
+            training=training,
+            device=device,
+            drops_out=not training.global_batch,
         )
+        if training.global_batch:
+            self.skip |= {"outputs": "not due", "loss": "not due"}
+            self.limits.append(
+                "trained without dropout, and outputs and losses are not compared: the plain "
+                "model gets the batches of all ranks as one"
+            )
 
     @property
     def where(self) -> str:
@@ -122,6 +131,11 @@ class Check:
             parallel = self._train_parallel(plain)
         except _RefusedError as error:
             return self._not_judged(str(error))
+        if self.training.global_batch and any(self._gather(parallel.draws)):
+            return self._not_judged(
+                "the model draws random numbers, and not by functions of torch that drop out: for "
+                "one batch of all ranks it draws others"
+            )
         self._skip_what_is_not_due(plain)
         self._say_what_is_unseen(parallel)
         lost = itertools.chain(*self._gather(parallel.lost))
@@ -315,13 +329,14 @@ class Check:
         changing = len(values) > len({name for name, _ in values})
         if self._broadcasts_buffers and dist.get_rank():
             self.skip |= {"buffers": "not due", "state dict": "not due"}
-        if "train_step" not in self.functions or self.training.mesh.data_size == 1:
+        of_all = "train_step" in self.functions or self.training.global_batch
+        if not of_all or self.training.mesh.data_size == 1:
             return
         if changing:
             self.skip |= {"buffers": "left out", "state dict": "left out"}
             self.limits.append(
-                "buffers are not compared: with --train-step the plain model sees the data of all "
-                "ranks, and its buffers change in training"
+                "buffers are not compared: the plain model sees the data of all ranks, and its "
+                "buffers change in training"
             )
 
     def _say_what_is_unseen(self, parallel: Record) -> None:
@@ -355,7 +370,8 @@ class Check:
         The plain model has the same step and the same mistake. Where nothing can be told, say so.
         """
         mesh, count, trainer = self.training.mesh, self.training.microbatches, self._trainer
-        if "train_step" not in self.functions or mesh.data_size == 1:
+        is_told = "train_step" not in self.functions or self.training.global_batch
+        if is_told or mesh.data_size == 1:
             return None
         batches = [trainer.batch(0, number, trainer.data_rank) for number in range(count)]
         if len(set(itertools.chain(*self._gather([*map(_sizes, batches)])))) == 1:
@@ -467,9 +483,8 @@ class Check:
                 limits[0].move(expected[0].tensors, moved[0].tensors)
                 moved_due, _ = parts(moved[1].record, seen.record, self.mesh)
                 limits[1].move(due.tensors, moved_due.tensors)
-        skip: dict[Kind, Skip] = (
-            {"gradients": "left out"} if self.functions.get("train_step") else {}
-        )
+        of_all = "train_step" in self.functions or self.training.global_batch
+        skip: dict[Kind, Skip] = {"gradients": "left out"} if of_all else {}
         of_kinds = compare(expected[0], observed[0], limits[0], "", self.skip | skip)
         is_hidden = place.kind not in skip and self._everywhere(of_kinds.first is None)
         of_operators = compare(due, seen.record, limits[1], "", {})
@@ -523,7 +538,15 @@ class Check:
             if (observed := parallel.tensors.get(other)) is not None
         ]
         close = closeness(place, expected, _coarser(plain, parallel))
-        likeness = Likeness(place, everywhere, self.training.mesh, index, gradients, close)
+        likeness = Likeness(
+            place,
+            everywhere,
+            self.training.mesh,
+            index,
+            gradients,
+            close,
+            of_one_batch=self.training.global_batch,
+        )
         words = self._reason(place, plain, parallel) or str(likeness)
         if words == "never updated" and parallel.stale_optimizer:
             words += f": {STALE}"

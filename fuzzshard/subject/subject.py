@@ -241,7 +241,7 @@ class Training(msgspec.Struct, frozen=True, kw_only=True):
     ``engine`` wraps the model where the subject has no ``parallelize``. ``repeat`` trains the
     plain model twice to see that it computes the same. ``variation`` is what a fuzzer changes.
     Before the step of the number ``resume`` the parallelised model is saved, built anew and
-    loaded; 0: never.
+    loaded; 0: never. With ``global_batch`` the plain model gets the batches of all ranks as one.
     """
 
     mesh: MeshShape
@@ -251,4 +251,5 @@ class Training(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     repeat: bool = True
     resume: int = 0
+    global_batch: bool = False
     variation: Variation = Variation()

@@ -12,6 +12,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import distributed_c10d
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
@@ -197,7 +198,7 @@ class Trainer:
         with torch.no_grad(), self.whole(gradients=True):
             gradients = {name: p.grad for name, p in self.parameters().items() if p.requires_grad}
             here = sorted(name for name, gradient in gradients.items() if gradient is not None)
-            everywhere: list[list[str]] = [[] for _ in range(dist.get_world_size())]
+            everywhere: list[list[str]] = [[] for _ in range(dist.get_world_size(_own_group()))]
             dist.all_gather_object(everywhere, here, group=_own_group())
             common = set.intersection(*map(set, everywhere))
             for name, gradient in gradients.items():
@@ -292,7 +293,7 @@ class Trainer:
         self.record.num_updates[-1] += 1
         if "train_step" not in self.functions:
             self.where = f"step {step}, update"
-            if self.is_plain and not self.alone:
+            if self.is_plain and not self.alone and not self._joins(step):
                 average([*self.module.parameters()])
         if self.record.num_updates[-1] == 1:
             self.note_gradients(step)
@@ -311,17 +312,27 @@ class Trainer:
                 shaken = shake.of_sum(gradient, (name, step), LAST_BITS, largest(gradient))
                 gradient.copy_(torch.where(gradient == 0, gradient, shaken))
 
+    def _recorded(self, step: int) -> Operators | None:
+        return self.operators if step + 1 == self.training.steps else None
+
+    def _joins(self, step: int) -> bool:
+        """Whether a step is taken on the batches of all ranks as one."""
+        is_whole = self.is_plain and not self.alone and not self._recorded(step)
+        return self.training.global_batch and is_whole
+
     def _step(self, step: int, forwards: Forwards, optimizer: torch.optim.Optimizer) -> None:
         count, own = self.training.microbatches, self.functions.get("train_step")
-        operators = self.operators if step + 1 == self.training.steps else None
-        of_all = own and self.is_plain and not self.alone and operators is None
+        recorded, joins = self._recorded(step), self._joins(step)
+        of_all = joins or (own and self.is_plain and not self.alone and not recorded)
         ranks = range(self.training.mesh.data_size) if of_all else [self.data_rank]
         numbered = {r * count + i: self.batch(step, i, r) for r in ranks for i in range(count)}
+        if joins:
+            numbered = {0: joined([*numbered.values()])}
         batches = forwards.begin_step(step, numbered)
         shares = [] if own else self._shares(list(numbered.values()))
         changes = self.training.variation
         changed = {"evaluates": changes.evaluates, "unsyncs": changes.unsynced}
-        with operators.of(forwards) if operators else contextlib.nullcontext():
+        with recorded.of(forwards) if recorded else of_one_rank(joins):
             if own is None:
                 usual_step(self.module, optimizer, batches, self._seen_loss, shares, **changed)
                 return
@@ -368,6 +379,42 @@ def _own_group() -> dist.ProcessGroup:
     group = dist.new_group(backend="gloo")
     assert isinstance(group, dist.ProcessGroup)
     return group
+
+
+@functools.cache
+def _groups_of_one() -> list[Any]:
+    return [dist.new_group([rank]) for rank in range(dist.get_world_size())]
+
+
+@contextlib.contextmanager
+def of_one_rank(wanted: bool = True) -> Iterator[None]:
+    """Have what runs on this rank be in a world of this rank alone, if that is ``wanted``."""
+    if not wanted:
+        yield
+        return
+    world, _ = dist.group.WORLD, _own_group()
+    distributed_c10d._update_default_pg(_groups_of_one()[dist.get_rank()])
+    try:
+        yield
+    finally:
+        distributed_c10d._update_default_pg(world)
+
+
+def joined(batches: Sequence[Any]) -> Any:
+    """Return batches as one: tensors are joined along their first dimension, all else is equal."""
+
+    def join(*leaves: Any) -> Any:
+        if isinstance(leaves[0], torch.Tensor) and leaves[0].dim():
+            return torch.cat(leaves)
+        if any(bool(leaf != leaves[0]) for leaf in leaves):
+            raise ValueError("what is no tensor of rows is not equal in all of them")
+        return leaves[0]
+
+    try:
+        return tree_map(join, *batches)
+    except (RuntimeError, ValueError) as error:
+        told = f"gives batches that --global-batch cannot join, pad them: {error}"
+        raise SubjectError("inputs", told) from error
 
 
 def on_meta(model: nn.Module) -> bool:

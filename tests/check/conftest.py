@@ -27,6 +27,7 @@ def checked() -> Iterator[Checked]:
             steps: int = 2,
             microbatches: int = 1,
             resume: int = 0,
+            global_batch: bool = False,
         ) -> Report:
             checker.subject = subject
             runs = trainings(
@@ -37,6 +38,7 @@ def checked() -> Iterator[Checked]:
                 microbatches=microbatches,
                 seed=0,
                 resume=resume,
+                global_batch=global_batch,
             )
             return Report(trainings=tuple(map(checker.run, runs)))
 
