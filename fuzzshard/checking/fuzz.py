@@ -20,7 +20,7 @@ from fuzzshard.checking.check import Checker
 from fuzzshard.errors import UsageError
 from fuzzshard.program.engine_script import engine_script
 from fuzzshard.subject.report import TrainingReport
-from fuzzshard.subject.subject import ASPECTS, Aspect, Outline, Training, Variation
+from fuzzshard.subject.subject import ASPECTS, Aspect, Outline, Setting, Training, Variation
 
 SHRINK_RUNS = 150
 """How many trainings shrinking one finding may take."""
@@ -294,6 +294,24 @@ def unvaried(runs: Sequence[Training]) -> dict[Aspect, str]:
     if len({str(run.mesh) for run in runs}) == 1:
         why["mesh"] = "there is only one"
     return why
+
+
+def varied(report: TrainingReport, setting: Setting) -> Training | str:
+    """Return a training with one setting changed, or why there is none."""
+    training, blocks = report.training, report.outline.blocks
+    change: dict[str, object] = {"compiled": blocks or ("",)}
+    if report.outcome not in ("equal", "different"):
+        return "the training itself cannot be compared"
+    if setting == "precision":
+        if why := unvaried([training]).get("precision"):
+            return why
+        change = {"param_dtype": "bfloat16"}
+    if setting == "checkpointing":
+        if not blocks:
+            return "the model has no repeated blocks"
+        change = {"checkpointed": blocks}
+    variation = msgspec.structs.replace(training.variation, **change)
+    return msgspec.structs.replace(training, variation=variation, repeat=False)
 
 
 def check_aspects(aspects: Collection[Aspect], runs: Sequence[Training]) -> None:

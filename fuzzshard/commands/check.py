@@ -8,12 +8,13 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import msgspec
 from cyclopts import Parameter
 
 from fuzzshard.case.case import EngineName
+from fuzzshard.corpus.files import write_atomic
 from fuzzshard.errors import (
     EXIT_CLEAN,
     EXIT_FINDING,
@@ -28,17 +29,20 @@ from fuzzshard.options import (
     Duration,
     Folder,
     Json,
+    OutputFile,
     Preload,
     RankOptions,
 )
-from fuzzshard.subject.subject import ASPECTS, Aspect, Training
+from fuzzshard.subject.subject import ASPECTS, SETTINGS, Aspect, Setting, Training
+
+C = TypeVar("C", bound=str)
 
 FunctionName = Annotated[str, Parameter(show_default=False, metavar="FUNCTION")]
 
 if TYPE_CHECKING:
     from fuzzshard.checking.check import Checker
     from fuzzshard.checking.fuzz import Fuzzer
-    from fuzzshard.subject.report import TrainingReport
+    from fuzzshard.subject.report import Report, TrainingReport
     from fuzzshard.subject.subject import Subject
 
 DEFAULT_SECONDS = 600.0
@@ -141,6 +145,10 @@ class Compared:
         normalisation, or a missing factor in a --train-step. Batches are joined along the first
         dimension of their tensors, so pad what is longer in some; train_step gets one batch in a
         world of one rank; rows may meet in the loss alone, not in batch norm. Nothing drops out.
+    vary
+        Train in each mesh once more with one setting changed: precision (parameters cast to
+        bfloat16), compile (the repeated blocks, or the model, by aot_eager before they are
+        wrapped), checkpointing (of the blocks); several with commas, or all.
     """
 
     mesh: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = ()
@@ -150,6 +158,12 @@ class Compared:
     seed: int = 0
     resume: Annotated[int, Parameter(show_default=False, metavar="STEP")] = 0
     global_batch: Annotated[bool, Parameter(negative=())] = False
+    vary: Annotated[str, Parameter(show_default=False, metavar="SETTINGS")] = ""
+
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        """What is changed, one at a time."""
+        return _chosen(self.vary, SETTINGS, "varied")
 
     def trainings(self, subject: Subject) -> tuple[Training, ...]:
         """Return the trainings of a model; print what is odd about their meshes."""
@@ -198,14 +212,7 @@ class Fuzzing:
     @property
     def aspects(self) -> tuple[Aspect, ...]:
         """What may change."""
-        if self.fuzz == "all":
-            return ASPECTS
-        named = tuple(filter(None, self.fuzz.split(",")))
-        if unknown := [name for name in named if name not in ASPECTS]:
-            raise UsageError(
-                f"{unknown[0]!r} cannot be fuzzed", f"use all, or {', '.join(ASPECTS)}"
-            )
-        return tuple(aspect for aspect in ASPECTS if aspect in named)
+        return _chosen(self.fuzz, ASPECTS, "fuzzed")
 
     def check(self, runs: Sequence[Training]) -> None:
         """Raise :class:`UsageError` for what cannot be fuzzed around ``runs``."""
@@ -262,6 +269,7 @@ def check(
     fuzzing: Annotated[Fuzzing, Parameter(name="*")] = Fuzzing(),
     again: Annotated[Path | None, Parameter(show_default=False)] = None,
     preload: Preload = (),
+    junit: OutputFile = None,
     as_json: Json = False,
 ) -> int:
     """Train your own model twice, plain and parallelised, and compare the two.
@@ -296,6 +304,8 @@ def check(
         How long one training may take before its ranks count as hung. By default 10m.
     again
         Run a saved finding of --fuzz again. This imports and runs the functions that it names.
+    junit
+        Write a JUnit XML file with a test for each training.
     as_json
         Print one JSON object for each training.
     """
@@ -317,23 +327,42 @@ def check(
     ranks = RankOptions(device=device, ranks_per_device=ranks_per_device, preload=preload)
     config = ranks.config(max(training.mesh.size for training in runs), of="mesh")
     with Checker(subject, config, deadline or SUBJECT_SECONDS, began) as checker:
-        told = _Told(checker, config.preload, fuzzing.corpus, as_json)
-        return _check(told, runs, fuzzing, compared.seed)
+        told = _Told(checker, config.preload, fuzzing.corpus, as_json, junit)
+        return _check(told, runs, compared.settings, fuzzing, compared.seed)
 
 
-def _check(told: _Told, runs: Sequence[Training], fuzzing: Fuzzing, seed: int) -> int:
-    """Run the trainings, and fuzz around them if that is asked for and none differs."""
+def _check(
+    told: _Told,
+    runs: Sequence[Training],
+    settings: Sequence[Setting],
+    fuzzing: Fuzzing,
+    seed: int,
+) -> int:
+    """Run the trainings, each with every one of the ``settings`` changed as well, and fuzz around
+    them if that is asked for and none differs.
+    """
+    from fuzzshard.checking.fuzz import varied
     from fuzzshard.subject.report import Report
 
     done: list[TrainingReport] = []
+    unvaried: list[str] = []
     try:
         for training in runs:
-            done.append(_run(told.checker, training))
-            told.tell(done[-1])
+            done.append(base := _run(told.checker, training))
+            told.tell(base)
+            for setting in settings:
+                changed = varied(base, setting)
+                if isinstance(changed, str):
+                    unvaried.append(f"{base.label}, {setting} ({changed})")
+                    continue
+                done.append(_run(told.checker, changed))
+                told.tell(done[-1])
     except KeyboardInterrupt:
         print(f"interrupted after {len(done)} of {len(runs)} trainings", file=sys.stderr)
         return EXIT_INTERRUPTED
-    code = Report(trainings=tuple(done)).exit_code
+    report = Report(trainings=tuple(done))
+    told.sum_up(report, unvaried)
+    code = report.exit_code
     if not fuzzing.aspects:
         return code
     fuzzer = fuzzing.fuzzer(told.checker, done, seed)
@@ -391,6 +420,18 @@ class _Told:
     preload: tuple[str, ...]
     corpus: Path
     as_json: bool
+    junit: Path | None
+
+    def sum_up(self, report: Report, unvaried: Sequence[str]) -> None:
+        """Print a table of several trainings, and write it as JUnit XML if that is asked for."""
+        from fuzzshard.report.junit import checks_xml
+
+        if len(report.trainings) > 1 and not self.as_json:
+            print("\n".join(["", *report.table()]))
+        for line in unvaried if not self.as_json else ():
+            print(f"not varied: {line}")
+        if self.junit is not None:
+            write_atomic(self.junit, checks_xml(report.trainings))
 
     def tell(self, report: TrainingReport, folder: Path | None = None) -> None:
         """Print a report; stacks are in its JSON, or in a file in ``folder`` or one of their
@@ -431,6 +472,14 @@ class _Told:
         if why := no_script(subject, report.training):
             print(f"  no script: {why}")
         sys.stdout.flush()
+
+
+def _chosen(text: str, known: tuple[C, ...], what: str) -> tuple[C, ...]:
+    """Return those of the ``known`` words that an option names: all, or some with commas."""
+    named = known if text == "all" else tuple(filter(None, text.split(",")))
+    if unknown := [name for name in named if name not in known]:
+        raise UsageError(f"{unknown[0]!r} cannot be {what}", f"use all, or {', '.join(known)}")
+    return tuple(name for name in known if name in named)
 
 
 def _names(path: Path | None) -> dict[str, str]:

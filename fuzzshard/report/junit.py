@@ -1,4 +1,4 @@
-"""Campaigns as JUnit XML, which CI systems show as tests.
+"""Campaigns and checks as JUnit XML, which CI systems show as tests.
 
 The elements and attributes are those that Jenkins and GitLab read
 (https://github.com/testmoapp/junitxml, https://docs.gitlab.com/ci/testing/unit_test_reports/).
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from xml.etree import ElementTree
 
 from fuzzshard.corpus.lifecycle import Lifecycle
@@ -20,6 +20,7 @@ from fuzzshard.report.show import drawn_findings
 from fuzzshard.report.stages import counted
 from fuzzshard.report.stats import Stats
 from fuzzshard.report.status import status_lines
+from fuzzshard.subject.report import TrainingReport
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that no XML 1.0 document may have, escaped or not: a rank's output may have any."""
@@ -38,19 +39,49 @@ def junit_xml(
     first = next((node.sessions[0] for node in nodes if node.sessions), None)
     campaign = [_campaign(nodes, stats, findings)] if first is not None else []
     cases = [*campaign, *map(_finding, findings)]
+    where: dict[str, str] = {}
+    if first is not None:
+        began = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(first.started))
+        where = {"timestamp": began, "hostname": first.host}
+    return _document(cases, stats.seconds, where, _properties(nodes))
+
+
+def checks_xml(reports: Sequence[TrainingReport]) -> bytes:
+    """A test suite of the trainings of a check, each a test: one that is not judged is skipped."""
+    cases = [
+        _Element("testcase", classname="fuzzshard.check", name=r.label, time=f"{r.seconds:.3f}")
+        for r in reports
+    ]
+    for case, report in zip(cases, reports, strict=True):
+        text = _plain("\n".join(report.lines()))
+        if report.is_finding:
+            kind, message = _plain(report.signature), _plain(report.result)
+            failure = ElementTree.SubElement(case, "failure", type=kind, message=message)
+            failure.text = text
+        elif report.outcome == "not judged":
+            ElementTree.SubElement(case, "skipped", message=_plain(report.message))
+        else:
+            ElementTree.SubElement(case, "system-out").text = text
+    return _document(cases, sum(report.seconds for report in reports), {}, ())
+
+
+def _document(
+    cases: Sequence[_Element],
+    seconds: float,
+    where: Mapping[str, str],
+    told: Iterable[tuple[str, str]],
+) -> bytes:
+    """A document of one suite; ``told`` are its properties."""
     totals = {
         "tests": str(len(cases)),
         "failures": str(sum(case.find("failure") is not None for case in cases)),
         "errors": str(sum(case.find("error") is not None for case in cases)),
         "skipped": str(sum(case.find("skipped") is not None for case in cases)),
-        "time": f"{stats.seconds:.3f}",
+        "time": f"{seconds:.3f}",
     }
-    suite = _Element("testsuite", {"name": "fuzzshard", **totals})
-    if first is not None:
-        began = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(first.started))
-        suite.attrib |= {"timestamp": began, "hostname": first.host}
+    suite = _Element("testsuite", {"name": "fuzzshard", **totals, **where})
     properties = ElementTree.SubElement(suite, "properties")
-    for name, value in _properties(nodes):
+    for name, value in told:
         ElementTree.SubElement(properties, "property", name=name, value=_plain(value))
     suite.extend(cases)
     root = _Element("testsuites", {"name": "fuzzshard", **totals})

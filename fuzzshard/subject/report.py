@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import msgspec
 
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INCONCLUSIVE
-from fuzzshard.subject.subject import Outline, Training, Variation
+from fuzzshard.subject.subject import Outline, Setting, Training, Variation
 
 Kind = Literal["outputs", "loss", "gradients", "parameters", "buffers", "state dict"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -173,6 +173,24 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         return "/".join(filter(None, (self.outcome, raised if self.outcome == "error" else "")))
 
     @property
+    def label(self) -> str:
+        """Which training of a check it is."""
+        training = self.training
+        changed = [name for field, name in _SETTINGS.items() if getattr(training.variation, field)]
+        return ", ".join([str(training.mesh), training.engine or "parallelize", *changed])
+
+    @property
+    def result(self) -> str:
+        """What came of it, in a line."""
+        if (first := self.difference) is not None:
+            what = f"{first.kind} {first.name}".strip()
+            like = f": {first.looks_like}" if first.looks_like else ""
+            return f"{self.outcome}, {what}, {first.place}{like}"
+        if self.outcome == "equal":
+            return "equal" if self.reached == "bitwise" else f"equal within {self.reached}"
+        return ": ".join(filter(None, (self.outcome, self.place, *self.message.splitlines()[:1])))
+
+    @property
     def reached(self) -> Reached:
         """The weakest comparison among all kinds."""
         return max((row.reached for row in self.rows), key=ORDER.index, default="bitwise")
@@ -215,6 +233,13 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             yield f"  limit: {limit}"
 
 
+_SETTINGS: dict[str, Setting] = {
+    "param_dtype": "precision",
+    "compiled": "compile",
+    "checkpointed": "checkpointing",
+}
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What a check says of all trainings."""
 
@@ -240,6 +265,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         if not good or not self.trainings:
             due = "bitwise equal" if least == "bitwise" else "equal but for rounding"
             raise AssertionError(f"not {due}\n{self}")
+
+    def table(self) -> Iterator[str]:
+        """Yield a line for each training."""
+        width = max((len(training.label) for training in self.trainings), default=0)
+        for training in self.trainings:
+            yield f"{training.label:<{width}}  {training.result}  ({training.seconds:.1f} s)"
 
     def __str__(self) -> str:
         return "\n".join(line for training in self.trainings for line in training.lines())

@@ -38,7 +38,7 @@ from fuzzshard.subject.names import PlainNames
 from fuzzshard.subject.operators import Operators, align, complete, first_operator, order, parts
 from fuzzshard.subject.record import Place, Record, kept, seed_everything
 from fuzzshard.subject.report import Difference, FirstOperator, Kind, TrainingReport
-from fuzzshard.subject.statements import recompute_lines, wrap_lines
+from fuzzshard.subject.statements import compile_lines, recompute_lines, wrap_lines
 from fuzzshard.subject.steps import leaves
 from fuzzshard.subject.subject import Outline, Subject, Training
 from fuzzshard.subject.training import Trainer, draws_by_dtype, on_meta
@@ -272,7 +272,9 @@ class Check:
     def _parallelized(self, model: nn.Module) -> nn.Module:
         variation = self.training.variation
         checkpointed = present(model, variation.kept(variation.checkpointed))
-        execute(recompute_lines(checkpointed), {"model": model})
+        compiled = present(model, variation.kept(variation.compiled))
+        lines = [*recompute_lines(checkpointed), *compile_lines(compiled)]
+        execute(lines, {"model": model})
         if "parallelize" not in self.functions:
             engine = self.training.engine
             named = variation.wrapped

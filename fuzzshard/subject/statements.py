@@ -28,6 +28,11 @@ def recompute_lines(modules: tuple[str, ...]) -> list[str]:
     return [f"checkpoint({_at(name)})" for name in modules]
 
 
+def compile_lines(modules: tuple[str, ...]) -> list[str]:
+    """Compile ``modules`` of ``model`` in place."""
+    return [f'{_at(name)}.compile(backend="aot_eager")' for name in modules]
+
+
 def wrap_lines(engine: str, blocks: tuple[str, ...], variation: Variation) -> list[str]:
     """Wrap ``model``, its ``blocks`` first, as people do who use an engine."""
     script = engine_script(engine)

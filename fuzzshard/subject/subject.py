@@ -15,6 +15,9 @@ from fuzzshard.errors import UsageError, did_you_mean
 
 Aspect = Literal["plan", "freeze", "mesh", "schedule", "precision"]
 ASPECTS: tuple[Aspect, ...] = get_args(Aspect)
+Setting = Literal["precision", "compile", "checkpointing"]
+SETTINGS: tuple[Setting, ...] = get_args(Setting)
+"""What ``--vary`` changes, one at a time."""
 
 
 class Variation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -22,18 +25,20 @@ class Variation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``wrapped`` are the modules that are wrapped before the root, in place of the blocks, None: the
     blocks. ``reshard`` is what ``reshard_after_forward`` is, None: torch's default. ``frozen`` are
-    modules and parameters, ``checkpointed`` modules that are computed again in the backward.
-    ``unsynced`` accumulates all microbatches but the last without reducing, ``evaluates`` runs a
-    forward in evaluation mode before each step. Wrappers compute in ``param_dtype``. The
-    ``lists`` of blocks keep their first ``depth``, 0: all. ``size`` is what ``smaller`` is called
-    with, 0: ``build`` gives the model. ``only`` is the one module that is trained, cut out of the
-    model, on the inputs that it gets there; empty: the whole model.
+    modules and parameters, ``checkpointed`` modules that are computed again in the backward,
+    ``compiled`` ones are compiled before they are wrapped. ``unsynced`` accumulates all
+    microbatches but the last without reducing, ``evaluates`` runs a forward in evaluation mode
+    before each step. Wrappers compute in ``param_dtype``. The ``lists`` of blocks keep their first
+    ``depth``, 0: all. ``size`` is what ``smaller`` is called with, 0: ``build`` gives the model.
+    ``only`` is the one module that is trained, cut out of the model, on the inputs that it gets
+    there; empty: the whole model.
     """
 
     wrapped: tuple[str, ...] | None = None
     reshard: bool | None = None
     frozen: tuple[str, ...] = ()
     checkpointed: tuple[str, ...] = ()
+    compiled: tuple[str, ...] = ()
     unsynced: bool = False
     evaluates: bool = False
     param_dtype: Literal["", "bfloat16"] = ""
@@ -67,8 +72,9 @@ class Variation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Yield what is changed, in words."""
         for field, text in _WORDS.items():
             if (value := getattr(self, field)) != getattr(Variation(), field):
-                listed = ", ".join(value) or "nothing" if isinstance(value, tuple) else value
-                yield text.format(listed)
+                if isinstance(value, tuple):
+                    value = ", ".join(name or "the model" for name in value) or "nothing"
+                yield text.format(value)
 
 
 _WORDS = {
@@ -79,6 +85,7 @@ _WORDS = {
     "reshard": "reshard_after_forward={}",
     "frozen": "frozen: {}",
     "checkpointed": "checkpointed: {}",
+    "compiled": "compiled by aot_eager: {}",
     "unsynced": "microbatches that accumulate without reduction",
     "evaluates": "a forward in evaluation mode before each step",
     "param_dtype": "parameters cast to {}",
