@@ -139,8 +139,9 @@ def verify(
     """Check that each entry can be read and that its script belongs to its case.
 
     With --causes, check instead that each entry names the right cause: it must
-    fail on torch as it is, and pass with its mend alone and with all mends.
-    Entries whose bug this torch does not have are left out.
+    fail on torch as it is and with all mends but its own, and pass with its
+    mend alone and with all mends. Entries whose bug this torch does not have
+    are left out.
 
     OK          nothing is wrong with the entry
     STALE       this version would write another script
@@ -150,10 +151,12 @@ def verify(
     UNSHOWN     --run: the script does not show the finding, or a fixed one
                 --causes: the case does not fail as recorded, or its mend
                 does not make it pass
+    UNNEEDED    --causes: the case also passes without its mend, so it
+                belongs to another one
     NOT RUN     --causes: this torch or this machine cannot show it
 
-    Exit code 2: something is INVALID or MISSING; 3: something is UNSHOWN;
-    0: neither.
+    Exit code 2: something is INVALID or MISSING; 3: something is UNSHOWN or
+    UNNEEDED; 0: neither.
 
     For example:
       fuzzshard corpus verify
@@ -223,7 +226,8 @@ def _verify_causes(paths: Sequence[Path], ranks: RankOptions, worlds: Worlds) ->
     code = complain(broken)
     if left:
         return EXIT_INTERRUPTED
-    return code or (EXIT_INCONCLUSIVE if seen[Condition.UNSHOWN] else EXIT_CLEAN)
+    wrong = seen[Condition.UNSHOWN] or seen[Condition.UNNEEDED]
+    return code or (EXIT_INCONCLUSIVE if wrong else EXIT_CLEAN)
 
 
 def _counts(seen: Counter[Condition]) -> str:

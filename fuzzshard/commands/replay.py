@@ -81,7 +81,8 @@ def replay(
         for each folder.
     update
         Write the result into each entry: open or fixed, and on which torch. CHANGED replaces the
-        recorded finding. Cases that record none stay as they are.
+        recorded finding if no other release was tried; else a note says what this one shows. Cases
+        that record none stay as they are.
     allow_user_code
         Run findings of fuzzshard check --fuzz, too: they import and run the functions that they
         name. Entries that you were given may name any code.

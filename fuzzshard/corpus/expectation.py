@@ -94,7 +94,14 @@ def with_versions(entry: CorpusEntry, bad: set[str], good: set[str]) -> CorpusEn
 def with_finding(entry: CorpusEntry, verdict: Verdict, torch: str, device: str) -> CorpusEntry:
     """``entry`` after its case showed another finding than the recorded one, which a note
     keeps.
+
+    What another release has shown stays: of ``torch`` it then only says what was seen instead.
     """
+    now = release(torch)
+    seen = {*entry.bad_on, *entry.good_on} - {now}
+    if seen:
+        said = replace(entry, notes={**entry.notes, f"torch {now}": f"shows {verdict.signature}"})
+        return with_versions(said, {*entry.bad_on} - {now}, {*entry.good_on} - {now})
     was = (
         f"{entry.signature} with torch {', '.join(entry.bad_on) or entry.torch}, {entry.lifecycle}"
     )
@@ -103,7 +110,7 @@ def with_finding(entry: CorpusEntry, verdict: Verdict, torch: str, device: str) 
         signature=verdict.signature,
         status=verdict.status,
         lifecycle=Lifecycle.OPEN,
-        bad_on=(release(torch),),
+        bad_on=(now,),
         good_on=(),
         comparison=verdict.comparison,
         torch=torch,

@@ -31,8 +31,9 @@ class Condition(enum.StrEnum):
     ``OK``: it is whole. ``STALE``: its script is not the one that this version writes.
     ``UNSCRIPTED``: the script says why it cannot be written. ``MISSING``: there is none.
     ``INVALID``: a file cannot be read. ``UNSHOWN``: the script was run and does not show what the
-    entry says, or shows what should be fixed. ``NOT_RUN``: this torch or this machine has nothing
-    to show.
+    entry says, or shows what should be fixed. ``UNNEEDED``: the case passes without the mend that
+    it names, so that another one is its cause as much. ``NOT_RUN``: this torch or this machine has
+    nothing to show.
     """
 
     OK = "OK"
@@ -41,6 +42,7 @@ class Condition(enum.StrEnum):
     MISSING = "MISSING"
     INVALID = "INVALID"
     UNSHOWN = "UNSHOWN"
+    UNNEEDED = "UNNEEDED"
     NOT_RUN = "NOT RUN"
 
 
@@ -114,7 +116,8 @@ def verify_cause(
     mends: tuple[str, ...],
     torch: str,
 ) -> Verified:
-    """Runs the case on ``torch`` as it is, with its own mend alone, and with all ``mends``.
+    """Runs the case on ``torch`` as it is, with its own mend alone, with all ``mends``, and with
+    all but its own: only the first and the last may show a finding.
 
     Under another release than the entry's a root may show in another way. A tripwire has to be
     tripped, and the signature of what cannot be told otherwise has to match.
@@ -161,13 +164,37 @@ def _verified(
             return Condition.UNSHOWN, seen.message
         if mend.kind == "tripwire" and entry.cause not in seen.tripped:
             return Condition.UNSHOWN, f"with {what}, nothing is tripped"
+    if mend.kind == "mend":
+        others = tuple(name for name in mends if name != entry.cause)
+        if _passes(world, entry, others):
+            return Condition.UNNEEDED, f"it passes with {_one_of(world, entry, others)} alone"
     return Condition.OK, ""
+
+
+def _one_of(world: Runner, entry: CorpusEntry, mends: tuple[str, ...]) -> str:
+    """Return one of ``mends`` with which alone the case passes, as it does with all of them; or
+    the fewest that halving comes to.
+    """
+    while len(mends) > 1:
+        middle = len(mends) // 2
+        for half in (mends[:middle], mends[middle:]):
+            if _passes(world, entry, half):
+                mends = half
+                break
+        else:
+            break
+    return " and ".join(mends)
 
 
 def _run(world: Runner, entry: CorpusEntry, mends: tuple[str, ...] = ()) -> Verdict:
     """One run; where ranks were lost, a second one."""
     verdict = world.run(entry.case, mends=mends)
     return world.run(entry.case, mends=mends) if verdict.status is Status.INFRA else verdict
+
+
+def _passes(world: Runner, entry: CorpusEntry, mends: tuple[str, ...]) -> bool:
+    status = _run(world, entry, mends).status
+    return not status.is_finding and status is not Status.INFRA
 
 
 def _said(verdict: Verdict) -> str:

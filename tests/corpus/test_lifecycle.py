@@ -95,11 +95,19 @@ def test_what_is_not_to_be_fixed_can_be_gone_all_the_same() -> None:
 
 
 def test_another_finding_takes_the_place_of_the_recorded_one_which_a_note_keeps() -> None:
-    after = with_finding(replace(OPEN, issue="https://x/1"), divergence("loss"), "2.14.0", "cpu")
+    after = with_finding(replace(OPEN, issue="https://x/1"), divergence("loss"), "2.13.0", "cpu")
     assert after.signature == "divergence/fully_shard/loss"
     assert (after.lifecycle, after.bad_on, after.issue) == (
         Lifecycle.OPEN,
-        ("2.14.0",),
+        ("2.13.0",),
         "https://x/1",
     )
     assert after.notes["was"] == "divergence/fully_shard/gradient with torch 2.13.0, open"
+
+
+def test_what_another_release_has_shown_is_never_replaced() -> None:
+    before = replace(OPEN, bad_on=("2.13.0", "2.14.0"))
+    after = with_finding(before, divergence("loss"), "2.14.0", "cpu")
+    assert (after.signature, after.findings) == (OPEN.signature, OPEN.findings)
+    assert (after.bad_on, after.good_on) == (("2.13.0",), ())
+    assert after.notes["torch 2.14.0"] == "shows divergence/fully_shard/loss"

@@ -67,11 +67,20 @@ def test_what_is_known_already_is_not_written(folder: Path) -> None:
     assert (folder / "case.json").stat().st_mtime_ns == before
 
 
-def test_another_finding_is_recorded_with_a_new_script(folder: Path) -> None:
-    assert seen(folder, Outcome.CHANGED, divergence("loss")) == "now divergence/fully_shard/loss"
+def test_another_finding_of_the_same_release_is_recorded_with_a_new_script(folder: Path) -> None:
+    now = seen(folder, Outcome.CHANGED, divergence("loss"), "2.13.0+cpu")
+    assert now == "now divergence/fully_shard/loss"
     assert entry_in(folder).findings == divergence("loss").findings
     assert entry_in(folder).notes["kept"] == "yes"
     assert (folder / "repro.py").read_text() == "print('new')\n"
+
+
+def test_another_finding_of_another_release_replaces_nothing(folder: Path) -> None:
+    before = entry_in(folder)
+    assert seen(folder, Outcome.CHANGED, divergence("loss")) == "open, bad on 2.13.0"
+    said = {**before.notes, "torch 2.14.0": "shows divergence/fully_shard/loss"}
+    assert entry_in(folder) == replace(before, notes=said)
+    assert (folder / "repro.py").read_text() == "print('old')\n"
 
 
 def test_a_case_that_is_to_pass_stays_so_whatever_it_shows(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import Expected, expected
 from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.store import entry_files
-from fuzzshard.corpus.verify import Condition, verify_cause
+from fuzzshard.corpus.verify import Condition, Verified, verify_cause
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.verdict import Status, Verdict
 
@@ -60,16 +60,24 @@ def test_an_entry_fails_on_torch_as_it_is_and_passes_with_the_mend_that_it_names
 
 
 class FakeWorld:
-    """Shows one verdict on torch as it is, one with a mend alone, and one with all."""
+    """Shows one verdict on torch as it is, one with a mend alone, and one with all; that of torch
+    as it is with all but the mend, too, unless ``cures`` is among them.
+    """
 
-    def __init__(self, stock: Verdict, one: Verdict = PASS, every: Verdict = PASS) -> None:
+    def __init__(
+        self, stock: Verdict, one: Verdict = PASS, every: Verdict = PASS, cures: str = LATE
+    ) -> None:
         self.info = {"torch": TORCH, "backend": "gloo"}
         self._verdicts = {0: stock, 1: one, len(mends_for()): every}
+        self._cures = cures
+        self.stock = stock
 
     def run(
         self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()
     ) -> Verdict:
-        return self._verdicts[len(mends)]
+        if mends == (LATE,) or len(mends) in (0, len(mends_for())):
+            return self._verdicts[len(mends)]
+        return PASS if self._cures in mends else self.stock
 
     def restart(self) -> None:
         pass
@@ -108,6 +116,24 @@ def test_what_does_not_hold_is_said(world: FakeWorld, message: str) -> None:
     assert said.startswith(message)
 
 
+def test_an_entry_that_passes_without_its_mend_belongs_to_another_one() -> None:
+    world = FakeWorld(SHOWN, cures=ANOTHER)
+    said = f"it passes with {ANOTHER} alone"
+    assert verified(world, caused()) == (Condition.UNNEEDED, said)
+
+
+def test_ranks_that_are_lost_do_not_show_that_a_mend_is_not_needed() -> None:
+    class Losing(FakeWorld):
+        def run(
+            self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()
+        ) -> Verdict:
+            if len(mends) == len(mends_for()) - 1:
+                return Verdict(status=Status.INFRA, message="fire")
+            return super().run(case, deadline=deadline, mends=mends)
+
+    assert verified(Losing(SHOWN), caused()) == (Condition.OK, "")
+
+
 @pytest.mark.parametrize("lost", [0, 1], ids=["on stock torch", "with mends"])
 def test_a_run_whose_ranks_are_lost_is_tried_once_more(lost: int) -> None:
     class LosingOnce(FakeWorld):
@@ -129,6 +155,17 @@ def test_a_run_whose_ranks_are_lost_is_tried_once_more(lost: int) -> None:
 )
 def test_an_entry_without_a_mend_is_not_shown(cause: str, message: str) -> None:
     assert verified(FakeWorld(SHOWN), caused(cause=cause)) == (Condition.UNSHOWN, message)
+
+
+def test_an_unneeded_mend_is_exit_code_3(
+    own_entry: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def unneeded(world: object, path: Path, *arguments: object) -> Verified:
+        return Verified(path, Condition.UNNEEDED)
+
+    monkeypatch.setattr("fuzzshard.commands.corpus.verify_cause", unneeded)
+    assert fuzzshard("corpus", "verify", own_entry, "--causes", "--device", "cpu") == 3
+    assert "1 UNNEEDED" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
