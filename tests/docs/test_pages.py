@@ -6,6 +6,7 @@ import importlib.metadata
 import re
 import shlex
 import shutil
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -36,7 +37,9 @@ def commands(text: str) -> list[str]:
     return re.findall(r"^(?:\s*run: )?pytest (.*?)(?:\s+# .*)?$", text, flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", ["ci.md", "github-actions.yml"])
+@pytest.mark.parametrize(
+    "page", ["ci.md", "github-actions.yml", "../.github/workflows/nightly.yml"]
+)
 def test_every_command_collects_the_corpus(pytester: pytest.Pytester, page: str) -> None:
     write_atomic(pytester.path / "corpus" / "resharded.json", codec.encode(make_case()))
     (pytester.path / "tests").mkdir()
@@ -86,6 +89,14 @@ def test_the_case_by_hand_is_the_same_in_json_and_in_python() -> None:
     names: dict[str, object] = {}
     exec(code, names)
     assert codec.decode(text) == names["case"]
+
+
+def test_every_change_that_waits_for_a_release_is_of_a_kind_that_the_changelog_has() -> None:
+    config = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["tool"]["towncrier"]
+    kinds = "|".join(kind["directory"] for kind in config["type"])
+    names = {file.name for file in (DOCS.parent / config["directory"]).iterdir()}
+    wrong = [n for n in names if not re.fullmatch(rf"\+?[\w-]+\.({kinds})\.md", n)]
+    assert wrong == config["ignore"] == ["README.md"]
 
 
 WEIGHTS_IN_README = {
