@@ -78,7 +78,9 @@ class Likeness:
         if mine.observed is None or mine.expected is None:
             return self._absence()
         if mine.observed.shape != mine.expected.shape:
-            return "another shape"
+            parts = (mine.expected.chunk(n) for n in self.mesh.shards if mine.expected.dim())
+            is_part = any(self._alike(mine.observed, p) for of_one in parts for p in of_one)
+            return "a shard: made of what one rank has?" if is_part else "another shape"
         if not torch.isfinite(mine.observed).all() and torch.isfinite(mine.expected).all():
             return "infinities or NaN where there should be none"
         return next(self._words(mine, mine.observed, mine.expected), "")
@@ -173,6 +175,11 @@ class Likeness:
                     "the batches of all ranks"
                 )
             return f": perhaps divided by {number} ranks once too often"
+        axes = [(name, self.mesh.axes[name]) for name in self.mesh.data_axes]
+        if summed := [name for name, size in axes if size > 1 and abs(factor / size - 1) < near]:
+            return f": perhaps a sum over {' or '.join(summed)} where the mean is due"
+        if divided := [name for name, size in axes if size > 1 and abs(factor * size - 1) < near]:
+            return f": perhaps divided by the ranks of {' or '.join(divided)} once too often"
         clipped = " (so are all gradients: clipped by another norm?)"
         return clipped * (self._scales(1) is not None)
 

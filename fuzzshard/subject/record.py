@@ -37,10 +37,12 @@ class Record:
     """Tensors by where they were seen, and the dtypes that modules computed in.
 
     ``num_updates`` counts those of each step, ``num_batches`` the batches that it trains on.
-    ``frozen`` are the parameters that take no gradient. ``stale_optimizer`` says that the
-    optimizer had none of the parameters. ``draws`` says whether a forward drew random numbers,
-    ``mixes`` whether one was of no single batch; ``seeds`` are those that the user's code set
-    meanwhile. ``lost`` are the states that did not come back when the training was resumed.
+    ``frozen`` are the parameters that take no gradient, ``switched`` those of which that changed
+    after training began. ``options`` are those of the optimizer in each step, ``modes`` say of
+    modules whether they were in training mode. ``stale_optimizer`` says that the optimizer had
+    none of the parameters. ``draws`` says whether a forward drew random numbers, ``mixes`` whether
+    one was of no single batch; ``seeds`` are those that the user's code set meanwhile. ``lost``
+    are the states that did not come back when the training was resumed.
     """
 
     tensors: dict[Place, torch.Tensor | None] = dataclasses.field(default_factory=dict)
@@ -49,6 +51,9 @@ class Record:
     num_updates: list[int] = dataclasses.field(default_factory=list)
     num_batches: list[int] = dataclasses.field(default_factory=list)
     frozen: set[str] = dataclasses.field(default_factory=set)
+    switched: set[str] = dataclasses.field(default_factory=set)
+    options: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    modes: dict[str, bool] = dataclasses.field(default_factory=dict)
     stale_optimizer: bool = False
     draws: bool = False
     mixes: bool = False
@@ -138,6 +143,7 @@ class Forwards:
         self.step = 0
         self.inside = ""
         self._entered: Counter[str] = Counter()
+        self._modules: dict[str, nn.Module] = {}
         self._calls: list[_Call] = []
         self._outermost = 0
         self._seen: list[tuple[str, int, torch.Tensor]] = []
@@ -150,6 +156,7 @@ class Forwards:
             name = plain_name(path)
             if name and name == plain_name(path.rpartition(".")[0]):
                 continue  # its wrapper is watched
+            self._modules[name] = module
             enter, leave = self._hooks(module, name, is_root=not path)
             module.register_forward_pre_hook(enter, prepend=True, with_kwargs=True)
             module.register_forward_hook(leave)
@@ -241,6 +248,8 @@ class Forwards:
             return
         self._entered = Counter([name])
         call = _Call(name, self._batch_of(inputs), torch.is_grad_enabled(), module.training)
+        if call.has_graph:
+            self.record.modes.update({n: m.training for n, m in self._modules.items()})
         again = self._calls.count(call)
         self.record.mixes |= call.batch < 0
         self._calls.append(call)

@@ -30,15 +30,23 @@ def states(
     names = {p: plain_name(name) for name, p in module.named_parameters()}
     found: States = {f"parameter {name}": kept(p) for p, name in names.items()}
     found |= {f"buffer {plain_name(name)}": kept(b) for name, b in module.named_buffers()}
+    found |= options(optimizer)
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            of = names.get(parameter, "a parameter that the model has not")
+            for key, value in optimizer.state.get(parameter, {}).items():
+                found[f"{key} of {of} in the optimizer"] = _copied(value)
+    return found
+
+
+def options(optimizer: torch.optim.Optimizer) -> States:
+    """Return the options of an optimizer, such as the learning rate of each group."""
+    found: States = {}
     for number, group in enumerate(optimizer.param_groups):
         where = f" of group {number}" if len(optimizer.param_groups) > 1 else ""
         for key, value in group.items():
             if key != "params":
                 found[f"{key}{where} of the optimizer"] = _copied(value)
-        for parameter in group["params"]:
-            of = names.get(parameter, "a parameter that the model has not")
-            for key, value in optimizer.state.get(parameter, {}).items():
-                found[f"{key} of {of} in the optimizer"] = _copied(value)
     return found
 
 
@@ -48,7 +56,7 @@ def _copied(value: Any) -> Any:
 
 def lost(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
     """Return which states did not come back, those of several parameters once."""
-    gone = [name for name, value in before.items() if not _same(value, after.get(name))]
+    gone = [name for name, value in before.items() if not same(value, after.get(name))]
     found: dict[str, list[str]] = {}
     for name in gone:
         kind = re.sub(r" of .* in the optimizer$", " in the optimizer", name)
@@ -59,8 +67,8 @@ def lost(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]
     )
 
 
-def _same(value: Any, other: Any) -> bool:
-    """Whether two states are equal; a number may come back as a tensor."""
+def same(value: Any, other: Any) -> bool:
+    """Return whether two states are equal; a number may come back as a tensor."""
     if isinstance(value, torch.Tensor) or isinstance(other, torch.Tensor):
         if other is None or value is None:
             return False

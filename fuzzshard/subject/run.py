@@ -23,6 +23,7 @@ from fuzzshard.oracles.bound import OF_NOISE, OF_NOISE_IN_HALF
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.program.engine_script import engine_script
 from fuzzshard.program.run import execute
+from fuzzshard.subject import resume
 from fuzzshard.subject.compare import (
     LAST_BITS,
     SAME_IN_FLOAT64,
@@ -60,6 +61,8 @@ PARALLELIZING = 1 << 30
 """What is added to the seed while parallelize runs: a seed that the user sets is another one."""
 
 STALE = "the optimizer has none of the model's parameters: was it made before parallelize?"
+
+PER_MICROBATCH = "for each microbatch? the plain model gets those of all ranks"
 
 SCALARS = "support scalar parameters"
 """What FSDP's errors say that refuse such parameters (_fsdp_init.py, _init_utils.py)."""
@@ -422,7 +425,9 @@ class Check:
                     step=step,
                     observed=f"{done} updates",
                     expected=f"{due} updates",
-                    looks_like=STALE if parallel.stale_optimizer else "",
+                    looks_like=STALE
+                    if parallel.stale_optimizer
+                    else f"one {PER_MICROBATCH}" * (due == done * self.training.mesh.data_size),
                 )
         return None
 
@@ -552,6 +557,8 @@ class Check:
         words = self._reason(place, plain, parallel) or str(likeness)
         if words == "never updated" and parallel.stale_optimizer:
             words += f": {STALE}"
+        if place.kind == "gradients" and place.name in parallel.switched:
+            words += " (its requires_grad changed after the model was wrapped)"
         inside = place.microbatch >= 0
         return everywhere[index].difference(
             place,
@@ -565,6 +572,22 @@ class Check:
         trained = self._gather(parallel.num_batches[place.step] if place.step >= 0 else 0)
         if place.kind == "gradients" and place.name in parallel.frozen - plain.frozen:
             return "no gradient: frozen here, and not in the plain model"
+        if place.kind == "parameters" and place.name in plain.frozen - parallel.frozen:
+            return "trained here, and frozen in the plain model"
+        if place.kind == "parameters":
+            due, there = (record.options.get(place.step, {}) for record in (plain, parallel))
+            for name, value in there.items():
+                if name in due and not resume.same(value, due[name]):
+                    return f"{name} is {value} in place of {due[name]}: a change {PER_MICROBATCH}"
+        if place.step >= 0 and place.kind in ("outputs", "loss", "gradients"):
+            modes = {n: m for n, m in parallel.modes.items() if plain.modes.get(n, m) != m}
+            for name, training in modes.items():
+                here, other = (
+                    ("training", "evaluation") if training else ("evaluation", "training")
+                )
+                return (
+                    f"{name or 'the model'} is in {here} mode, in the plain model in {other} mode"
+                )
         loaded = {other.name for other in plain.of("state dict")}
         if place.kind == "buffers" and place.step < 0 and place.name not in loaded:
             return "a buffer that no state dict holds: did to_empty leave it without values?"

@@ -69,6 +69,7 @@ class Trainer:
     record: Record = dataclasses.field(init=False, default_factory=Record)
     forwards: Forwards | None = dataclasses.field(init=False, default=None)
     where: str = dataclasses.field(init=False, default="")
+    _frozen_at_first: set[str] = dataclasses.field(init=False, default_factory=set)
 
     @property
     def data_rank(self) -> int:
@@ -190,7 +191,10 @@ class Trainer:
             parameters = self.parameters()
             self.record.add(step, "parameters", {**parameters})
             self.record.aliases = aliases(parameters)
-            self.record.frozen |= {n for n, p in parameters.items() if not p.requires_grad}
+            frozen = {n for n, p in parameters.items() if not p.requires_grad}
+            self._frozen_at_first = frozen if step < 0 else self._frozen_at_first
+            self.record.frozen |= frozen
+            self.record.switched |= frozen ^ self._frozen_at_first
         self._add(step, "buffers", self.module.named_buffers(remove_duplicate=False))
 
     def note_gradients(self, step: int) -> None:
@@ -232,7 +236,7 @@ class Trainer:
 
             def before_update(updating: torch.optim.Optimizer, *_: Any) -> None:
                 if updating is optimizer:
-                    self._before_update(forwards.step)
+                    self._before_update(forwards.step, updating)
                 else:
                     self.record.stale_optimizer |= self._is_stale(updating)
 
@@ -289,7 +293,7 @@ class Trainer:
         groups = (group["params"] for group in optimizer.param_groups)
         return not any(id(parameter) in there for group in groups for parameter in group)
 
-    def _before_update(self, step: int) -> None:
+    def _before_update(self, step: int, updating: torch.optim.Optimizer) -> None:
         self.record.num_updates[-1] += 1
         if "train_step" not in self.functions:
             self.where = f"step {step}, update"
@@ -297,6 +301,7 @@ class Trainer:
                 average([*self.module.parameters()])
         if self.record.num_updates[-1] == 1:
             self.note_gradients(step)
+            self.record.options[step] = resume.options(updating)
         if self.shake:
             self._shake_gradients(self.shake, step)
 

@@ -115,6 +115,22 @@ def looks_like(
     return str(Likeness(place, seen, mesh, gradients=gradients or (), close=close))
 
 
+HYBRID = MeshShape({"dp_replicate": 2, "dp_shard": 4})
+
+
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [
+        (2.0, "2.00 times the expected: perhaps a sum over dp_replicate where the mean is due"),
+        (4.0, "4.00 times the expected: perhaps a sum over dp_shard where the mean is due"),
+        (8.0, "8.00 times the expected: perhaps a sum over 8 ranks where the mean is due"),
+        (0.25, "0.25 times the expected: perhaps divided by the ranks of dp_shard once too often"),
+    ],
+)
+def test_a_factor_names_the_axis_that_has_as_many_ranks(factor: float, words: str):
+    assert words in looks_like([Seen(factor * ONE, ONE)] * 8, mesh=HYBRID)
+
+
 @pytest.mark.parametrize(
     ("seen", "words"),
     [

@@ -36,6 +36,9 @@ class Found:
 
 
 FOUND = {
+    "averages_of_shards": Found(
+        "buffers", "average", "a shard: made of what one rank has?", step=-1
+    ),
     "behind_a_key_bias": Found("gradients", "head.weight", OWN),
     "buffer_lost_by_meta": Found(
         "buffers", "scales", "did to_empty leave it without values?", step=-1
@@ -72,6 +75,24 @@ FOUND = {
     "parameters_ignored": Found("gradients", "norm.weight", OWN),
     "ranks_initialised_apart": Found("parameters", FIRST, step=-1),
     "reduced_twice": Found("gradients", FIRST, SUM),
+    "part_in_evaluation": Found(
+        "outputs", "0.1", "0 is in evaluation mode, in the plain model in training mode"
+    ),
+    "scheduled_before_updating": Found(
+        "parameters",
+        FIRST,
+        "lr of the optimizer is 0.0005 in place of 0.00025: a change for each microbatch?",
+    ),
+    "scheduled_per_microbatch": Found(
+        "parameters", "", "one for each microbatch?", values=("1 updates", "2 updates")
+    ),
+    "thawed_after_wrapping": Found(
+        "gradients",
+        "head.weight",
+        "(its requires_grad changed after the model was wrapped)",
+        step=1,
+    ),
+    "thawed_by_wrapping": Found("parameters", "head.weight", "trained here, and frozen in the"),
     "replicas_forgotten": Found(
         "gradients",
         FIRST,
@@ -177,9 +198,34 @@ def test_what_torch_refuses_is_an_error_in_its_words(name: str, checked: Checked
         assert words in training.message
 
 
-def test_without_a_mistake_nothing_is_reported(checked: Checked):
-    checked(mistake("correct")).require("bitwise")
-    checked(mistake("correct", build="build_tied")).require("bitwise")
+RIGHT = {
+    "blocks are wrapped": {},
+    "a tie": {"build": "build_tied"},
+    "the root alone is wrapped": {"parallelize": "root_only"},
+    "DDP": {"parallelize": "by_ddp"},
+    "a frozen head": {"build": "build_frozen"},
+    "a frozen part that drops out": {
+        "build": "build_with_frozen_part",
+        "parallelize": "root_only",
+        "inputs": "floats",
+        "loss": "",
+    },
+    "a head that trains later": {"build": "build_frozen", "train_step": "thawed_after_wrapping"},
+    "a scheduler for each step": {"train_step": "scheduled_per_step"},
+    "averages of whole parameters": {
+        **{"build": "Averaged", "parallelize": "root_only", "inputs": "floats", "loss": ""},
+        "train_step": "averages_of_parameters",
+    },
+    "another optimizer": {"optimizer": "descent"},
+}
+
+
+@pytest.mark.parametrize("program", RIGHT)
+def test_without_a_mistake_nothing_is_reported(program: str, checked: Checked):
+    subject = mistake("correct", **RIGHT[program])
+    for report in checked(subject, steps=3, microbatches=2).trainings:
+        assert report.outcome == "equal"
+        assert report.operator is None
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,11 @@ def models_in(path: Path) -> dict[str, Subject]:
 FLOATS = {"inputs": "floats", "loss": ""}
 BY_DDP = {"parallelize": "by_ddp"}
 OF_MISTAKES: dict[str, dict[str, str]] = {
+    "averages_of_shards": {
+        "build": "Averaged",
+        "parallelize": "averages_of_shards_made",
+        **FLOATS,
+    },
     "behind_a_key_bias": {"build": "Attending"},
     "buffer_lost_by_meta": {"build": "Scaled", **FLOATS},
     "buffer_of_the_rank": {"build": "Projected", **FLOATS},
@@ -69,6 +74,9 @@ OF_MISTAKES: dict[str, dict[str, str]] = {
     "no_sync_left_on": BY_DDP,
     "optimizer_of_its_own": {"parallelize": "with_an_optimizer"},
     "optimizer_too_early": {"optimizer": "early_optimizer"},
+    "part_in_evaluation": {"build": "build_with_frozen_part", **FLOATS},
+    "thawed_after_wrapping": {"build": "build_frozen", **BY_DDP},
+    "thawed_by_wrapping": {"build": "build_frozen"},
     "ranks_seeded_alike": {"build": "dropping_out", **FLOATS},
     "reduced_twice": BY_DDP,
     "uneven_shards_mixed": {

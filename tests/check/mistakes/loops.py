@@ -181,3 +181,60 @@ def seeding(model: nn.Module, optimizer: Optimizer, batches: Batches) -> None:
     for x in batches:
         (model(x).square().mean() / len(batches)).backward()
     step(optimizer)
+
+
+def scheduled_per_microbatch(model: nn.Module, optimizer: Optimizer, batches: Batches) -> None:
+    """A scheduler steps after each microbatch: the rate depends on how many a rank has."""
+    if not hasattr(optimizer, "scheduler"):
+        optimizer.scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    for batch in batches:
+        (loss(model(batch), batch) / len(batches)).backward()
+        step(optimizer)
+        optimizer.scheduler.step()
+
+
+def scheduled_before_updating(model: nn.Module, optimizer: Optimizer, batches: Batches) -> None:
+    """A scheduler steps after each backward, and the optimizer once."""
+    if not hasattr(optimizer, "scheduler"):
+        optimizer.scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    for batch in batches:
+        (loss(model(batch), batch) / len(batches)).backward()
+        optimizer.scheduler.step()
+    step(optimizer)
+
+
+def thawed_after_wrapping(model: nn.Module, optimizer: Optimizer, batches: Batches) -> None:
+    """The head trains from the second step on, of which DDP was not told."""
+    plain = getattr(model, "module", model)
+    plain.head.weight.requires_grad_(bool(optimizer.state))
+    accumulate(model, batches)
+    step(optimizer)
+
+
+def _train_without_labels(model: nn.Module, optimizer: Optimizer, batches: Batches) -> None:
+    for batch in batches:
+        (model(batch).square().mean() / len(batches)).backward()
+    step(optimizer)
+
+
+def averages_of_shards(model: nn.Module, optimizer: Optimizer, batches: Batches) -> None:
+    """Moving averages of parameters are kept of what a rank has, in a buffer of the model."""
+    _train_without_labels(model, optimizer, batches)
+    model.average.lerp_(local(model.projection.weight).detach(), 0.5)
+
+
+def scheduled_per_step(model: nn.Module, optimizer: Optimizer, batches: Batches) -> None:
+    """A scheduler steps once for each update, as it should."""
+    if not hasattr(optimizer, "scheduler"):
+        optimizer.scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    accumulate(model, batches)
+    step(optimizer)
+    optimizer.scheduler.step()
+
+
+def averages_of_parameters(model: nn.Module, optimizer: Optimizer, batches: Batches) -> None:
+    """Moving averages of whole parameters, as they should be."""
+    _train_without_labels(model, optimizer, batches)
+    weight = model.projection.weight.detach()
+    whole = weight.full_tensor() if isinstance(model, FSDPModule) else weight
+    model.average.lerp_(whole, 0.5)

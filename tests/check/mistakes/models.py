@@ -129,3 +129,17 @@ def without_blocks() -> nn.Module:
 
 def adapters() -> nn.Module:
     return nn.Sequential(Adapted(4), Adapted(4))
+
+
+class Averaged(nn.Module):
+    """A linear layer with a moving average of its weight."""
+
+    average: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.projection = nn.Linear(4, 4)
+        self.register_buffer("average", self.projection.weight.detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.projection(x)

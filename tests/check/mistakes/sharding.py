@@ -306,3 +306,32 @@ def lars(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
 
 def descent(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=1e-2)
+
+
+def thawed_by_wrapping(model: nn.Module, mesh: DeviceMesh) -> None:
+    """What is frozen in the plain model trains."""
+    model.requires_grad_(True)
+    correct(model, mesh)
+
+
+def build_frozen() -> nn.Module:
+    """The head is frozen."""
+    model = Tiny()
+    model.head.requires_grad_(False)
+    return model
+
+
+def part_in_evaluation(model: nn.Module, mesh: DeviceMesh) -> None:
+    """A frozen part is in evaluation mode, and in the plain model it drops out."""
+    model[0].eval()
+    fully_shard(model, mesh=mesh)
+
+
+def build_with_frozen_part() -> nn.Module:
+    frozen = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+    return nn.Sequential(frozen.requires_grad_(False), nn.Linear(4, 4))
+
+
+def averages_of_shards_made(model: nn.Module, mesh: DeviceMesh) -> None:
+    fully_shard(model, mesh=mesh)
+    model.average = local(model.projection.weight).detach().clone()
