@@ -16,10 +16,10 @@ def html(
     """Write one HTML file with plots, findings, scripts and drawings of the cases.
 
     The file needs no other file and no network. Findings with one cause are
-    together, with the first one drawn, and can be filtered by severity,
-    component, cause and status. A campaign writes the same into its own
-    directory; this is for a corpus without a campaign, and for several nodes
-    together.
+    one row, with the releases of torch that show it and the first one drawn.
+    Rows can be filtered by severity, component, cause and status. A campaign
+    writes the same into its own directory; this is for a corpus without a
+    campaign, and for several nodes together.
 
     Exit code 2: some entries cannot be read; the page has all others.
 

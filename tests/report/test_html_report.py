@@ -12,6 +12,7 @@ from recorded import LIST_GROUP, RESHARD, finished, judged, one_finding, record
 
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import Culprit
+from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.events import FindingHit
 from fuzzshard.mending.mend import own_mends
 from fuzzshard.report.html.page import page
@@ -223,20 +224,28 @@ def test_a_corpus_without_a_journal_is_a_page_of_its_findings(tmp_path: Path) ->
     assert drawn.text("h2") == "Figures Findings"
 
 
-def test_findings_with_one_cause_are_together_and_one_of_them_is_drawn(tmp_path: Path) -> None:
+def test_a_cause_is_one_row_with_its_releases_and_one_of_its_findings_is_drawn(
+    tmp_path: Path,
+) -> None:
     for name in (RESHARD, LIST_GROUP):
         one_finding(tmp_path, name, "", at=0.0, known=True)
     file = tmp_path / "findings" / LIST_GROUP / "case.json"
     cause = read_entry(file.parents[1] / RESHARD / "case.json").cause
-    file.write_bytes(encode_entry(replace(read_entry(file), cause=cause)))
+    fixed = replace(read_entry(file), cause=cause, lifecycle=Lifecycle.FIXED, bad_on=("2.9.0",))
+    file.write_bytes(encode_entry(fixed))
     drawn = page_of(tmp_path)
     title = own_mends()[cause].title
     assert drawn.text("h1") == "2 findings of 1 cause"
-    assert sum(title in text for path, text in drawn.texts if "th" in path) == 1
+    assert sum(title in text for path, text in drawn.texts if "td" in path) == 1
     assert sum(title in text for path, text in drawn.texts if "summary" in path) == 1
-    assert len(drawn.all("article")) == 2
+    (row,) = (row for row in drawn.all("tr") if "data-status" in row)
+    assert sorted((row["data-status"] or "").split()) == ["fixed", "open"]
+    assert "2.9.0, 2.1" in drawn.text("table", "td")
+    assert "known" in drawn.text("table", "span")
+    assert "2 findings" in drawn.text("table", "td")
+    assert len(drawn.all("article")) == 1
     assert drawn.classes().count("case") == 1
-    assert "fuzzshard show" in drawn.text("article", "code")
+    assert LIST_GROUP in drawn.text("article", "li", "code")
 
 
 def test_findings_of_a_campaign_without_any_other_case_are_in_the_headline(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.graph import Block, Module, join
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import known_versions
+from fuzzshard.corpus.lifecycle import in_order
 from fuzzshard.corpus.store import replay_command, saved_script
 from fuzzshard.drafts.words import title
 from fuzzshard.mending.mend import own_mends
@@ -57,7 +58,7 @@ class Statement:
 
 @dataclasses.dataclass(frozen=True)
 class CasePicture:
-    """The minimal case."""
+    """The minimal case; ``text`` is empty where it is known."""
 
     forward: Markup
     schedule: Markup
@@ -81,7 +82,7 @@ class Card:
     findings: Sequence[Finding]
     num_more: int
     drawing: CasePicture | None = None
-    script: Markup | None = None
+    script: str | None = None
     script_lines: int = 0
     entry: CorpusEntry | None = None
 
@@ -99,6 +100,11 @@ def cards(group: Sequence[SeenFinding]) -> list[Card]:
     return [card(seen, whole=number == 0) for number, seen in enumerate(group)]
 
 
+def releases(group: Iterable[Card]) -> str:
+    """The releases of torch that show one of these findings."""
+    return ", ".join(in_order({bad for card in group if card.entry for bad in card.entry.bad_on}))
+
+
 def card(seen: SeenFinding, *, whole: bool = True) -> Card:
     """The card of one finding, ``whole`` with its drawing and its script."""
     entry, file = seen.entry, seen.file
@@ -112,7 +118,7 @@ def card(seen: SeenFinding, *, whole: bool = True) -> Card:
         findings=entry.findings[:MOST_FINDINGS],
         num_more=max(len(entry.findings) - MOST_FINDINGS, 0),
         drawing=_drawing(seen, entry) if whole else None,
-        script=None if script is None else highlighted(script),
+        script=script if script is None or not seen.new else highlighted(script),
         script_lines=0 if script is None else script.count("\n"),
         entry=entry,
     )
@@ -168,7 +174,7 @@ def _drawing(seen: SeenFinding, entry: CorpusEntry) -> CasePicture:
         wraps=[_wrap_call(i, wrap) for i, wrap in enumerate(case.wrap)],
         program=[Statement(text, marks.get(i, "")) for i, text in enumerate(statements)],
         features=sorted(features(case)),
-        text=drawn(entry, seen.folder),
+        text=drawn(entry, seen.folder) if seen.new else "",
     )
 
 

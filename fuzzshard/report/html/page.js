@@ -29,7 +29,7 @@ function show() {
   for (const one of document.querySelectorAll("[data-finding]")) {
     one.hidden = !chosen.every((field) => field.name === "text"
       ? one.dataset.text.includes(needle)
-      : field.value === "*" || one.dataset[field.name] === field.value);
+      : field.value === "*" || one.dataset[field.name].split(" ").includes(field.value));
   }
   for (const group of document.querySelectorAll("[data-group]")) {
     group.hidden = !group.querySelector("[data-finding]:not([hidden])");

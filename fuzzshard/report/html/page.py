@@ -22,7 +22,7 @@ from fuzzshard.journal.history import SessionRow
 from fuzzshard.mending.mend import own_mends
 from fuzzshard.parts.oracle import Severity
 from fuzzshard.report.comparisons import HEADS, comparison_rows
-from fuzzshard.report.html.cards import by_cause, cards, finding_title
+from fuzzshard.report.html.cards import by_cause, cards, finding_title, releases
 from fuzzshard.report.html.plots import (
     NARROW,
     WIDE,
@@ -119,6 +119,7 @@ def page(nodes: Sequence[CampaignNode]) -> str:
             if status in stats.verdicts
         ],
         groups=[cards(group) for group in by_cause(findings)],
+        releases=releases,
         unseen=[(finding_title(group[0]), group) for group in by_cause(unseen)],
         num_unseen=counted(len(unseen), "known finding"),
         choices=_choices([*findings, *unseen]),
