@@ -62,6 +62,11 @@ assert len(steps) == 1, f"{len(steps)} steps"
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
+        link="https://github.com/pytorch/pytorch/pull/129450",
+        says='near: says that there is "virtually no chance" of it',
+        date="2026-11-28",
+    ),
+    Public(
         query="fully_shard register_post_accumulate_grad_hook called twice in one backward before "
         "all gradients accumulated",
         date="2026-11-25",

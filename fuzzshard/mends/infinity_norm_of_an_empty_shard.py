@@ -39,6 +39,11 @@ torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, norm_type="inf")
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
+        link="https://github.com/pytorch/pytorch/pull/173238",
+        says="brought the check that raises",
+        date="2026-11-28",
+    ),
+    Public(
         link="https://github.com/meta-pytorch/torchrec/pull/3809",
         says="near: closed, filters empty tensors in an optimizer of its own",
         query='clip_grad_norm_ norm_type inf fully_shard DTensor empty shard "cannot compute" '
