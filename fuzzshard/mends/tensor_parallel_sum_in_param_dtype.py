@@ -41,8 +41,8 @@ if self.is_dtensor:
     if isinstance(grad, AsyncCollectiveTensor):
         """,
         """
-grad = _to_dtype_if_needed(grad, self.reduce_dtype)
 if self.is_dtensor:
+    grad = _to_dtype_if_needed(grad, self.reduce_dtype)
     if isinstance(grad, AsyncCollectiveTensor):
         """,
     ),
