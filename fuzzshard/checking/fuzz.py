@@ -130,7 +130,8 @@ class Fuzzer:
                 continue
             self.progress.known.add(self.unfinished.signature)
             self.unfinished = found = self._cut(self.unfinished)
-            again = [self._run(found.training, fresh=True) for _ in range(CONFIRMING_RUNS)]
+            training = msgspec.structs.replace(found.training, operators=True)
+            again = [self._run(training, fresh=True) for _ in range(CONFIRMING_RUNS)]
             is_steady = all(report.signature == found.signature for report in again)
             self.unfinished = None
             self._goes_on = is_steady and not self.shrunk
@@ -351,6 +352,7 @@ def trainings_around(
         engine=base.engine,
         seed=base.seed,
         repeat=False,
+        operators=False,
         steps=draw(st.integers(1, 3 if schedule else base.steps)),
         microbatches=microbatches,
         variation=Variation(

@@ -110,7 +110,7 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.lines: dict[Operator, str] = {}
         self.movers: set[Operator] = set()
         self.is_full = False
-        self._kept = 0
+        self._elements = 0
         self._numbers: Counter[Operator] = Counter()
         self._sequences: list[int] = []
         self._sources: list[Operator] = []
@@ -198,13 +198,21 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _keep(self, operator: Operator, values: Any, *, is_output: bool) -> None:
         for index, value in enumerate(tree_leaves(values)):
-            if type(value) in TENSORS and not self.is_full:
+            is_one = type(value) in TENSORS and value.layout is torch.strided
+            if is_one and not self.is_full:
                 operand = Operand(operator=operator, index=index, is_output=is_output)
-                value = value.detach()
-                copy = value.clone() if isinstance(value, DTensor) else value.to("cpu", copy=True)
-                self.record.tensors[operand] = copy
-                self._kept += value.numel()
-                self.is_full = self._kept > MOST_KEPT
+                is_sharded = isinstance(value, DTensor)  # its shards are put together later
+                self.record.tensors[operand] = (
+                    value.detach().clone() if is_sharded else _kept(value)
+                )
+                self._elements += value.numel()
+                self.is_full = self._elements > MOST_KEPT
+
+
+def _kept(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy on the CPU, of complex numbers as pairs, which rounding has a bound for."""
+    copy = kept(tensor)
+    return torch.view_as_real(copy.resolve_conj()) if copy.is_complex() else copy
 
 
 def _line() -> str | None:
@@ -242,7 +250,7 @@ def complete(record: Record, microbatches: int, gather: Gather) -> None:
         if operand in common:
             tensor = record.tensors[mine[operand]]
             assert tensor is not None
-            record.tensors[mine[operand]] = kept(tensor)
+            record.tensors[mine[operand]] = _kept(tensor)
     for operand in sharded:
         if isinstance(record.tensors[operand], DTensor):
             del record.tensors[operand]

@@ -469,7 +469,8 @@ class Check:
         Both models train once more up to that step, in which each rank trains on its own data.
         None where that cannot be done.
         """
-        if place.kind not in ("outputs", "loss", "gradients"):
+        computed = place.kind in ("outputs", "loss", "gradients")
+        if not computed or not self.training.operators:
             return None
         fine, eps, seed = self._finest, torch.finfo(dtype).eps, self.training.seed
         until = msgspec.structs.replace(self.training, steps=place.step + 1)

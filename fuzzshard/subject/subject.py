@@ -249,6 +249,7 @@ class Training(msgspec.Struct, frozen=True, kw_only=True):
     plain model twice to see that it computes the same. ``variation`` is what a fuzzer changes.
     Before the step of the number ``resume`` the parallelised model is saved, built anew and
     loaded; 0: never. With ``global_batch`` the plain model gets the batches of all ranks as one.
+    ``operators``: the first one that differs is looked for, which takes some more trainings.
     """
 
     mesh: MeshShape
@@ -259,4 +260,5 @@ class Training(msgspec.Struct, frozen=True, kw_only=True):
     repeat: bool = True
     resume: int = 0
     global_batch: bool = False
+    operators: bool = True
     variation: Variation = Variation()

@@ -67,6 +67,8 @@ def assert_is_small(found: TrainingReport) -> None:
     assert not variation.checkpointed
     assert found.difference is not None
     assert "2.00 times the expected" in found.difference.looks_like
+    assert found.operator is not None
+    assert found.operator.how == "none"
 
 
 def test_within_a_module_that_is_cut_out_all_others_are_tried_smallest_first() -> None:

@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from msgspec.structs import replace
+from torch import nn
 from user_models import Checked, functions_of, mistake, model
 
 from fuzzshard.checking.check import Checker, trainings
+from fuzzshard.subject.operators import Operators
+from fuzzshard.subject.record import Forwards, Record
 from fuzzshard.subject.report import FirstOperator, TrainingReport
 from fuzzshard.subject.subject import MeshShape, Subject
 from fuzzshard.world import WorldConfig
@@ -116,3 +120,30 @@ def test_what_runs_operators_again_or_compiles_them_makes_none_differ(
     assert operator_of(report).how == "none"
     assert report.difference is not None
     assert report.difference.looks_like.startswith("equal to this rank's own gradient")
+
+
+class Rotating(nn.Module):
+    """Turns pairs of features, as complex numbers, and adds rows that it looks up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Embedding(3, 4, sparse=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        turned = torch.view_as_complex(x.unflatten(-1, (2, 2))) * 1j
+        return torch.view_as_real(turned).flatten(-2) + self.rows(torch.arange(3))
+
+
+def test_complex_numbers_are_kept_as_pairs_and_sparse_gradients_are_not():
+    model, x, record = Rotating(), torch.randn(3, 4), Record()
+    forwards = Forwards(model, str, record, 0, torch.device("cpu"))
+    operators = Operators()
+    (batch,) = forwards.begin_step(0, {0: x})
+    with operators.of(forwards):
+        model(batch).sum().backward()
+    kept = [tensor for tensor in operators.record.tensors.values() if tensor is not None]
+    assert not any(tensor.is_complex() or tensor.is_sparse for tensor in kept)
+    assert [3, 2, 2] in [list(tensor.shape) for tensor in kept]
+    named = [operator.name for operator in operators.lines]
+    assert "aten.mul.Tensor" in named
+    assert {operator.direction for operator in operators.lines} == {"forward", "backward"}
