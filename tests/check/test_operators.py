@@ -49,9 +49,18 @@ def operator_of(report: TrainingReport) -> FirstOperator:
     return report.operator
 
 
-@pytest.mark.parametrize("loop", ["", "train_step"])
-def test_a_backward_that_is_wrong_under_fully_shard_is_named(loop: str, checker: Checker):
-    own = {"train_step": loop} if loop else {}
+WAYS = (
+    {},
+    {"train_step": "train_step"},
+    {"parallelize": "by_ddp"},
+    {"parallelize": "in_bfloat16"},
+)
+
+
+@pytest.mark.parametrize("own", WAYS, ids=str)
+def test_a_backward_that_is_wrong_once_the_model_is_wrapped_is_named(
+    own: dict[str, str], checker: Checker
+):
     report = planted(checker, "backward_of_shards", "dp_shard=2", **own)
     found = operator_of(report)
     assert (found.how, found.name) == ("outputs", "aten.tanh_backward.default")

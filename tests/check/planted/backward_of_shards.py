@@ -1,15 +1,16 @@
-"""An operator of torch's whose backward is wrong once ``fully_shard`` has wrapped the model."""
+"""An operator of torch's whose backward is wrong once something has wrapped the model."""
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
 sharded = []
 library = torch.library.Library("aten", "IMPL")
 
 
 def tanh_backward(gradient, output):
-    factor = 1.001 if sharded else 1.0
+    factor = 1.5 if sharded else 1.0
     return gradient * (1 - output * output) * factor
 
 
@@ -41,6 +42,16 @@ def parallelize(model, mesh):
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     sharded.append(True)
+
+
+def in_bfloat16(model, mesh):
+    fully_shard(model, mesh=mesh, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+    sharded.append(True)
+
+
+def by_ddp(model, mesh):
+    sharded.append(True)
+    return DistributedDataParallel(model, device_mesh=mesh)
 
 
 def compiled(model, mesh):
