@@ -62,6 +62,7 @@ def check(
     steps: int = 3,
     microbatches: int = 1,
     seed: int = 0,
+    global_batch: bool = False,
     device: Device = "auto",
     ranks_per_device: int = 1,
     max_seconds: float = SUBJECT_SECONDS,
@@ -72,7 +73,8 @@ def check(
     """Train a subject in each mesh, plain and parallelised, and compare.
 
     Write ``meshes`` as ``dp_replicate=2,dp_shard=2``. ``engines`` wrap the model if the subject
-    has no ``parallelize``. A training that takes longer than ``max_seconds`` counts as hung.
+    has no ``parallelize``. With ``global_batch`` the plain model gets the batches of all ranks as
+    one. A training that takes longer than ``max_seconds`` counts as hung.
     Raises :class:`UsageError` for arguments that cannot be used and :class:`InfraError` if ranks
     fail.
 
@@ -83,8 +85,16 @@ def check(
     """
     shapes = [MeshShape.parse(mesh) for mesh in meshes]
     runs = trainings(
-        subject.named, shapes, engines, steps=steps, microbatches=microbatches, seed=seed
+        subject.named,
+        shapes,
+        engines,
+        steps=steps,
+        microbatches=microbatches,
+        seed=seed,
+        global_batch=global_batch,
     )
+    if fuzz and global_batch:
+        raise UsageError("fuzz varies no training with global_batch", "use one of them")
     if fuzz:
         check_aspects(aspects, runs)
     size = max((training.mesh.size for training in runs), default=1)

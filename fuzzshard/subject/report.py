@@ -115,7 +115,9 @@ class FirstOperator(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
             )
             return
         call = f" (call {self.call})" if self.call > 1 else ""
-        of = f" of {self.module}{call}" if self.module else ", outside of the model"
+        of = f" of {self.module or 'the model itself'}{call}"
+        if not self.call:
+            of = ", outside of the model"
         yield f"first operator that differs: {self.name}, {self.direction}{of}, rank {self.rank}"
         yield f"  called by   {self.line or 'no line of your own'}"
         match self.how:

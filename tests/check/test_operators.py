@@ -131,6 +131,21 @@ def test_what_runs_operators_again_or_compiles_them_makes_none_differ(
     assert report.difference.looks_like.startswith("equal to this rank's own gradient")
 
 
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (FirstOperator(name="mm", module="head", call=2), "mm, forward of head (call 2), rank 0"),
+        (FirstOperator(name="mm", call=1), "mm, forward of the model itself, rank 0"),
+        (
+            FirstOperator(name="mm", direction="backward"),
+            "mm, backward, outside of the model, rank 0",
+        ),
+    ],
+)
+def test_it_is_told_where_an_operator_runs(found: FirstOperator, words: str):
+    assert next(found.lines()) == f"first operator that differs: {words}"
+
+
 class Rotating(nn.Module):
     """Turns pairs of features, as complex numbers, and adds rows that it looks up."""
 
