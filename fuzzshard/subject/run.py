@@ -276,6 +276,8 @@ class Check:
         variation = self.training.variation
         checkpointed = present(model, variation.kept(variation.checkpointed))
         compiled = present(model, variation.kept(variation.compiled))
+        if compiled:
+            torch.compiler.reset()  # what has been compiled too often runs eagerly
         lines = [*recompute_lines(checkpointed), *compile_lines(compiled)]
         execute(lines, {"model": model})
         if "parallelize" not in self.functions:
