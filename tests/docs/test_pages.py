@@ -14,6 +14,7 @@ import pytest
 from cases import make_case
 from command_line import fuzzshard
 
+from fuzzshard import __version__ as fuzzshard_version
 from fuzzshard import pytest_entries, strategies, testing
 from fuzzshard.case import codec
 from fuzzshard.corpus.files import write_atomic
@@ -97,6 +98,9 @@ def test_every_change_that_waits_for_a_release_is_of_a_kind_that_the_changelog_h
     names = {file.name for file in (DOCS.parent / config["directory"]).iterdir()}
     wrong = [n for n in names if not re.fullmatch(rf"\+?[\w-]+\.({kinds})\.md", n)]
     assert wrong == config["ignore"] == ["README.md"]
+    changelog = (DOCS.parent / config["filename"]).read_text()
+    assert changelog.count(config["start_string"]) == 1
+    assert f"\n## {fuzzshard_version} (" in changelog.partition(config["start_string"])[2]
 
 
 WEIGHTS_IN_README = {
