@@ -240,7 +240,7 @@ def planned(tape: Tape, swarm: Swarm, case: Case, given: Given = NOTHING) -> Cas
     groups = given.wrap(case) if given.wrap else wrap(tape, swarm, root, inferred(case), case.mesh)
     case = replace(case, wrap=groups)
     if shards_experts(swarm) and not given.wrap:
-        case = experts_apart(case)
+        case = experts_apart(tape, case)
     if has_alias(root) and not given.wrap:
         case = self_contained(case)
     case = replace(case, ties=given.ties(case) if given.ties else ties(tape, swarm, case))

@@ -8,6 +8,7 @@ from collections.abc import Collection
 
 from msgspec.structs import replace
 
+from fuzzshard.analysis.experts import weights
 from fuzzshard.analysis.groups import uses_outside_groups
 from fuzzshard.analysis.inferred import Inferred, inferred
 from fuzzshard.case.case import Case, Checkpoint, Mesh, WrapGroup
@@ -105,9 +106,12 @@ def _may_join(found: Inferred, joined: list[str], path: str) -> bool:
     )
 
 
-def experts_apart(case: Case) -> Case:
-    """Wraps every mixture of experts by itself, and first."""
-    apart = inferred(case).inner("experts").keys()
+def experts_apart(tape: Tape, case: Case) -> Case:
+    """Wraps mixtures of experts by themselves, and first, or leaves them in the group that
+    manages them beside others.
+    """
+    owners = inferred(case).owners
+    apart = [p for p, fqn in weights(case).items() if owners.get(fqn) is None or tape.chance(60)]
     own = [
         next((g for g in case.wrap if g.modules == (path,)), WrapGroup(modules=(path,)))
         for path in apart

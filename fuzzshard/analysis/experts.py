@@ -19,6 +19,14 @@ def of_experts(case: Case, group: WrapGroup) -> bool:
     return inferred(case).inner("experts").keys() >= {*group.modules}
 
 
+def beside_others(case: Case, group: WrapGroup) -> list[str]:
+    """Return the parameters of experts that a group manages whose modules are not all mixtures."""
+    if of_experts(case, group):
+        return []
+    owners, index = inferred(case).owners, case.wrap.index(group)
+    return [fqn for fqn in weights(case).values() if owners.get(fqn) == index]
+
+
 def shares_evenly(case: Case) -> bool:
     """Whether the ranks of the shard axis can have as many experts each."""
     shapes = inferred(case).parameters

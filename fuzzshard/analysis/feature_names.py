@@ -73,6 +73,8 @@ FEATURES: dict[str, str] = {
     "wrap:list_group_leaves_root": "a list group with modules outside of its FSDP root",
     "wrap:list_group_holds_member": "a list group with a module that is registered below another "
     "of it",
+    "wrap:experts_beside_others": "experts and other parameters in one wrap group; under "
+    "expert_parallel these have meshes of their own",
     "wrap:nested": "a wrapped module other than the root has a wrapped module below it",
     "wrap:root": "the root is wrapped",
     "wrap:root_not_wrapped": "groups, but not the root",

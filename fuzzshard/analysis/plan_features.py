@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from fuzzshard.analysis.experts import beside_others
 from fuzzshard.analysis.groups import holds_a_member
 from fuzzshard.analysis.inferred import Inferred
 from fuzzshard.analysis.schedule_state import root_groups
@@ -30,6 +31,8 @@ def wrapping_features(case: Case, found: Inferred) -> Iterator[str]:
         yield "wrap:list_group_leaves_root"
     if any(holds_a_member(case, group) for group in case.wrap):
         yield "wrap:list_group_holds_member"
+    if any(beside_others(case, group) for group in case.wrap):
+        yield "wrap:experts_beside_others"
     if any(a and a != b and is_within(b, a) for a in wrapped for b in wrapped):
         yield "wrap:nested"
     if wrapped:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
@@ -15,10 +14,11 @@ from fuzzshard.training.collectives import Recorder
 class Hook(NamedTuple):
     """A group is done with a forward or a backward, in the op of the schedule that ran.
 
-    ``number`` counts the groups of ``fully_shard`` that have parameters, in the order in which
-    they were made; it is -1 for a unit of FSDP1. ``place`` is the number of collectives that came
-    before. A post-backward is ``deferred`` if it waited for the end of backward. ``sums`` are the
-    dtypes in which gradients were added up over the tensor-parallel axis.
+    ``number`` counts the calls of ``fully_shard`` that have parameters, in their order; those on
+    meshes of their own (``ShardPlacementResult``) count as one. It is -1 for a unit of FSDP1.
+    ``place`` is the number of collectives that came before. A post-backward is ``deferred`` if it
+    waited for the end of backward. ``sums`` are the dtypes in which gradients were added up over
+    the tensor-parallel axis.
     """
 
     op: int
@@ -34,7 +34,9 @@ class _Watch:
 
     def __init__(self, recorder: Recorder, log: list[Hook]) -> None:
         self.recorder, self.log = recorder, log
-        self.numbers: Iterator[int] = itertools.count()
+        self.number = -1
+        """That of the newest group, and its modules."""
+        self.modules: tuple[Any, ...] | None = None
         self.ending = False
 
     def note(self, number: int, kind: Literal["post_forward", "post_backward"]) -> None:
@@ -60,7 +62,9 @@ def _numbered(make: Callable[..., None]) -> Callable[..., None]:
     def call(group: Any, *args: Any, **kwargs: Any) -> None:
         make(group, *args, **kwargs)
         if _watch is not None:
-            group.fuzzshard_number = next(_watch.numbers)
+            if _watch.modules is not group.modules:
+                _watch.modules, _watch.number = group.modules, _watch.number + 1
+            group.fuzzshard_number = _watch.number
 
     return call
 

@@ -70,6 +70,11 @@ PASSES = {
             rank_batches=(RankBatch(rank=1, rows=0),),
         ),
     ),
+    "in the group of the root, on a mesh of their own": mixed(wrap=groups("a", ROOT)),
+    "in a list group of other shards": mixed(
+        wrap=(WrapGroup(modules=("moe", "a"), shard_dim="last"), *groups(ROOT)),
+        inputs=float_inputs(4),
+    ),
     "microbatches, one of them unsynchronised": mixed(
         schedule=(
             *(NO_SYNC, FORWARD, BACKWARD, SYNC, ops.Forward(batch=1), BACKWARD),
@@ -99,6 +104,7 @@ def test_fully_shard_shards_experts_over_the_other_axis(four_ranks: World) -> No
     divided = (ops.SetDivideFactor(factor=8.0), *TWO_STEPS)
     assert_passes(four_ranks, mixed(mesh=mesh, schedule=divided))
     assert_passes(four_ranks, mixed(mesh=mesh, wrap=(last, *groups(ROOT))))
+    assert_passes(four_ranks, mixed(mesh=mesh, wrap=groups(ROOT), schedule=divided))
 
 
 def assert_passes(world: World, case: Case) -> None:
@@ -115,8 +121,7 @@ EXCLUDED = (
     ),
     ("a mesh without an axis", mixed(mesh=Mesh(shard=2))),
     ("as many on each rank", mixed(Experts(out=4, experts=3))),
-    ("a group of their own", mixed(wrap=groups("a", ROOT))),
-    ("a group of their own", mixed(ignored=("moe",))),
+    ("not in a group", mixed(ignored=("moe",))),
     ("resharded to a smaller mesh", mixed(wrap=groups("moe", ROOT, reshard=2))),
     (
         "the usual all-gather",

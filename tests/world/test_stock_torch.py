@@ -17,7 +17,7 @@ NOT_HERE = {
     *("wrap:list_group_holds_member", "wrap:list_group_leaves_root"),
     "op:take_state_dict_in_inference",
     *(feature for feature in ALL_FEATURES if "pipelining" in feature),
-    "engine:expert_parallel",
+    *("engine:expert_parallel", "wrap:experts_beside_others"),
 }
 """More ranks than a test machine has cores for; what torch refuses (test_refusals.py); what known
 findings need (corpus/findings); pipeline schedules (test_pipelining.py);

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from fuzzshard.analysis.experts import of_experts
+from fuzzshard.analysis.experts import beside_others, of_experts
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.engines.fully_shard.script import FullyShardScript
 from fuzzshard.model.statements import at
@@ -45,9 +45,15 @@ class ExpertParallel(ParallelStyle):  # a rank has some experts, and gets the ro
 
 
 class ExpertParallelScript(FullyShardScript):
-    """Shards experts over the shard axis, and gives their groups the other axis."""
+    """Shards experts over the shard axis, and gives their groups the other axis.
+
+    A group that manages others beside experts has a mesh for each: "This allows different
+    parameters to be sharded across different process groups, enabling use cases like Mixture of
+    Experts where expert params use a different mesh than regular params" (``fully_shard``).
+    """
 
     imports = """
+from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, ShardPlacementResult
 from torch.distributed.tensor import distribute_module
 from torch.distributed.tensor.parallel import ParallelStyle
 """
@@ -59,7 +65,23 @@ from torch.distributed.tensor.parallel import ParallelStyle
             f'parallelize_module({at(model, path)}, mesh["shard"], ExpertParallel())'
             for path in inferred(case).inner("experts").values()
         ]
+        if mixed := [fqn for group in case.wrap for fqn in beside_others(case, group)]:
+            lines += [
+                f"experts = {{{', '.join(at(model, fqn) for fqn in mixed)}}}",
+                'of_experts = FSDPMeshInfo(mesh["replicate"], shard_mesh_dim=0)',
+                "placed = ShardPlacementResult(Shard(0), of_experts)",
+            ]
         return [*lines, *super().wrap_lines(case, model, variable, names)]
+
+    @override
+    def arguments(self, case: Case, group: WrapGroup) -> list[str]:
+        told = super().arguments(case, group)
+        if not beside_others(case, group):
+            return told
+        begin = "shard_placement_fn=lambda p: "
+        others = [each.removeprefix(begin) for each in told if each.startswith(begin)] or ["None"]
+        told = [each for each in told if not each.startswith(begin)]
+        return [*told, f"{begin}placed if p in experts else {others[0]}"]
 
     @override
     def mesh_of(self, case: Case, group: WrapGroup) -> str:
@@ -70,7 +92,7 @@ from torch.distributed.tensor.parallel import ParallelStyle
         """The sum over the shard axis is there when gradients come: rows of all its ranks went
         through the experts.
         """
-        if not of_experts(case, group):
+        if not of_experts(case, group) and not beside_others(case, group):
             return []
         ranks = (each.mesh.replicate or 1 for each in case.on_meshes)
         return dividing(module, case.mesh.data_size, ranks, factors(case.schedule))

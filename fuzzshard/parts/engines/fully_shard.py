@@ -117,10 +117,10 @@ class ExpertParallel(FullyShard):
             f"{_LLAMA}: experts get the mesh of the data-parallel ranks that have the same ones",
         ),
         "experts_lie_otherwise": Exclusion(
-            "experts that are not in a group of their own with the usual all-gather, as many on "
-            "each rank, of one module, and divided by the replicate axis along the dim of their "
-            "shards",
+            "experts that are not in a group with the usual all-gather, as many on each rank, and "
+            "divided by the replicate axis along the dim of their shards",
             f"{_LLAMA}: fully_shard(transformer_block.moe.experts, ...) before the block; "
+            "fully_shard, shard_placement_fn: a mesh for each parameter; "
             f"{_DISPATCH}, _token_dispatch: rows are counted for experts of equal numbers on "
             "every rank; _fsdp_param.py: 'FSDP does not support uneven sharding on dim'",
         ),

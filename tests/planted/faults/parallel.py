@@ -170,6 +170,13 @@ def experts_divide_by_their_ranks(right, self, factor):
 
 
 @instead_of(FSDPParamGroup, "post_backward")
+def other_meshes_are_not_reduced(right, self, *unused):
+    """Of what one call of ``fully_shard`` puts on several meshes, the first alone is reduced."""
+    if self.modules[0]._get_fsdp_state()._fsdp_param_groups[0] is self:
+        right(self, *unused)
+
+
+@instead_of(FSDPParamGroup, "post_backward")
 def replicas_add_up(right, self, *unused):
     """Gradients of replicas are added up, and not averaged."""
     if not isinstance(self.mesh_info, FSDPMeshInfo):
