@@ -137,8 +137,14 @@ def waiting_for_save() -> Op:
 
 
 def restoring(
-    lost: op.Lost | None, *, assign: bool = False, mesh: tuple[int, ...] = ()
+    lost: op.Lost | None,
+    *,
+    assign: bool = False,
+    mesh: tuple[int, ...] = (),
+    evaluations: int = 0,
 ) -> tuple[Op, ...]:
-    """Return how what was saved is loaded, after it was ``lost`` so, perhaps on another mesh."""
+    """Return how what was saved is loaded, after it was ``lost`` so, perhaps on another mesh, and
+    so many forwards without gradients ran, which leave parameters unsharded.
+    """
     corrupted = () if lost is None else (CorruptState(how=lost, mesh=mesh),)
-    return *corrupted, LoadState(assign=assign)
+    return *corrupted, *[Forward(grad=False)] * evaluations, LoadState(assign=assign)

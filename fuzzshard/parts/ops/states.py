@@ -197,7 +197,7 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
         tape, last = run.tape, len(run.between) - 1
         first = min(1 + tape.below(max(last, 1)), last) if tape.chance(60) else 0
         save = cls(via="state_dict")
-        if tape.chance(80):
+        if tape.chance(65):
             other = cls._drawn_by_torch(run)
             save = other if run.at.why_not(other) is None else save
         saved, then = run.between[first], run.between[first + tape.below(last - first + 1)]
@@ -212,7 +212,9 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
             lost = "rebuild" if tape.chance(50) else "zero"
         moves = save.reshards and lost == "rebuild" and tape.chance(90)
         mesh = run.another_mesh() if moves else ()
-        then += (*ops.restoring(lost, assign=assign, mesh=mesh), *late)
+        evaluations = (run.microbatches or 1) * (not run.in_order and tape.chance(25))
+        restored = ops.restoring(lost, assign=assign, mesh=mesh, evaluations=evaluations)
+        then += (*restored, *late)
 
     @property
     def reshards(self) -> bool:
