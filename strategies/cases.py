@@ -259,7 +259,7 @@ def with_options(tape: Tape, swarm: Swarm, case: Case, *, cuda: bool) -> Case:
     if not plan and ranks.tensor:  # there is nothing to split
         ranks = replace(ranks, tensor=None, shard=ranks.shard * ranks.tensor)
     if plan and case.values != "dyadic" and tape.chance(_SHARED_LOSS):
-        case = replace(case, loss=next(name for name, loss in LOSSES.items() if loss.context))
+        case = replace(case, loss=tape.pick([n for n, loss in LOSSES.items() if loss.context]))
     case = ignored(tape, swarm, replace(case, mesh=ranks, tensor_parallel=plan), found)
     found = inferred(case)
     case = precision(tape, swarm, case, found)

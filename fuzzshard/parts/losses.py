@@ -45,11 +45,13 @@ class MeanSquare(Loss):
 
 
 _TOKEN_LOSS = """
-def token_loss(logits, ignored, tokens):  # averaged over ranks it is the mean over all tokens
+def token_loss(logits, ignored, tokens, mean=False):  # over all ranks it is the mean of tokens
     if logits.ndim > 2:
         logits = logits.flatten(0, -2)
     labels = torch.arange(len(logits), device=logits.device) % logits.shape[-1]
     labels[:ignored] = -100
+    if mean and (kept := len(labels[ignored:])):
+        return nn.functional.cross_entropy(logits, labels) * kept / tokens
     return nn.functional.cross_entropy(logits, labels, reduction="sum") / tokens
 """
 
@@ -84,13 +86,13 @@ def mean_tokens(term: Term) -> float:
 
 
 _PARALLEL_TOKEN_LOSS = """
-def parallel_token_loss(logits, ignored, tokens, mesh):  # whose ranks share the classes
+def parallel_token_loss(logits, ignored, tokens, mesh, mean=False):  # ranks share the classes
     if mesh is not None:
         if not isinstance(logits, DTensor):
             logits = DTensor.from_local(logits, mesh, [Replicate()])
         logits = logits.flatten(0, -2)
         logits = logits.redistribute(placements=[Shard(logits.ndim - 1)])
-    return token_loss(logits, ignored, tokens)
+    return token_loss(logits, ignored, tokens, mean)
 """
 
 
@@ -107,10 +109,20 @@ class LossParallel(Loss):
     context = "loss_parallel()"
     sources = {"parallel_token_loss": _PARALLEL_TOKEN_LOSS}
 
+    more = ""
+
     @override
     def text(self, term: Term) -> str:
         plain = TokenMean().text(term)
-        return f"parallel_{plain[:-1]}, {term.mesh})" if term.mesh else plain
+        return f"parallel_{plain[:-1]}, {term.mesh}{self.more})" if term.mesh else plain
+
+
+class LossParallelMean(LossParallel):
+    """``LossParallel`` with ``reduction="mean"``, which leaves ignored tokens out."""
+
+    name = "loss_parallel_mean"
+    meaning = "the same with reduction='mean'"
+    more = ", mean=True"
 
 
 _PENALIZED = """
@@ -156,9 +168,8 @@ class GradientPenalty(Loss):
         return f"penalized({', '.join((term.output, *term.inputs))})"
 
 
-LOSSES: dict[str, Loss] = {
-    loss.name: loss() for loss in sorted(Loss.__subclasses__(), key=lambda loss: loss.place)
-}
+_ALL = (*Loss.__subclasses__(), *LossParallel.__subclasses__())
+LOSSES: dict[str, Loss] = {loss.name: loss() for loss in sorted(_ALL, key=lambda loss: loss.place)}
 """By name, in the order in which one is drawn."""
 
 DEFAULT = "dot"

@@ -186,6 +186,11 @@ TENSOR = {
         tensor_parallel=(rowwise("a", input="replicate"), colwise("b", local_output=False)),
         loss="loss_parallel",
     ),
+    "their mean": bounded(
+        mesh=_SQUARE,
+        tensor_parallel=(rowwise("a", input="replicate"), colwise("b", local_output=False)),
+        loss="loss_parallel_mean",
+    ),
     "replicas of tensor-parallel ranks": bounded(
         mesh=Mesh(replicate=2, shard=1, tensor=2), tensor_parallel=(colwise("a"), rowwise("b"))
     ),
