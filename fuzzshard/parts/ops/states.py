@@ -214,6 +214,8 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
         mesh = run.another_mesh() if moves else ()
         evaluations = (run.microbatches or 1) * (not run.in_order and tape.chance(25))
         restored = ops.restoring(lost, assign=assign, mesh=mesh, evaluations=evaluations)
+        if mesh and tape.chance(60):  # and back: replicas become shards, too
+            restored += (replace(save, asynchronous=False), *ops.restoring("rebuild"))
         then += (*restored, *late)
 
     @property
