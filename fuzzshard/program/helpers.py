@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from fuzzshard.parts.engines import ENGINES
 from fuzzshard.parts.losses import LOSSES
-from fuzzshard.parts.options.optimizer import KEEPING_DTYPES
+from fuzzshard.parts.options.optimizer import KEEPING_DTYPES, VECTORS_APART
 from fuzzshard.program.engine_script import engine_script
 
 _FUNCTIONS = """
@@ -179,6 +179,7 @@ SOURCES = {
     },
     **{name: source for loss in LOSSES.values() for name, source in loss.sources.items()},
     "KeepingDtypes": KEEPING_DTYPES,
+    "vectors_apart": VECTORS_APART,
 }
 """By name."""
 

@@ -392,7 +392,10 @@ class Scope:
         lines, nothing = [], "[{'params': []}]"
         lacks = self.engine.in_stages and lacks_optimizer(self.case)
         for (name, spec), given in zip(self.case.optimizer.each.items(), parameters, strict=True):
-            given = f"[*{given}] or {nothing}" if lacks and given else given or nothing
+            if "vectors_apart" in spec.flags:
+                given = f"vectors_apart([*{given or []}])"
+            else:
+                given = f"[*{given}] or {nothing}" if lacks and given else given or nothing
             fused = spec.fused_flags
             if self.engine is REFERENCE:
                 spec = spec.without_flags(*fused)
@@ -418,6 +421,16 @@ class Scope:
             lines, listed = call_lines("added = ", added, "[]"), "added"
         given = f'"params": {listed}' + (f", {own}" if own else "")
         return [*lines, f"optimizer.add_param_group({{{given}}})"]
+
+    def in_lists(self, foreach: bool | None) -> str:
+        """Return an argument ``foreach``; the reference goes the other way, so that what either
+        way does wrong itself shows.
+        """
+        if foreach is None:
+            return ""
+        if self.shared:
+            return f", foreach={self.called} is {'not ' if foreach else ''}reference"
+        return f", foreach={foreach is not (self.engine is REFERENCE)}"
 
     def clip_norm_lines(
         self, arguments: str, other_way: list[str], *, finite: bool, in_lists: str

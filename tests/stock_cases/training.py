@@ -246,6 +246,7 @@ OPTIONS = {
         )
         for kind, momentum, decay, flags in (
             ("adamw", 0.0, 0.125, ("fused", "amsgrad", "tensor_lr")),
+            ("adamw", 0.0, 0.125, ("vectors_apart",)),
             ("adam", 0.0, 0.125, ("decoupled_weight_decay", "other_numbers")),
             ("sgd", 0.5, 0.0, ("nesterov",)),
             ("sgd", 0.5, 0.0, ("dampening", "tensor_lr")),

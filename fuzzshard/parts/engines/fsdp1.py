@@ -81,7 +81,7 @@ class FullyShardedDataParallel(EngineSpec):
             f"{_CLASS}: 'FSDP does not work with double backwards due to the way it registers "
             "backward hooks.'",
         ),
-        "optimizer:muon|optimizer:adafactor": Exclusion(
+        "optimizer:muon|optimizer:adafactor|optimizer:vectors_apart": Exclusion(
             "an optimizer that looks at rows and columns: parameters of FSDP1 are flat",
             "torch/optim/_muon.py: 'Muon only supports 2D parameters'; _flat_param.py: 'original "
             "parameters, which are flattened and concatenated to construct the flat parameter'",

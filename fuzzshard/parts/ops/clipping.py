@@ -52,11 +52,7 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
         """Return what else a program says."""
         said = {"error_if_nonfinite": self.error_if_nonfinite, "apart": self.apart}
         flags = "".join(f", {name}=True" for name, value in said.items() if value)
-        return flags + self._in_lists
-
-    @property
-    def _in_lists(self) -> str:
-        return "" if self.foreach is None else f", foreach={self.foreach}"
+        return flags if self.foreach is None else f"{flags}, foreach={self.foreach}"
 
     @override
     def misfits(self, at: op.Checker) -> op.Reasons:
@@ -77,18 +73,17 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:
-        told = f"{self.max_norm}, {self.norm_type!r}"
+        told, in_lists = f"{self.max_norm}, {self.norm_type!r}", scope.in_lists(self.foreach)
         return scope.clip_norm_lines(
             told,
-            self._lines_apart(scope.trained) if self.apart else [],
+            self._lines_apart(scope.trained, in_lists) if self.apart else [],
             finite=self.error_if_nonfinite,
-            in_lists=self._in_lists,
+            in_lists=in_lists,
         )
 
-    def _lines_apart(self, trained: str) -> list[str]:
+    def _lines_apart(self, trained: str, in_lists: str) -> list[str]:
         """Take the norm of what is ``trained``, and clip with it."""
         finite = ", error_if_nonfinite=True" if self.error_if_nonfinite else ""
-        in_lists = self._in_lists
         return [
             f"grads = [p.grad for p in {trained} if p.grad is not None]",
             f"norm = torch.nn.utils.get_total_norm(grads, {self.norm_type!r}{finite}{in_lists})",
@@ -106,7 +101,7 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
     @override
     def drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
         norm_type = run.tape.weighted(_NORMS)
-        largest = run.tape.pick((1.0, 0.25, 8.0))
+        largest = run.tape.pick((1.0, 0.25, 8.0, 64.0))
         overflows = run.case.optimizer.grad_scaler
         finite = run.tape.chance(70 if overflows else 20)
         apart = run.tape.chance(25)
@@ -116,7 +111,7 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
                 norm_type=norm_type,
                 error_if_nonfinite=finite,
                 apart=apart,
-                foreach=run.tape.pick((None, True, False)) if run.tape.chance(30) else None,
+                foreach=run.tape.pick((None, True, False)) if run.tape.chance(45) else None,
             ),
         )
 

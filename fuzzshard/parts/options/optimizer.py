@@ -30,6 +30,7 @@ Flag = Literal[
     "tensor_lr",
     "capturable",
     "other_numbers",
+    "vectors_apart",
 ]
 """Arguments of the class that are off their defaults, a word for each."""
 
@@ -312,6 +313,15 @@ class KeepingDtypes(torch.overrides.TorchFunctionMode):  # Muon computes in bflo
 """
 
 
+VECTORS_APART = """
+def vectors_apart(parameters):  # without weight decay
+    matrices = [p for p in parameters if p.ndim > 1]
+    vectors = [p for p in parameters if p.ndim < 2]
+    groups = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]] or groups[:1]
+"""
+
+
 class Kind(OptimizerOption):
     """A class of ``torch.optim``.
 
@@ -581,6 +591,7 @@ _FLAGS: Mapping[Flag, Mapping[str, str]] = {
         (*_GRADUAL, "adadelta", "asgd", "rmsprop", "rprop"), "capturable=True"
     ),
     "other_numbers": _NUMBERS,
+    "vectors_apart": {kind: "" for kind in _CLASSES if kind not in ("rprop", *_MUON)},
 }
 """By flag the arguments that stand for it, of the classes that document it."""
 
@@ -597,6 +608,8 @@ def flag_misfits(spec: Optimizer) -> Reasons:
         yield "nesterov and dampening are of a momentum", "give it one"
     if {"nesterov", "dampening"} <= has:
         yield "'Nesterov momentum requires a momentum and zero dampening'", "use one of them"
+    if "vectors_apart" in has and not spec.weight_decay:
+        yield "vectors that are not decayed are in a group of their own", "give it a weight decay"
     if "fused" in has and spec.foreach:
         yield "'`fused` and `foreach` cannot be `True` together'", "use one of them"
     if "tensor_lr" in has and spec.foreach and "capturable" not in has:
@@ -611,7 +624,8 @@ class Flags(OptimizerOption):
 
     ``fused`` is what torchtitan trains with (torchtitan/components/optimizer.py). The reference is
     stepped without it, so that what fused operators do wrong themselves shows. A learning rate may
-    be a tensor. ``other_numbers`` are all numbers that are at their defaults otherwise.
+    be a tensor. ``other_numbers`` are all numbers that are at their defaults otherwise. With
+    ``vectors_apart`` biases and scales are in a group of parameters without weight decay.
     """
 
     name = "flags"
@@ -626,6 +640,7 @@ class Flags(OptimizerOption):
         "optimizer:tensor_lr": "a learning rate that is a tensor",
         "optimizer:capturable": "an optimizer that can be captured in a CUDA graph",
         "optimizer:other_numbers": "an optimizer whose numbers are not torch's defaults",
+        "optimizer:vectors_apart": "two groups of parameters, of which one has no weight decay",
     }
 
     @override
