@@ -477,6 +477,9 @@ DIVERGENCES = {
     "fused_steps_of_shards_are_lost": diverges(
         "parameter", optimizer=Optimizer(kind="adamw", flags=("fused",))
     ),
+    "all_groups_of_shards_decay": diverges(
+        "parameter", optimizer=Optimizer(weight_decay=0.125, flags=("vectors_apart",))
+    ),
     "shards_step_without_nesterov": diverges(
         "parameter", optimizer=Optimizer(momentum=0.5, flags=("nesterov",))
     ),
@@ -922,6 +925,7 @@ HARMLESS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("minimizes_shards", PLAIN_OPTIMIZER),
     ("rmsprop_goes_too_far", PLAIN_OPTIMIZER),
     ("fused_steps_of_shards_are_lost", {"optimizer": Optimizer(kind="adamw")}),
+    ("all_groups_of_shards_decay", {"optimizer": Optimizer(weight_decay=0.125)}),
     ("shards_step_without_nesterov", {"optimizer": Optimizer(momentum=0.5)}),
     ("shards_are_not_centered", {"optimizer": Optimizer(kind="rmsprop")}),
     ("orthogonalizes_shards", PLAIN_OPTIMIZER),

@@ -22,6 +22,15 @@ def fused_steps_of_shards_are_lost(right, parameters, *args, **kwargs):
 
 
 @instead_of(torch.optim.SGD, "step")
+def all_groups_of_shards_decay(right, self, closure=None):
+    """SGD decays sharded parameters of every group as those of the first."""
+    for group in self.param_groups:
+        if any(isinstance(parameter, DTensor) for parameter in group["params"]):
+            group["weight_decay"] = self.param_groups[0]["weight_decay"]
+    return right(self, closure)
+
+
+@instead_of(torch.optim.SGD, "step")
 def shards_step_without_nesterov(right, self, closure=None):
     """SGD steps sharded parameters with a plain momentum."""
     for group in self.param_groups:
