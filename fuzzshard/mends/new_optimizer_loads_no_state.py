@@ -77,7 +77,10 @@ EDITS = (
                 p.grad = grad
                 p.requires_grad_(requires_grad)
             for i, p in enumerate(params):
-                if not any(name.startswith(f"{key}.state.{i}.") for name in saved):
+                for name in [*elem.state.get(p, ())]:  # a tensor has a size, and None has not
+                    if not hasattr(saved.get(f"{key}.state.{i}.{name}"), "size"):
+                        del elem.state[p][name]
+                if not elem.state.get(p):
                     elem.state.pop(p, None)
         stateful_sd[key] = elem.state_dict() if isinstance(elem, Stateful) else elem
         """,
