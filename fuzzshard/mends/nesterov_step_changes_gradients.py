@@ -39,7 +39,7 @@ PUBLIC = (
     ),
 )
 EXAMPLE = r"""
-# python example.py
+# torchrun --standalone --nproc-per-node 1 example.py
 import torch
 
 for foreach in (False, True):
