@@ -64,6 +64,8 @@ _DYADIC = 15
 """Percent of all cases, and of those that are not exact."""
 _MEMORY = 4
 """Percent of the cases on CUDA, each of which costs four more runs of every engine."""
+_RACES = 20
+"""Percent of the other cases on CUDA."""
 _SHARED_LOSS = 20
 """Percent of the cases with tensor parallelism, whose loss its ranks share."""
 _DIVERGING = 8
@@ -273,5 +275,7 @@ def with_options(tape: Tape, swarm: Swarm, case: Case, *, cuda: bool) -> Case:
     )
     if cuda and case.observe == "everything" and tape.chance(_MEMORY):
         case = replace(case, observe="memory")
+    elif cuda and case.observe == "everything" and tape.chance(_RACES):
+        case = replace(case, observe="races")
     case = whole_after_forward(options(tape, swarm, case, cuda=cuda))
     return of_variants(tape, pipelining(tape, case))

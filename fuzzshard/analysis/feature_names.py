@@ -149,6 +149,7 @@ FEATURES: dict[str, str] = {
     "option:meta": "wrapped on the meta device",
     "option:memory": "engines train again, to see whether memory on the device grows",
     "option:losses_only": "nothing but losses is compared",
+    "oracle:race": "streams are watched for accesses that nothing orders",
     "compile:eager": "module.compile() with the backend eager",
     "compile:aot_eager": "module.compile() with the backend aot_eager",
     "compile:inductor": "module.compile() with the backend inductor",
@@ -218,6 +219,7 @@ ON_CUDA = frozenset(
         "input:on_host",
         "offload:pinned",
         "option:memory",
+        "oracle:race",
         "optimizer:capturable",
     )
 )

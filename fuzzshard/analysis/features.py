@@ -60,6 +60,9 @@ def features(case: Case) -> frozenset[str]:
     )
 
 
+_OBSERVED = {"losses": "option:losses_only", "memory": "option:memory", "races": "oracle:race"}
+
+
 def _op_features(at: ScheduleState) -> Iterator[str]:
     """Those that an op makes, and those that ops of several kinds make."""
     op = at.op
@@ -89,8 +92,8 @@ def _options(case: Case) -> Iterator[str]:
     if any(delay.ranks != "all" for delay in case.delays):
         yield "delay:some_ranks"
     yield from (f"expect:{expect.kind}" for expect in case.expect)
-    if case.observe != "everything":
-        yield f"option:{'losses_only' if case.observe == 'losses' else 'memory'}"
+    if case.observe in _OBSERVED:
+        yield _OBSERVED[case.observe]
 
 
 def _row_features(case: Case) -> Iterator[str]:

@@ -176,7 +176,8 @@ class Case(Part, frozen=True, kw_only=True):
     ``finalize`` the root has ``set_manual_backward_finalization(True)``, and ``finalize_backward``
     is called after every backward. ``compile`` is the backend of ``module.compile()`` on the
     wrapped root. ``observe="losses"`` compares nothing else; with ``"memory"`` every engine trains
-    again after that, to see whether its memory on the device grows.
+    again after that, to see whether its memory on the device grows; with ``"races"`` what its
+    streams do is recorded.
     """
 
     seed: int
@@ -207,7 +208,7 @@ class Case(Part, frozen=True, kw_only=True):
     spmd: SPMD = SPMD()
     delays: tuple[Delay, ...] = ()
     expect: tuple[Expect, ...] = ()
-    observe: Literal["everything", "losses", "memory"] = "everything"
+    observe: Literal["everything", "losses", "memory", "races"] = "everything"
 
     @property
     def root_is_wrapped(self) -> bool:

@@ -234,6 +234,13 @@ class Engine(abc.ABC):
         """
         return {"reduced": {fqn: parameter.grad for fqn, parameter in self.trained.items()}}
 
+    def held(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield tensors whose memory has a name."""
+        for fqn, parameter in self.trained.items():
+            yield fqn, parameter
+            if parameter.grad is not None:
+                yield f"the gradient of {fqn}", parameter.grad
+
     def unreduced_gradients(self) -> dict[str, torch.Tensor | None]:
         """What a rank keeps of sharded parameters' gradients to reduce later, where that can be
         seen.

@@ -88,6 +88,11 @@ REGISTRATION = Instrument(
     _groups,
     "parameters that fully_shard registers otherwise than documented",
 )
+STREAMS = Instrument(
+    "streams",
+    lambda spec: True,
+    "accesses of several CUDA streams to one memory that nothing orders",
+)
 FLAT_PARAMETERS = Instrument(
     "flat parameters",
     _units,
@@ -102,6 +107,7 @@ INSTRUMENTS = (
     FSDP1_POST_BACKWARDS,
     COLLECTIVES,
     REGISTRATION,
+    STREAMS,
     FLAT_PARAMETERS,
 )
 """Every instrument, in the order in which reports name them."""

@@ -58,7 +58,7 @@ class Mended:
             assert function is not None
             code = function.__code__
             self._undo.append(functools.partial(setattr, function, "__code__", code))
-            function.__code__ = _compiled(target, before, after, code)
+            function.__code__ = compiled(target, before, after, code)
         for mend in mends:
             if mend.apply is not None:
                 mend.apply(self._patch)
@@ -101,7 +101,7 @@ def prepare(names: tuple[str, ...]) -> None:
     edits = [edit for mend in mends if not why_not(mend) for edit in mend.edits_here()]
     for target, (before, after) in edited_functions(edits).items():
         if (function := function_of(target)) is not None:
-            _compiled(target, before, after, function.__code__)
+            compiled(target, before, after, function.__code__)
             filed_code(target)
     forget_files()
 
@@ -132,7 +132,7 @@ def function_of(target: str) -> types.FunctionType | None:
 
 
 @functools.lru_cache(maxsize=1024)
-def _compiled(
+def compiled(
     target: str, before: Function, after: tuple[str, ...], like: types.CodeType
 ) -> types.CodeType:
     """The code of ``after``, as if it stood where ``before`` stands: same file, names and

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.distributed import _functional_collectives
 
 from fuzzshard.case.options import DelaySite
+from fuzzshard.instruments.streams.recorder import Recorder as Streams
 from fuzzshard.training.delays import Delays
 
 KINDS: dict[str, str] = {
@@ -70,6 +71,8 @@ class Recorder:
     sums: list[str] | None = None
     """The dtypes of what DTensors add up, while somebody wants to know."""
     delays: Delays | None = None
+    streams: Streams | None = None
+    """What records the streams, where somebody wants to know."""
     op: int = -1
     explicit: bool = False
     group: int = -1

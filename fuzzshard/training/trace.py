@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
+from fuzzshard.instruments.streams.clocks import Race
 from fuzzshard.parts.oracle import TensorOracle
 from fuzzshard.parts.oracles import tensor_oracle
 from fuzzshard.training.collectives import Collective
@@ -92,7 +93,8 @@ class Trace:
     ``has_tensors`` says whether any are recorded. ``leftovers`` is what the run has left behind,
     if it went to its end. ``leaked`` are modules and parameters that were still there without
     their engine. ``counts`` are the batches that batch norms in checkpoints have counted after
-    each backward, by its op and the name of the buffer.
+    each backward, by its op and the name of the buffer. ``races`` are accesses to memory that
+    nothing orders, where streams are watched.
     """
 
     tensors: dict[Key, Observation] = dataclasses.field(default_factory=dict)
@@ -103,6 +105,7 @@ class Trace:
     leftovers: Leftovers | None = None
     leaked: tuple[str, ...] = ()
     counts: dict[tuple[int, str], int] = dataclasses.field(default_factory=dict)
+    races: list[Race] = dataclasses.field(default_factory=list)
     engine: str = ""
     has_tensors: bool = True
 

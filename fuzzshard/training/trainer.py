@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -93,11 +94,14 @@ class Trainer:
                 if on_op is not None:
                     on_op(index)
                 self.recorder.op = index
+                if self.recorder.streams is not None:
+                    self.recorder.streams.op = index
                 self.engine.before_op(index, self.optimizers)
                 skipped = names_rank(op.ranks, self.rank) and op.run(self, index) is False
                 self.at.advance(skipped=skipped)
                 if self.observer is not None and not (self.in_stages and op.begins):
-                    self.observer.observe(index, op)
+                    with self._unseen():
+                        self.observer.observe(index, op)
             self.engine.finish()
             self.states.finish()
             if self.observer is not None:
@@ -107,6 +111,11 @@ class Trainer:
             if context := LOSSES[self.case.loss].context:  # which an exception may have left open
                 self.engine.execute([f"with {context}:", "    pass"])
             self.states.remove()
+
+    def _unseen(self) -> contextlib.AbstractContextManager[None]:
+        """What is looked at within is no access of the run."""
+        streams = self.recorder.streams
+        return contextlib.nullcontext() if streams is None else streams.paused()
 
     def rebuild(self, index: int, mesh: tuple[int, ...]) -> None:
         """Build model and optimizer anew, with other initial values, on these axes of the mesh;

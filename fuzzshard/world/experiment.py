@@ -4,26 +4,29 @@ differs.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import traceback
 import zlib
 from collections.abc import Callable, Sequence
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from fuzzshard.analysis.schedule_state import ranks_differ
 from fuzzshard.case.case import Case
 from fuzzshard.engines.base import DTYPES, Engine
 from fuzzshard.engines.mesh import RankMesh, rank_mesh
 from fuzzshard.engines.registry import engine_of, not_applicable
-from fuzzshard.instruments import COLLECTIVES, InstrumentError, believed, works
+from fuzzshard.instruments import COLLECTIVES, STREAMS, InstrumentError, believed, works
+from fuzzshard.instruments.streams.watching import Watched, watching
 from fuzzshard.oracles.after_run import memory_findings
 from fuzzshard.oracles.allowed import may_be_allowed
 from fuzzshard.oracles.alone import findings_alone
 from fuzzshard.oracles.beside_tensors import findings_beside_tensors
 from fuzzshard.oracles.judge import Run
 from fuzzshard.oracles.resume import uncorrupted
-from fuzzshard.parts.engines import REFERENCE
+from fuzzshard.parts.engines import REFERENCE, spec_of
 from fuzzshard.parts.exclusion import Exclusion
 from fuzzshard.training import hooks
 from fuzzshard.training.collectives import Recorder, record_into
@@ -202,12 +205,22 @@ class Experiment:
         record_into(recorder)
         hooks.record_into(recorder, [] if trace is None else trace.hooks)
         try:
-            with watch.listening(), engine_of(name).surroundings(self.case):
+            with (
+                watch.listening(),
+                engine_of(name).surroundings(self.case),
+                self._watching(name, trace) as watched,
+            ):
+                if watched is not None:
+                    recorder.streams = watched.recorder
                 trainer = Trainer(self.case, build(), trace, recorder)
                 trainer.run(watch.enter)
                 self._wait_for_kernels()
+                if watched is not None:
+                    watched.named = functools.partial(_storage_names, trainer.engine)
                 leaks = LeakWatch(trainer.engine)
                 del trainer
+            if watched is not None and trace is not None:
+                trace.races = watched.races
         except ErrorMissing:
             pass
         except InstrumentError:
@@ -238,6 +251,18 @@ class Experiment:
             self.watched[name] = leaks
         return True
 
+    def _watching(
+        self, name: str, trace: Trace | None
+    ) -> contextlib.AbstractContextManager[Watched | None]:
+        """Watches the streams of an engine, where the case asks for it and there are some."""
+        wanted = trace is not None and self.case.observe == "races" and self.case.compile is None
+        spec = spec_of(name)
+        if not wanted or spec is REFERENCE or not works(STREAMS):
+            return contextlib.nullcontext()
+        if self.mesh.device.type != "cuda" and not spec.applies_groups:
+            return contextlib.nullcontext()
+        return watching(self.mesh.device)
+
     def _wait_for_kernels(self) -> None:
         """What fails in one of them is raised here, in the engine that launched it, and not in the
         next.
@@ -250,6 +275,12 @@ class Experiment:
         unknown.
         """
         return self.case.compile is None and self.mesh.device.type == "cpu"
+
+
+def _storage_names(engine: Engine) -> dict[int, str]:
+    """What the memory of an engine is called, by the address of its storage in C++."""
+    held = ((name, t.to_local() if isinstance(t, DTensor) else t) for name, t in engine.held())
+    return {tensor.untyped_storage()._cdata: name for name, tensor in held}
 
 
 def _first_line(error: BaseException) -> str:

@@ -5,7 +5,7 @@ from public facts: what a model has accumulated in two backwards without synchro
 sum, after a synchronised one nothing waits, an unsharded parameter takes the memory of its
 elements. Where the tensors that users see are right and a reading is not, the instrument is
 switched off on all ranks. Where those tensors are wrong too, torch is, and nothing is said of the
-instrument.
+instrument. Streams are proved by what is ordered and what is not, without a case.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ from fuzzshard.instruments import (
     FLAT_PARAMETERS,
     GROUP_STATES,
     INSTRUMENTS,
+    STREAMS,
     UNSHARDED_MEMORY,
     Instrument,
     InstrumentError,
     switch_off,
     works,
 )
+from fuzzshard.instruments.streams import proof as streams
 from fuzzshard.parts.engines import BY_GROUPS, ENGINES, spec_of
 from fuzzshard.parts.leaves import affine
 from fuzzshard.parts.losses import SIMPLEST
@@ -64,6 +66,8 @@ def prove_instruments(device: torch.device) -> dict[str, str]:
     found: dict[str, str] = {}
     for proof in proofs(dist.get_world_size()):
         found |= _misread(proof, device)
+    if reading := streams.misread(device):
+        found[STREAMS.name] = reading
     mine = torch.tensor([i.name in found for i in INSTRUMENTS], dtype=torch.int32, device=device)
     dist.all_reduce(mine, op=dist.ReduceOp.MAX)
     for instrument, off in zip(INSTRUMENTS, mine.tolist(), strict=True):

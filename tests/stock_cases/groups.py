@@ -79,6 +79,7 @@ SHARDING = {
         delays=tuple(Delay(site=site, milliseconds=1, ranks="others") for site in _SITES),
     ),
     "memory on the device is looked at": bitwise(observe="memory"),
+    "streams are watched": bitwise(observe="races", wrap=groups("a", "b", ROOT)),
     "prefetch in both directions": bitwise(
         wrap=(
             WrapGroup(modules=("a",), forward_prefetch=("b",)),

@@ -17,6 +17,12 @@ from fuzzshard.parts.engines import ENGINES
 ROOT = Path(fuzzshard.__file__).parent
 
 RANK_MODULES = (
+    "instruments/streams/accesses.py",
+    "instruments/streams/cuda.py",
+    "instruments/streams/proof.py",
+    "instruments/streams/recorder.py",
+    "instruments/streams/simulated.py",
+    "instruments/streams/watching.py",
     "model/build.py",
     "model/values.py",
     "subject/vary.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import torch
@@ -113,6 +114,15 @@ class FullyShard(Engine):
                 for fqn, owner in self.inferred.owners.items()
                 if owner is not UNMANAGED
             }
+
+    @override
+    def held(self) -> Iterator[tuple[str, torch.Tensor]]:
+        yield from super().held()
+        if works(UNSHARDED_MEMORY):
+            with reading(UNSHARDED_MEMORY):
+                for fqn, part in self._parts.items():
+                    for tensor in part.all_gather_outputs:
+                        yield f"unsharded {fqn}", tensor
 
     @override
     def unreduced_gradients(self) -> dict[str, torch.Tensor | None]:

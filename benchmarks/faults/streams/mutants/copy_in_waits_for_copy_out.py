@@ -1,0 +1,18 @@
+"""The stream of copies into all-gathers does not wait for the copy out of the last one."""
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parent))
+
+from _plant import plant
+
+
+def apply() -> None:
+    plant(
+        "torch.distributed.fsdp._fully_shard._fsdp_param_group:FSDPCommContext.wait_all_gather_streams_on_event",
+        (
+            "self.all_gather_copy_in_stream.wait_event(event)",
+            "planted_line_reached()",
+        ),
+    )

@@ -1,0 +1,200 @@
+"""How many cases that run a line which waits show that it is missing.
+
+python benchmarks/races.py --device cuda --world-size 2 --reach 20
+
+Each fault in --planted takes away something that orders streams, or a reference that keeps memory,
+and says when its line has run. The streams are watched in cases of ``fully_shard`` until so many
+have run it. On CUDA the same cases run again without that, with the delays that were drawn for
+them. With --stock nothing is planted: every race is printed, and what watching costs. On the CPU
+``fully_shard`` has streams that exist in Python only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from common import (
+    configure,
+    describe_machine,
+    machine_line,
+    make_console,
+    make_parser,
+    print_json,
+    run_main,
+)
+from rich.table import Table
+
+from fuzzshard.analysis.steering import Steering
+from fuzzshard.case.case import Case
+from fuzzshard.errors import EXIT_CLEAN, UsageError
+from fuzzshard.mending.mend import mends_for
+from fuzzshard.parts.oracles.race import Race
+from fuzzshard.strategies.steered import reach, steered_stream
+from fuzzshard.verdict import Finding, Verdict
+from fuzzshard.world import World, WorldConfig
+
+PLANTED = Path(__file__).parent / "faults" / "streams"
+REACHED = "FUZZSHARD_PLANTED_REACHED"
+
+
+class Planted(msgspec.Struct):
+    """One line of ``INDEX.json``; ``require`` are features of the cases that run the line."""
+
+    id: str
+    min_world: int = 2
+    difficulty: str = ""
+    require: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass
+class Row:
+    """What became of one fault: cases that ran, that reached it, and that showed it."""
+
+    id: str
+    outcome: str = ""
+    cases: int = 0
+    reached: int = 0
+    raced: int = 0
+    first: int | None = None
+    """How many had reached it when the first one showed it."""
+    delayed: int = 0
+    """Those that show wrong values by their delays."""
+    seconds: float = 0.0
+    says: str = ""
+
+
+def main() -> int:
+    parser = make_parser(__doc__, world_size=2)
+    parser.add_argument("--planted", type=Path, default=PLANTED, help="folder with INDEX.json")
+    parser.add_argument("--only", default="", help="ids of faults, separated by commas")
+    parser.add_argument("--reach", type=int, default=20, help="cases that reach each line")
+    parser.add_argument("--max-cases", type=int, default=200, help="cases for each fault")
+    parser.add_argument("--until-shown", action="store_true", help="end with the first race")
+    parser.add_argument("--stock", type=int, default=0, help="run so many cases without faults")
+    args = parser.parse_args()
+    config, console = configure(args), make_console(args)
+    rows: list[Row] = []
+    if args.stock:
+        figures = stock(config, args.seed, args.stock, console)
+        console.print(machine_line(figures.pop("machine"), args.seed))
+        console.print(", ".join(f"{name} {value}" for name, value in figures.items()))
+        if args.json:
+            print_json(figures)
+        return EXIT_CLEAN
+    index = msgspec.json.decode((args.planted / "INDEX.json").read_bytes(), type=list[Planted])
+    only = set(filter(None, args.only.split(",")))
+    with tempfile.TemporaryDirectory() as folder:
+        reached = Path(folder, "reached")
+        os.environ[REACHED] = str(reached)  # for all ranks that this process will have
+        for planted in (each for each in index if not only or each.id in only):
+            row = hunt(planted, config, args, reached)
+            rows.append(row)
+            console.print(row_text(row))
+    table = Table(title="Missing orders that show", title_justify="left")
+    for name in ("fault", "cases", "reached", "raced", "first", "by delays", "s"):
+        table.add_column(name)
+    for row in rows:
+        first = "" if row.first is None else str(row.first)
+        figures = (row.cases, row.reached, row.raced, first, row.delayed, f"{row.seconds:.0f}")
+        table.add_row(row.id, *map(str, figures))
+    if args.json:
+        print_json({"rows": [dataclasses.asdict(row) for row in rows], "seed": args.seed})
+    else:
+        console.print(table)
+    return EXIT_CLEAN
+
+
+def hunt(planted: Planted, config: WorldConfig, args: Any, reached: Path) -> Row:
+    """Run cases with a fault until so many have reached its line."""
+    row = Row(planted.id)
+    if planted.min_world > config.size:
+        row.outcome = f"needs {planted.min_world} ranks"
+        return row
+    began = time.monotonic()
+    file = str(args.planted / "mutants" / f"{planted.id}.py")
+    with World(dataclasses.replace(config, preload=(file,))) as world:
+        try:
+            for case in cases(planted.require, args.seed, config):
+                if row.reached >= args.reach or row.cases >= args.max_cases:
+                    break
+                row.cases += 1
+                reached.unlink(missing_ok=True)
+                found = races(run(world, watched(case)))
+                if not reached.exists():
+                    continue
+                row.reached += 1
+                if found:
+                    row.raced += 1
+                    row.first = row.reached if row.first is None else row.first
+                    row.says = row.says or found[0].observed
+                    if args.until_shown:
+                        break
+                if config.device == "cuda":
+                    row.delayed += any(f.of_values for f in run(world, case).findings)
+        except UsageError as error:
+            row.outcome = str(error)
+    row.seconds = time.monotonic() - began
+    return row
+
+
+def stock(config: WorldConfig, seed: int, number: int, console: Any) -> dict[str, Any]:
+    """Run cases on torch with all mends, watched and not."""
+    seconds = {"plain": 0.0, "watched": 0.0}
+    raced = ran = 0
+    with World(config) as world:
+        world.start()
+        for ran, case in enumerate(cases((), seed, config), 1):
+            for how, each in (("plain", case), ("watched", watched(case))):
+                began = time.monotonic()
+                verdict = run(world, each)
+                seconds[how] += time.monotonic() - began
+            found = races(verdict)
+            raced += bool(found)
+            for finding in found:
+                console.print(f"case {ran}: {finding.observed}; {finding.name}")
+            if ran >= number:
+                break
+        machine = describe_machine(world.info, config.size)
+    factor = round(seconds["watched"] / seconds["plain"], 2)
+    rounded = {name: round(value, 1) for name, value in seconds.items()}
+    return {"machine": machine, "cases": ran, "raced": raced, **rounded, "factor": factor}
+
+
+def cases(require: tuple[str, ...], seed: int, config: WorldConfig) -> Iterator[Case]:
+    """Yield cases of ``fully_shard`` that nothing else is asked of."""
+    cuda = config.device == "cuda"
+    steering = Steering(only=("engine:fully_shard",), require=require, exclude=("compile:*",))
+    steered = reach(steering, seed, world_size=config.size, cuda=cuda)
+    for case in steered_stream(seed, world_size=config.size, steered=steered, cuda=cuda):
+        if case.observe != "losses":
+            yield msgspec.structs.replace(case, observe="everything", engines=("fully_shard",))
+
+
+def watched(case: Case) -> Case:
+    """Return a case whose streams are watched, and nothing in it waits on purpose."""
+    return msgspec.structs.replace(case, observe="races", delays=())
+
+
+def run(world: World, case: Case) -> Verdict:
+    return world.run(case, mends=mends_for())
+
+
+def races(verdict: Verdict) -> list[Finding]:
+    return [finding for finding in verdict.findings if finding.oracle == Race.name]
+
+
+def row_text(row: Row) -> str:
+    """Return a line of what became of a fault."""
+    shown = f"{row.raced} of {row.reached} that reached it raced"
+    return f"{row.id}: {row.outcome or shown} in {row.cases} cases; {row.says}"
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,201 @@
+"""What orders CUDA's streams, and what its caching allocator does.
+
+Events and synchronisations come from the callbacks of ``torch.cuda._gpu_trace``, which
+``torch.cuda._sanitizer`` uses too: whatever records an event or waits for one by torch's C++
+classes calls them, autograd and NCCL's process groups included. What they say of memory is an
+address. The rest is in the memory history (``torch.cuda.memory._record_memory_history``): sizes
+and streams of blocks, and whether a block was free at once or held until streams had used it,
+which somebody had recorded on it (``record_stream``, of which C++ calls one that nobody else
+sees).
+
+A block that is free at once is requested and completed within one call. A held one is completed
+within a later allocation. So both have a mark, which changes with every operator and callback
+(``_set_memory_metadata``). Where an allocation follows under the same mark the two cannot be told
+apart, and the block counts as held, which orders more.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import torch
+import torch.cuda._gpu_trace as gpu_trace
+import torch.distributed as dist
+from typing_extensions import override
+
+from fuzzshard.instruments.streams.events import (
+    Allocate,
+    Event,
+    Free,
+    Record,
+    Synchronize,
+    Wait,
+)
+from fuzzshard.instruments.streams.recorder import Device, Recorder
+
+_replace = msgspec.structs.replace
+
+
+class CudaDevice(Device):
+    """The one that ``device`` is; one process records one at a time."""
+
+    key = torch._C.DispatchKey.CUDA
+
+    def __init__(self, device: torch.device) -> None:
+        self.index = torch.cuda.current_device() if device.index is None else device.index
+        self._marks = itertools.count(1)
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[Recorder]:
+        """Record what happens on the device; what was launched before is done then."""
+        _listen()
+        torch.cuda.synchronize(self.index)
+        recorder = Recorder(self)
+        torch.cuda.memory._record_memory_history("all", context=None, clear_history=True)
+        _active[:] = [(self, recorder)]
+        try:
+            with recorder:
+                yield recorder
+            torch.cuda.synchronize(self.index)
+        finally:
+            _active.clear()
+            history = torch.cuda.memory._snapshot()["device_traces"][self.index]
+            torch.cuda.memory._record_memory_history(None)
+            torch._C._cuda_setMemoryMetadata("")
+        recorder.log = placed(recorder.log, history)
+
+    def mark(self) -> None:
+        """Let what the allocator does next on this thread have another mark than before."""
+        torch._C._cuda_setMemoryMetadata(str(next(self._marks)))
+
+    @override
+    def current_stream(self) -> int:
+        return torch._C._cuda_getCurrentRawStream(self.index)
+
+    @override
+    def place(self, tensor: torch.Tensor) -> int:
+        if not tensor.is_cuda or not tensor.untyped_storage().data_ptr():
+            return 0
+        return tensor.data_ptr()
+
+    @override
+    def stream_number(self, stream: torch.Stream) -> int:
+        known = torch.cuda.Stream(  # type: ignore[no-untyped-call]
+            stream_id=stream.stream_id,
+            device_index=stream.device_index,
+            device_type=stream.device_type,
+        )
+        return int(known.cuda_stream)
+
+    @override
+    def communicator(self, group: dist.ProcessGroup) -> str:
+        backend = group._get_backend(torch.device("cuda", self.index)).name()
+        return group.group_name if backend.lower().startswith("nccl") else ""
+
+    @override
+    def before_operator(self) -> None:
+        self.mark()
+
+
+_active: list[tuple[CudaDevice, Recorder]] = []
+"""Who listens now."""
+
+
+def _note(event: Event) -> None:
+    for _, recorder in _active:
+        recorder.note(event)
+
+
+def _allocated(begin: int, *_: Any) -> None:
+    for device, recorder in _active:
+        recorder.allocated(begin)
+        device.mark()
+
+
+def _freed(begin: int, *_: Any) -> None:
+    for device, recorder in _active:
+        recorder.freed(begin)
+        device.mark()
+
+
+_listening: list[bool] = []
+
+
+def _listen() -> None:
+    """Have torch call the functions above, from now on for as long as the process lives."""
+    if _listening:
+        return
+    _listening.append(True)
+    torch._C._activate_gpu_trace()
+    gpu_trace.register_callback_for_event_record(lambda event, s, *_: _note(Record(event, s)))
+    gpu_trace.register_callback_for_event_wait(lambda event, s, *_: _note(Wait(event, s)))
+    gpu_trace.register_callback_for_event_synchronization(
+        lambda event, *_: _note(Synchronize(event=event))
+    )
+    gpu_trace.register_callback_for_stream_synchronization(
+        lambda stream, *_: _note(Synchronize(stream=stream))
+    )
+    gpu_trace.register_callback_for_device_synchronization(lambda *_: _note(Synchronize()))
+    gpu_trace.register_callback_for_memory_allocation(_allocated)
+    gpu_trace.register_callback_for_memory_deallocation(_freed)
+
+
+def placed(log: Sequence[Any], history: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Return ``log`` with what the memory history of the device says of its blocks.
+
+    Memory that went back to the driver in between (``cudaFree``) has been waited for by the whole
+    device; a part of an expandable segment that was unmapped, by its stream. Raises
+    :class:`LookupError` where the two do not tell of the same blocks.
+    """
+    done = list(log)
+    waiting: dict[tuple[type, int], collections.deque[int]] = collections.defaultdict(
+        collections.deque
+    )
+    for place, entry in enumerate(log):
+        if isinstance(entry, (Allocate, Free)):
+            waiting[type(entry), entry.begin].append(place)
+    requested: dict[int, tuple[int, str]] = {}
+    completed: list[tuple[int, str]] = []
+    returned: list[Event] = []
+    before: dict[int, list[Event]] = {}
+
+    def next_place(kind: type, begin: int) -> int:
+        if not waiting[kind, begin]:
+            raise LookupError(f"nobody saw a block at {begin} ({kind.__name__})")
+        return waiting[kind, begin].popleft()
+
+    for entry in history:
+        action, begin, mark = entry["action"], entry.get("addr", 0), entry.get("user_metadata", "")
+        if entry.get("internal_metadata"):
+            continue
+        if action == "alloc":
+            place = next_place(Allocate, begin)
+            done[place] = _replace(done[place], size=entry["size"], stream=entry["stream"])
+            for at in (at for at, its_mark in completed if its_mark == mark):
+                done[at] = _replace(done[at], held=True)
+            completed.clear()
+            before[place], returned = returned, []
+        elif action == "free_requested":
+            place = next_place(Free, begin)
+            done[place] = _replace(done[place], size=entry["size"])
+            requested[begin] = place, mark
+        elif action == "free_completed" and begin in requested:
+            place, its_mark = requested.pop(begin)
+            if its_mark == mark:
+                completed.append((place, mark))
+            else:
+                done[place] = _replace(done[place], held=True)
+        elif action == "segment_free":
+            returned.append(Synchronize())
+        elif action == "segment_unmap":
+            returned.append(Synchronize(stream=entry["stream"]))
+    if missing := [key for key, places in waiting.items() if places]:
+        raise LookupError(f"the memory history lacks {len(missing)} blocks")
+    for place, _ in requested.values():
+        done[place] = _replace(done[place], held=True)
+    return [event for place, entry in enumerate(done) for event in (*before.get(place, ()), entry)]

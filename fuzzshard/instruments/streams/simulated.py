@@ -1,0 +1,259 @@
+"""Streams, events and a caching allocator that exist in Python only, for tensors of the CPU.
+
+``fully_shard`` asks torch for the streams of its device. Given these in place of the CPU's, which
+order nothing, it does on the CPU what it does on CUDA, and a :class:`.recorder.Recorder` writes
+the same trace. Kernels still run at once, so values are right whatever is missing.
+
+The allocator has a pool of free blocks for each stream, and hands out the smallest that is large
+enough, as CUDA's does. It does not split blocks or join them. A storage is allocated on the stream
+on which an operator first uses it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import itertools
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch.multiprocessing.reductions import StorageWeakRef
+from typing_extensions import override
+
+from fuzzshard.instruments.streams import events
+from fuzzshard.instruments.streams.accesses import tensors_of
+from fuzzshard.instruments.streams.events import Allocate, Free, Record, Synchronize, Wait
+from fuzzshard.instruments.streams.recorder import Device, Operator, Recorder
+
+_ROUND = 512
+"""Sizes of blocks are multiples of this, as of CUDA's allocator."""
+_ASKS = tuple(
+    f"torch.distributed.fsdp._fully_shard.{name}"
+    for name in ("_fsdp_collectives", "_fsdp_param_group", "_fsdp_state")
+)
+"""The modules that ask for the streams of a device by ``_get_device_handle``."""
+
+
+class Event:
+    """``torch.Event``."""
+
+    def __init__(self, device: SimulatedDevice) -> None:
+        self.device = device
+        self.number = next(device.numbers)
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Mark how far a stream has come."""
+        self.device.note(Record(self.number, self.device.number(stream)))
+
+    def wait(self, stream: Stream | None = None) -> None:
+        """Let a stream wait."""
+        self.device.note(Wait(self.number, self.device.number(stream)))
+
+    def synchronize(self) -> None:
+        """Let the host wait."""
+        self.device.note(Synchronize(event=self.number))
+
+
+class Stream:
+    """``torch.Stream``."""
+
+    device_index = device_type = 0
+
+    def __init__(self, device: SimulatedDevice, number: int) -> None:
+        self.device, self.stream_id = device, number
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and other.stream_id == self.stream_id
+
+    def __hash__(self) -> int:
+        return hash(self.stream_id)
+
+    def record_event(self, event: Event | None = None) -> Event:
+        """Record an event, a new one if none is given."""
+        event = event or Event(self.device)
+        event.record(self)
+        return event
+
+    def wait_event(self, event: Event | torch.Event) -> None:
+        """Wait for an event. One of torch is the user's, who has recorded it after a step."""
+        if isinstance(event, Event):
+            event.wait(self)
+        else:
+            self.wait_stream(Stream(self.device, self.device.current_stream()))
+
+    def wait_stream(self, stream: Stream) -> None:
+        """Wait for another stream."""
+        self.wait_event(stream.record_event())
+
+    def synchronize(self) -> None:
+        """Let the host wait."""
+        self.device.note(Synchronize(stream=self.stream_id))
+
+
+class _Block(NamedTuple):
+    """The memory of a storage."""
+
+    storage: StorageWeakRef
+    nbytes: int
+    begin: int
+    size: int
+    stream: int
+
+
+class SimulatedDevice(Device):
+    """What a recorder asks; ``handle`` is what ``fully_shard`` asks, as if it were torch.cuda.
+
+    Stream 0 is the default one.
+    """
+
+    key = torch._C.DispatchKey.CPU
+
+    def __init__(self) -> None:
+        self.recorder: Recorder | None = None
+        self.numbers = itertools.count(1)
+        self.streams = [0]
+        self._of_groups: dict[str, int] = {}
+        self._end = _ROUND
+        self._pools: dict[int, list[tuple[int, int]]] = {}
+        """The free blocks of each stream, as (size, address)."""
+        self._blocks: dict[int, _Block] = {}
+        """What storages have, by their address in C++."""
+        self._asynchronous: Stream | None = None
+        self._ends: dict[dist.Work, Event] = {}
+        """When asynchronous collectives are over, by their works."""
+        self._arriving: dict[int, Event] = {}
+        """The same, by the storages that they write."""
+        self.handle = SimpleNamespace(
+            Stream=lambda priority=0: Stream(self, next(self.numbers)),
+            Event=lambda: Event(self),
+            current_stream=lambda: Stream(self, self.current_stream()),
+            stream=self._on,
+            synchronize=lambda: self.note(Synchronize()),
+        )
+
+    def note(self, event: events.Event) -> None:
+        """Tell the recorder, if there is one."""
+        if self.recorder is not None:
+            self.recorder.note(event)
+
+    def number(self, stream: Stream | None) -> int:
+        """Return the number of a stream, of the current one for None."""
+        return self.current_stream() if stream is None else stream.stream_id
+
+    @contextlib.contextmanager
+    def _on(self, stream: Stream) -> Iterator[None]:
+        self.streams.append(stream.stream_id)
+        try:
+            yield
+        finally:
+            self.streams.pop()
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[Recorder]:
+        """Give ``fully_shard`` these streams, and record what it does with them."""
+        with contextlib.ExitStack() as stack:
+            for name in _ASKS:
+                module = importlib.import_module(name)
+                stack.enter_context(
+                    mock.patch.object(module, "_get_device_handle", return_value=self.handle)
+                )
+            wait = dist.Work.wait
+
+            def waiting(work: dist.Work, *args: Any, **kwargs: Any) -> Any:
+                done = wait(work, *args, **kwargs)
+                self._waited(work)
+                return done
+
+            stack.enter_context(mock.patch.object(dist.Work, "wait", waiting))
+            self.recorder = Recorder(self)
+            stack.callback(self._forget)
+            yield stack.enter_context(self.recorder)
+
+    def _forget(self) -> None:
+        """Lets go of everything; works hold tensors."""
+        self.recorder = None
+        for held in (self._ends, self._arriving, self._blocks):
+            held.clear()
+
+    # What the recorder asks:
+
+    @override
+    def current_stream(self) -> int:
+        return self.streams[-1]
+
+    @override
+    def communicator(self, group: dist.ProcessGroup) -> str:
+        return group.group_name
+
+    @override
+    def before_collective(self, group: dist.ProcessGroup, is_async: bool) -> None:
+        self._asynchronous = None
+        if is_async:
+            number = self._of_groups.setdefault(group.group_name, next(self.numbers))
+            self._asynchronous = Stream(self, number)
+            self._asynchronous.wait_stream(Stream(self, self.current_stream()))
+
+    @override
+    def after_collective(self, result: Any, written: Sequence[torch.Tensor]) -> None:
+        if self._asynchronous is not None:
+            work = dist.Work.unbox(result[-1] if isinstance(result, tuple) else result)
+            self._ends[work] = end = self._asynchronous.record_event()
+            self._arriving |= {t.untyped_storage()._cdata: end for t in written}
+
+    @override
+    def after_operator(self, operator: Operator, args: Any, result: Any) -> None:
+        """Gives what the operator made its memory. Waits for functional collectives: their work is
+        waited for in C++.
+        """
+        for tensor in tensors_of(result):
+            self.place(tensor)
+        if operator.__name__.partition(".")[0] in ("wait_tensor", "wait_tensors"):
+            for tensor in args[0] if isinstance(args[0], list) else args[:1]:
+                if end := self._arriving.pop(tensor.untyped_storage()._cdata, None):
+                    end.wait()
+
+    def _waited(self, work: dist.Work) -> None:
+        """Let the current stream wait for an asynchronous collective."""
+        if end := self._ends.pop(work, None):
+            end.wait()
+
+    @override
+    def before_operator(self) -> None:
+        """Frees what nobody refers to any more, or has no memory now."""
+        for key, block in list(self._blocks.items()):
+            storage = torch.UntypedStorage._new_with_weak_ptr(block.storage.cdata)
+            if storage is None or storage.nbytes() != block.nbytes:
+                del self._blocks[key]
+                self._pools.setdefault(block.stream, []).append((block.size, block.begin))
+                self.note(Free(block.begin))
+
+    @override
+    def place(self, tensor: torch.Tensor) -> int:
+        storage = tensor.untyped_storage()
+        if tensor.device.type != "cpu" or not storage.nbytes():
+            return 0
+        block = self._blocks.get(storage._cdata)
+        if block is None or block.nbytes != storage.nbytes():
+            block = self._allocate(storage)
+        return block.begin + int(tensor.storage_offset()) * tensor.element_size()
+
+    def _allocate(self, storage: torch.UntypedStorage) -> _Block:
+        """Hand out the smallest free block that the current stream has, else a new one."""
+        stream = self.current_stream()
+        size = -(-storage.nbytes() // _ROUND) * _ROUND
+        free = self._pools.setdefault(stream, [])
+        fitting = min((block for block in free if block[0] >= size), default=None)
+        if fitting is None:
+            fitting = (size, self._end)
+            self._end += size
+        else:
+            free.remove(fitting)
+        reference = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+        block = _Block(reference, storage.nbytes(), fitting[1], fitting[0], stream)
+        self._blocks[storage._cdata] = block
+        self.note(Allocate(block.begin, block.size, stream))
+        return block
