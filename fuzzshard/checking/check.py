@@ -38,6 +38,7 @@ def trainings(
     seed: int,
     resume: int = 0,
     global_batch: bool = False,
+    races: bool = False,
 ) -> tuple[Training, ...]:
     """Return the trainings of a check; raises :class:`UsageError` for what makes no sense."""
     if steps < 1 or microbatches < 1:
@@ -79,6 +80,7 @@ def trainings(
             seed=seed,
             resume=resume,
             global_batch=global_batch,
+            races=races,
         )
         for mesh in meshes
         for name in names

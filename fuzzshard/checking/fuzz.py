@@ -351,6 +351,7 @@ def trainings_around(
         mesh=base.mesh,
         engine=base.engine,
         seed=base.seed,
+        races=base.races,
         repeat=False,
         operators=False,
         steps=draw(st.integers(1, 3 if schedule else base.steps)),

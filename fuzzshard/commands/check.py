@@ -149,6 +149,9 @@ class Compared:
         Train in each mesh once more with one setting changed: precision (parameters cast to
         bfloat16), compile (the repeated blocks, or the model, by aot_eager before they are
         wrapped), checkpointing (of the blocks); several with commas, or all.
+    races
+        Also watch the streams of the parallelised model for accesses to one memory that nothing
+        orders. On the CPU only fully_shard has streams, which exist in Python.
     """
 
     mesh: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = ()
@@ -158,6 +161,7 @@ class Compared:
     seed: int = 0
     resume: Annotated[int, Parameter(show_default=False, metavar="STEP")] = 0
     global_batch: Annotated[bool, Parameter(negative=())] = False
+    races: Annotated[bool, Parameter(negative=())] = False
     vary: Annotated[str, Parameter(show_default=False, metavar="SETTINGS")] = ""
 
     @property
@@ -180,6 +184,7 @@ class Compared:
             seed=self.seed,
             resume=self.resume,
             global_batch=self.global_batch,
+            races=self.races,
         )
         for doubt in (doubt for shape in meshes for doubt in shape.doubts):
             print(f"warning: {doubt}", file=sys.stderr)

@@ -26,17 +26,22 @@ def race_findings(run: Run) -> list[Finding]:
 
 
 def _finding(run: Run, race: clocks.Race, detail: str) -> Finding:
-    again = ", memory that was handed out again" * race.reused
     return Finding(
         oracle=Race.name,
         engine=run.engine,
-        observed=f"{_text(race.later)}, and before {_text(race.earlier)}{again}",
+        observed=describe(race),
         expected="one of the two waits for the other",
         op=getattr(race.later.event, "op", -1),
         name=race.later.touch.tensor or race.earlier.touch.tensor,
         rank=run.mesh.global_rank,
         detail=detail,
     )
+
+
+def describe(race: clocks.Race) -> str:
+    """Say what the two accesses do, and which lines issued them."""
+    again = ", memory that was handed out again" * race.reused
+    return f"{_text(race.later)}, and before {_text(race.earlier)}{again}"
 
 
 def _text(access: Access) -> str:

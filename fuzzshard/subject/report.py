@@ -141,8 +141,8 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     ``message`` says what an engine raised, where ranks hang, or why nothing was judged; ``place``
     is what was being done then. ``operator`` is the first one that differs, where the difference
     is one of outputs, losses or gradients. ``lost`` are the states that were not the same after
-    the training was resumed. ``stacks`` are those of all threads of ranks that hang. ``limits``
-    say what could not be compared and why.
+    the training was resumed, ``races`` accesses to one memory that nothing orders. ``stacks`` are
+    those of all threads of ranks that hang. ``limits`` say what could not be compared and why.
     """
 
     training: Training
@@ -151,6 +151,7 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     difference: Difference | None = None
     operator: FirstOperator | None = None
     lost: tuple[str, ...] = ()
+    races: tuple[str, ...] = ()
     message: str = ""
     place: str = ""
     stacks: str = ""
@@ -171,6 +172,8 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             like = re.sub(r" \(.+\)", "", self.difference.looks_like)  # other gradients say that
             like = re.sub(r"\d[\d.]*((, | and )\d[\d.]*)*", "#", like)
             return "/".join(filter(None, (self.outcome, self.difference.kind, like)))
+        if self.races:
+            return f"{self.outcome}/race"
         raised = re.sub(r"[\d.,]+", "#", self.message.partition(":")[0])
         return "/".join(filter(None, (self.outcome, raised if self.outcome == "error" else "")))
 
@@ -228,6 +231,8 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         if self.lost:
             more = f" and {len(self.lost) - MOST_LOST} more" * (len(self.lost) > MOST_LOST)
             yield f"  lost when resumed: {', '.join(self.lost[:MOST_LOST])}{more}"
+        for race in self.races:
+            yield f"  race: {race}"
         if self.message:
             text = f"{self.place}: {self.message}" if self.place else self.message
             yield from (f"  {line}" for line in text.splitlines())

@@ -19,7 +19,10 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from fuzzshard.engines.rounding import Shake
+from fuzzshard.instruments import STREAMS, works
+from fuzzshard.instruments.streams.watching import watching
 from fuzzshard.oracles.bound import OF_NOISE, OF_NOISE_IN_HALF
+from fuzzshard.oracles.race import describe
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.program.engine_script import engine_script
 from fuzzshard.program.run import execute
@@ -47,6 +50,9 @@ from fuzzshard.subject.vary import blocks_of, outline, present
 
 MOST_SHAKEN = 8
 """How often values are shaken to explain a difference, in turns by opposites."""
+
+MOST_RACES = 12
+"""How many accesses without order a report names."""
 
 MOST_NAMES = 3
 """How many tensors a limit names."""
@@ -90,6 +96,7 @@ class Check:
         )
         self.limits: list[str] = []
         self._lost: tuple[str, ...] = ()
+        self.races: tuple[str, ...] = ()
         self.blocks: tuple[str, ...] = ()
         self.outline = Outline()
         self._broadcasts_buffers = False
@@ -131,7 +138,7 @@ class Check:
                     "computes the same twice"
                 )
         try:
-            parallel = self._train_parallel(plain)
+            parallel = self._train_watched(plain)
         except _RefusedError as error:
             return self._not_judged(str(error))
         if self.training.global_batch and any(self._gather(parallel.draws)):
@@ -250,6 +257,25 @@ class Check:
             trainer.rebuild = functools.partial(self._rebuilt, trainer)
         trainer.train()
         return trainer.record
+
+    def _train_watched(self, plain: Record) -> Record:
+        """The same, with an eye on its streams where that is asked for. Those of the CPU are made
+        for ``fully_shard``, and would not see what other engines wait for in C++.
+        """
+        if not self.training.races:
+            return self._train_parallel(plain)
+        engine = self.training.engine
+        if self.device.type == "cpu" and not (engine and spec_of(engine).applies_groups):
+            self.limits.append("only fully_shard has streams on the CPU that can be watched")
+            return self._train_parallel(plain)
+        if not works(STREAMS):
+            self.limits.append("streams are not watched: see fuzzshard doctor")
+            return self._train_parallel(plain)
+        with watching(self.device) as watched:
+            parallel = self._train_parallel(plain)
+        texts = dict.fromkeys(map(describe, watched.races))
+        self.races = tuple(itertools.islice(texts, MOST_RACES))
+        return parallel
 
     def _built(self, trainer: Trainer) -> nn.Module:
         """The model that is to be parallelised."""
@@ -615,13 +641,15 @@ class Check:
         difference: Difference | None = None,
         operator: FirstOperator | None = None,
     ) -> TrainingReport:
+        races = tuple(dict.fromkeys(itertools.chain(*self._gather(self.races))))[:MOST_RACES]
         return TrainingReport(
             training=self.training,
-            outcome="different" if difference else "equal",
+            outcome="different" if difference or races else "equal",
             rows=tuple(comparison.rows.values()),
             difference=difference,
             operator=operator,
             lost=self._lost,
+            races=races,
             limits=tuple(self.limits),
             blocks=self.blocks,
             outline=self.outline,

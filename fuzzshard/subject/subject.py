@@ -250,6 +250,7 @@ class Training(msgspec.Struct, frozen=True, kw_only=True):
     Before the step of the number ``resume`` the parallelised model is saved, built anew and
     loaded; 0: never. With ``global_batch`` the plain model gets the batches of all ranks as one.
     ``operators``: the first one that differs is looked for, which takes some more trainings.
+    With ``races`` the streams of the parallelised model are watched.
     """
 
     mesh: MeshShape
@@ -261,4 +262,5 @@ class Training(msgspec.Struct, frozen=True, kw_only=True):
     resume: int = 0
     global_batch: bool = False
     operators: bool = True
+    races: bool = False
     variation: Variation = Variation()
