@@ -108,7 +108,10 @@ def run_way(name: str, make: Callable[..., Any], device: Any, args: Any, say: An
     (args.keep / f"{name}-{rank}.json").write_bytes(events.write(trace))
     factor = seconds["watched"] / seconds["plain"]
     after = seconds["after"] / seconds["plain"]
-    say(f"{name}: {describe(trace)}; {factor:.1f} times as long, {after:.2f} afterwards", flush=True)
+    say(
+        f"{name}: {describe(trace)}; {factor:.1f} times as long, {after:.2f} afterwards",
+        flush=True,
+    )
 
 
 @contextlib.contextmanager
@@ -169,9 +172,9 @@ def describe(trace: list[events.Event]) -> str:
 def layers(device: Any, number: int = 3) -> Any:
     from torch import nn  # noqa: PLC0415
 
-    return nn.Sequential(
-        *(nn.Sequential(nn.Linear(64, 64), nn.ReLU()) for _ in range(number))
-    ).to(device)
+    return nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.ReLU()) for _ in range(number))).to(
+        device
+    )
 
 
 def sharded(device: Any, ranks: int, *, hybrid: bool = False, half: bool = False, **more: Any):

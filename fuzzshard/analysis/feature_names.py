@@ -203,6 +203,7 @@ DIMENSIONS: dict[str, str] = {
     "option": "other settings of a case",
     "compile": "torch.compile",
     "delay": "ranks that wait at some point",
+    "oracle": "what is looked for at a cost",
     "expect": "what a case expects to be raised",
 }
 """What the features of each dimension are about: the part of their names before the colon."""
