@@ -23,8 +23,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fuzzshard.instruments.streams import events
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FullyShardedDataParallel,
+    MixedPrecisionPolicy,
+    fully_shard,
+)
+
+from fuzzshard.instruments.streams import events, proof
 from fuzzshard.instruments.streams.clocks import races
+from fuzzshard.instruments.streams.cuda import CudaDevice
+from fuzzshard.instruments.streams.simulated import SimulatedDevice
 
 STEPS = 3
 
@@ -43,8 +57,6 @@ def main() -> int:
             print(file.stem, describe(trace))
         return 0
     args.keep.mkdir(parents=True, exist_ok=True)
-    import torch.multiprocessing as mp  # noqa: PLC0415
-
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
@@ -54,11 +66,6 @@ def main() -> int:
 
 def rank_main(rank: int, args: Any, port: int) -> None:
     """Run every way on one rank; rank 0 prints."""
-    import torch  # noqa: PLC0415
-    import torch.distributed as dist  # noqa: PLC0415
-
-    from fuzzshard.instruments.streams import proof  # noqa: PLC0415
-
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
     device = torch.device(args.device, rank if args.device == "cuda" else 0)
@@ -87,8 +94,6 @@ def rank_main(rank: int, args: Any, port: int) -> None:
 
 def run_way(name: str, make: Callable[..., Any], device: Any, args: Any, say: Any) -> None:
     """Train plainly, then watched, then plainly again."""
-    import torch  # noqa: PLC0415
-
     seconds: dict[str, float] = {}
     trace: list[events.Event] = []
     for how in ("warm", "plain", "watched", "after"):
@@ -120,20 +125,14 @@ def watched(device: Any, on: bool) -> Any:
     if not on:
         yield None
     elif device.type == "cuda":
-        from fuzzshard.instruments.streams.cuda import CudaDevice  # noqa: PLC0415
-
         with CudaDevice(device).recording() as recorder:
             yield recorder
     else:
-        from fuzzshard.instruments.streams.simulated import SimulatedDevice  # noqa: PLC0415
-
         with SimulatedDevice().recording() as recorder:
             yield recorder
 
 
 def synchronize(device: Any) -> None:
-    import torch  # noqa: PLC0415
-
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -170,23 +169,15 @@ def describe(trace: list[events.Event]) -> str:
 
 
 def layers(device: Any, number: int = 3) -> Any:
-    from torch import nn  # noqa: PLC0415
-
     return nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.ReLU()) for _ in range(number))).to(
         device
     )
 
 
-def sharded(device: Any, ranks: int, *, hybrid: bool = False, half: bool = False, **more: Any):
+def sharded(
+    device: Any, ranks: int, *, hybrid: bool = False, half: bool = False, **more: Any
+) -> Callable[[], None]:
     """``fully_shard`` on each layer and on the root."""
-    import torch  # noqa: PLC0415
-    from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
-    from torch.distributed.fsdp import (  # noqa: PLC0415
-        CPUOffloadPolicy,
-        MixedPrecisionPolicy,
-        fully_shard,
-    )
-
     sizes, names = ((ranks, 1), ("replicate", "shard")) if hybrid else ((ranks,), ("shard",))
     mesh = init_device_mesh(device.type, sizes, mesh_dim_names=names)
     options: dict[str, Any] = {"mesh": mesh}
@@ -221,8 +212,6 @@ def sharded(device: Any, ranks: int, *, hybrid: bool = False, half: bool = False
 
 def replicated(device: Any, ranks: int) -> Callable[[], None]:
     """DistributedDataParallel with small buckets."""
-    import torch  # noqa: PLC0415
-
     ids = [device.index] if device.type == "cuda" else None
     model = torch.nn.parallel.DistributedDataParallel(
         layers(device), device_ids=ids, bucket_cap_mb=1e-3
@@ -240,13 +229,10 @@ def replicated(device: Any, ranks: int) -> Callable[[], None]:
 
 def first_generation(device: Any, ranks: int) -> Callable[[], None]:
     """FullyShardedDataParallel."""
-    import torch  # noqa: PLC0415
-    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1  # noqa: PLC0415, N814
-
     model = layers(device)
     for index, layer in enumerate(model):
-        model[index] = FSDP1(layer, device_id=device)
-    model = FSDP1(model, device_id=device)
+        model[index] = FullyShardedDataParallel(layer, device_id=device)
+    model = FullyShardedDataParallel(model, device_id=device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     inputs = torch.randn(8, 64, device=device)
 

@@ -96,9 +96,18 @@ def test_what_the_allocator_does_for_itself_is_left_out() -> None:
     assert placed([Allocate(512, 0, 0)], [own, entry("alloc")]) == [Allocate(512, 1024, 3)]
 
 
+def test_what_happens_before_and_after_is_left_out() -> None:
+    early, late = entry("alloc", begin=0), entry("alloc", begin=1024, mark="7")
+    assert placed([Allocate(512, 0, 0)], [early, entry("alloc"), late]) == [Allocate(512, 1024, 3)]
+
+
 @pytest.mark.parametrize(
     ("log", "history"),
-    [([], [entry("alloc")]), ([Allocate(512, 0, 0)], []), ([], [entry("free_requested")])],
+    [
+        ([Allocate(512, 0, 0)], []),
+        ([Allocate(512, 0, 0)], [entry("alloc", begin=0, mark="1"), entry("alloc", mark="1")]),
+        ([Allocate(512, 0, 0)], [entry("free_requested", mark="1"), entry("alloc", mark="1")]),
+    ],
 )
 def test_a_history_of_other_blocks_is_not_believed(log: list[Any], history: list[Any]) -> None:
     with pytest.raises(LookupError):

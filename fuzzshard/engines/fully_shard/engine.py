@@ -23,6 +23,7 @@ from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.refusals import Refusal
 from fuzzshard.engines.sync import ExplicitSync
 from fuzzshard.instruments import GROUP_STATES, UNREDUCED, UNSHARDED_MEMORY, reading, works
+from fuzzshard.instruments.streams import simulated
 from fuzzshard.model.build import build_model
 from fuzzshard.parts.ops.set_flag import flags_set
 from fuzzshard.program.setup import materialize_lines
@@ -47,9 +48,7 @@ class FullyShard(Engine):
             fqn: owner for fqn, owner in self.inferred.owners.items() if owner is UNMANAGED
         }
         self.sync = ExplicitSync(mesh, unmanaged)
-        self._must_wait = mesh.device.type == "cuda" and "is_last_backward" in flags_set(
-            case.schedule
-        )
+        self._must_wait = "is_last_backward" in flags_set(case.schedule)
 
     @override
     def build(self) -> nn.Module:
@@ -91,7 +90,9 @@ class FullyShard(Engine):
         must.
         """
         if self._must_wait:
-            torch.cuda.synchronize(self.mesh.device)
+            if self.mesh.device.type == "cuda":
+                torch.cuda.synchronize(self.mesh.device)
+            simulated.synchronize()
         return super().gradients()
 
     def _find_parts(self, model: nn.Module) -> dict[str, Any]:

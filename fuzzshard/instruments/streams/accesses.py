@@ -74,6 +74,11 @@ def _schema(operator: torch._ops.OpOverload[Any, Any]) -> _Schema:
     )
 
 
+def writes_of(operator: torch._ops.OpOverload[Any, Any]) -> frozenset[str]:
+    """Return the arguments that an operator says that it writes."""
+    return _schema(operator).written
+
+
 def accesses(
     operator: torch._ops.OpOverload[Any, Any],
     args: Sequence[Any],

@@ -19,7 +19,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -106,21 +106,33 @@ _active: list[tuple[CudaDevice, Recorder]] = []
 """Who listens now."""
 
 
+def _tell(tell: Callable[[CudaDevice, Recorder], None]) -> None:
+    """Tell whoever listens. What a callback raises torch writes to a log and forgets."""
+    for device, recorder in _active:
+        try:
+            tell(device, recorder)
+        except Exception as error:
+            recorder.failure = recorder.failure or error
+
+
 def _note(event: Event) -> None:
-    for _, recorder in _active:
-        recorder.note(event)
+    _tell(lambda _, recorder: recorder.note(event))
 
 
 def _allocated(begin: int, *_: Any) -> None:
-    for device, recorder in _active:
+    def tell(device: CudaDevice, recorder: Recorder) -> None:
         recorder.allocated(begin)
         device.mark()
 
+    _tell(tell)
+
 
 def _freed(begin: int, *_: Any) -> None:
-    for device, recorder in _active:
+    def tell(device: CudaDevice, recorder: Recorder) -> None:
         recorder.freed(begin)
         device.mark()
+
+    _tell(tell)
 
 
 _listening: list[bool] = []
@@ -164,9 +176,18 @@ def placed(log: Sequence[Any], history: Sequence[Mapping[str, Any]]) -> list[Any
     returned: list[Event] = []
     before: dict[int, list[Event]] = {}
 
-    def next_place(kind: type, begin: int) -> int:
+    unseen = ""
+
+    def next_place(kind: type, begin: int, mark: str) -> int | None:
+        """Return the place of a block in the log. What other threads do before and after nobody
+        has seen; in between that is an error.
+        """
+        nonlocal unseen
         if not waiting[kind, begin]:
-            raise LookupError(f"nobody saw a block at {begin} ({kind.__name__})")
+            unseen = unseen or (f"nobody saw a block at {begin} ({kind.__name__})" if mark else "")
+            return None
+        if unseen:
+            raise LookupError(unseen)
         return waiting[kind, begin].popleft()
 
     for entry in history:
@@ -174,22 +195,24 @@ def placed(log: Sequence[Any], history: Sequence[Mapping[str, Any]]) -> list[Any
         if entry.get("internal_metadata"):
             continue
         if action == "alloc":
-            place = next_place(Allocate, begin)
-            done[place] = _replace(done[place], size=entry["size"], stream=entry["stream"])
-            for at in (at for at, its_mark in completed if its_mark == mark):
-                done[at] = _replace(done[at], held=True)
+            if (at := next_place(Allocate, begin, mark)) is None:
+                continue
+            done[at] = _replace(done[at], size=entry["size"], stream=entry["stream"])
+            before[at], returned = returned, []
+            for freed in (freed for freed, its_mark in completed if its_mark == mark):
+                done[freed] = _replace(done[freed], held=True)
             completed.clear()
-            before[place], returned = returned, []
         elif action == "free_requested":
-            place = next_place(Free, begin)
-            done[place] = _replace(done[place], size=entry["size"])
-            requested[begin] = place, mark
+            if (at := next_place(Free, begin, mark)) is None:
+                continue
+            done[at] = _replace(done[at], size=entry["size"])
+            requested[begin] = at, mark
         elif action == "free_completed" and begin in requested:
-            place, its_mark = requested.pop(begin)
+            at, its_mark = requested.pop(begin)
             if its_mark == mark:
-                completed.append((place, mark))
+                completed.append((at, mark))
             else:
-                done[place] = _replace(done[place], held=True)
+                done[at] = _replace(done[at], held=True)
         elif action == "segment_free":
             returned.append(Synchronize())
         elif action == "segment_unmap":

@@ -34,6 +34,7 @@ from fuzzshard.instruments.streams.accesses import (
     group_of,
     label,
     touch,
+    writes_of,
 )
 from fuzzshard.instruments.streams.events import (
     DEVICE,
@@ -51,8 +52,6 @@ Operator = torch._ops.OpOverload[Any, Any]
 Touched = list[tuple[Touch, int]]
 """What is accessed, each with the address of its storage in C++."""
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-"""Classes of tensors that have memory of their own."""
 _KERNELS = ("aten", "prims", "prim")
 """Namespaces of operators that are not opened."""
 _PASS_ON = ("/distributed_c10d.py", "/_functional_collectives.py", "/c10d_logger.py", "/utils.py")
@@ -130,6 +129,7 @@ class _Thread(threading.local):
     """What a thread is in the middle of."""
 
     launches = 0
+    collectives = 0
     operator = ""
     workspaces: set[int] | None = None
     """The blocks that the operator has allocated."""
@@ -150,6 +150,8 @@ class Recorder(TorchDispatchMode):
         self._thread = _Thread()
         self._host: dict[int, tuple[StorageWeakRef, int]] = {}
         self._paused = False
+        self.failure: Exception | None = None
+        """What was raised where nobody hears of it."""
 
     @classmethod
     @override
@@ -162,6 +164,8 @@ class Recorder(TorchDispatchMode):
 
         ``names`` are those of storages, by their address in C++.
         """
+        if self.failure is not None:
+            raise self.failure
         numbers = {HOST: HOST, 0: 0}
         trace: list[Event] = []
         for entry in self.log:
@@ -231,7 +235,7 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if self._paused or FakeTensor in types:
             return operator(*args, **kwargs)
-        if not all(kind in _PLAIN for kind in types):
+        if any(_has_dispatch(kind) for kind in types):
             return NotImplemented  # a subclass first makes operators on plain tensors of it
         if operator is torch.ops.aten.record_stream.default:
             begin = args[0].untyped_storage().data_ptr()
@@ -257,15 +261,21 @@ class Recorder(TorchDispatchMode):
         return result
 
     def _open(self, operator: Operator, args: Any, kwargs: Any) -> Any:
-        """Call an operator and see what it calls; if that is nothing, it has its own kernels."""
+        """Call an operator and see what it calls.
+
+        If that is nothing, it has its own kernels. It may have some beside what it calls, so its
+        schema is believed, too, where it names what the operator writes.
+        """
         thread, stream, slot = self._thread, self.device.current_stream(), _Slot()
         self.device.before_operator()
         self.log.append(slot)
-        before = thread.launches
+        before = thread.launches, thread.collectives
         with self:
             result = operator.redispatch(torch._C.DispatchKeySet(self.device.key), *args, **kwargs)
         self.device.after_operator(operator, args, result)
-        if thread.launches == before:
+        if (thread.launches, thread.collectives) == before or (
+            thread.collectives == before[1] and writes_of(operator)
+        ):
             self._called(slot, stream, operator, args, kwargs, result)
         return result
 
@@ -291,6 +301,7 @@ class Recorder(TorchDispatchMode):
     def _collective(self, operator: Operator, args: Any, kwargs: Any) -> Any:
         thread, found = self._thread, collective(operator, args, kwargs)
         group = group_of((*args, *kwargs.values()))
+        thread.collectives += 1
         current = thread.stream = self.device.current_stream()
         self.device.before_operator()
         thread.collective = _Slot()
@@ -327,7 +338,7 @@ class Recorder(TorchDispatchMode):
         of_stream: Touched = []
         of_host: Touched = []
         for name, tensor in named:
-            if type(tensor) not in _PLAIN or not tensor.numel():
+            if _has_dispatch(type(tensor)) or not tensor.numel():
                 continue
             if address := self.device.place(tensor):
                 told = touch(tensor, address, DEVICE, label(name, tensor))
@@ -352,6 +363,11 @@ class Recorder(TorchDispatchMode):
             held = reference, len(self._host) + 1
             self._host[storage._cdata] = held
         return held[1]
+
+
+def _has_dispatch(kind: type) -> bool:
+    """Whether a class of tensors makes operators on other tensors of those on its own."""
+    return kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__  # type: ignore[attr-defined]
 
 
 def argument(operator: Operator, args: Any, kwargs: Any, name: str) -> Any:

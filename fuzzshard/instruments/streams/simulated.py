@@ -38,6 +38,16 @@ _ASKS = tuple(
 """The modules that ask for the streams of a device by ``_get_device_handle``."""
 
 
+_recording: list[SimulatedDevice] = []
+"""What is recorded now."""
+
+
+def synchronize() -> None:
+    """Let the host wait for all streams, if there are some, as ``torch.cuda.synchronize`` does."""
+    for device in _recording:
+        device.note(Synchronize())
+
+
 class Event:
     """``torch.Event``."""
 
@@ -170,12 +180,14 @@ class SimulatedDevice(Device):
 
             stack.enter_context(mock.patch.object(dist.Work, "wait", waiting))
             self.recorder = Recorder(self)
+            _recording.append(self)
             stack.callback(self._forget)
             yield stack.enter_context(self.recorder)
 
     def _forget(self) -> None:
         """Lets go of everything; works hold tensors."""
         self.recorder = None
+        _recording.remove(self)
         for held in (self._ends, self._arriving, self._blocks):
             held.clear()
 
