@@ -28,6 +28,7 @@ def checked() -> Iterator[Checked]:
             microbatches: int = 1,
             resume: int = 0,
             global_batch: bool = False,
+            races: bool = False,
         ) -> Report:
             checker.subject = subject
             runs = trainings(
@@ -39,6 +40,7 @@ def checked() -> Iterator[Checked]:
                 seed=0,
                 resume=resume,
                 global_batch=global_batch,
+                races=races,
             )
             return Report(trainings=tuple(map(checker.run, runs)))
 
