@@ -1,11 +1,11 @@
 """Whether the streams of a tiny model can be watched on this machine, and what that costs.
 
-python benchmarks/races_probe.py --keep DIR [--ranks 2] [--device cpu]
+python benchmarks/races_probe.py --keep FILE [--ranks 2] [--device cpu]
 
 Needs no world: a process for each rank trains a model of a few layers in several ways, and prints
 what the proof of the instrument reads, how many events of each kind there are, races on the torch
 at hand (none are expected) with the communicator's own order and without, and how many times as
-long a step takes. --keep gets the trace of each way as JSON; with --read these are searched again,
+long a step takes. --keep gets the traces of rank 0 as JSON; with --read these are searched again,
 on any machine.
 """
 
@@ -23,6 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -41,22 +42,21 @@ from fuzzshard.instruments.streams.cuda import CudaDevice
 from fuzzshard.instruments.streams.simulated import SimulatedDevice
 
 STEPS = 3
+Traces = dict[str, list[events.Event]]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--keep", type=Path, default=Path("traces"))
-    parser.add_argument("--read", type=Path, help="search a folder of traces, or one of them")
+    parser.add_argument("--keep", type=Path, help="file that gets the traces")
+    parser.add_argument("--read", type=Path, help="search the traces of such a file, and stop")
     parser.add_argument("--only", default="", help="ways, separated by commas")
     args = parser.parse_args()
     if args.read:
-        for file in sorted(args.read.glob("*.json")) if args.read.is_dir() else [args.read]:
-            trace = events.read(file.read_bytes())
-            print(file.stem, describe(trace))
+        for name, trace in msgspec.json.decode(args.read.read_bytes(), type=Traces).items():
+            print(name, describe(trace))
         return 0
-    args.keep.mkdir(parents=True, exist_ok=True)
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
@@ -79,10 +79,13 @@ def rank_main(rank: int, args: Any, port: int) -> None:
     say(f"torch {torch.__version__}, {device}, {args.ranks} ranks")
     say(f"proof: {proof.misread(device) or 'right'}", flush=True)
     only = set(filter(None, args.only.split(",")))
+    traces: Traces = {}
     for name, make in WAYS.items():
         if not only or name in only:
             try:
-                run_way(name, make, device, args, say)
+                traces[name] = run_way(name, make, device, args, say)
+                if rank == 0 and args.keep:  # at once, in case a later way hangs
+                    args.keep.write_bytes(msgspec.json.encode(traces))
             except Exception:
                 say(f"{name}: raised\n{traceback.format_exc(limit=-6)}", flush=True)
     dist.barrier()
@@ -92,8 +95,10 @@ def rank_main(rank: int, args: Any, port: int) -> None:
         os._exit(0)  # NCCL may wait for ranks that have raised
 
 
-def run_way(name: str, make: Callable[..., Any], device: Any, args: Any, say: Any) -> None:
-    """Train plainly, then watched, then plainly again."""
+def run_way(
+    name: str, make: Callable[..., Any], device: Any, args: Any, say: Any
+) -> list[events.Event]:
+    """Train plainly, then watched, then plainly again; return what was recorded."""
     seconds: dict[str, float] = {}
     trace: list[events.Event] = []
     for how in ("warm", "plain", "watched", "after"):
@@ -109,14 +114,13 @@ def run_way(name: str, make: Callable[..., Any], device: Any, args: Any, say: An
             seconds[how] = time.perf_counter() - began
         if recorder is not None:
             trace = recorder.trace()
-    rank = torch.distributed.get_rank()
-    (args.keep / f"{name}-{rank}.json").write_bytes(events.write(trace))
     factor = seconds["watched"] / seconds["plain"]
     after = seconds["after"] / seconds["plain"]
     say(
         f"{name}: {describe(trace)}; {factor:.1f} times as long, {after:.2f} afterwards",
         flush=True,
     )
+    return trace
 
 
 @contextlib.contextmanager
