@@ -116,10 +116,9 @@ def test_what_operators_of_python_call_is_seen_in_their_place() -> None:
     copy = launches(trace)[-1]
     assert copy.name == "aten._foreach_copy_.default"
     assert [touch.end - touch.begin for touch in copy.writes] == [16]  # not the whole output
-    assert seen(lambda: torch.ops.fsdp.record_grad_output_stream(X, 0, 0, 0)) == {
-        "reads": "",
-        "writes": "",
-    }
+    if hasattr(torch.ops.fsdp, "record_grad_output_stream"):  # of torch 2.15
+        told = seen(lambda: torch.ops.fsdp.record_grad_output_stream(X, 0, 0, 0))
+        assert told == {"reads": "", "writes": ""}
 
 
 def test_tensors_with_gaps_say_so() -> None:

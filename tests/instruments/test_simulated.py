@@ -18,6 +18,7 @@ from fuzzshard.instruments.streams.clocks import Race, races
 from fuzzshard.instruments.streams.events import Allocate, Launch, Wait
 from fuzzshard.instruments.streams.simulated import SimulatedDevice
 from fuzzshard.mending.patch import function_of
+from fuzzshard.mending.source import NotAsKnown
 
 PLANTED = Path(__file__).parents[2] / "benchmarks" / "faults" / "streams" / "mutants"
 COLLECTIVES = "torch.distributed.fsdp._fully_shard._fsdp_collectives:"
@@ -73,9 +74,14 @@ def without(fault: str, *targets: str) -> Callable[..., list[Race]]:
 
     def run(**options: object) -> list[Race]:
         functions = [function_of(target) for target in targets]
+        if None in functions:
+            pytest.skip("this torch has no such function")
         codes = [function.__code__ for function in functions]
         try:
             runpy.run_path(str(PLANTED / f"{fault}.py"))["apply"]()
+        except NotAsKnown as error:
+            pytest.skip(f"this torch has other lines: {error}")
+        else:
             return trained(**options)
         finally:
             for function, code in zip(functions, codes, strict=True):
