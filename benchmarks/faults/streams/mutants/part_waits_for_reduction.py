@@ -1,6 +1,8 @@
 """A group of several modules of which one ran does not wait for its reduction.
 
-torch's source leaves open whether CUDA needs this one.
+torch's source leaves open whether CUDA needs this one. By the order of streams and of the
+allocator it does not: what the reduction reads is kept, and what it writes belongs to its
+stream.
 """
 
 import sys

@@ -1,4 +1,7 @@
-"""Reset_iter_state does not wait for the reductions that it drops."""
+"""Reset_iter_state does not wait for the reductions that it drops.
+
+Each group waits for its own last reduction as well: nothing may show.
+"""
 
 import sys
 from pathlib import Path
