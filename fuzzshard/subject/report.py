@@ -191,6 +191,8 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             what = f"{first.kind} {first.name}".strip()
             like = f": {first.looks_like}" if first.looks_like else ""
             return f"{self.outcome}, {what}, {first.place}{like}"
+        if self.races:
+            return f"{self.outcome}, a race: {self.races[0]}"
         if self.outcome == "equal":
             return "equal" if self.reached == "bitwise" else f"equal within {self.reached}"
         return ": ".join(filter(None, (self.outcome, self.place, *self.message.splitlines()[:1])))
