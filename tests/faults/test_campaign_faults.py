@@ -72,7 +72,7 @@ def test_a_campaign_that_is_killed_leaves_no_process_and_whole_entries(tmp_path:
         processes = running.descendants()
         running.process.kill()
         running.process.wait(10)
-    _, alive = psutil.wait_procs(processes, timeout=5)
+    _, alive = psutil.wait_procs(processes, timeout=30)
     assert [p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE] == []
     (file,) = entry_files([tmp_path / "corpus"])
     assert read_entry(file).signature == "divergence/fully_shard/gradient"
