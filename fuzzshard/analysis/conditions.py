@@ -11,7 +11,7 @@ from fuzzshard.analysis.attention import positions_divide
 from fuzzshard.analysis.batches import rows_of_batch, used_batches
 from fuzzshard.analysis.check_dtypes import casts_made
 from fuzzshard.analysis.dtypes import model_policy
-from fuzzshard.analysis.experts import beside_others, of_experts, shares_evenly, weights
+from fuzzshard.analysis.experts import has_experts, of_experts, shares_evenly, weights
 from fuzzshard.analysis.inferred import inferred, updates_buffers
 from fuzzshard.analysis.optimized import shares
 from fuzzshard.analysis.optimizer_state import lacks_states
@@ -86,7 +86,6 @@ def experts_lie_otherwise(case: Case) -> bool:
     found, fqns = inferred(case), {*weights(case).values()}
     mixtures = found.inner("experts")
     groups = [group for group in case.wrap if of_experts(case, group)]
-    mixed = [group for group in case.wrap if beside_others(case, group)]
     aliases = (module.target for _, module in walk(case.model) if isinstance(module, Alias))
     shapes = (
         (group.dim_of(shape), shape)
@@ -95,7 +94,7 @@ def experts_lie_otherwise(case: Case) -> bool:
     )
     return (
         not shares_evenly(case)
-        or any(group.preparing("model", ["p"]) for group in (*groups, *mixed))
+        or any(g.preparing("model", ["p"]) for g in case.wrap if has_experts(case, g))
         or any({tie.parameter, tie.source} & fqns for tie in case.ties)
         or any(is_within(path, target) for target in aliases for path in mixtures)
         or any(found.owners[fqn] is None for fqn in fqns)

@@ -27,6 +27,11 @@ def beside_others(case: Case, group: WrapGroup) -> list[str]:
     return [fqn for fqn in weights(case).values() if owners.get(fqn) == index]
 
 
+def has_experts(case: Case, group: WrapGroup) -> bool:
+    """Whether a group manages experts, alone or beside others."""
+    return of_experts(case, group) or bool(beside_others(case, group))
+
+
 def shares_evenly(case: Case) -> bool:
     """Whether the ranks of the shard axis can have as many experts each."""
     shapes = inferred(case).parameters

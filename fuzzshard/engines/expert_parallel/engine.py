@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from typing_extensions import override
 
-from fuzzshard.analysis.experts import beside_others, of_experts, weights
+from fuzzshard.analysis.experts import has_experts, weights
 from fuzzshard.engines.fully_shard.engine import FullyShard
 from fuzzshard.engines.fully_shard.state import GroupState
 
@@ -28,13 +28,8 @@ class ExpertParallel(FullyShard):
     @override
     def group_states(self) -> dict[int, GroupState]:
         """Without groups with experts, of which a rank has a part only when they are whole."""
-        held, case = super().group_states().items(), self.case
-        apart = {
-            index
-            for index, group in enumerate(case.wrap)
-            if of_experts(case, group) or beside_others(case, group)
-        }
-        return {index: state for index, state in held if index not in apart}
+        held = super().group_states().items()
+        return {i: state for i, state in held if not has_experts(self.case, self.case.wrap[i])}
 
 
 ENGINE = ExpertParallel

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from fuzzshard.analysis.experts import beside_others, of_experts
+from fuzzshard.analysis.experts import beside_others, has_experts, of_experts
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.engines.fully_shard.script import FullyShardScript
 from fuzzshard.model.statements import at
@@ -92,7 +92,7 @@ from torch.distributed.tensor.parallel import ParallelStyle
         """The sum over the shard axis is there when gradients come: rows of all its ranks went
         through the experts.
         """
-        if not of_experts(case, group) and not beside_others(case, group):
+        if not has_experts(case, group):
             return []
         ranks = (each.mesh.replicate or 1 for each in case.on_meshes)
         return dividing(module, case.mesh.data_size, ranks, factors(case.schedule))
