@@ -97,7 +97,7 @@ def check(
         raise UsageError("fuzz varies no training with global_batch", "use one of them")
     if fuzz:
         check_aspects(aspects, runs)
-    size = max((training.mesh.size for training in runs), default=1)
+    size = max((training.size for training in runs), default=1)
     config = RankOptions(device=device, ranks_per_device=ranks_per_device).config(size, of="mesh")
     until = time.monotonic() + fuzz
     with Checker(subject.named, config, max_seconds) as checker:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -32,23 +33,33 @@ def trainings(
     subject: Subject,
     meshes: Sequence[MeshShape],
     engines: Sequence[str],
-    *,
-    steps: int,
-    microbatches: int,
-    seed: int,
-    resume: int = 0,
-    global_batch: bool = False,
-    races: bool = False,
+    **options: Any,
 ) -> tuple[Training, ...]:
-    """Return the trainings of a check; raises :class:`UsageError` for what makes no sense."""
-    if steps < 1 or microbatches < 1:
+    """Return the trainings of a check, with ``options`` of :class:`Training`; raises
+    :class:`UsageError` for what makes no sense.
+    """
+    usual = Training(mesh=DEFAULT_MESHES[0], **options)
+    steps, resume, other = usual.steps, usual.resume, usual.resume_mesh
+    if steps < 1 or usual.microbatches < 1:
         raise UsageError("a check needs a step and a microbatch", "use 1 or more")
     if resume and not 0 < resume < steps:
         raise UsageError(
             f"a training of {steps} steps cannot be resumed before step {resume}",
             f"use a step from 1 to {steps - 1}" if steps > 1 else "use more --steps",
         )
-    if global_batch and subject.loss_weight:
+    if (other or usual.full_state_dicts) and not resume:
+        raise UsageError(
+            "--resume-mesh and --full-state-dicts say how --resume loads", "add --resume 1"
+        )
+    if usual.full_state_dicts and subject.save:
+        raise UsageError("--save and --full-state-dicts both say what is saved", "use one of them")
+    for mesh in meshes:
+        if other and max(mesh.size, other.size) % min(mesh.size, other.size):
+            raise UsageError(
+                f"{mesh.size} ranks cannot be divided into meshes of {other}, or the reverse",
+                "use a number of ranks that is a multiple of the other",
+            )
+    if usual.global_batch and subject.loss_weight:
         raise UsageError(
             "--loss-weight says what batches weigh, which --global-batch takes from the loss of "
             "all of them",
@@ -68,22 +79,11 @@ def trainings(
             meant = "" if engine in ENGINES else did_you_mean(meant_by(engine))
             told = ", ".join(known)
             raise UsageError(f"{engine} wraps no models of your own{meant}", f"use one of {told}")
-    for mesh in meshes if not subject.parallelize else ():
+    for mesh in (*meshes, *([other] if other else ())) if not subject.parallelize else ():
         mesh.check_axes()
     names = ("",) if subject.parallelize else tuple(engines) or DEFAULT_ENGINES
     return tuple(
-        Training(
-            mesh=mesh,
-            engine=name,
-            steps=steps,
-            microbatches=microbatches,
-            seed=seed,
-            resume=resume,
-            global_batch=global_batch,
-            races=races,
-        )
-        for mesh in meshes
-        for name in names
+        msgspec.structs.replace(usual, mesh=mesh, engine=name) for mesh in meshes for name in names
     )
 
 
@@ -126,7 +126,7 @@ class Checker:
         Raises :class:`UsageError` for a function that cannot be used, and :class:`InfraError`.
         """
         began, self._began = self._began or time.monotonic(), None
-        size = training.mesh.size
+        size = training.size
         if size not in self._worlds:
             self._worlds[size] = World(dataclasses.replace(self._config, size=size))
         world = self._worlds[size]

@@ -93,7 +93,7 @@ def replay_subject(
     try:
         entry = load(file)
         training = entry.report.training
-        if (needed := training.mesh.size) > num_ranks:
+        if (needed := training.size) > num_ranks:
             message = f"the mesh ({training.mesh}) needs {needed} ranks, not {num_ranks}"
             return ReplayResult(path, Outcome.SKIPPED, message=message)
         config = dataclasses.replace(config, preload=(*entry.preload, *config.preload))

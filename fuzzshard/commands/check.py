@@ -139,6 +139,10 @@ class Compared:
     resume
         Before the step of this number (1: the second) save the model and the optimizer, build
         both anew, load, and go on. What comes then must be as if nothing had happened.
+    resume_mesh
+        Go on with --resume in this mesh, which may have fewer or more ranks.
+    full_state_dicts
+        With --resume rank 0 saves whole state dicts, which every rank loads.
     global_batch
         Train the plain model on the batches of all ranks as one, as if there were one rank: its
         loss is the one that is due. So a mean over a rank's own tokens shows, a wrong
@@ -160,6 +164,8 @@ class Compared:
     microbatches: int = 1
     seed: int = 0
     resume: Annotated[int, Parameter(show_default=False, metavar="STEP")] = 0
+    resume_mesh: Annotated[str, Parameter(show_default=False)] = ""
+    full_state_dicts: Annotated[bool, Parameter(negative=())] = False
     global_batch: Annotated[bool, Parameter(negative=())] = False
     races: Annotated[bool, Parameter(negative=())] = False
     vary: Annotated[str, Parameter(show_default=False, metavar="SETTINGS")] = ""
@@ -175,6 +181,7 @@ class Compared:
         from fuzzshard.subject.subject import MeshShape
 
         meshes = [MeshShape.parse(text) for text in self.mesh] or DEFAULT_MESHES
+        other = MeshShape.parse(self.resume_mesh) if self.resume_mesh else None
         runs = trainings(
             subject,
             meshes,
@@ -183,10 +190,13 @@ class Compared:
             microbatches=self.microbatches,
             seed=self.seed,
             resume=self.resume,
+            resume_mesh=other,
+            full_state_dicts=self.full_state_dicts,
             global_batch=self.global_batch,
             races=self.races,
         )
-        for doubt in (doubt for shape in meshes for doubt in shape.doubts):
+        shapes = [*meshes, other] if other else meshes
+        for doubt in (doubt for mesh in shapes for doubt in mesh.doubts):
             print(f"warning: {doubt}", file=sys.stderr)
         return runs
 
@@ -330,7 +340,7 @@ def check(
     fuzzing.check(runs)
     import_from_here()
     ranks = RankOptions(device=device, ranks_per_device=ranks_per_device, preload=preload)
-    config = ranks.config(max(training.mesh.size for training in runs), of="mesh")
+    config = ranks.config(max(training.size for training in runs), of="mesh")
     with Checker(subject, config, deadline or SUBJECT_SECONDS, began) as checker:
         told = _Told(checker, config.preload, fuzzing.corpus, as_json, junit)
         return _check(told, runs, compared.settings, fuzzing, compared.seed)

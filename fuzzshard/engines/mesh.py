@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from fuzzshard.case.case import Case, Mesh
 from fuzzshard.program.mesh import MeshNames
 
 _device_mesh: Any = importlib.import_module("torch.distributed.device_mesh")
-_groups: dict[tuple[int, ...], Any] = {}
+_groups: dict[tuple[Any, ...], Any] = {}
 _scatter_groups: dict[tuple[int, ...], Any] = {}
 _saving_groups: dict[tuple[int, ...], Any] = {}
 _meshes: dict[Mesh, DeviceMesh] = {}
@@ -100,12 +100,17 @@ def talk_from(address: str) -> None:
     _address = address
 
 
+def _key(ranks: Iterable[int]) -> tuple[Any, ...]:
+    """A name for a group of ranks as they are numbered in the world of the moment."""
+    return dist.group.WORLD, *ranks
+
+
 def _cached_new_group(make: Callable[..., Any]) -> Callable[..., Any]:
     def new_group(ranks: list[int] | None = None, *args: Any, **kwargs: Any) -> Any:
-        key = tuple(ranks) if ranks is not None else tuple(range(dist.get_world_size()))
-        if key not in _groups:
+        ranks = [*range(dist.get_world_size())] if ranks is None else ranks
+        if (key := _key(ranks)) not in _groups:
             with one_gloo_device():
-                _groups[key] = make(list(key), *args, **kwargs)
+                _groups[key] = make(ranks, *args, **kwargs)
         return _groups[key]
 
     return new_group
@@ -142,15 +147,15 @@ def _cached_split_group(*, split_ranks: list[list[int]], **_: Any) -> Any:
     mine = next((ranks for ranks in split_ranks if dist.get_rank() in ranks), None)
     if mine is None:
         return dist.GroupMember.NON_GROUP_MEMBER
-    if tuple(mine) not in _groups:
+    if _key(mine) not in _groups:
         for ranks in split_ranks:
             _device_mesh.new_group(ranks)
-    return _groups[tuple(mine)]
+    return _groups[_key(mine)]
 
 
 def install_group_cache() -> None:
     """Makes ``DeviceMesh`` reuse groups; once per rank process, after ``init_process_group``."""
-    _groups[tuple(range(dist.get_world_size()))] = dist.group.WORLD
+    _groups[_key(range(dist.get_world_size()))] = dist.group.WORLD
     _device_mesh.new_group = _cached_new_group(_device_mesh.new_group)
     _device_mesh.split_group = _cached_split_group
     dist.new_group = _with_scatter_groups(dist.new_group)
@@ -224,10 +229,10 @@ def rank_mesh(case: Case, device: torch.device) -> RankMesh:
         rank=members.index(dist.get_rank()),
         size=len(members),
         device=device,
-        group=_groups[members],
+        group=_groups[_key(members)],
         data_mesh=data_mesh,
         whole=whole,
-        everyone=_groups[tuple(everyone)],
+        everyone=_groups[_key(everyone)],
         global_rank=everyone.index(dist.get_rank()),
         saving=_saving_groups.get(tuple(everyone)),
     )

@@ -97,6 +97,14 @@ def seed_everything(seed: int) -> None:
     np.random.seed(seed % 2**32)
 
 
+def random_state(device: torch.device) -> torch.Tensor:
+    """Return the state of the generator that models on ``device`` draw from."""
+    if device.type == "cpu":
+        return torch.get_rng_state()
+    state: torch.Tensor = torch.get_device_module(device).get_rng_state(device)
+    return state
+
+
 def _storages(batch: Any) -> set[int]:
     """The memory of the tensors in a nest: of views the same as of what they are views of."""
     plain = (leaf for leaf in leaves(batch) if type(leaf) is torch.Tensor)
@@ -255,13 +263,13 @@ class Forwards:
         self._calls.append(call)
         self._outermost, self._seen, self._was_called = id(module), call.outputs, True
         self._set_seed(call.batch, 7_919 * again + zlib.crc32(name.encode()))
-        self._state = self._random_state()
+        self._state = random_state(self.device)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _end(self, module: int) -> None:
         if self._outermost == module:
             self._outermost = 0
-            self.record.draws |= not torch.equal(self._state, self._random_state())
+            self.record.draws |= not torch.equal(self._state, random_state(self.device))
 
     def _batch_of(self, inputs: Any) -> int:
         owners = (self._owners.get(storage, set()) for storage in _storages(inputs))
@@ -282,9 +290,3 @@ class Forwards:
             self.record.seeds.append(torch.initial_seed())
         self._last_seed = self.seed * 1_000_003 + self.step * 10_007 + number % 10_007 + more
         seed_everything(self._last_seed)
-
-    def _random_state(self) -> torch.Tensor:
-        if self.device.type == "cpu":
-            return torch.get_rng_state()
-        state: torch.Tensor = torch.get_device_module(self.device).get_rng_state(self.device)
-        return state

@@ -212,7 +212,9 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         found = f"{self.outcome}{' where compared' if partly else ''}"
         yield f"mesh {training.mesh}, {who}{blocks}: {found}  ({self.seconds:.1f} s)"
         if training.resume:
-            yield f"  saved, built anew and loaded before step {training.resume}"
+            other = f" in the mesh {training.resume_mesh}" * (training.resume_mesh is not None)
+            whole = ", by full state dicts" * training.full_state_dicts
+            yield f"  saved, built anew{other} and loaded before step {training.resume}{whole}"
         if training.global_batch:
             yield "  the plain model on the batches of all ranks as one"
         if training.variation != Variation():

@@ -44,8 +44,15 @@ from fuzzshard.subject.record import Place, Record, kept, seed_everything
 from fuzzshard.subject.report import Difference, FirstOperator, Kind, TrainingReport
 from fuzzshard.subject.statements import compile_lines, recompute_lines, wrap_lines
 from fuzzshard.subject.steps import leaves
-from fuzzshard.subject.subject import Outline, Subject, Training
-from fuzzshard.subject.training import Trainer, draws_by_dtype, on_meta
+from fuzzshard.subject.subject import MeshShape, Outline, Subject, Training
+from fuzzshard.subject.training import (
+    Trainer,
+    draws_by_dtype,
+    everywhere,
+    groups_of,
+    of_ranks,
+    on_meta,
+)
 from fuzzshard.subject.vary import blocks_of, outline, present
 
 MOST_SHAKEN = 8
@@ -90,10 +97,8 @@ class Check:
         self.device = device
         self.functions = load(subject.of_one_module if training.variation.only else subject)
         self.names = subject.names
-        axes = training.mesh.axes
-        self.mesh: DeviceMesh = init_device_mesh(
-            device.type, tuple(axes.values()), mesh_dim_names=tuple(axes)
-        )
+        shapes = [training.mesh_of(step) for step in (0, training.resume)]
+        self._meshes = {str(shape): self._device_mesh(shape) for shape in shapes}
         self.limits: list[str] = []
         self._lost: tuple[str, ...] = ()
         self.races: tuple[str, ...] = ()
@@ -110,6 +115,7 @@ class Check:
             drops_out=not training.global_batch,
         )
         if training.global_batch:
+            groups_of(1)
             self.skip |= {"outputs": "not due", "loss": "not due"}
             self.limits.append(
                 "trained without dropout, and outputs and losses are not compared: the plain "
@@ -124,8 +130,17 @@ class Check:
             where += f", {forwards.number} forward{'s' * (forwards.number != 1)} begun"
         return where + (f", in {forwards.inside}" if forwards and forwards.inside else "")
 
+    def _device_mesh(self, shape: MeshShape) -> DeviceMesh:
+        sizes, names = tuple(shape.axes.values()), tuple(shape.axes)
+        with of_ranks(shape.size):
+            return init_device_mesh(self.device.type, sizes, mesh_dim_names=names)
+
     def run(self) -> TrainingReport:
         """Train, compare and say what differs."""
+        with of_ranks(self.training.mesh.size):
+            return self._run()
+
+    def _run(self) -> TrainingReport:
         self._check_inputs()
         self._check_precision()
         plain = self._train_plain()
@@ -169,7 +184,8 @@ class Check:
             self._say_what_is_noise(comparison)
         if (place := self._earliest(comparison.first)) is None:
             return self._checked(comparison, self._other_weights(parallel))
-        rank = self._gather(comparison.first == place).index(True)
+        differs = self._gather(comparison.first == place)
+        rank = differs.index(True) % self.training.mesh_of(place.step).size
         difference = self._difference(place, rank, plain, parallel)
         operator = self._first_operator(place, rank, self._finest or _coarser(plain, parallel))
         return self._checked(comparison, difference, operator)
@@ -195,7 +211,7 @@ class Check:
         again.
         """
         trainer = self._trainer
-        batch, again = (_digest(trainer.batch(0, 0, self._trainer.data_rank)) for _ in range(2))
+        batch, again = (_digest(trainer.batch(0, 0, trainer.data_rank(0))) for _ in range(2))
         if batch != again:
             raise SubjectError("inputs", "gives another batch when it is called again; seed it")
         if self.training.mesh.data_size > 1 and len(set(self._gather(batch))) == 1:
@@ -222,7 +238,7 @@ class Check:
         for parameter in model.parameters():
             parameter.data = parameter.data.to(dtype)
         with blaming(f"the plain model with parameters of {name_of(dtype)}"), torch.no_grad():
-            trainer.loss(model, trainer.batch(0, 0, self._trainer.data_rank))
+            trainer.loss(model, trainer.batch(0, 0, trainer.data_rank(0)))
 
     def _plain_model(self, trainer: Trainer) -> nn.Module:
         model = trainer.build()
@@ -247,7 +263,7 @@ class Check:
         modules = [name for name, _ in model.named_modules()]
         trainer.plain_name = PlainNames([*places, *modules], self.names).of
         trainer.is_plain = False
-        trainer.module = module = self._parallelized(model)
+        trainer.module = module = self._parallelized(model, 0)
         # DistributedDataParallel gives all ranks the buffers of rank 0 then
         self._broadcasts_buffers = getattr(module, "broadcast_buffers", False)
         _check_parameters(trainer, plain)
@@ -287,7 +303,7 @@ class Check:
 
     def _rebuilt(self, trainer: Trainer) -> nn.Module:
         """The parallelised model once more, with memory and without the values of a training."""
-        module = self._parallelized(self._built(trainer))
+        module = self._parallelized(self._built(trainer), self.training.resume)
         if on_meta(module):
             call(module.to_empty, device=self.device)
         return module
@@ -298,8 +314,9 @@ class Check:
         engine = self.training.engine
         return bool(engine) and not spec_of(engine).applies_groups
 
-    def _parallelized(self, model: nn.Module) -> nn.Module:
-        variation = self.training.variation
+    def _parallelized(self, model: nn.Module, step: int) -> nn.Module:
+        variation, shape = self.training.variation, self.training.mesh_of(step)
+        mesh = self._meshes[str(shape)]
         checkpointed = present(model, variation.kept(variation.checkpointed))
         compiled = present(model, variation.kept(variation.compiled))
         if compiled:
@@ -312,7 +329,7 @@ class Check:
             names = blocks_of(model) if named is None else variation.kept(named)
             blocks = present(model, names)
             self.blocks = blocks if engine_script(engine).wraps_blocks else ()
-            data_mesh = self.mesh[self.training.mesh.data_axes]
+            data_mesh = mesh[shape.data_axes]
             variables = {"model": model, "mesh": data_mesh, "device": self.device.type}
             lines = wrap_lines(engine, blocks, variation)
             try:
@@ -326,7 +343,7 @@ class Check:
                 raise
             return wrapped
         seed_everything(PARALLELIZING + self.training.seed)
-        module = call(self.functions["parallelize"], model, self.mesh)
+        module = call(self.functions["parallelize"], model, mesh)
         if torch.initial_seed() != PARALLELIZING + self.training.seed:
             self._seeds = [torch.initial_seed()]
         module = model if module is None else module
@@ -406,17 +423,17 @@ class Check:
         is_told = "train_step" not in self.functions or self.training.global_batch
         if is_told or mesh.data_size == 1:
             return None
-        batches = [trainer.batch(0, number, trainer.data_rank) for number in range(count)]
+        batches = [trainer.batch(0, number, trainer.data_rank(0)) for number in range(count)]
         if len(set(itertools.chain(*self._gather([*map(_sizes, batches)])))) == 1:
             return None
         if "loss_weight" in self.functions and mesh.copies == 1:
-            due = self._gather(sum(map(trainer.weight, batches)))
+            due = self._in_mesh(0, sum(map(trainer.weight, batches)))
             own = self._train_alone(without="train_step")
             for place in (p for p in own if p.kind == "gradients" and p.step == 0):
                 observed = parallel.tensors.get(place)
                 if observed is None or observed.numel() > MOST_ELEMENTS:
                     continue
-                seen = [Seen(observed, None, own=part) for part in self._gather(own[place])]
+                seen = [Seen(observed, None, own=part) for part in self._in_mesh(0, own[place])]
                 close = closeness(place, None, parallel.coarsest)
                 here = Likeness(place, seen, mesh, close=close).with_due(due)
                 if here is None:
@@ -510,14 +527,15 @@ class Check:
         seen = observed[1]
         complete(seen.record, self.training.microbatches, self._gather)
         align(expected[1], seen)
-        due, cut = parts(expected[1].record, seen.record, self.mesh)
+        mesh = self._meshes[str(self.training.mesh_of(place.step))]
+        due, cut = parts(expected[1].record, seen.record, mesh)
         share, noise = (SAME_IN_FLOAT64, OF_NOISE) if fine else (LAST_BITS * eps, OF_NOISE_IN_HALF)
         limits = [limits_of(record, share, noise) for record in (expected[0], due)]
         for number in range(1 if fine else MOST_SHAKEN):
             shake = Shake(eps * (-1) ** number, seed + number // 2)
             if moved := recorded(self._train_plain, shake=shake):
                 limits[0].move(expected[0].tensors, moved[0].tensors)
-                moved_due, _ = parts(moved[1].record, seen.record, self.mesh)
+                moved_due, _ = parts(moved[1].record, seen.record, mesh)
                 limits[1].move(due.tensors, moved_due.tensors)
         of_all = "train_step" in self.functions or self.training.global_batch
         skip: dict[Kind, Skip] = {"gradients": "left out"} if of_all else {}
@@ -529,8 +547,8 @@ class Check:
             found = FirstOperator(compared=found.position)
         if found.how == "none" and is_hidden:
             found = msgspec.structs.replace(found, how="hidden")
-        everywhere: list[FirstOperator] = self._gather(found)
-        ranked = [msgspec.structs.replace(one, rank=r) for r, one in enumerate(everywhere)]
+        operators: list[FirstOperator] = self._in_mesh(place.step, found)
+        ranked = [msgspec.structs.replace(one, rank=r) for r, one in enumerate(operators)]
         return min(ranked, key=lambda one: (*order(one), one.rank != rank))
 
     def _recorded(
@@ -565,8 +583,8 @@ class Check:
         )
         size = max((t.numel() for t in (seen.observed, expected) if t is not None), default=0)
         is_small = self._everywhere(size <= MOST_ELEMENTS)
-        everywhere = self._gather(seen) if is_small else [seen]
-        index = rank if len(everywhere) > 1 else 0
+        seen_by = self._in_mesh(place.step, seen) if is_small else [seen]
+        index = rank if len(seen_by) > 1 else 0
         gradients = [
             (observed, due)
             for other, due in plain.of("gradients").items()
@@ -576,8 +594,8 @@ class Check:
         close = closeness(place, expected, _coarser(plain, parallel))
         likeness = Likeness(
             place,
-            everywhere,
-            self.training.mesh,
+            seen_by,
+            self.training.mesh_of(place.step),
             index,
             gradients,
             close,
@@ -589,11 +607,11 @@ class Check:
         if place.kind == "gradients" and place.name in parallel.switched:
             words += " (its requires_grad changed after the model was wrapped)"
         inside = place.microbatch >= 0
-        return everywhere[index].difference(
+        return seen_by[index].difference(
             place,
             rank=rank,
             microbatch=place.microbatch % self.training.microbatches if inside else -1,
-            looks_like=self._gather(words)[rank] or self._weights_differ,
+            looks_like=self._in_mesh(place.step, words)[rank] or self._weights_differ,
         )
 
     def _reason(self, place: Place, plain: Record, parallel: Record) -> str:
@@ -663,10 +681,12 @@ class Check:
     def _everywhere(self, here: bool) -> bool:
         return all(self._gather(here))
 
+    def _in_mesh(self, step: int, here: Any) -> list[Any]:
+        """What ranks give that are together in the mesh of a step."""
+        return self._gather(here)[: self.training.mesh_of(step).size]
+
     def _gather(self, here: Any) -> list[Any]:
-        everywhere: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(everywhere, here)
-        return everywhere
+        return everywhere(here)
 
 
 def _coarser(plain: Record, parallel: Record) -> torch.dtype:

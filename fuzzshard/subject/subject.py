@@ -248,7 +248,9 @@ class Training(msgspec.Struct, frozen=True, kw_only=True):
     ``engine`` wraps the model where the subject has no ``parallelize``. ``repeat`` trains the
     plain model twice to see that it computes the same. ``variation`` is what a fuzzer changes.
     Before the step of the number ``resume`` the parallelised model is saved, built anew and
-    loaded; 0: never. With ``global_batch`` the plain model gets the batches of all ranks as one.
+    loaded; 0: never. It goes on in ``resume_mesh``, if that is given. ``full_state_dicts`` are
+    saved in place of shards. With ``global_batch`` the plain model gets the batches of all ranks
+    as one.
     ``operators``: the first one that differs is looked for, which takes some more trainings.
     With ``races`` the streams of the parallelised model are watched.
     """
@@ -260,7 +262,18 @@ class Training(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     repeat: bool = True
     resume: int = 0
+    resume_mesh: MeshShape | None = None
+    full_state_dicts: bool = False
     global_batch: bool = False
     operators: bool = True
     races: bool = False
     variation: Variation = Variation()
+
+    def mesh_of(self, step: int) -> MeshShape:
+        """The mesh in which a step is trained."""
+        return self.resume_mesh if self.resume_mesh and step >= self.resume else self.mesh
+
+    @property
+    def size(self) -> int:
+        """The number of ranks. In a smaller mesh several groups of ranks do the same."""
+        return max(mesh.size for mesh in (self.mesh, self.resume_mesh) if mesh)

@@ -26,7 +26,7 @@ from fuzzshard.subject import resume
 from fuzzshard.subject.compare import LAST_BITS
 from fuzzshard.subject.functions import Function, SubjectError, blaming, call
 from fuzzshard.subject.operators import Operators
-from fuzzshard.subject.record import Forwards, Record, seed_everything
+from fuzzshard.subject.record import Forwards, Record, random_state, seed_everything
 from fuzzshard.subject.report import Kind
 from fuzzshard.subject.statements import prepare_lines
 from fuzzshard.subject.steps import (
@@ -71,10 +71,9 @@ class Trainer:
     where: str = dataclasses.field(init=False, default="")
     _frozen_at_first: set[str] = dataclasses.field(init=False, default_factory=set)
 
-    @property
-    def data_rank(self) -> int:
-        """This rank's number among those that get data of their own."""
-        return self.training.mesh.data_rank(dist.get_rank())
+    def data_rank(self, step: int) -> int:
+        """This rank's number among those that get data of their own in a step."""
+        return self.training.mesh_of(step).data_rank(dist.get_rank())
 
     def build(self) -> nn.Module:
         """Return what is trained, plain: what ``build`` gives, or one module of it.
@@ -126,8 +125,9 @@ class Trainer:
         For a module that is cut out: what it gets when the whole plain model gets that batch.
         """
         number = step * self.training.microbatches + microbatch
+        data_size = self.training.mesh_of(step).data_size
         with blaming("inputs"):
-            batch = call(self.functions["inputs"], number, data_rank, self.training.mesh.data_size)
+            batch = call(self.functions["inputs"], number, data_rank, data_size)
 
         def move(leaf: Any) -> Any:
             if not isinstance(leaf, torch.Tensor):
@@ -202,9 +202,7 @@ class Trainer:
         with torch.no_grad(), self.whole(gradients=True):
             gradients = {name: p.grad for name, p in self.parameters().items() if p.requires_grad}
             here = sorted(name for name, gradient in gradients.items() if gradient is not None)
-            everywhere: list[list[str]] = [[] for _ in range(dist.get_world_size(_own_group()))]
-            dist.all_gather_object(everywhere, here, group=_own_group())
-            common = set.intersection(*map(set, everywhere))
+            common = set.intersection(*map(set, everywhere(here)))
             for name, gradient in gradients.items():
                 if isinstance(gradient, DTensor) and name not in common:
                     gradients[name] = gradient.to_local()
@@ -242,9 +240,9 @@ class Trainer:
 
             stack.callback(register_optimizer_step_pre_hook(before_update).remove)
             for step in range(training.steps):
-                if self.rebuild and 0 < step == training.resume:
-                    optimizer = self._resumed(step, optimizer, self.rebuild)
-                    forwards = self._watched()
+                if 0 < step == training.resume:
+                    optimizer = self._resumed(step, optimizer, stack)
+                    forwards = self._watched() if self.rebuild else forwards
                 self.record.num_updates.append(0)
                 self._step(step, forwards, optimizer)
                 forwards.end_step()
@@ -267,22 +265,36 @@ class Trainer:
         return forwards
 
     def _resumed(
-        self, step: int, optimizer: torch.optim.Optimizer, rebuild: Callable[[], nn.Module]
+        self, step: int, optimizer: torch.optim.Optimizer, stack: contextlib.ExitStack
     ) -> torch.optim.Optimizer:
-        """Save, make model and optimizer anew, and load; the new optimizer."""
+        """Go on in the mesh of a step, and return the optimizer there.
+
+        A model that is parallelised is saved and loaded, with model and optimizer made anew.
+        """
+        goes_on = of_ranks(self.training.mesh_of(step).size)
+        if self.rebuild is None:
+            stack.enter_context(goes_on)
+            return optimizer
         with resume.shared_folder(_own_group()) as folder:
             self.where = f"before step {step}, save"
-            before = resume.states(self.module, optimizer, self.plain_name)
-            resume.save(self.functions, self.module, optimizer, folder)
+            before = self._states(optimizer)
+            checkpoint = resume.Checkpoint(self.functions, self.training.full_state_dicts)
+            checkpoint.save(self.module, optimizer, folder / str(_group_number()))
             dist.barrier(_own_group())
+            stack.enter_context(goes_on)
             self.where = f"before step {step}, build anew"
-            self.module = rebuild()
+            self.module = self.rebuild()
             optimizer = self.optimizer(self.module)
             self.where = f"before step {step}, load"
-            resume.load(self.functions, self.module, optimizer, folder)
-        after = resume.states(self.module, optimizer, self.plain_name)
-        self.record.lost = resume.lost(before, after)
+            checkpoint.load(self.module, optimizer, folder / "0")
+        self.record.lost = resume.lost(before, self._states(optimizer))
         return optimizer
+
+    def _states(self, optimizer: torch.optim.Optimizer) -> resume.States:
+        found = resume.states(self.module, optimizer, self.plain_name)
+        if self.record.draws:
+            found["random state"] = random_state(self.device)
+        return found
 
     def _add(self, step: int, kind: Kind, named: Iterable[tuple[str, torch.Tensor]]) -> None:
         self.record.add(step, kind, {self.plain_name(name): tensor for name, tensor in named})
@@ -329,7 +341,8 @@ class Trainer:
         count, own = self.training.microbatches, self.functions.get("train_step")
         recorded, joins = self._recorded(step), self._joins(step)
         of_all = joins or (own and self.is_plain and not self.alone and not recorded)
-        ranks = range(self.training.mesh.data_size) if of_all else [self.data_rank]
+        everyone = range(self.training.mesh_of(step).data_size)
+        ranks = everyone if of_all else [self.data_rank(step)]
         numbered = {r * count + i: self.batch(step, i, r) for r in ranks for i in range(count)}
         if joins:
             numbered = {0: joined([*numbered.values()])}
@@ -337,7 +350,8 @@ class Trainer:
         shares = [] if own else self._shares(list(numbered.values()))
         changes = self.training.variation
         changed = {"evaluates": changes.evaluates, "unsyncs": changes.unsynced}
-        with recorded.of(forwards) if recorded else of_one_rank(joins):
+        alone = of_ranks(1) if joins else contextlib.nullcontext()
+        with recorded.of(forwards) if recorded else alone:
             if own is None:
                 usual_step(self.module, optimizer, batches, self._seen_loss, shares, **changed)
                 return
@@ -386,23 +400,38 @@ def _own_group() -> dist.ProcessGroup:
     return group
 
 
+def everywhere(here: Any) -> list[Any]:
+    """Return what all ranks give, whatever groups of them do."""
+    found: list[Any] = [None] * _own_group().size()
+    dist.all_gather_object(found, here, group=_own_group())
+    return found
+
+
 @functools.cache
-def _groups_of_one() -> list[Any]:
-    return [dist.new_group([rank]) for rank in range(dist.get_world_size())]
+def groups_of(size: int) -> list[Any]:
+    """Groups of as many neighbouring ranks, which all ranks have to make together."""
+    every = _own_group().size()
+    if size == every:
+        return [dist.group.WORLD]
+    return [dist.new_group([*range(at, at + size)]) for at in range(0, every, size)]
 
 
 @contextlib.contextmanager
-def of_one_rank(wanted: bool = True) -> Iterator[None]:
-    """Have what runs on this rank be in a world of this rank alone, if that is ``wanted``."""
-    if not wanted:
-        yield
-        return
-    world, _ = dist.group.WORLD, _own_group()
-    distributed_c10d._update_default_pg(_groups_of_one()[dist.get_rank()])
+def of_ranks(size: int) -> Iterator[None]:
+    """Have what runs on this rank be in a world of ``size`` ranks: if there are more, groups of
+    them do the same.
+    """
+    world, own = dist.group.WORLD, _own_group()
+    distributed_c10d._update_default_pg(groups_of(size)[own.rank() // size])
     try:
         yield
     finally:
         distributed_c10d._update_default_pg(world)
+
+
+def _group_number() -> int:
+    """Which of the groups of ranks that do the same this rank is in."""
+    return _own_group().rank() // dist.get_world_size()
 
 
 def joined(batches: Sequence[Any]) -> Any:

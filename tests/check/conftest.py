@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from user_models import Checked
@@ -24,24 +25,11 @@ def checked() -> Iterator[Checked]:
             mesh: str = str(DEFAULT_MESHES[0]),
             *,
             engines: tuple[str, ...] = (),
-            steps: int = 2,
-            microbatches: int = 1,
-            resume: int = 0,
-            global_batch: bool = False,
-            races: bool = False,
+            **options: Any,
         ) -> Report:
             checker.subject = subject
-            runs = trainings(
-                subject,
-                [MeshShape.parse(mesh)],
-                engines,
-                steps=steps,
-                microbatches=microbatches,
-                seed=0,
-                resume=resume,
-                global_batch=global_batch,
-                races=races,
-            )
+            usual = {"steps": 2, "microbatches": 1, "seed": 0}
+            runs = trainings(subject, [MeshShape.parse(mesh)], engines, **usual | options)
             return Report(trainings=tuple(map(checker.run, runs)))
 
         yield check

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from user_models import Checked, model
+from command_line import fuzzshard
+from user_models import Checked, functions_of, model, path_of, words_of
 
 from fuzzshard.commands.check import Compared, Fuzzing
-from fuzzshard.errors import UsageError
+from fuzzshard.errors import EXIT_CLEAN, UsageError
 from fuzzshard.subject.resume import lost
-from fuzzshard.subject.subject import MeshShape, Training
+from fuzzshard.subject.subject import MeshShape, Subject, Training
+
+SMALL = functions_of(path_of("resumed").parents[1] / "small.py")
 
 ENGINES = ("fully_shard", "ddp", "fsdp1")
 
@@ -20,6 +23,60 @@ def test_a_run_that_is_resumed_is_the_same(engine: str, checked: Checked) -> Non
     report.require("rounding")
     assert report.trainings[0].lost == ()
     assert "saved, built anew and loaded before step 2" in str(report)
+
+
+@pytest.mark.parametrize("engine", ["fully_shard", "ddp"])
+def test_full_state_dicts_bring_it_back(engine: str, checked: Checked) -> None:
+    report = checked(model("resumed"), engines=(engine,), resume=1, full_state_dicts=True)
+    report.require("rounding")
+    assert report.trainings[0].lost == ()
+
+
+REPLICATED = MeshShape({"dp_replicate": 2, "dp_shard": 1})
+MESHES = {
+    "other axes": ("dp_shard=2", REPLICATED),
+    "fewer ranks": ("dp_shard=2", MeshShape({"dp_shard": 1})),
+    "more ranks": ("dp_shard=1", MeshShape({"dp_shard": 2})),
+}
+
+
+@pytest.mark.parametrize("engine", ["fully_shard", "ddp", "fsdp1"])
+@pytest.mark.parametrize("change", MESHES)
+def test_a_run_goes_on_in_another_mesh(change: str, engine: str, checked: Checked) -> None:
+    if (engine, change) == ("fsdp1", "other axes"):
+        pytest.skip("NO_SHARD reduces nothing along the other axis")
+    saved, loaded = MESHES[change]
+    options = {"engines": (engine,), "steps": 4, "resume": 2, "resume_mesh": loaded}
+    report = checked(model("resumed"), saved, **options)
+    report.require("rounding")
+    assert report.trainings[0].lost == ()
+    assert f"saved, built anew in the mesh {loaded} and loaded before step 2" in str(report)
+
+
+@pytest.mark.parametrize("global_batch", [False, True])
+def test_a_step_of_ones_own_goes_on_in_another_mesh(global_batch: bool, checked: Checked) -> None:
+    fields = ("build", "loss", "train_step", "parallelize")
+    subject = Subject(inputs=SMALL["batch"], **{field: SMALL[field] for field in fields})
+    for saved, loaded in MESHES.values():
+        options = {"resume": 1, "resume_mesh": loaded, "global_batch": global_batch}
+        checked(subject, saved, **options).require("rounding")
+
+
+@pytest.mark.slow
+def test_a_group_of_ranks_each_goes_on_in_a_mesh_of_two_axes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["--mesh", "dp_shard=4", "--resume", "1", "--resume-mesh", str(REPLICATED)]
+    assert fuzzshard("check", *words_of(model("resumed")), *words) == EXIT_CLEAN
+    assert capsys.readouterr().out.count(f"in the mesh {REPLICATED}") == 2
+
+
+def test_a_load_that_takes_another_ranks_shard_is_seen(checked: Checked) -> None:
+    subject = model("resumed", save="save", load="load_own_shard")
+    options = {"engines": ("fully_shard",), "resume": 1, "resume_mesh": REPLICATED}
+    (training,) = checked(subject, **options).trainings
+    assert training.outcome == "different"
+    assert "parameter first.weight" in training.lost
 
 
 @pytest.mark.parametrize("engine", ["fully_shard", "ddp"])
@@ -47,6 +104,24 @@ def test_what_was_lost_has_a_name(load: str, what: str, checked: Checked) -> Non
     assert f"lost when resumed: {training.lost[0]}" in "\n".join(training.lines())
 
 
+BESIDE = {
+    "load_all": ("equal", ()),
+    "load_without_scheduler": ("different", ("state of the LambdaLR",)),
+    "load_without_scaler": ("equal", ("state of the GradScaler",)),
+    "load_without_random_state": ("equal", ("random state",)),
+    "": ("different", ("state of the GradScaler", "state of the LambdaLR", "random state")),
+}
+
+
+@pytest.mark.parametrize("load", BESIDE)
+def test_what_a_loop_has_beside_an_optimizer_is_a_state_too(load: str, checked: Checked) -> None:
+    named = {"build": "build_dropping_out", "optimizer": "optimizer_with_all"}
+    named |= {"save": "save_all", "load": load} if load else {}
+    subject = model("resumed", train_step="step_with_all", **named)
+    (training,) = checked(subject, engines=("ddp",), steps=4, resume=2).trainings
+    assert (training.outcome, training.lost) == BESIDE[load]
+
+
 def test_a_buffer_that_is_in_no_state_dict_is_lost(checked: Checked) -> None:
     subject = model("resumed", build="build_forgetful")
     (training,) = checked(subject, engines=("ddp",), steps=3, resume=2).trainings
@@ -66,6 +141,17 @@ def test_states_of_several_parameters_are_one_and_numbers_may_come_back_as_tenso
 def test_a_step_that_is_not_trained_is_refused(steps: int, resume: int) -> None:
     with pytest.raises(UsageError, match="cannot be resumed"):
         Compared(steps=steps, resume=resume).trainings(model("resumed"))
+
+
+def test_what_cannot_be_loaded_so_is_refused() -> None:
+    for options in ({"resume_mesh": "dp_shard=2"}, {"full_state_dicts": True}):
+        with pytest.raises(UsageError, match="say how --resume loads"):
+            Compared(**options).trainings(model("resumed"))
+    with pytest.raises(UsageError, match="cannot be divided"):
+        Compared(resume=1, resume_mesh="dp_shard=3").trainings(model("resumed"))
+    subject = model("resumed", save="save", load="load")
+    with pytest.raises(UsageError, match="both say what is saved"):
+        Compared(resume=1, full_state_dicts=True).trainings(subject)
 
 
 def test_functions_without_the_others_are_refused() -> None:
