@@ -28,7 +28,6 @@ from fuzzshard.options import RankOptions  # noqa: E402
 from fuzzshard.subject.report import Report, TrainingReport  # noqa: E402
 from fuzzshard.subject.subject import (  # noqa: E402
     MeshShape,
-    Outline,
     Subject,
 )
 from fuzzshard.world.world import SUBJECT_SECONDS  # noqa: E402
@@ -92,18 +91,13 @@ def main() -> int:
     console.print(f"{len(models)} models in {time.monotonic() - began:.0f} s")
     if args.json:
         rows = [
-            {"model": name, **msgspec.to_builtins(_brief(report))}
+            {"model": name, **msgspec.to_builtins(report.brief)}
             for name, its in reports.items()
             for report in its
         ]
         print_json({**machine, "seed": args.seed, "trainings": rows, "unusable": unusable})
     done = Report(trainings=tuple(report for its in reports.values() for report in its))
     return EXIT_FINDING if unusable or done.exit_code == EXIT_FINDING else EXIT_CLEAN
-
-
-def _brief(report: TrainingReport) -> TrainingReport:
-    """A report without what a variation may name."""
-    return msgspec.structs.replace(report, outline=Outline())
 
 
 def _table(

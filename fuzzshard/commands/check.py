@@ -285,6 +285,7 @@ def check(
     again: Annotated[Path | None, Parameter(show_default=False)] = None,
     preload: Preload = (),
     junit: OutputFile = None,
+    html: OutputFile = None,
     as_json: Json = False,
 ) -> int:
     """Train your own model twice, plain and parallelised, and compare the two.
@@ -321,6 +322,8 @@ def check(
         Run a saved finding of --fuzz again. This imports and runs the functions that it names.
     junit
         Write a JUnit XML file with a test for each training.
+    html
+        Write a page with the reports, and both runs side by side where they part.
     as_json
         Print one JSON object for each training.
     """
@@ -342,7 +345,7 @@ def check(
     ranks = RankOptions(device=device, ranks_per_device=ranks_per_device, preload=preload)
     config = ranks.config(max(training.size for training in runs), of="mesh")
     with Checker(subject, config, deadline or SUBJECT_SECONDS, began) as checker:
-        told = _Told(checker, config.preload, fuzzing.corpus, as_json, junit)
+        told = _Told(checker, config.preload, fuzzing.corpus, as_json, junit, html)
         return _check(told, runs, compared.settings, fuzzing, compared.seed)
 
 
@@ -436,9 +439,10 @@ class _Told:
     corpus: Path
     as_json: bool
     junit: Path | None
+    html: Path | None
 
     def sum_up(self, report: Report, unvaried: Sequence[str]) -> None:
-        """Print a table of several trainings, and write it as JUnit XML if that is asked for."""
+        """Print a table of several trainings, and write the files that are asked for."""
         from fuzzshard.report.junit import checks_xml
 
         if len(report.trainings) > 1 and not self.as_json:
@@ -447,16 +451,17 @@ class _Told:
             print(f"not varied: {line}")
         if self.junit is not None:
             write_atomic(self.junit, checks_xml(report.trainings))
+        if self.html is not None:
+            from fuzzshard.report.html.checks import checks_page
+
+            write_atomic(self.html, checks_page(report.trainings).encode())
 
     def tell(self, report: TrainingReport, folder: Path | None = None) -> None:
         """Print a report; stacks are in its JSON, or in a file in ``folder`` or one of their
         own.
         """
-        from fuzzshard.subject.subject import Outline
-
         if self.as_json:
-            told = msgspec.structs.replace(report, outline=Outline())
-            print(msgspec.json.encode(told).decode(), flush=True)
+            print(msgspec.json.encode(report.brief).decode(), flush=True)
             return
         print("\n".join(report.lines()), flush=True)
         if report.stacks:
@@ -472,7 +477,7 @@ class _Told:
         subject = self.checker.subject
         entry = SubjectEntry(
             subject=subject,
-            report=msgspec.structs.replace(report, stacks=""),
+            report=msgspec.structs.replace(report, stacks="", side_by_side=()),
             preload=self.preload,
             torch=self.checker.torch,
             shrunk=shrunk,

@@ -326,25 +326,23 @@ def _grouped(operators: Operators) -> dict[Operator, list[Operator]]:
     return groups
 
 
-def first_operator(
+def side_by_side(
     plain: Operators, parallel: Operators, comparison: Comparison, cut: frozenset[Place]
-) -> FirstOperator:
-    """Describe the first operator that takes what is equal in both runs and gives what is not.
-
-    Where there is none, describe the first that takes other tensors already, or that one of the
-    two alone runs.
+) -> list[FirstOperator]:
+    """Describe the operators of both runs in the order of time, each by how it differs; "none" for
+    those that are equal, or of which nothing can be told.
     """
     operands: dict[Operator, list[Operand]] = {}
     for place in plain.record.tensors:
         if isinstance(place, Operand) and place.operator is not None:
             operands.setdefault(place.operator, []).append(place)
     positions = {operator: number for number, operator in enumerate(plain.lines)}
-    found: dict[How, FirstOperator] = {}
+    found: list[FirstOperator] = []
 
     def note(how: How, position: int, operator: Operator, operand: Operand | None = None) -> None:
         observed = parallel.record.tensors.get(operand) if operand else None
         expected = plain.record.tensors.get(operand) if operand else None
-        first = FirstOperator(
+        row = FirstOperator(
             how=how,
             position=position,
             name=operator.name,
@@ -355,13 +353,14 @@ def first_operator(
             observed=sketch(observed, expected) if operand else "",
             expected=sketch(expected, observed) if operand else "",
         )
-        found.setdefault(how, first)
+        found.append(row)
 
     for operator, position in positions.items():
         if operator in parallel.lines:
-            how, operand = _how(operands.get(operator, []), comparison, cut)
-            if how is not None:
-                note(how, position, operator, operand)
+            its = operands.get(operator, [])
+            given = next((operand for operand in its if operand.is_output), None)
+            how, operand = _how(its, comparison, cut) or ("none", given)
+            note(how, position, operator, operand)
         elif operator not in plain.movers and not parallel.recomputes:
             note("missing", position, operator)
     position = 0
@@ -369,8 +368,18 @@ def first_operator(
         position = positions.get(operator, position)
         if operator.number < 0 and operator not in parallel.movers:
             note("extra", position, operator)
-    number = sum(operator in positions for operator in parallel.lines)
-    return min(found.values(), key=order, default=FirstOperator(compared=number))
+    return sorted(found, key=lambda row: row.position)
+
+
+def first_operator(rows: Sequence[FirstOperator]) -> FirstOperator:
+    """Return the first operator that takes what is equal in both runs and gives what is not.
+
+    Where there is none, it is the first that takes other tensors already, or that one of the two
+    alone runs.
+    """
+    differing = (row for row in rows if row.how != "none")
+    both = sum(row.how not in ("missing", "extra") for row in rows)
+    return min(differing, key=order, default=FirstOperator(compared=both))
 
 
 def order(found: FirstOperator) -> tuple[int, int, int]:
@@ -381,7 +390,7 @@ def order(found: FirstOperator) -> tuple[int, int, int]:
 
 def _how(
     operands: Sequence[Operand], comparison: Comparison, cut: frozenset[Place]
-) -> tuple[How | None, Operand | None]:
+) -> tuple[How, Operand] | None:
     """How an operator of both runs differs, and in which operand."""
     reached = {o: result[0] for o in operands if (result := comparison.results.get(o))}
     differing = [operand for operand in reached if reached[operand] == "different"]
@@ -392,4 +401,4 @@ def _how(
         # of what ranks have in parts, a whole tensor may be one term of a sum
         if operand in cut or cut.isdisjoint(operands):
             return "outputs", operand
-    return None, None
+    return None

@@ -82,7 +82,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FirstOperator(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The first operator of a step that differs when both models are trained once more.
+    """An operator of a step when both models are trained once more: the first one that differs.
 
     ``outputs``: it takes what is equal in both and gives what is not. If there is none, it is the
     first that takes what is not equal (``inputs``), or that one model alone runs, the plain one
@@ -140,7 +140,8 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     ``message`` says what an engine raised, where ranks hang, or why nothing was judged; ``place``
     is what was being done then. ``operator`` is the first one that differs, where the difference
-    is one of outputs, losses or gradients. ``lost`` are the states that were not the same after
+    is one of outputs, losses or gradients; ``side_by_side`` are all operators of that step on its
+    rank. ``lost`` are the states that were not the same after
     the training was resumed, ``races`` accesses to one memory that nothing orders. ``stacks`` are
     those of all threads of ranks that hang. ``limits`` say what could not be compared and why.
     """
@@ -150,6 +151,7 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     rows: tuple[Row, ...] = ()
     difference: Difference | None = None
     operator: FirstOperator | None = None
+    side_by_side: tuple[FirstOperator, ...] = ()
     lost: tuple[str, ...] = ()
     races: tuple[str, ...] = ()
     message: str = ""
@@ -164,6 +166,11 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     def is_finding(self) -> bool:
         """Whether it accuses how the model is parallelised."""
         return self.outcome in ("different", "error", "hang")
+
+    @property
+    def brief(self) -> TrainingReport:
+        """The report without what only ranks, fuzzing and the page need."""
+        return msgspec.structs.replace(self, outline=Outline(), side_by_side=())
 
     @property
     def signature(self) -> str:

@@ -39,7 +39,15 @@ from fuzzshard.subject.compare import (
 from fuzzshard.subject.functions import SubjectError, blaming, call, load
 from fuzzshard.subject.likeness import Likeness, Seen, closeness, repeats
 from fuzzshard.subject.names import PlainNames
-from fuzzshard.subject.operators import Operators, align, complete, first_operator, order, parts
+from fuzzshard.subject.operators import (
+    Operators,
+    align,
+    complete,
+    first_operator,
+    order,
+    parts,
+    side_by_side,
+)
 from fuzzshard.subject.record import Place, Record, kept, seed_everything
 from fuzzshard.subject.report import Difference, FirstOperator, Kind, TrainingReport
 from fuzzshard.subject.statements import compile_lines, recompute_lines, wrap_lines
@@ -102,6 +110,7 @@ class Check:
         self.limits: list[str] = []
         self._lost: tuple[str, ...] = ()
         self.races: tuple[str, ...] = ()
+        self.side_by_side: tuple[FirstOperator, ...] = ()
         self.blocks: tuple[str, ...] = ()
         self.outline = Outline()
         self._broadcasts_buffers = False
@@ -542,14 +551,17 @@ class Check:
         of_kinds = compare(expected[0], observed[0], limits[0], "", self.skip | skip)
         is_hidden = place.kind not in skip and self._everywhere(of_kinds.first is None)
         of_operators = compare(due, seen.record, limits[1], "", {})
-        found = first_operator(expected[1], seen, of_operators, cut)
+        rows = side_by_side(expected[1], seen, of_operators, cut)
+        found = first_operator(rows)
         if found.how == "inputs" and "buffers" in self.skip:  # it may take such a buffer
             found = FirstOperator(compared=found.position)
         if found.how == "none" and is_hidden:
             found = msgspec.structs.replace(found, how="hidden")
         operators: list[FirstOperator] = self._in_mesh(place.step, found)
         ranked = [msgspec.structs.replace(one, rank=r) for r, one in enumerate(operators)]
-        return min(ranked, key=lambda one: (*order(one), one.rank != rank))
+        first = min(ranked, key=lambda one: (*order(one), one.rank != rank))
+        self.side_by_side = tuple(self._in_mesh(place.step, rows)[first.rank])
+        return first
 
     def _recorded(
         self, train: Callable[..., Record], *given: Any, **changes: Any
@@ -666,6 +678,7 @@ class Check:
             rows=tuple(comparison.rows.values()),
             difference=difference,
             operator=operator,
+            side_by_side=self.side_by_side,
             lost=self._lost,
             races=races,
             limits=tuple(self.limits),

@@ -42,16 +42,16 @@ from fuzzshard.verdict import Status
 SECONDS_BETWEEN = 30.0
 """Between two pages of a campaign that runs, at least; a browser asks for the next as often."""
 
-_TEMPLATES = jinja2.Environment(
+TEMPLATES = jinja2.Environment(
     loader=jinja2.PackageLoader("fuzzshard.report", "html"),
     undefined=jinja2.StrictUndefined,
     autoescape=True,
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_TEMPLATES.filters["duration"] = duration
-_TEMPLATES.filters["short"] = issue_name
-_TEMPLATES.filters["counted"] = counted
+TEMPLATES.filters["duration"] = duration
+TEMPLATES.filters["short"] = issue_name
+TEMPLATES.filters["counted"] = counted
 
 
 NO_CASE = "No case has been judged"
@@ -101,7 +101,7 @@ def page(nodes: Sequence[CampaignNode]) -> str:
     stats = stats_of(nodes, findings)
     timeline = read_timeline(nodes, findings)
     seen = {name for node in nodes for name in node.first_seen}
-    return _TEMPLATES.get_template("page.html.j2").render(
+    return TEMPLATES.get_template("page.html.j2").render(
         version=__version__,
         written=time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(stats.updated)),
         headline=headline(stats, findings),
