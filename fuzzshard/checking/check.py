@@ -111,7 +111,7 @@ class Checker:
         self._config = config
         self._patience = patience
         self._began = began
-        self._worlds: dict[int, World] = {}
+        self._worlds: dict[WorldConfig, World] = {}
 
     def __enter__(self) -> Checker:
         return self
@@ -126,10 +126,10 @@ class Checker:
         Raises :class:`UsageError` for a function that cannot be used, and :class:`InfraError`.
         """
         began, self._began = self._began or time.monotonic(), None
-        size = training.size
-        if size not in self._worlds:
-            self._worlds[size] = World(dataclasses.replace(self._config, size=size))
-        world = self._worlds[size]
+        config = dataclasses.replace(self._config, size=training.size, subjects=not training.races)
+        if config not in self._worlds:
+            self._worlds[config] = World(config)
+        world = self._worlds[config]
         if fresh:
             world.restart()
         world.start()

@@ -371,7 +371,7 @@ def _check(
             for setting in settings:
                 changed = varied(base, setting)
                 if isinstance(changed, str):
-                    unvaried.append(f"{base.label}, {setting} ({changed})")
+                    unvaried.append(f"{base.training.label}, {setting} ({changed})")
                     continue
                 done.append(_run(told.checker, changed))
                 told.tell(done[-1])
@@ -393,11 +393,13 @@ def _check(
 
 
 def _run(checker: Checker, training: Training) -> TrainingReport:
-    """Run one training, with a word on a terminal meanwhile: it may take minutes."""
+    """Run one training, and say so: it may take minutes."""
     from rich.console import Console
 
-    console = Console(stderr=True)
-    with console.status(f"training {training.engine or 'parallelize'}, mesh {training.mesh}"):
+    console, doing = Console(stderr=True), f"training {training.label}"
+    if not console.is_terminal:
+        print(doing, file=sys.stderr, flush=True)
+    with console.status(doing):
         return checker.run(training)
 
 

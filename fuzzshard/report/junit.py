@@ -49,7 +49,9 @@ def junit_xml(
 def checks_xml(reports: Sequence[TrainingReport]) -> bytes:
     """A test suite of the trainings of a check, each a test: one that is not judged is skipped."""
     cases = [
-        _Element("testcase", classname="fuzzshard.check", name=r.label, time=f"{r.seconds:.3f}")
+        _Element(
+            "testcase", classname="fuzzshard.check", name=r.training.label, time=f"{r.seconds:.3f}"
+        )
         for r in reports
     ]
     for case, report in zip(cases, reports, strict=True):

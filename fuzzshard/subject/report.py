@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import msgspec
 
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INCONCLUSIVE
-from fuzzshard.subject.subject import Outline, Setting, Training, Variation
+from fuzzshard.subject.subject import Outline, Training, Variation
 
 Kind = Literal["outputs", "loss", "gradients", "parameters", "buffers", "state dict"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -185,13 +185,6 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         return "/".join(filter(None, (self.outcome, raised if self.outcome == "error" else "")))
 
     @property
-    def label(self) -> str:
-        """Which training of a check it is."""
-        training = self.training
-        changed = [name for field, name in _SETTINGS.items() if getattr(training.variation, field)]
-        return ", ".join([str(training.mesh), training.engine or "parallelize", *changed])
-
-    @property
     def result(self) -> str:
         """What came of it, in a line."""
         if (first := self.difference) is not None:
@@ -251,13 +244,6 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             yield f"  limit: {limit}"
 
 
-_SETTINGS: dict[str, Setting] = {
-    "param_dtype": "precision",
-    "compiled": "compile",
-    "checkpointed": "checkpointing",
-}
-
-
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What a check says of all trainings."""
 
@@ -286,9 +272,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     def table(self) -> Iterator[str]:
         """Yield a line for each training."""
-        width = max((len(training.label) for training in self.trainings), default=0)
-        for training in self.trainings:
-            yield f"{training.label:<{width}}  {training.result}  ({training.seconds:.1f} s)"
+        width = max((len(report.training.label) for report in self.trainings), default=0)
+        for report in self.trainings:
+            label = report.training.label
+            yield f"{label:<{width}}  {report.result}  ({report.seconds:.1f} s)"
 
     def __str__(self) -> str:
         return "\n".join(line for training in self.trainings for line in training.lines())

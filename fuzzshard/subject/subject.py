@@ -242,6 +242,13 @@ class MeshShape(msgspec.Struct, frozen=True):
         return ",".join(f"{name}={size}" for name, size in self.axes.items())
 
 
+_SETTINGS: dict[str, Setting] = {
+    "param_dtype": "precision",
+    "compiled": "compile",
+    "checkpointed": "checkpointing",
+}
+
+
 class Training(msgspec.Struct, frozen=True, kw_only=True):
     """One way to train a subject: the mesh, who parallelises it, for how long.
 
@@ -272,6 +279,12 @@ class Training(msgspec.Struct, frozen=True, kw_only=True):
     def mesh_of(self, step: int) -> MeshShape:
         """The mesh in which a step is trained."""
         return self.resume_mesh if self.resume_mesh and step >= self.resume else self.mesh
+
+    @property
+    def label(self) -> str:
+        """Which training of a check it is."""
+        changed = [name for field, name in _SETTINGS.items() if getattr(self.variation, field)]
+        return ", ".join([str(self.mesh), self.engine or "parallelize", *changed])
 
     @property
     def size(self) -> int:

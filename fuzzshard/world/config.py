@@ -25,6 +25,9 @@ class WorldConfig:
     ``instruments_off`` says which instruments earlier ranks have switched off (the text of
     :func:`fuzzshard.instruments.off_text`); None: ranks prove them when they start.
 
+    Ranks of ``subjects`` train models of users' own alone: they need no mends and no instruments,
+    which take a third of what it costs to start.
+
     ``nice`` is how far ranks on this node let other processes go first (setpriority(2)). They get
     it when a world takes them, so worlds of any have the same spare ranks.
     """
@@ -34,6 +37,7 @@ class WorldConfig:
     preload: tuple[str, ...] = ()
     devices: tuple[int, ...] = ()
     instruments_off: str | None = None
+    subjects: bool = False
     nodes: tuple[str, ...] = ()
     addresses: tuple[str, ...] = ()
     nice: int = dataclasses.field(default=0, compare=False)

@@ -44,10 +44,10 @@ def join(channel: socket.socket, rank: int, config: WorldConfig) -> torch.device
     device = _device(rank, config)
     _init_process_group(channel, rank, config)
     install_group_cache()
-    if config.instruments_off is None:
+    if config.instruments_off is None and not config.subjects:
         off = off_text(_prove_instruments(device))
     else:
-        off = config.instruments_off
+        off = config.instruments_off or ""
         switch_off(off_readings(off))
     _preload_all(config)
     collectives.install()

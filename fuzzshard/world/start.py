@@ -60,7 +60,8 @@ def start_ranks(config: WorldConfig, ranks: Ranks | None = None) -> Ranks:
         for rank in range(config.size):
             ranks.processes.append(nodes[config.node_of(rank)].start_rank(rank, config))
         _introduce(ranks)
-        _proved.setdefault(kind, ranks.info.get(OFF, ""))
+        if not config.subjects:
+            _proved.setdefault(kind, ranks.info.get(OFF, ""))
     except BaseException:
         end_ranks(ranks.processes)
         raise

@@ -15,6 +15,7 @@ systemd. The coordinator answers, which still wants its ranks then: zygote and r
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import os
@@ -90,6 +91,13 @@ def _become_rank(channel: socket.socket, request: Fork, log: int, side: socket.s
         os._exit(status)
 
 
+@functools.cache
+def _prepare_mends() -> None:
+    """Before the first rank that may need them; what fails here is told when it is applied."""
+    with contextlib.suppress(Exception):
+        importlib.import_module("fuzzshard.mending.patch").prepare(mends_for())
+
+
 def _reap(pid: int, ranks: set[int]) -> Reply:
     """How the rank ``pid`` ended, if it has; with it ends what it has started."""
     try:
@@ -116,6 +124,8 @@ def _serve(control: socket.socket) -> None:
         if isinstance(request, Reap):
             control.send(_encoder.encode(_reap(request.pid, ranks)))
             continue
+        if not request.config.subjects:
+            _prepare_mends()
         channel, log, side = socket.socket(fileno=fds[0]), fds[1], socket.socket(fileno=fds[2])
         pid = os.fork()
         if pid == 0:
@@ -144,7 +154,6 @@ def main() -> None:
         for name in PRELOADED:
             importlib.import_module(name)
         importlib.import_module("fuzzshard.world.join").imported_functions()
-        importlib.import_module("fuzzshard.mending.patch").prepare(mends_for())
     except Exception as error:
         control.send(_encoder.encode(Reply(error=f"{type(error).__name__}: {error}")))
         return

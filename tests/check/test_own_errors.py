@@ -23,7 +23,8 @@ FAULT = Path(__file__).parent / "faults" / "fails_to_look.py"
 def test_it_says_so_and_asks_for_a_report(step: str, capsys: pytest.CaptureFixture[str]):
     words = words_of(model("steps", train_step=step, parallelize="ddp"))
     assert fuzzshard("check", *words, "--preload", str(FAULT)) == EXIT_INFRA
-    (said,) = capsys.readouterr().err.splitlines()
+    doing, said = capsys.readouterr().err.splitlines()
+    assert doing == "training dp_shard=2, parallelize"
     assert "an error of fuzzshard's own, step 0, " in said
     assert "KeyError: 0, in wrong (fails_to_look.py:" in said
     assert "please report it" in said

@@ -19,7 +19,7 @@ from fuzzshard.errors import InfraError, InvalidCase
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.parts.ops import SaveState
 from fuzzshard.verdict import Status
-from fuzzshard.world import World, WorldConfig, processes
+from fuzzshard.world import World, WorldConfig, processes, start
 from fuzzshard.world.deadline import Deadline
 from fuzzshard.world.placement import cores_of
 from fuzzshard.world.processes import ForkServer, RankProcess, fork_server
@@ -37,6 +37,14 @@ def test_warm_ranks_run_one_case_after_another(two_ranks: World) -> None:
     before = two_ranks.pids
     assert two_ranks.run(make_case()).status is Status.PASS
     assert two_ranks.pids == before
+
+
+def test_ranks_of_users_models_prove_nothing_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start, "_proved", {})
+    for subjects, proved in ((True, []), (False, [("cpu", 1)])):
+        with World(WorldConfig(size=1, subjects=subjects)) as world:
+            world.start()
+        assert [*start._proved] == proved
 
 
 def test_ranks_beyond_the_mesh_sit_a_case_out(four_ranks: World) -> None:
