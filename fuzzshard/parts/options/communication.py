@@ -1,16 +1,16 @@
 """What a wrapped module may be told about its collectives and its memory. To add a word: its
-class, and a line of the list.
+place in the list, and what it means.
 
 No value changes, but where a group ``fills`` gradients.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, get_args
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Literal
 
-from typing_extensions import override
-
-from fuzzshard.parts.option import Mapping, Option, Told, found_in
+from fuzzshard.parts.option import Told
 
 CommunicationOption = Literal[
     "sum",
@@ -42,82 +42,47 @@ shares streams.
 """
 
 
-class Word(Option):
-    """One word. Its ``call`` is of a method of ``FSDPModule``."""
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Word:
+    """One word. Its ``call`` is of a method of ``FSDPModule``; or, ``of_several``, of a function
+    that takes all groups that are told so.
 
-    call: ClassVar[str]
-    meaning: ClassVar[str]
-    """What the feature of a group that is told so means."""
-    gives: ClassVar[tuple[Trait, ...]] = ()
-    """What a group does that is told so."""
-    refuses: ClassVar[Mapping[CommunicationOption, str]] = {}
-    """What the group must not be told as well, and why."""
-    helper: ClassVar[tuple[str, ...]] = ()
-    """The class that the call needs, as source."""
-    of_several: ClassVar[bool] = False
-    """Whether the call is of a function that takes all groups that are told so."""
-    anywhere: ClassVar[int | None] = None
-    """Its place among those that are drawn for any group."""
-    for_all: ClassVar[int] = 0
-    for_roots: ClassVar[int] = 0
-    where_it_fits: ClassVar[int] = 0
-    """In which percent of the cases all groups, all of several FSDP roots, or a group that it fits
-    are told so.
+    ``meaning`` is that of the feature of a group that is told so, ``gives`` what such a group
+    does, and ``helper`` the class that the call needs, as source. It must not be told together
+    with one that it ``refuses``, nor where ``forbids`` says why. ``anywhere`` is its place among
+    those that are drawn for any group. In ``for_all``, ``for_roots`` and ``where_it_fits`` percent
+    of the cases all groups, all of several FSDP roots, or a group that it fits are told so.
     """
+
+    call: str
+    meaning: str
+    gives: tuple[Trait, ...] = ()
+    refuses: Mapping[CommunicationOption, str] = dataclasses.field(default_factory=dict)
+    forbids: Callable[[Told], str | None] = lambda told: None
+    helper: tuple[str, ...] = ()
+    of_several: bool = False
+    anywhere: int | None = None
+    for_all: int = 0
+    for_roots: int = 0
+    where_it_fits: int = 0
 
     def misfit(self, told: Told) -> str | None:
         """Return why it cannot be meant for a group, or None."""
         words = told.group.communication
-        return next((why for word, why in self.refuses.items() if word in words), None)
+        refused = next((why for word, why in self.refuses.items() if word in words), None)
+        return self.forbids(told) or refused
 
 
-class Sum(Word):
-    """Collectives add up, and the group divides by itself."""
-
-    name, anywhere = "sum", 0
-    call = "set_force_sum_reduction_for_comms(True)"
-    meaning = "a group that reduces with sums only"
+def _without_replicas(told: Told) -> str | None:
+    if told.case.mesh.replicate is None:
+        return None
+    return 'a stream "should only be set if not using native HSDP"'
 
 
-class Allocate(Word):
-    """The process group allocates what is sent."""
-
-    name, anywhere = "allocate", 1
-    call = "set_allocate_memory_from_process_group_for_comm(True)"
-    meaning = "a group whose process group allocates what it sends"
-
-
-class TwoBuffers(Word):
-    """Two reduce-scatters may be in flight."""
-
-    name, anywhere = "two_buffers", 3
-    call = "set_reduce_scatter_max_input_buffers(2)"
-    meaning = "a group that may have two reduce-scatters in flight"
-
-
-class Hook(Word):
-    """A hook that changes nothing."""
-
-    name, anywhere = "hook", 2
-    call = "set_all_reduce_hook(lambda output: None)"
-    meaning = "a group with an all-reduce hook"
-
-
-class HookStream(Word):
-    """A hook that changes nothing, on a stream of its own."""
-
-    name, anywhere = "hook_stream", 4
-    call = (
-        "set_all_reduce_hook(lambda output: None, stream=torch.get_device_module(device).Stream())"
-    )
-    meaning = "a group with an all-reduce hook and a stream for it"
-    refuses = {"hook": "a group has one all-reduce hook"}
-
-    @override
-    def misfit(self, told: Told) -> str | None:
-        if told.case.mesh.replicate is not None:
-            return 'a stream "should only be set if not using native HSDP"'
-        return super().misfit(told)
+def _for_embeddings(told: Told) -> str | None:
+    if told.backward_needs_parameters:
+        return "it is for parameters that backward does not need, as those of embeddings"
+    return None
 
 
 _GATHER = (
@@ -130,17 +95,6 @@ _GATHER = (
     "",
 )
 
-
-class CustomGather(Word):
-    """It does what is done without it."""
-
-    name, anywhere = "custom_gather", 5
-    call = "set_custom_all_gather(PlainAllGather())"
-    helper = _GATHER
-    meaning = "a group with an all-gather of the user's"
-    refuses = {"allocate": '"this cannot be used together" with allocate'}
-
-
 _SCATTER = (
     "class PlainReduceScatter:  # as fully_shard does it by itself",
     "    def allocate(self, size, *, dtype, device):",
@@ -151,67 +105,80 @@ _SCATTER = (
     "",
 )
 
-
-class CustomScatter(Word):
-    """It does what is done without it."""
-
-    name, anywhere = "custom_scatter", 6
-    call = "set_custom_reduce_scatter(PlainReduceScatter())"
-    helper = _SCATTER
-    meaning = "a group with a reduce-scatter of the user's"
-    refuses = {"allocate": '"this cannot be used together" with allocate'}
-
-
-class SeparateGroup(Word):
-    """Reduce-scatters have a process group of their own."""
-
-    name, anywhere = "separate_group", 7
-    call = "set_separate_reduce_scatter_group(True)"
-    meaning = "a group with a process group for its reduce-scatters"
-    gives = ("own_group",)
-
-
-class KeepStorage(Word):
-    """Unsharded memory is kept; drawn seldom, as older releases have it not."""
-
-    name, for_all = "keep_storage", 15
-    call = "set_keep_unsharded_storage(True, recurse=False)"
-    meaning = "a group that keeps its unsharded memory"
-    gives = ("keeps",)
-
-
-class ZerosForUnused(Word):
-    """Parameters get zeros where they had no gradient."""
-
-    name, anywhere = "zeros_for_unused", 8
-    call = "set_reduce_scatter_unused_params(True, recurse=False)"
-    meaning = "a group that reduces zeros for parameters without a gradient"
-    gives = ("fills", "looks_at_unsharded")
-
-
-class NoBackwardUnshard(Word):
-    """Backward needs no parameters of the group."""
-
-    name, where_it_fits = "no_backward_unshard", 90
-    call = "set_unshard_in_backward(False)"
-    meaning = "a group that is not unsharded in backward"
-    gives = ("looks_at_unsharded",)
-
-    @override
-    def misfit(self, told: Told) -> str | None:
-        if told.backward_needs_parameters:
-            return "it is for parameters that backward does not need, as those of embeddings"
-        return None
-
-
-class ShareStreams(Word):
-    """All groups that are told so share their streams: it is for several FSDP roots."""
-
-    name, for_roots, of_several = "share_streams", 70, True
-    call = "share_comm_ctx"
-    meaning = "a group that shares the streams of others"
-    gives = ("shares",)
-
-
-WORDS = {word.name: word for word in found_in(Word, get_args(CommunicationOption))}
+WORDS: Mapping[str, Word] = {
+    "sum": Word(
+        call="set_force_sum_reduction_for_comms(True)",
+        meaning="a group that reduces with sums only",
+        anywhere=0,
+    ),
+    "allocate": Word(
+        call="set_allocate_memory_from_process_group_for_comm(True)",
+        meaning="a group whose process group allocates what it sends",
+        anywhere=1,
+    ),
+    "two_buffers": Word(
+        call="set_reduce_scatter_max_input_buffers(2)",
+        meaning="a group that may have two reduce-scatters in flight",
+        anywhere=3,
+    ),
+    "hook": Word(
+        call="set_all_reduce_hook(lambda output: None)",
+        meaning="a group with an all-reduce hook",
+        anywhere=2,
+    ),
+    "hook_stream": Word(
+        call="set_all_reduce_hook(lambda output: None, "
+        "stream=torch.get_device_module(device).Stream())",
+        meaning="a group with an all-reduce hook and a stream for it",
+        refuses={"hook": "a group has one all-reduce hook"},
+        forbids=_without_replicas,
+        anywhere=4,
+    ),
+    "custom_gather": Word(
+        call="set_custom_all_gather(PlainAllGather())",
+        helper=_GATHER,
+        meaning="a group with an all-gather of the user's",
+        refuses={"allocate": '"this cannot be used together" with allocate'},
+        anywhere=5,
+    ),
+    "custom_scatter": Word(
+        call="set_custom_reduce_scatter(PlainReduceScatter())",
+        helper=_SCATTER,
+        meaning="a group with a reduce-scatter of the user's",
+        refuses={"allocate": '"this cannot be used together" with allocate'},
+        anywhere=6,
+    ),
+    "separate_group": Word(
+        call="set_separate_reduce_scatter_group(True)",
+        meaning="a group with a process group for its reduce-scatters",
+        gives=("own_group",),
+        anywhere=7,
+    ),
+    "keep_storage": Word(
+        call="set_keep_unsharded_storage(True, recurse=False)",
+        meaning="a group that keeps its unsharded memory",
+        gives=("keeps",),
+        for_all=15,  # seldom, as older releases have it not
+    ),
+    "zeros_for_unused": Word(
+        call="set_reduce_scatter_unused_params(True, recurse=False)",
+        meaning="a group that reduces zeros for parameters without a gradient",
+        gives=("fills", "looks_at_unsharded"),
+        anywhere=8,
+    ),
+    "no_backward_unshard": Word(
+        call="set_unshard_in_backward(False)",
+        meaning="a group that is not unsharded in backward",
+        gives=("looks_at_unsharded",),
+        forbids=_for_embeddings,
+        where_it_fits=90,
+    ),
+    "share_streams": Word(
+        call="share_comm_ctx",
+        meaning="a group that shares the streams of others",
+        gives=("shares",),
+        of_several=True,
+        for_roots=70,
+    ),
+}
 """By name, in the order of the list above."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from msgspec.structs import replace
-from typing_extensions import override
 
 from fuzzshard.parts.option import (
     DrawingGroups,
@@ -172,45 +171,6 @@ class GroupOption(Option):
     def items(self, value: Any) -> tuple[Any, ...]:
         """Return what it has of which a smaller case may have less."""
         return ()
-
-
-class Prefetch(GroupOption):
-    """Modules that are gathered ahead, for a group of one module."""
-
-    place = 2
-
-    def near(self, reachable: list[str], at: int) -> list[str]:
-        """Return the modules that run next to the one at ``at``, the nearest first."""
-        raise NotImplementedError
-
-    @override
-    def misfits(self, value: tuple[str, ...], told: Told) -> Reasons:
-        for path in value:
-            if path not in told.wrapped:
-                yield f"a prefetch names {path!r}, which is not wrapped", "wrap it"
-        if value and len(told.group.modules) > 1:
-            yield "a list group has prefetch lists", "give them to a group of one module"
-
-    @override
-    def draw(self, drawing: DrawingGroups) -> Callable[[int, Any], Any]:
-        """Draw the next one or two modules that run below the same root; rarely any other."""
-        tape = drawing.tape
-
-        def drawn(index: int, present: tuple[str, ...]) -> tuple[str, ...]:
-            (module, *others) = drawing.case.wrap[index].modules
-            if others or module not in drawing.order or not tape.chance(80):
-                return present
-            reachable = drawing.reachable(index)
-            near = self.near(reachable, reachable.index(module))
-            if tape.chance(10):
-                near = tape.shuffled([m for m in reachable if m != module])
-            return tuple(near[: 1 + tape.below(2)])
-
-        return drawn
-
-    @override
-    def mended(self, value: tuple[str, ...], shard: int, wrapped: frozenset[str]) -> Any:
-        return tuple(m for m in value if m in wrapped)
 
 
 @functools.cache  # these are asked at every op of a schedule

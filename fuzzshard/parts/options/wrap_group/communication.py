@@ -14,10 +14,9 @@ from fuzzshard.parts.options.communication import WORDS
 from fuzzshard.parts.options.wrap_group import GroupOption, Trait, WrapGroup
 
 Words = tuple[str, ...]
-_ANYWHERE = tuple(
-    word.name
-    for word in sorted(WORDS.values(), key=lambda word: word.anywhere or 0)
-    if word.anywhere is not None
+_ANYWHERE = sorted(
+    (name for name, word in WORDS.items() if word.anywhere is not None),
+    key=lambda name: WORDS[name].anywhere or 0,
 )
 
 
@@ -31,7 +30,7 @@ class Communication(GroupOption):
 
     name, place = "communication", 3
     extension = Choice("communication", 10, place=101)
-    meanings = {f"communication:{word.name}": word.meaning for word in WORDS.values()}
+    meanings = {f"communication:{name}": word.meaning for name, word in WORDS.items()}
 
     @override
     def does(self, value: Words) -> tuple[Trait, ...]:
@@ -56,13 +55,13 @@ class Communication(GroupOption):
             return lambda index, present: present
         alike, words = tape.chance(50), _some(tape)
         told = [words if alike else _some(tape) for _ in groups]
-        for word in WORDS.values():
+        for name, word in WORDS.items():
             if word.for_all and tape.chance(word.for_all):
-                told = [(*words, word.name) for words in told]
+                told = [(*words, name) for words in told]
         roots = {*drawing.roots}
-        for word in WORDS.values() if len(roots) > 1 else ():
+        for name, word in WORDS.items() if len(roots) > 1 else ():
             if word.for_roots and tape.chance(word.for_roots):
-                told = [(*w, word.name) if i in roots else w for i, w in enumerate(told)]
+                told = [(*w, name) if i in roots else w for i, w in enumerate(told)]
         wrap = tuple(
             replace(group, communication=words) for group, words in zip(groups, told, strict=True)
         )
@@ -79,13 +78,10 @@ def _fitting(drawing: DrawingGroups, wrap: tuple[WrapGroup, ...], index: int) ->
     """
     words: Words = wrap[index].communication
     told = drawing.told(wrap, index)
-    for word in WORDS.values():
-        if (
-            word.where_it_fits
-            and word.misfit(told) is None
-            and drawing.tape.chance(word.where_it_fits)
-        ):
-            words = (*words, word.name)
+    for name, word in WORDS.items():
+        often = word.where_it_fits
+        if often and word.misfit(told) is None and drawing.tape.chance(often):
+            words = (*words, name)
     kept: Words = ()
     for each in words:
         more = (*kept, each)
