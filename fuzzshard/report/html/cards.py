@@ -11,11 +11,9 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 from fuzzshard.analysis.features import features
-from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.program_text import program
 from fuzzshard.campaign.known import saved_cause
-from fuzzshard.case.case import Case, WrapGroup
-from fuzzshard.case.graph import Block, Module, join
+from fuzzshard.case.case import WrapGroup
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import known_versions
 from fuzzshard.corpus.lifecycle import in_order
@@ -28,7 +26,6 @@ from fuzzshard.report.html.forward import draw_forward, group_colour
 from fuzzshard.report.html.mesh import draw_mesh
 from fuzzshard.report.html.scale import duration
 from fuzzshard.report.html.schedule import draw_schedule
-from fuzzshard.report.module_tree import ModuleNotes
 from fuzzshard.report.seen_findings import SeenFinding
 from fuzzshard.report.show import drawn
 from fuzzshard.verdict import Finding
@@ -63,7 +60,6 @@ class CasePicture:
     forward: Markup
     schedule: Markup
     mesh: Markup
-    tree: Branch
     wraps: list[WrapCall]
     program: list[Statement]
     features: list[str]
@@ -170,7 +166,6 @@ def _drawing(seen: SeenFinding, entry: CorpusEntry) -> CasePicture:
         forward=draw_forward(case, {f.name for f in entry.findings if f.name}),
         schedule=draw_schedule(case, marks),
         mesh=draw_mesh(case.mesh, {f.rank for f in entry.findings}),
-        tree=module_branches(case),
         wraps=[_wrap_call(i, wrap) for i, wrap in enumerate(case.wrap)],
         program=[Statement(text, marks.get(i, "")) for i, text in enumerate(statements)],
         features=sorted(features(case)),
@@ -183,38 +178,3 @@ def _wrap_call(index: int, wrap: WrapGroup) -> WrapCall:
     listed = modules if len(wrap.modules) == 1 else f"[{modules}]"
     arguments = ", ".join((listed, *wrap.arguments()))
     return WrapCall(index, f"{BY_GROUPS.name}({arguments})", group_colour(index))
-
-
-@dataclasses.dataclass(frozen=True)
-class Branch:
-    """One module: its name, what it is, its parameters and badges, the class of its colour, its
-    children.
-    """
-
-    name: str
-    what: str
-    parameters: list[str]
-    badges: list[str]
-    colour: str
-    children: list[Branch]
-
-
-def module_branches(case: Case) -> Branch:
-    """The root; every registered module once, in registration order."""
-    notes = ModuleNotes(case, inferred(case))
-
-    def branch(path: str, name: str, module: Module) -> Branch:
-        wrapped = notes.groups.get(path)
-        children = module.children if isinstance(module, Block) else ()
-        return Branch(
-            name=name,
-            what=notes.what(path, module),
-            parameters=notes.parameters(path, module),
-            badges=notes.badges(path),
-            colour="" if wrapped is None else group_colour(wrapped),
-            children=[
-                branch(join(path, child.name), child.name, child.module) for child in children
-            ],
-        )
-
-    return branch("", "model", case.model)
