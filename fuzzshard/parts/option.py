@@ -51,10 +51,20 @@ class Option:
     """The choice of swarms without which it is at its default."""
     weights: ClassVar[tuple[tuple[Any, int], ...]] = ()
     """Its values with how often each is drawn, where no case makes a difference."""
+    rare: ClassVar[tuple[Any, int] | None] = None
+    """Or the value that it has in so many percent of the cases; in all others it is at its
+    default.
+    """
     always_told: ClassVar[bool] = False
     """Whether drawings say it at its default too."""
     default: Any = None
     """What it is unless a case says otherwise."""
+
+    def by_chance(self, tape: Tape) -> Any:
+        """Draw a value by ``weights`` or ``rare``; the default without both."""
+        if self.weights:
+            return tape.weighted(self.weights)
+        return self.rare[0] if self.rare and tape.chance(self.rare[1]) else self.default
 
     def named(self, value: Any) -> Iterator[str]:
         """Yield the features of a value: the one that there is, off the default, or its own."""

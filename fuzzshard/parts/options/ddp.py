@@ -80,7 +80,7 @@ class DDPOption(Option):
 
     def draw(self, tape: Tape, seen: Replicated) -> Any:
         """Return a value for a finished case."""
-        return tape.weighted(self.weights)
+        return self.by_chance(tape)
 
     def features(self, value: Any, case: Case, found: Inferred) -> Iterator[str]:
         """Yield the features of a value off its default."""
@@ -97,15 +97,9 @@ class DDPOption(Option):
 class DDPFlag(DDPOption):
     """An argument under its own name, off by default."""
 
-    percent: ClassVar[int]
-
     def __init_subclass__(cls) -> None:
         cls.texts = {True: f"{cls.name}=True"}
         cls.meanings = {f"ddp:{cls.name}": f"{cls.name}=True", **cls.meanings}
-
-    @override
-    def draw(self, tape: Tape, seen: Replicated) -> bool:
-        return tape.chance(self.percent)
 
 
 class FindUnusedParameters(DDPOption):
@@ -133,7 +127,7 @@ class StaticGraph(DDPFlag):
 class GradientAsBucketView(DDPFlag):
     """Gradients are views of the buckets."""
 
-    name, place, percent = "gradient_as_bucket_view", 2, 35
+    name, place, rare = "gradient_as_bucket_view", 2, (True, 35)
 
 
 class SkipAllReduceUnusedParams(DDPFlag):
@@ -149,13 +143,13 @@ class SkipAllReduceUnusedParams(DDPFlag):
 class BatchedGradCopy(DDPFlag):
     """Gradients are copied into a bucket together."""
 
-    name, place, percent = "batched_grad_copy", 6, 30
+    name, place, rare = "batched_grad_copy", 6, (True, 30)
 
 
 class LazyBucketAllocation(DDPFlag):
     """Buckets are allocated when they are first used."""
 
-    name, place, percent = "lazy_bucket_allocation", 7, 25
+    name, place, rare = "lazy_bucket_allocation", 7, (True, 25)
 
 
 class Buckets(DDPOption):
@@ -302,12 +296,8 @@ class Join(DDPOption):
 class ManualFinalization(DDPOption):
     """``finalize_backward()`` after every synchronised backward."""
 
-    name, place, of_wrapper = "manual_finalization", 11, True
+    name, place, of_wrapper, rare = "manual_finalization", 11, True, (True, 30)
     meanings = {"ddp:manual_finalization": "finalize_backward() after every synchronised backward"}
-
-    @override
-    def draw(self, tape: Tape, seen: Replicated) -> bool:
-        return tape.chance(30)
 
     @override
     def lines(self, value: bool, engine: str, group: str) -> list[str]:
@@ -336,12 +326,8 @@ class UnclonedOutputs(DDPOption):
     (``_set_ddp_sink_clone``).
     """
 
-    name, place, of_wrapper = "uncloned_outputs", 14, True
+    name, place, of_wrapper, rare = "uncloned_outputs", 14, True, (True, 15)
     meanings = {"ddp:uncloned_outputs": "outputs that DDP does not clone"}
-
-    @override
-    def draw(self, tape: Tape, seen: Replicated) -> bool:
-        return tape.chance(15)
 
     @override
     def lines(self, value: bool, engine: str, group: str) -> list[str]:

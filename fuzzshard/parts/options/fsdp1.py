@@ -62,7 +62,7 @@ class FSDP1Option(Option):
 
     def draw(self, drawing: DrawingFSDP1) -> Any:
         """Return a value for a case that has the options of lower places."""
-        return drawing.tape.weighted(self.weights) if self.weights else self.default
+        return self.by_chance(drawing.tape)
 
     def draw_for_orders(self, tape: Tape) -> Any:
         """Return a value for a case of ranks that run other modules than their peers."""
@@ -154,12 +154,8 @@ class UseOrigParams(FSDP1Option):
 class Wrapping(FSDP1Option):
     """Whether units are wrapped one by one, bottom-up, or by an auto-wrap policy."""
 
-    name, place = "wrapping", 2
+    name, place, rare = "wrapping", 2, ("policy", 30)
     meanings = {"fsdp1:policy": "units by an auto-wrap policy"}
-
-    @override
-    def draw(self, drawing: DrawingFSDP1) -> str:
-        return "policy" if drawing.tape.chance(30) else "manual"
 
     @override
     def draw_for_orders(self, tape: Tape) -> str:
@@ -169,13 +165,9 @@ class Wrapping(FSDP1Option):
 class ForwardPrefetch(FSDP1Option):
     """Whether the next unit is gathered before a forward computes."""
 
-    name, place, argument = "forward_prefetch", 3, 3
+    name, place, argument, rare = "forward_prefetch", 3, 3, (True, 30)
     texts = {True: "forward_prefetch=True"}
     meanings = {"fsdp1:forward_prefetch": "forward_prefetch=True"}
-
-    @override
-    def draw(self, drawing: DrawingFSDP1) -> bool:
-        return drawing.tape.chance(30)
 
 
 class BackwardPrefetch(FSDP1Option):
@@ -197,13 +189,9 @@ class BackwardPrefetch(FSDP1Option):
 class LimitAllGathers(FSDP1Option):
     """Whether the host waits before it gathers many units ahead."""
 
-    name, place, argument = "limit_all_gathers", 5, 5
+    name, place, argument, rare = "limit_all_gathers", 5, 5, (False, 20)
     texts = {False: "limit_all_gathers=False"}
     meanings = {"fsdp1:all_gathers_unlimited": "limit_all_gathers=False"}
-
-    @override
-    def draw(self, drawing: DrawingFSDP1) -> bool:
-        return not drawing.tape.chance(20)
 
 
 class Offload(FSDP1Option):
@@ -249,12 +237,8 @@ def draw_policy(tape: Tape) -> Precision:
 class Debug(FSDP1Option):
     """The debug level; ``DETAIL`` checks that ranks and iterations have the same order."""
 
-    name, place = "debug", 7
+    name, place, rare = "debug", 7, ("detail", 20)
     meanings = {"fsdp1:detail": "the debug level DETAIL"}
-
-    @override
-    def draw(self, drawing: DrawingFSDP1) -> str:
-        return "detail" if drawing.tape.chance(20) else "off"
 
     @override
     def draw_for_orders(self, tape: Tape) -> str:

@@ -58,7 +58,7 @@ class PipeliningOption(Option):
     def draw(self, tape: Tape, case: Case) -> Any:
         """Return a value for a case that has those before it, and not those after it."""
         fits = case.pipelining.stages_per_rank > 1 or not self.of_several
-        return tape.weighted(self.weights) if fits else self.default
+        return self.by_chance(tape) if fits else self.default
 
 
 class ScheduleClass(PipeliningOption):

@@ -60,7 +60,7 @@ class PrecisionOption(Option):
 
     def draw(self, tape: Tape, case: Case) -> Any:
         """Return a value for a policy of ``case``."""
-        return tape.weighted(self.weights) if self.weights else self.default
+        return self.by_chance(tape)
 
     def varied(self, tape: Tape, case: Case, value: Any) -> Any:
         """Return another value for one group."""
@@ -135,13 +135,9 @@ class Output(DtypeOption):
 class CastInputs(PrecisionOption):
     """Whether the inputs of a wrapped module are cast to the dtype of its parameters."""
 
-    name, place, variation = "cast_inputs", 3, 3
+    name, place, variation, rare = "cast_inputs", 3, 3, (False, 20)
     texts = {False: "cast_forward_inputs=False"}
     meanings = {"precision:no_cast": "mixed precision that does not cast inputs"}
-
-    @override
-    def draw(self, tape: Tape, case: Case) -> bool:
-        return not tape.chance(20)
 
     @override
     def varied(self, tape: Tape, case: Case, value: bool) -> bool:
