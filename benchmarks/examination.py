@@ -152,7 +152,7 @@ class Examination:
             self.registry.experience.count(verdict.signature, explained.known)
         elif verdict.status.is_finding and self.budget.max_seconds > 0:
             only = unknown_only(runner, case, verdict, self.mends)
-            shrunk = confirm_and_shrink([only(runner)], case, verdict, budget=self.budget)
+            shrunk = confirm_and_shrink(only(runner), case, verdict, budget=self.budget)
         entry = None
         if explanation == UNEXPLAINED:
             again = judge(

@@ -4,10 +4,9 @@ check it.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from bug_worlds import (
@@ -57,7 +56,7 @@ class Reduced:
 
 
 def reduced(
-    runners: Sequence[Runner],
+    runner: Runner,
     found: Found,
     budget: Budget,
     confirmed: Callable[[], None] = lambda: None,
@@ -78,11 +77,10 @@ def reduced(
         elif isinstance(event, PhaseChanged) and began:
             ended = ended or time.monotonic()
 
-    judged = confirm_and_shrink(runners, found.case, found.verdict, emit=on_event, budget=budget)
+    judged = confirm_and_shrink(runner, found.case, found.verdict, emit=on_event, budget=budget)
     if began and not ended:  # nothing smaller was there to be confirmed
         ended = time.monotonic()
     shrinking = Shrinking(
-        worlds=len(runners),
         seconds=ended - began,
         evaluations=judged.evaluations,
         finished=judged.finished,
@@ -111,9 +109,8 @@ def mending_file(folder: Path, *mends: str) -> Path:
 class HuntSettings:
     """What all hunts have in common. ``keep`` is the folder that gets a corpus for each bug.
 
-    A finding is shrunk once with each number of ``worlds``. A hunt ends with ``findings``, of
-    which the first is shrunk and the others have their signatures counted. torch has ``mends``,
-    with the bug and without.
+    A hunt ends with ``findings``, of which the first is shrunk and the others have their
+    signatures counted. torch has ``mends``, with the bug and without.
     """
 
     mutants: Path
@@ -123,7 +120,6 @@ class HuntSettings:
     budget: Budget
     keep: Path
     scripts: bool = True
-    worlds: tuple[int, ...] = (1,)
     findings: int = 1
     mends: tuple[str, ...] = ()
 
@@ -198,7 +194,7 @@ class Hunt:
                         row.signatures.get(verdict.signature, 0) + 1
                     )
                 elif verdict.status.is_finding and self._accept(
-                    world, runner, Found(index, case, verdict)
+                    runner, Found(index, case, verdict)
                 ):
                     row.seconds = self._confirmed_at - began
                 if sum(row.signatures.values()) >= settings.findings:
@@ -206,46 +202,23 @@ class Hunt:
         finally:
             cases.close()
 
-    def _accept(self, world: World, runner: ControlledWorld, found: Found) -> bool:
+    def _accept(self, runner: ControlledWorld, found: Found) -> bool:
         """Whether ``found`` comes back every time, and goes away without the bug."""
-        first: Judged | None = None
         self._confirmed_at = 0.0
-        for number in self._settings.worlds:
-            with self._helpers(world, number - 1) as helpers:
-                reduction = reduced(
-                    [runner, *helpers], found, self._settings.budget, self._on_confirmed
-                )
-            judged = reduction.judged
-            if not reduction.always:
-                if not self._control.running():
-                    raise Stopped
-                self.row.flaky += 1
-                return first is not None
-            if not goes_away(found.case, judged.case, self._stock):
-                self.row.stock += 1
-                return first is not None
-            reduction.shrinking.same = first is None or first.case == judged.case
-            self.row.shrinkings.append(reduction.shrinking)
-            if first is None:
-                first = judged
-                self._describe(found, judged)
-                self._keep(found, judged)
+        reduction = reduced(runner, found, self._settings.budget, self._on_confirmed)
+        judged = reduction.judged
+        if not reduction.always:
+            if not self._control.running():
+                raise Stopped
+            self.row.flaky += 1
+            return False
+        if not goes_away(found.case, judged.case, self._stock):
+            self.row.stock += 1
+            return False
+        self.row.shrinkings.append(reduction.shrinking)
+        self._describe(found, judged)
+        self._keep(found, judged)
         return True
-
-    @contextlib.contextmanager
-    def _helpers(self, world: World, count: int) -> Iterator[list[ControlledWorld]]:
-        """More worlds with the bug, each with one without it to compare with."""
-        with contextlib.ExitStack() as stack:
-            worlds = [stack.enter_context(World(world.config)) for _ in range(count)]
-            stocks = [
-                stock_world(self._settings.config, number, self._mends)
-                for number in range(1, count + 1)
-            ]
-            pairs = zip(worlds, stocks, strict=True)
-            yield [
-                ControlledWorld(BugWorld(each, stock, self._mends), self._control)
-                for each, stock in pairs
-            ]
 
     def _on_confirmed(self) -> None:
         self._confirmed_at = self._confirmed_at or time.monotonic()

@@ -34,13 +34,11 @@ class PlantedBug(msgspec.Struct, frozen=True):
 
 
 class Shrinking(msgspec.Struct, kw_only=True):
-    """One reduction of a finding. ``same``: its result is that of the first reduction."""
+    """A reduction of a finding."""
 
-    worlds: int
     seconds: float
     evaluations: int
     finished: bool
-    same: bool = True
 
 
 class Row(msgspec.Struct, kw_only=True):

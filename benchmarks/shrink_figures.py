@@ -1,19 +1,16 @@
 """How long shrinking takes, and how small its results are.
 
-python benchmarks/shrink_figures.py --planted DIR --worlds 1,2  # INDEX.json, mutants/ID.py and
-triggers/ID.py python benchmarks/shrink_figures.py --corpus DIR --worlds 1,2  # entries with their
-unshrunk.json
+python benchmarks/shrink_figures.py --planted DIR  # INDEX.json, mutants/ID.py and triggers/ID.py
+python benchmarks/shrink_figures.py --corpus DIR  # entries with their unshrunk.json
 
-Each finding is shrunk once with each number of worlds, by the campaign's own code. A candidate
-that fails with a planted bug is run without it as well, which takes a tenth of the time or so. The
-trigger of a bug is a script that somebody wrote by hand for it; its size is measured by running
-it.
+Each finding is shrunk by the campaign's own code. A candidate that fails with a planted bug is run
+without it as well, which takes a tenth of the time or so. The trigger of a bug is a script that
+somebody wrote by hand for it; its size is measured by running it.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import math
 import tempfile
@@ -84,28 +81,23 @@ def _shrink_entry(row: Row, file: Path, settings: HuntSettings, control: Control
     size = max(case.mesh.size, entry.case.mesh.size)
     config = dataclasses.replace(settings.config, size=size, preload=entry.preload)
     store = FindingStore(settings.keep / row.id, tuple(map(Path, entry.preload)), scripts, check)
-    for number in settings.worlds:
-        with contextlib.ExitStack() as stack:
-            started = [stack.enter_context(World(config)) for _ in range(number)]
-            runners = [ControlledWorld(world, control) for world in started]
-            found_as, verdict = judge_clearly(runners[0], case)
-            if verdict.signature != entry.signature:
-                row.note = f"the case as found shows {verdict.signature or verdict.status}"
-                return
-            found = Found(0, found_as, verdict)
-            reduction = reduced(runners, found, settings.budget)
-        judged, shrinking = reduction.judged, reduction.shrinking
-        if not judged.confirmation.reproduced:
-            row.flaky += 1
+    with World(config) as world:
+        runner = ControlledWorld(world, control)
+        found_as, verdict = judge_clearly(runner, case)
+        if verdict.signature != entry.signature:
+            row.note = f"the case as found shows {verdict.signature or verdict.status}"
             return
-        small = codec.encode(judged.case)
-        if not row.found:
-            describe_sizes(row, found.case, judged)
-            folder, first = store.save_found(found, judged.info), small
-            row.script_ok = store.verify(folder, store.save_judged(folder, judged))
-            row.script_lines = len((folder / SCRIPT_FILE).read_text().splitlines())
-        shrinking.same = small == first
-        row.shrinkings.append(shrinking)
+        found = Found(0, found_as, verdict)
+        reduction = reduced(runner, found, settings.budget)
+    judged = reduction.judged
+    if not judged.confirmation.reproduced:
+        row.flaky += 1
+        return
+    describe_sizes(row, found.case, judged)
+    folder = store.save_found(found, judged.info)
+    row.script_ok = store.verify(folder, store.save_judged(folder, judged))
+    row.script_lines = len((folder / SCRIPT_FILE).read_text().splitlines())
+    row.shrinkings.append(reduction.shrinking)
 
 
 def read_tasks(args: argparse.Namespace) -> list[Task]:
@@ -126,14 +118,6 @@ def read_tasks(args: argparse.Namespace) -> list[Task]:
     return chosen
 
 
-def read_worlds(text: str) -> tuple[int, ...]:
-    """``"1,2"``; raises :class:`UsageError` for anything that is not positive numbers."""
-    parts = text.split(",")
-    if not all(part.isdigit() and int(part) for part in parts):
-        raise UsageError(f"{text!r} is no list of numbers of worlds", "write 1,2")
-    return tuple(map(int, parts))
-
-
 def compared(rows: list[Row], triggers: Path) -> Iterator[Comparison]:
     """The found bugs beside their triggers, where they have one that runs."""
     for row in rows:
@@ -150,9 +134,6 @@ def main() -> int:
         "--planted", type=Path, help="folder with INDEX.json, mutants/ and triggers/"
     )
     source.add_argument("--corpus", type=Path, help="entries that have their unshrunk.json")
-    parser.add_argument(
-        "--worlds", default="1,2", help="numbers of worlds, separated by commas (1,2)"
-    )
     parser.add_argument("--only", help="ids or names of entries, separated by commas")
     parser.add_argument("--jobs", type=int, default=1, help="findings at the same time (1)")
     parser.add_argument(
@@ -169,7 +150,7 @@ def main() -> int:
     )
     parser.add_argument("--keep", type=Path, help="folder for the shrunk cases and their scripts")
     args = parser.parse_args()
-    worlds, tasks = read_worlds(args.worlds), read_tasks(args)
+    tasks = read_tasks(args)
     config, console = configure(args), make_console(args)
     with World(config) as world:
         world.start()
@@ -185,7 +166,6 @@ def main() -> int:
             max_cases=args.max_cases,
             budget=Budget(max_seconds=args.shrink_seconds),
             keep=args.keep or Path(temporary),
-            worlds=worlds,
             findings=args.findings,
         )
         try:
@@ -198,7 +178,7 @@ def main() -> int:
             interrupted = True
     rows.sort(key=lambda row: row.id)
     comparisons = list(compared(rows, args.planted / "triggers")) if args.planted else []
-    sums = summary(rows, comparisons, worlds) | {"signatures": dict(signature_figures(rows))}
+    sums = summary(rows, comparisons) | {"signatures": dict(signature_figures(rows))}
     for each in comparisons:
         console.print(each.line())
     for line in signature_lines(rows):

@@ -1,6 +1,4 @@
-"""The figures of shrinking.py: by finding, by number of worlds, and against hand-written
-scripts.
-"""
+"""The figures of shrink_figures.py: by finding, and against hand-written scripts."""
 
 from __future__ import annotations
 
@@ -57,33 +55,25 @@ def row_line(row: Row) -> str:
 
 def _shrinking(each: Shrinking) -> str:
     ended = "" if each.finished else ", not finished"
-    other = "" if each.same else ", ANOTHER RESULT"
-    return f"{each.worlds} worlds {each.evaluations} cases in {each.seconds:.1f} s{ended}{other}"
+    return f"{each.evaluations} cases in {each.seconds:.1f} s{ended}"
 
 
 def summary(
-    rows: Sequence[Row], comparisons: Sequence[Comparison], worlds: Sequence[int]
+    rows: Sequence[Row], comparisons: Sequence[Comparison]
 ) -> dict[str, dict[str, float | None]]:
     """Medians, 90th percentiles and largest values."""
     found = [row for row in rows if row.found]
-    sums: dict[str, dict[str, float | None]] = {}
-    for number in worlds:
-        mine = [each for row in found for each in row.shrinkings if each.worlds == number]
-        sums[f"{number} worlds"] = {
-            "reductions": len(mine),
-            "finished": sum(each.finished for each in mine),
-            "same result": sum(each.same for each in mine),
-            "median cases": _median(each.evaluations for each in mine),
-            "90% cases": _ninth_decile(each.evaluations for each in mine),
-            "median seconds": _median(each.seconds for each in mine),
-            "90% seconds": _ninth_decile(each.seconds for each in mine),
+    shrunk = [each for row in found for each in row.shrinkings]
+    sums: dict[str, dict[str, float | None]] = {
+        "shrinking": {
+            "reductions": len(shrunk),
+            "finished": sum(each.finished for each in shrunk),
+            "median cases": _median(each.evaluations for each in shrunk),
+            "90% cases": _ninth_decile(each.evaluations for each in shrunk),
+            "median seconds": _median(each.seconds for each in shrunk),
+            "90% seconds": _ninth_decile(each.seconds for each in shrunk),
         }
-    if len(worlds) > 1:
-        pairs = [row.shrinkings for row in found if len(row.shrinkings) == len(worlds)]
-        sums["speedup"] = {
-            f"{number} worlds": _median(pair[0].seconds / pair[i].seconds for pair in pairs)
-            for i, number in enumerate(worlds)
-        }
+    }
     for name in ScriptSize.__struct_fields__ if comparisons else ():
         ratios = [each.ratios[name] for each in comparisons]
         sums[f"{name} against the trigger"] = {"median": _median(ratios), "largest": max(ratios)}

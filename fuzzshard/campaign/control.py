@@ -229,19 +229,16 @@ def cpu_ranks(
     config: WorldConfig,
     make_world: Callable[[WorldConfig], AbstractContextManager[Runner]],
     control: Control,
-    *,
-    worlds: int = 1,
 ) -> StartWorlds | None:
-    """Starts worlds like that of ``config``, but on the CPU; None where it is there already."""
+    """Starts a world like that of ``config``, but on the CPU; None where it is there already."""
     if config.device == "cpu":
         return None
 
     @contextlib.contextmanager
     def start(size: int) -> Iterator[Sequence[Runner]]:
         on_cpu = dataclasses.replace(config, device="cpu", size=size, devices=())
-        with contextlib.ExitStack() as stack:
-            started = [stack.enter_context(make_world(on_cpu)) for _ in range(worlds)]
-            yield [ControlledWorld(world, control) for world in started]
+        with make_world(on_cpu) as world:
+            yield [ControlledWorld(world, control)]
 
     return start
 

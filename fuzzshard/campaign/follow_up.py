@@ -294,7 +294,7 @@ class FollowUp:
         runner = unknown_only(self._world, case, expected, session.mends)
         on_cpu = session.on_cpu and run_by(runner, session.on_cpu)
         return confirm_and_shrink(
-            [runner(self._world)],
+            runner(self._world),
             case,
             expected,
             on_cpu=on_cpu,

@@ -10,10 +10,9 @@ import dataclasses
 import functools
 import itertools
 import math
-import queue
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from fuzzshard.analysis.needs import needs_cuda
 from fuzzshard.analysis.order import leaf_count, size_order
@@ -75,7 +74,7 @@ class _Terms:
 
 
 def confirm_and_shrink(
-    worlds: Sequence[Runner],
+    world: Runner,
     case: Case,
     expected: Verdict,
     *,
@@ -90,29 +89,28 @@ def confirm_and_shrink(
     """Confirms the finding ``expected`` of ``case``, shrinks it, and confirms the result, with
     ``runs`` each.
 
-    The first of ``worlds`` confirms, all of them shrink. A finding that does not come back is
-    returned as it is, with a confirmation that is ``absent``; one that was cut off before that was
-    known, with no runs. Shrinking is bounded by ``budget`` and by ``seconds_left()``; whatever
-    ends it, the smallest case so far counts. ``keep`` is called with each smaller case: saved
-    there, it survives whatever happens to this process.
+    A finding that does not come back is returned as it is, with a confirmation that is ``absent``;
+    one that was cut off before that was known, with no runs. Shrinking is bounded by ``budget``
+    and by ``seconds_left()``; whatever ends it, the smallest case so far counts. ``keep`` is
+    called with each smaller case: saved there, it survives whatever happens to this process.
 
     With ``on_cpu``, a finding that CPU ranks show as well is from then on one of theirs: before
     shrinking, or else the shrunk case.
     """
     terms = _Terms(emit, keep, runs, shrinking, budget, seconds_left)
     if on_cpu is not None and needs_cuda(case) is None:
-        with on_cpu(case.mesh.size) as others:
-            if (shown := _always_shown(others[0], case, expected, runs)) is not None:
+        with on_cpu(case.mesh.size) as (other,):
+            if (shown := _always_shown(other, case, expected, runs)) is not None:
                 seen, _ = shown
-                return _with_note(_confirmed_and_shrunk(others, case, seen, terms), _ON_CPU)
-    judged = _confirmed_and_shrunk(worlds, case, expected, terms)
+                return _with_note(_confirmed_and_shrunk(other, case, seen, terms), _ON_CPU)
+    judged = _confirmed_and_shrunk(world, case, expected, terms)
     small = judged.case
     if on_cpu is None or small == case or needs_cuda(small) is not None:
         return judged
     try:
-        with on_cpu(small.mesh.size) as others:
-            shown = _always_shown(others[0], small, judged.verdict, runs)
-            info = others[0].info
+        with on_cpu(small.mesh.size) as (other,):
+            shown = _always_shown(other, small, judged.verdict, runs)
+            info = other.info
     except Stopped:  # what CUDA ranks have shown stands until then
         return dataclasses.replace(judged, cut_off=True)
     if shown is None:
@@ -143,10 +141,8 @@ def _always_shown(
     return (verdict, rate) if rate.reproduced == rate.runs > 0 else None
 
 
-def _confirmed_and_shrunk(
-    worlds: Sequence[Runner], case: Case, expected: Verdict, terms: _Terms
-) -> Judged:
-    world, emit, runs, signature = worlds[0], terms.emit, terms.runs, expected.signature
+def _confirmed_and_shrunk(world: Runner, case: Case, expected: Verdict, terms: _Terms) -> Judged:
+    emit, runs, signature = terms.emit, terms.runs, expected.signature
 
     def on_run(done: int, of: int) -> None:
         emit(PhaseChanged(phase="confirming", signature=signature, done=done, of=of))
@@ -171,7 +167,7 @@ def _confirmed_and_shrunk(
     if terms.seconds_left() <= 0:
         return dataclasses.replace(found, cut_off=True)
     emit(PhaseChanged(phase="shrinking", signature=signature))
-    result = _shrunk(worlds, found, terms)
+    result = _shrunk(world, found, terms)
     if result.cut_off or result.case == case:
         return result
     try:
@@ -191,13 +187,10 @@ def _confirmed_and_shrunk(
     return _with_note(dataclasses.replace(result, confirmation=rate), note)
 
 
-def _shrunk(worlds: Sequence[Runner], found: Judged, terms: _Terms) -> Judged:
+def _shrunk(world: Runner, found: Judged, terms: _Terms) -> Judged:
     """``found`` with its case made smaller; its confirmation is still that of the case as
     found.
     """
-    idle: queue.SimpleQueue[Runner] = queue.SimpleQueue()
-    for world in worlds:
-        idle.put(world)
     seconds = min(terms.budget.max_seconds, terms.seconds_left())
     budget = dataclasses.replace(terms.budget, max_seconds=seconds)
     terms = dataclasses.replace(terms, budget=budget)
@@ -205,7 +198,7 @@ def _shrunk(worlds: Sequence[Runner], found: Judged, terms: _Terms) -> Judged:
         found.case,
         found.verdict,
         found.confirmation,
-        run=functools.partial(_judged_by_any, idle),
+        run=functools.partial(judge, world),
         shows=lambda verdict: same_finding(verdict, found.verdict),
         on_smaller=functools.partial(_on_smaller, found, terms),
         on_tried=functools.partial(_on_tried, found, terms),
@@ -213,9 +206,8 @@ def _shrunk(worlds: Sequence[Runner], found: Judged, terms: _Terms) -> Judged:
     finished, cut_off, note = False, False, ""
     culprits: tuple[Culprit, ...] = ()
     try:
-        finished = shrink(
-            found.case, best.still_fails, budget=budget, on_progress=best.take, workers=len(worlds)
-        ).finished
+        shrunk = shrink(found.case, best.still_fails, budget=budget, on_progress=best.take)
+        finished = shrunk.finished
         cut_off = not finished and terms.seconds_left() <= 0
         culprits = () if cut_off else find_culprits(best)
     except Stopped:
@@ -232,15 +224,6 @@ def _shrunk(worlds: Sequence[Runner], found: Judged, terms: _Terms) -> Judged:
         note=note,
         culprits=culprits,
     )
-
-
-def _judged_by_any(idle: queue.SimpleQueue[Runner], candidate: Case) -> Verdict:
-    """The verdict of the world that has been idle for longest."""
-    world = idle.get()
-    try:
-        return judge(world, candidate)
-    finally:
-        idle.put(world)
 
 
 def _on_smaller(found: Judged, terms: _Terms, best: Smallest) -> None:

@@ -5,7 +5,6 @@ does.
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable
 
 from fuzzshard.case.case import Case
@@ -23,8 +22,7 @@ class Smallest:
     that did not, a candidate counts as failing when its rate is not below half the original's
     (:class:`RateTest`). ``run`` runs a candidate, ``shows`` says whether its verdict is the
     finding, ``on_smaller`` hears of every smaller failing case, and ``on_tried`` of every
-    candidate. Candidates may be tried from several threads at once; which of those that fail is
-    taken is the reducer's to say.
+    candidate.
     """
 
     def __init__(
@@ -44,7 +42,6 @@ class Smallest:
         # What each candidate showed, and whether that is the finding.
         self.tried: dict[bytes, tuple[str, bool]] = {}
         self._showing: dict[bytes, Verdict] = {}
-        self._lock = threading.Lock()
         self._rate = confirmed.reproduced / confirmed.runs
         self._run = run
         self._shows = shows
@@ -57,11 +54,10 @@ class Smallest:
             self._once(candidate) if self._rate == 1 else self._repeatedly(candidate)
         )
         key = encode(candidate)
-        with self._lock:
-            self.evaluations += 1
-            self.tried[key] = outcome, fails
-            if fails:
-                self._showing[key] = verdict
+        self.evaluations += 1
+        self.tried[key] = outcome, fails
+        if fails:
+            self._showing[key] = verdict
         self._on_tried(self)
         return fails
 

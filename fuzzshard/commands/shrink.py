@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import math
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -37,7 +36,6 @@ from fuzzshard.options import (
     ExtraMends,
     Folder,
     RankOptions,
-    Worlds,
 )
 from fuzzshard.report.busy import busy
 from fuzzshard.report.stages import Stages
@@ -53,7 +51,6 @@ def shrink(
     max_time: Annotated[Duration, Parameter(name=("--max-time", "--time"))] = None,
     corpus: Folder = DEFAULT_CORPUS,
     ranks: Annotated[RankOptions, Parameter(name="*")] = RankOptions(),
-    worlds: Worlds = 1,
     mends: Literal["both", "off"] = "both",
     extra_mends: ExtraMends = (),
     confirm: AtLeastOne = CONFIRM_RUNS,
@@ -64,8 +61,7 @@ def shrink(
     finding of a bare case becomes a new entry of the corpus, and the file of
     the case is never written to. The smallest case so far is always on disk:
     after Ctrl-C, or when the time is up, the same command goes on from there.
-    A CUDA finding that also shows on the CPU becomes a CPU entry. More worlds
-    are faster, with the same result.
+    A CUDA finding that also shows on the CPU becomes a CPU entry.
 
     Exit code 0: the result is saved; 3: there is no finding, another one than
     the entry records, or it did not repeat; 130: interrupted.
@@ -95,15 +91,15 @@ def shrink(
     if size is None:
         needed = known.case.mesh.size
         size = needed if ranks.kind == "cuda" else min(needed, ranks.most)
-    here = CommandWorlds(dataclasses.replace(ranks, world_size=size), worlds, max_time=max_time)
+    here = CommandWorlds(dataclasses.replace(ranks, world_size=size), 1, max_time=max_time)
     validate(known.case, size)
     check = ControlledCheck(reproducer.check, here.control)
     store = FindingStore(corpus, ranks.preload, reproducer.scripts, check)
     work = _Work(file, known, here, store, confirm)
     control = here.control
     try:
-        with here.ending_with_signals(), busy(work.doing), here.start(size) as started:
-            work.run(started, known_bugs, SHRINK_BUDGET if max_time is None else _UNBOUNDED)
+        with here.ending_with_signals(), busy(work.doing), here.start(size) as (world,):
+            work.run(world, known_bugs, SHRINK_BUDGET if max_time is None else _UNBOUNDED)
     except _Nothing as why:
         print(why)
         return EXIT_INCONCLUSIVE
@@ -142,15 +138,15 @@ class _Work:
         finishing = "" if control.accepting() else f"{control.reason}, finishing: "
         return f"{finishing}{self.stages.texts().get(0, 'running the case')}"
 
-    def run(self, worlds: Sequence[Runner], known_bugs: tuple[str, ...], budget: Budget) -> None:
+    def run(self, world: Runner, known_bugs: tuple[str, ...], budget: Budget) -> None:
         """Find the finding, shrink it, and save what came of it."""
-        case, seen = self._first_seen(worlds[0])
-        verdict, runner = unknown_part(worlds[0], case, seen, known_bugs)
-        folder = self._saved(case, verdict, worlds[0])
+        case, seen = self._first_seen(world)
+        verdict, runner = unknown_part(world, case, seen, known_bugs)
+        folder = self._saved(case, verdict, world)
         print(f"shrinking {verdict.signature} in {folder}", flush=True)
-        on_cpu = self.here.on_cpu(len(worlds))
+        on_cpu = self.here.on_cpu()
         judged = confirm_and_shrink(
-            [runner(world) for world in worlds],
+            runner(world),
             case,
             verdict,
             on_cpu=on_cpu and run_by(runner, on_cpu),

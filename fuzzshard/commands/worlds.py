@@ -53,9 +53,9 @@ class CommandWorlds:
             worlds = [stack.enter_context(self._made(config)) for config in configs]
             yield [ControlledWorld(each, self.control) for each in worlds]
 
-    def on_cpu(self, worlds: int) -> StartWorlds | None:
+    def on_cpu(self) -> StartWorlds | None:
         """As :func:`fuzzshard.campaign.control.cpu_ranks`."""
-        return cpu_ranks(self.config, self._made, self.control, worlds=worlds)
+        return cpu_ranks(self.config, self._made, self.control)
 
     def _made(self, config: world.WorldConfig) -> world.World:
         self._started.append(world.World(config))

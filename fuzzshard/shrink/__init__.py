@@ -2,7 +2,6 @@
 fixpoint.
 """
 
-from fuzzshard.shrink.evaluate import Budget
-from fuzzshard.shrink.reducer import ShrinkResult, ShrinkStep, shrink
+from fuzzshard.shrink.reducer import Budget, ShrinkResult, ShrinkStep, shrink
 
 __all__ = ["Budget", "ShrinkResult", "ShrinkStep", "shrink"]

@@ -3,18 +3,15 @@
 It runs the passes of :mod:`fuzzshard.shrink.tiers` to a fixpoint, then takes a detour over a
 bigger case when one still fails, and stops when neither helps. Whatever the order of the tiers, a
 case replaces another one only if it is smaller in :func:`fuzzshard.analysis.order.size_order`.
-
-The search is written as *walks*: the candidates to try as long as every one passes, each with how
-the walk goes on from it if it fails. So what comes next can run before the answer is there
-(:mod:`fuzzshard.shrink.evaluate`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import functools
+import math
+import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -25,13 +22,21 @@ from fuzzshard.case.codec import encode
 from fuzzshard.case.graph import Block, Call, Child, TensorOp, walk
 from fuzzshard.case.paths import is_within
 from fuzzshard.parts.leaf import Leaf
-from fuzzshard.shrink.evaluate import Budget, Evaluations, Exhausted, LimitReached
 from fuzzshard.shrink.passes import Edit, Pass, put, put_module
 from fuzzshard.shrink.repair import repaired
 from fuzzshard.shrink.tiers import TIERS
 
 DETOUR_EVALUATIONS = 40
 """How many evaluations a bigger case may use to become smaller than the one it came from."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """When to stop: whichever comes first."""
+
+    max_evaluations: int = 1000
+    max_seconds: float = 600.0
+
 
 _BUDGET = Budget()
 _PASSES = tuple(each for tier in TIERS for each in tier)
@@ -50,11 +55,7 @@ class ShrinkStep:
 
 @dataclasses.dataclass(frozen=True)
 class ShrinkResult:
-    """The smallest failing case met. Not ``finished``: the budget or the user ended the search.
-
-    ``evaluations`` are those that the search needed; with several workers more were run, ahead and
-    in vain.
-    """
+    """The smallest failing case met. Not ``finished``: the budget or the user ended the search."""
 
     case: Case
     evaluations: int
@@ -69,37 +70,30 @@ def shrink(
     *,
     budget: Budget = _BUDGET,
     on_progress: Callable[[ShrinkStep], None] | None = None,
-    workers: int = 1,
 ) -> ShrinkResult:
     """Reduces ``case``, for which ``still_fails`` is true, to a local minimum of ``size_order``.
 
-    ``still_fails`` is called with valid cases only, never twice with the same one; with several
-    ``workers`` from that many threads at once. The result does not depend on ``workers``: of the
-    candidates tried at once the first one in order is taken. To resume an unfinished reduction,
-    start again from its result. Raises :class:`ValueError` when ``case`` does not fail to begin
-    with.
+    ``still_fails`` is called with valid cases only, never twice with the same one. To resume an
+    unfinished reduction, start again from its result. Raises :class:`ValueError` when ``case``
+    does not fail to begin with.
     """
-    evaluations = Evaluations(still_fails, budget, workers)
-    reducer = _Reducer(case, evaluations, on_progress)
+    reducer = _Reducer(case, still_fails, budget, on_progress)
     try:
-        with evaluations:
-            reducer.run()
+        reducer.run()
         finished = True
-    except (Exhausted, KeyboardInterrupt):
+    except (_Exhausted, KeyboardInterrupt):
         finished = False
     return ShrinkResult(
-        reducer.best, evaluations.count, evaluations.seconds, finished, tuple(reducer.trail)
+        reducer.best, len(reducer.answers), reducer.seconds, finished, tuple(reducer.trail)
     )
 
 
-class _Step(NamedTuple):
-    """What a candidate of a walk stands for: the pass that made it, and the walk if it fails."""
-
-    name: str
-    go_on: Callable[[], _Walk]
+class _Exhausted(Exception):
+    """The budget is used up."""
 
 
-_Walk = Iterator[tuple[Case, _Step]]
+class _LimitReached(Exception):
+    """A detour has used the evaluations that it may."""
 
 
 class _Reducer:
@@ -108,101 +102,88 @@ class _Reducer:
     def __init__(
         self,
         case: Case,
-        evaluations: Evaluations,
+        still_fails: Callable[[Case], bool],
+        budget: Budget,
         on_progress: Callable[[ShrinkStep], None] | None,
     ) -> None:
         self.current = self.best = case
         self.size = size_order(case)
-        self.evaluations = evaluations
+        self.still_fails, self.budget = still_fails, budget
         self.on_progress = on_progress
+        self.answers: dict[bytes, bool] = {}
+        self.limit = math.inf
+        self.started = time.monotonic()
         self.detoured: set[bytes] = set()
         self.trail: list[ShrinkStep] = []
 
+    @property
+    def seconds(self) -> float:
+        """Since the first candidate could run."""
+        return time.monotonic() - self.started
+
     def run(self) -> None:
         """Returns at a fixpoint."""
-        if self.evaluations.first_failing(iter([(self.best, None)])) is None:
+        if not self.fails(self.best):
             raise ValueError("the case to shrink does not fail; confirm it first")
-        self.follow(self.sweep())
-        self.follow(self.rounds())
+        for each in _PASSES:
+            if each.independent:
+                self.halves(each)
+            else:
+                self.singles(each)
+        self.rounds()
         while self.detour():
             pass
 
-    def follow(self, walk: _Walk) -> None:
-        """Takes every candidate that fails, until all that are left of a walk pass."""
-        while found := self.evaluations.first_failing(walk):
-            candidate, step = found
-            self.accept(step.name, candidate)
-            walk = step.go_on()
+    def fails(self, candidate: Case) -> bool:
+        """Whether a candidate fails; asked once of each. Raises where no more may be asked."""
+        key = encode(candidate)
+        if key not in self.answers:
+            most, count = self.budget, len(self.answers)
+            if count >= most.max_evaluations or self.seconds >= most.max_seconds:
+                raise _Exhausted
+            if count >= self.limit:
+                raise _LimitReached
+            self.answers[key] = self.still_fails(candidate)
+        return self.answers[key]
 
-    def sweep(self, number: int = 0, begun: _Walk | None = None) -> _Walk:
-        """Every pass from ``number`` on, all its edits at once, then by halves; exclusive ones one
-        by one.
-
-        ``begun`` is what is left of the first of them.
+    def halves(self, each: Pass) -> None:
+        """All edits of a pass at once, then by halves, left to right; those that helped go with
+        every one of the others.
         """
-        for place, each in enumerate(_PASSES[number:], number):
-            if begun is not None:
-                yield from begun
-                begun = None
-            elif each.independent:
-                edits = tuple(each.edits(self.current))
-                yield from self.halves(place, self.current, edits, (), [tuple(range(len(edits)))])
-            else:
-                yield from self.singles(each, 0, functools.partial(self._sweep_singles, place))
-
-    def _sweep_singles(self, place: int, start: int) -> _Walk:
-        go_on = functools.partial(self._sweep_singles, place)
-        return self.sweep(place, self.singles(_PASSES[place], start, go_on))
-
-    def halves(
-        self,
-        place: int,
-        base: Case,
-        edits: tuple[Edit, ...],
-        done: tuple[int, ...],
-        stack: list[tuple[int, ...]],
-    ) -> _Walk:
-        """Chunks of the edits of ``base``, left to right; those ``done`` go with every one of
-        them.
-        """
-        for chunk, rest in _if_all_pass(stack if edits else []):
+        base, done = self.current, tuple[int, ...]()
+        edits = tuple(each.edits(base))
+        stack = [tuple(range(len(edits)))] if edits else []
+        while stack:
+            chunk, *stack = stack
             taken = done + chunk
             candidate = self.apply(base, [edits[i] for i in sorted(taken)])
-            if candidate is not None:
-                left = functools.partial(self.halves, place, base, edits, taken, rest)
-                yield (
-                    candidate,
-                    _Step(_PASSES[place].name, functools.partial(self._sweep_on, place, left)),
-                )
+            if candidate is not None and self.fails(candidate):
+                self.accept(each.name, candidate)
+                done = taken
+            elif len(chunk) > 1:
+                middle = len(chunk) // 2
+                stack = [chunk[:middle], chunk[middle:], *stack]
 
-    def _sweep_on(self, place: int, left: Callable[[], _Walk]) -> _Walk:
-        return self.sweep(place, left())
-
-    def rounds(
-        self, tier: int = 0, number: int = 0, start: int = 0, *, helped: bool = False
-    ) -> _Walk:
-        """Single edits, round and round, until none helps; a tier that helped starts over from the
-        first.
-        """
-        while tier < len(TIERS):
-            for place, each in enumerate(TIERS[tier][number:], number):
-                yield from self.singles(
-                    each, start, functools.partial(self._round_on, tier, place)
-                )
-                start = 0
-            tier, number, helped = (0 if helped else tier + 1), 0, False
-
-    def _round_on(self, tier: int, number: int, start: int) -> _Walk:
-        return self.rounds(tier, number, start, helped=True)
-
-    def singles(self, each: Pass, start: int, go_on: Callable[[int], _Walk]) -> _Walk:
-        """Every edit of a pass by itself, from that at ``start`` on."""
+    def singles(self, each: Pass) -> bool:
+        """Edits of a pass one by one, round and round, until none helps; whether one did."""
+        at, passed, helped = 0, 0, False
         edits = list(each.edits(self.current))
-        for i in range(len(edits)):
-            at = (start + i) % len(edits)
+        while passed < len(edits):
+            at %= len(edits)
             candidate = self.apply(self.current, [edits[at]])
-            if candidate is not None:
-                yield candidate, _Step(each.name, functools.partial(go_on, at))
+            if candidate is not None and self.fails(candidate):
+                self.accept(each.name, candidate)
+                edits, passed, helped = list(each.edits(candidate)), 0, True
+            else:
+                at, passed = at + 1, passed + 1
+        return helped
+
+    def rounds(self) -> None:
+        """Single edits, until none helps; a tier that helped starts over from the first."""
+        tier = 0
+        while tier < len(TIERS):
+            helped = [self.singles(each) for each in TIERS[tier]]
+            tier = 0 if any(helped) else tier + 1
 
     def apply(self, base: Case, edits: Sequence[Edit]) -> Case | None:
         """The repaired result, if it is valid and smaller than the current case."""
@@ -217,8 +198,7 @@ class _Reducer:
         self.go_to(candidate)
         if self.size < size_order(self.best):
             self.best = candidate
-            count, seconds = self.evaluations.count, self.evaluations.seconds
-            progress = ShrinkStep(name, candidate, self.size, count, seconds)
+            progress = ShrinkStep(name, candidate, self.size, len(self.answers), self.seconds)
             self.trail.append(progress)
             if self.on_progress:
                 self.on_progress(progress)
@@ -230,41 +210,23 @@ class _Reducer:
     def detour(self) -> bool:
         """Tries each bigger case once; true when one led to a smaller one."""
         origin = self.best
-        while found := self.evaluations.first_failing(self.bigger(origin)):
-            bigger, key = found
+        for edit in detours(origin):
+            bigger = repaired(edit(origin))
+            if bigger is None or (key := encode(bigger)) in self.detoured:
+                continue
+            if not self.fails(bigger):
+                continue
             self.detoured.add(key)
             self.go_to(bigger)
-            try:
-                with self.evaluations.at_most(DETOUR_EVALUATIONS):
-                    self.follow(self.rounds())
-            except LimitReached:
-                pass
+            self.limit = len(self.answers) + DETOUR_EVALUATIONS
+            with contextlib.suppress(_LimitReached):
+                self.rounds()
+            self.limit = math.inf
             self.go_to(self.best)
             if self.best != origin:
-                self.follow(self.rounds())
+                self.rounds()
                 return True
         return False
-
-    def bigger(self, origin: Case) -> Iterator[tuple[Case, bytes]]:
-        """The bigger cases that ``origin`` can be left over, but for those that were."""
-        for edit in detours(origin):
-            candidate = repaired(edit(origin))
-            if candidate is not None and (key := encode(candidate)) not in self.detoured:
-                yield candidate, key
-
-
-def _if_all_pass(
-    stack: list[tuple[int, ...]],
-) -> Iterator[tuple[tuple[int, ...], list[tuple[int, ...]]]]:
-    """Chunks in the order to try while every one passes, each with what is left to try if it
-    fails.
-    """
-    while stack:
-        chunk, *stack = stack
-        yield chunk, stack
-        if len(chunk) > 1:
-            middle = len(chunk) // 2
-            stack = [chunk[:middle], chunk[middle:], *stack]
 
 
 def detours(case: Case) -> Iterator[Edit]:

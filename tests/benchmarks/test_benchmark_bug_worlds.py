@@ -45,7 +45,7 @@ def test_a_finding_that_goes_away_without_the_bug_stands(bug: World, two_ranks: 
     verdict = BugWorld(bug, stock).run(CASE)
     assert verdict.signature == "crash/ddp/ValueError in ddp_raises_otherwise"
     found = Found(0, CASE, verdict)
-    reduction = reduced([BugWorld(bug, stock)], found, Budget(max_evaluations=5, max_seconds=20))
+    reduction = reduced(BugWorld(bug, stock), found, Budget(max_evaluations=5, max_seconds=20))
     assert reduction.always
     assert goes_away(CASE, reduction.judged.case, stock)
 

@@ -1,8 +1,5 @@
 import pytest
-from shrink_figures import read_worlds
 from trigger_size import ScriptSize, size_of_script
-
-from fuzzshard.errors import UsageError
 
 pytestmark = pytest.mark.slow
 
@@ -39,10 +36,3 @@ def test_a_script_that_does_not_run_has_no_size(tmp_path):
     script = tmp_path / "trigger.py"
     script.write_text("raise SystemExit")
     assert size_of_script(script) is None
-
-
-def test_numbers_of_worlds_are_read():
-    assert read_worlds("1,2") == (1, 2)
-    for text in ("0", "two", "1,"):
-        with pytest.raises(UsageError):
-            read_worlds(text)

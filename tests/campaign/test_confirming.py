@@ -85,7 +85,7 @@ def test_a_flaky_finding_shrinks_to_what_shows_it_half_as_often_at_least(monkeyp
     monkeypatch.setattr("fuzzshard.campaign.reduce.shrink", shrink_seed_and_norm)
     for seed in range(5):
         rates = {found: 0.7, good: 1.0, bad: 0.05}
-        judged = confirm_and_shrink([world(by_chance(rates, seed))], found, divergence(), runs=10)
+        judged = confirm_and_shrink(world(by_chance(rates, seed)), found, divergence(), runs=10)
         assert judged.case == good
         assert judged.note.startswith("as found: flaky")
 
@@ -93,7 +93,7 @@ def test_a_flaky_finding_shrinks_to_what_shows_it_half_as_often_at_least(monkeyp
 def test_a_finding_that_always_shows_has_one_run_for_each_candidate(monkeypatch) -> None:
     monkeypatch.setattr("fuzzshard.campaign.reduce.shrink", shrink_seed_and_norm)
     always = world(lambda case: divergence())
-    judged = confirm_and_shrink([always], make_case(5, norm=True), divergence(), runs=2)
+    judged = confirm_and_shrink(always, make_case(5, norm=True), divergence(), runs=2)
     assert judged.case == make_case(0)
     tried = [line for line in always.log if line.startswith("run")]
     assert len(tried) == 2 + judged.evaluations + 2

@@ -29,7 +29,7 @@ def needs_a_step_and_replicas(case: Case) -> Verdict:
 
 
 def judged(verdict_of=needs_a_step_and_replicas, **options):
-    return confirm_and_shrink([FakeWorld(verdict_of, [])], FOUND, divergence(), **options)
+    return confirm_and_shrink(FakeWorld(verdict_of, []), FOUND, divergence(), **options)
 
 
 def test_each_simplification_of_the_minimal_case_is_said_with_what_it_shows():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import threading
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
@@ -58,31 +57,17 @@ def cpu(judge: Judge, sizes: list[int]) -> StartWorlds:
     return start
 
 
-@pytest.mark.parametrize("count", [2, 3])
-def test_several_worlds_come_to_the_result_of_one(count: int) -> None:
-    kept: list[Case] = []
-    alone = confirm_and_shrink([world(needs_a_step)], FOUND, divergence())
-    worlds = [world(needs_a_step) for _ in range(count)]
-    together = confirm_and_shrink(
-        worlds, FOUND, divergence(), keep=lambda case, verdict, info: kept.append(case)
-    )
-    assert (together.case, together.culprits) == (alone.case, alone.culprits)
-    assert kept[-1] == alone.case
-    assert all(each.log.count("run 5") > 1 for each in worlds)
-
-
-def test_worlds_that_are_stopped_leave_the_smallest_case_so_far() -> None:
-    lock, runs = threading.Lock(), 0
+def test_a_world_that_is_stopped_leaves_the_smallest_case_so_far() -> None:
+    runs = 0
 
     def judge(case: Case) -> Verdict:
         nonlocal runs
-        with lock:
-            runs += 1
-            if runs > 8:
-                raise Stopped
+        runs += 1
+        if runs > 8:
+            raise Stopped
         return needs_a_step(case)
 
-    judged = confirm_and_shrink([world(judge), world(judge)], FOUND, divergence())
+    judged = confirm_and_shrink(world(judge), FOUND, divergence())
     assert judged.note.startswith("shrinking was interrupted")
     assert judged.case != FOUND
 
@@ -90,7 +75,7 @@ def test_worlds_that_are_stopped_leave_the_smallest_case_so_far() -> None:
 def test_a_finding_that_the_cpu_shows_as_well_is_shrunk_there() -> None:
     sizes: list[int] = []
     cuda = world(needs_a_step)
-    judged = confirm_and_shrink([cuda], FOUND, divergence(), on_cpu=cpu(needs_a_step, sizes))
+    judged = confirm_and_shrink(cuda, FOUND, divergence(), on_cpu=cpu(needs_a_step, sizes))
     assert judged.info["backend"] == "gloo"
     assert judged.case.mesh.size == 2
     assert (sizes, cuda.log) == ([4], [])
@@ -99,7 +84,7 @@ def test_a_finding_that_the_cpu_shows_as_well_is_shrunk_there() -> None:
 def test_a_finding_of_cuda_alone_is_shrunk_there() -> None:
     sizes: list[int] = []
     judged = confirm_and_shrink(
-        [world(needs_a_step)], FOUND, divergence(), on_cpu=cpu(passes, sizes)
+        world(needs_a_step), FOUND, divergence(), on_cpu=cpu(passes, sizes)
     )
     assert judged.info["backend"] == "nccl"
     assert judged.case.mesh.size == 2
@@ -109,9 +94,7 @@ def test_a_finding_of_cuda_alone_is_shrunk_there() -> None:
 def test_what_needs_cuda_only_until_it_is_shrunk_ends_on_the_cpu() -> None:
     sizes: list[int] = []
     cuda = world(needs_a_step)
-    judged = confirm_and_shrink(
-        [cuda], pinned(FOUND), divergence(), on_cpu=cpu(needs_a_step, sizes)
-    )
+    judged = confirm_and_shrink(cuda, pinned(FOUND), divergence(), on_cpu=cpu(needs_a_step, sizes))
     assert judged.info["backend"] == "gloo"
     assert judged.confirmation.text() == "3 of 3 runs"
     assert sizes == [2]
@@ -120,7 +103,7 @@ def test_what_needs_cuda_only_until_it_is_shrunk_ends_on_the_cpu() -> None:
 def test_a_finding_that_the_cpu_shows_sometimes_stays_one_of_cuda() -> None:
     turns = iter([divergence(), PASS] * 100)
     judged = confirm_and_shrink(
-        [world(needs_a_step)], FOUND, divergence(), on_cpu=cpu(lambda case: next(turns), [])
+        world(needs_a_step), FOUND, divergence(), on_cpu=cpu(lambda case: next(turns), [])
     )
     assert judged.info["backend"] == "nccl"
 
@@ -137,7 +120,7 @@ def test_a_campaign_that_stops_while_the_cpu_looks_at_the_shrunk_case_keeps_it(
         return divergence()
 
     judged = confirm_and_shrink(
-        [world(needs_a_step)], pinned(FOUND), divergence(), on_cpu=cpu(stopped, [])
+        world(needs_a_step), pinned(FOUND), divergence(), on_cpu=cpu(stopped, [])
     )
     assert judged.case.mesh.size == 2
     assert (judged.info["backend"], judged.confirmation.text()) == ("nccl", "3 of 3 runs")
@@ -154,10 +137,10 @@ def test_cpu_ranks_are_those_of_the_same_settings_and_end_with_the_block() -> No
         return fakes[-1]
 
     config = WorldConfig(size=8, device="cuda", preload=("fault.py",))
-    start = cpu_ranks(config, make_world, Control(None), worlds=2)
+    start = cpu_ranks(config, make_world, Control(None))
     assert start is not None
     with start(2) as runners:
-        assert len(runners) == 2
-    assert started == [WorldConfig(size=2, preload=("fault.py",))] * 2
-    assert [fake.log for fake in fakes] == [["close"], ["close"]]
+        assert len(runners) == 1
+    assert started == [WorldConfig(size=2, preload=("fault.py",))]
+    assert [fake.log for fake in fakes] == [["close"]]
     assert cpu_ranks(WorldConfig(size=2), make_world, Control(None)) is None

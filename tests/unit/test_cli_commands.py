@@ -535,20 +535,7 @@ def test_what_a_patched_torch_does_is_not_written(
 
 
 @pytest.mark.usefixtures("scripted")
-def test_shrink_on_two_worlds_saves_what_one_world_comes_to(
-    tmp_path: Path, judged_by: Judged
-) -> None:
-    started = judged_by(lambda _, case: DIVERGENCE if is_wrapped(case) else PASS)
-    one, two = save(tmp_path / "one"), save(tmp_path / "two")
-    assert shrink(one) == 0
-    assert shrink(two, "--worlds", "2") == 0
-    assert len(started) == 3
-    first, second = (read_entry(folder / "case.json") for folder in (one, two))
-    assert (first.case, first.culprits) == (second.case, second.culprits)
-
-
-@pytest.mark.usefixtures("scripted")
-def test_ctrl_c_ends_all_worlds_and_leaves_the_smallest_case_so_far(
+def test_ctrl_c_ends_shrinking_and_leaves_the_smallest_case_so_far(
     tmp_path: Path, judged_by: Judged
 ) -> None:
     folder = save(tmp_path)
@@ -562,7 +549,7 @@ def test_ctrl_c_ends_all_worlds_and_leaves_the_smallest_case_so_far(
         return DIVERGENCE if is_wrapped(case) else PASS
 
     judged_by(judge)
-    assert shrink(folder, "--worlds", "2") == 130
+    assert shrink(folder) == 130
     assert size_order(read_entry(folder / "case.json").case) < size_order(clean_case(2))
 
 

@@ -1,11 +1,8 @@
-"""The reducer's promises: never twice, always the best so far, the same with any number of
-workers.
-"""
+"""The reducer's promises: never twice, and always the best so far."""
 
 from __future__ import annotations
 
 import itertools
-import threading
 
 import pytest
 from cases import graph
@@ -132,8 +129,7 @@ def test_no_time_at_all_returns_the_case_itself() -> None:
     assert (result.case, result.evaluations, result.finished) == (big_case(), 0, False)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_an_interrupt_returns_the_best_so_far(workers: int) -> None:
+def test_an_interrupt_returns_the_best_so_far() -> None:
     calls: list[Case] = []
 
     def still_fails(case: Case) -> bool:
@@ -142,7 +138,7 @@ def test_an_interrupt_returns_the_best_so_far(workers: int) -> None:
             raise KeyboardInterrupt
         return has_two_linears_and_a_step(case)
 
-    result = shrink(big_case(), still_fails, workers=workers)
+    result = shrink(big_case(), still_fails)
     assert not result.finished
     assert size_order(result.case) < size_order(big_case())
     assert has_two_linears_and_a_step(result.case)
@@ -152,51 +148,6 @@ def test_an_unfinished_reduction_resumes_from_its_result() -> None:
     whole = shrink(big_case(), has_two_linears_and_a_step)
     part = shrink(big_case(), has_two_linears_and_a_step, budget=Budget(max_evaluations=10))
     assert shrink(part.case, has_two_linears_and_a_step).case == whole.case
-
-
-@pytest.mark.parametrize("workers", [2, 3, 8])
-def test_the_result_does_not_depend_on_the_number_of_workers(workers: int) -> None:
-    alone = shrink(big_case(), has_two_linears_and_a_step)
-    together = shrink(big_case(), has_two_linears_and_a_step, workers=workers)
-    assert together.case == alone.case
-    assert [p.case for p in together.trail] == [p.case for p in alone.trail]
-
-
-@pytest.mark.parametrize("limit", [5, 20, 40])
-def test_a_budget_of_evaluations_allows_the_same_with_any_number_of_workers(limit: int) -> None:
-    budget = Budget(max_evaluations=limit)
-    alone = shrink(big_case(), has_two_linears_and_a_step, budget=budget)
-    together = shrink(big_case(), has_two_linears_and_a_step, budget=budget, workers=4)
-    assert (together.case, together.evaluations) == (alone.case, alone.evaluations)
-
-
-def test_what_runs_ahead_is_never_run_twice_and_not_counted_before_it_is_asked_for() -> None:
-    lock, seen = threading.Lock(), list[bytes]()
-
-    def still_fails(case: Case) -> bool:
-        with lock:
-            seen.append(encode(case))
-        return has_two_linears_and_a_step(case)
-
-    result = shrink(big_case(), still_fails, workers=3)
-    assert len(seen) == len(set(seen)) >= result.evaluations
-
-
-def test_several_workers_evaluate_at_the_same_time() -> None:
-    meeting = threading.Barrier(2)
-    met = threading.Event()
-
-    def still_fails(case: Case) -> bool:
-        if threading.current_thread() is not threading.main_thread() and not met.is_set():
-            try:
-                meeting.wait(timeout=0.5)
-                met.set()
-            except threading.BrokenBarrierError:
-                meeting.reset()
-        return has_two_linears_and_a_step(case)
-
-    shrink(big_case(1, 1), still_fails, workers=2)
-    assert met.is_set()
 
 
 def test_a_case_that_does_not_fail_is_refused() -> None:
