@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
+import pkgutil
 import traceback
 import zlib
 from collections.abc import Callable, Sequence
@@ -13,6 +15,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.distributed.tensor import DTensor
 
+from fuzzshard import oracles
 from fuzzshard.analysis.schedule_state import ranks_differ
 from fuzzshard.case.case import Case
 from fuzzshard.engines.base import DTYPES, Engine
@@ -23,7 +26,6 @@ from fuzzshard.instruments.streams.watching import Watched, watching
 from fuzzshard.oracles.after_run import memory_findings
 from fuzzshard.oracles.allowed import may_be_allowed
 from fuzzshard.oracles.alone import findings_alone
-from fuzzshard.oracles.beside_tensors import findings_beside_tensors
 from fuzzshard.oracles.judge import Run
 from fuzzshard.oracles.resume import uncorrupted
 from fuzzshard.parts.engines import REFERENCE, spec_of
@@ -40,6 +42,13 @@ from fuzzshard.verdict import Finding, Note
 from fuzzshard.world.blame import device_error, error_text
 from fuzzshard.world.comparison import ReferenceComparison
 from fuzzshard.world.messages import RankReport
+
+_MODULES = (
+    importlib.import_module(file.name)
+    for file in pkgutil.iter_modules(oracles.__path__, f"{oracles.__name__}.")
+)
+_JUDGES = [module.judge for module in _MODULES if hasattr(module, "judge")]
+"""What is judged beside tensors: by every module of the oracles that has a function ``judge``."""
 
 
 class EngineFailure(Exception):
@@ -133,7 +142,7 @@ class Experiment:
 
     def _findings_beside_tensors(self, engines: Sequence[str], reference: Trace) -> list[Finding]:
         runs = [Run(self.case, n, self.traces[n], reference, self.mesh) for n in engines]
-        return [finding for run in runs for finding in findings_beside_tensors(run)]
+        return [finding for run in runs for judge in _JUDGES for finding in judge(run)]
 
     def _names(self) -> tuple[str, ...]:
         """What is trained; where ranks differ, the reference's gradients have no common mean."""
