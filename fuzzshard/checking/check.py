@@ -160,7 +160,10 @@ def _report(training: Training, outcome: Outcome, seconds: float) -> TrainingRep
         )
     if failures or outcome.dead:
         place, message = _trouble(outcome, failures)
-        return TrainingReport(training=training, outcome="error", place=place, message=message)
+        warned = tuple(dict.fromkeys(text for failure in failures for text in failure.warned))
+        return TrainingReport(
+            training=training, outcome="error", place=place, message=message, warned=warned
+        )
     if outcome.waiting():
         ended = f"the training has not ended after {seconds:.0f} s"
         stacks = (f"rank {rank}\n{text}" for rank, text in sorted(outcome.stacks.items()))

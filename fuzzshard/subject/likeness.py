@@ -90,6 +90,7 @@ class Likeness:
         reduces = is_gradient and len(self.seen) > 1
         if reduces:
             yield from self._reductions()
+            yield from self._sums()
         is_state = self.place.kind in ("parameters", "buffers", "state dict")
         if is_state and self.place.step >= 0 and self._is(mine, mine.initial):
             yield "never updated"
@@ -134,25 +135,35 @@ class Likeness:
         never = " of any parameter: perhaps gradient synchronisation is never turned on"
         return f"no gradient{never * (not self.gradients)}"
 
+    def _along(self, over: Sequence[str]) -> list[list[Seen]]:
+        """For each rank what those have that differ from it along these axes of the mesh alone."""
+        places = [*itertools.product(*map(range, self.mesh.axes.values()))]
+        others = [number for number, axis in enumerate(self.mesh.axes) if axis not in over]
+        groups = [tuple(at[number] for number in others) for at in places]
+        return [
+            [s for s, of in zip(self.seen, groups, strict=True) if of == group] for group in groups
+        ]
+
+    def _sums(self) -> Iterator[str]:
+        """Yield along which axis of equal data each rank has a part of the gradient."""
+        for axis in (axis for axis in self.mesh.axes if axis not in self.mesh.data_axes):
+            parts = [[s.observed for s in group] for group in self._along([axis])]
+            sums = [mean * len(part) for part in parts if (mean := _mean(part)) is not None]
+            due = [s.expected for s in self.seen]
+            whole = len(sums) == len(due) and all(map(self._alike, sums, due))
+            if whole and not all(self._alike(s.observed, s.expected) for s in self.seen):
+                yield f"a part of the sum over {axis}: not reduced over {axis}"
+
     def _reductions(self) -> Iterator[str]:
         """Yield over which axes of the mesh alone a gradient is a mean, none of them at first."""
         axes = list(self.mesh.axes)
-        places = [*itertools.product(*map(range, self.mesh.axes.values()))]
         for count in range(len(axes) if self.mesh.copies == 1 else 1):
-            for over in itertools.combinations(range(len(axes)), count):
-                others = [number for number in range(len(axes)) if number not in over]
-                groups = [tuple(at[number] for number in others) for at in places]
-                means = {
-                    group: _mean(
-                        [s.own for s, of in zip(self.seen, groups, strict=True) if of == group]
-                    )
-                    for group in groups
-                }
-                if self._all([means[group] for group in groups]):
-                    named = [axes[number] for number in (*over, *others)]
+            for over in itertools.combinations(axes, count):
+                if self._all([_mean([s.own for s in group]) for group in self._along(over)]):
+                    others = (axis for axis in axes if axis not in over)
                     yield (
-                        f"the mean over {' and '.join(named[:count])}: not reduced over "
-                        f"{' and '.join(named[count:])}"
+                        f"the mean over {' and '.join(over)}: not reduced over "
+                        f"{' and '.join(others)}"
                         if over
                         else "equal to this rank's own gradient: never reduced"
                     )

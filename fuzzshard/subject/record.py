@@ -38,11 +38,12 @@ class Record:
 
     ``num_updates`` counts those of each step, ``num_batches`` the batches that it trains on.
     ``frozen`` are the parameters that take no gradient, ``switched`` those of which that changed
-    after training began. ``options`` are those of the optimizer in each step, ``modes`` say of
-    modules whether they were in training mode. ``stale_optimizer`` says that the optimizer had
-    none of the parameters. ``draws`` says whether a forward drew random numbers, ``mixes`` whether
-    one was of no single batch; ``seeds`` are those that the user's code set meanwhile. ``lost``
-    are the states that did not come back when the training was resumed.
+    after training began. ``options`` are those of the optimizer in each step by parameter,
+    ``modes`` say of modules whether they were in training mode. ``stale_optimizer`` says that the
+    optimizer had none of the parameters, ``unsharded`` that it had none when it updated them.
+    ``draws`` says whether a forward drew random numbers, ``mixes`` whether one was of no single
+    batch; ``seeds`` are those that the user's code set meanwhile. ``lost`` are the states that did
+    not come back when the training was resumed.
     """
 
     tensors: dict[Place, torch.Tensor | None] = dataclasses.field(default_factory=dict)
@@ -52,9 +53,10 @@ class Record:
     num_batches: list[int] = dataclasses.field(default_factory=list)
     frozen: set[str] = dataclasses.field(default_factory=set)
     switched: set[str] = dataclasses.field(default_factory=set)
-    options: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    options: dict[int, dict[str, dict[str, Any]]] = dataclasses.field(default_factory=dict)
     modes: dict[str, bool] = dataclasses.field(default_factory=dict)
     stale_optimizer: bool = False
+    unsharded: bool = False
     draws: bool = False
     mixes: bool = False
     seeds: list[int] = dataclasses.field(default_factory=list)

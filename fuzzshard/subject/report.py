@@ -15,6 +15,8 @@ Kind = Literal["outputs", "loss", "gradients", "parameters", "buffers", "state d
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Reached = Literal["bitwise", "rounding", "different"]
 ORDER: tuple[Reached, ...] = get_args(Reached)
+MOST_WARNED, MOST_OF_WARNING = 3, 300
+"""How many warnings a report has, and how many characters of each."""
 MOST_LOST = 4
 """How many states a report names that did not come back."""
 Direction = Literal["forward", "backward", "recomputed"]
@@ -142,7 +144,8 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     is what was being done then. ``operator`` is the first one that differs, where the difference
     is one of outputs, losses or gradients; ``side_by_side`` are all operators of that step on its
     rank. ``lost`` are the states that were not the same after
-    the training was resumed, ``races`` accesses to one memory that nothing orders. ``stacks`` are
+    the training was resumed, ``races`` accesses to one memory that nothing orders, ``warned`` what
+    the parallelised model alone was warned of. ``stacks`` are
     those of all threads of ranks that hang. ``limits`` say what could not be compared and why.
     """
 
@@ -154,6 +157,7 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     side_by_side: tuple[FirstOperator, ...] = ()
     lost: tuple[str, ...] = ()
     races: tuple[str, ...] = ()
+    warned: tuple[str, ...] = ()
     message: str = ""
     place: str = ""
     stacks: str = ""
@@ -240,6 +244,8 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         if self.message:
             text = f"{self.place}: {self.message}" if self.place else self.message
             yield from (f"  {line}" for line in text.splitlines())
+        for warning in self.warned[:MOST_WARNED] if self.is_finding else ():
+            yield f"  warned: {warning[:MOST_OF_WARNING]}"
         for limit in self.limits:
             yield f"  limit: {limit}"
 

@@ -47,9 +47,9 @@ def states(
         for parameter in group["params"]:
             of = names.get(parameter, "a parameter that the model has not")
             for key, value in optimizer.state.get(parameter, {}).items():
-                found[f"{key} of {of}{_IN_OPTIMIZER}"] = _copied(value)
+                found[f"{key} of {of}{_IN_OPTIMIZER}"] = copied(value)
     for one in _kept_with(module, optimizer):
-        found[f"state of the {type(one).__name__}"] = tree_map(_copied, one.state_dict())
+        found[f"state of the {type(one).__name__}"] = tree_map(copied, one.state_dict())
     return found
 
 
@@ -73,11 +73,12 @@ def options(optimizer: torch.optim.Optimizer) -> States:
         where = f" of group {number}" if len(optimizer.param_groups) > 1 else ""
         for key, value in group.items():
             if key != "params":
-                found[f"{key}{where} of the optimizer"] = _copied(value)
+                found[f"{key}{where} of the optimizer"] = copied(value)
     return found
 
 
-def _copied(value: Any) -> Any:
+def copied(value: Any) -> Any:
+    """Return a value that stays as it is now."""
     return kept(value) if isinstance(value, torch.Tensor) else value
 
 

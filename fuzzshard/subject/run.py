@@ -6,8 +6,10 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import re
+import warnings
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -18,6 +20,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
+from fuzzshard.case.paths import is_within
 from fuzzshard.engines.rounding import Shake
 from fuzzshard.instruments import STREAMS, works
 from fuzzshard.instruments.streams.watching import watching
@@ -83,6 +86,13 @@ PARALLELIZING = 1 << 30
 
 STALE = "the optimizer has none of the model's parameters: was it made before parallelize?"
 
+UNSHARDED = (
+    "the model has other parameters than the optimizer when that updates: are they still "
+    "unsharded (set_reshard_after_backward)? Then the next forward does not see the update"
+)
+
+OF_GROUPS = "do its groups go by what wrapping changes, names or dims?"
+
 PER_MICROBATCH = "for each microbatch? the plain model gets those of all ranks"
 
 SCALARS = "support scalar parameters"
@@ -111,6 +121,7 @@ class Check:
         self._lost: tuple[str, ...] = ()
         self.races: tuple[str, ...] = ()
         self.side_by_side: tuple[FirstOperator, ...] = ()
+        self.warned: list[str] = []
         self.blocks: tuple[str, ...] = ()
         self.outline = Outline()
         self._broadcasts_buffers = False
@@ -152,7 +163,9 @@ class Check:
     def _run(self) -> TrainingReport:
         self._check_inputs()
         self._check_precision()
-        plain = self._train_plain()
+        warned: list[str] = []
+        with noted_warnings(warned):
+            plain = self._train_plain()
         if self.training.repeat:
             unequal = compare(plain, self._train_plain(), None, "", {}).first
             if (place := self._earliest(unequal)) is not None:
@@ -162,7 +175,8 @@ class Check:
                     "computes the same twice"
                 )
         try:
-            parallel = self._train_watched(plain)
+            with noted_warnings(self.warned, known=warned):
+                parallel = self._train_watched(plain)
         except _RefusedError as error:
             return self._not_judged(str(error))
         if self.training.global_batch and any(self._gather(parallel.draws)):
@@ -633,11 +647,17 @@ class Check:
             return "no gradient: frozen here, and not in the plain model"
         if place.kind == "parameters" and place.name in plain.frozen - parallel.frozen:
             return "trained here, and frozen in the plain model"
+        buffers = self._gather(self._changed_buffers(place, parallel))
+        if apart := [n for n in buffers[0] if len({of.get(n) for of in buffers}) > 1]:
+            return f"training changes {', '.join(apart)}, and otherwise on each rank: not reduced?"
+        if place.step >= 0 and parallel.unsharded:
+            return UNSHARDED
         if place.kind == "parameters":
-            due, there = (record.options.get(place.step, {}) for record in (plain, parallel))
+            due, there = (_options(place, record) for record in (plain, parallel))
             for name, value in there.items():
                 if name in due and not resume.same(value, due[name]):
-                    return f"{name} is {value} in place of {due[name]}: a change {PER_MICROBATCH}"
+                    why = f"a change {PER_MICROBATCH}" if name == "lr" else OF_GROUPS
+                    return f"{name} of the optimizer is {value} in place of {due[name]}: {why}"
         if place.step >= 0 and place.kind in ("outputs", "loss", "gradients"):
             modes = {n: m for n, m in parallel.modes.items() if plain.modes.get(n, m) != m}
             for name, training in modes.items():
@@ -654,6 +674,16 @@ class Check:
             counts = (f"rank {rank} on {count}" for rank, count in enumerate(trained))
             return f"ranks train on unequal numbers of batches: {', '.join(counts)}"
         return ""
+
+    def _changed_buffers(self, place: Place, parallel: Record) -> dict[str, int]:
+        """What buffers were before an output differs, in whose module nobody compares them."""
+        module = _module_of(place.name) if place.kind == "outputs" else ""
+        return {
+            other.name: _digest([tensor])
+            for other, tensor in parallel.of("buffers").items()
+            if other.step == place.step - 1 >= 0 and self.skip.get("buffers") == "left out"
+            if module and is_within(other.name, module)
+        }
 
     @property
     def _weights_differ(self) -> str:
@@ -681,6 +711,7 @@ class Check:
             side_by_side=self.side_by_side,
             lost=self._lost,
             races=races,
+            warned=tuple(self.warned),
             limits=tuple(self.limits),
             blocks=self.blocks,
             outline=self.outline,
@@ -700,6 +731,18 @@ class Check:
 
     def _gather(self, here: Any) -> list[Any]:
         return everywhere(here)
+
+
+@contextlib.contextmanager
+def noted_warnings(found: list[str], known: Sequence[str] = ()) -> Iterator[None]:
+    """Append to ``found`` what users are warned of meanwhile, unless that is ``known``."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        try:
+            yield
+        finally:
+            texts = (str(one.message).strip().splitlines() for one in caught)
+            found += dict.fromkeys(text[0] for text in texts if text and text[0] not in known)
 
 
 def _coarser(plain: Record, parallel: Record) -> torch.dtype:
@@ -724,6 +767,20 @@ def _check_parameters(trainer: Trainer, plain: Record) -> None:
         else:
             continue
         raise SubjectError("parallelize", f"returned another model: {problem}")
+
+
+def _module_of(name: str) -> str:
+    """The module that gives an output; "" for the model."""
+    return "" if name.startswith("output") else re.sub(r" \(call \d+\)|\[\d+\]$", "", name)
+
+
+def _options(place: Place, record: Record) -> dict[str, Any]:
+    """The options with which a parameter was updated: where it was part of another one, those that
+    all have.
+    """
+    options = record.options.get(place.step, {})
+    found, *others = [options.get(place.name), *options.values()]
+    return found or (others[0] if others and others.count(others[0]) == len(others) else {})
 
 
 def name_of(dtype: torch.dtype) -> str:

@@ -299,6 +299,15 @@ class Trainer:
     def _add(self, step: int, kind: Kind, named: Iterable[tuple[str, torch.Tensor]]) -> None:
         self.record.add(step, kind, {self.plain_name(name): tensor for name, tensor in named})
 
+    def _options(self, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Any]]:
+        names = {parameter: name for name, parameter in self.parameters().items()}
+        return {
+            names[parameter]: {k: resume.copied(v) for k, v in group.items() if k != "params"}
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+            if parameter in names
+        }
+
     def _is_stale(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether an optimizer has no parameter that the model has, but what it had before."""
         there = {id(parameter) for parameter in self.module.parameters()}
@@ -313,7 +322,8 @@ class Trainer:
                 average([*self.module.parameters()])
         if self.record.num_updates[-1] == 1:
             self.note_gradients(step)
-            self.record.options[step] = resume.options(updating)
+            self.record.options[step] = self._options(updating)
+            self.record.unsharded |= not self.record.stale_optimizer and self._is_stale(updating)
         if self.shake:
             self._shake_gradients(self.shake, step)
 

@@ -79,7 +79,7 @@ class Failure(_Message, frozen=True, kw_only=True, tag="failure"):
     ``desync`` says that a collective lost its peer, ``machine`` what the machine lacks where that
     is the reason, ``kernel`` what CUDA says of a kernel that failed, ``expected`` describes the
     other error that the case expects of the engine.
-    ``findings`` are what the rank saw before.
+    ``findings`` are what the rank saw before, ``warned`` what torch warned of in a check.
     """
 
     phase: Literal["setup", "engine", "judge", "subject"]
@@ -93,6 +93,7 @@ class Failure(_Message, frozen=True, kw_only=True, tag="failure"):
     desync: bool = False
     expected: str = ""
     findings: tuple[Finding, ...] = ()
+    warned: tuple[str, ...] = ()
 
 
 class RankReport(_Message, frozen=True, kw_only=True, tag="report"):

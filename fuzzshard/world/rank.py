@@ -164,7 +164,9 @@ def _check(message: CheckSubject, device: torch.device, doing: _Doing) -> CheckR
     except Exception as error:
         lost = lost_peers(error)  # in a call of ours, too, where ranks run other collectives
         phase: Literal["engine", "judge"] = "judge" if is_ours(error) and not lost else "engine"
-        return _failure(phase, check.where if check else "", error)
+        failure = _failure(phase, check.where if check else "", error)
+        warned = tuple(check.warned) if check else ()
+        return msgspec.structs.replace(failure, warned=warned)
     finally:
         doing.check = None
 

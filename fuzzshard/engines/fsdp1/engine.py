@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 import torch
 from torch import nn
 from torch._C._distributed_c10d import DebugLevel, get_debug_level, set_debug_level
-from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.fsdp import FlatParameter, FullyShardedDataParallel
 from typing_extensions import override
 
 from fuzzshard.analysis.schedule_state import ScheduleState
@@ -100,14 +101,29 @@ class FSDP1(NoSyncEngine):
     @classmethod
     @contextlib.contextmanager
     def whole_parameters(cls, module: nn.Module, *, gradients: bool) -> Iterator[None]:
+        summon = functools.partial(
+            FullyShardedDataParallel.summon_full_params, module, writeback=False
+        )
         units = FullyShardedDataParallel.fsdp_modules(module)
+        flat = [p for p in module.parameters() if isinstance(p, FlatParameter)]
         if not units:
             yield
             return
-        with FullyShardedDataParallel.summon_full_params(
-            module, with_grads=gradients, writeback=False
-        ):
+        if not (gradients and flat):
+            with summon(with_grads=gradients):
+                yield
+            return
+        # torch summons no gradients of flat parameters, but values: gradients take their place
+        held = [(p, p.detach().clone(), p.grad) for p in flat]
+        for one, value, gradient in held:
+            one.data.copy_(torch.zeros_like(value) if gradient is None else gradient)
+        with summon():
+            for parameter in module.parameters():
+                parameter.grad = parameter.detach().clone()
             yield
+        for one, value, gradient in held:
+            one.data.copy_(value)
+            one.grad = gradient
 
     @override
     def parallelize(self, model: nn.Module) -> nn.Module:
