@@ -27,8 +27,6 @@ from fuzzshard.strategies.swarm import Swarm, may_cast
 from fuzzshard.strategies.tape import Tape
 from fuzzshard.strategies.trained_model import TrainedModel
 
-DRAWN = [op for op in OPS if op.draw.__func__ is not Op.draw.__func__]  # type: ignore[attr-defined]
-"""The ops that may be drawn at some point of a step."""
 FINAL_FORWARD = 40
 """How many schedules in a hundred end with a forward that nothing follows."""
 
@@ -293,7 +291,7 @@ class Run:
 
     def draw(self, moment: str) -> None:
         """What may be done at this point, by every op that may."""
-        for op in DRAWN:
+        for op in OPS:
             op.draw(self, moment)
 
     def pick_toggle(self) -> tuple[str, bool] | None:

@@ -160,6 +160,10 @@ class Choice(NamedTuple):
     of_stages: bool = False
 
 
+AMID_STEPS = ("step_begins", "before_second_forward", "before_backward", "between_rounds")
+"""Where what needs no gradients may come within a step."""
+
+
 class Op(Part, frozen=True, kw_only=True):
     """One op of a schedule. It names modules by their path from the root, ``""`` for the root
     itself.
@@ -173,6 +177,10 @@ class Op(Part, frozen=True, kw_only=True):
     meanings: ClassVar[Mapping[str, str]] = {}
     """What each of its :meth:`features` means."""
     choices: ClassVar[tuple[Choice, ...]] = ()
+    comes: ClassVar[tuple[Sequence[str], int]] = ((), 0)
+    """The moments (:class:`Run`) at which what is :meth:`drawn` comes, and in how many percent of
+    them, in cases whose swarm makes its first choice.
+    """
     never: ClassVar[Mapping[Moment, Never]] = {}
     """The moments at which it is not called, and why. At all others it may be drawn."""
     says: ClassVar[str] = ""
@@ -326,8 +334,11 @@ class Op(Part, frozen=True, kw_only=True):
     @classmethod
     def draw(cls, run: Run, moment: str) -> None:
         """Adds some to a schedule that is drawn, or none; ``moment`` is where (:class:`Run`): at
-        first what comes between steps.
+        first what comes between steps. By default as :attr:`comes` says.
         """
+        moments, percent = cls.comes
+        if moment in moments and run.allows(cls.choices[0].name, percent):
+            run.add(*cls.drawn(run))
 
     @classmethod
     def draw_at(cls, run: Run, moment: Moment) -> tuple[Op, ...]:

@@ -40,6 +40,7 @@ class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
         "op:abort_backward": "a backward that ends with an exception, and reset_iter_state()",
     }
     choices = (op.Choice("abort", 7, 100, new=True),)
+    comes = ("step_begins",), 50
 
     @property
     @override
@@ -84,13 +85,6 @@ class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
     @override
     def run(self, trainer: op.Trainer, index: int) -> None:
         trainer.abort(index, self, self.begins)
-
-    @classmethod
-    @override
-    def draw(cls, run: op.Run, moment: str) -> None:
-        """An iteration that an exception ends, between two that are whole."""
-        if moment == "step_begins" and run.allows("abort", 50):
-            run.add(*cls.drawn(run))
 
     @classmethod
     @override

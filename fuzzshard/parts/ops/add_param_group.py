@@ -37,6 +37,7 @@ class AddParamGroup(op.Op, tag="add_param_group", frozen=True, kw_only=True):
             excludes=("second_optimizer",),
         ),
     )
+    comes = ("step_begins", "between_rounds", "before_step"), 30
 
     @override
     def follow(self, at: op.ScheduleState) -> None:
@@ -78,13 +79,6 @@ class AddParamGroup(op.Op, tag="add_param_group", frozen=True, kw_only=True):
     @override
     def statements(self, scope: op.Scope) -> list[str]:
         return scope.add_param_group_lines(self.target, self.rate)
-
-    @classmethod
-    @override
-    def draw(cls, run: op.Run, moment: str) -> None:
-        moments = ("step_begins", "between_rounds", "before_step")
-        if moment in moments and run.allows("add_param_group", 30):
-            run.add(*cls.drawn(run))
 
     @classmethod
     @override

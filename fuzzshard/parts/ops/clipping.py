@@ -46,6 +46,7 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
         "op:clip_no_foreach": "clip_grad_norm_ with foreach=False",
     }
     choices = (op.Choice("clip", 18, 4, of_stages=True),)
+    comes = ("before_step",), 75
 
     @property
     def told(self) -> str:
@@ -94,8 +95,8 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
     @classmethod
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
-        if moment == "before_step" and not run.restore and run.allows("clip", 75):
-            run.add(*cls.drawn(run))
+        if not run.restore:
+            super().draw(run, moment)
 
     @classmethod
     @override
@@ -128,6 +129,7 @@ class ClipGradValue(op.Op, tag="clip_grad_value", frozen=True, kw_only=True):
     never = {"forward_to_backward": UNSHARDED}
     meanings = {"op:clip_value": "clip_grad_value_"}
     choices = (op.Choice("clip_value", 12, 101, of_stages=True),)
+    comes = ("before_step",), 75
 
     @override
     def misfits(self, at: op.Checker) -> op.Reasons:
@@ -144,8 +146,8 @@ class ClipGradValue(op.Op, tag="clip_grad_value", frozen=True, kw_only=True):
     @classmethod
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
-        if moment == "before_step" and not run.restore and run.allows("clip_value", 75):
-            run.add(*cls.drawn(run))
+        if not run.restore:
+            super().draw(run, moment)
 
     @classmethod
     @override

@@ -42,6 +42,7 @@ class RegisterHook(op.Op, tag="register_hook", frozen=True, kw_only=True):
         "user_hook:output_hook": "a hook of the user on the tensor that a module returns",
     }
     choices = (op.Choice("user_hooks", 10, 102),)
+    comes = op.AMID_STEPS, 30
 
     @override
     def misfits(self, at: op.Checker) -> op.Reasons:
@@ -81,13 +82,6 @@ class RegisterHook(op.Op, tag="register_hook", frozen=True, kw_only=True):
     def settings(self, scope: op.Scope) -> list[str]:
         module = scope.at(self.target) if self.target else scope.called
         return [f"{module}.{self._call}"]
-
-    @classmethod
-    @override
-    def draw(cls, run: op.Run, moment: str) -> None:
-        moments = ("step_begins", "before_second_forward", "before_backward", "between_rounds")
-        if moment in moments and run.allows("user_hooks", 30):
-            run.add(*cls.drawn(run))
 
     @classmethod
     @override

@@ -42,6 +42,7 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
         op.Choice("parameter_hooks", 8, 104),
         op.Choice("step_in_backward", 3, 109, excludes=("set_reshard", "any_moment", "compile")),
     )
+    comes = op.AMID_STEPS, 30
 
     @property
     def _is_late(self) -> bool:
@@ -99,11 +100,10 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
     @classmethod
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
-        moments = ("step_begins", "before_second_forward", "before_backward", "between_rounds")
         if moment == "step_begins" and run.allows("step_in_backward", 90):
             run.add(*cls._stepping(run))
-        elif moment in moments and run.allows("parameter_hooks", 30):
-            run.add(*cls.drawn(run))
+        else:
+            super().draw(run, moment)
 
     @classmethod
     def _stepping(cls, run: op.Run) -> tuple[op.Op, ...]:

@@ -32,6 +32,7 @@ class RegisterStepHook(op.Op, tag="register_step_hook", frozen=True, kw_only=Tru
         "user_hook:step_post_hook": "a hook of the user that changes parameters after a step",
     }
     choices = (op.Choice("step_hooks", 6, 105),)
+    comes = ("step_begins", "before_step"), 40
 
     @override
     def misfits(self, at: op.Checker) -> op.Reasons:
@@ -55,12 +56,6 @@ class RegisterStepHook(op.Op, tag="register_step_hook", frozen=True, kw_only=Tru
     @override
     def statements(self, scope: op.Scope) -> list[str]:
         return [self.statement(0)]
-
-    @classmethod
-    @override
-    def draw(cls, run: op.Run, moment: str) -> None:
-        if moment in ("step_begins", "before_step") and run.allows("step_hooks", 40):
-            run.add(*cls.drawn(run))
 
     @classmethod
     @override

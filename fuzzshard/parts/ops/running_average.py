@@ -30,6 +30,7 @@ class RunningAverage(op.Op, tag="running_average", frozen=True, kw_only=True):
         "op:running_average_copied": "a running average that is copied into the parameters",
     }
     choices = (op.Choice("running_average", 11, 108, needs=("several_steps",)),)
+    comes = ("update",), 80
 
     @override
     def follow(self, at: op.ScheduleState) -> None:
@@ -59,13 +60,6 @@ class RunningAverage(op.Op, tag="running_average", frozen=True, kw_only=True):
                 *scope.event_lines,
             ]
         return lines
-
-    @classmethod
-    @override
-    def draw(cls, run: op.Run, moment: str) -> None:
-        """After the step."""
-        if moment == "update" and run.allows("running_average", 80):
-            run.add(*cls.drawn(run))
 
     @classmethod
     @override

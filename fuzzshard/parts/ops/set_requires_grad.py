@@ -104,9 +104,5 @@ class SetRequiresGrad(op.Op, tag="set_requires_grad", frozen=True, kw_only=True)
     @classmethod
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
-        moments = (
-            *("step_begins", "before_second_forward", "before_backward", "between_rounds"),
-            "before_step",
-        )
-        if moment in moments and (picked := run.pick_toggle()):
+        if moment in (*op.AMID_STEPS, "before_step") and (picked := run.pick_toggle()):
             run.add(cls(target=picked[0], value=picked[1]))
