@@ -28,5 +28,7 @@ class Runner(Protocol):
         """Replaces the ranks by fresh ones."""
 
 
+StartWorld = Callable[[int], AbstractContextManager[Runner]]
+"""Gives a world of so many ranks, which lives until its context ends."""
 StartWorlds = Callable[[int], AbstractContextManager[Sequence[Runner]]]
 """Gives the worlds, each of so many ranks, that live until its context ends."""

@@ -8,7 +8,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType
@@ -18,7 +18,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.corpus.scripts import ScriptCheck
 from fuzzshard.errors import FuzzshardError, check_infra_in_a_row
 from fuzzshard.reproducer.shown import Ran
-from fuzzshard.runner import Runner, StartWorlds
+from fuzzshard.runner import Runner, StartWorld
 from fuzzshard.verdict import Verdict
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.start import kill_ranks
@@ -229,29 +229,18 @@ def cpu_ranks(
     config: WorldConfig,
     make_world: Callable[[WorldConfig], AbstractContextManager[Runner]],
     control: Control,
-) -> StartWorlds | None:
+) -> StartWorld | None:
     """Starts a world like that of ``config``, but on the CPU; None where it is there already."""
     if config.device == "cpu":
         return None
 
     @contextlib.contextmanager
-    def start(size: int) -> Iterator[Sequence[Runner]]:
+    def start(size: int) -> Iterator[Runner]:
         on_cpu = dataclasses.replace(config, device="cpu", size=size, devices=())
         with make_world(on_cpu) as world:
-            yield [ControlledWorld(world, control)]
+            yield ControlledWorld(world, control)
 
     return start
-
-
-def run_by(runner: Callable[[Runner], Runner], start: StartWorlds) -> StartWorlds:
-    """Starts the worlds of ``start``, each run by its ``runner``."""
-
-    @contextlib.contextmanager
-    def started(size: int) -> Iterator[Sequence[Runner]]:
-        with start(size) as worlds:
-            yield [runner(world) for world in worlds]
-
-    return started
 
 
 @contextlib.contextmanager

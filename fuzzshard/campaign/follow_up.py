@@ -15,7 +15,7 @@ import msgspec
 
 from fuzzshard.analysis.order import leaf_count
 from fuzzshard.campaign.backlog import Suspicion
-from fuzzshard.campaign.control import ControlledWorld, run_by
+from fuzzshard.campaign.control import ControlledWorld
 from fuzzshard.campaign.explain import explain_first, known_causes, unknown_only
 from fuzzshard.campaign.judge import Stopped, judge_clearly
 from fuzzshard.campaign.known import CUT_OFF, NO_VERDICT, Found, Known, cause_of
@@ -292,12 +292,12 @@ class FollowUp:
         """What torch as it is and mended torch show, unless the campaign has no mends."""
         session = self._session
         runner = unknown_only(self._world, case, expected, session.mends)
-        on_cpu = session.on_cpu and run_by(runner, session.on_cpu)
         return confirm_and_shrink(
-            runner(self._world),
+            self._world,
             case,
             expected,
-            on_cpu=on_cpu,
+            on_cpu=session.on_cpu,
+            runner=runner,
             emit=self._emit,
             keep=functools.partial(session.store.save_smaller, path),
             runs=session.options.confirm,

@@ -24,7 +24,7 @@ from fuzzshard.case.codec import encode
 from fuzzshard.corpus.entry import Confirmation, Culprit
 from fuzzshard.errors import FuzzshardError
 from fuzzshard.events import Event, FindingConfirmed, PhaseChanged, ShrinkProgress
-from fuzzshard.runner import Runner, StartWorlds
+from fuzzshard.runner import Runner, StartWorld
 from fuzzshard.shrink import Budget, shrink
 from fuzzshard.shrink.culprits import culprits
 from fuzzshard.verdict import Status, Verdict
@@ -78,7 +78,8 @@ def confirm_and_shrink(
     case: Case,
     expected: Verdict,
     *,
-    on_cpu: StartWorlds | None = None,
+    on_cpu: StartWorld | None = None,
+    runner: Callable[[Runner], Runner] = lambda world: world,
     emit: Callable[[Event], None] = lambda event: None,
     keep: Keep = lambda case, verdict, info: None,
     runs: int = CONFIRM_RUNS,
@@ -87,7 +88,7 @@ def confirm_and_shrink(
     seconds_left: Callable[[], float] = lambda: math.inf,
 ) -> Judged:
     """Confirms the finding ``expected`` of ``case``, shrinks it, and confirms the result, with
-    ``runs`` each.
+    ``runs`` each, all by the ``runner`` of a world.
 
     A finding that does not come back is returned as it is, with a confirmation that is ``absent``;
     one that was cut off before that was known, with no runs. Shrinking is bounded by ``budget``
@@ -99,18 +100,19 @@ def confirm_and_shrink(
     """
     terms = _Terms(emit, keep, runs, shrinking, budget, seconds_left)
     if on_cpu is not None and needs_cuda(case) is None:
-        with on_cpu(case.mesh.size) as (other,):
+        with on_cpu(case.mesh.size) as started:
+            other = runner(started)
             if (shown := _always_shown(other, case, expected, runs)) is not None:
                 seen, _ = shown
                 return _with_note(_confirmed_and_shrunk(other, case, seen, terms), _ON_CPU)
-    judged = _confirmed_and_shrunk(world, case, expected, terms)
+    judged = _confirmed_and_shrunk(runner(world), case, expected, terms)
     small = judged.case
     if on_cpu is None or small == case or needs_cuda(small) is not None:
         return judged
     try:
-        with on_cpu(small.mesh.size) as (other,):
-            shown = _always_shown(other, small, judged.verdict, runs)
-            info = other.info
+        with on_cpu(small.mesh.size) as started:
+            shown = _always_shown(runner(started), small, judged.verdict, runs)
+            info = started.info
     except Stopped:  # what CUDA ranks have shown stands until then
         return dataclasses.replace(judged, cut_off=True)
     if shown is None:

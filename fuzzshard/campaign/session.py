@@ -40,7 +40,7 @@ from fuzzshard.events import (
 from fuzzshard.journal.history import History
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.mending.source import unfit
-from fuzzshard.runner import Runner, StartWorlds
+from fuzzshard.runner import Runner, StartWorld
 from fuzzshard.strategies.steered import Steered
 from fuzzshard.verdict import Status
 from fuzzshard.world.config import WorldConfig
@@ -56,7 +56,7 @@ class Session:
 
     store: FindingStore
     cases: Prefetch
-    on_cpu: StartWorlds | None
+    on_cpu: StartWorld | None
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from fuzzshard import reproducer
 from fuzzshard.analysis.validate import validate
-from fuzzshard.campaign.control import ControlledCheck, run_by
+from fuzzshard.campaign.control import ControlledCheck
 from fuzzshard.campaign.explain import unknown_part
 from fuzzshard.campaign.finding_store import FindingStore
 from fuzzshard.campaign.judge import FLAKY_RUNS, Stopped, judge_clearly
@@ -144,12 +144,12 @@ class _Work:
         verdict, runner = unknown_part(world, case, seen, known_bugs)
         folder = self._saved(case, verdict, world)
         print(f"shrinking {verdict.signature} in {folder}", flush=True)
-        on_cpu = self.here.on_cpu()
         judged = confirm_and_shrink(
-            runner(world),
+            world,
             case,
             verdict,
-            on_cpu=on_cpu and run_by(runner, on_cpu),
+            on_cpu=self.here.on_cpu(),
+            runner=runner,
             emit=self.stages.update,
             keep=functools.partial(self.store.save_smaller, folder),
             runs=self.confirm,

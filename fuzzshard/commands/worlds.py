@@ -22,7 +22,7 @@ from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.side_by_side import in_worlds
 from fuzzshard.options import RankOptions
 from fuzzshard.report.busy import busy
-from fuzzshard.runner import Runner, StartWorlds
+from fuzzshard.runner import Runner, StartWorld
 from fuzzshard.world.placement import Worlds, placed
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ class CommandWorlds:
             worlds = [stack.enter_context(self._made(config)) for config in configs]
             yield [ControlledWorld(each, self.control) for each in worlds]
 
-    def on_cpu(self) -> StartWorlds | None:
+    def on_cpu(self) -> StartWorld | None:
         """As :func:`fuzzshard.campaign.control.cpu_ranks`."""
         return cpu_ranks(self.config, self._made, self.control)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import msgspec
 import pytest
@@ -15,7 +15,7 @@ from fuzzshard.campaign.judge import Stopped
 from fuzzshard.campaign.reduce import confirm_and_shrink
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.parts.ops import Step
-from fuzzshard.runner import Runner, StartWorlds
+from fuzzshard.runner import Runner, StartWorld
 from fuzzshard.shrink import shrink
 from fuzzshard.verdict import Verdict
 from fuzzshard.world.config import WorldConfig
@@ -48,11 +48,11 @@ def world(judge: Judge, backend: str = "nccl") -> FakeWorld:
     return fake
 
 
-def cpu(judge: Judge, sizes: list[int]) -> StartWorlds:
+def cpu(judge: Judge, sizes: list[int]) -> StartWorld:
     @contextlib.contextmanager
-    def start(size: int) -> Iterator[Sequence[Runner]]:
+    def start(size: int) -> Iterator[Runner]:
         sizes.append(size)
-        yield [world(judge, "gloo")]
+        yield world(judge, "gloo")
 
     return start
 
@@ -139,8 +139,8 @@ def test_cpu_ranks_are_those_of_the_same_settings_and_end_with_the_block() -> No
     config = WorldConfig(size=8, device="cuda", preload=("fault.py",))
     start = cpu_ranks(config, make_world, Control(None))
     assert start is not None
-    with start(2) as runners:
-        assert len(runners) == 1
+    with start(2):
+        pass
     assert started == [WorldConfig(size=2, preload=("fault.py",))]
     assert [fake.log for fake in fakes] == [["close"]]
     assert cpu_ranks(WorldConfig(size=2), make_world, Control(None)) is None
