@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gc
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 import torch.cuda._gpu_trace as gpu_trace
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 
 from fuzzshard.instruments.streams import cuda
 from fuzzshard.instruments.streams.clocks import races
@@ -163,3 +166,70 @@ def test_streams_that_do_not_wait_race(driver: Driver) -> None:
 
     assert races(used(waits=True)) == []
     assert races(used(waits=False))
+
+
+def test_what_somebody_else_waits_for_orders_nothing(driver: Driver) -> None:
+    with driver.recording() as recorder, recorder.paused():
+        gpu_trace.DeviceSynchronizationCallbacks.fire_callbacks()
+        driver.wait_stream(SIDE, MAIN)
+    assert recorder.trace() == []
+
+
+def test_garbage_is_not_collected_meanwhile(driver: Driver) -> None:
+    with driver.recording():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+class Skipping(Driver):
+    """Its collectives run on a stream of their own, and nobody says that another waits for it."""
+
+    def before_collective(self, group: dist.ProcessGroup, is_async: bool) -> None:
+        super().before_collective(group, is_async)
+        self.wait_stream(SIDE, MAIN)
+
+
+@pytest.fixture
+def gloo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    monkeypatch.setattr(cuda, "_SKIPS_WAITS", dist.ProcessGroupGloo)
+    yield
+    dist.destroy_process_group()
+
+
+def _reduced(tensor: torch.Tensor) -> dist.Work:
+    work = dist.all_reduce(tensor, async_op=True)
+    assert work is not None
+    return work
+
+
+def _functionally(tensor: torch.Tensor) -> torch.Tensor:
+    return functional.all_reduce_inplace(tensor, "sum", dist.group.WORLD)
+
+
+def _in_cpp(tensor: torch.Tensor) -> None:
+    dist._broadcast_coalesced(dist.group.WORLD, [tensor], 1 << 20, 0)
+
+
+@pytest.mark.usefixtures("gloo")
+@pytest.mark.parametrize(
+    ("use", "raced"),
+    [
+        (lambda tensor: _reduced(tensor), True),
+        (lambda tensor: _reduced(torch.ones(4)).wait(), False),
+        (lambda tensor: _reduced(tensor).wait(), False),
+        (lambda tensor: _reduced(tensor).get_future(), False),
+        (lambda tensor: functional.wait_tensor(_functionally(tensor)), False),
+        (_in_cpp, False),
+    ],
+)
+def test_waits_that_nccl_skips_count(
+    driver: Driver, use: Callable[[torch.Tensor], object], raced: bool
+) -> None:
+    driver.__class__ = Skipping
+    tensor = torch.ones(4)
+    with driver.recording() as recorder:
+        kept = use(tensor)
+        tensor.add_(1)
+    del kept
+    assert bool(races(recorder.trace())) is raced

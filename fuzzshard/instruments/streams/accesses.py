@@ -150,6 +150,15 @@ def group_of(args: Iterable[Any]) -> dist.ProcessGroup:
     return dist.ProcessGroup.unbox(boxed)
 
 
+def waited_tensors(
+    operator: torch._ops.OpOverload[Any, Any], args: Sequence[Any]
+) -> Sequence[torch.Tensor]:
+    """Return the results of functional collectives for which an operator lets a stream wait."""
+    if operator.__name__.partition(".")[0] not in ("wait_tensor", "wait_tensors"):
+        return ()
+    return args[0] if isinstance(args[0], list) else args[:1]
+
+
 def tensors_of(value: Any) -> Iterator[torch.Tensor]:
     """Yield the tensors of an argument or a result; of those that wrap others, these."""
     if isinstance(value, torch.Tensor):

@@ -12,15 +12,22 @@ A block that is free at once is requested and completed within one call. A held 
 within a later allocation. So both have a mark, which changes with every operator and callback
 (``_set_memory_metadata``). Where an allocation follows under the same mark the two cannot be told
 apart, and the block counts as held, which orders more.
+
+A stream does not wait for a collective of ``ProcessGroupNCCL2`` (what the name nccl stands for
+since 2.15) that the host has seen end: ``WorkNCCL::synchronizeInternal``. Small ones nearly always
+have. So these waits are noted when Python asks for them. What C++ asks for nobody sees: its
+collectives count as waited for at once.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import gc
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+from unittest import mock
 
 import msgspec
 import torch
@@ -28,6 +35,7 @@ import torch.cuda._gpu_trace as gpu_trace
 import torch.distributed as dist
 from typing_extensions import override
 
+from fuzzshard.instruments.streams.accesses import waited_tensors
 from fuzzshard.instruments.streams.events import (
     Allocate,
     Event,
@@ -36,9 +44,12 @@ from fuzzshard.instruments.streams.events import (
     Synchronize,
     Wait,
 )
-from fuzzshard.instruments.streams.recorder import Device, Recorder
+from fuzzshard.instruments.streams.recorder import Device, Operator, Recorder, python_waits
 
 _replace = msgspec.structs.replace
+_WAITS = ("wait", "synchronize", "get_future")
+"""Methods of works that let the current stream wait."""
+_SKIPS_WAITS: Any = getattr(dist, "ProcessGroupNCCL2", ())
 
 
 class CudaDevice(Device):
@@ -49,21 +60,34 @@ class CudaDevice(Device):
     def __init__(self, device: torch.device) -> None:
         self.index = torch.cuda.current_device() if device.index is None else device.index
         self._marks = itertools.count(1)
+        self._skips_waits = False
+        """Whether the collective that runs is one for which streams may not wait."""
+        self._ends: dict[int, int] = {}
+        """Events of our own at the ends of such ones, by the addresses of what they touch."""
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[Recorder]:
-        """Record what happens on the device; what was launched before is done then."""
+        """Record what happens on the device; what was launched before is done then.
+
+        Garbage is not collected: it could be in a function without builtins, such as the
+        constructor of a named tuple, from where torch cannot call its callbacks.
+        """
         _listen()
         torch.cuda.synchronize(self.index)
         recorder = Recorder(self)
         torch.cuda.memory._record_memory_history("all", context=None, clear_history=True)
         _active[:] = [(self, recorder)]
+        collects = gc.isenabled()
+        gc.disable()
         try:
-            with recorder:
+            with recorder, self._waits_noted():
                 yield recorder
             torch.cuda.synchronize(self.index)
         finally:
+            if collects:
+                gc.enable()
             _active.clear()
+            self._ends.clear()
             history = torch.cuda.memory._snapshot()["device_traces"][self.index]
             torch.cuda.memory._record_memory_history(None)
             torch._C._cuda_setMemoryMetadata("")
@@ -100,6 +124,55 @@ class CudaDevice(Device):
     @override
     def before_operator(self) -> None:
         self.mark()
+
+    # Waits that may be skipped:
+
+    @contextlib.contextmanager
+    def _waits_noted(self) -> Iterator[None]:
+        """Note for what works let streams wait."""
+
+        def noting(asked: Callable[..., Any]) -> Callable[..., Any]:
+            def ask(work: dist.Work, *args: Any, **kwargs: Any) -> Any:
+                done = asked(work, *args, **kwargs)
+                if self._ends:
+                    self._waited(work.result())
+                return done
+
+            return ask
+
+        with contextlib.ExitStack() as stack:
+            for name in _WAITS:
+                asked = noting(getattr(dist.Work, name))
+                stack.enter_context(mock.patch.object(dist.Work, name, asked))
+            yield
+
+    @override
+    def before_collective(self, group: dist.ProcessGroup, is_async: bool) -> None:
+        backend = group._get_backend(torch.device("cuda", self.index))
+        self._skips_waits = isinstance(backend, _SKIPS_WAITS)
+
+    @override
+    def after_collective(self, result: Any, touched: Sequence[torch.Tensor], stream: int) -> None:
+        if self._skips_waits and stream != self.current_stream():
+            end = -next(self._marks)
+            _note(Record(end, stream))
+            self._ends |= {tensor.untyped_storage().data_ptr(): end for tensor in touched}
+            if not python_waits():
+                self._waited(touched)
+
+    @override
+    def after_operator(self, operator: Operator, args: Any, result: Any) -> None:
+        if waited := waited_tensors(operator, args):
+            self._waited(waited)
+
+    def _waited(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Note that the current stream waits for what touches ``tensors``; for everything, if
+        there are none.
+        """
+        ends = [self._ends.get(tensor.untyped_storage().data_ptr()) for tensor in tensors]
+        for end in ends or list(self._ends.values()):
+            if end is not None:
+                _note(Wait(end, self.current_stream()))
 
 
 _active: list[tuple[CudaDevice, Recorder]] = []

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 
 from fuzzshard.instruments.streams.clocks import races
 from fuzzshard.instruments.streams.cuda import CudaDevice
@@ -100,6 +101,18 @@ def _finished(bench: _Bench) -> bool:
     return True
 
 
+def _ended(bench: _Bench) -> bool:
+    tensor = bench.made()
+    work = dist.all_reduce(tensor, async_op=True)
+    while not work.is_completed():
+        time.sleep(1e-4)
+    work.wait()
+    tensor.add_(1)
+    group: Any = dist.group.WORLD
+    functional.all_reduce(tensor, "sum", group).add_(1)
+    return True
+
+
 _CASES: tuple[tuple[Callable[[_Bench], bool], bool, str], ...] = (
     (_unordered, True, "two streams that do not wait"),
     (_ordered, False, "two streams that wait"),
@@ -108,6 +121,7 @@ _CASES: tuple[tuple[Callable[[_Bench], bool], bool, str], ...] = (
     (_recorded, False, "memory that record_stream keeps"),
     (_unfinished, True, "an asynchronous collective that is not waited for"),
     (_finished, False, "collectives that are waited for"),
+    (_ended, False, "collectives that have ended when they are waited for"),
 )
 """What runs, returning whether it could show anything; whether it is a race; and what it is."""
 

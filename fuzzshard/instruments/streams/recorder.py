@@ -56,6 +56,8 @@ _KERNELS = ("aten", "prims", "prim")
 """Namespaces of operators that are not opened."""
 _PASS_ON = ("/distributed_c10d.py", "/_functional_collectives.py", "/c10d_logger.py", "/utils.py")
 """Files of ``torch.distributed`` that pass on what others ask for."""
+_COLLECTIVES = ("/distributed_c10d.py", "/_functional_collectives.py", "/_ops.py")
+"""Files that have the functions by which Python code calls a collective."""
 _DEPTH = 60
 """Frames in which a line of ``torch.distributed`` is looked for."""
 
@@ -95,8 +97,10 @@ class Device:
     def before_collective(self, group: dist.ProcessGroup, is_async: bool) -> None:
         """Hear that a collective is about to run."""
 
-    def after_collective(self, result: Any, written: Sequence[torch.Tensor]) -> None:
-        """Hear that it was called."""
+    def after_collective(self, result: Any, touched: Sequence[torch.Tensor], stream: int) -> None:
+        """Hear that it was called, and runs on ``stream``. It writes ``touched``; if it writes
+        nothing, it reads them.
+        """
 
 
 class _Slot:
@@ -181,7 +185,9 @@ class Recorder(TorchDispatchMode):
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Do not see operators: whoever looks at tensors is no part of the run."""
+        """Do not see operators, nor what they let wait: whoever looks at tensors is no part of the
+        run.
+        """
         before, self._paused = self._paused, True
         try:
             yield
@@ -192,6 +198,8 @@ class Recorder(TorchDispatchMode):
 
     def note(self, event: Event) -> None:
         """Add what orders streams."""
+        if self._paused:
+            return
         self.log.append(event)
         thread = self._thread
         if (
@@ -324,7 +332,8 @@ class Recorder(TorchDispatchMode):
                 kept=stream != current,
             )
             self._filled(slot, event, reads, writes)
-        self.device.after_collective(result, [tensor for _, tensor in found.writes])
+        touched = [tensor for _, tensor in found.writes or found.reads]
+        self.device.after_collective(result, touched, stream)
         return result
 
     # What is accessed:
@@ -387,6 +396,14 @@ def _named(touched: Touched, names: Mapping[int, str]) -> tuple[Touch, ...]:
     )
 
 
+def python_waits() -> bool:
+    """Whether Python code has called a collective, and not C++ code, which waits unseen."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_HERE):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename.endswith(_COLLECTIVES)
+
+
 def line() -> str:
     """Return the innermost line of ``torch.distributed`` that is being executed, else of whoever
     calls operators.
@@ -409,9 +426,9 @@ def line() -> str:
 
 @functools.cache
 def _kind(code: CodeType) -> tuple[str, str]:
-    """Return what a function is of, and the name of its file below ``site-packages``."""
+    """Return what a function is of, and the name of its file below the folder that has torch."""
     file = code.co_filename.replace("\\", "/")
-    short = file.rpartition("/site-packages/")[2] if "/site-packages/" in file else file
+    short = file.removeprefix(_ROOT)
     if short.startswith("torch/distributed/") and not short.endswith(_PASS_ON):
         return "distributed", short
     if short.startswith("torch/") or file.startswith(_HERE):
@@ -420,3 +437,4 @@ def _kind(code: CodeType) -> tuple[str, str]:
 
 
 _HERE = __file__.rpartition("/")[0]
+_ROOT = torch.__file__.replace("\\", "/").removesuffix("torch/__init__.py")

@@ -25,7 +25,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from typing_extensions import override
 
 from fuzzshard.instruments.streams import events
-from fuzzshard.instruments.streams.accesses import tensors_of
+from fuzzshard.instruments.streams.accesses import tensors_of, waited_tensors
 from fuzzshard.instruments.streams.events import Allocate, Free, Record, Synchronize, Wait
 from fuzzshard.instruments.streams.recorder import Device, Operator, Recorder
 
@@ -210,11 +210,11 @@ class SimulatedDevice(Device):
             self._asynchronous.wait_stream(Stream(self, self.current_stream()))
 
     @override
-    def after_collective(self, result: Any, written: Sequence[torch.Tensor]) -> None:
+    def after_collective(self, result: Any, touched: Sequence[torch.Tensor], stream: int) -> None:
         if self._asynchronous is not None:
             work = dist.Work.unbox(result[-1] if isinstance(result, tuple) else result)
             self._ends[work] = end = self._asynchronous.record_event()
-            self._arriving |= {t.untyped_storage()._cdata: end for t in written}
+            self._arriving |= {t.untyped_storage()._cdata: end for t in touched}
 
     @override
     def after_operator(self, operator: Operator, args: Any, result: Any) -> None:
@@ -223,10 +223,9 @@ class SimulatedDevice(Device):
         """
         for tensor in tensors_of(result):
             self.place(tensor)
-        if operator.__name__.partition(".")[0] in ("wait_tensor", "wait_tensors"):
-            for tensor in args[0] if isinstance(args[0], list) else args[:1]:
-                if end := self._arriving.pop(tensor.untyped_storage()._cdata, None):
-                    end.wait()
+        for tensor in waited_tensors(operator, args):
+            if end := self._arriving.pop(tensor.untyped_storage()._cdata, None):
+                end.wait()
 
     def _waited(self, work: dist.Work) -> None:
         """Let the current stream wait for an asynchronous collective."""
