@@ -8,6 +8,7 @@ not seen. DTensors add up through functional collectives.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable
@@ -76,6 +77,10 @@ class Recorder:
     op: int = -1
     explicit: bool = False
     group: int = -1
+
+    def unseen(self) -> contextlib.AbstractContextManager[None]:
+        """What is done within is no part of the run for whoever watches its streams."""
+        return contextlib.nullcontext() if self.streams is None else self.streams.paused()
 
 
 _recorder: Recorder | None = None

@@ -98,14 +98,16 @@ class Observer:
         for look in op.looks:
             self.look(index, look)
         if op.takes and self.trainer.case.checkpoints:
-            counts = {n: b for n, b in self.buffers() if not b.is_floating_point()}
-            self.trace.counts |= {(index, name): int(count) for name, count in counts.items()}
+            with self.trainer.recorder.unseen():
+                counts = {n: b for n, b in self.buffers() if not b.is_floating_point()}
+                self.trace.counts |= {(index, name): int(count) for name, count in counts.items()}
 
     def look(self, index: int, look: str) -> None:
         """Records what stands in ``look`` after the op at ``index``."""
-        for oracle in _LOOKING[look]:
-            if self.trace.has_tensors or not isinstance(oracle, TensorOracle):
-                oracle.record(self, index, look)
+        with self.trainer.recorder.unseen():
+            for oracle in _LOOKING[look]:
+                if self.trace.has_tensors or not isinstance(oracle, TensorOracle):
+                    oracle.record(self, index, look)
         self._gradients = None
 
     def calls(self) -> None:

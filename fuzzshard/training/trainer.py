@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -100,8 +99,7 @@ class Trainer:
                 skipped = names_rank(op.ranks, self.rank) and op.run(self, index) is False
                 self.at.advance(skipped=skipped)
                 if self.observer is not None and not (self.in_stages and op.begins):
-                    with self._unseen():
-                        self.observer.observe(index, op)
+                    self.observer.observe(index, op)
             self.engine.finish()
             self.states.finish()
             if self.observer is not None:
@@ -111,11 +109,6 @@ class Trainer:
             if context := LOSSES[self.case.loss].context:  # which an exception may have left open
                 self.engine.execute([f"with {context}:", "    pass"])
             self.states.remove()
-
-    def _unseen(self) -> contextlib.AbstractContextManager[None]:
-        """What is looked at within is no access of the run."""
-        streams = self.recorder.streams
-        return contextlib.nullcontext() if streams is None else streams.paused()
 
     def rebuild(self, index: int, mesh: tuple[int, ...]) -> None:
         """Build model and optimizer anew, with other initial values, on these axes of the mesh;
@@ -320,7 +313,8 @@ class Feed:
         key = (op.target, op.batch)
         if key not in self.batches:
             specs = enumerate(input_specs(self.case, op.target))
-            self.batches[key] = [self._input(op, i, spec) for i, spec in specs]
+            with self.trainer.recorder.unseen():
+                self.batches[key] = [self._input(op, i, spec) for i, spec in specs]
         return self.batches[key]
 
     def differentiable(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -362,4 +356,5 @@ class Feed:
     def target(self, op: Call, index: int, output: torch.Tensor) -> torch.Tensor:
         """What the loss compares the ``index``-th output of a forward with."""
         name = (self.case.seed, "target", op.target, index, op.batch, self._data_rank())
-        return self._values(tuple(output.shape), *name).to(output.device, output.dtype)
+        with self.trainer.recorder.unseen():
+            return self._values(tuple(output.shape), *name).to(output.device, output.dtype)

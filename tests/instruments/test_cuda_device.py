@@ -168,11 +168,11 @@ def test_streams_that_do_not_wait_race(driver: Driver) -> None:
     assert races(used(waits=False))
 
 
-def test_what_somebody_else_waits_for_orders_nothing(driver: Driver) -> None:
+def test_the_host_of_somebody_else_orders_nothing(driver: Driver) -> None:
     with driver.recording() as recorder, recorder.paused():
         gpu_trace.DeviceSynchronizationCallbacks.fire_callbacks()
         driver.wait_stream(SIDE, MAIN)
-    assert recorder.trace() == []
+    assert recorder.trace() == [Record(5, MAIN), Wait(5, 1)]
 
 
 def test_garbage_is_not_collected_meanwhile(driver: Driver) -> None:

@@ -150,6 +150,11 @@ def group_of(args: Iterable[Any]) -> dist.ProcessGroup:
     return dist.ProcessGroup.unbox(boxed)
 
 
+def work_of(result: Any) -> dist.Work:
+    """Return the work among what an operator of ``c10d`` has returned."""
+    return dist.Work.unbox(result[-1] if isinstance(result, tuple) else result)
+
+
 def waited_tensors(
     operator: torch._ops.OpOverload[Any, Any], args: Sequence[Any]
 ) -> Sequence[torch.Tensor]:

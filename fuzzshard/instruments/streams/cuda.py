@@ -25,7 +25,7 @@ import collections
 import contextlib
 import gc
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
@@ -35,7 +35,7 @@ import torch.cuda._gpu_trace as gpu_trace
 import torch.distributed as dist
 from typing_extensions import override
 
-from fuzzshard.instruments.streams.accesses import waited_tensors
+from fuzzshard.instruments.streams.accesses import waited_tensors, work_of
 from fuzzshard.instruments.streams.events import (
     Allocate,
     Event,
@@ -44,11 +44,13 @@ from fuzzshard.instruments.streams.events import (
     Synchronize,
     Wait,
 )
-from fuzzshard.instruments.streams.recorder import Device, Operator, Recorder, python_waits
+from fuzzshard.instruments.streams.recorder import Device, Operator, Recorder, caller
 
 _replace = msgspec.structs.replace
 _WAITS = ("wait", "synchronize", "get_future")
-"""Methods of works that let the current stream wait."""
+"""Methods of works that let the current stream wait. One of several collectives lets it wait for
+all of them.
+"""
 _SKIPS_WAITS: Any = getattr(dist, "ProcessGroupNCCL2", ())
 
 
@@ -62,8 +64,10 @@ class CudaDevice(Device):
         self._marks = itertools.count(1)
         self._skips_waits = False
         """Whether the collective that runs is one for which streams may not wait."""
-        self._ends: dict[int, int] = {}
-        """Events of our own at the ends of such ones, by the addresses of what they touch."""
+        self._ends: dict[dist.Work, int] = {}
+        """Events of our own at the ends of such ones, by their works."""
+        self._arriving: dict[int, int] = {}
+        """The same of functional ones, by the addresses of what they touch."""
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[Recorder]:
@@ -88,6 +92,7 @@ class CudaDevice(Device):
                 gc.enable()
             _active.clear()
             self._ends.clear()
+            self._arriving.clear()
             history = torch.cuda.memory._snapshot()["device_traces"][self.index]
             torch.cuda.memory._record_memory_history(None)
             torch._C._cuda_setMemoryMetadata("")
@@ -134,8 +139,7 @@ class CudaDevice(Device):
         def noting(asked: Callable[..., Any]) -> Callable[..., Any]:
             def ask(work: dist.Work, *args: Any, **kwargs: Any) -> Any:
                 done = asked(work, *args, **kwargs)
-                if self._ends:
-                    self._waited(work.result())
+                self._waited([self._ends.pop(work)] if work in self._ends else self._ends.values())
                 return done
 
             return ask
@@ -156,23 +160,23 @@ class CudaDevice(Device):
         if self._skips_waits and stream != self.current_stream():
             end = -next(self._marks)
             _note(Record(end, stream))
-            self._ends |= {tensor.untyped_storage().data_ptr(): end for tensor in touched}
-            if not python_waits():
-                self._waited(touched)
+            match caller():
+                case "distributed_c10d.py":
+                    self._ends[work_of(result)] = end
+                case "_ops.py" | "_functional_collectives.py":
+                    self._arriving |= {t.untyped_storage().data_ptr(): end for t in touched}
+                case _:
+                    self._waited([end])
 
     @override
     def after_operator(self, operator: Operator, args: Any, result: Any) -> None:
-        if waited := waited_tensors(operator, args):
-            self._waited(waited)
+        places = [t.untyped_storage().data_ptr() for t in waited_tensors(operator, args)]
+        self._waited(self._arriving[place] for place in places if place in self._arriving)
 
-    def _waited(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Note that the current stream waits for what touches ``tensors``; for everything, if
-        there are none.
-        """
-        ends = [self._ends.get(tensor.untyped_storage().data_ptr()) for tensor in tensors]
-        for end in ends or list(self._ends.values()):
-            if end is not None:
-                _note(Wait(end, self.current_stream()))
+    def _waited(self, ends: Iterable[int]) -> None:
+        """Note that the current stream waits for these events."""
+        for end in ends:
+            _note(Wait(end, self.current_stream()))
 
 
 _active: list[tuple[CudaDevice, Recorder]] = []

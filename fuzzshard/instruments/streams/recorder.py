@@ -44,6 +44,7 @@ from fuzzshard.instruments.streams.events import (
     Free,
     Launch,
     RecordStream,
+    Synchronize,
     Touch,
     Wait,
 )
@@ -56,8 +57,6 @@ _KERNELS = ("aten", "prims", "prim")
 """Namespaces of operators that are not opened."""
 _PASS_ON = ("/distributed_c10d.py", "/_functional_collectives.py", "/c10d_logger.py", "/utils.py")
 """Files of ``torch.distributed`` that pass on what others ask for."""
-_COLLECTIVES = ("/distributed_c10d.py", "/_functional_collectives.py", "/_ops.py")
-"""Files that have the functions by which Python code calls a collective."""
 _DEPTH = 60
 """Frames in which a line of ``torch.distributed`` is looked for."""
 
@@ -185,8 +184,8 @@ class Recorder(TorchDispatchMode):
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Do not see operators, nor what they let wait: whoever looks at tensors is no part of the
-        run.
+        """Do not see operators, nor for what the host waits: whoever looks at tensors is no part
+        of the run. A stream that waits has waited: nobody will let it do so again.
         """
         before, self._paused = self._paused, True
         try:
@@ -198,7 +197,7 @@ class Recorder(TorchDispatchMode):
 
     def note(self, event: Event) -> None:
         """Add what orders streams."""
-        if self._paused:
+        if self._paused and isinstance(event, Synchronize):
             return
         self.log.append(event)
         thread = self._thread
@@ -396,12 +395,14 @@ def _named(touched: Touched, names: Mapping[int, str]) -> tuple[Touch, ...]:
     )
 
 
-def python_waits() -> bool:
-    """Whether Python code has called a collective, and not C++ code, which waits unseen."""
+def caller() -> str:
+    """Return the file of the function that has called a collective; that is not Python code which
+    waits for it if C++ has.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back
-    return frame is not None and frame.f_code.co_filename.endswith(_COLLECTIVES)
+    return "" if frame is None else frame.f_code.co_filename.replace("\\", "/").rpartition("/")[2]
 
 
 def line() -> str:

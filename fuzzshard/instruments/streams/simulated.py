@@ -25,7 +25,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from typing_extensions import override
 
 from fuzzshard.instruments.streams import events
-from fuzzshard.instruments.streams.accesses import tensors_of, waited_tensors
+from fuzzshard.instruments.streams.accesses import tensors_of, waited_tensors, work_of
 from fuzzshard.instruments.streams.events import Allocate, Free, Record, Synchronize, Wait
 from fuzzshard.instruments.streams.recorder import Device, Operator, Recorder
 
@@ -212,8 +212,8 @@ class SimulatedDevice(Device):
     @override
     def after_collective(self, result: Any, touched: Sequence[torch.Tensor], stream: int) -> None:
         if self._asynchronous is not None:
-            work = dist.Work.unbox(result[-1] if isinstance(result, tuple) else result)
-            self._ends[work] = end = self._asynchronous.record_event()
+            end = self._asynchronous.record_event()
+            self._ends[work_of(result)] = end
             self._arriving |= {t.untyped_storage()._cdata: end for t in touched}
 
     @override
