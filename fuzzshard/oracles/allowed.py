@@ -69,8 +69,9 @@ def _made(case: Case, trace: Trace) -> frozenset[tuple[int, str]]:
 
 
 def _is_full_of(value: float, tensor: torch.Tensor) -> bool:
-    """Whether it has nothing but that, as optimizers keep scalars in float32."""
-    return bool((tensor == torch.tensor(value).to(tensor.dtype)).all())
+    """Whether it has nothing but that; optimizers keep scalars in float32."""
+    rounded = torch.tensor(value).to(tensor.dtype)
+    return any(bool((tensor == each).all()) for each in (tensor.new_tensor(value), rounded))
 
 
 def _filled(case: Case, trace: Trace) -> frozenset[tuple[int, str]]:
