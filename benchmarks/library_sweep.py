@@ -1,5 +1,5 @@
 """``fuzzshard check`` over many models: hand-written ones, and small ones of ``transformers``,
-``timm`` and ``peft``, built from configurations without any download.
+``timm``, ``peft`` and ``diffusers``, built from configurations without any download.
 
 The models are those of ``tests/check/subjects``; ones of a library that is not installed are left
 out, and the title names it. Each is trained plain and parallelised, by fully_shard and DDP or by
@@ -32,7 +32,7 @@ from fuzzshard.subject.subject import (  # noqa: E402
 )
 from fuzzshard.world.world import SUBJECT_SECONDS  # noqa: E402
 
-LIBRARIES = ("transformers", "timm", "peft")
+LIBRARIES = ("transformers", "timm", "peft", "diffusers")
 NO_MODELS = ("unusable",)
 
 
@@ -54,6 +54,7 @@ def main() -> int:
     parser.add_argument(
         "--mesh", action="append", help="repeat for several", metavar="AXES", default=[]
     )
+    parser.add_argument("--engine", action="append", help="likewise", metavar="NAME", default=[])
     parser.add_argument("--steps", type=int, default=3, help="optimizer steps of a training")
     parser.add_argument("--only", default="", help="models whose names contain this")
     parser.add_argument(
@@ -76,7 +77,8 @@ def main() -> int:
     with Checker(next(iter(models.values())), config, SUBJECT_SECONDS) as checker:
         for name, subject in models.items():
             checker.subject = subject
-            runs = trainings(subject, meshes, (), steps=args.steps, microbatches=1, seed=args.seed)
+            engines = () if args.parallelize else args.engine
+            runs = trainings(subject, meshes, engines, steps=args.steps, seed=args.seed)
             try:
                 reports[name] = [checker.run(training) for training in runs]
             except UsageError as error:

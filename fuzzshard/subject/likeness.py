@@ -101,12 +101,12 @@ class Likeness:
         factor = self._factor(observed, expected)
         if factor is not None and abs(factor - 1) >= self._apart:
             yield f"every element is {factor:.2f} times the expected{self._reason(factor)}"
+        if reduces and self.mesh.copies == 1 and (words := self.weighted()):
+            yield words
         if not self._all_alike([s.observed for s in self.seen]) and (
             self._all_alike([s.expected for s in self.seen])
         ):
             yield "differs between ranks"
-        if reduces and self.mesh.copies == 1 and (words := self.weighted()):
-            yield words
         for number in self.mesh.shards if is_gradient else ():
             if number > 1 and (factors := self._scales(number)) is not None:
                 yield (
@@ -206,11 +206,12 @@ class Likeness:
             return ""
         number = len(self.seen)
         equal = all(abs(weight * number - 1) < max(0.01, self.close) for weight in observed)
+        others = (weight for rank, weight in enumerate(observed) if rank != self.rank)
         return (
             f"the ranks' own gradients, added with the weights {_listed(observed)} in place of "
             f"{_listed(expected)}"
-            + " (a mean of the ranks' means, which have unequal counts?)"
-            * equal
+            + " (a mean of the ranks' means, which have unequal counts?)" * equal
+            + " (never reduced?)" * all(abs(weight) < self._apart for weight in others)
         )
 
     def with_due(self, due: Sequence[float]) -> Likeness | None:
@@ -325,7 +326,7 @@ def _mean(tensors: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
 
 
 def _listed(numbers: Sequence[float]) -> str:
-    *others, last = (f"{number:.2f}" for number in numbers)
+    *others, last = (f"{round(number, 2) + 0.0:.2f}" for number in numbers)
     return f"{', '.join(others)} and {last}" if others else last
 
 

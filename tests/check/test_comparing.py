@@ -203,6 +203,23 @@ def test_shards_that_are_equal_are_named_where_they_should_not_be() -> None:
         assert not repeats(nothing, 2)
 
 
+def test_a_part_of_a_sum_over_an_axis_of_equal_data_is_named() -> None:
+    mesh = MeshShape({"dp_shard": 2, "tp": 2})
+    parts = [ONE, OTHER - ONE, 0.5 * OTHER, 0.5 * OTHER]
+    assert "a part of the sum over tp" in looks_like([Seen(p, OTHER) for p in parts], mesh=mesh)
+    assert "part" not in looks_like([Seen(p, ONE) for p in parts], mesh=mesh)
+    assert "part" not in looks_like([Seen(p, OTHER) for p in parts[:2]])
+
+
+def test_a_part_of_a_rank_alone_is_not_reduced() -> None:
+    own = [ONE.repeat(3), OTHER.repeat(3) + torch.arange(9)]
+    mean = (own[0] + own[1]) / 2
+    text = looks_like([Seen(0.5 * mine, mean, own=mine) for mine in own])
+    assert (
+        "added with the weights 0.50 and 0.00 in place of 0.50 and 0.50 (never reduced?)" in text
+    )
+
+
 def test_a_mean_over_some_axes_of_the_mesh_is_named() -> None:
     own = [rank * ONE + rank**2 * OTHER for rank in range(4)]
     whole = sum(own, torch.zeros(3)) / 4

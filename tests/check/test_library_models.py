@@ -1,4 +1,4 @@
-"""Models of ``transformers``, PEFT and ``timm``, where these are installed: nothing is reported.
+"""Models of ``transformers``, ``timm``, PEFT and ``diffusers``, where installed, raise no alarm.
 
 ``pytest -m slow tests/check/test_library_models.py`` in an environment that has them.
 """
@@ -14,7 +14,7 @@ from fuzzshard.subject.subject import Subject
 MESHES = ("dp_shard=2", "dp_shard=4", "dp_replicate=2,dp_shard=2")
 MODELS = [
     pytest.param(library, subject, id=f"{library}-{build}")
-    for library in ("transformers", "peft", "timm")
+    for library in ("transformers", "peft", "timm", "diffusers")
     for build, subject in models_in(path_of(f"{library}_models")).items()
 ]
 
