@@ -12,19 +12,17 @@ from cases import BACKWARD, FORWARD, STEP, ZERO, chain, float_inputs, groups, ma
 
 from fuzzshard.campaign.explain import OnMends
 from fuzzshard.campaign.judge import judge
-from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, Optimizer, TensorSpec
+from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Optimizer, TensorSpec
 from fuzzshard.case.codec import decode
 from fuzzshard.case.graph import Alias, Block, Call, Child, TensorOp
 from fuzzshard.case.options import FSDP1, Precision
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.parts.leaves.activation import Activation
-from fuzzshard.parts.leaves.convolutions import Conv1d
 from fuzzshard.parts.leaves.linear import Linear
-from fuzzshard.parts.leaves.norms import BatchNorm, RMSNorm
+from fuzzshard.parts.leaves.norms import BatchNorm
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
 from fuzzshard.parts.ops import (
     Abort,
-    Cast,
     CorruptState,
     Forward,
     LoadState,
@@ -182,32 +180,6 @@ PAST: dict[str, Case] = {
         ),
         wrap=groups("a", ""),
     ),
-    "three contributions to a gradient are added in another order at a module boundary": make_case(
-        block(
-            use("h0", "a", "x"),
-            use("h1", "n", "h0"),
-            TensorOp(name="h2", op="add", args=("h0", "h1")),
-            outputs=("h2",),
-            a=Linear(out=7),
-            n=RMSNorm(),
-        ),
-        wrap=groups("n"),
-        mesh=1,
-    ),
-    "DDP adds a microbatch to the reduced gradient before it averages": make_case(
-        chain(a=Linear(out=3)),
-        (FORWARD, BACKWARD, Forward(batch=1), BACKWARD, STEP),
-        optimizer=Optimizer(kind="adam", lr=0.01),
-        mesh=Mesh(replicate=2, shard=2),
-    ),
-    "a frozen matrix multiplies by the strides that a batch norm makes of a position": make_case(
-        chain(n=BatchNorm(), b=Linear(out=7, bias=False)),
-        (FORWARD, BACKWARD),
-        wrap=groups("b"),
-        freezes=(Freeze(target="b"),),
-        inputs=Inputs(batch=4, seq=1, tensors=(TensorSpec(size=8),)),
-        engines=("fully_shard",),
-    ),
     "a list group that ran in part and completes in the root's forward ends nothing": make_case(
         chain(a=Activation(), b=Activation(), c=LINEAR),
         (FORWARD, BACKWARD, Forward(target="a"), FORWARD, BACKWARD),
@@ -297,29 +269,6 @@ PAST: dict[str, Case] = {
         wrap=groups(""),
         inputs=float_inputs(seq=2),
         engines=("ddp",),
-    ),
-    "float64 rounds as well, after a cast from float32": make_case(
-        block(
-            use("h0", "a", "x"),
-            use("h1", "n", "h0"),
-            TensorOp(name="h2", op="add", args=("h0", "h1")),
-            outputs=("h2",),
-            a=Linear(out=7),
-            n=RMSNorm(),
-        ),
-        (Cast(dtype="float64"), *(FORWARD, BACKWARD, STEP) * 3),
-        wrap=groups("n"),
-        values="dyadic",
-        mesh=1,
-    ),
-    "a product with a weight frozen in the reference alone adds in another order": make_case(
-        chain(a=Conv1d(out=4), b=Linear(out=4, bias=False)),
-        (SetRequiresGrad(target="", value=True, engines_only=True), FORWARD),
-        freezes=(Freeze(target=""),),
-        inputs=Inputs(batch=2, seq=2, tensors=(TensorSpec(size=2),)),
-        wrap=(),
-        values="gaussian",
-        observe="losses",
     ),
     "a state that is lost already is saved as well": make_case(
         chain(a=LINEAR),
