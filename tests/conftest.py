@@ -11,9 +11,9 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from script_ranks import ForkedRanks
 from streams import Streams
 
+from fuzzshard.reproducer.forked import ForkedRanks
 from fuzzshard.world import World, WorldConfig
 
 LONG_FOLDERS = (

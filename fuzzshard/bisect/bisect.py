@@ -23,7 +23,7 @@ from fuzzshard.corpus.lifecycle import in_order, release
 from fuzzshard.corpus.scripts import shown_by
 from fuzzshard.corpus.store import CASE_FILE, SCRIPT_FILE
 from fuzzshard.errors import UsageError
-from fuzzshard.reproducer.check import check
+from fuzzshard.reproducer.check import check, ranks_needed
 from fuzzshard.reproducer.shown import Shown, last_error
 
 
@@ -99,7 +99,7 @@ def _try(script: Path, entry: CorpusEntry, python: Path, runs: int) -> tuple[Res
     """Up to ``runs`` runs, until one shows the finding."""
     outcome, detail = Result.GOOD, ""
     for number in range(1, runs + 1):
-        run = check(script, entry.case.mesh.size, python=python)
+        run = check(script, ranks_needed(script.read_text()), python=python)
         match shown_by(run, entry):
             case Shown.YES:
                 return Result.BAD, f"run {number} of {runs}" if runs > 1 else ""

@@ -14,9 +14,16 @@ from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.codec import entry_or_none, read_entry
 from fuzzshard.corpus.distinct import FindingKey, finding_key, replaced
-from fuzzshard.corpus.entry import CorpusEntry, make_entry, slug
+from fuzzshard.corpus.entry import CorpusEntry, make_entry, script_digest, slug
 from fuzzshard.corpus.files import write_atomic
-from fuzzshard.corpus.scripts import ScriptCheck, ScriptRender, script_of, scripts_of, shown_by
+from fuzzshard.corpus.scripts import (
+    ScriptCheck,
+    ScriptReduction,
+    ScriptRender,
+    script_of,
+    scripts_of,
+    shown_by,
+)
 from fuzzshard.corpus.store import (
     CASE_FILE,
     FINDINGS_FOLDER,
@@ -30,6 +37,7 @@ from fuzzshard.corpus.store import (
     save_shrunk,
     save_unshrunk,
 )
+from fuzzshard.reproducer.check import ranks_needed
 from fuzzshard.reproducer.shown import Shown
 from fuzzshard.verdict import Status, Verdict
 
@@ -49,12 +57,18 @@ class FindingStore:
     """
 
     def __init__(
-        self, corpus: Path, preload: tuple[Path, ...], render: ScriptRender, check: ScriptCheck
+        self,
+        corpus: Path,
+        preload: tuple[Path, ...],
+        render: ScriptRender,
+        check: ScriptCheck,
+        reduce: ScriptReduction | None = None,
     ) -> None:
         self.corpus = corpus
         self.preload = tuple(path.resolve() for path in preload)
         self._render = render
         self._check = check
+        self._reduce = reduce
         self._saved = _minimal_cases(corpus)
 
     def save_found(self, found: Found, info: Mapping[str, str]) -> Path:
@@ -135,8 +149,8 @@ class FindingStore:
         return moved
 
     def verify(self, folder: Path, entry: CorpusEntry) -> bool:
-        """Runs scripts until one shows the finding, and saves it; if none does, the entry gets a
-        note.
+        """Run scripts until one shows the finding, and save it, then what is left of it when it is
+        reduced; if none does, the entry gets a note.
         """
         first = (folder / SCRIPT_FILE).read_text()
         if first.startswith(NO_SCRIPT):
@@ -145,14 +159,20 @@ class FindingStore:
             for text in scripts_of(entry, self._render):
                 write_atomic(folder / SCRIPT_FILE, text.encode())
                 if self._shows(folder / SCRIPT_FILE, entry):
-                    save_shrunk(folder, _with_note(entry, ""), text)
+                    shown = _with_note(entry, "")
+                    save_shrunk(folder, shown, text)
+                    if self._reduce is not None:
+                        text = self._reduce(entry, text, preload=self.preload)
+                        reduced = script_digest(text)
+                        save_shrunk(folder, msgspec.structs.replace(shown, reduced=reduced), text)
                     return True
             note = "running it did not show the finding; replaying the case does"
         save_shrunk(folder, _with_note(entry, note), first)
         return False
 
     def _shows(self, script: Path, entry: CorpusEntry) -> bool:
-        result = self._check(script, entry.case.mesh.size, preload=self.preload)
+        ranks = ranks_needed(script.read_text())
+        result = self._check(script, ranks, preload=self.preload)
         return shown_by(result, entry) is Shown.YES
 
     def entry(self, folder: Path) -> CorpusEntry:

@@ -4,6 +4,7 @@ corpus.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
@@ -125,7 +126,8 @@ class Session:
         """
         options, device = self.options, self.config.device
         check = ControlledCheck(tools.check, self.control)
-        self.store = FindingStore(options.corpus, options.preload, tools.render, check)
+        reduce = functools.partial(tools.reduce, check=check, wanted=self.control.running)
+        self.store = FindingStore(options.corpus, options.preload, tools.render, check, reduce)
         self.on_cpu = cpu_ranks(self.config, make_world, self.control)
         stream = tools.cases(
             self.plan.stream_seed,

@@ -9,6 +9,7 @@ from typing import Protocol
 from fuzzshard.campaign.drawing import drawn_cases
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.scripts import ScriptCheck, ScriptRender
+from fuzzshard.drafts.reduced import reduced_script
 from fuzzshard.reproducer import check, scripts
 from fuzzshard.runner import Runner
 from fuzzshard.strategies.steered import Steered
@@ -45,6 +46,7 @@ class Tools:
     cases: CaseStream = drawn_cases
     render: ScriptRender = scripts
     check: ScriptCheck = check
+    reduce: Callable[..., str] = reduced_script
 
 
 TOOLS = Tools()

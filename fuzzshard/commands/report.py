@@ -79,7 +79,7 @@ def report(
     runs
         How often to run the script.
     run
-        --no-run runs nothing, and writes only what the entry knows.
+        --no-run runs nothing, and writes only what earlier runs have shown.
     top
         Draft nothing; print this many causes to file first, each with an entry.
     """
@@ -114,8 +114,8 @@ def _write(
             entry = msgspec.structs.replace(entry, culprits=evidence.culprits)
             if output is None:
                 write_atomic(file, encode_entry(entry))
-    if script is not None:
-        right = right_changes(entry, script, run=runs > 0, preload=ranks.preload)
+    if script is not None and runs:
+        right = right_changes(entry, script, preload=ranks.preload)
         evidence = dataclasses.replace(evidence, changes=right)
     text = draft(entry, script, evidence, saved_cause(file, entry))
     target = output or file.with_name(REPORT_FILE)

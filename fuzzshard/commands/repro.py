@@ -10,9 +10,11 @@ from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.files import write_atomic
 from fuzzshard.corpus.scripts import scripts_of, shown_by
 from fuzzshard.corpus.store import only_case, saved_script
+from fuzzshard.drafts.reduced import reduced_script
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INCONCLUSIVE
 from fuzzshard.options import Flag, Output, Preload
 from fuzzshard.report.busy import busy
+from fuzzshard.reproducer.check import ranks_needed
 from fuzzshard.reproducer.shown import Shown, last_error
 from fuzzshard.temporary import TemporaryFolder
 
@@ -45,7 +47,7 @@ def repro(
         not; 3: it fails for another reason.
     anew
         Generate the script again instead of printing the one that is saved with the entry. With
-        --check, the first variant that shows the finding.
+        --check, the first variant that shows the finding, without what it does not need.
     """
     file = only_case(path)
     entry = read_entry(file)
@@ -57,6 +59,9 @@ def repro(
             verdict = _run(script, entry, preload)
             if verdict is Shown.YES:
                 break
+        if anew and verdict is Shown.YES:
+            with busy("reducing the script") as line:
+                script = reduced_script(entry, script, preload=preload, now=line.now)
     if output is not None:
         write_atomic(output, script.encode())
     elif not check:
@@ -65,7 +70,7 @@ def repro(
 
 
 def _run(script: str, entry: CorpusEntry, preload: Preload) -> Shown:
-    ranks = entry.case.mesh.size
+    ranks = ranks_needed(script)
     with TemporaryFolder() as folder:
         target = folder / "repro.py"
         target.write_text(script)

@@ -26,6 +26,7 @@ from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.replay import shown_path
 from fuzzshard.corpus.store import CASE_FILE, only_case
+from fuzzshard.drafts.reduced import reduced_script
 from fuzzshard.errors import EXIT_CLEAN, EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, InfraError
 from fuzzshard.events import PhaseChanged
 from fuzzshard.mending.mend import mends_for
@@ -94,8 +95,12 @@ def shrink(
     here = CommandWorlds(dataclasses.replace(ranks, world_size=size), 1, max_time=max_time)
     validate(known.case, size)
     check = ControlledCheck(reproducer.check, here.control)
-    store = FindingStore(corpus, ranks.preload, reproducer.scripts, check)
-    work = _Work(file, known, here, store, confirm)
+    said = list[str]()
+    reduce = functools.partial(
+        reduced_script, check=check, wanted=here.control.running, now=said.append
+    )
+    store = FindingStore(corpus, ranks.preload, reproducer.scripts, check, reduce)
+    work = _Work(file, known, here, store, confirm, said)
     control = here.control
     try:
         with here.ending_with_signals(), busy(work.doing), here.start(size) as (world,):
@@ -121,7 +126,7 @@ class _Nothing(Exception):
 @dataclasses.dataclass
 class _Work:
     """What is done with the entry ``known``, which ``file`` holds; ``folder`` is the one that has
-    the smallest case so far, once it is saved.
+    the smallest case so far, once it is saved. Reducing its script has ``said`` how far it is.
     """
 
     file: Path
@@ -129,6 +134,7 @@ class _Work:
     here: CommandWorlds
     store: FindingStore
     confirm: int
+    said: Sequence[str]
     folder: Path | None = None
     stages: Stages = dataclasses.field(default_factory=Stages)
 
@@ -136,7 +142,8 @@ class _Work:
         """Say what is done at this moment."""
         control = self.here.control
         finishing = "" if control.accepting() else f"{control.reason}, finishing: "
-        return f"{finishing}{self.stages.texts().get(0, 'running the case')}"
+        doing = self.said[-1] if self.said else self.stages.texts().get(0, "running the case")
+        return f"{finishing}{doing}"
 
     def run(self, world: Runner, known_bugs: tuple[str, ...], budget: Budget) -> None:
         """Find the finding, shrink it, and save what came of it."""

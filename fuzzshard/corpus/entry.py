@@ -99,7 +99,8 @@ class CorpusEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     of torch that showed the finding on this kind of device, and did not; ``issue`` links to where
     it was reported. ``cause`` is the name of the mend that cures it (:mod:`fuzzshard.mends`),
     empty where there is none yet. ``unshrunk``: nothing has made the case smaller yet, or what did
-    was cut off; the same command goes on with it.
+    was cut off; the same command goes on with it. ``reduced`` is the :func:`script_digest` of a
+    script that is smaller than those which are written of its case.
     """
 
     format: int = FORMAT
@@ -118,6 +119,7 @@ class CorpusEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     replay: str = ""
     confirmed: Confirmation | None = None
     unshrunk: bool = False
+    reduced: str = ""
     culprits: tuple[Culprit, ...] = ()
     findings: tuple[Finding, ...] = ()
     notes: dict[str, str] = {}
@@ -194,6 +196,11 @@ def digest(case: Case) -> str:
     machine.
     """
     return hashlib.sha256(codec.encode(case)).hexdigest()[:8]
+
+
+def script_digest(script: str) -> str:
+    """Sixteen hex digits that are the same for equal scripts."""
+    return hashlib.sha256(script.encode()).hexdigest()[:16]
 
 
 def slug(signature: str, case: Case) -> str:

@@ -44,6 +44,19 @@ class ScriptCheck(Protocol):
         """Raises nothing for a script that fails: that is its purpose."""
 
 
+class ScriptReduction(Protocol):
+    """Takes away what a script does without, as far as it comes in time."""
+
+    def __call__(
+        self,
+        entry: CorpusEntry,
+        script: str,
+        *,
+        preload: tuple[Path, ...] = (),
+    ) -> str:
+        """Return a script that was run and fails for the same reason; maybe ``script`` itself."""
+
+
 def scripts_of(entry: CorpusEntry, render: ScriptRender) -> Iterable[str]:
     """Scripts that may show the finding of ``entry``; raises :class:`UsageError` where there are
     none.

@@ -10,7 +10,7 @@ import msgspec
 
 from fuzzshard.case import codec
 from fuzzshard.corpus.codec import encode_entry, entry_or_none
-from fuzzshard.corpus.entry import CorpusEntry, slug
+from fuzzshard.corpus.entry import CorpusEntry, script_digest, slug
 from fuzzshard.corpus.files import read_regular, write_atomic
 from fuzzshard.corpus.portable import portable_folder
 from fuzzshard.errors import UsageError
@@ -140,11 +140,14 @@ def save_unshrunk(corpus: Path, entry: CorpusEntry, script: str) -> Path:
 def save_shrunk(folder: Path, entry: CorpusEntry, script: str) -> None:
     """Replaces the entry in ``folder`` by its smaller form; ``unshrunk.json`` stays as it is.
 
-    ``case.json`` comes last: an entry that is there is whole.
+    ``case.json`` comes last: an entry that is there is whole. Of a script that takes the place of
+    a reduced one it no longer says that.
     """
     write_atomic(folder / SCRIPT_FILE, script.encode())
     command = replay_command(portable_folder(folder), entry)
-    write_atomic(folder / CASE_FILE, encode_entry(msgspec.structs.replace(entry, replay=command)))
+    reduced = entry.reduced if entry.reduced == script_digest(script) else ""
+    saved = msgspec.structs.replace(entry, replay=command, reduced=reduced)
+    write_atomic(folder / CASE_FILE, encode_entry(saved))
 
 
 def save_recordings(folder: Path, recordings: Mapping[str, str]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from fuzzshard.corpus.codec import read_entry
-from fuzzshard.corpus.entry import CorpusEntry
+from fuzzshard.corpus.entry import CorpusEntry, script_digest
 from fuzzshard.corpus.expectation import Expected, expected, is_there, seen_elsewhere
 from fuzzshard.corpus.files import read_regular
 from fuzzshard.corpus.outcome import obstacle
@@ -20,6 +20,7 @@ from fuzzshard.corpus.store import CASE_FILE, NO_SCRIPT, SCRIPT_FILE, UNSHRUNK_F
 from fuzzshard.errors import InvalidEntry, UsageError
 from fuzzshard.mending.mend import own_mends
 from fuzzshard.mending.source import why_not
+from fuzzshard.reproducer.check import ranks_needed
 from fuzzshard.reproducer.shown import Shown
 from fuzzshard.runner import Runner
 from fuzzshard.verdict import Status, Verdict
@@ -79,6 +80,10 @@ def verify(file: Path, render: ScriptRender) -> Verified:
         )
     if saved.startswith(NO_SCRIPT):
         return Verified(path, Condition.UNSCRIPTED, saved.strip().removeprefix("# "))
+    if entry.reduced:
+        is_same = entry.reduced == script_digest(saved)
+        why = "" if is_same else f"{SCRIPT_FILE} is not the script that was reduced"
+        return Verified(path, Condition.OK if is_same else Condition.STALE, why)
     try:
         is_known = saved in scripts_of(entry, render)
     except UsageError as error:
@@ -99,7 +104,8 @@ def run_script(
     path, entry = shown_path(file), read_entry(file)
     if reason := obstacle(entry, device, num_ranks):
         return Verified(path, Condition.OK, f"not run: {reason}")
-    said = shown_by(check(file.with_name(SCRIPT_FILE), entry.case.mesh.size), entry)
+    script = file.with_name(SCRIPT_FILE)
+    said = shown_by(check(script, ranks_needed(script.read_text())), entry)
     if SCRIPT_FILE in entry.notes:
         return Verified(path, Condition.OK, f"{said}; the entry says: {entry.notes[SCRIPT_FILE]}")
     wrong = Expected.NOTHING if said is Shown.YES else Expected.FINDING

@@ -28,7 +28,7 @@ from fuzzshard.corpus.scripts import shown_by
 from fuzzshard.errors import FuzzshardError
 from fuzzshard.mending.mend import Mend, own_mends
 from fuzzshard.reproducer import body, script_like
-from fuzzshard.reproducer.check import check
+from fuzzshard.reproducer.check import check, ranks_needed
 from fuzzshard.reproducer.shown import Shown
 from fuzzshard.runner import Runner
 from fuzzshard.shrink.culprits import changes, culprits, subject
@@ -114,7 +114,7 @@ def run_script(
         script = folder / "repro.py"
         script.write_text(text)
         for _ in range(runs):
-            result = check(script, entry.case.mesh.size, preload=preload)
+            result = check(script, ranks_needed(text), preload=preload)
             if shown_by(result, entry) is Shown.YES:
                 outputs.append(readable(result.output, str(folder)))
     return ScriptRuns(runs, len(outputs), next(iter(outputs), ""))
@@ -196,17 +196,15 @@ def collect_env() -> str:
 
 
 def right_changes(
-    entry: CorpusEntry, script: str, *, run: bool, preload: tuple[Path, ...] = ()
+    entry: CorpusEntry, script: str, *, preload: tuple[Path, ...] = ()
 ) -> tuple[str, ...]:
-    """Diffs of ``script`` after which it is right; with ``run`` those that a run has shown to
-    be.
-    """
+    """Return diffs of ``script`` after which it is right, as a run of it says."""
     right: list[str] = []
     with TemporaryFolder() as folder:
         target = folder / "repro.py"
         for change in as_code(entry, script):
             target.write_text(change.script)
-            if not run or not check(target, entry.case.mesh.size, preload=preload).fails:
+            if not check(target, ranks_needed(change.script), preload=preload).fails:
                 right.append(change.diff)
             if len(right) == MOST_CHANGES:
                 break

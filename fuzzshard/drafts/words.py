@@ -14,6 +14,7 @@ from fuzzshard.drafts.evidence import Evidence
 from fuzzshard.mending.mend import Mend, own_mends
 from fuzzshard.parts.engines import ENGINES
 from fuzzshard.parts.oracle import MISSING, UNEXPECTED, Severity, TensorOracle, TensorType, cut
+from fuzzshard.reproducer.check import ranks_needed
 from fuzzshard.verdict import Finding, Status
 
 _TELLING = (
@@ -150,7 +151,10 @@ def summary(entry: CorpusEntry, script: str | None) -> str:
     elif isinstance(rule, TensorOracle) and first.error is not None:
         thing = rule.said(first)
         where = "" if " after " in thing else where
-        what = f"{under}, {thing[:1].lower()}{thing[1:]}{where} differs from plain training."
+        told = "; the script prints both" if script and "{expected}" in script else ""
+        without = f"without {engine}" if engine else "trained in the plain way"
+        thing = thing[:1].lower() + thing[1:]
+        what = f"{under}, {thing}{where} is not that of the same model {without}{told}."
     else:
         name = f" (`{first.name}`{where})" if first.name else where
         start = f"{under}, the " if isinstance(rule, TensorOracle) else f"{under}: "
@@ -169,6 +173,24 @@ def ranks(entry: CorpusEntry) -> str:
     size = entry.case.mesh.size
     axes = f" (mesh {entry.mesh})" if " x " in entry.mesh else ""
     return f"{size} rank{'s' * (size > 1)}{axes}"
+
+
+def command(script: str) -> str:
+    """Return the command that runs a script, as its first line says."""
+    return script.partition("\n")[0].removeprefix("# ").partition("  ")[0]
+
+
+def setup(entry: CorpusEntry, script: str | None) -> str:
+    """Say on what a script runs."""
+    if script is not None and command(script).startswith("python "):
+        return "in one process"
+    size = entry.case.mesh.size if script is None else ranks_needed(script)
+    where = ""
+    if script is None or "device_count()" in script:
+        where = " (GPUs if there are enough, else the CPU with gloo)"
+    elif "cuda" not in script:
+        where = " with gloo on the CPU"
+    return f"on {size} rank{'s' * (size > 1)}{where if entry.device == 'cpu' else ''}"
 
 
 _PRIVATE = re.compile(

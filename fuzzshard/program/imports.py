@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+from collections.abc import Set
 
 from fuzzshard.parts.engines import ENGINES
 from fuzzshard.program.engine_script import engine_script
@@ -52,6 +53,11 @@ def import_block(body: str) -> str:
         block.setdefault((is_from, module), []).append(text)
     lines = [_line(*item) for item in sorted(standard.items())]
     return "\n".join([*lines, "", *(_line(*item) for item in sorted(torch.items()))])
+
+
+def importable() -> Set[str]:
+    """Return the names that :func:`import_block` knows."""
+    return _bound().keys()
 
 
 def every_import() -> str:

@@ -18,6 +18,7 @@ from fuzzshard.program.imports import import_block
 from fuzzshard.reproducer.assertion import SEEDS
 from fuzzshard.reproducer.from_finding import LEAST_MARGIN, assertion_of
 from fuzzshard.reproducer.header import header
+from fuzzshard.reproducer.reduce import patched
 from fuzzshard.reproducer.writer import Writer
 from fuzzshard.verdict import Finding
 
@@ -73,17 +74,19 @@ def script_like(
     findings: Sequence[Finding],
     moved: int = 0,
 ) -> str | None:
-    """The script of ``other`` that looks at what ``text`` looks at, which is a script of ``case``.
+    """Return what makes a script of ``other`` of one of ``case``, done to ``text``: a script of
+    ``case``, reduced or not.
 
     The op that is looked at is ``moved`` so many places in ``other``. None where this version
-    writes no such script of ``case``, or none of ``other``.
+    writes no such scripts, or ``text`` has other lines there.
     """
     for finding, seed in _ways(findings):
         with contextlib.suppress(UsageError):
             written = script(case, signature=signature, finding=finding, seed=seed)
-            if body(written) == body(text):
-                there = finding and replace(finding, op=finding.op + moved)
-                return script(other, signature=signature, finding=there, seed=seed)
+            there = finding and replace(finding, op=finding.op + moved)
+            changed = script(other, signature=signature, finding=there, seed=seed)
+            if (patch := patched(written, changed, text)) is not None:
+                return patch
     return None
 
 

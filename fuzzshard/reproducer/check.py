@@ -37,6 +37,12 @@ class ScriptResult:
     seconds: float
 
 
+def ranks_needed(script: str) -> int:
+    """Return how many processes a script is for, as its first line says."""
+    found = re.search(r"--nproc-per-node (\d+)", script.partition("\n")[0])
+    return int(found[1]) if found else 1
+
+
 def check(
     path: Path,
     num_ranks: int,

@@ -222,6 +222,7 @@ def campaign(
         cases=cases or numbered(),
         render=lambda case, *, signature, findings, torch_version: [f"# shows {signature}\n"],
         check=check or (lambda *_, **__: FakeScriptResult(script_fails)),
+        reduce=lambda entry, script, **_: script,
     )
     asked = CampaignOptions(corpus=corpus, device="cpu", mends=mends, **options)  # type: ignore[arg-type]
     return Ran(run_campaign(asked, deliver, tools=tools), events, log)

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from script_ranks import ForkedRanks
 
 from fuzzshard import reproducer
 from fuzzshard.checking.check import Checker, trainings
@@ -12,6 +11,7 @@ from fuzzshard.checking.entry import SubjectEntry, load, save
 from fuzzshard.checking.fuzz import Fuzzer, FuzzProgress, bases_of, check_aspects, cuts, unvaried
 from fuzzshard.checking.subject_script import no_script, script
 from fuzzshard.errors import InvalidEntry, UsageError
+from fuzzshard.reproducer.forked import ForkedRanks
 from fuzzshard.subject.report import TrainingReport
 from fuzzshard.subject.subject import (
     ASPECTS,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from script_ranks import ForkedRanks
 from user_models import Checked, model
 
 from fuzzshard.checking.subject_script import script
+from fuzzshard.reproducer.forked import ForkedRanks
 from fuzzshard.subject.report import TrainingReport
 from fuzzshard.subject.subject import MeshShape, Training
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from script_ranks import ForkedRanks
 
 from fuzzshard.corpus.store import entry_files, subject_files
+from fuzzshard.reproducer.forked import ForkedRanks
 
 TO_FILE = Path(__file__).parents[2] / "corpus" / "to-file"
 REPORTS = sorted(path.name for path in TO_FILE.iterdir() if path.is_dir())

@@ -13,12 +13,11 @@ import verdicts
 from cases import BACKWARD, FORWARD, STEP, chain, make_case
 from command_line import fuzzshard
 from hunt import mending_file
-from script_ranks import ForkedRanks
 
 from fuzzshard import reproducer
 from fuzzshard.case.case import WrapGroup
 from fuzzshard.commands import report
-from fuzzshard.corpus.codec import read_entry
+from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import LOOKED_UP, Confirmation, CorpusEntry, Culprit, make_entry
 from fuzzshard.corpus.lifecycle import Lifecycle, release
 from fuzzshard.corpus.scripts import scripts_of
@@ -39,6 +38,7 @@ from fuzzshard.mending.source import as_diff
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.oracle import MISSING, Oracle, TensorOracle
 from fuzzshard.parts.oracles import ORACLES
+from fuzzshard.reproducer.forked import ForkedRanks
 from fuzzshard.verdict import Finding, Status, Verdict
 
 FINDING = Finding(
@@ -128,7 +128,25 @@ def test_a_draft_without_runs_says_so() -> None:
     said = text(evidence=Evidence(), script=None)
     assert "It works" not in said
     assert "No script can be written" in said
-    assert "collect_env" in said
+    assert "collect_env" not in said
+    assert "It prints" not in said
+
+
+def test_what_nobody_ran_is_not_said_to_help(tmp_path: Path) -> None:
+    file = saved(tmp_path, 1) / "case.json"
+    entry = msgspec.structs.replace(
+        read_entry(file), culprits=(Culprit(change="without step", outcome="PASS"),)
+    )
+    file.write_bytes(encode_entry(entry))
+    assert fuzzshard("report", file.parent, "--no-run") == 0
+    assert "It works" not in file.with_name("report.md").read_text()
+
+
+def test_a_script_of_one_process_is_run_without_torchrun() -> None:
+    alone = SCRIPT.replace("torchrun --standalone --nproc-per-node 2 repro.py", "python repro.py")
+    said = text(script=alone)
+    assert "**To reproduce**, in one process:\n\n```\npython repro.py\n```" in said
+    assert "torchrun" not in said
 
 
 @pytest.mark.parametrize(
@@ -441,7 +459,7 @@ def test_of_a_finding_that_is_gone_no_draft_is_written(
 
 def test_what_is_said_of_a_tensor_names_its_place_once() -> None:
     said = text(showing(oracle="registered_parameter"))
-    assert "`fully_shard`, linear0.weight after the forward differs from plain" in said
+    assert "`fully_shard`, linear0.weight after the forward is not that of the same" in said
 
 
 @pytest.mark.parametrize("oracle", [o for o in ORACLES if not isinstance(o, TensorOracle)])

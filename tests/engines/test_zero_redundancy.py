@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 from cases import BACKWARD, FORWARD, STEP, TWO_STEPS, chain, colwise, float_inputs, make_case
-from script_ranks import ForkedRanks
 
 from fuzzshard.case.case import Case, Freeze, Mesh, Optimizer, ParameterDtype
 from fuzzshard.engines.registry import not_applicable
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import LoadState, SaveState, SetFlag, SetRequiresGrad
 from fuzzshard.reproducer.assemble import script
+from fuzzshard.reproducer.forked import ForkedRanks
 from fuzzshard.verdict import Status
 from fuzzshard.world import World
 

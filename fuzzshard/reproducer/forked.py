@@ -1,4 +1,4 @@
-"""Ranks to run scripts on, forked from one process per session."""
+"""Ranks to run many scripts on, forked from one process (:mod:`.forked_ranks`)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-
-HERE = Path(__file__).parent
+from typing import Self
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,24 +20,36 @@ class ScriptRun:
 
     @property
     def fails(self) -> bool:
+        """Whether some rank ended with an error."""
         return any(code != 0 for code in self.codes)
 
 
 class ForkedRanks:
-    """Runs the text of scripts."""
+    """Runs the texts of scripts, written to a file in ``folder``."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "repro.py"
         self.process = subprocess.Popen(
-            [sys.executable, str(HERE / "forked_ranks.py")],
+            [sys.executable, "-m", "fuzzshard.reproducer.forked_ranks"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
 
     def __call__(
-        self, text: str, num_ranks: int, *, preload: Sequence[Path] = (), seconds: float = 120
+        self,
+        text: str,
+        num_ranks: int,
+        *,
+        preload: Sequence[Path] = (),
+        mends: Sequence[str] = (),
+        seconds: float = 120,
+        abrupt: bool = False,
     ) -> ScriptRun:
+        """Run ``text`` once, with ``mends`` on torch; ranks that take longer are killed.
+
+        ``abrupt`` ones spare the second that a Python with torch takes to end.
+        """
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.path.write_text(text)
@@ -46,13 +57,22 @@ class ForkedRanks:
             "script": str(self.path),
             "ranks": num_ranks,
             "preload": list(map(str, preload)),
+            "mends": list(mends),
             "seconds": seconds,
+            "abrupt": abrupt,
         }
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         reply = json.loads(self.process.stdout.readline())
         return ScriptRun(tuple(reply["codes"]), reply["output"])
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
     def close(self) -> None:
+        """End the process and its ranks."""
         self.process.kill()
         self.process.communicate()
