@@ -134,7 +134,7 @@ class _Work:
     here: CommandWorlds
     store: FindingStore
     confirm: int
-    said: Sequence[str]
+    said: list[str]
     folder: Path | None = None
     stages: Stages = dataclasses.field(default_factory=Stages)
 

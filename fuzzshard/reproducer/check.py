@@ -61,9 +61,9 @@ def check(
     torchrun picks a free port before it binds it; a run that lost its port to somebody is
     repeated.
     """
-    command, environment = _command(path, num_ranks, preload, python)
+    command, variables = _command(path, num_ranks, preload, python)
     for _ in range(ATTEMPTS):
-        result = _run(command, environment, timeout, wanted)
+        result = _run(command, variables, timeout, wanted)
         if not (result.fails and wanted() and _PORT_LOST.search(result.output)):
             break
     return result
@@ -80,13 +80,18 @@ def _command(
     if preload:
         command += ["-m", "fuzzshard.reproducer.launch"]
         command += [word for file in preload for word in ("--preload", str(file))] + ["--"]
+    return [*command, str(path)], environment()
+
+
+def environment() -> dict[str, str]:
+    """Return what processes that run scripts get: this fuzzshard, wherever it is, one thread."""
     python_path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
-    return [*command, str(path)], os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path}
+    return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path}
 
 
 def _run(
     command: Sequence[str],
-    environment: Mapping[str, str],
+    variables: Mapping[str, str],
     timeout: float,
     wanted: Callable[[], bool],
 ) -> ScriptResult:
@@ -95,7 +100,7 @@ def _run(
     try:
         process = subprocess.Popen(
             command,
-            env=environment,
+            env=variables,
             stdin=theirs,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

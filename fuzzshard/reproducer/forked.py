@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
+from fuzzshard.errors import InfraError
+from fuzzshard.reproducer.check import environment
+
 
 @dataclasses.dataclass(frozen=True)
 class ScriptRun:
@@ -31,6 +34,7 @@ class ForkedRanks:
         self.path = folder / "repro.py"
         self.process = subprocess.Popen(
             [sys.executable, "-m", "fuzzshard.reproducer.forked_ranks"],
+            env=environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -63,7 +67,9 @@ class ForkedRanks:
         }
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
-        reply = json.loads(self.process.stdout.readline())
+        if not (answer := self.process.stdout.readline()):
+            raise InfraError("the process that forks ranks is gone", "run fuzzshard doctor")
+        reply = json.loads(answer)
         return ScriptRun(tuple(reply["codes"]), reply["output"])
 
     def __enter__(self) -> Self:

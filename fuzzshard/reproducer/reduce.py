@@ -285,14 +285,9 @@ def _names_less(body: str) -> Iterator[str]:
         if not reads:
             yield _replaced(body, node, _source(body, value))
         elif all(n in outside for n in reads) and (is_plain or len(reads) == 1):
-            text = _source(body, value)
-            if not isinstance(
-                value, ast.BinOp | ast.IfExp | ast.BoolOp | ast.Compare | ast.Lambda
-            ):
-                text = text.strip()
-            else:
+            text, inlined = _source(body, value), body
+            if isinstance(value, ast.BinOp | ast.IfExp | ast.BoolOp | ast.Compare | ast.Lambda):
                 text = f"({text})"
-            inlined = body
             for read in reversed(reads):
                 inlined = _replaced(inlined, read, text)
             yield _cut(inlined, [node]) if reads[0].lineno > node.lineno else inlined
@@ -317,11 +312,10 @@ def _functions_less(body: str) -> Iterator[str]:
             texts = {name: _source(body, value) for name, value in given.items()}
             if result is not None and not before:
                 text = body
-                for read in reversed([n for n in ast.walk(result) if isinstance(n, ast.Name)]):
+                for read in reversed(_all(result, ast.Name)):
                     text = _replaced(text, read, texts.get(read.id, read.id))
-                grown = len(text) - len(body)
                 start, end = _span(body, result)
-                value = text[start : end + grown]
+                value = text[start : end + len(text) - len(body)]
                 yield _cut(_replaced(body, call, value), [node])
             for user in (n for n in _statements(tree) if getattr(n, "value", None) is call):
                 block = before if result is not None else node.body
@@ -491,7 +485,7 @@ def _in_place_of(body: str, node: ast.stmt, new: list[str]) -> str:
 
 
 def _cut(body: str, nodes: Sequence[ast.stmt]) -> str:
-    """Take statements out; a block that has no other one goes with them."""
+    """Take statements out; what they leave is no Python if they are all of a block."""
     for node in reversed(nodes):
         body = _in_place_of(body, node, [])
     return body

@@ -5,11 +5,16 @@ from __future__ import annotations
 import contextlib
 import io
 import traceback
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from fuzzshard.campaign.finding_store import FindingStore
+from fuzzshard.campaign.known import Found
 from fuzzshard.corpus.entry import CorpusEntry, make_entry
+from fuzzshard.corpus.store import save_shrunk
+from fuzzshard.corpus.verify import Condition, verify
 from fuzzshard.doctor import clean_case
 from fuzzshard.drafts import reduced as drafts_reduced
 from fuzzshard.drafts.reduced import reasons, reduced_script
@@ -261,3 +266,26 @@ def test_a_script_of_two_ranks_becomes_one_of_one_process(run_script) -> None:
         return "weight: no gradient" in run_script(text, 1 + ("torchrun" in text)).output
 
     assert reduced(PIPELINE, shows) == ALONE
+
+
+def test_a_reduced_script_is_saved_and_whole_until_somebody_edits_it(tmp_path: Path) -> None:
+    written, smaller = f"{TOP}import torch\n\na = 1\nassert a == 2\n", f"{TOP}assert 1 == 2\n"
+    store = FindingStore(
+        tmp_path,
+        (),
+        render=lambda *_, **__: [written],
+        check=lambda *_, **__: ScriptRun((1,), "AssertionError: a"),
+        reduce=lambda entry, script, **_: smaller,
+    )
+    case = clean_case(2)
+    verdict = Verdict(status=Status.DIVERGENCE, findings=(FINDING,))
+    folder = store.save_found(Found(index=0, case=case, verdict=verdict), INFO)
+    assert store.verify(folder, store.entry(folder))
+    script = folder / "repro.py"
+    assert script.read_text() == smaller
+    assert verify(folder / "case.json", lambda *_, **__: [written]).condition is Condition.OK
+    script.write_text(smaller.replace("1", "3"))
+    assert verify(folder / "case.json", lambda *_, **__: [written]).condition is Condition.STALE
+    save_shrunk(folder, store.entry(folder), written)
+    assert store.entry(folder).reduced == ""
+    assert verify(folder / "case.json", lambda *_, **__: [written]).condition is Condition.OK

@@ -337,14 +337,21 @@ def is_wrapped(case: Case) -> bool:
     return len(case.wrap) >= 1
 
 
+HEADER = "# torchrun --standalone --nproc-per-node {} repro.py\n"
+
+
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
     def scripts(case: Case, *, signature: str, **_: object) -> list[str]:
-        return [f"print({signature!r}, {case.seed})\n"]
+        return [f"{HEADER.format(case.mesh.size)}print({signature!r}, {case.seed})\n"]
 
     shows = SimpleNamespace(fails=True, output="AssertionError: observed is not expected")
     monkeypatch.setattr("fuzzshard.reproducer.scripts", scripts)
     monkeypatch.setattr("fuzzshard.reproducer.check", lambda *_, **__: shows)
+    for command in ("repro", "shrink"):
+        monkeypatch.setattr(
+            f"fuzzshard.commands.{command}.reduced_script", lambda entry, script, **_: script
+        )
 
 
 @pytest.mark.usefixtures("scripted")
@@ -354,7 +361,7 @@ def test_repro_prints_the_script_or_writes_it(
     folder = save(tmp_path)
     assert fuzzshard("repro", folder, "--anew") == 0
     script = capsys.readouterr().out
-    assert script == "print('divergence/fully_shard/gradient', 0)\n"
+    assert script == f"{HEADER.format(2)}print('divergence/fully_shard/gradient', 0)\n"
     assert fuzzshard("repro", folder, "--anew", "-o", tmp_path / "bug.py") == 0
     assert capsys.readouterr().out == ""
     assert (tmp_path / "bug.py").read_text() == script
@@ -371,7 +378,7 @@ def test_repro_check_runs_the_script_on_the_ranks_it_needs(
     asked: list[int] = []
 
     def check(path: Path, num_ranks: int, **_: object) -> SimpleNamespace:
-        assert path.read_text().startswith("print(")
+        assert path.read_text().startswith("# torchrun")
         asked.append(num_ranks)
         return SimpleNamespace(fails=bool(output), output=output)
 
