@@ -144,7 +144,7 @@ class DrawingOptimizer(NamedTuple):
 def optimizer_options(
     tape: Tape, swarm: Swarm, case: Case, found: Inferred, *, cuda: bool
 ) -> Optimizer:
-    """The case's optimizer with what does not depend on its kind."""
+    """Draw the options of the optimizer that every kind of optimizer has."""
     drawing = DrawingOptimizer(tape, swarm, case, found, cuda)
     late = (option for option in OPTIMIZER_OPTIONS if option.extension)
     spec = replace(case.optimizer, **{option.name: option.value(drawing) for option in late})

@@ -134,9 +134,7 @@ def _with_pipelining(tape: Tape, case: Case) -> Case:
 
 
 def of_variants(tape: Tape, case: Case) -> Case:
-    """The case with options of engines that are ``fully_shard`` with something else, if it has
-    such.
-    """
+    """Draw options of the engines ``context_parallel`` and ``spmd``, if the case has these."""
     for spec in specs(case.engines):
         options: type[ContextParallel | SPMD] | None = _VARIANTS.get(spec.options)
         if options is not None:

@@ -46,7 +46,7 @@ def option_misfits(case: Case, found: Inferred) -> Reasons:
 
 
 def fits_options(case: Case, found: Inferred) -> bool:
-    """Tell whether its options can be meant."""
+    """Tell whether no option of the case is refused."""
     return next(option_misfits(case, found), None) is None
 
 

@@ -150,7 +150,9 @@ class Checker(ScheduleState):
             )
 
     def recomputed_misfits(self, changed: str) -> Reasons:
-        """Yield why something may not be ``changed`` that a forward goes by."""
+        """Yield why ``changed``, something that a forward reads, may not change before its
+        backward: a checkpoint would compute it again with another value.
+        """
         if self.pending and self.case.checkpoints:
             yield (
                 f"{changed} changes between a checkpointed forward and its backward",

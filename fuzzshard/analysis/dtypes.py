@@ -48,8 +48,8 @@ def policies(case: Case) -> tuple[Precision | None, ...]:
 
 
 def roundings(case: Case, found: Inferred) -> Mapping[str, str]:
-    """By parameter what modules compute with in its place, as an expression of it, ``p``; no entry
-    where that is the parameter, but for mixed precision.
+    """Return, by parameter, an expression of ``p`` for the rounded value that a forward computes
+    with, where a group gathers rounded values.
     """
     if model_policy(case) is not None:
         return {}
@@ -66,7 +66,7 @@ def has_precision(case: Case) -> bool:
 
 
 def casts(case: Case) -> Mapping[str, Casts]:
-    """What the policies cast at each wrapped module.
+    """Return, by wrapped module, to which dtypes its policy casts inputs and outputs.
 
     Under ``fully_shard`` every module of a group is cast, under FSDP1 the root only
     (``MixedPrecision.cast_root_forward_inputs``; ``cast_forward_inputs`` is off).

@@ -82,7 +82,8 @@ class _Flow(ForwardWalk[Layout]):
             return arg
         if not arg.is_plain_whole:
             raise InvalidCase(
-                f"{path!r} is called with {arg}", "plan it, or make its argument whole before"
+                f"{path!r} has no tensor-parallel plan and is called with {arg}",
+                "add a plan for it, or let the module before return a replicated tensor",
             )
         return Layout(width)
 

@@ -15,9 +15,11 @@ from fuzzshard.case.case import Case
 
 @dataclasses.dataclass(frozen=True)
 class Losses:
-    """``taken``: by backward, the forwards whose losses it adds up. ``skipped``: backwards with
-    none. ``needed`` are the forwards whose loss some backward wants, ``parted`` those of which it
-    wants the loss of some outputs.
+    """Which losses each backward differentiates; ops are told by their index in the schedule.
+
+    ``taken`` are, by backward, the forwards whose losses it adds up; ``skipped`` the backwards
+    that have none. ``needed`` are the forwards whose loss a backward takes, ``parted`` those of
+    which it takes the loss of some outputs only.
 
     A loss that depends on nothing trainable takes no part in a backward.
     """

@@ -123,7 +123,9 @@ class NodeSeen:
 
     @property
     def condition(self) -> Condition:
-        """Lost: it said nothing of an end, and has been silent for too long."""
+        """Tell whether the campaign runs, has ended, or is lost: it has not ended, and has written
+        nothing for :data:`SILENT_SECONDS`.
+        """
         if self.state.ended:
             return "ended"
         return "running" if self.silent < SILENT_SECONDS else "lost"

@@ -60,9 +60,8 @@ class Explanation:
 
     @property
     def verdict(self) -> Verdict:
-        """The one to report: that of torch as it is, unless a known bug hides the finding there.
-
-        What a mend breaks is INFRA.
+        """Return the verdict to report: that of unmodified torch, or that of mended torch if a
+        known bug hides the finding without the mends. A finding that a mend makes is INFRA.
         """
         if self.origin is Origin.MEND and self.mended is not None:
             blamed = ", ".join(self.causes)

@@ -30,8 +30,8 @@ OTHER_FEATURES = 0.1
 
 
 class Experience:
-    """What findings of a campaign were caused by, and those that were saved before; may be used
-    from any thread.
+    """Counts which causes the findings of this campaign and the saved ones had; may be used from
+    any thread.
     """
 
     def __init__(self) -> None:

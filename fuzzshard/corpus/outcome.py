@@ -246,7 +246,9 @@ class FolderSummary:
 
     @property
     def counts(self) -> tuple[int, int, int, int]:
-        """The numbers under :data:`HEADINGS`."""
+        """Return how many entries there are, how many passed, were skipped, and did neither: a row
+        under :data:`HEADINGS`.
+        """
         return self.passed + self.skipped + self.other, self.passed, self.skipped, self.other
 
     def add(self, outcome: Outcome, message: str) -> None:

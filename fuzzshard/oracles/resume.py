@@ -13,10 +13,8 @@ from fuzzshard.verdict import Finding
 
 
 def uncorrupted(case: Case, reference: Trace, rank: int) -> list[Finding]:
-    """Corruptions after which the reference still had every saved parameter: loading would prove
-    nothing.
-
-    Engines are held to the parameters that the reference has then.
+    """Return a finding for each corruption that left the reference with every saved parameter: to
+    load them again would prove nothing.
     """
     found = []
     saved: dict[str, torch.Tensor] = {}

@@ -153,11 +153,13 @@ class Oracle:
     """What says that it sees its findings (:attr:`fuzzshard.instruments.Instrument.sees`)."""
 
     def severity(self, detail: str) -> Severity:
-        """:attr:`harm`, of one of its details."""
+        """Return how bad findings with this ``detail`` are: :attr:`harm`, unless overridden."""
         return self.harm
 
     def instrument(self, detail: str) -> str:
-        """:attr:`rests_on`, of one of its details."""
+        """Return the instrument that findings with this ``detail`` rest on: :attr:`rests_on`,
+        unless overridden.
+        """
         return self.rests_on
 
     def signature(self, engine: str, detail: str) -> str:

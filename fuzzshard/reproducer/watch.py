@@ -54,7 +54,10 @@ class Watch:
         if not (self.scope.engine.has_units and oracle.in_flat):
             return [f"return {self.one()}"]
         if oracle.is_state or oracle.gradient == "local":
-            raise UsageError(f"FSDP1 gathers no {oracle.name} for a script", "replay the case")
+            raise UsageError(
+                f"a script cannot gather the {oracle.name} of a flat parameter of FSDP1",
+                "replay the case",
+            )
         value, called = at(self.scope.model, self.assertion.name), self.scope.called
         reduced = oracle.gradient == "reduced"
         return self.scope.script.gathered_lines(self.case, called, value, gradient=reduced)

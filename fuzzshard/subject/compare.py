@@ -37,7 +37,7 @@ class Comparison:
 
     @property
     def rows(self) -> dict[Kind, Row]:
-        """A row for each kind."""
+        """Return a row for each kind of tensor: outputs, gradients, parameters, ..."""
         return {kind: self._row(kind) for kind in KINDS}
 
     def _row(self, kind: Kind) -> Row:

@@ -160,8 +160,8 @@ class Trainer:
         return *self.optimizers, self.made["scheduler"]
 
     def forward(self, index: int, op: Op, call: Call) -> None:
-        """Runs a forward, and keeps its loss; or leaves it to its backward, or to the last one of
-        those that run at once.
+        """Run a forward and keep its loss. In a pipeline, a schedule runs it with its backward, or
+        with the last one of consecutive evaluations.
         """
         if self.in_stages:
             places = evaluations(self.case).get(index, ())

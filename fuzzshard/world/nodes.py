@@ -196,12 +196,12 @@ class OtherNode(RankNode):
 
     def _ask(self, method: str, *arguments: Any, seconds: float) -> Any:
         if self.is_lost:
-            raise InfraError("it is lost")
+            raise InfraError("the node is lost")
         try:
             return self._connection.ask(method, *arguments, seconds=seconds)
         except ConnectionError as error:
             self.close()
-            raise InfraError(f"it is lost: {error}") from None
+            raise InfraError(f"the node is lost: {error}") from None
 
     def _channel(self, name: ChannelName) -> FarChannel:
         channel = self._channels[name] = FarChannel(name, self._connection)

@@ -45,7 +45,7 @@ class Replicate(DDP):
 
     @override
     def after_backward(self, index: int) -> None:
-        """Averages by hand what ``replicate`` was told to ignore."""
+        """Average the gradients of parameters that ``replicate`` was told to ignore."""
         NoSyncEngine.after_backward(self, index)
         self.sync.after_backward(self.trained, self.scope.now, set())
 

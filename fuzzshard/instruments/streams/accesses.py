@@ -151,7 +151,7 @@ def group_of(args: Iterable[Any]) -> dist.ProcessGroup:
 
 
 def work_of(result: Any) -> dist.Work:
-    """Return the work among what an operator of ``c10d`` has returned."""
+    """Return the ``Work`` of a collective from the results of its ``c10d`` operator."""
     return dist.Work.unbox(result[-1] if isinstance(result, tuple) else result)
 
 

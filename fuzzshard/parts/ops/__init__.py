@@ -89,12 +89,12 @@ def update() -> Op:
 
 
 def mode(*, train: bool) -> Op:
-    """Return the switch to training or to evaluation."""
+    """Return the op that calls ``model.train(train)``."""
     return SetMode(train=train)
 
 
 def grads(*, enabled: bool) -> Op:
-    """Return the switch of gradients."""
+    """Return the op that calls ``torch.set_grad_enabled(enabled)``."""
     return SetGradEnabled(enabled=enabled)
 
 

@@ -91,7 +91,7 @@ class Optimizer(WithOptions["OptimizerOption"], frozen=True, kw_only=True):
 
     @property
     def steps_matrices(self) -> bool:
-        """Whether its parameters are matrices."""
+        """Whether it takes parameters of two dimensions alone, as Muon does."""
         return self.kind in _MUON
 
     @property
@@ -231,7 +231,7 @@ class Optimizer(WithOptions["OptimizerOption"], frozen=True, kw_only=True):
 
 
 class OptimizerOption(Option):
-    """One of them."""
+    """An argument of an optimizer's class, or a statement that goes with it."""
 
     for_matrices: ClassVar[bool] = True
     """Whether optimizers of matrices take it."""

@@ -326,7 +326,9 @@ class UnreducedGradient(oracle.TensorOracle):
     ) -> oracle.Assertion | None:
         if finding.detail in (oracle.MISSING, oracle.UNEXPECTED):
             return assertion.at(finding).but(expected=finding.detail)
-        raise UsageError("no script adds up what waits for its reduction", "replay the case")
+        raise UsageError(
+            "a script cannot compare gradients that are not reduced yet", "replay the case"
+        )
 
     @override
     def after(self, scope: oracle.Scope) -> list[str]:

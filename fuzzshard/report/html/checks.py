@@ -35,7 +35,7 @@ class Branch:
 
     @property
     def below(self) -> Iterator[FirstOperator]:
-        """All operators in it."""
+        """Yield the operators of the module and of all modules below it."""
         yield from self.operators
         for child in self.children.values():
             yield from child.below
