@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cases import BACKWARD, FORWARD, STEP, TWO_STEPS, ZERO, call, chain, float_inputs, graph
 
-from fuzzshard.case.case import Checkpoint, Freeze, Inputs, TensorSpec
+from fuzzshard.case.case import Freeze, Inputs, TensorSpec
 from fuzzshard.case.graph import Call, Passing, Returns, TensorOp
 from fuzzshard.parts.leaves.convolutions import Conv2d
 from fuzzshard.parts.leaves.linear import Linear
@@ -77,8 +77,5 @@ CALLS = {
     "an addition in place": bounded(_IN_PLACE, freezes=(Freeze(target="b"),), ddp=""),
     "one path and then the other": bounded(
         _SWITCHED, (*TWO_STEPS, ZERO, SetPath(path=1), FORWARD, BACKWARD, STEP)
-    ),
-    "a checkpoint where the module is called": bitwise(
-        checkpoints=(Checkpoint(module="a", implementation="utils"),)
     ),
 }

@@ -88,9 +88,6 @@ def two_paths(
 
 ENGINES = {
     "replicate": bitwise(engines=("replicate",)),
-    "replicate_with_fsdp": bitwise(
-        wrap=groups("a", "b", ROOT, reshard=False), engines=("replicate_with_fsdp",)
-    ),
     "replicate_with_fsdp, all axes as one": bounded(
         wrap=groups("a", "b", ROOT, reshard=False), engines=("replicate_with_fsdp",), mesh=_HSDP
     ),

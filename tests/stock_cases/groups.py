@@ -101,11 +101,6 @@ SHARDING = {
             WrapGroup(modules=(ROOT,), all_gather_extension="signs_apart"),
         ),
     ),
-    "gathered with their signs apart along the last dimension": bitwise(
-        _EVEN,
-        wrap=(WrapGroup(modules=(ROOT,), all_gather_extension="signs_apart", shard_dim="last"),),
-        inputs=float_inputs(4),
-    ),
     **{
         f"adapters {how}": bounded(
             ADAPTED,
@@ -139,10 +134,6 @@ COMMUNICATION = {
             WrapGroup(modules=("b",), communication=("hook",)),
             *groups(ROOT),
         )
-    ),
-    "collectives of replicas with every option": bounded(
-        mesh=_HSDP,
-        wrap=configured("a", ROOT, communication=("sum", "allocate", "two_buffers", "hook")),
     ),
     "all-gathers and reduce-scatters of the user's, on a mesh of replicas": bounded(
         mesh=_HSDP,

@@ -27,9 +27,6 @@ WRAPS = {
     "a module in no group": bitwise(wrap=groups("a")),
     "reshard after forward": bitwise(wrap=groups("a", "b", ROOT, reshard=True)),
     "no reshard after forward": bitwise(wrap=groups("a", "b", ROOT, reshard=False)),
-    "reshard to groups of two ranks": bounded(
-        chain(a=Linear(out=8), b=Linear(out=4)), mesh=4, wrap=groups("a", "b", ROOT, reshard=2)
-    ),
     "reshard to groups of all ranks": bounded(mesh=4, wrap=groups("a", "b", ROOT, reshard=4)),
     "reshard to groups of one rank": bounded(mesh=4, wrap=groups("a", "b", ROOT, reshard=1)),
 }
@@ -57,20 +54,11 @@ def _toggled(*values: bool, target: str = "a") -> tuple[Op, ...]:
 
 FREEZES = {
     "a parameter frozen before wrapping": bitwise(freezes=(Freeze(target="a.weight"),)),
-    "a parameter frozen after wrapping": bitwise(
-        freezes=(Freeze(target="a.weight", after_wrap=True),)
-    ),
     "a module frozen before wrapping": bitwise(freezes=(Freeze(target="a"),)),
     "a module frozen after wrapping": bitwise(freezes=(Freeze(target="b", after_wrap=True),)),
-    "a frozen module in a trainable group": bitwise(
-        freezes=(Freeze(target="a"),), wrap=groups(ROOT)
-    ),
     "frozen and unfrozen during training": bitwise(None, _toggled(False, True)),
     "unfrozen during training": bitwise(
         None, _toggled(True), freezes=(Freeze(target="a"),), ddp=UNFROZEN
-    ),
-    "frozen while there are gradients": bitwise(
-        None, (FORWARD, BACKWARD, SetRequiresGrad(target="b", value=False), STEP, ZERO)
     ),
     "frozen while gradients wait for their synchronisation": bitwise(
         None,

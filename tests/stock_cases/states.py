@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from cases import AGAIN, BACKWARD, FORWARD, ROOT, STEP, TWO_STEPS, ZERO, float_inputs, groups
+from cases import AGAIN, BACKWARD, FORWARD, STEP, TWO_STEPS, ZERO, float_inputs
 
 from fuzzshard.case.case import Mesh, Optimizer
 from fuzzshard.parts.op import Op, StateOption, Via
@@ -136,11 +136,6 @@ STATES = {
         )
         for name in ("cosine_annealing_lr", "one_cycle_lr")
     },
-    "a learning rate that is halved, under every engine": bitwise(
-        schedule=TWO_STEPS,
-        optimizer=Optimizer(lr_scheduler="step_lr"),
-        engines=("fully_shard", "ddp", "replicate", "fsdp1", "zero_redundancy"),
-    ),
     "averages of the parameters, which take their place": bitwise(
         None,
         (RunningAverage(), *TRAIN, RunningAverage(copied=True), *_NEXT),
@@ -171,19 +166,10 @@ STATES = {
         optimizer=Optimizer(exclude=("a",), beside="sgd", grad_scaler="infinite"),
         engines=("fully_shard", "ddp"),
     ),
-    "double precision after wrapping": bitwise(
-        None, (Cast(dtype="float64"), *TWO_STEPS), wrap=groups(ROOT), engines=("fully_shard",)
-    ),
-    "an event after every step, for some parameters": bounded(
-        optimizer=Optimizer(kind="adamw", lr=0.01, exclude=("a",), post_optim_event=True),
-    ),
     "gradients clipped one by one": bitwise(
         None, (FORWARD, BACKWARD, ClipGradValue(clip_value=0.125), STEP)
     ),
     "clipped gradients": bounded(None, (FORWARD, BACKWARD, ClipGradNorm(max_norm=0.1), STEP)),
-    "gradients clipped by a norm that was taken before": bounded(
-        None, (FORWARD, BACKWARD, ClipGradNorm(max_norm=0.1, apart=True), STEP)
-    ),
     **{
         f"gradients clipped, foreach={foreach}, {'apart' if apart else 'at once'}": bounded(
             None,
