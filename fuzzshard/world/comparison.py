@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -27,7 +27,7 @@ from fuzzshard.engines.reference.manner import PLAIN, Manner
 from fuzzshard.engines.registry import engine_of
 from fuzzshard.engines.rounding import MonteCarloArithmetic, Shake
 from fuzzshard.oracles.allowed import is_beyond_rounding, manner_of
-from fuzzshard.oracles.bound import Bound
+from fuzzshard.oracles.bound import Bound, Tensors
 from fuzzshard.oracles.compare import Difference, differences
 from fuzzshard.oracles.first_rounding import before_rounding_feeds_back, exact_until
 from fuzzshard.oracles.judge import agreement, tensor_findings
@@ -297,21 +297,33 @@ class ReferenceComparison:
     ) -> list[Finding]:
         """The same for engines of one kind.
 
-        Last bits change until all is explained, or :data:`SHAKES` are used up.
+        Runs of :meth:`_rounded_otherwise` come until all is explained, or there are no more.
         """
         reference = traces[Reference.name]
         bound = Bound(case, reference)
         still = {name: bound.leaves(found) for name, found in differing.items()}
-        for bits, seed in SHAKES:
-            if not self.anywhere(any(d.comparable for found in still.values() for d in found)):
+        others = self._rounded_otherwise(case, by_operators=by_operators)
+        while self.anywhere(any(d.comparable for found in still.values() for d in found)):
+            if (other := next(others, None)) is None:
                 break
-            shake = Shake(bits * last_bit(case), seed, by_operators)
-            bound.move(reference.values, self._shaken(case, shake).values)
+            bound.move(reference.values, other)
             still = {name: bound.leaves(found) for name, found in still.items()}
         if _is_finest(case):
             for name, found in differing.items():
                 self.skipped[name] |= {key for key in _keys(found) if not bound.has_digits(key)}
         return self._findings(still, loose_comparison(case), bound, traces)
+
+    def _rounded_otherwise(self, case: Case, *, by_operators: bool) -> Iterator[Tensors[Key]]:
+        """Yield what the reference computes with other last bits, then what float64 has in place
+        of finite values of a coarser case: rounding has taken the reference itself that far.
+        """
+        for bits, seed in SHAKES:
+            shake = Shake(bits * last_bit(case), seed, by_operators)
+            yield self._shaken(case, shake).values
+        if not _is_finest(case):
+            values = self._trace(case).values
+            finite = {key for key, v in values.items() if v is not None and v.isfinite().all()}
+            yield {k: v for k, v in self._truth.values.items() if k in finite}
 
     def _shaken(self, case: Case, by: Shake) -> Trace:
         """What the reference computes on numbers that differ."""

@@ -41,6 +41,7 @@ class FakeComparison(ReferenceComparison):
         )
         self.key, self.errors, self.trained = key, errors, list[str]()
         self.moved, self.shaken = dict.fromkeys(range(len(SHAKES)), 0.0), 0
+        self.truth = 0.0
         self.engine = "fsdp1"
         super().__init__(case, mesh, {"reference": self._ones(case)}, self.off)
 
@@ -48,7 +49,10 @@ class FakeComparison(ReferenceComparison):
         return trace({self.key: ONE.to(getattr(torch, case.dtype))})
 
     def _trace(self, case: Case) -> Trace:
-        return self._ones(case)
+        ones = self._ones(case)
+        if case == uniform(self.case, "float64"):
+            ones = trace({self.key: ones.tensors[self.key].tensor + self.truth})
+        return ones
 
     def _shaken(self, case: Case, by: Shake) -> Trace:
         moved = self.moved[self.shaken % len(SHAKES)]
@@ -84,6 +88,15 @@ def test_where_last_bits_take_the_reference_as_far_it_is_rounding(
     assert bool(comparison.findings()) is found
     assert comparison.skipped[comparison.engine] == ({comparison.key} if moved == 1.0 else set())
     assert comparison.shaken == (len(SHAKES) if found else which + 1)
+
+
+@pytest.mark.parametrize(("truth", "found"), [(0.0, True), (0.1, False), (INF, False)])
+def test_where_rounding_has_taken_the_reference_itself_as_far_it_is_rounding(
+    truth: float, found: bool
+) -> None:
+    comparison = FakeComparison(HALF, gradient(BEFORE), {"float32": 0.3, "float64": 0.0})
+    comparison.truth = truth
+    assert bool(comparison.findings()) is found
 
 
 @pytest.mark.parametrize("op", [BEFORE, AFTER])
