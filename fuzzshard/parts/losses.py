@@ -85,14 +85,27 @@ def mean_tokens(term: Term) -> float:
     return sum(kept) / len(kept) or 1.0
 
 
+_SHARE_CLASSES = """
+def share_classes(logits, mesh):
+    if mesh is not None and not isinstance(logits, DTensor):
+        logits = DTensor.from_local(logits, mesh, [Replicate()])
+    if logits.ndim > 2:
+        logits = logits.flatten(0, -2)
+    return logits if mesh is None else logits.redistribute(placements=[Shard(logits.ndim - 1)])
+"""
+
 _PARALLEL_TOKEN_LOSS = """
 def parallel_token_loss(logits, ignored, tokens, mesh, mean=False):  # ranks share the classes
-    if mesh is not None:
-        if not isinstance(logits, DTensor):
-            logits = DTensor.from_local(logits, mesh, [Replicate()])
-        logits = logits.flatten(0, -2)
-        logits = logits.redistribute(placements=[Shard(logits.ndim - 1)])
-    return token_loss(logits, ignored, tokens, mean)
+    return token_loss(share_classes(logits, mesh), ignored, tokens, mean)
+"""
+
+_WEIGHTED_TOKEN_LOSS = """
+def weighted_token_loss(logits, ignored, tokens, mesh=None):  # the first token is ignored, too
+    logits = share_classes(logits, mesh)
+    labels = torch.arange(len(logits), device=logits.device) % logits.shape[-1]
+    labels[: ignored + 1] = -100
+    weight = torch.linspace(0.5, 2, logits.shape[-1], dtype=logits.dtype, device=logits.device)
+    return nn.functional.cross_entropy(logits, labels, weight, reduction="sum") / tokens
 """
 
 
@@ -107,7 +120,7 @@ class LossParallel(Loss):
     meaning = "cross entropy of classes that tensor-parallel ranks share, under loss_parallel()"
     place = 4
     context = "loss_parallel()"
-    sources = {"parallel_token_loss": _PARALLEL_TOKEN_LOSS}
+    sources = {"share_classes": _SHARE_CLASSES, "parallel_token_loss": _PARALLEL_TOKEN_LOSS}
 
     more = ""
 
@@ -123,6 +136,19 @@ class LossParallelMean(LossParallel):
     name = "loss_parallel_mean"
     meaning = "the same with reduction='mean'"
     more = ", mean=True"
+
+
+class LossParallelWeighted(LossParallel):
+    """The same of classes that have weights, where some tokens are ignored on every rank."""
+
+    name = "loss_parallel_weighted"
+    meaning = "the same with a weight= of classes"
+    sources = {"weighted_token_loss": _WEIGHTED_TOKEN_LOSS}
+
+    @override
+    def text(self, term: Term) -> str:
+        text = f"weighted_token_loss({term.output}, {term.rank}, {mean_tokens(term)}"
+        return f"{text}, {term.mesh})" if term.mesh else f"{text})"
 
 
 _PENALIZED = """

@@ -15,7 +15,7 @@ from fuzzshard.world import World
 NOT_HERE = {
     *("mesh:larger", "reuse:tied_across_groups", "tensor:empty_shard"),
     *("wrap:list_group_holds_member", "wrap:list_group_leaves_root"),
-    "op:take_state_dict_in_inference",
+    *("op:take_state_dict_in_inference", "loss:loss_parallel_weighted"),
     *(feature for feature in ALL_FEATURES if "pipelining" in feature),
     *("engine:expert_parallel", "wrap:experts_beside_others"),
 }
