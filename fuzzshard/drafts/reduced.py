@@ -9,6 +9,7 @@ the cause, or with a change of the case that helps.
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import time
 from collections import Counter
@@ -63,7 +64,9 @@ def reduced_script(
         return script
     until = time.monotonic() + seconds
     with TemporaryFolder() as folder, ForkedRanks(folder) as ranks:
-        same = _SameReason(entry, script, ranks, preload)
+        same = _SameReason(
+            entry, script, functools.partial(ranks, preload=preload, abrupt=True, wanted=wanted)
+        )
         if not same.is_known:
             return script
 
@@ -85,10 +88,8 @@ def reduced_script(
 class _SameReason:
     """Whether a text fails as ``script`` does, which is the last one that did."""
 
-    def __init__(
-        self, entry: CorpusEntry, script: str, ranks: ForkedRanks, preload: tuple[Path, ...]
-    ) -> None:
-        self.entry, self.script, self._ranks, self._preload = entry, script, ranks, preload
+    def __init__(self, entry: CorpusEntry, script: str, ranks: Callable[..., ScriptRun]) -> None:
+        self.entry, self.script, self._ranks = entry, script, ranks
         self.runs, self._seconds = 0, 120.0
         self._mends: tuple[str, ...] = ()
         self._right: str | None = None
@@ -141,14 +142,7 @@ class _SameReason:
 
     def _run(self, text: str, mends: tuple[str, ...] = ()) -> ScriptRun:
         self.runs += 1
-        return self._ranks(
-            text,
-            ranks_needed(text),
-            preload=self._preload,
-            mends=mends,
-            seconds=self._seconds,
-            abrupt=True,
-        )
+        return self._ranks(text, ranks_needed(text), mends=mends, seconds=self._seconds)
 
 
 def _calls(text: str) -> Counter[str]:

@@ -143,7 +143,7 @@ def summary(entry: CorpusEntry, script: str | None) -> str:
     first, engine = entry.findings[0], accused(entry, script)
     observed = " ".join(first.observed.split()).rstrip(".")
     rule, where = first.rule, _after(entry, first)
-    on = f"On {ranks(entry)}"
+    on = "In one process" if is_alone(script) else f"On {ranks(entry)}"
     under = f"{on} with {engine}" if engine else on
     if rule.sentence:
         training = f"{on}, training{f' with {engine}' if engine else ''}"
@@ -180,9 +180,14 @@ def command(script: str) -> str:
     return script.partition("\n")[0].removeprefix("# ").partition("  ")[0]
 
 
+def is_alone(script: str | None) -> bool:
+    """Tell whether a script needs no torchrun."""
+    return script is not None and command(script).startswith("python ")
+
+
 def setup(entry: CorpusEntry, script: str | None) -> str:
     """Say on what a script runs."""
-    if script is not None and command(script).startswith("python "):
+    if is_alone(script):
         return "in one process"
     size = entry.case.mesh.size if script is None else ranks_needed(script)
     where = ""

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import select
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
 from fuzzshard.errors import InfraError
 from fuzzshard.reproducer.check import environment
+
+_LOOK_SECONDS = 0.2
+"""How often a run is asked whether it is still wanted."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,8 +53,10 @@ class ForkedRanks:
         mends: Sequence[str] = (),
         seconds: float = 120,
         abrupt: bool = False,
+        wanted: Callable[[], bool] = lambda: True,
     ) -> ScriptRun:
-        """Run ``text`` once, with ``mends`` on torch; ranks that take longer are killed.
+        """Run ``text`` once, with ``mends`` on torch; ranks that take longer are killed, and with
+        them everything that runs here if it is ``wanted`` no more.
 
         ``abrupt`` ones spare the second that a Python with torch takes to end.
         """
@@ -67,7 +73,13 @@ class ForkedRanks:
         }
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
+        while not select.select([self.process.stdout], [], [], _LOOK_SECONDS)[0]:
+            if not wanted():
+                self.process.kill()
+                break
         if not (answer := self.process.stdout.readline()):
+            if not wanted():
+                return ScriptRun((None,), "")
             raise InfraError("the process that forks ranks is gone", "run fuzzshard doctor")
         reply = json.loads(answer)
         return ScriptRun(tuple(reply["codes"]), reply["output"])
@@ -81,4 +93,4 @@ class ForkedRanks:
     def close(self) -> None:
         """End the process and its ranks."""
         self.process.kill()
-        self.process.communicate()
+        self.process.wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import time
 import traceback
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from fuzzshard.corpus.verify import Condition, verify
 from fuzzshard.doctor import clean_case
 from fuzzshard.drafts import reduced as drafts_reduced
 from fuzzshard.drafts.reduced import reasons, reduced_script
-from fuzzshard.reproducer.forked import ScriptRun
+from fuzzshard.reproducer.forked import ForkedRanks, ScriptRun
 from fuzzshard.reproducer.reduce import patched, reduced
 from fuzzshard.verdict import Finding, Status, Verdict
 
@@ -206,6 +207,13 @@ def test_a_change_of_a_script_is_made_in_its_reduced_form() -> None:
     small = f"{TOP}import copy\n\nb = 2\nassert copy.copy(1) == b\n"
     assert patched(before, after, small) == small.replace("b = 2", "b = 1")
     assert patched(before, before.replace("a = copy.copy(1)", "a = 2"), small) is None
+
+
+def test_a_run_that_nobody_wants_any_more_ends(tmp_path: Path) -> None:
+    began = time.monotonic()
+    with ForkedRanks(tmp_path) as ranks:
+        ran = ranks("import time; time.sleep(600)", 1, wanted=lambda: time.monotonic() < began)
+    assert ran == ScriptRun((None,), "")
 
 
 PIPELINE = """# torchrun --standalone --nproc-per-node 2 repro.py  (exits 1 while this is so)
