@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Set
 from typing import Literal
 
 import torch
@@ -85,14 +86,21 @@ def compare(
 ) -> Comparison:
     """Compare what ``expected`` holds with what ``observed`` holds at the same places.
 
-    Intermediate outputs that the parallelised model does not have in the same shape are not due:
-    modules may work on parts there. Without ``limits`` all bits have to be equal. Nothing of the
-    kinds in ``skip`` is compared.
+    Intermediate outputs of a module are not due if the parallelised model has some in another
+    shape: it works on parts, or on rows in another order. Without ``limits`` all bits have to be
+    equal. Nothing of the kinds in ``skip`` is compared.
     """
     comparison = Comparison(precision)
+    outputs = expected.of("outputs").items()
+    pairs = ((place, due, observed.tensors.get(place)) for place, due in outputs)
+    reshaped = {
+        module_of(place)
+        for place, due, seen in pairs
+        if due is not None and seen is not None and due.shape != seen.shape
+    }
     for place, due in expected.tensors.items():
         seen = observed.tensors.get(place)
-        if skip.get(place.kind) != "not due" and _comparable(place, due, seen):
+        if skip.get(place.kind) != "not due" and _comparable(place, due, seen, reshaped - {""}):
             left_out = place.kind in skip and place.step >= 0  # before training all is known
             result = None if left_out else _reached(place, due, seen, limits)
             comparison.results[place] = result
@@ -100,13 +108,17 @@ def compare(
 
 
 def _comparable(
-    place: Place, expected: torch.Tensor | None, observed: torch.Tensor | None
+    place: Place,
+    expected: torch.Tensor | None,
+    observed: torch.Tensor | None,
+    reshaped: Set[str],
 ) -> bool:
     if place.kind != "outputs":
         return True
     if observed is None or expected is None:
         return False  # of another rank's microbatch, or of a module that is not called
-    return place.name.startswith("output") or observed.shape == expected.shape
+    same_rows = observed.shape == expected.shape and module_of(place) not in reshaped
+    return same_rows or place.name.startswith("output")
 
 
 def _reached(
@@ -133,6 +145,12 @@ def _reached(
     if farthest > limit or farthest == float("inf"):
         return "different", 0.0
     return "rounding", farthest / limit if limit else 0.0
+
+
+def module_of(place: Place) -> str:
+    """The module that gives an output; "" for the model."""
+    name = re.sub(r"( \(call \d+\))?(\[\d+\])?$", "", place.name)
+    return "" if name == "output" else name
 
 
 def moment(place: Place) -> tuple[int, int, int]:

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import re
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -37,6 +36,7 @@ from fuzzshard.subject.compare import (
     Skip,
     compare,
     limits_of,
+    module_of,
     moment,
 )
 from fuzzshard.subject.functions import SubjectError, blaming, call, load
@@ -677,7 +677,7 @@ class Check:
 
     def _changed_buffers(self, place: Place, parallel: Record) -> dict[str, int]:
         """What buffers were before an output differs, in whose module nobody compares them."""
-        module = _module_of(place.name) if place.kind == "outputs" else ""
+        module = module_of(place) if place.kind == "outputs" else ""
         return {
             other.name: _digest([tensor])
             for other, tensor in parallel.of("buffers").items()
@@ -767,11 +767,6 @@ def _check_parameters(trainer: Trainer, plain: Record) -> None:
         else:
             continue
         raise SubjectError("parallelize", f"returned another model: {problem}")
-
-
-def _module_of(name: str) -> str:
-    """The module that gives an output; "" for the model."""
-    return "" if name.startswith("output") else re.sub(r" \(call \d+\)|\[\d+\]$", "", name)
 
 
 def _options(place: Place, record: Record) -> dict[str, Any]:

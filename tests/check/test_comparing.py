@@ -55,6 +55,17 @@ def test_where_perturbed_runs_are_no_measure_nothing_is_compared(perturbed: torc
     assert str(found.rows["outputs"]) == "1 not compared"
 
 
+def test_a_module_that_works_on_parts_somewhere_is_not_compared_where_shapes_agree() -> None:
+    at = [Place(step, "outputs", "experts.act (call 2)", 0) for step in range(2)]
+    whole = Place(1, "outputs", "output", 0)
+    expected = Record(tensors={at[0]: ONE, at[1]: ONE, whole: ONE})
+    observed = Record(tensors={at[0]: ONE[:2], at[1]: ONE.flip(0), whole: ONE})
+    assert [*compare(expected, observed, None, "", {}).results] == [whole]
+    observed.tensors |= {at[0]: ONE, whole: ONE[:2]}
+    assert compare(expected, observed, None, "", {}).first in at
+    assert compare(expected, observed, None, "", {}).results[whole] == ("different", 0.0)
+
+
 def test_a_table_counts_what_is_compared_and_what_is_left_out() -> None:
     places = [Place(step, "outputs", "output", 0) for step in range(3)]
     moved = dict.fromkeys(places[1:], ONE + 1.0)
