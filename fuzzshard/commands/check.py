@@ -103,19 +103,8 @@ class Functions:
                 "a check needs a model and its inputs",
                 "for example: fuzzshard check train.py:build --inputs train.py:batch",
             )
-        return Subject(
-            build=build,
-            inputs=self.inputs,
-            loss=self.loss,
-            parallelize=self.parallelize,
-            optimizer=self.optimizer,
-            train_step=self.train_step,
-            loss_weight=self.loss_weight,
-            smaller=self.smaller,
-            save=self.save,
-            load=self.load,
-            names=_names(self.map_names),
-        )
+        named = dataclasses.asdict(self)
+        return Subject(build=build, names=_names(named.pop("map_names")), **named)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -182,19 +171,10 @@ class Compared:
 
         meshes = [MeshShape.parse(text) for text in self.mesh] or DEFAULT_MESHES
         other = MeshShape.parse(self.resume_mesh) if self.resume_mesh else None
-        runs = trainings(
-            subject,
-            meshes,
-            tuple(dict.fromkeys(self.engine)),
-            steps=self.steps,
-            microbatches=self.microbatches,
-            seed=self.seed,
-            resume=self.resume,
-            resume_mesh=other,
-            full_state_dicts=self.full_state_dicts,
-            global_batch=self.global_batch,
-            races=self.races,
-        )
+        options = dataclasses.asdict(self) | {"resume_mesh": other}
+        engines = tuple(dict.fromkeys(options.pop("engine")))
+        del options["mesh"], options["vary"]
+        runs = trainings(subject, meshes, engines, **options)
         shapes = [*meshes, other] if other else meshes
         for doubt in (doubt for mesh in shapes for doubt in mesh.doubts):
             print(f"warning: {doubt}", file=sys.stderr)
