@@ -5,13 +5,16 @@ python benchmarks/races.py --device cuda --world-size 2 --reach 20
 Each fault in --planted takes away something that orders streams, or a reference that keeps memory,
 and says when its line has run. The streams are watched in cases of ``fully_shard`` until so many
 have run it. On CUDA the same cases run again without that, with the delays that were drawn for
-them. With --stock nothing is planted: every race is printed, and what watching costs. On the CPU
+them. With --stock nothing is planted: every race is printed, and what watching costs. Ctrl-C ends
+it with the figures so far. On the CPU
 ``fully_shard`` has streams that exist in Python only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import os
 import tempfile
 import time
@@ -93,10 +96,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         reached = Path(folder, "reached")
         os.environ[REACHED] = str(reached)  # for all ranks that this process will have
-        for planted in (each for each in index if not only or each.id in only):
-            row = hunt(planted, config, args, reached)
-            rows.append(row)
-            console.print(row_text(row))
+        with contextlib.suppress(KeyboardInterrupt):
+            for planted in (each for each in index if not only or each.id in only):
+                row = hunt(planted, config, args, reached)
+                rows.append(row)
+                console.print(row_text(row))
     table = Table(title="Missing orders that show", title_justify="left")
     for name in ("fault", "cases", "reached", "raced", "first", "by delays", "s"):
         table.add_column(name)
@@ -150,19 +154,21 @@ def stock(config: WorldConfig, seed: int, number: int, console: Any) -> dict[str
     raced = ran = 0
     with World(config) as world:
         world.start()
-        for ran, case in enumerate(cases((), seed, config), 1):
-            for how, each in (("plain", case), ("watched", watched(case))):
-                began = time.monotonic()
-                verdict = run(world, each)
-                seconds[how] += time.monotonic() - began
-            found = races(verdict)
-            raced += bool(found)
-            for finding in found:
-                console.print(f"case {ran}: {finding.observed}; {finding.name}")
-            if ran >= number:
-                break
         machine = describe_machine(world.info, config.size)
-    factor = round(seconds["watched"] / seconds["plain"], 2)
+        with contextlib.suppress(KeyboardInterrupt):
+            for case in itertools.islice(cases((), seed, config), number):
+                took = {}
+                for how, each in (("plain", case), ("watched", watched(case))):
+                    began = time.monotonic()
+                    verdict = run(world, each)
+                    took[how] = time.monotonic() - began
+                ran += 1
+                seconds = {how: seconds[how] + took[how] for how in seconds}
+                found = races(verdict)
+                raced += bool(found)
+                for finding in found:
+                    console.print(f"case {ran}: {finding.observed}; {finding.name}")
+    factor = round(seconds["watched"] / max(seconds["plain"], 1e-9), 2)
     rounded = {name: round(value, 1) for name, value in seconds.items()}
     return {"machine": machine, "cases": ran, "raced": raced, **rounded, "factor": factor}
 

@@ -139,6 +139,11 @@ class Checker(ScheduleState):
             yield f"{op.tag} names {op.target!r}, which is not wrapped", "wrap it or recurse"
         if any(each.place in self._stale for each in self.forwards_taken):
             yield from self.changed_misfits()
+        if self.unfinished and op.uses_gradients and op.zeroes != "none":
+            yield (
+                f"{op.tag} follows a backward with is_last_backward=False",
+                "nobody waits for gradients before the last backward: put one more before it",
+            )
         yield from op.misfits(self)
 
     def changed_misfits(self) -> Reasons:

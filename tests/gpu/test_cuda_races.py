@@ -70,8 +70,6 @@ def test_stock_torch_waits_for_everything(two_devices: World, name: str) -> None
         ("reduce_waits_for_copy_in", "plain"),
         ("reduce_input_is_not_kept", "plain"),
         ("end_waits_for_reductions", "hybrid"),
-        ("all_reduced_is_not_kept", "hybrid"),
-        ("offloaded_gradient_waits", "offloaded"),
     ],
 )
 def test_a_missing_order_shows(fault: str, case: str) -> None:

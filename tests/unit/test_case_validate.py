@@ -126,7 +126,11 @@ def test_a_plan_that_makes_no_sense_is_refused(change, message):
         ),
         (
             (off("is_last_backward"), Forward(), Backward(), Step()),
-            "a step follows a backward with is_last_backward=False",
+            "step follows a backward with is_last_backward=False",
+        ),
+        (
+            (off("is_last_backward"), Forward(), Backward(), ZeroGrad(set_to_none=False)),
+            "zero_grad follows a backward with is_last_backward=False",
         ),
         (
             (off("reshard_after_backward"), Forward(), Backward(), Step()),

@@ -30,11 +30,6 @@ class Step(op.Op, tag="step", frozen=True, kw_only=True):
     @override
     def misfits(self, at: op.Checker) -> op.Reasons:
         yield from at.scaling_misfits()
-        if at.unfinished:
-            yield (
-                "a step follows a backward with is_last_backward=False",
-                "it is for backwards that another one follows before the step",
-            )
 
     @override
     def features(self, at: op.ScheduleState) -> op.Features:
