@@ -32,9 +32,8 @@ def script(report: str) -> str:
     return (TO_FILE / report / "repro.py").read_text()
 
 
-def test_ten_reports_are_in_the_table() -> None:
+def test_every_report_is_in_the_table() -> None:
     assert list(table()) == REPORTS
-    assert len(REPORTS) == 10
 
 
 @pytest.mark.parametrize("report", REPORTS)
@@ -44,9 +43,9 @@ def test_a_script_ends_with_the_exit_code_of_its_release(
     row = table()[report]
     if RELEASE not in row:
         pytest.skip(f"the table says nothing of torch {RELEASE}")
-    needs_gpu = "GPU" in row["needs"] and not torch.cuda.is_available()
+    missing = {"a GPU": 1, "two GPUs": 2}.get(row["needs"], 0) > torch.cuda.device_count()
     ran = run_script(script(report), 1)
-    assert ran.codes == (2 if needs_gpu else int(row[RELEASE]),), ran.output
+    assert ran.codes == (2 if missing else int(row[RELEASE]),), ran.output
 
 
 @pytest.mark.parametrize("report", REPORTS)
@@ -72,7 +71,10 @@ def test_a_report_shows_its_script(report: str) -> None:
 def test_the_change_of_a_report_applies(report: str, tmp_path: Path) -> None:
     text = (TO_FILE / report / "report.md").read_text()
     (change,) = re.findall(r"```diff\n(.*?)```", text, re.S)
-    for name in re.findall(r"^\+\+\+ b/(\S+)", change, re.M):
+    names = re.findall(r"^\+\+\+ b/(\S+)", change, re.M)
+    if all(name.endswith(".cpp") for name in names):
+        pytest.skip("torch is installed without its sources in C++")
+    for name in names:
         (tmp_path / name).parent.mkdir(parents=True)
         shutil.copy(Path(torch.__file__).parents[1] / name, tmp_path / name)
     apply = ["git", "apply", "--check", "-"]
