@@ -40,7 +40,7 @@ _FRAME = re.compile(r'  File "(?:.*/)?(.*?)", line \d+, in (\S+)')
 
 _TRAINING = re.compile(
     r"\b(model|ddp|fsdp)\(|\.(backward|step|eval|requires_grad_|zero_grad|save|load|clip_\w+"
-    r"|\w*shard|set_\w+|load_\w+)\(|\b([gs]et_\w*state_dict)\("
+    r"|\w*shard|set_(?!device)\w+|load_\w+)\(|\b([gs]et_\w*state_dict)\("
 )
 
 
@@ -147,7 +147,7 @@ class _SameReason:
 
 def _calls(text: str) -> Counter[str]:
     """Count the calls that train, or change what training does."""
-    return Counter("".join(found) for found in _TRAINING.findall(text))
+    return Counter("forward" if name[0] else "".join(name) for name in _TRAINING.findall(text))
 
 
 def reasons(output: str) -> Iterator[tuple[str, ...]]:

@@ -183,11 +183,17 @@ def _joined(body: str) -> str:
             line = re.sub(r",?\s*\n\s*(?=[)\]}])", "", body[start:end])
             line = re.sub(r"(?<=[(\[{])\s*\n\s*", "", line)
             line = re.sub(r"\s*\n\s*", " ", line)
-            with contextlib.suppress(SyntaxError):
-                same = ast.dump(ast.parse(line)) == ast.dump(ast.Module([node], []))
-                if same and node.col_offset + len(line) <= _WIDTH and "#" not in line:
-                    body = body[:start] + line + body[end:]
+            fits = node.col_offset + len(line) <= _WIDTH and "#" not in line
+            if fits and _is_same(line, textwrap.dedent(" " * node.col_offset + body[start:end])):
+                body = body[:start] + line + body[end:]
     return body
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Tell whether two texts are the same program."""
+    with contextlib.suppress(SyntaxError):
+        return ast.dump(ast.parse(one)) == ast.dump(ast.parse(other))
+    return False
 
 
 # Passes: each yields bodies with one thing less.
@@ -249,6 +255,12 @@ def _expressions_less(body: str) -> Iterator[str]:
             case ast.Call(func=func, args=args, keywords=keywords):
                 name = ast.unparse(func)
                 for keyword in reversed(keywords if "Dict" not in name else []):
+                    match keyword:
+                        case ast.keyword(
+                            None, ast.Call(ast.Name("dict"), keywords=[_, *_] as own)
+                        ):
+                            text = body[_span(body, own[0])[0] : _span(body, own[-1])[1]]
+                            yield _replaced(body, keyword, text)
                     if keyword.arg not in _AS_THEY_ARE:
                         yield _argument_less(body, keyword, keyword)
                 match args:
@@ -277,19 +289,19 @@ def _names_less(body: str) -> Iterator[str]:
     for node in reversed(_statements(tree)):
         if not (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)):
             continue
-        name, value = node.targets[0].id, node.value
+        name, value, text = node.targets[0].id, node.value, _source(body, node.value)
         reads = [n for n in names if n.id == name and isinstance(n.ctx, ast.Load)]
         is_plain = isinstance(value, ast.Constant | ast.Name)
-        if stored[name] > 1 or len(node.targets) > 1:
+        if stored[name] > 1 or len(node.targets) > 1 or "\n" in text:
             continue
         if not reads:
-            yield _replaced(body, node, _source(body, value))
+            yield _replaced(body, node, text)
         elif all(n in outside for n in reads) and (is_plain or len(reads) == 1):
-            text, inlined = _source(body, value), body
-            if isinstance(value, ast.BinOp | ast.IfExp | ast.BoolOp | ast.Compare | ast.Lambda):
-                text = f"({text})"
+            plain = apart = body
             for read in reversed(reads):
-                inlined = _replaced(inlined, read, text)
+                plain = _replaced(plain, read, text)
+                apart = _replaced(apart, read, f"({text})")
+            inlined = plain if _is_same(plain, apart) else apart
             yield _cut(inlined, [node]) if reads[0].lineno > node.lineno else inlined
 
 
