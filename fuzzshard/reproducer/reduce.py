@@ -54,6 +54,7 @@ _ALONE = (
     (r"\b(dist\.get_rank|\w*mesh\.get_(local_)?rank)\(\)", "0"),
     (r"\bdist\.get_world_size\(\)", "1"),
     (r"\brank \{rank\}[,:] ", ""),
+    (r'\bf("[^"{}]*")', r"\1"),
 )
 _START = 'dist.init_process_group("gloo"'
 _OF_ITS_OWN = f"{_START}, store=dist.HashStore(), rank=0, world_size=1)"

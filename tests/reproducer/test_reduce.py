@@ -263,7 +263,7 @@ from torch import nn
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-assert model[1].weight.grad is not None, f"1.weight: no gradient"
+assert model[1].weight.grad is not None, "1.weight: no gradient"
 dist.destroy_process_group()
 """
 
