@@ -19,7 +19,7 @@ from fuzzshard.case.paths import is_within
 from fuzzshard.checking.check import Checker
 from fuzzshard.errors import UsageError
 from fuzzshard.program.engine_script import engine_script
-from fuzzshard.subject.report import TrainingReport
+from fuzzshard.subject.report import TrainingReport, module_of
 from fuzzshard.subject.subject import ASPECTS, Aspect, Outline, Setting, Training, Variation
 
 SHRINK_RUNS = 150
@@ -260,7 +260,7 @@ def cuts(report: TrainingReport) -> Iterator[Variation]:
     variation, found, outline = report.training.variation, report.difference, report.outline
     modules, parameters = map(variation.whole_names, (outline.modules, outline.parameters))
     changed = (*variation.frozen, *(variation.wrapped or ()), *variation.checkpointed)
-    named = [found.name.partition(" (call")[0].partition("[")[0]] if found else []
+    named = [module_of(found.name)] if found else []
     names = variation.whole_names(named) or changed
     around = [m for m in modules if any(is_within(name, m) for name in names)]
     sizes = {module: sum(is_within(m, module) for m in modules) for module in modules}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping, Set
 from typing import Literal
 
@@ -13,7 +12,7 @@ from fuzzshard.engines.rounding import largest
 from fuzzshard.oracles.bound import Limits
 from fuzzshard.oracles.compare import largest_distance, same_bits
 from fuzzshard.subject.record import Place, Record
-from fuzzshard.subject.report import KINDS, ORDER, Kind, Reached, Row
+from fuzzshard.subject.report import KINDS, ORDER, Kind, Reached, Row, module_of
 
 SAME_IN_FLOAT64 = 1e-6
 """What differs by no more of its largest value in float64 was rounding in a coarser precision
@@ -94,7 +93,7 @@ def compare(
     outputs = expected.of("outputs").items()
     pairs = ((place, due, observed.tensors.get(place)) for place, due in outputs)
     reshaped = {
-        module_of(place)
+        module_of(place.name)
         for place, due, seen in pairs
         if due is not None and seen is not None and due.shape != seen.shape
     }
@@ -117,7 +116,7 @@ def _comparable(
         return True
     if observed is None or expected is None:
         return False  # of another rank's microbatch, or of a module that is not called
-    same_rows = observed.shape == expected.shape and module_of(place) not in reshaped
+    same_rows = observed.shape == expected.shape and module_of(place.name) not in reshaped
     return same_rows or place.name.startswith("output")
 
 
@@ -145,12 +144,6 @@ def _reached(
     if farthest > limit or farthest == float("inf"):
         return "different", 0.0
     return "rounding", farthest / limit if limit else 0.0
-
-
-def module_of(place: Place) -> str:
-    """The module that gives an output; "" for the model."""
-    name = re.sub(r"( \(call \d+\))?(\[\d+\])?$", "", place.name)
-    return "" if name == "output" else name
 
 
 def moment(place: Place) -> tuple[int, int, int]:

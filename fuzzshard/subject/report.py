@@ -58,6 +58,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
                 return f"{self.differing} of {self.compared} differ{left_out}"
 
 
+def module_of(output: str) -> str:
+    """Return the module that gives an output of this name; "" for the model."""
+    name = re.sub(r"( \(call \d+\))?(\[\d+\])?$", "", output)
+    return "" if name == "output" else name
+
+
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """Where the parallelised model first differs from the plain one.
 

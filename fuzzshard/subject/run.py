@@ -36,7 +36,6 @@ from fuzzshard.subject.compare import (
     Skip,
     compare,
     limits_of,
-    module_of,
     moment,
 )
 from fuzzshard.subject.functions import SubjectError, blaming, call, load
@@ -52,7 +51,7 @@ from fuzzshard.subject.operators import (
     side_by_side,
 )
 from fuzzshard.subject.record import Place, Record, kept, seed_everything
-from fuzzshard.subject.report import Difference, FirstOperator, Kind, TrainingReport
+from fuzzshard.subject.report import Difference, FirstOperator, Kind, TrainingReport, module_of
 from fuzzshard.subject.statements import compile_lines, recompute_lines, wrap_lines
 from fuzzshard.subject.steps import leaves
 from fuzzshard.subject.subject import MeshShape, Outline, Subject, Training
@@ -677,7 +676,7 @@ class Check:
 
     def _changed_buffers(self, place: Place, parallel: Record) -> dict[str, int]:
         """What buffers were before an output differs, in whose module nobody compares them."""
-        module = module_of(place) if place.kind == "outputs" else ""
+        module = module_of(place.name) if place.kind == "outputs" else ""
         return {
             other.name: _digest([tensor])
             for other, tensor in parallel.of("buffers").items()
