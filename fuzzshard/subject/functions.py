@@ -72,13 +72,16 @@ def is_ours(error: BaseException) -> bool:
 
     The innermost frame of ours tells. It is that of :func:`call` or of what scripts do, too, where
     the user's code raised, or torch that runs for it. Elsewhere we raised it ourselves, or torch
-    did that we called to look at the training.
+    did that we called to look at the training. What torch calls in the place of a function of its
+    own, and what calls that, passes it on.
     """
-    for frame in reversed(list(traceback.walk_tb(error.__traceback__))):
-        code = frame[0].f_code
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    for index, code in reversed([*enumerate(codes)]):
         if code is call.__code__ or code.co_filename.startswith((STATEMENTS, STEPS)):
             return False
-        if code.co_filename.startswith(OURS):
+        around = [other.co_filename for other in codes[max(0, index - 1) : index + 2 : 2]]
+        passes = len(around) == 2 and all("/torch/" in file for file in around)
+        if code.co_filename.startswith(OURS) and not passes:
             return True
     return False
 

@@ -49,3 +49,22 @@ def test_what_we_do_within_that_is_ours() -> None:
     linear = nn.Linear(2, 2)
     linear.register_forward_hook(lambda *_: kept("no tensor"))  # type: ignore[arg-type]
     assert is_ours(raised_by(call, linear, torch.zeros(2)))
+
+
+def test_what_is_called_in_the_place_of_a_function_of_torch_passes_its_errors_on() -> None:
+    ours, torchs = str(Path(is_ours.__code__.co_filename)), "/site-packages/torch/nn/module.py"
+
+    def written_in(file: str, source: str, **known: object) -> Callable[..., object]:
+        names = dict(known)
+        exec(compile(source, file, "exec"), names)
+        return names["run"]  # type: ignore[return-value]
+
+    raising = "def run():\n    raise RuntimeError"
+    calling = "def run():\n    inner()"
+    for innermost, passes in ((torchs, True), (ours, False)):
+        wrapper = written_in(ours, calling, inner=written_in(innermost, raising))
+        outer = written_in(torchs, calling, inner=wrapper)
+        assert is_ours(raised_by(call, outer)) is not passes
+    wrapper = written_in(ours, calling, inner=written_in(torchs, raising))
+    looks = written_in(ours, calling, inner=wrapper)
+    assert is_ours(raised_by(call, written_in(torchs, calling, inner=looks)))
