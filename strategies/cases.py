@@ -20,6 +20,7 @@ from fuzzshard.analysis.validate import is_valid
 from fuzzshard.case.case import Case, EngineName, Freeze, Inputs, Mesh, Tie, WrapGroup
 from fuzzshard.case.graph import Block, has_alias, walk
 from fuzzshard.parts.engines import specs
+from fuzzshard.parts.losses import DEFAULT as DEFAULT_LOSS
 from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Op
 from fuzzshard.strategies.engine_options import ddp, fsdp1, optimizer, optimizer_options
@@ -62,6 +63,8 @@ more, and no swarm does: it would never make the choices that come last.
 _EXACT = 25
 _DYADIC = 15
 """Percent of all cases, and of those that are not exact."""
+_APART = 75
+"""Percent of the exact cases with mixed precision, where few sums of dyadic values are exact."""
 _MEMORY = 4
 """Percent of the cases on CUDA, each of which costs four more runs of every engine."""
 _RACES = 5
@@ -198,6 +201,7 @@ def _experiment(
         isinstance(module, Block) and module.passing == "dataclass" for _, module in walk(root)
     ):
         data = replace(data, on_host=False)  # engines move no tensors inside a dataclass
+    apart = exact and PRECISION in swarm and tape.chance(_APART)
     return Case(
         seed=256 * tape.below(256) + tape.below(256),
         model=root,
@@ -206,8 +210,8 @@ def _experiment(
         schedule=(),
         optimizer=optimizer(tape, swarm, exact=exact),
         dtype="float64" if tape.chance(40) else "float32",
-        values="dyadic" if exact or tape.chance(_DYADIC) else "gaussian",
-        loss=_loss(tape, exact=exact),
+        values="apart" if apart else "dyadic" if exact or tape.chance(_DYADIC) else "gaussian",
+        loss=DEFAULT_LOSS if apart else _loss(tape, exact=exact),
     )
 
 
@@ -260,7 +264,7 @@ def with_options(tape: Tape, swarm: Swarm, case: Case, *, cuda: bool) -> Case:
     ranks = case.mesh
     if not plan and ranks.tensor:  # there is nothing to split
         ranks = replace(ranks, tensor=None, shard=ranks.shard * ranks.tensor)
-    if plan and case.values != "dyadic" and tape.chance(_SHARED_LOSS):
+    if plan and case.values == "gaussian" and tape.chance(_SHARED_LOSS):
         case = replace(case, loss=tape.pick([n for n, loss in LOSSES.items() if loss.context]))
     case = ignored(tape, swarm, replace(case, mesh=ranks, tensor_parallel=plan), found)
     found = inferred(case)

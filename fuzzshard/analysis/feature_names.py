@@ -121,6 +121,7 @@ FEATURES: dict[str, str] = {
     "dtype:float64": "double precision",
     "values:gaussian": "gaussian values",
     "values:dyadic": "small integers times powers of two",
+    "values:apart": "powers of two whose sums round in half precision alone",
     **{f"loss:{name}": loss.meaning for name, loss in LOSSES.items()},
     "checkpoint:module": "activation checkpointing of a module",
     "checkpoint:composable": "activation checkpointing by the composable API",

@@ -166,8 +166,9 @@ class Case(Part, frozen=True, kw_only=True):
 
     ``seed`` with names seeds every tensor. ``wrap`` is in application order, bottom-up, ``""`` is
     the root. ``engines`` are judged against the reference. ``values="dyadic"`` draws small
-    integers times powers of two, so that sums are exact in any order. ``loss`` reduces the used
-    outputs (:data:`LOSSES`).
+    integers times powers of two, so that sums are exact in any order, and ``"apart"`` powers of
+    two, so that they are so in a promised dtype and not in a coarser one. ``loss`` reduces the
+    used outputs (:data:`LOSSES`).
 
     ``ignored`` are modules or parameters that no group manages: they are given to ``fully_shard``
     as ``ignored_params`` or, ``ignored_by`` being ``"adding"``, are modules that the model gets
@@ -191,7 +192,7 @@ class Case(Part, frozen=True, kw_only=True):
     freezes: tuple[Freeze, ...] = ()
     optimizer: Optimizer = Optimizer()
     dtype: Literal["float32", "float64"] = "float32"
-    values: Literal["gaussian", "dyadic"] = "gaussian"
+    values: Literal["gaussian", "dyadic", "apart"] = "gaussian"
     loss: LossName = DEFAULT_LOSS
     engines: tuple[EngineName, ...] = ENGINES
     dtypes: tuple[ParameterDtype, ...] = ()

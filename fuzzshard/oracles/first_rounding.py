@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 
 from fuzzshard.oracles.compare import Difference, same_bits
-from fuzzshard.training.trace import Key, Trace
+from fuzzshard.training.trace import Key, Trace, cut
 
 
 def before_rounding_feeds_back(found: Iterable[Difference], step: int) -> list[Difference]:
@@ -16,6 +16,18 @@ def before_rounding_feeds_back(found: Iterable[Difference], step: int) -> list[D
     a shape.
     """
     return [d for d in found if d.key.op < step or not d.comparable]
+
+
+def differs_where_exact(difference: Difference, truth: Trace) -> bool:
+    """Whether an element differs that the reference has as ``truth`` has it, the same run in
+    float64.
+    """
+    other = truth.tensors[difference.key].tensor
+    if difference.both is None or other is None:
+        return False
+    observed, expected = difference.both
+    exact = expected.double() == cut(other, difference.pieces).double()
+    return bool((exact & (observed != expected)).any())
 
 
 SPARE_BITS = 4

@@ -18,7 +18,7 @@ from fuzzshard.case.case import Case, TensorSpec
 from fuzzshard.case.paths import is_within_any
 from fuzzshard.engines.base import Engine
 from fuzzshard.model.statements import seed_of
-from fuzzshard.model.values import named_ids, named_values
+from fuzzshard.model.values import APART, named_ids, named_values
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Call, Op, Taking, names_rank
@@ -342,9 +342,9 @@ class Feed:
         shape = (*leading, spec.size)
         return self._values(shape, *name).to(device).requires_grad_(spec.requires_grad)
 
-    def _values(self, shape: tuple[int, ...], *name: object) -> torch.Tensor:
+    def _values(self, shape: tuple[int, ...], *name: object, exponent: int = 0) -> torch.Tensor:
         engine = self.trainer.engine
-        values = named_values(self.case.values, shape, engine.dtype, *name)
+        values = named_values(self.case.values, shape, engine.dtype, *name, exponent=exponent)
         if engine.shaken is not None:
             engine.shaken.apply(values, name)
         return values
@@ -356,5 +356,7 @@ class Feed:
     def target(self, op: Call, index: int, output: torch.Tensor) -> torch.Tensor:
         """What the loss compares the ``index``-th output of a forward with."""
         name = (self.case.seed, "target", op.target, index, op.batch, self._data_rank())
+        exponent = APART if (op.batch + self._data_rank()) % 2 else -APART
         with self.trainer.recorder.unseen():
-            return self._values(tuple(output.shape), *name).to(output.device, output.dtype)
+            values = self._values(tuple(output.shape), *name, exponent=exponent)
+            return values.to(output.device, output.dtype)

@@ -29,7 +29,11 @@ from fuzzshard.engines.rounding import MonteCarloArithmetic, Shake
 from fuzzshard.oracles.allowed import is_beyond_rounding, manner_of
 from fuzzshard.oracles.bound import Bound, Tensors
 from fuzzshard.oracles.compare import Difference, differences
-from fuzzshard.oracles.first_rounding import before_rounding_feeds_back, exact_until
+from fuzzshard.oracles.first_rounding import (
+    before_rounding_feeds_back,
+    differs_where_exact,
+    exact_until,
+)
 from fuzzshard.oracles.judge import agreement, tensor_findings
 from fuzzshard.oracles.overflow import first_overflow
 from fuzzshard.training.trace import Key, Trace
@@ -185,12 +189,15 @@ class ReferenceComparison:
             return Judgement([], "bitwise", self._compared(comparisons))
         overflow = self._first_overflows(differing)
         exact = self._exact_until() if self.case.values == "dyadic" else 0
+        promised = self._promised_bits()
         strict: Differing = {name: [] for name in differing}
         loose: Differing = {name: [] for name in differing}
         for name, found in differing.items():
             for difference in found:
-                is_exact = difference.key.op < min(exact, overflow[name])
-                is_exact = is_exact and not engine_of(name).rounds_otherwise
+                key = difference.key
+                is_exact = key.op < exact and not engine_of(name).rounds_otherwise
+                is_exact |= not splits_operators(self.case, name) and promised(difference)
+                is_exact = is_exact and key.op < overflow[name]
                 (strict if is_exact else loose)[name].append(difference)
         findings = self._findings(strict, "exact", None, self.traces)
         if self.anywhere(any(loose.values())):
@@ -361,6 +368,19 @@ class ReferenceComparison:
         policy.
         """
         return self._earliest([self._exact_here_until()])[0]
+
+    def _promised_bits(self) -> Callable[[Difference], bool]:
+        """Says which differences of gradients no rounding explains, where values are apart: up to
+        the first step all are positive, so that no part of a sum has more bits than the sum.
+        """
+        if self.case.values != "apart":
+            return lambda difference: False
+        truth, end = self._truth, first_step(self.case)
+        return lambda difference: (
+            bool(difference.key.rule.gradient)
+            and difference.key.op < end
+            and differs_where_exact(difference, truth)
+        )
 
     def _earliest(self, here: list[int]) -> list[int]:
         """Of each of these ops the earliest that some rank of the mesh names."""

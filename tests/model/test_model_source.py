@@ -150,6 +150,17 @@ def test_buffers_start_as_torch_starts_them() -> None:
     assert model.get_buffer("n.running_var").tolist() == [1.0] * 5
 
 
+def test_values_that_are_apart_are_powers_of_two_once_in_each_row_of_a_matrix() -> None:
+    weight = named_values("apart", (6, 2, 4), torch.bfloat16, 0)
+    assert (weight != 0).sum(-1).eq(1).all()
+    assert {*weight[weight != 0].tolist()} == {
+        *named_values("apart", (9,), torch.half, 0).tolist()
+    }
+    ranks = [named_values("apart", (9, 4), torch.float16, 0, exponent=e) for e in (6, -6)]
+    assert [{*rank.log2().flatten().tolist()} for rank in ranks] == [{6.0, 7.0}, {-6.0, -5.0}]
+    assert not torch.equal((ranks[0] + ranks[1]).double(), ranks[0].double() + ranks[1])
+
+
 def test_dyadic_values_are_halves_between_minus_two_and_two_without_zero() -> None:
     values = named_values("dyadic", (1000,), torch.float32, 3, "x")
     assert set(values.tolist()) == {-2.0, -1.5, -1.0, -0.5, 0.5, 1.0, 1.5, 2.0}

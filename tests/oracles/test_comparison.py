@@ -99,6 +99,19 @@ def test_where_rounding_has_taken_the_reference_itself_as_far_it_is_rounding(
     assert bool(comparison.findings()) is found
 
 
+@pytest.mark.parametrize(
+    ("truth", "op", "found"),
+    [(0.0, BEFORE, True), (0.1, BEFORE, False), (0.0, AFTER, False)],
+)
+def test_of_values_that_are_apart_bits_are_promised_where_the_reference_has_those_of_float64(
+    truth: float, op: int, found: bool
+) -> None:
+    comparison = FakeComparison(replace(HALF, values="apart"), gradient(op), {})
+    comparison.truth = truth
+    promised = comparison._promised_bits()
+    assert promised(difference(comparison.key, ONE + 1e-6, ONE)) is found
+
+
 @pytest.mark.parametrize("op", [BEFORE, AFTER])
 @pytest.mark.parametrize(
     ("errors", "found"),

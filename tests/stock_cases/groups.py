@@ -236,6 +236,11 @@ PRECISIONS = {
         ),
         ddp=_POLICY,
     ),
+    "values that are apart, reduced in float32": imprecise(
+        wrap=configured(ROOT, precision=Precision(param="bfloat16", reduce="float32")),
+        values="apart",
+        ddp=_POLICY,
+    ),
     "reduced in bfloat16": imprecise(
         wrap=configured(ROOT, precision=Precision(reduce="bfloat16")), ddp=_POLICY
     ),

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from planting import instead_of
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
@@ -188,6 +189,16 @@ def reduce_dtype_ignored(right, self, mp_policy):
     """
     right(self, mp_policy)
     self.reduce_dtype = self.param_dtype
+
+
+@instead_of(_fsdp_param_group, "foreach_reduce")
+def reduces_digits_of_bfloat16(right, fsdp_params, *args, **kwargs):
+    """Sums of gradients have the digits of bfloat16, in whatever dtype they travel."""
+    result = right(fsdp_params, *args, **kwargs)
+    for param in fsdp_params:
+        gradient = param.sharded_param.grad.to_local()
+        gradient.copy_(gradient.bfloat16())
+    return result
 
 
 @instead_of(ExplicitSync, "averages")
