@@ -65,8 +65,8 @@ _DYADIC = 15
 """Percent of all cases, and of those that are not exact."""
 _APART = 75
 """Percent of the exact cases with mixed precision, where few sums of dyadic values are exact."""
-_MEMORY = 4
-"""Percent of the cases on CUDA, each of which costs four more runs of every engine."""
+_MEMORY, _HOST_MEMORY = 4, 1
+"""Percent of the cases on CUDA, and of the others; each costs four more runs of every engine."""
 _RACES = 5
 """Percent of the other cases on CUDA, until its cost there is measured."""
 _SHARED_LOSS = 20
@@ -277,7 +277,7 @@ def with_options(tape: Tape, swarm: Swarm, case: Case, *, cuda: bool) -> Case:
         optimizer=optimizer_options(tape, swarm, case, found, cuda=cuda),
         observe="losses" if "losses_only" in swarm else "everything",
     )
-    if cuda and case.observe == "everything" and tape.chance(_MEMORY):
+    if case.observe == "everything" and tape.chance(_MEMORY if cuda else _HOST_MEMORY):
         case = replace(case, observe="memory")
     elif cuda and case.observe == "everything" and tape.chance(_RACES):
         case = replace(case, observe="races")

@@ -148,7 +148,7 @@ FEATURES: dict[str, str] = {
     "option:finalize_wait": "finalize_backward() after every backward",
     "option:finalize_async": "finalize_backward(async_op=True) after every backward",
     "option:meta": "wrapped on the meta device",
-    "option:memory": "engines train again, to see whether memory on the device grows",
+    "option:memory": "engines train again, to see whether their memory grows",
     "option:losses_only": "nothing but losses is compared",
     "oracle:race": "streams are watched for accesses that nothing orders",
     "compile:eager": "module.compile() with the backend eager",
@@ -220,7 +220,6 @@ ON_CUDA = frozenset(
         "fsdp1:summon_on_host",
         "input:on_host",
         "offload:pinned",
-        "option:memory",
         "oracle:race",
         "optimizer:capturable",
     )

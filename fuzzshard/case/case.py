@@ -177,7 +177,7 @@ class Case(Part, frozen=True, kw_only=True):
     ``finalize`` the root has ``set_manual_backward_finalization(True)``, and ``finalize_backward``
     is called after every backward. ``compile`` is the backend of ``module.compile()`` on the
     wrapped root. ``observe="losses"`` compares nothing else; with ``"memory"`` every engine trains
-    again after that, to see whether its memory on the device grows; with ``"races"`` what its
+    again after that, to see whether its memory grows; with ``"races"`` what its
     streams do is recorded.
     """
 

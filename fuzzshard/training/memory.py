@@ -1,4 +1,4 @@
-"""Whether what an engine allocates on its device grows run by run.
+"""Whether what an engine allocates on its device, or on the host, grows run by run.
 
 Memory after a run says nothing against memory before it: libraries keep workspaces, NCCL its
 buffers, torch the last of many things, and all of that stays after the first run. What every run
@@ -8,6 +8,7 @@ only growth each time is a leak; by the same amount each time, because runs are 
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable
 
@@ -27,18 +28,14 @@ WATCHDOG_SECONDS = 0.3
 def bytes_after_runs(
     run: Callable[[], object], device: torch.device, group: dist.ProcessGroup | None = None
 ) -> tuple[int, ...]:
-    """The bytes allocated after each of some runs by all ranks of ``group``; none if nobody
-    counts.
-    """
+    """The bytes allocated after each of some runs by all ranks of ``group``."""
     after = []
     for _ in range(RUNS):
-        if allocated_bytes(device) is None:
-            return ()
         run()
         collect_garbage()
         if dist.is_initialized() and device.type == "cuda":
             _wait_for_watchdog(device, group)
-        after.append(allocated_bytes(device) or 0)
+        after.append(allocated_bytes(device))
     return tuple(after)
 
 
@@ -53,11 +50,16 @@ def _wait_for_watchdog(device: torch.device, group: dist.ProcessGroup | None) ->
     dist.all_reduce(torch.zeros(1, device=device), group=group)
 
 
-def allocated_bytes(device: torch.device) -> int | None:
-    """What this process holds on ``device`` once everything queued there has run; None if nobody
-    counts.
+def allocated_bytes(device: torch.device) -> int:
+    """What this process holds on ``device`` once everything queued there has run; on the host what
+    tensors hold that Python knows.
     """
     if device.type != "cuda":
-        return None
+        tensors = [each for each in gc.get_objects() if type(each) in _TENSORS]
+        storages = (each.untyped_storage() for each in tensors if each.device == device)
+        return sum({each.data_ptr(): each.nbytes() for each in storages}.values())
     torch.cuda.synchronize(device)
     return torch.cuda.memory_allocated(device)
+
+
+_TENSORS = (torch.Tensor, torch.nn.Parameter)

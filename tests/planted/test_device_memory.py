@@ -18,13 +18,13 @@ from fuzzshard.world import World, WorldConfig
 
 pytestmark = pytest.mark.slow
 
-COUNTER, LEAK = fault_file("counts_kept_copies"), fault_file("keeps_unsharded_copies")
+LEAK = fault_file("keeps_unsharded_copies")
 CASE = make_case(observe="memory")
 
 
 @pytest.mark.parametrize(
     ("preload", "signature"),
-    [((COUNTER,), ""), ((COUNTER, LEAK), "divergence/fully_shard/leak/device_memory")],
+    [((), ""), ((LEAK,), "divergence/fully_shard/leak/device_memory")],
 )
 def test_copies_that_are_kept_are_a_leak_of_their_engine(
     preload: tuple[Path, ...], signature: str
@@ -51,10 +51,14 @@ def test_only_equal_growth_with_every_run_is_a_leak(after: tuple[int, ...], leak
     assert [(f.oracle, f.detail) for f in findings] == [("leak", "device_memory")] * leaks
 
 
-def test_where_nobody_counts_nothing_runs_again() -> None:
-    ran: list[int] = []
-    assert memory.bytes_after_runs(lambda: ran.append(1), torch.device("cpu")) == ()
-    assert ran == []
+def test_tensors_on_the_host_are_counted_once_for_all_views() -> None:
+    device = torch.device("cpu")
+    before = memory.allocated_bytes(device)
+    kept = torch.ones(7)
+    views = kept[2:], kept.view(7, 1)
+    assert memory.allocated_bytes(device) - before == 4 * 7
+    del kept, views
+    assert memory.allocated_bytes(device) == before
 
 
 def test_every_run_is_followed_by_a_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,6 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.utils.parametrize import is_parametrized
 
 from fuzzshard.engines.sync import ExplicitSync
-from fuzzshard.training import memory
 
 
 @instead_of(FSDPParamGroup, "pre_forward")
@@ -128,12 +127,6 @@ def keeps_unsharded_copies(patch=setattr):
         self.kept_copies.append(self._unsharded_param.detach().clone())
 
     patch(FSDPParam, "to_unsharded", keeping)
-
-
-@instead_of(memory, "allocated_bytes")
-def counts_kept_copies(right, device):
-    """Nobody counts memory on the CPU: count what ``keeps_unsharded_copies`` keeps."""
-    return sum(t.nbytes for t in getattr(FSDPParam, "kept_copies", ()))
 
 
 @instead_of(FSDPParam, "free_unsharded_param")
