@@ -81,6 +81,7 @@ LEAVES = {
         chain(before=Linear(out=1), leaf=Conv1d(out=6)), inputs=float_inputs(seq=3)
     ),
     "raw vector": leaf(RawParameter()),
+    "a function of the user's own": leaf(RawParameter(custom=True)),
     "raw matrix": leaf(RawParameter(matrix=True)),
     "mlp": leaf(MLP(hidden=6)),
     "mlp without biases": leaf(MLP(hidden=6, bias=False)),

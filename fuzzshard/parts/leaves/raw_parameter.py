@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
 from typing_extensions import override
 
 from fuzzshard.parts.dtypes import Dtype, promote
@@ -28,24 +29,53 @@ class Matrix(nn.Module):
         return x @ self.weight
 """
 
+_CUSTOM = """
+class Custom(nn.Module):
+    class Function(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, weight):
+            ctx.save_for_backward(x, weight)
+            return x * weight, x + weight
+
+        @staticmethod
+        def backward(ctx, of_product, of_sum):
+            x, weight = ctx.saved_tensors
+            of_weight = of_product * x + of_sum
+            return of_product * weight + of_sum, of_weight.flatten(0, -2).sum(0)
+
+    def __init__(self, dim):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x):
+        product, total = self.Function.apply(x, self.weight)
+        return product + total
+"""
+
 
 class RawParameter(Leaf, tag="raw_parameter", frozen=True, kw_only=True):
     """A module that owns ``nn.Parameter`` s directly: ``x * weight`` or, with ``matrix``, ``x @
-    weight``.
+    weight``; with ``custom``, ``x * weight + (x + weight)`` by a ``torch.autograd.Function``.
     """
 
     matrix: bool = False
+    custom: bool = False
 
     complexity, noun, prefix = 5, "plain parameter", "scale"
-    helpers = (_SCALE, _MATRIX)
+    helpers = (_SCALE, _MATRIX, _CUSTOM)
     kinds = (
         Kind(
             "raw_parameter",
             "a module that owns a vector nn.Parameter",
             6,
-            lambda d: RawParameter(),
+            lambda d: RawParameter(custom=d.tape.chance(35)),
             exact=True,
             of=lambda leaf, width: not leaf.matrix,
+        ),
+        Kind(
+            "custom_function",
+            "a torch.autograd.Function with a parameter and two outputs",
+            of=lambda leaf, width: leaf.custom and not leaf.matrix,
         ),
         Kind(
             "raw_matrix",
@@ -59,11 +89,13 @@ class RawParameter(Leaf, tag="raw_parameter", frozen=True, kw_only=True):
 
     @override
     def constructor(self, width: int) -> str:
-        return f"{'Matrix' if self.matrix else 'Scale'}({width})"
+        name = "Matrix" if self.matrix else "Custom" if self.custom else "Scale"
+        return f"{name}({width})"
 
     @override
     def text(self, width: int) -> str:
-        return f"RawParameter({'x @ weight' if self.matrix else 'x * weight'})"
+        custom = " + x + weight, a Function" if self.custom else ""
+        return f"RawParameter({'x @ weight' if self.matrix else 'x * weight' + custom})"
 
     @override
     def parameters(self, width: int) -> dict[str, Shape]:
@@ -76,3 +108,7 @@ class RawParameter(Leaf, tag="raw_parameter", frozen=True, kw_only=True):
         if self.matrix or dtype is None:
             return super().result_dtype(dtype, own)
         return promote(dtype, next(iter(own)))
+
+    @override
+    def simpler(self) -> Leaf:
+        return replace(self, custom=False)
