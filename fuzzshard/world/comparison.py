@@ -36,6 +36,7 @@ from fuzzshard.oracles.first_rounding import (
 )
 from fuzzshard.oracles.judge import agreement, tensor_findings
 from fuzzshard.oracles.overflow import first_overflow
+from fuzzshard.parts.engines import spec_of
 from fuzzshard.training.trace import Key, Trace
 from fuzzshard.training.trainer import Trainer
 from fuzzshard.verdict import STRICTNESS, Compared, Finding
@@ -196,7 +197,8 @@ class ReferenceComparison:
             for difference in found:
                 key = difference.key
                 is_exact = key.op < exact and not engine_of(name).rounds_otherwise
-                is_exact |= not splits_operators(self.case, name) and promised(difference)
+                moves_rows = self.case.tensor_parallel or spec_of(name).spreads
+                is_exact |= not moves_rows and promised(difference)
                 is_exact = is_exact and key.op < overflow[name]
                 (strict if is_exact else loose)[name].append(difference)
         findings = self._findings(strict, "exact", None, self.traces)
