@@ -135,7 +135,8 @@ class _SameReason:
         run = self._run(text)
         if shown_by(run, self.entry) is not Shown.YES:
             return set()
-        return set(reasons(run.output)) or {("", str(min(c for c in run.codes if c)), "")}
+        died = ("", str(next(filter(None, run.codes), None)), "")
+        return set(reasons(run.output)) or {died}
 
     def _passes(self, text: str, mends: tuple[str, ...] = ()) -> bool:
         return not self._run(text, mends).fails
@@ -155,9 +156,9 @@ def reasons(output: str) -> Iterator[tuple[str, ...]]:
     other values, names of layers and numbers of ranks.
     """
     for frames, error, message in _TRACEBACK.findall(output):
-        file, function = _FRAME.findall(frames)[-1]
-        place = "" if file == "repro.py" else f"{file} {function}"
-        yield place, error, _words(message)
+        for file, function in _FRAME.findall(frames)[-1:]:
+            place = "" if file == "repro.py" else f"{file} {function}"
+            yield place, error, _words(message)
 
 
 def _words(message: str) -> str:

@@ -172,7 +172,8 @@ def _tidied(body: str) -> str | None:
         bound |= {n.name for n in definitions} | {n.arg for n in _all(tree, ast.arg)}
         bound |= {n.name for n in _all(tree, ast.ExceptHandler) if n.name}
         if not used - bound - importable() - vars(builtins).keys():
-            return _joined(re.sub(r"\n{4,}", "\n\n\n", body)).strip("\n")
+            body = re.sub(r"\n{3,}(?= )", "\n\n", re.sub(r"\n{4,}", "\n\n\n", body))
+            return _joined(body).strip("\n")
     return None
 
 
