@@ -21,8 +21,8 @@ from typing import TypeVar
 
 from fuzzshard.program.imports import import_block, importable
 
-KEPT = ("dist.destroy_process_group()", "torch.manual_seed(0)")
-"""Statements that stay: scripts end as they should, and have the same values in every run."""
+_KEPT = re.compile(r"dist\.destroy_process_group\(\)|torch\.manual_seed\((?:\d+|seed)\)")
+"""What stays: scripts end as they should, and have the same values in every run."""
 
 _WIDTH = 99
 
@@ -68,9 +68,11 @@ def reduced(
     """
     best, failed = "\n\n".join(_parted(text)), set[tuple[str, ...]]()
 
+    kept = set(_KEPT.findall(text))
+
     def takes(body: str, candidate: str) -> bool:
         edit = _edit(body, candidate)
-        if edit in failed or not wanted():
+        if edit in failed or not kept <= set(_KEPT.findall(candidate)) or not wanted():
             return False
         taken = shows(_whole(candidate))
         if not taken:
@@ -225,9 +227,8 @@ def _statements_less(body: str) -> Iterator[str]:
     blocks = list(_blocks(ast.parse(body)))
     for size in (8, 4, 2, 1):
         for block in blocks:
-            removable = [n for n in block if ast.unparse(n) not in KEPT]
-            for end in range(len(removable), 0, -size):
-                yield _cut(body, removable[max(0, end - size) : end])
+            for end in range(len(block), 0, -size):
+                yield _cut(body, block[max(0, end - size) : end])
 
 
 def _unwrapped(body: str) -> Iterator[str]:

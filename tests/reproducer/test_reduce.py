@@ -120,6 +120,11 @@ def test_a_script_is_reduced_to_an_exact_minimum() -> None:
     assert small == MINIMAL
 
 
+def test_the_seed_of_values_stays_whatever_it_is() -> None:
+    script = f"{TOP}import torch\n\ntorch.manual_seed(3)\nx = torch.randn(2)\n"
+    assert reduced(script, lambda text: True) == f"{TOP}import torch\n\ntorch.manual_seed(3)\n"
+
+
 def test_what_is_wanted_no_more_is_as_small_as_it_came() -> None:
     runs = []
 
