@@ -77,7 +77,8 @@ def that_run(case: Case, allowed: tuple[EngineName, ...]) -> Case:
     for spec in specs(case.engines):
         option = {spec.options: default_of(case, spec.options)} if spec.options else {}
         for drawn in (case, replace(case, **option)):
-            if spec.name not in chosen and exclusion(drawn, spec.name) is None:
+            fits = drawn == case or is_valid(drawn)  # the schedule is for what was drawn
+            if spec.name not in chosen and fits and exclusion(drawn, spec.name) is None:
                 case = drawn
                 chosen.append(spec.name)
     others = [name for name in allowed if name not in chosen]

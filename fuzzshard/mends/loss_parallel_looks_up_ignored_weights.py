@@ -11,7 +11,7 @@ TITLE = "loss_parallel: cross_entropy with weight= and ignored targets raises in
 COMPONENT = "DTensor"
 WEIGHT = "bug"
 CONTRACT = Promise(
-    "one can use cross_entropy or CrossEntropyLoss as usual",
+    "CrossEntropyLoss as usual, with the following assumptions on the input parameters",
     "loss_parallel",
 )
 SETUP = "Classes of unequal weight, and padding that the loss ignores (-100 is the default)."
