@@ -62,8 +62,8 @@ def _kept_with(module: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[
         if saves and not isinstance(value, nn.Module | LRScheduler):
             yield value
     for value in gc.get_objects():
-        if isinstance(value, LRScheduler) and value.optimizer is optimizer:
-            yield value
+        if issubclass(type(value), LRScheduler) and value.optimizer is optimizer:
+            yield value  # isinstance asks a weak proxy for what may be gone
 
 
 def options(optimizer: torch.optim.Optimizer) -> States:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 from command_line import fuzzshard
+from torch import nn
 from user_models import Checked, functions_of, model, path_of, words_of
 
 from fuzzshard.commands.check import Compared, Fuzzing
 from fuzzshard.errors import EXIT_CLEAN, UsageError
-from fuzzshard.subject.resume import lost
+from fuzzshard.subject.resume import lost, states
 from fuzzshard.subject.subject import MeshShape, Subject, Training
 
 SMALL = functions_of(path_of("resumed").parents[1] / "small.py")
@@ -164,3 +167,12 @@ def test_nothing_is_fuzzed_around_it() -> None:
     run = Training(mesh=MeshShape({"dp_shard": 2}), resume=1)
     with pytest.raises(UsageError, match="--fuzz"):
         Fuzzing(fuzz="all").check([run])
+
+
+def test_a_weak_proxy_of_what_is_gone_is_no_scheduler() -> None:
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters())
+    scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)
+    gone = weakref.proxy(nn.Linear(1, 1))
+    assert "state of the ConstantLR" in states(model, optimizer, str)
+    del gone, scheduler
