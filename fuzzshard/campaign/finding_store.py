@@ -162,9 +162,10 @@ class FindingStore:
                     shown = _with_note(entry, "")
                     save_shrunk(folder, shown, text)
                     if self._reduce is not None:
-                        text = self._reduce(entry, text, preload=self.preload)
-                        reduced = script_digest(text)
-                        save_shrunk(folder, msgspec.structs.replace(shown, reduced=reduced), text)
+                        smaller = self._reduce(entry, text, preload=self.preload)
+                        if smaller != text:
+                            shown = msgspec.structs.replace(shown, reduced=script_digest(smaller))
+                            save_shrunk(folder, shown, smaller)
                     return True
             note = "running it did not show the finding; replaying the case does"
         save_shrunk(folder, _with_note(entry, note), first)

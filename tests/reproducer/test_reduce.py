@@ -281,19 +281,32 @@ def test_a_script_of_two_ranks_becomes_one_of_one_process(run_script) -> None:
     assert reduced(PIPELINE, shows) == ALONE
 
 
-def test_a_reduced_script_is_saved_and_whole_until_somebody_edits_it(tmp_path: Path) -> None:
-    written, smaller = f"{TOP}import torch\n\na = 1\nassert a == 2\n", f"{TOP}assert 1 == 2\n"
+def saved(corpus: Path, written: str, reduced: str) -> tuple[FindingStore, Path]:
+    """Save a finding whose script is written so, and reduced so."""
     store = FindingStore(
-        tmp_path,
+        corpus,
         (),
         render=lambda *_, **__: [written],
         check=lambda *_, **__: ScriptRun((1,), "AssertionError: a"),
-        reduce=lambda entry, script, **_: smaller,
+        reduce=lambda entry, script, **_: reduced,
     )
-    case = clean_case(2)
     verdict = Verdict(status=Status.DIVERGENCE, findings=(FINDING,))
-    folder = store.save_found(Found(index=0, case=case, verdict=verdict), INFO)
+    folder = store.save_found(Found(index=0, case=clean_case(2), verdict=verdict), INFO)
     assert store.verify(folder, store.entry(folder))
+    return store, folder
+
+
+def test_a_script_of_which_nothing_can_be_taken_is_as_it_was_written(tmp_path: Path) -> None:
+    written = f"{TOP}assert 1 == 2\n"
+    store, folder = saved(tmp_path, written, written)
+    assert store.entry(folder).reduced == ""
+    other = verify(folder / "case.json", lambda *_, **__: ["another"])
+    assert other.condition is Condition.STALE
+
+
+def test_a_reduced_script_is_saved_and_whole_until_somebody_edits_it(tmp_path: Path) -> None:
+    written, smaller = f"{TOP}import torch\n\na = 1\nassert a == 2\n", f"{TOP}assert 1 == 2\n"
+    store, folder = saved(tmp_path, written, smaller)
     script = folder / "repro.py"
     assert script.read_text() == smaller
     assert verify(folder / "case.json", lambda *_, **__: [written]).condition is Condition.OK
