@@ -178,17 +178,17 @@ class Check:
                 parallel = self._train_watched(plain)
         except _RefusedError as error:
             return self._not_judged(str(error))
-        if self.training.global_batch and any(self._gather(parallel.draws)):
+        if self.training.global_batch and any(everywhere(parallel.draws)):
             return self._not_judged(
                 "the model draws random numbers, and not by functions of torch that drop out: for "
                 "one batch of all ranks it draws others"
             )
         self._skip_what_is_not_due(plain)
         self._say_what_is_unseen(parallel)
-        lost = itertools.chain(*self._gather(parallel.lost))
+        lost = itertools.chain(*everywhere(parallel.lost))
         self._lost = tuple(dict.fromkeys(lost))
         comparison = compare(plain, parallel, None, "", self.skip)
-        structural = self._gather(self._structural_difference(plain, parallel))
+        structural = everywhere(self._structural_difference(plain, parallel))
         if (first := next(filter(None, structural), None)) is not None:
             return self._checked(comparison, first)
         if not self._everywhere(comparison.is_bitwise):
@@ -206,7 +206,7 @@ class Check:
             self._say_what_is_noise(comparison)
         if (place := self._earliest(comparison.first)) is None:
             return self._checked(comparison, self._other_weights(parallel))
-        differs = self._gather(comparison.first == place)
+        differs = everywhere(comparison.first == place)
         rank = differs.index(True) % self.training.mesh_of(place.step).size
         difference = self._difference(place, rank, plain, parallel)
         operator = self._first_operator(place, rank, self._finest or _coarser(plain, parallel))
@@ -216,7 +216,7 @@ class Check:
         """Say what rounding alone changes by a large part, on some rank."""
         results = comparison.results.items()
         here = [p for p, result in results if result is None and p.kind not in self.skip]
-        noise = sorted({f"{p.kind} {p.name}" for of_rank in self._gather(here) for p in of_rank})
+        noise = sorted({f"{p.kind} {p.name}" for of_rank in everywhere(here) for p in of_rank})
         if noise:
             more = f" and {len(noise) - MOST_NAMES} more" * (len(noise) > MOST_NAMES)
             self.limits.append(
@@ -236,14 +236,14 @@ class Check:
         batch, again = (_digest(trainer.batch(0, 0, trainer.data_rank(0))) for _ in range(2))
         if batch != again:
             raise SubjectError("inputs", "gives another batch when it is called again; seed it")
-        if self.training.mesh.data_size > 1 and len(set(self._gather(batch))) == 1:
+        if self.training.mesh.data_size > 1 and len(set(everywhere(batch))) == 1:
             self.limits.append(
                 "all ranks get equal batches, so that a missing reduction shows nowhere"
             )
         model = trainer.build()
         self.outline = outline(model)
         values = () if on_meta(model) else model.state_dict()
-        if len(set(self._gather(_digest(values)))) > 1:
+        if len(set(everywhere(_digest(values)))) > 1:
             raise SubjectError("build", "gives other values on other ranks; seed it")
 
     def _check_precision(self) -> None:
@@ -415,16 +415,16 @@ class Check:
         """Say what no comparison shows, where the user's program has to do with it."""
         if self.training.mesh.data_size == 1:
             return
-        if any(self._gather(parallel.draws)):
+        if any(everywhere(parallel.draws)):
             self.limits.append(self._unseen_draws(parallel))
-        if any(self._gather(parallel.mixes)):
+        if any(everywhere(parallel.mixes)):
             self.limits.append(
                 "train_step calls the model on what belongs to no single batch: such outputs are "
                 "not compared, and dropouts there draw other values than in the plain model"
             )
 
     def _unseen_draws(self, parallel: Record) -> str:
-        seeds = [set(seeds) for seeds in self._gather(parallel.seeds or self._seeds)]
+        seeds = [set(seeds) for seeds in everywhere(parallel.seeds or self._seeds)]
         if common := set.intersection(*seeds):
             return (
                 f"all ranks are seeded with {min(common)}, so that their dropouts draw alike if "
@@ -446,7 +446,7 @@ class Check:
         if is_told or mesh.data_size == 1:
             return None
         batches = [trainer.batch(0, number, trainer.data_rank(0)) for number in range(count)]
-        if len(set(itertools.chain(*self._gather([*map(_sizes, batches)])))) == 1:
+        if len(set(itertools.chain(*everywhere([*map(_sizes, batches)])))) == 1:
             return None
         if "loss_weight" in self.functions and mesh.copies == 1:
             due = self._in_mesh(0, sum(map(trainer.weight, batches)))
@@ -547,7 +547,7 @@ class Check:
         if not expected or not observed:
             return None
         seen = observed[1]
-        complete(seen.record, self.training.microbatches, self._gather)
+        complete(seen.record, self.training.microbatches, everywhere)
         align(expected[1], seen)
         mesh = self._meshes[str(self.training.mesh_of(place.step))]
         due, cut = parts(expected[1].record, seen.record, mesh)
@@ -641,12 +641,12 @@ class Check:
 
     def _reason(self, place: Place, plain: Record, parallel: Record) -> str:
         """What made a difference, whatever it looks like; every rank must ask."""
-        trained = self._gather(parallel.num_batches[place.step] if place.step >= 0 else 0)
+        trained = everywhere(parallel.num_batches[place.step] if place.step >= 0 else 0)
         if place.kind == "gradients" and place.name in parallel.frozen - plain.frozen:
             return "no gradient: frozen here, and not in the plain model"
         if place.kind == "parameters" and place.name in plain.frozen - parallel.frozen:
             return "trained here, and frozen in the plain model"
-        buffers = self._gather(self._changed_buffers(place, parallel))
+        buffers = everywhere(self._changed_buffers(place, parallel))
         if apart := [n for n in buffers[0] if len({of.get(n) for of in buffers}) > 1]:
             return f"training changes {', '.join(apart)}, and otherwise on each rank: not reduced?"
         if place.step >= 0 and parallel.unsharded:
@@ -700,7 +700,7 @@ class Check:
         difference: Difference | None = None,
         operator: FirstOperator | None = None,
     ) -> TrainingReport:
-        races = tuple(dict.fromkeys(itertools.chain(*self._gather(self.races))))[:MOST_RACES]
+        races = tuple(dict.fromkeys(itertools.chain(*everywhere(self.races))))[:MOST_RACES]
         return TrainingReport(
             training=self.training,
             outcome="different" if difference or races else "equal",
@@ -718,18 +718,15 @@ class Check:
 
     def _earliest(self, place: Place | None) -> Place | None:
         """The first of the places that ranks have."""
-        places = [p for p in self._gather(place) if p is not None]
+        places = [p for p in everywhere(place) if p is not None]
         return min(places, key=moment, default=None)
 
     def _everywhere(self, here: bool) -> bool:
-        return all(self._gather(here))
+        return all(everywhere(here))
 
     def _in_mesh(self, step: int, here: Any) -> list[Any]:
         """What ranks give that are together in the mesh of a step."""
-        return self._gather(here)[: self.training.mesh_of(step).size]
-
-    def _gather(self, here: Any) -> list[Any]:
-        return everywhere(here)
+        return everywhere(here)[: self.training.mesh_of(step).size]
 
 
 @contextlib.contextmanager

@@ -15,10 +15,12 @@ not say, and where that comes from:
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -153,6 +155,27 @@ def group_of(args: Iterable[Any]) -> dist.ProcessGroup:
 def work_of(result: Any) -> dist.Work:
     """Return the ``Work`` of a collective from the results of its ``c10d`` operator."""
     return dist.Work.unbox(result[-1] if isinstance(result, tuple) else result)
+
+
+@contextlib.contextmanager
+def works_telling(names: Iterable[str], tell: Callable[[dist.Work], None]) -> Iterator[None]:
+    """Have the methods ``names`` of works ``tell`` of which one they were called, once it is
+    done.
+    """
+
+    def telling(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(work: dist.Work, *args: Any, **kwargs: Any) -> Any:
+            done = method(work, *args, **kwargs)
+            tell(work)
+            return done
+
+        return call
+
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            told = telling(getattr(dist.Work, name))
+            stack.enter_context(mock.patch.object(dist.Work, name, told))
+        yield
 
 
 def waited_tensors(

@@ -27,7 +27,6 @@ import gc
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
-from unittest import mock
 
 import msgspec
 import torch
@@ -35,7 +34,7 @@ import torch.cuda._gpu_trace as gpu_trace
 import torch.distributed as dist
 from typing_extensions import override
 
-from fuzzshard.instruments.streams.accesses import waited_tensors, work_of
+from fuzzshard.instruments.streams.accesses import waited_tensors, work_of, works_telling
 from fuzzshard.instruments.streams.events import (
     Allocate,
     Event,
@@ -84,7 +83,7 @@ class CudaDevice(Device):
         collects = gc.isenabled()
         gc.disable()
         try:
-            with recorder, self._waits_noted():
+            with recorder, works_telling(_WAITS, self._asked):
                 yield recorder
             torch.cuda.synchronize(self.index)
         finally:
@@ -132,23 +131,9 @@ class CudaDevice(Device):
 
     # Waits that may be skipped:
 
-    @contextlib.contextmanager
-    def _waits_noted(self) -> Iterator[None]:
-        """Note for what works let streams wait."""
-
-        def noting(asked: Callable[..., Any]) -> Callable[..., Any]:
-            def ask(work: dist.Work, *args: Any, **kwargs: Any) -> Any:
-                done = asked(work, *args, **kwargs)
-                self._waited([self._ends.pop(work)] if work in self._ends else self._ends.values())
-                return done
-
-            return ask
-
-        with contextlib.ExitStack() as stack:
-            for name in _WAITS:
-                asked = noting(getattr(dist.Work, name))
-                stack.enter_context(mock.patch.object(dist.Work, name, asked))
-            yield
+    def _asked(self, work: dist.Work) -> None:
+        """Note that a work was asked to let the current stream wait."""
+        self._waited([self._ends.pop(work)] if work in self._ends else self._ends.values())
 
     @override
     def before_collective(self, group: dist.ProcessGroup, is_async: bool) -> None:

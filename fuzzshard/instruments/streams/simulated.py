@@ -25,7 +25,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from typing_extensions import override
 
 from fuzzshard.instruments.streams import events
-from fuzzshard.instruments.streams.accesses import tensors_of, waited_tensors, work_of
+from fuzzshard.instruments.streams.accesses import (
+    tensors_of,
+    waited_tensors,
+    work_of,
+    works_telling,
+)
 from fuzzshard.instruments.streams.events import Allocate, Free, Record, Synchronize, Wait
 from fuzzshard.instruments.streams.recorder import Device, Operator, Recorder
 
@@ -171,14 +176,7 @@ class SimulatedDevice(Device):
                 stack.enter_context(
                     mock.patch.object(module, "_get_device_handle", return_value=self.handle)
                 )
-            wait = dist.Work.wait
-
-            def waiting(work: dist.Work, *args: Any, **kwargs: Any) -> Any:
-                done = wait(work, *args, **kwargs)
-                self._waited(work)
-                return done
-
-            stack.enter_context(mock.patch.object(dist.Work, "wait", waiting))
+            stack.enter_context(works_telling(["wait"], self._waited))
             self.recorder = Recorder(self)
             _recording.append(self)
             stack.callback(self._forget)
