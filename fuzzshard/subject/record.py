@@ -41,6 +41,7 @@ class Record:
     after training began. ``options`` are those of the optimizer in each step by parameter,
     ``modes`` say of modules whether they were in training mode. ``stale_optimizer`` says that the
     optimizer had none of the parameters, ``unsharded`` that it had none when it updated them.
+    ``elsewhere`` are parameters and buffers that other ranks along ``pp`` have, and not this one.
     ``draws`` says whether a forward drew random numbers, ``mixes`` whether one was of no single
     batch; ``seeds`` are those that the user's code set meanwhile. ``lost`` are the states that did
     not come back when the training was resumed.
@@ -57,6 +58,7 @@ class Record:
     modes: dict[str, bool] = dataclasses.field(default_factory=dict)
     stale_optimizer: bool = False
     unsharded: bool = False
+    elsewhere: set[str] = dataclasses.field(default_factory=set)
     draws: bool = False
     mixes: bool = False
     seeds: list[int] = dataclasses.field(default_factory=list)

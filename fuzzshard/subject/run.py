@@ -288,6 +288,7 @@ class Check:
         trainer.module = module = self._parallelized(model, 0)
         # DistributedDataParallel gives all ranks the buffers of rank 0 then
         self._broadcasts_buffers = getattr(module, "broadcast_buffers", False)
+        trainer.record.elsewhere = self._elsewhere(trainer)
         _check_parameters(trainer, plain)
         if was_on_meta:
             self._take_values(module, self._plain_model(trainer))
@@ -295,6 +296,22 @@ class Check:
             trainer.rebuild = functools.partial(self._rebuilt, trainer)
         trainer.train()
         return trainer.record
+
+    def _elsewhere(self, trainer: Trainer) -> set[str]:
+        """The parameters and buffers that only other ranks along ``pp`` have."""
+        here = trainer.parameters().keys() | trainer.buffers().keys()
+        there = everywhere(here)
+        if "pp" not in self.training.mesh.axes:
+            return set()
+        along = self._meshes[str(self.training.mesh)].get_group("pp")
+        elsewhere = set().union(*(there[rank] for rank in dist.get_process_group_ranks(along)))
+        if (elsewhere := elsewhere - here) and "outputs" not in self.skip:
+            self.skip["outputs"] = "not due"
+            self.limits.append(
+                "outputs are not compared, and the table counts what rank 0 has: each rank along "
+                "pp has a part of the model"
+            )
+        return elsewhere
 
     def _train_watched(self, plain: Record) -> Record:
         """The same, with an eye on its streams where that is asked for. Those of the CPU are made
@@ -475,7 +492,8 @@ class Check:
     def _structural_difference(self, plain: Record, parallel: Record) -> Difference | None:
         """Describe a tie that is broken, or a step with another number of updates."""
         found = functools.partial(Difference, kind="parameters", rank=dist.get_rank())
-        for tied in sorted(map(sorted, plain.aliases - parallel.aliases)):
+        ties = {names - parallel.elsewhere for names in plain.aliases}
+        for tied in sorted(sorted(t) for t in ties - parallel.aliases if len(t) > 1):
             names = " and ".join(tied)
             return found(
                 name=tied[0],
@@ -753,7 +771,7 @@ def _check_parameters(trainer: Trainer, plain: Record) -> None:
     }
     with trainer.whole(gradients=False):
         there = {name: parameter.shape for name, parameter in trainer.parameters().items()}
-    for name in sorted(due | there):
+    for name in sorted((due | there).keys() - trainer.record.elsewhere):
         if name not in there:
             problem = f"it has no parameter {name}; if it is renamed, say so with --map"
         elif name not in due:

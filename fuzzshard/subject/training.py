@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
@@ -27,7 +27,6 @@ from fuzzshard.subject.compare import LAST_BITS
 from fuzzshard.subject.functions import Function, SubjectError, blaming, call
 from fuzzshard.subject.operators import Operators
 from fuzzshard.subject.record import Forwards, Record, random_state, seed_everything
-from fuzzshard.subject.report import Kind
 from fuzzshard.subject.statements import prepare_lines
 from fuzzshard.subject.steps import (
     average,
@@ -177,6 +176,11 @@ class Trainer:
         named = self.module.named_parameters(remove_duplicate=False)
         return {self.plain_name(name): parameter for name, parameter in named}
 
+    def buffers(self) -> dict[str, torch.Tensor]:
+        """Return the buffers, likewise."""
+        named = self.module.named_buffers(remove_duplicate=False)
+        return {self.plain_name(name): buffer for name, buffer in named}
+
     @contextlib.contextmanager
     def whole(self, *, gradients: bool) -> Iterator[None]:
         """Have parameters registered whole where engines flatten them."""
@@ -195,17 +199,19 @@ class Trainer:
             self._frozen_at_first = frozen if step < 0 else self._frozen_at_first
             self.record.frozen |= frozen
             self.record.switched |= frozen ^ self._frozen_at_first
-        self._add(step, "buffers", self.module.named_buffers(remove_duplicate=False))
+        self.record.add(step, "buffers", {**self.buffers()})
 
     def note_gradients(self, step: int) -> None:
         """Keep gradients, whole ones where all ranks have one."""
         with torch.no_grad(), self.whole(gradients=True):
             gradients = {name: p.grad for name, p in self.parameters().items() if p.requires_grad}
             here = sorted(name for name, gradient in gradients.items() if gradient is not None)
-            common = set.intersection(*map(set, everywhere(here)))
+            there = everywhere(here)
             for name, gradient in gradients.items():
-                if isinstance(gradient, DTensor) and name not in common:
-                    gradients[name] = gradient.to_local()
+                if isinstance(gradient, DTensor):
+                    ranks = gradient.device_mesh.mesh.flatten().tolist()
+                    if not all(name in there[rank] for rank in ranks):
+                        gradients[name] = gradient.to_local()
             self.record.add(step, "gradients", gradients)
 
     def train(self) -> None:
@@ -255,7 +261,8 @@ class Trainer:
             else call(get_model_state_dict, self.module, options=options)
         )
         tensors = [(k, v) for k, v in state.items() if isinstance(v, torch.Tensor)]
-        self._add(training.steps - 1, "state dict", tensors)
+        named = {self.plain_name(name): tensor for name, tensor in tensors}
+        self.record.add(training.steps - 1, "state dict", {**named})
 
     def _watched(self) -> Forwards:
         forwards = Forwards(
@@ -295,9 +302,6 @@ class Trainer:
         if self.record.draws:
             found["random state"] = random_state(self.device)
         return found
-
-    def _add(self, step: int, kind: Kind, named: Iterable[tuple[str, torch.Tensor]]) -> None:
-        self.record.add(step, kind, {self.plain_name(name): tensor for name, tensor in named})
 
     def _options(self, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Any]]:
         names = {parameter: name for name, parameter in self.parameters().items()}

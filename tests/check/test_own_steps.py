@@ -6,6 +6,7 @@ import pytest
 from user_models import Checked, model
 
 from fuzzshard.checking.subject_script import script
+from fuzzshard.errors import UsageError
 from fuzzshard.reproducer.forked import ForkedRanks
 from fuzzshard.subject.report import TrainingReport
 from fuzzshard.subject.subject import MeshShape, Training
@@ -47,3 +48,29 @@ def test_a_script_runs_it_as_a_check_does(step: str, run_script: ForkedRanks):
 @pytest.mark.parametrize("parallelize", ["blocks", "whole"])
 def test_what_is_compiled_is_equal(parallelize: str, checked: Checked):
     checked(model("compiled", parallelize=parallelize)).require("rounding")
+
+
+@pytest.mark.parametrize(
+    ("parallelize", "mesh"),
+    [("one_stage", "pp=2"), ("one_stage", "pp=2,dp_shard=2"), ("two_stages", "pp=2")],
+)
+def test_each_rank_of_a_pipeline_compares_what_it_has(
+    parallelize: str, mesh: str, checked: Checked
+):
+    report = checked(model("pipeline", parallelize=parallelize), mesh)
+    report.require("rounding")
+    compared = {row.kind: row.compared for row in report.trainings[0].rows}
+    assert compared["gradients"] == 2 * 2 * 2  # steps, layers of the rank, weight and bias
+    assert not compared["outputs"]
+
+
+def test_microbatches_that_are_summed_are_named(checked: Checked):
+    report = checked(model("pipeline", parallelize="sums_of_microbatches"), "pp=2")
+    (training,) = report.trainings
+    assert training.difference
+    assert "2.00 times" in training.difference.looks_like
+
+
+def test_a_layer_that_no_rank_of_a_pipeline_has_is_named(checked: Checked):
+    with pytest.raises(UsageError, match=r"no parameter layers\.3\.bias"):
+        checked(model("pipeline", parallelize="last_layer_nowhere"), "pp=2")

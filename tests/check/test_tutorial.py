@@ -16,10 +16,10 @@ WRAP_THE_ROOT = "    fully_shard(model, mesh=mesh)\n"
 
 @pytest.fixture
 def train(tmp_path: Path) -> Path:
-    """The file of the page, with the training step of its own."""
-    model, step, _test = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    """The file of the page, with the training step of its own, and a pipeline."""
+    model, step, pipeline, _test = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     file = tmp_path / "train.py"
-    file.write_text(f"{model}\n\n{step}")
+    file.write_text(f"{model}\n\n{step}\n\n{pipeline}")
     return file
 
 
@@ -34,6 +34,11 @@ def test_the_model_of_the_page_is_equal(train: Path, checked: Checked):
 
 def test_its_training_step_is_equal(train: Path, checked: Checked):
     checked(subject(train, train_step="train_step"), microbatches=2).require("rounding")
+
+
+def test_its_pipeline_is_equal(train: Path, checked: Checked):
+    pipelined = subject(train, parallelize="in_stages", train_step="pipeline_step")
+    checked(pipelined, "pp=2").require("rounding")
 
 
 def test_its_mistake_is_printed_as_the_page_has_it(train: Path, checked: Checked):
