@@ -29,6 +29,7 @@ from fuzzshard.subject.report import Report, TrainingReport  # noqa: E402
 from fuzzshard.subject.subject import (  # noqa: E402
     MeshShape,
     Subject,
+    Variation,
 )
 from fuzzshard.world.world import SUBJECT_SECONDS  # noqa: E402
 
@@ -56,6 +57,9 @@ def main() -> int:
     )
     parser.add_argument("--engine", action="append", help="likewise", metavar="NAME", default=[])
     parser.add_argument("--steps", type=int, default=3, help="optimizer steps of a training")
+    parser.add_argument(
+        "--bfloat16", action="store_true", help="compute with parameters that are cast to it"
+    )
     parser.add_argument("--only", default="", help="models whose names contain this")
     parser.add_argument(
         "--parallelize", default="", help="FILE:FUNCTION that wraps every model", metavar="NAME"
@@ -70,6 +74,7 @@ def main() -> int:
     if not models:
         raise UsageError(f"no model is called {args.only}", "see tests/check/subjects")
     meshes = [MeshShape.parse(text) for text in args.mesh] or DEFAULT_MESHES
+    variation = Variation(param_dtype="bfloat16" if args.bfloat16 else "")
     ranks = RankOptions(device=args.device, ranks_per_device=args.ranks_per_device)
     config = ranks.config(max(mesh.size for mesh in meshes))
     console, reports, unusable = make_console(args), {}, {}
@@ -78,7 +83,8 @@ def main() -> int:
         for name, subject in models.items():
             checker.subject = subject
             engines = () if args.parallelize else args.engine
-            runs = trainings(subject, meshes, engines, steps=args.steps, seed=args.seed)
+            options = {"steps": args.steps, "seed": args.seed, "variation": variation}
+            runs = trainings(subject, meshes, engines, **options)
             try:
                 reports[name] = [checker.run(training) for training in runs]
             except UsageError as error:

@@ -308,8 +308,8 @@ class Check:
         if (elsewhere := elsewhere - here) and "outputs" not in self.skip:
             self.skip["outputs"] = "not due"
             self.limits.append(
-                "outputs are not compared, and the table counts what rank 0 has: each rank along "
-                "pp has a part of the model"
+                "outputs are not compared, and the table counts what the rank with most has: each "
+                "rank along pp has a part of the model"
             )
         return elsewhere
 
