@@ -17,7 +17,7 @@ from fuzzshard.parts.engines import ENGINES, meant_by
 from fuzzshard.program.engine_script import engine_script
 from fuzzshard.subject.functions import NOT_THE_USERS
 from fuzzshard.subject.report import TrainingReport, merged
-from fuzzshard.subject.subject import MeshShape, Subject, Training
+from fuzzshard.subject.subject import IN_FLOAT64, MeshShape, Subject, Training
 from fuzzshard.world import World, WorldConfig
 from fuzzshard.world.blame import signal_name
 from fuzzshard.world.desync import waits_in
@@ -123,7 +123,9 @@ class Checker:
     def run(self, training: Training, *, fresh: bool = False) -> TrainingReport:
         """Return what a training comes to, on ``fresh`` ranks or on those that live.
 
-        Raises :class:`UsageError` for a function that cannot be used, and :class:`InfraError`.
+        Where float64 ends ranks or hangs (a collective of the user's has float32 on one of them),
+        it goes without. Raises :class:`UsageError` for a function that cannot be used, and
+        :class:`InfraError`.
         """
         began, self._began = self._began or time.monotonic(), None
         config = dataclasses.replace(self._config, size=training.size, subjects=not training.races)
@@ -135,6 +137,9 @@ class Checker:
         world.start()
         started = time.monotonic()
         outcome = world.check_subject(self.subject, training, patience=self._patience)
+        if training.finer and any(IN_FLOAT64 in when for _, _, when in _ranks(outcome)):
+            self._began = began
+            return self.run(msgspec.structs.replace(training, finer=False))
         ended = time.monotonic()
         report = _report(training, outcome, ended - started)
         return msgspec.structs.replace(report, seconds=ended - began)
@@ -166,11 +171,12 @@ def _report(training: Training, outcome: Outcome, seconds: float) -> TrainingRep
         )
     if outcome.waiting():
         ended = f"the training has not ended after {seconds:.0f} s"
+        ranks = (line for line, *_ in _ranks(outcome))
         stacks = (f"rank {rank}\n{text}" for rank, text in sorted(outcome.stacks.items()))
         return TrainingReport(
             training=training,
             outcome="hang",
-            message="\n".join([ended, *(line for line, _ in _ranks(outcome)), *_unequal(outcome)]),
+            message="\n".join([ended, *ranks, *_unequal(outcome)]),
             stacks="\n".join(stacks),
         )
     return merged([outcome.checks[rank].checked for rank in sorted(outcome.checks)])
@@ -192,18 +198,18 @@ def _trouble(outcome: Outcome, failures: Sequence[Failure]) -> tuple[str, str]:
 def _collective(outcome: Outcome) -> str:
     """What ranks say of a collective that failed, and where each was: gloo ends some."""
     first, ranks = outcome.failures[min(outcome.failures)], [*_ranks(outcome)]
-    callers = {where.rpartition("called by ")[2] for _, where in ranks}
+    callers = {where.rpartition("called by ")[2] for _, where, _ in ranks}
     question = (
         "all ranks are in the same one: do they give tensors of equal sizes, no uneven shards?"
         if len(callers) == 1 < len(ranks)
         else "do all ranks run the same collectives, on as many microbatches?"
     )
     text = first.message.strip().splitlines()[0]
-    return "\n".join([f"a collective failed ({question}): {text}", *(line for line, _ in ranks)])
+    return "\n".join([f"a collective failed ({question}): {text}", *(line for line, *_ in ranks)])
 
 
-def _ranks(outcome: Outcome) -> Iterator[tuple[str, str]]:
-    """What each rank does, in which line of code, step and module; and that line."""
+def _ranks(outcome: Outcome) -> Iterator[tuple[str, str, str]]:
+    """What each rank does, in which line of code, step and module; and that line and that step."""
     for rank in range(outcome.size):
         position = outcome.positions.get(rank, Position(op=-1))
         where, when = stands_in(outcome.stacks.get(rank, "")), position.doing
@@ -214,7 +220,7 @@ def _ranks(outcome: Outcome) -> Iterator[tuple[str, str]]:
             does = "died"
         elif rank not in outcome.waiting():
             does, where = "has ended", ""
-        yield f"rank {rank} {does} {where}".strip() + f", at {when}" * bool(when), where
+        yield f"rank {rank} {does} {where}".strip() + f", at {when}" * bool(when), where, when
 
 
 def _unequal(outcome: Outcome) -> Iterator[str]:

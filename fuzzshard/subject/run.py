@@ -54,7 +54,7 @@ from fuzzshard.subject.record import Place, Record, kept, seed_everything
 from fuzzshard.subject.report import Difference, FirstOperator, Kind, TrainingReport, module_of
 from fuzzshard.subject.statements import compile_lines, recompute_lines, wrap_lines
 from fuzzshard.subject.steps import leaves
-from fuzzshard.subject.subject import MeshShape, Outline, Subject, Training
+from fuzzshard.subject.subject import IN_FLOAT64, MeshShape, Outline, Subject, Training
 from fuzzshard.subject.training import (
     Trainer,
     draws_by_dtype,
@@ -147,7 +147,8 @@ class Check:
         where, forwards = self._trainer.where, self._trainer.forwards
         if forwards and where.endswith("train_step"):
             where += f", {forwards.number} forward{'s' * (forwards.number != 1)} begun"
-        return where + (f", in {forwards.inside}" if forwards and forwards.inside else "")
+        where += f", in {forwards.inside}" if forwards and forwards.inside else ""
+        return where + (IN_FLOAT64 if self._trainer.dtype is torch.float64 else "")
 
     def _device_mesh(self, shape: MeshShape) -> DeviceMesh:
         sizes, names = tuple(shape.axes.values()), tuple(shape.axes)
@@ -527,7 +528,7 @@ class Check:
         random changes of a rounding's size do to the plain model.
         """
         fine = torch.float64
-        precise = self._tried(self._train_plain, dtype=fine)
+        precise = self.training.finer and self._tried(self._train_plain, dtype=fine)
         shake = Shake(torch.finfo(fine).eps)
         shaken = precise and self._tried(self._train_plain, dtype=fine, shake=shake)
         other = precise and shaken and self._tried(self._train_parallel, precise, dtype=fine)

@@ -249,6 +249,10 @@ _SETTINGS: dict[str, Setting] = {
 }
 
 
+IN_FLOAT64 = ", in float64"
+"""What a rank adds to what it is doing while it trains in that."""
+
+
 class Training(msgspec.Struct, frozen=True, kw_only=True):
     """One way to train a subject: the mesh, who parallelises it, for how long.
 
@@ -258,6 +262,7 @@ class Training(msgspec.Struct, frozen=True, kw_only=True):
     loaded; 0: never. It goes on in ``resume_mesh``, if that is given. ``full_state_dicts`` are
     saved in place of shards. With ``global_batch`` the plain model gets the batches of all ranks
     as one.
+    With ``finer`` two that differ are trained in float64 as well.
     ``operators``: the first one that differs is looked for, which takes some more trainings.
     With ``races`` the streams of the parallelised model are watched.
     """
@@ -272,6 +277,7 @@ class Training(msgspec.Struct, frozen=True, kw_only=True):
     resume_mesh: MeshShape | None = None
     full_state_dicts: bool = False
     global_batch: bool = False
+    finer: bool = True
     operators: bool = True
     races: bool = False
     variation: Variation = Variation()

@@ -64,6 +64,14 @@ def test_each_rank_of_a_pipeline_compares_what_it_has(
     assert not compared["outputs"]
 
 
+def test_a_collective_that_float64_breaks_is_gone_through_in_float32(checked: Checked):
+    given = {"parallelize": "one_stage", "train_step": "step_with_loss"}
+    report = checked(model("pipeline", **given), "pp=2")
+    report.require("rounding")
+    (training,) = report.trainings
+    assert not training.training.finer
+
+
 def test_microbatches_that_are_summed_are_named(checked: Checked):
     report = checked(model("pipeline", parallelize="sums_of_microbatches"), "pp=2")
     (training,) = report.trainings
