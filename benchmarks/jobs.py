@@ -13,6 +13,7 @@ from typing import TypeVar
 from rich.console import Console
 
 from fuzzshard.campaign.control import Control
+from fuzzshard.guard import die_with_parent
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -24,6 +25,7 @@ _stop: Event
 def _init_process(stop: Event) -> None:
     global _stop
     _stop = stop
+    die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

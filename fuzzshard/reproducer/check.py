@@ -14,7 +14,7 @@ from pathlib import Path
 
 ATTEMPTS = 3
 
-_PORT_LOST = re.compile(
+PORT_LOST = re.compile(
     r"address already in use|EADDRINUSE|failed to listen on any local network", re.IGNORECASE
 )
 
@@ -64,7 +64,7 @@ def check(
     command, variables = _command(path, num_ranks, preload, python)
     for _ in range(ATTEMPTS):
         result = _run(command, variables, timeout, wanted)
-        if not (result.fails and wanted() and _PORT_LOST.search(result.output)):
+        if not (result.fails and wanted() and PORT_LOST.search(result.output)):
             break
     return result
 

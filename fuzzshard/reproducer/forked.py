@@ -9,10 +9,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from fuzzshard.errors import InfraError
-from fuzzshard.reproducer.check import environment
+from fuzzshard.reproducer.check import ATTEMPTS, PORT_LOST, environment
 
 _LOOK_SECONDS = 0.2
 """How often a run is asked whether it is still wanted."""
@@ -56,12 +56,11 @@ class ForkedRanks:
         wanted: Callable[[], bool] = lambda: True,
     ) -> ScriptRun:
         """Run ``text`` once, with ``mends`` on torch; ranks that take longer are killed, and with
-        them everything that runs here if it is ``wanted`` no more.
+        them everything that runs here if it is ``wanted`` no more. A run that lost its port to
+        somebody is repeated.
 
         ``abrupt`` ones spare the second that a Python with torch takes to end.
         """
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
         self.path.write_text(text)
         request = {
             "script": str(self.path),
@@ -71,6 +70,15 @@ class ForkedRanks:
             "seconds": seconds,
             "abrupt": abrupt,
         }
+        for _ in range(ATTEMPTS):
+            run = self._answer(request, wanted)
+            if not (run.fails and wanted() and PORT_LOST.search(run.output)):
+                break
+        return run
+
+    def _answer(self, request: dict[str, Any], wanted: Callable[[], bool]) -> ScriptRun:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         while not select.select([self.process.stdout], [], [], _LOOK_SECONDS)[0]:

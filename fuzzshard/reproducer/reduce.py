@@ -34,8 +34,8 @@ _PLAINER = {
 }
 """Calls that something plainer may replace."""
 
-_AS_THEY_ARE = ("lr", "rtol", "atol", "msg")
-"""Arguments that say how large a difference is, and how it is told."""
+_AS_THEY_ARE = ("lr", "rtol", "atol", "msg", "timeout", "seconds")
+"""Arguments that say how large a difference is, how it is told, and how long a hang takes."""
 
 _WRAPPERS = (
     *("FullyShardedDataParallel", "DistributedDataParallel", "checkpoint_wrapper"),

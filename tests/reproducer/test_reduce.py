@@ -196,6 +196,30 @@ def test_a_wrong_tensor_of_which_nothing_is_known_stays_as_it_is() -> None:
     assert reduced_script(entry, PLANTED, check=checked) == PLANTED
 
 
+HANGING = f"""{TOP}import re
+from datetime import timedelta
+
+
+limit = timedelta(seconds=30)
+assert limit.seconds < 30, "a step that waits so long costs too much"
+waits = "(" * limit.seconds
+first = re.sub(waits, "b", "a")
+second = re.sub("a", r"\\9", "a")
+"""
+"""Raises in the parser of patterns, and if it did not, in that of templates."""
+
+
+@pytest.mark.usefixtures("here")
+def test_a_hang_is_reduced_with_a_short_limit_to_one_in_the_same_place() -> None:
+    hang = msgspec.structs.replace(FINDING, oracle="deadline")
+    entry = make_entry(clean_case(2), Verdict(status=Status.HANG, findings=(hang,)), INFO)
+    assert entry.signature == "desync/fully_shard"
+    assert reduced_script(entry, HANGING, check=checked) == HANGING
+    known = msgspec.structs.replace(entry, cause="broadcast_of_a_state_lacks_the_model")
+    small = reduced_script(known, HANGING, check=checked)
+    assert small.endswith('\nre.sub("(", "b", "a")\n')
+
+
 def test_values_and_names_of_layers_are_no_reason() -> None:
     one = 'Traceback (most recent call last):\n  File "/a/repro.py", line 3, in train\n'
     two = 'Traceback (most recent call last):\n  File "/b/repro.py", line 9, in <module>\n'
