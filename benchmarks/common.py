@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
@@ -11,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 from rich.console import Console
 from rich.table import Table
 
@@ -102,6 +104,20 @@ def describe_machine(info: Mapping[str, str], world_size: int) -> dict[str, str 
 def machine_line(machine: Mapping[str, str | int], seed: int) -> str:
     """The machine and the seed in one line."""
     return ", ".join(f"{key} {value}" for key, value in (*machine.items(), ("seed", seed)))
+
+
+def processor_seconds() -> float:
+    """What this process and those that it started have taken, user and system; what a process that
+    has ended took, its parent says.
+    """
+    us = psutil.Process()
+    total = 0.0
+    for process in (us, *us.children(recursive=True)):
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            total += times.user + times.system
+            total += getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
+    return total
 
 
 def make_console(args: argparse.Namespace) -> Console:

@@ -1,4 +1,5 @@
-"""How many runs it takes to find out which known bugs are behind a finding.
+"""How many runs, and how much time of all processes, it takes to find out which known bugs are
+behind a finding.
 
 Cases are drawn and run on torch as it is, with nothing known but the entries of a corpus. Each
 that fails is explained as in a campaign, until so many known bugs were met.
@@ -19,6 +20,7 @@ from common import (
     make_console,
     make_parser,
     print_json,
+    processor_seconds,
     run_main,
 )
 
@@ -52,14 +54,26 @@ def main() -> int:
             cases += 1
             runs: list[int] = []
             counted = Counting(world, runs.append)
+            before = processor_seconds()
             _, explained = judge_explained(
                 counted, case, mends, on_mended=False, likely=registry.experience.likeliest
             )
             if explained.known:
                 signature = explained.verdict.signature
                 registry.experience.count(signature, explained.known)
-                rows.append({"signature": signature, "causes": explained.known, "runs": len(runs)})
-                console.print(f"case {cases - 1}: {len(runs)} runs, {', '.join(explained.known)}")
+                spent = processor_seconds() - before
+                causes = explained.known
+                rows.append(
+                    {
+                        "signature": signature,
+                        "causes": causes,
+                        "runs": len(runs),
+                        "processor seconds": spent,
+                    }
+                )
+                console.print(
+                    f"case {cases - 1}: {len(runs)} runs, {spent:.1f} s, {', '.join(causes)}"
+                )
     counts = [row["runs"] for row in rows]
     result = {
         "machine": machine,
@@ -69,6 +83,7 @@ def main() -> int:
         "findings": rows,
         "median": statistics.median(counts),
         "mean": statistics.fmean(counts),
+        "processor seconds": statistics.fmean(row["processor seconds"] for row in rows),
     }
     if args.json:
         print_json(result)
@@ -76,7 +91,8 @@ def main() -> int:
         spread = ", ".join(f"{n} runs: {times}" for n, times in sorted(Counter(counts).items()))
         console.print(
             f"{len(rows)} known bugs in {cases} cases: {result['median']:g} runs in the median, "
-            f"{result['mean']:.1f} in the mean ({spread})"
+            f"{result['mean']:.1f} in the mean ({spread}); "
+            f"{result['processor seconds']:.1f} processor seconds each"
         )
     return EXIT_CLEAN
 

@@ -223,7 +223,8 @@ class Verdict(
     ``recordings`` what torch's flight recorder says on the ranks that hung, a JSON text each.
     ``comparison`` is the strictest kind by which tensors were judged; ``bitwise``: none differed.
     ``compared`` says the same of each engine that was compared (:class:`Compared`). ``tripped``
-    are the known causes whose tripwires said that they occurred.
+    are the known causes whose tripwires said that they occurred, ``ran`` the mends without which a
+    case that lost no rank may have run differently.
     """
 
     status: Status
@@ -236,6 +237,7 @@ class Verdict(
     seconds: float = 0.0
     message: str = ""
     tripped: tuple[str, ...] = ()
+    ran: tuple[str, ...] = ()
 
     @property
     def signature(self) -> str:

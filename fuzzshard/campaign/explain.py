@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import enum
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -16,6 +17,11 @@ from fuzzshard.mending.mend import find_mend
 from fuzzshard.parts.oracle import NOT_REFUSED
 from fuzzshard.runner import Runner
 from fuzzshard.verdict import Status, Verdict
+
+Likely = Callable[[Case, str], Mapping[tuple[str, ...], float]]
+"""How likely each set of mends is the cause of a finding of a case, by its signature, the
+likeliest first; not those of which nothing is known.
+"""
 
 
 class Origin(enum.StrEnum):
@@ -212,17 +218,17 @@ def explain(
     *,
     stock: Verdict | None = None,
     mended: Verdict | None = None,
-    likely: Sequence[tuple[str, ...]] = (),
+    likely: Likely = lambda case, signature: {},
 ) -> Explanation:
     """Runs ``case`` on torch as it is and with ``mends``, unless their verdicts are given, and
     compares.
 
-    What is cured is run with the first :data:`TRIED` of the ``likely`` sets of mends, then with
-    ever smaller ones: some ten runs for one cause out of a hundred, and fewer where it is one of
-    the likely ones. A case that is compiled is run without that, if it shows the same, and as it
-    is once more at the end. Where torch as it is does not refuse what it has to, mends that lift
-    this refusal are left out. Where mended torch shows something else than torch as it is, twice,
-    each mend that this takes is left out in turn: if the others cure the case, it is wrong.
+    A set of causes that is more ``likely`` than all others together is tried before all mends.
+    Otherwise :class:`_Search` looks for the causes among the mends of which a line has run. A case
+    that is compiled is explained without that, if it shows the same, and run with these causes as
+    it is. Where torch as it is does not refuse what it has to, mends that lift this refusal are
+    left out. Where mended torch shows something else than torch as it is, twice, each mend that
+    this takes is left out in turn: if the others cure the case, it is wrong.
     """
     stock = judge(world, case) if stock is None else stock
 
@@ -234,12 +240,14 @@ def explain(
         breaking = () if once else _fewest(mends, lambda few: not cure(few))
         return Explanation(Origin.MEND, stock, mended, breaking)
     able = able_to_cure(stock, mends)
+    search = _Search(world, case, stock, likely)
     if mended is None or able != mends:
+        if causes := search.guess(able):
+            return Explanation(Origin.KNOWN, stock, None, causes)
         mended = judge(OnMends(world, able), case)
     mends = able
-    if mended.status is not Status.INFRA and not _fails(mended, stock, mends):
-        causes = _causes(world, case, stock, mends, likely)
-        return Explanation(Origin.KNOWN, stock, mended, causes)
+    if _is_cured(mended, stock, mends):
+        return Explanation(Origin.KNOWN, stock, mended, search.causes(mended.ran or mends))
     if causes := told(mended, mends):
         return Explanation(Origin.KNOWN, stock, mended, causes)
     if mended.status is not Status.INFRA and not same_finding(stock, mended):
@@ -255,32 +263,101 @@ def explain(
 
 def _cures(world: Runner, case: Case, stock: Verdict, few: tuple[str, ...]) -> bool:
     """Whether torch that has ``few`` mends shows nothing."""
-    return not _fails(judge(OnMends(world, few), case), stock, few)
+    return _is_cured(judge(OnMends(world, few), case), stock, few)
 
 
-def _causes(
-    world: Runner,
-    case: Case,
-    stock: Verdict,
-    mends: tuple[str, ...],
-    likely: Sequence[tuple[str, ...]],
-) -> tuple[str, ...]:
-    """The smallest set of ``mends`` that cures ``case``; all of them do."""
-    cure = functools.partial(_cures, world, case, stock)
-    eager = replace(case, compile=None)
-    if (
-        eager != case
-        and same_finding(judge(world, eager), stock)
-        and _cures(world, eager, stock, mends)
-        and cure(causes := _causes(world, eager, stock, mends, likely))
-    ):
-        return causes
-    possible = [few for few in likely if set(few) <= set(mends)]
-    for few in possible[:TRIED]:
-        if cure(few):
-            return few
-    ranked = dict.fromkeys(itertools.chain(*possible))
-    return _fewest((*(ranked | dict.fromkeys(mends)),), cure, num_likely=len(ranked))
+def _possible(
+    weights: Mapping[tuple[str, ...], float], mends: Collection[str]
+) -> dict[tuple[str, ...], float]:
+    """Those sets of causes that ``mends`` have."""
+    return {few: weight for few, weight in weights.items() if set(few) <= set(mends)}
+
+
+class _Search:
+    """Looks for the smallest set of mends that cures ``case``; all ``mends`` do.
+
+    One bug may hide another, so it looks for what makes the finding go away or become another one,
+    and goes on from there.
+    """
+
+    def __init__(self, world: Runner, case: Case, stock: Verdict, likely: Likely) -> None:
+        self._world = world
+        self._case = case
+        self._stock = stock
+        self._likely = likely
+        self._seen = {frozenset[str](): stock}
+
+    def guess(self, mends: tuple[str, ...]) -> tuple[str, ...]:
+        """The causes where some are likely enough to be tried before all mends, and cure the
+        case.
+        """
+        eager = replace(self._case, compile=None)
+        if eager != self._case:
+            seen = judge(self._world, eager)
+            if not same_finding(seen, self._stock):
+                return ()
+            causes = explain(self._world, eager, mends, stock=seen, likely=self._likely).known
+        else:
+            weights = _possible(self._likely(self._case, self._stock.signature), mends)
+            causes = max(weights, key=weights.__getitem__, default=())
+            if causes and 2 * weights[causes] <= sum(weights.values()):
+                return ()
+        return causes if causes and self._cure(causes) else ()
+
+    def causes(self, mends: tuple[str, ...]) -> tuple[str, ...]:
+        """The causes, in alphabetical order, where all ``mends`` cure the case."""
+        self._seen[frozenset(mends)] = Verdict(status=Status.PASS)
+        needed: tuple[str, ...] = ()
+        while not self._cure(needed):
+            needed += self._next(needed, mends)
+        for name in needed if len(needed) > 1 else ():
+            fewer = tuple(other for other in needed if other != name)
+            if self._cure(fewer):
+                needed = fewer
+        return tuple(sorted(needed))
+
+    def _next(self, needed: tuple[str, ...], mends: tuple[str, ...]) -> tuple[str, ...]:
+        """The smallest set of mends that changes what shows with ``needed``."""
+        shown = self._run(needed)
+
+        def change(few: tuple[str, ...]) -> bool:
+            seen = self._run(needed + few)
+            moved = seen.status.is_finding and _place(seen) != _place(shown)
+            return moved or self._cure(needed + few)
+
+        others = tuple(name for name in mends if name not in needed)
+        weights = _possible(self._likely(self._case, shown.signature), others)
+        chances = dict.fromkeys(others, LEAST_CHANCE)
+        for few, weight in weights.items():
+            for name in few:
+                chances[name] += weight
+        for few in weights:
+            if WORTH_A_RUN * weights[few] < sum(chances.values()):
+                break
+            if change(few):
+                return few
+            chances |= dict.fromkeys(few, LEAST_CHANCE)
+        return _fewest(others, change, chances)
+
+    def _cure(self, few: tuple[str, ...]) -> bool:
+        return _is_cured(self._run(few), self._stock, few)
+
+    def _run(self, few: tuple[str, ...]) -> Verdict:
+        """What shows with these mends; nothing runs twice."""
+        if (verdict := self._seen.get(frozenset(few))) is None:
+            verdict = self._seen[frozenset(few)] = judge(OnMends(self._world, few), self._case)
+        return verdict
+
+
+def _place(verdict: Verdict) -> tuple[str, int, str]:
+    """What shows first, and where."""
+    first = verdict.findings[0]
+    return verdict.signature, first.op, first.name
+
+
+def _is_cured(verdict: Verdict, stock: Verdict, mends: Sequence[str]) -> bool:
+    """Whether torch that has ``mends`` shows nothing, and the machine did not fail."""
+    return verdict.status is not Status.INFRA and not _fails(verdict, stock, mends)
 
 
 def _fails(mended: Verdict, stock: Verdict, mends: Sequence[str]) -> bool:
@@ -294,31 +371,33 @@ def _fails(mended: Verdict, stock: Verdict, mends: Sequence[str]) -> bool:
     return not lifting(mended, mends)
 
 
-TRIED = 4
-"""How many of the likely sets of causes are tried one by one."""
+LEAST_CHANCE = 1e-3
+"""How likely a mend is a cause of which nobody has seen anything alike."""
+
+WORTH_A_RUN = 3
+"""A set of causes is tried alone that has this part of what the others have together."""
 
 
 def _fewest(
-    mends: tuple[str, ...], suffice: Callable[[tuple[str, ...]], bool], num_likely: int = 0
+    mends: tuple[str, ...],
+    suffice: Callable[[tuple[str, ...]], bool],
+    chances: Mapping[str, float] | None = None,
 ) -> tuple[str, ...]:
     """The smallest set that bisection finds of those that ``suffice``; all of ``mends`` do, and
     none of them does not.
 
     The last mend of the shortest beginning that suffices belongs to it; with that one, the next is
-    looked for. Among the likely ones, which come first, beginnings double until one suffices.
+    looked for. Those with the best ``chances`` come first, and each half is half of the chances.
     """
+    chances = chances or dict.fromkeys(mends, 1.0)
+    others = tuple(sorted(mends, key=lambda name: -chances[name]))
     needed: tuple[str, ...] = ()
-    others = mends
     while others and (not needed or not suffice(needed)):
         least, most = 0, len(others)  # too few, enough
-        size = 1 if needed else 2 * TRIED  # the likeliest were tried alone
-        while size < min(most, num_likely):
-            if suffice((*needed, *others[:size])):
-                most = size
-            else:
-                least, size = size, 2 * size
         while most - least > 1:
-            middle = (least + most) // 2
+            sums = [*itertools.accumulate(chances[name] for name in others[least:most])]
+            half = bisect.bisect_left(sums, sums[-1] / 2) + 1
+            middle = min(least + half, most - 1)
             if suffice((*needed, *others[:middle])):
                 most = middle
             else:
@@ -333,7 +412,7 @@ def judge_explained(
     mends: tuple[str, ...],
     *,
     on_mended: bool,
-    likely: Callable[[Case, str], Sequence[tuple[str, ...]]] = lambda case, signature: (),
+    likely: Likely = lambda case, signature: {},
 ) -> tuple[Case, Explanation]:
     """The case, or the one that shows its finding more clearly, and where that finding comes from.
 
@@ -352,7 +431,7 @@ def explain_first(
     mends: tuple[str, ...],
     *,
     on_mended: bool,
-    likely: Callable[[Case, str], Sequence[tuple[str, ...]]] = lambda case, signature: (),
+    likely: Likely = lambda case, signature: {},
     explaining: Callable[[str, int], None] = lambda signature, done: None,
 ) -> Explanation:
     """Where the finding comes from that a first run showed, on torch with ``mends`` or as it is.
@@ -366,7 +445,7 @@ def explain_first(
         mends,
         stock=None if on_mended else verdict,
         mended=verdict if on_mended else None,
-        likely=likely(case, verdict.signature),
+        likely=likely,
     )
 
 

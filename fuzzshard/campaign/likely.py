@@ -64,8 +64,9 @@ class Experience:
                 counts.update(dict.fromkeys(causes, seen.total()))
             return counts
 
-    def likeliest(self, case: Case, signature: str) -> list[Causes]:
-        """All sets of causes that were met before, the likeliest of this finding first.
+    def likeliest(self, case: Case, signature: str) -> dict[Causes, float]:
+        """How likely each set of causes that was met before is behind this finding, the likeliest
+        first.
 
         Every finding that a set was behind counts, by how much it looked like this one.
         """
@@ -73,7 +74,7 @@ class Experience:
         with self._lock:
             known = {*self._seen, *self._examples}
             weights = {causes: self._weight(causes, present, signature) for causes in known}
-        return sorted(known, key=lambda causes: (-weights[causes], causes))
+        return dict(sorted(weights.items(), key=lambda each: (-each[1], each[0])))
 
     def _weight(self, causes: Causes, present: frozenset[str], signature: str) -> float:
         examples = self._examples.get(causes, ())

@@ -7,9 +7,11 @@ import dataclasses
 import difflib
 import functools
 import importlib.util
+import itertools
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from fuzzshard.mending.mend import Edit, Mend, find_mend
 
@@ -107,10 +109,44 @@ def _definitions(node: ast.AST) -> Iterable[ast.FunctionDef | ast.AsyncFunctionD
             yield from _definitions(child)
 
 
+class Edited(NamedTuple):
+    """A function as its file has it, its lines after some edits, and which of these changed each
+    line. Where lines went, it was the lines around.
+    """
+
+    before: Function
+    after: tuple[str, ...]
+    by: tuple[frozenset[Edit], ...]
+
+    def plus(self, edit: Edit) -> Edited:
+        """The same with one more edit. Raises :class:`NotAsKnown` for lines that it does not
+        know.
+        """
+        start, new = _replaced(self.after, edit)
+        old = self.after[start : start + len(edit.old_lines)]
+        same = _num_same(old, new)
+        same_after = _num_same(old[same:][::-1], new[same:][::-1])
+        end, added = start + len(old) - same_after, len(new) - same - same_after
+        start += same
+        by = [*self.by[:start], *[frozenset[Edit]()] * added, *self.by[end:]]
+        touched = range(start, start + added) if added else (max(0, start - 1), start)
+        for line in touched:
+            if line < len(by):
+                by[line] = by[line].union((edit,), *self.by[start:end])
+        after = (*self.after[:start], *new[same : same + added], *self.after[end:])
+        return Edited(self.before, after, tuple(by))
+
+
+def _num_same(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many lines at the beginning of both are the same."""
+    pairs = zip(one, other, strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
 @functools.lru_cache(maxsize=1024)
-def edited(lines: tuple[str, ...], edit: Edit) -> tuple[str, ...]:
-    """``lines`` with ``edit`` made. Raises :class:`NotAsKnown` unless they have its old lines
-    once.
+def _replaced(lines: tuple[str, ...], edit: Edit) -> tuple[int, tuple[str, ...]]:
+    """Where ``lines`` have the old lines of ``edit``, and what takes their place. Raises
+    :class:`NotAsKnown` unless they have these once.
     """
     old = edit.old_lines
     places = [
@@ -121,8 +157,7 @@ def edited(lines: tuple[str, ...], edit: Edit) -> tuple[str, ...]:
     if len(places) != 1:
         raise NotAsKnown(f"{edit.target} has {len(places)} times {old[0].strip()!r}")
     ((start, depth),) = places
-    new = [depth + line if line else line for line in edit.new_lines]
-    return (*lines[:start], *new, *lines[start + len(old) :])
+    return start, tuple(depth + line if line else line for line in edit.new_lines)
 
 
 def _depth(lines: list[str], old: list[str]) -> str | None:
@@ -134,15 +169,18 @@ def _depth(lines: list[str], old: list[str]) -> str | None:
     return depth if not depth.strip() and lines == [depth + x if x else x for x in old] else None
 
 
-def edited_functions(edits: Iterable[Edit]) -> dict[str, tuple[Function, tuple[str, ...]]]:
-    """Each function that ``edits`` are about, and its lines after all of them.
+def edited_functions(edits: Iterable[Edit]) -> dict[str, Edited]:
+    """Each function that ``edits`` are about, after all of them.
 
     Raises :class:`NotAsKnown` for one that is not what they know.
     """
-    functions: dict[str, tuple[Function, tuple[str, ...]]] = {}
+    functions: dict[str, Edited] = {}
     for edit in edits:
-        before, after = functions.get(edit.target) or ((f := find_function(edit.target)), f.lines)
-        functions[edit.target] = before, edited(after, edit)
+        if edit.target not in functions:
+            before = find_function(edit.target)
+            unchanged = (frozenset[Edit](),) * len(before.lines)
+            functions[edit.target] = Edited(before, before.lines, unchanged)
+        functions[edit.target] = functions[edit.target].plus(edit)
     return functions
 
 
@@ -181,7 +219,7 @@ def clash(mends: Iterable[Mend]) -> str:
 def as_diff(mend: Mend) -> str:
     """The edits of ``mend`` as a unified diff against the source of the installed torch."""
     changed: dict[Path, list[tuple[Function, tuple[str, ...]]]] = {}
-    for before, after in edited_functions(mend.edits_here()).values():
+    for before, after, _ in edited_functions(mend.edits_here()).values():
         changed.setdefault(before.file, []).append((before, after))
     parts: list[str] = []
     for file, functions in changed.items():

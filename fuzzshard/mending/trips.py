@@ -1,10 +1,11 @@
-"""Which tripwires a case has tripped. No torch import."""
+"""Which tripwires a case has tripped, and of which mends it has run a line. No torch import."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 _tripped: set[str] = set()
+_ran: set[str] = set()
 _tell: Callable[[str], None] | None = None
 
 
@@ -18,6 +19,16 @@ def trip(slug: str) -> None:
             _tell(slug)
 
 
+def note_run(name: str) -> None:
+    """A line of the mend with this name runs."""
+    _ran.add(name)
+
+
+def noted_runs() -> set[str]:
+    """The mends of which a line has run in this case."""
+    return _ran
+
+
 def listen(tell: Callable[[str], None]) -> None:
     """Has ``tell`` called with every cause that occurs, once in each case."""
     global _tell
@@ -27,3 +38,4 @@ def listen(tell: Callable[[str], None]) -> None:
 def forget_trips() -> None:
     """A new case begins."""
     _tripped.clear()
+    _ran.clear()

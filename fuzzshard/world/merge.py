@@ -119,6 +119,7 @@ def _judged(case: Case, outcome: Outcome, seconds: float, limit: float) -> Verdi
         compared=compared,
         seconds=seconds,
         message=message,
+        ran=tuple(sorted({name for report in outcome.reports.values() for name in report.ran})),
     )
 
 

@@ -99,7 +99,8 @@ class Failure(_Message, frozen=True, kw_only=True, tag="failure"):
 class RankReport(_Message, frozen=True, kw_only=True, tag="report"):
     """What one rank found in one case. Digests are compared between ranks by the coordinator.
 
-    ``refused`` are the engines that raised a documented error; ``notes`` have its text.
+    ``refused`` are the engines that raised a documented error; ``notes`` have its text. ``ran``
+    are the mends of which a line has run (:meth:`fuzzshard.mending.patch.Mended.ran`).
     """
 
     findings: tuple[Finding, ...] = ()
@@ -109,6 +110,7 @@ class RankReport(_Message, frozen=True, kw_only=True, tag="report"):
     compared: dict[str, Compared] = {}
     collectives: dict[str, str] = {}
     replicas: dict[str, str] = {}
+    ran: tuple[str, ...] = ()
     idle: bool = False
 
 

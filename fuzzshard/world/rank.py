@@ -88,6 +88,8 @@ def main(
                 reply = _failure("judge", "", error)
             else:
                 reply = _run(channel, message, device)
+            if isinstance(reply, RankReport):
+                reply = msgspec.structs.replace(reply, ran=mended.ran())
         send(channel, reply)
         if isinstance(reply, Failure):
             _linger(channel)

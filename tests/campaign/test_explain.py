@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from fuzzshard.campaign.explain import (
     Explanation,
+    Likely,
     OnBoth,
     Origin,
     explain,
@@ -70,6 +71,11 @@ def world(verdict_with: Verdicts) -> FakeWorld:
 
 def cured_by(*needed: str) -> Verdicts:
     return lambda on: PASS if set(needed) <= on else SHOWN
+
+
+def ranked(*names: str) -> Likely:
+    """Each name half as likely as the one before."""
+    return lambda case, signature: {(name,): 0.5**n for n, name in enumerate(names)}
 
 
 def broken_by(*needed: str) -> Verdicts:
@@ -136,7 +142,7 @@ def test_a_mend_that_lifts_a_refusal_is_no_cause_of_its_absence(
     names = (*mends, lifter)
     runs = world(lambda on: PASS if lifter in on else MISSED)
     assert explain(runs, CASE, names).origin is Origin.NEW
-    assert explain(runs, CASE, names, mended=PASS, likely=[(lifter,)]).origin is Origin.NEW
+    assert explain(runs, CASE, names, mended=PASS, likely=ranked(lifter)).origin is Origin.NEW
 
 
 def test_what_torch_refuses_a_mend_may_lift_that_says_so(
@@ -160,16 +166,63 @@ def test_without_a_finding_nothing_is_asked_of_mends(mends: tuple[str, ...]) -> 
 
 def test_likely_causes_are_tried_first(mends: tuple[str, ...]) -> None:
     runs = world(cured_by(mends[40]))
-    explained = explain(runs, CASE, mends, likely=[(mends[1],), (mends[40],)])
+    explained = explain(runs, CASE, mends, likely=ranked(mends[1], mends[40]))
     assert explained.known == (mends[40],)
     assert len(runs.log) == 4  # as it is, with all, and with each of the likely ones
-    assert explain(runs, CASE, mends, likely=[(mends[1],)]).known == (mends[40],)
+    assert explain(runs, CASE, mends, likely=ranked(mends[1])).known == (mends[40],)
+
+
+def test_what_is_likelier_than_all_the_rest_is_tried_before_all_mends(
+    mends: tuple[str, ...],
+) -> None:
+    runs = world(cured_by(mends[40]))
+    likely = {(mends[40],): 1.0, (mends[1],): 0.5}
+    explained = explain(runs, CASE, mends, likely=lambda case, signature: likely)
+    assert (explained.known, len(runs.log)) == ((mends[40],), 2)
+
+
+def test_mends_of_which_no_line_has_run_are_no_causes(mends: tuple[str, ...]) -> None:
+    def some_ran(on: set[str]) -> Verdict:
+        return replace(PASS, ran=mends[40:42]) if mends[41] in on else SHOWN
+
+    runs = world(some_ran)
+    assert explain(runs, CASE, mends).known == (mends[41],)
+    assert len(runs.log) == 4  # as it is, with all, and two that found which of two it is
+
+
+def test_causes_that_hide_one_another_are_found_one_by_one(mends: tuple[str, ...]) -> None:
+    """What comes after the first bug says by its signature what its cause may be."""
+
+    def hidden(on: set[str]) -> Verdict:
+        return SHOWN if mends[3] not in on else OTHER if mends[44] not in on else PASS
+
+    def likely(case: Case, signature: str) -> dict[tuple[str, ...], float]:
+        return {(mends[3 if signature == SHOWN.signature else 44],): 1.0, (mends[9],): 0.9}
+
+    runs = world(hidden)
+    assert explain(runs, CASE, mends, likely=likely).known == (mends[3], mends[44])
+    assert len(runs.log) == 5  # as it is, with the first, with all, with both, with the second
+
+
+def test_a_later_finding_of_the_same_kind_is_another_one(mends: tuple[str, ...]) -> None:
+    later = divergence()
+    later = replace(later, findings=(replace(later.findings[0], op=99),))
+
+    def hidden(on: set[str]) -> Verdict:
+        return SHOWN if mends[3] not in on else later if mends[44] not in on else PASS
+
+    runs = world(hidden)
+    assert explain(runs, CASE, mends, likely=ranked(mends[3], mends[44])).known == (
+        mends[3],
+        mends[44],
+    )
+    assert len(runs.log) <= 6
 
 
 def test_what_is_less_likely_is_found_in_fewer_runs_than_what_is_not(
     mends: tuple[str, ...],
 ) -> None:
-    likely = [(name,) for name in reversed(mends[:9])]
+    likely = ranked(*reversed(mends[:9]))
     counts = []
     for name in (mends[2], mends[33]):
         runs = world(cured_by(name))
@@ -182,7 +235,7 @@ def test_several_causes_are_found_together_wherever_they_are_ranked(
     mends: tuple[str, ...],
 ) -> None:
     runs = world(lambda on: PASS if {mends[1], mends[44]} <= {*on} else SHOWN)
-    likely = [(mends[44],), (mends[7],), (mends[1],)]
+    likely = ranked(mends[44], mends[7], mends[1])
     assert explain(runs, CASE, mends, likely=likely).known == (mends[1], mends[44])
 
 
@@ -316,12 +369,12 @@ def test_what_passes_runs_once(mends: tuple[str, ...]) -> None:
 def test_likely_causes_are_asked_for_by_case_and_signature(mends: tuple[str, ...]) -> None:
     runs, asked = world(cured_by(mends[5])), []
 
-    def likely(case: Case, signature: str) -> list[tuple[str, ...]]:
+    def likely(case: Case, signature: str) -> dict[tuple[str, ...], float]:
         asked.append((case, signature))
-        return [(mends[5],)]
+        return {(mends[5],): 1.0}
 
     _, explained = judge_explained(runs, CASE, mends, on_mended=False, likely=likely)
-    assert (explained.known, asked, len(runs.log)) == ((mends[5],), [(CASE, SHOWN.signature)], 3)
+    assert (explained.known, asked, len(runs.log)) == ((mends[5],), [(CASE, SHOWN.signature)], 2)
 
 
 def test_without_mends_nothing_is_known_and_nothing_runs() -> None:

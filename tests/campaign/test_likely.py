@@ -46,5 +46,5 @@ def test_a_saved_finding_counts_whose_features_the_case_has() -> None:
 def test_several_causes_are_one_set() -> None:
     experience = Experience()
     experience.count(HERE, ["a", "b"])
-    assert experience.likeliest(replace(CASE, seed=3), HERE) == [("a", "b")]
+    assert experience.likeliest(replace(CASE, seed=3), HERE) == {("a", "b"): 1.0}
     assert experience.cases == {"a": 1, "b": 1}

@@ -18,6 +18,7 @@ import torch.distributed.nn.functional
 from mend_files import mend_file
 
 from fuzzshard.mending.patch import Mended
+from fuzzshard.mending.trips import forget_trips
 
 AddModule = Callable[[str], ModuleType]
 
@@ -51,6 +52,9 @@ class Switch:
             f"Edit('torch.made_up:{name}', {old!r}, {new!r})" for name, old, new in edits
         )
         self.on(*self.write(f"EDITS = ({made},)"))
+
+    def ran(self) -> tuple[str, ...]:
+        return self._mended.ran()
 
     def off(self) -> None:
         self.on()
@@ -412,3 +416,51 @@ def test_functions_of_torch_itself_are_edited_and_come_back(switch: Switch) -> N
     optimizer.__setstate__(optimizer.__getstate__())
     switch.off()
     assert all(function.__code__ is codes[target] for target, (function, _) in edits.items())
+
+
+def test_which_mends_a_case_ran_is_noted(torch_module: AddModule, switch: Switch) -> None:
+    """A mend of which no line ran may be left out, and nothing is different."""
+    made_up = torch_module(
+        """
+        def f(x):
+            if x > 0:
+                x += 1
+                x += 2
+            else:
+                x -= 1
+            try:
+                x = int(x)
+            except ValueError:
+                x = 0
+
+            def inner():
+                return x + 7
+
+            return [x,
+                    x + 1]
+        """
+    )
+    edits = {
+        "taken": ("x += 1", "x += 10"),
+        "other branch": ("x -= 1", "x -= 10"),
+        "gone": ("x += 2", ""),
+        "handler": ("x = 0", "x = 5"),
+        "in a closure": ("return x + 7", "return 7"),
+        "within an expression": ("x + 1]", "x + 2]"),
+        "head": ("def f(x):", "def f(x):  # changed"),
+    }
+    names = switch.write(
+        *(f"EDITS = (Edit('torch.made_up:f', {old!r}, {new!r}),)" for old, new in edits.values())
+    )
+    by_name = dict(zip(names, edits, strict=True))
+    applied = switch.write("def apply(patch): pass")
+    switch.on(*names, *applied)
+    for x, found in ((1, {"taken"}), (-1, {"other branch"})):
+        forget_trips()
+        assert made_up.f(x) == ([11, 13] if x > 0 else [-11, -9])
+        ran = switch.ran()
+        assert applied[0] in ran  # of which nobody knows what it changes
+        always = {"gone", "in a closure", "within an expression", "head"}
+        assert {by_name[name] for name in ran if name in by_name} == found | always
+    switch.on(*names, compiles=True)  # where Dynamo would trace whatever notes it
+    assert {*names} <= {*switch.ran()}
