@@ -298,15 +298,18 @@ def _first_line(error: BaseException) -> str:
 
 def _digest(trace: Trace) -> str:
     """A checksum of the last parameters and the piece of the whole that this rank holds."""
-    last: dict[str, bytes] = {}
+    last: dict[str, torch.Tensor] = {}
     pieces: dict[str, str] = {}
     for key, observation in trace.tensors.items():
-        if key.rule.is_weight and observation.tensor is not None:
-            last[key.name] = (
-                observation.tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes()
-            )
+        if key.rule.is_weight and (tensor := observation.tensor) is not None:
+            last[key.name] = tensor
             pieces[key.name] = repr(observation.pieces)
-    where, what = (zlib.crc32(repr(sorted(d.items())).encode()) for d in (pieces, last))
+    where = zlib.crc32(repr(sorted(pieces.items())).encode())
+    what = zlib.crc32(repr(sorted((n, t.dtype, t.shape) for n, t in last.items())).encode())
+    if last:  # together: each copy would wait for the GPU
+        device = next(iter(last.values())).device
+        flat = [last[name].to(device).reshape(-1).view(torch.uint8) for name in sorted(last)]
+        what = zlib.crc32(torch.cat(flat).cpu().numpy().tobytes(), what)
     return f"{where}:{what}"
 
 

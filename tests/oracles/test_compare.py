@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import itertools
+import random
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from traces import floats, gradient, trace
 
-from fuzzshard.oracles.compare import agree, differences, rank_of, same_bits
+from fuzzshard.oracles.compare import agree, differences, rank_of, same_bits, unequal
 from fuzzshard.parts.oracles import ORACLES
 from fuzzshard.training.trace import Flat, Key, Piece, Pieces, Trace, cut
 
@@ -138,3 +141,35 @@ def test_differences_come_in_the_order_in_which_they_arose() -> None:
 
 def test_oracles_have_places_of_their_own() -> None:
     assert len({oracle.place for oracle in ORACLES}) == len(ORACLES)
+
+
+def test_many_pairs_are_told_apart_at_once_as_one_by_one() -> None:
+    generator, pairs = random.Random(0), []
+    for number in range(200):
+        dtype = generator.choice([torch.float32, torch.float16, torch.int64, torch.bool])
+        a = torch.ones([generator.randrange(4) for _ in range(number % 4)], dtype=dtype)
+        b = a.clone()
+        if a.numel() and generator.random() < 0.3:
+            b.view(-1)[generator.randrange(a.numel())] = 0
+        if dtype.is_floating_point and a.numel() and generator.random() < 0.3:
+            a.view(-1)[0] = b.view(-1)[0] = NAN
+        pairs.append((a, generator.choice([b, a, b.double()])))
+    apart = {n for n, pair in enumerate(pairs) if pair[0] is not pair[1] and not same_bits(*pair)}
+    assert unequal(pairs) == apart
+    assert 20 < len(apart) < 150
+
+
+def test_a_device_is_asked_once_for_all_tensors_of_one_dtype() -> None:
+    class Asked(TorchDispatchMode):
+        times = 0
+
+        def __torch_dispatch__(
+            self, call: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            self.times += call.name() in ("aten::equal", "aten::_local_scalar_dense")
+            return call(*args, **kwargs or {})
+
+    pairs = [(torch.ones(n), torch.ones(n)) for n in range(100)]
+    with Asked() as asked:
+        assert unequal(pairs) == set()
+    assert asked.times == 1
