@@ -23,6 +23,7 @@ from fuzzshard.mending.mend import own_mends
 from fuzzshard.mending.source import why_not
 from fuzzshard.reproducer.check import check, ranks_needed
 from fuzzshard.reproducer.forked import ForkedRanks, ScriptRun
+from fuzzshard.reproducer.header import of_what_is_there
 from fuzzshard.reproducer.reduce import patched, reduced
 from fuzzshard.reproducer.shown import Shown
 from fuzzshard.temporary import TemporaryFolder
@@ -83,9 +84,10 @@ def reduced_script(
             reduced(script, shows, wanted=lambda: wanted() and time.monotonic() < until)
         if same.script != script and wanted():
             now("running the reduced script")
-            ranks.path.write_text(same.script)
-            ran = check(ranks.path, ranks_needed(same.script), preload=preload)
-            return same.script if shown_by(ran, entry) is Shown.YES else script
+            text = of_what_is_there(same.script)
+            ranks.path.write_text(text)
+            ran = check(ranks.path, ranks_needed(text), preload=preload)
+            return text if shown_by(ran, entry) is Shown.YES else script
         return same.script
 
 

@@ -79,12 +79,21 @@ def reduced(
             failed.add(edit)
         return taken
 
-    while True:
-        before = best
-        for edits in _PASSES:
-            best = _after(edits, best, takes)
-        if best == before:
-            return _whole(best)
+    def least(body: str) -> str:
+        while True:
+            before = body
+            for edits in _PASSES:
+                body = _after(edits, body, takes)
+            if body == before:
+                return body
+
+    best = least(best)
+    apart = _after(_calls_less, best, takes)
+    if apart != best:
+        apart = least(apart)
+        if len(apart.splitlines()) <= len(best.splitlines()) or not takes(apart, best):
+            best = apart
+    return _whole(best)
 
 
 def patched(before: str, after: str, other: str, *, wholly: bool = True) -> str | None:
@@ -289,6 +298,16 @@ def _names_less(body: str) -> Iterator[str]:
     stored = Counter(n.id for n in names if not isinstance(n.ctx, ast.Load))
     stored.update(n.arg for n in _all(tree, ast.arg))
     outside = _outside_texts(tree)
+    for one, two in (pair for block in _blocks(tree) for pair in itertools.pairwise(block)):
+        match one, two:
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=value),
+                ast.Assign(targets=[ast.Name(id=again)]),
+            ) if name == again:
+                reads = [n for n in outside if getattr(n, "id", "") == name and n in ast.walk(two)]
+                if len(reads) == 2:
+                    inlined = _inlined(body, reads[1:], _source(body, value))
+                    yield _cut(inlined, [one])
     for node in reversed(_statements(tree)):
         if not (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)):
             continue
@@ -300,11 +319,7 @@ def _names_less(body: str) -> Iterator[str]:
         if not reads:
             yield _replaced(body, node, text)
         elif all(n in outside for n in reads) and (is_plain or len(reads) == 1):
-            plain = apart = body
-            for read in reversed(reads):
-                plain = _replaced(plain, read, text)
-                apart = _replaced(apart, read, f"({text})")
-            inlined = plain if _is_same(plain, apart) else apart
+            inlined = _inlined(body, reads, text)
             yield _cut(inlined, [node]) if reads[0].lineno > node.lineno else inlined
 
 
@@ -342,6 +357,38 @@ def _functions_less(body: str) -> Iterator[str]:
                     prefix = body[_span(body, user)[0] : _span(body, call)[0]]
                     lines.append(f"{prefix}{_source(body, result)}")
                 yield _cut(_in_place_of(body, user, lines), [node])
+
+
+def _calls_less(body: str) -> Iterator[str]:
+    """Write a function that is called several times wherever it is called: what it does for one
+    caller may differ then from what it does for the other.
+    """
+    tree = ast.parse(body)
+    statements = [n for n in tree.body if isinstance(n, ast.Assign | ast.Expr)]
+    users = {id(call): n for n in statements for call in _all(n, ast.Call)}
+    reads = Counter(n.id for n in _all(tree, ast.Name) if isinstance(n.ctx, ast.Load))
+    for node in (n for n in reversed(tree.body) if isinstance(n, ast.FunctionDef)):
+        calls = [n for n in _all(tree, ast.Call) if getattr(n.func, "id", "") == node.name]
+        *block, last = node.body
+        plain = isinstance(last, ast.Return) and not any(_all(n, ast.Return) for n in block)
+        named = all(isinstance(arg, ast.Name) for call in calls for arg in call.args)
+        apart = len({id(users.get(id(call), tree)) for call in calls}) == reads[node.name]
+        if not (plain and named and apart and all(id(call) in users for call in calls)):
+            continue
+        text = body
+        for call in reversed(calls):
+            given = zip((a.arg for a in node.args.args), call.args, strict=False)
+            values = {name: _source(body, value) for name, value in given}
+            within = body
+            for name in reversed([n for n in _outside_texts(node) if isinstance(n, ast.Name)]):
+                within = _replaced(within, name, values.get(name.id, name.id))
+            result = "\n".join(_lines(within, [last])).removeprefix("return").strip()
+            user = users[id(call)]
+            own = _source(body, user)
+            place = _all(ast.parse(own), ast.Call)[_all(user, ast.Call).index(call)]
+            used = _inlined(own, [place], result)
+            text = _in_place_of(text, user, [*_lines(within, block), *used.splitlines()])
+        yield _cut(text, [node])
 
 
 def _classes_less(body: str) -> Iterator[str]:
@@ -463,6 +510,14 @@ def _source(body: str, node: _Placed) -> str:
 def _replaced(body: str, node: _Placed, text: str) -> str:
     start, end = _span(body, node)
     return body[:start] + text + body[end:]
+
+
+def _inlined(body: str, reads: Sequence[_Placed], text: str) -> str:
+    """Write ``text`` where a variable is read, in parentheses where it needs them."""
+    plain = apart = body
+    for read in reversed(reads):
+        plain, apart = _replaced(plain, read, text), _replaced(apart, read, f"({text})")
+    return plain if _is_same(plain, apart) else apart
 
 
 def _argument_less(body: str, first: _Placed, last: _Placed) -> str:

@@ -20,6 +20,7 @@ from fuzzshard.doctor import clean_case
 from fuzzshard.drafts import reduced as drafts_reduced
 from fuzzshard.drafts.reduced import reasons, reduced_script
 from fuzzshard.reproducer.forked import ForkedRanks, ScriptRun
+from fuzzshard.reproducer.header import of_what_is_there
 from fuzzshard.reproducer.reduce import patched, reduced
 from fuzzshard.verdict import Finding, Status, Verdict
 
@@ -118,6 +119,57 @@ class Here:
 def test_a_script_is_reduced_to_an_exact_minimum() -> None:
     small = reduced(PLANTED, lambda text: "AssertionError: seven is wrong" in run(text))
     assert small == MINIMAL
+
+
+CALLED_TWICE = f"""{TOP}import copy
+
+
+def train(model):
+    seen = []
+    if model is plain:
+        seen.append(model)
+    else:
+        seen.extend([model, model])
+    return [len(seen)]
+
+
+plain = ["plain"]
+model = copy.copy(plain)
+expected = train(plain)
+observed = train(model)
+observed = observed[0]
+assert expected[0] == observed, f"one is wrong: {{expected}} {{observed}}"
+"""
+
+
+def test_a_function_is_written_twice_if_that_takes_no_more_lines() -> None:
+    small = reduced(CALLED_TWICE, lambda text: "one is wrong: [1] 2" in run(text))
+    assert "def train" not in small
+    assert "if" not in small
+    longer = CALLED_TWICE.replace("    seen = []\n", "    seen = []\n" + "    print(1)\n" * 9)
+    small = reduced(longer, lambda text: "[1] 2" in run(text) and text.count("print") >= 9)
+    assert "def train" not in small  # what only one caller needs goes
+    longer = longer.replace("print(1)", "told.append(1)").replace("plain =", "told = []\nplain =")
+
+    def shows(text: str) -> bool:
+        return "one is wrong: [1] 2" in run(
+            text.replace("assert", "assert len(told) == 18\nassert")
+        )
+
+    assert "def train" in reduced(longer, shows)
+
+
+def test_the_first_comment_tells_nothing_of_what_is_gone() -> None:
+    run = "# torchrun --standalone --nproc-per-node 2 repro.py  (exits 1 while this is so)"
+    said = f"{run}\n# Output 0 under fully_shard is not that of plain training with an all-reduce."
+    used = f"{said}\nimport torch\n\nfully_shard(model)\ndist.all_reduce(x)\n"
+    assert of_what_is_there(used) == used
+    told = f"{run}\n# Output 0 is not that of plain training.\nimport torch\n"
+    assert of_what_is_there(f"{said}\nimport torch\n") == told
+    crash = (
+        f"{run}\n# Under FullyShardedDataParallel: no. Found with torch 2.15.0.\nimport torch\n"
+    )
+    assert of_what_is_there(crash) == crash.replace("Under FullyShardedDataParallel: no", "No")
 
 
 def test_the_seed_of_values_stays_whatever_it_is() -> None:

@@ -1,7 +1,6 @@
 # python repro.py  (exits 1 while this is so)
-# Under fully_shard: RuntimeError: view size is not compatible with input tensor's size and stride (at least
-# one dimension spans across two contiguous subspaces). Use .reshape(...) instead. Found with torch
-# 2.13.0+cpu.
+# RuntimeError: view size is not compatible with input tensor's size and stride (at least one dimension spans
+# across two contiguous subspaces). Use .reshape(...) instead. Found with torch 2.13.0+cpu.
 import torch
 import torch.distributed as dist
 from torch import nn
