@@ -47,7 +47,7 @@ from fuzzshard.corpus.verify import Condition, verify
 from fuzzshard.drafts.draft import draft
 from fuzzshard.drafts.evidence import Evidence
 from fuzzshard.drafts.reduced import reduced_script
-from fuzzshard.drafts.words import has_private_names
+from fuzzshard.drafts.words import private_names
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, UsageError
 from fuzzshard.reproducer.check import ranks_needed
 from fuzzshard.reproducer.shown import Shown
@@ -82,7 +82,7 @@ def row(file: Path, text: str | None, result: str = "not run", seconds: float = 
         name,
         len(text.splitlines()),
         len(draft(entry, text, Evidence(), saved_cause(file, entry)).splitlines()),
-        has_private_names(text),
+        bool(private_names(text)),
         "os._exit" in text,
         ranks_needed(text),
         result,

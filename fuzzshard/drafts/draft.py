@@ -15,9 +15,10 @@ from fuzzshard.drafts.evidence import Evidence, versions_known
 from fuzzshard.drafts.words import (
     accused,
     command,
-    has_private_names,
     impact,
+    issue_number,
     markdown,
+    private_names,
     reasons,
     related,
     setup,
@@ -69,14 +70,18 @@ def _render(
     cause: Collection[str],
 ) -> str:
     mend = own_mends().get(entry.cause)
+    diagnosis = markdown(mend.diagnosis) if mend is not None else ""
+    gist, _, details = diagnosis.partition("\n\n")
     text = _TEMPLATES.get_template("report.md.j2").render(
         version=__version__,
         title=title(entry, cause, script),
         impact=impact(entry),
         who=who(entry, cause, mend),
+        filed=[*map(issue_number, mend.filed)] if mend is not None else [],
+        gist=gist,
         summary=summary(entry, script),
         mend=mend,
-        diagnosis=markdown(mend.diagnosis) if mend is not None else "",
+        details=details,
         fix=as_diff(mend) if mend is not None and mend.edits and not why_not(mend) else "",
         cured=evidence.cured,
         workaround=markdown(mend.workaround) if mend is not None else "",
@@ -86,7 +91,7 @@ def _render(
         example_ranks=mend.example_ranks if mend is not None and mend.example else 0,
         example_output=evidence.example.output,
         script=_shown(entry, script) if script is not None else None,
-        private=script is not None and has_private_names(script),
+        private=private_names(script or ""),
         output=evidence.script.output,
         setup=setup(entry, script),
         command=command(script or ""),

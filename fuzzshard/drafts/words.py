@@ -9,11 +9,19 @@ from collections.abc import Collection, Iterator
 
 from fuzzshard.analysis.feature_names import FEATURES
 from fuzzshard.corpus.entry import CONTRACT, LOOKED_UP, CorpusEntry
-from fuzzshard.corpus.lifecycle import Lifecycle, in_order, release
+from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.drafts.evidence import Evidence
 from fuzzshard.mending.mend import Mend, own_mends
 from fuzzshard.parts.engines import ENGINES
-from fuzzshard.parts.oracle import MISSING, UNEXPECTED, Severity, TensorOracle, TensorType, cut
+from fuzzshard.parts.oracle import (
+    MISSING,
+    UNEXPECTED,
+    Severity,
+    TensorOracle,
+    TensorType,
+    cut,
+    without_remarks,
+)
 from fuzzshard.reproducer.check import ranks_needed
 from fuzzshard.verdict import Finding, Status
 
@@ -34,7 +42,7 @@ _TAGS = {"checkpoint": "checkpoint", "compile": "torch.compile", "other": ""}
 _IMPACT = {
     Severity.SILENT: "Silent wrong result: nothing is raised, and training goes on with it.",
     Severity.HANG: "Hang: ranks wait for each other, or lose each other, and training stops.",
-    Severity.CRASH: "Crash, where plain training runs to its end.",
+    Severity.CRASH: "Crash: an error is raised, and training stops.",
     Severity.LEAK: "Leak: memory, or an object that holds it, is kept after its last use.",
     Severity.WARNING: "A warning that is wrong; results are right.",
     Severity.LAYOUT: "Nothing is raised, and training goes on. No value is wrong by itself.",
@@ -93,7 +101,8 @@ def title(entry: CorpusEntry, cause: Collection[str], script: str | None = None)
     tag = _tag(entry, script)
     before = f"[{tag}] " if tag else ""
     if (mend := own_mends().get(entry.cause)) is not None:
-        return cut(f"{before}{mend.title.removeprefix(f'{tag}: ')}", _TITLE_LENGTH)
+        told = re.sub(rf"^{re.escape(tag)}\b:? ", "", mend.title) if tag else mend.title
+        return cut(f"{before}{told}", _TITLE_LENGTH)
     api = accused(entry, script).strip("`")
     first = entry.findings[0]
     text = cut(f"{before}{f'{api}: ' if api else ''}{_headline(entry, first)}", _TITLE_LENGTH)
@@ -111,19 +120,15 @@ def _headline(entry: CorpusEntry, first: Finding) -> str:
 
 
 def impact(entry: CorpusEntry) -> str:
-    """How bad it is, and in which releases."""
+    """How bad it is; and that the newest release is right, where it is."""
     severity = entry.severity
     assert severity is not None, "an entry without a finding has no draft"
-    good = entry.good_on
-    bad = in_order({release(torch) for torch in (*entry.bad_on, entry.torch) if torch})
     of_type = severity is Severity.SILENT and TensorType.read(entry.findings[0].observed)
-    said = [_OF_TYPE if of_type else _IMPACT[severity]]
-    if bad:
-        absent = f", and not with {', '.join(reversed(good))}" if good else ""
-        said.append(f"Seen with torch {', '.join(reversed(bad))}{absent}.")
-    if entry.lifecycle is Lifecycle.FIXED and good:
-        said.append(f"**Torch {good[-1]}, the newest that was tried, does not show it.**")
-    return " ".join(said)
+    said = _OF_TYPE if of_type else _IMPACT[severity]
+    if entry.lifecycle is Lifecycle.FIXED and entry.good_on:
+        newest = entry.good_on[-1]
+        said += f" **Torch {newest}, the newest that was tried, does not show it.**"
+    return said
 
 
 def who(entry: CorpusEntry, cause: Collection[str], mend: Mend | None) -> str:
@@ -141,7 +146,7 @@ def summary(entry: CorpusEntry, script: str | None) -> str:
     they stand where it first differs.
     """
     first, engine = entry.findings[0], accused(entry, script)
-    observed = " ".join(first.observed.split()).rstrip(".")
+    observed = " ".join(without_remarks(first.observed).split()).rstrip(".")
     rule, where = first.rule, _after(entry, first)
     on = "In one process" if is_alone(script) else f"On {ranks(entry)}"
     under = f"{on} with {engine}" if engine else on
@@ -199,23 +204,25 @@ def setup(entry: CorpusEntry, script: str | None) -> str:
 
 
 _PRIVATE = re.compile(
-    r"\btorch[\w.]*\._\w|\bimport .*\b_\w|_get_fsdp_state|\b\w+\._(?!exit\b)[a-z]"
+    r"\btorch[\w.]*\._\w+|\bimport .*\b_\w+|_get_fsdp_state|\b\w+\._(?!exit\b)[a-z]\w*"
 )
 """What a script has that reaches into private parts of torch; all end by ``os._exit``."""
 
 
-def has_private_names(script: str) -> bool:
-    """Tell whether a script reads or replaces private names of torch."""
-    return _PRIVATE.search(script) is not None
+def private_names(script: str) -> list[str]:
+    """Return the private names of torch that a script reads or replaces, each once."""
+    found = _PRIVATE.findall(script)
+    return list(dict.fromkeys(text.removeprefix("import ") for text in found))
 
 
 def reasons(entry: CorpusEntry, script: str | None, evidence: Evidence) -> Iterator[str]:
     """Why it is a bug, and which side is wrong; only what was run or what a document says."""
     first = entry.findings[0]
     mend = own_mends().get(entry.cause)
-    api = f"`{mend.title.partition(':')[0]}`" if mend is not None else ""
-    wrong = accused(entry, script) or api or "torch itself, without any of its parallel engines,"
-    yield f"{wrong} is wrong: {_rule(entry, first)}"
+    wrong = accused(entry, script)
+    if wrong or mend is None:
+        wrong = wrong or "torch itself, without any of its parallel engines,"
+        yield f"{wrong} is wrong: {_rule(entry, first)}"
     if contract := mend.contract.text() if mend is not None else entry.notes.get(CONTRACT):
         yield f"Documented: {markdown(contract)}"
     if first.error is not None and first.bound:

@@ -176,9 +176,15 @@ class Mend:
         return any(look.is_same and "/pytorch/pytorch/" not in look.link for look in self.public)
 
     @property
+    def filed(self) -> tuple[str, ...]:
+        """The issues and pull requests of torch about this very bug."""
+        here = "/pytorch/pytorch/"
+        return tuple(look.link for look in self.public if look.is_same and here in look.link)
+
+    @property
     def is_filed(self) -> bool:
-        """Whether torch has an issue or a pull request about this very bug."""
-        return any(look.is_same and "/pytorch/pytorch/" in look.link for look in self.public)
+        """Whether there is any."""
+        return bool(self.filed)
 
     @property
     def changed_lines(self) -> int | None:

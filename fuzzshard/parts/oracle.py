@@ -73,6 +73,19 @@ def lost(engine: str, detail: str) -> str:
     return f"desync/{engine}" if detail in ("desync", "SIGABRT") else ""
 
 
+_REMARKS = re.compile(
+    r"\s*(\(Could this error message be improved\?.*?\)|from user code:\s.*"
+    r"|Set TORCHDYNAMO_VERBOSE=1 .*)",
+    re.DOTALL,
+)
+"""What torch adds to messages, for whoever runs the program."""
+
+
+def without_remarks(message: str) -> str:
+    """Return what a message of torch says of the error."""
+    return _REMARKS.sub("", message)
+
+
 def cut(text: str, length: int) -> str:
     """Return the first words of ``text``, with dots where more follows."""
     if len(text) <= length:
@@ -226,7 +239,9 @@ class LostRanks(Oracle):
     """Ranks do not come to the end of the schedule."""
 
     harm = Severity.CRASH
-    basis = "{truth}, runs the same schedule to its end, and no documented refusal is in its way."
+    basis = (
+        "{truth}, makes the same calls without an error, and torch documents no refusal of them."
+    )
 
     @override
     def severity(self, detail: str) -> Severity:

@@ -8,7 +8,7 @@ import textwrap
 
 from fuzzshard.model.statements import comment
 from fuzzshard.parts.engines import ENGINES, spec_of
-from fuzzshard.parts.oracle import TensorOracle, cut
+from fuzzshard.parts.oracle import TensorOracle, cut, without_remarks
 from fuzzshard.reproducer.assertion import Assertion
 from fuzzshard.verdict import Finding
 
@@ -85,4 +85,4 @@ _TRUTH = "plain training with an all-reduce"
 
 
 def _one_line(text: str) -> str:
-    return cut(" ".join(text.split()), 300).removesuffix(".").removesuffix(":")
+    return cut(" ".join(without_remarks(text).split()), 300).removesuffix(".").removesuffix(":")

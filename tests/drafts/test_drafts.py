@@ -90,8 +90,7 @@ def test_a_draft_has_everything_that_a_maintainer_asks_for() -> None:
     said = text()
     for wanted in (
         "# [FSDP2] fully_shard: gradient of a parameter is silently wrong with reshard_after_",
-        "**Impact**: Silent wrong result: nothing is raised, and training goes on with it. Seen "
-        "with torch 2.13.0, 2.12.0, and not with 2.15.0.",
+        "**Impact**: Silent wrong result: nothing is raised, and training goes on with it.\n",
         "**Who hits this**: Programs with this: reshard_after_forward=<int>",
         "### 🐛 Describe the bug",
         "### Versions",
@@ -164,6 +163,28 @@ def test_every_kind_of_finding_has_its_words(oracle: str, status: Status, wanted
     finding = Finding(oracle=oracle, engine="fully_shard", observed=observed, expected="no error")
     entry = make_entry(clean_case(2), Verdict(status=status, findings=(finding,)), INFO)
     assert wanted in text(entry)
+
+
+def test_what_torch_adds_to_a_message_is_left_out() -> None:
+    observed = (
+        "RuntimeError: no. (Could this error message be improved? If so, say.) from user code: a"
+    )
+    finding = msgspec.structs.replace(FINDING, oracle="exception", observed=observed, error=None)
+    entry = make_entry(clean_case(2), Verdict(status=Status.CRASH, findings=(finding,)), INFO)
+    assert "raises `RuntimeError: no`." in text(entry)
+
+
+def test_private_names_in_a_script_are_told() -> None:
+    assert "private names" not in text()
+    said = text(script=SCRIPT + "from torch.utils._pytree import tree_map\n")
+    assert "The script uses private names of torch: `torch.utils._pytree`." in said
+
+
+def test_a_draft_of_a_bug_that_torch_knows_says_so_first() -> None:
+    mend = next(m for m in own_mends().values() if m.is_filed)
+    said = text(msgspec.structs.replace(ENTRY, cause=mend.slug))
+    assert "Torch knows this very bug: #" in said.splitlines()[2]
+    assert "this very bug" not in text()
 
 
 def test_output_is_that_of_the_first_rank_that_fails() -> None:
