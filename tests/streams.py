@@ -10,9 +10,12 @@ from random import Random
 from typing import NamedTuple
 
 from fuzzshard.analysis.features import features
+from fuzzshard.analysis.steering import Steering
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.files import write_atomic
+from fuzzshard.errors import UsageError
 from fuzzshard.strategies import draw_cases
+from fuzzshard.strategies.steered import MAX_DRAWS, Steered, _Search
 
 
 class Drawn(NamedTuple):
@@ -20,6 +23,23 @@ class Drawn(NamedTuple):
 
     case: Case
     features: frozenset[str]
+
+
+def reach_first(*wanted: str, seed: int, cuda: bool = False) -> Steered | None:
+    """Return where a stream of cases for eight ranks that have all these features begins, or None
+    where a campaign that asks for them would find none. Unlike
+    :func:`~fuzzshard.strategies.steered.reach` it is content with one case.
+    """
+    steering = Steering(require=wanted)
+    try:
+        steering.check_possible(world_size=Streams.WORLD_SIZE, cuda=cuda)
+    except UsageError:
+        return None
+    search = _Search(steering, seed, world_size=Streams.WORLD_SIZE, cuda=cuda)
+    while not search.starts and search.draws < MAX_DRAWS:
+        search.draw()
+    found = Steered(steering, (), tuple(search.starts), search.hits, search.tries)
+    return found if search.starts else None
 
 
 class Streams:

@@ -12,7 +12,6 @@ are left out. A table is a TOML file of three parts:
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import enum
 import inspect
@@ -23,12 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
-from streams import Drawn, Streams
+from streams import Drawn, Streams, reach_first
 
 from fuzzshard.analysis.feature_names import FEATURES
-from fuzzshard.analysis.steering import Steering
-from fuzzshard.errors import UsageError
-from fuzzshard.strategies.steered import reach
 
 _CATCH_ALL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -71,11 +67,7 @@ def names_of_values(cls: type) -> Iterator[str]:
 
 def _is_reached(wanted: tuple[str, ...]) -> bool:
     """Whether a campaign draws a case with these features, if it asks for them."""
-    for cuda in (False, True):
-        with contextlib.suppress(UsageError):
-            reach(Steering(require=wanted), Streams.SEED, world_size=Streams.WORLD_SIZE, cuda=cuda)
-            return True
-    return False
+    return any(reach_first(*wanted, seed=Streams.SEED, cuda=cuda) for cuda in (False, True))
 
 
 @dataclasses.dataclass(frozen=True)

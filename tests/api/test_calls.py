@@ -15,7 +15,7 @@ import torch
 from calls import Calls, Cell
 from cases import moments_of_op
 from packaging.version import Version
-from streams import Drawn, Streams
+from streams import Drawn, Streams, reach_first
 from torch import nn
 from torch.distributed.checkpoint import state_dict
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
@@ -24,11 +24,10 @@ from torch.nn.utils import clip_grad
 
 from fuzzshard.analysis.features import features
 from fuzzshard.analysis.schedule_state import follow
-from fuzzshard.analysis.steering import Steering
 from fuzzshard.contracts.contract import NEWEST_TORCH, installed_torch
 from fuzzshard.parts.moments import Moment
 from fuzzshard.parts.ops import OPS
-from fuzzshard.strategies.steered import reach, steered_stream
+from fuzzshard.strategies.steered import steered_stream
 
 CALLS = Calls.load()
 CLASSES = (
@@ -107,8 +106,9 @@ def _steered_to(op: str | None) -> Iterator[Drawn]:
     features_of = {str(each.__struct_config__.tag): [*each.meanings] for each in OPS}
     if op in features_of and (names := features_of[op]):
         for seed in range(8):  # the swarms that it starts from allow few moments, or many
-            steered = reach(Steering(require=(names[0],)), seed, world_size=8, cuda=False)
-            stream = steered_stream(seed, world_size=8, steered=steered)
+            steered = reach_first(names[0], seed=seed)
+            assert steered is not None, names
+            stream = steered_stream(seed, world_size=Streams.WORLD_SIZE, steered=steered)
             for case in itertools.islice(stream, 250):
                 yield Drawn(case, features(case))
 

@@ -36,6 +36,10 @@ def build():
     return Model()
 
 
+def build_two_blocks():
+    return Model(2)
+
+
 def smaller(size):
     return Model(size)
 

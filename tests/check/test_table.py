@@ -23,7 +23,7 @@ def table_of(printed: str) -> dict[str, str]:
 
 
 def test_meshes_and_settings_have_a_line_each(capsys: pytest.CaptureFixture[str], tmp_path: Path):
-    subject = Subject(build=SMALL["build"], inputs=SMALL["batch"], loss=SMALL["loss"])
+    subject = Subject(build=SMALL["build_two_blocks"], inputs=SMALL["batch"], loss=SMALL["loss"])
     meshes = ("--mesh", "dp_shard=2", "--mesh", "dp_replicate=2")
     more = ("--engine", "fully_shard", "--steps", "2", "--vary", "all")
     junit = tmp_path / "check.xml"

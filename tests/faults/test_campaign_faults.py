@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -20,8 +21,10 @@ from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import Confirmation
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.doctor import clean_case
+from fuzzshard.temporary import PREFIX, TemporaryFolder
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig
+from fuzzshard.world.processes import ForkServer
 
 WRONG_GRADIENT = fault_file("wrong_gradient")
 LIMITS = ("--max-cases", 8, "--max-findings", 1, "--mends", "off")
@@ -66,7 +69,17 @@ def test_a_rank_killed_in_mid_case_costs_that_case_only(tmp_path: Path) -> None:
     assert finished["findings"] == []
 
 
-def test_a_campaign_that_is_killed_leaves_no_process_and_whole_entries(tmp_path: Path) -> None:
+def in_shared_memory() -> set[Path]:
+    return {path for path in Path("/dev/shm").glob("*") if path.stat().st_uid == os.geteuid()}
+
+
+def test_a_campaign_that_is_killed_leaves_no_process_and_whole_entries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its temporary folders are removed by whoever runs ranks next."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    before = in_shared_memory()
     with campaign(tmp_path / "corpus", "--preload", WRONG_GRADIENT) as running:
         running.read_until("finding_found")
         processes = running.descendants()
@@ -76,6 +89,13 @@ def test_a_campaign_that_is_killed_leaves_no_process_and_whole_entries(tmp_path:
     assert [p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE] == []
     (file,) = entry_files([tmp_path / "corpus"])
     assert read_entry(file).signature == "divergence/fully_shard/gradient"
+    assert not in_shared_memory() - before
+    left = set(tmp_path.glob(f"{PREFIX}*"))
+    assert left
+    with TemporaryFolder() as live:
+        ForkServer().close()
+        assert live.is_dir()
+        assert left.isdisjoint(tmp_path.iterdir())
 
 
 @pytest.fixture(scope="module")

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from streams import reach_first
 from upstream_rows import UPSTREAM_ROWS
 
 from fuzzshard.analysis.feature_names import ON_CUDA
 from fuzzshard.analysis.features import ALL_FEATURES, features
 from fuzzshard.analysis.needs import needs_cpu
-from fuzzshard.analysis.steering import Steering
 from fuzzshard.analysis.validate import validate
 from fuzzshard.strategies import draw_cases
-from fuzzshard.strategies.steered import reach
 
 ONE_IN = 4000
 """A feature that fewer cases have is as good as not drawn in a campaign of a night."""
@@ -27,8 +26,7 @@ def is_reached(sample, *wanted):
     """Whether a case of the sample has all these features, or one comes where they are asked."""
     if any(present.issuperset(wanted) for present in sample.features):
         return True
-    steered = reach(Steering(require=wanted), sample.seed, world_size=8, cuda=False)
-    return bool(steered.starts)
+    return reach_first(*wanted, seed=sample.seed) is not None
 
 
 @pytest.mark.parametrize("feature", sorted(set(ALL_FEATURES) - ON_CUDA))
@@ -45,8 +43,7 @@ def test_what_needs_cuda_is_drawn_only_for_cuda(sample, streams):
     assert ON_CUDA.isdisjoint(frozenset().union(*sample.features))
     on_cuda = streams.whole(cuda=True)
     for feature in sorted(ON_CUDA.difference(*on_cuda.values())):
-        steering = Steering(require=(feature,))
-        assert reach(steering, sample.seed, world_size=8, cuda=True).starts, feature
+        assert reach_first(feature, seed=sample.seed, cuda=True), feature
     for case in [*on_cuda][::3]:
         validate(case, sample.world_size)
         assert needs_cpu(case) is None

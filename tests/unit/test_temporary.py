@@ -9,7 +9,6 @@ import tempfile
 import threading
 from pathlib import Path
 
-import psutil
 import pytest
 
 from fuzzshard.temporary import PREFIX, TemporaryFolder, remove_abandoned
@@ -97,40 +96,3 @@ def test_no_new_folder_is_taken_for_an_abandoned_one(place: Path) -> None:
     for folder in made:
         folder.remove()
     assert all(there)
-
-
-def start_campaign(corpus: Path) -> subprocess.Popen[str]:
-    options = ["--corpus", str(corpus), "--device", "cpu", "--world-size", "2", "--json"]
-    return subprocess.Popen(
-        [sys.executable, "-m", "fuzzshard", "run", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-
-
-def kill_once(campaign: subprocess.Popen[str], event: str) -> None:
-    """Kill a campaign, and nothing else, once it has said ``event``; wait until its ranks end."""
-    assert campaign.stdout is not None
-    assert any(f'"{event}"' in line for line in campaign.stdout)
-    ranks = psutil.Process(campaign.pid).children(recursive=True)
-    campaign.kill()
-    campaign.communicate()
-    psutil.wait_procs(ranks, timeout=60)
-
-
-def in_shared_memory() -> set[Path]:
-    return {path for path in Path("/dev/shm").glob("*") if path.stat().st_uid == os.geteuid()}
-
-
-def test_the_next_campaign_removes_what_a_killed_one_left(place: Path) -> None:
-    before = in_shared_memory()
-    kill_once(start_campaign(place / "a"), "case_judged")
-    left = folders(place)
-    assert left
-    assert not in_shared_memory() - before
-    with TemporaryFolder() as live:
-        kill_once(start_campaign(place / "b"), "case_started")
-
-        assert live.is_dir()
-        assert not set(left) & set(place.iterdir())
