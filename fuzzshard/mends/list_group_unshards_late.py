@@ -27,6 +27,44 @@ SETUP = (
     "auxiliary loss on hidden states."
 )
 WORKAROUND = "Wrap the modules in groups of their own."
+EXAMPLE = r"""
+# torchrun --standalone --nproc-per-node 2 example.py
+import copy
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.head = nn.LayerNorm(4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        hidden = self.norm(x)
+        return hidden, self.head(hidden)
+
+
+def train(model):
+    hidden, logits = model(torch.arange(4.0))
+    (logits.detach().sum() + hidden.square().sum()).backward()  # an auxiliary loss
+    return model.norm.weight.grad
+
+
+mesh = init_device_mesh("cpu", (2,))
+torch.manual_seed(0)
+model = Model()
+expected = train(copy.deepcopy(model))
+fully_shard([model.norm, model.head], mesh=mesh)
+fully_shard(model, mesh=mesh)
+observed = train(model)
+assert observed is not None, f"{expected=}, {observed=}"
+torch.testing.assert_close(observed.full_tensor(), expected)
+dist.destroy_process_group()
+"""
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

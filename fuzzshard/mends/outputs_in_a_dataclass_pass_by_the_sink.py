@@ -23,6 +23,37 @@ SETUP = (
     "an auxiliary head."
 )
 WORKAROUND = "Return a dict or a tuple."
+EXAMPLE = r"""
+# torchrun --standalone --nproc-per-node 1 example.py
+import dataclasses
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+@dataclasses.dataclass
+class Output:
+    logits: torch.Tensor
+    auxiliary: torch.Tensor
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head, self.auxiliary = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    def forward(self, x):
+        return Output(self.head(x), self.auxiliary(x))
+
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(Model(), find_unused_parameters=True)
+for _ in range(2):
+    model(torch.ones(1, 2)).logits.sum().backward()
+dist.destroy_process_group()
+"""
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

@@ -26,6 +26,33 @@ SETUP = (
     "frozen. It goes on without its moments when it is thawed, and nothing says so."
 )
 WORKAROUND = "Thaw the parameters for saving and for loading."
+EXAMPLE = r"""
+# torchrun --standalone --nproc-per-node 1 example.py
+import torch
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
+
+
+def make():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    return model, torch.optim.AdamW(model.parameters())
+
+
+model, optimizer = make()
+model(torch.ones(1, 2)).sum().backward()
+optimizer.step()
+optimizer.zero_grad()
+saved = get_optimizer_state_dict(model, optimizer)
+
+model, optimizer = make()
+model[0].requires_grad_(False)  # this part is not trained at the moment
+set_optimizer_state_dict(model, optimizer, saved)
+state = optimizer.state[model[0].weight]
+assert "exp_avg" in state, f"0.weight: expected the moments that were saved, observed {state}"
+"""
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public("https://github.com/pytorch/pytorch/issues/192202", "open"),

@@ -19,6 +19,20 @@ CONTRACT = Promise(
 )
 SETUP = "Gradient accumulation from the first iteration on, with a static graph."
 WORKAROUND = "Let the first microbatch of all synchronise."
+EXAMPLE = r"""
+# torchrun --standalone --nproc-per-node 1 example.py
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(nn.Linear(2, 1), static_graph=True)
+with model.no_sync():
+    model(torch.ones(1, 2)).sum().backward()
+model(torch.ones(1, 2)).sum().backward()
+dist.destroy_process_group()
+"""
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public("https://github.com/pytorch/pytorch/issues/143580", "open"),

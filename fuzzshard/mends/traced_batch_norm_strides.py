@@ -21,6 +21,25 @@ CONTRACT = Promise(
 )
 SETUP = "A batch norm follows a linear layer over sequences, on the CPU."
 WORKAROUND = "``.contiguous()`` on the input of the batch norm."
+EXAMPLE = r"""
+# torchrun --standalone --nproc-per-node 1 example.py
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+
+    def forward(self, x):
+        h = self.norm(self.linear(x).transpose(1, 2))  # features before positions
+        return h.transpose(1, 2).reshape(-1, 4)
+
+
+model = torch.compile(Model(), backend="aot_eager")
+model(torch.randn(2, 3, 4)).sum().backward()
+"""
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

@@ -18,6 +18,34 @@ CONTRACT = Promise(
 )
 SETUP = "DistributedDataParallel stages in ``ScheduleInterleavedZeroBubble`` or the ZBV schedule."
 WORKAROUND = "All-reduce the gradients after ``schedule.step()``, or use fully_shard."
+EXAMPLE = r"""
+# torchrun --standalone --nproc-per-node 2 example.py
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.pipelining import PipelineStage, ScheduleInterleavedZeroBubble
+from torch.nn.parallel import DistributedDataParallel
+
+mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("dp", "pp"))
+torch.manual_seed(0)
+modules = [
+    DistributedDataParallel(nn.Linear(4, 4), process_group=mesh.get_group("dp"))
+    for _ in range(2)
+]
+stages = [
+    PipelineStage(module, i, 2, torch.device("cpu"), group=mesh.get_group("pp"))
+    for i, module in enumerate(modules)
+]
+schedule = ScheduleInterleavedZeroBubble(stages, 4, loss_fn=nn.functional.mse_loss)
+schedule.step(torch.ones(4, 4) * (1 + dist.get_rank()), target=torch.ones(4, 4))
+observed = modules[1].module.weight.grad
+expected = observed.clone()
+dist.all_reduce(expected)
+expected /= 2
+torch.testing.assert_close(observed, expected, msg=lambda m: f"not averaged: {m}")
+dist.destroy_process_group()
+"""
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
