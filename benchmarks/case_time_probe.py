@@ -22,18 +22,25 @@ _counts: Counter[str] = Counter()
 _inner: list[float] = []
 
 
+def _now() -> float:
+    """Processor seconds of this rank, or what a clock says where it waits for a GPU."""
+    import torch
+
+    return time.perf_counter() if torch.cuda.is_initialized() else time.process_time()
+
+
 def _timed(owner: Any, attribute: str, name: str) -> None:
     """Counts the time within a function, without that of timed ones which it calls."""
     function = getattr(owner, attribute)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        began = time.perf_counter()
+        began = _now()
         _inner.append(0.0)
         try:
             return function(*args, **kwargs)
         finally:
-            spent = time.perf_counter() - began
+            spent = _now() - began
             _seconds[name] += spent - _inner.pop()
             _counts[name] += 1
             if _inner:
@@ -51,12 +58,11 @@ def _profiled(owner: Any, attribute: str) -> None:
         if not Path(os.environ[FOLDER], PROFILE).exists():
             return function(*args, **kwargs)
         import torch
-        from torch.profiler import profile
+        from torch.profiler import ProfilerActivity, profile
 
-        with profile() as seen:
+        with profile(activities=[ProfilerActivity.CUDA]) as seen:
             result = function(*args, **kwargs)
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
+            torch.cuda.synchronize()
         for event in seen.key_averages():
             on_device = event.self_device_time_total / 1e6
             if event.key.startswith("cuda"):

@@ -371,10 +371,10 @@ def _fails(mended: Verdict, stock: Verdict, mends: Sequence[str]) -> bool:
     return not lifting(mended, mends)
 
 
-LEAST_CHANCE = 1e-3
+LEAST_CHANCE = 1e-4
 """How likely a mend is a cause of which nobody has seen anything alike."""
 
-WORTH_A_RUN = 3
+WORTH_A_RUN = 8
 """A set of causes is tried alone that has this part of what the others have together."""
 
 

@@ -28,6 +28,14 @@ def test_what_had_the_same_signature_comes_before_what_was_met_more_often() -> N
     assert (experience.num_cases, experience.cases["often"]) == (12, 9)
 
 
+def test_another_engine_says_more_than_another_oracle() -> None:
+    experience = Experience()
+    for signature, cause in (("divergence/ddp/loss", "oracle"), ("divergence/fsdp1/loss", "both")):
+        experience.count(signature, [cause])
+    experience.count("divergence/fsdp1/gradient", ["engine"])
+    assert ranked(experience) == ["engine", "oracle", "both"]
+
+
 def test_what_was_met_more_often_comes_first_among_equals() -> None:
     experience = Experience()
     for cause in ("a", "b", "b"):
