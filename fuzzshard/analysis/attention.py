@@ -38,18 +38,17 @@ def lacks_kernels(case: Case) -> bool:
     dtypes = {dtype for call in calls for dtype in call.inputs}
     if not dtypes or not dtypes <= _HALF or any(width % WIDTHS for width in widths):
         return True
-    return any(_positions(on) % POSITIONS for on in case.on_meshes if positions_divide(on))
+    return any(
+        case.inputs.seq // (_parts(case) * on.mesh.shard) % POSITIONS  # those of a call
+        for on in case.on_meshes
+        if positions_divide(on)
+    )
 
 
 def without_kernels(case: Case) -> Case:
     """``case`` without the engines that CUDA may lack kernels for, if it has others."""
     others = tuple(spec.name for spec in specs(case.engines) if spec.spreads != "attention")
     return replace(case, engines=others) if others and lacks_kernels(case) else case
-
-
-def _positions(case: Case) -> int:
-    """How many positions a kernel is called with."""
-    return case.inputs.seq // (_parts(case) * case.mesh.shard)
 
 
 def _parts(case: Case) -> int:

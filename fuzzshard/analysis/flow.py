@@ -64,7 +64,10 @@ class Flow:
         for node in module.nodes:
             node_args = tuple(values[a] for a in node.args)
             if isinstance(node, TensorOp):
-                values[node.name] = _requires_grad(node, node_args)
+                in_place = node.op == "iadd"  # without gradients
+                values[node.name] = (
+                    node_args[0] if in_place else node.op != "detach" and any(node_args)
+                )
                 continue
             results = self._call(path, node, node_args, trainable)
             values[node.name] = results[0]
@@ -90,8 +93,3 @@ def flow_of(case: Case) -> Flow:
 @functools.lru_cache(maxsize=256)
 def _flow(root: Block, inputs: Inputs, ties: tuple[Tie, ...]) -> Flow:
     return Flow(root, inputs, ties)
-
-
-def _requires_grad(node: TensorOp, args: tuple[bool, ...]) -> bool:
-    """Adding in place happens without gradients."""
-    return args[0] if node.op == "iadd" else node.op != "detach" and any(args)

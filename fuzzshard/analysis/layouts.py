@@ -34,11 +34,6 @@ class Layout(NamedTuple):
     sharded: Sharded = None
     is_dtensor: bool = False
 
-    @property
-    def is_plain_whole(self) -> bool:
-        """Whether it is what the plain model has here."""
-        return not self.sharded and not self.is_dtensor
-
     def __str__(self) -> str:
         part = f"sharded along its {self.sharded}" if self.sharded else "whole on every rank"
         return f"a {'DTensor' if self.is_dtensor else 'plain tensor'} {part}"
@@ -80,7 +75,7 @@ class _Flow(ForwardWalk[Layout]):
             return self.planned(self.plans[path], arg, width)
         if "elementwise" in leaf.styles or leaf.drops == 0:
             return arg
-        if not arg.is_plain_whole:
+        if arg.sharded or arg.is_dtensor:
             raise InvalidCase(
                 f"{path!r} has no tensor-parallel plan and is called with {arg}",
                 "add a plan for it, or let the module before return a replicated tensor",

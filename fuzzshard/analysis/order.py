@@ -84,11 +84,14 @@ def size_order(case: Case) -> Size:
         blocks=len(blocks),
         unused=count_unused(case),
         nodes=pairs + sum(len(b.nodes) for b in blocks),
-        values=pairs + sum(map(_value_count, blocks)),
+        values=pairs
+        + sum(len(b.inputs) + len(b.outputs) + sum(len(n.args) for n in b.nodes) for b in blocks),
         kinds=sum(map(leaf_rank, leaves)) + sum(_form_rank(b) for b in blocks),
         uneven=count_uneven(case),
         width=sum(get_dims(case).values()) + sum(map(_excess, leaves)),
-        batch=case.inputs.batch + sum(_row_rank(item.rows) for item in case.inputs.rank_batches),
+        # fewer rows come first, but none after all that one writes by hand: empty tensors take
+        # paths of their own
+        batch=case.inputs.batch + sum(item.rows or 8 for item in case.inputs.rank_batches),
         seq=case.inputs.seq,
         seed=abs(case.seed),
         flags=flag_distance(case),
@@ -123,13 +126,6 @@ def mesh_rank(mesh: Mesh) -> tuple[int, int]:
     """
     axes = sum(size is not None for size in (mesh.replicate, mesh.tensor, mesh.pipeline))
     return axes, {2: 0, 1: 1}.get(mesh.size, mesh.size)
-
-
-def _row_rank(rows: int) -> int:
-    """Fewer rows first, but none after all that one writes by hand: empty tensors take paths of
-    their own.
-    """
-    return rows or 8
 
 
 def leaf_count(case: Case) -> int:
@@ -187,10 +183,6 @@ def _count_options(case: Case) -> int:
     more = (case.delays, case.expect, case.optimizer.exclude, case.inputs.rank_batches)
     told = (option.items(value) for group in case.wrap for option, value in group.told())
     return fields + scalars + sum(map(len, (*items, *more, *told)))
-
-
-def _value_count(block: Block) -> int:
-    return len(block.inputs) + len(block.outputs) + sum(len(n.args) for n in block.nodes)
 
 
 def _named(block: Block) -> int:

@@ -188,7 +188,8 @@ class Agent:
         which the head has not heard yet that it is lost.
         """
         lacks_node = nodes != self._nodes or time.monotonic() - self._began < RESTART_SECONDS
-        return _was_killed(code) or (code == EXIT_INFRA and bool(self._nodes) and lacks_node)
+        was_killed = code > 128 and code != EXIT_INTERRUPTED
+        return was_killed or (code == EXIT_INFRA and bool(self._nodes) and lacks_node)
 
     def _check(self, secret: str) -> None:
         if not hmac.compare_digest(secret.encode(), self._secret.encode()):
@@ -258,10 +259,6 @@ class Agent:
 def seed_of(seed: int, name: str) -> int:
     """Return the seed of the node ``name`` in a fleet with this ``seed``."""
     return int.from_bytes(sha256(f"{seed}/{name}".encode()).digest()[:4], "big")
-
-
-def _was_killed(code: int) -> bool:
-    return code > 128 and code != EXIT_INTERRUPTED
 
 
 def _take_slot(job: Job) -> tuple[Path, IO[str]]:

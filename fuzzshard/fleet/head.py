@@ -184,7 +184,8 @@ class _Head:
         with contextlib.suppress(FuzzshardError):
             write_atomic(self._stop_file, b"")
         why = "interrupted" if self._interrupted else f"{self._stop_file} is there"
-        self._say(f"{why}: {len(self._running())} campaigns are ending")
+        running = sum(member.leader is member for member in self._in("running"))
+        self._say(f"{why}: {running} campaigns are ending")
         for member in self._in("starting", "running"):
             member.due = 0.0
             if member.state == "starting" and member.doing in ("greet", "wait"):
@@ -432,10 +433,6 @@ class _Head:
     def _waiting(self) -> list[_Member]:
         """The nodes that lack others for a campaign."""
         return [member for member in self._in("starting") if member.doing == "wait"]
-
-    def _running(self) -> list[_Member]:
-        """The nodes that run a campaign."""
-        return [member for member in self._in("running") if member.leader is member]
 
     def _busy(self) -> list[_Member]:
         waiting = self._waiting()

@@ -32,7 +32,10 @@ class MeshNames:
         self.sizes = {axis: size for axis, size in sizes.items() if size is not None}
         self.data = tuple(axis for axis in ("replicate", "shard", "dp") if axis in self.sizes)
         names_dims = any(spec.names_dims for spec in specs(case.engines))
-        self.named = len(self.sizes) > 1 or names_dims or _may_shard_twice(case)
+        # fully_shard lets a module below a wrapped one be wrapped outside of it once more, on axes
+        # that have names, where the axis has one rank
+        shards_twice = mesh.shard == 1 and has_alias(case.model)
+        self.named = len(self.sizes) > 1 or names_dims or shards_twice
 
     @property
     def variable(self) -> str:
@@ -80,12 +83,3 @@ class MeshNames:
     def data_size(self) -> str:
         """The number of data-parallel ranks."""
         return "dist.get_world_size()" if self.flat else "group.size()"
-
-
-def _may_shard_twice(case: Case) -> bool:
-    """Whether a module below a wrapped one may be wrapped outside of it once more, on axes that
-    have names.
-
-    Only an axis of one rank lets ``fully_shard`` do so.
-    """
-    return case.mesh.shard == 1 and has_alias(case.model)

@@ -40,11 +40,6 @@ class Stage:
     shrunk: ShrinkProgress | None = None
     usual: float | None = None
 
-    @property
-    def of_finding(self) -> bool:
-        """Whether it is work on a finding."""
-        return self.phase.phase in OF_FINDINGS
-
     def text(self, now: float) -> str:
         """Return what is done, how far it is, and how much longer it takes; not of what."""
         if not self.phase.signature:
@@ -95,7 +90,7 @@ class Stages:
     @property
     def on_findings(self) -> int:
         """The number of worlds that work on findings."""
-        return sum(stage.of_finding for stage in self.of_world.values())
+        return sum(stage.phase.phase in OF_FINDINGS for stage in self.of_world.values())
 
 
 def clock(seconds: float) -> str:

@@ -139,13 +139,8 @@ def _sizes(case: Case) -> Iterator[Edit]:
     dims = get_dims(case)
     for value, factor in itertools.product(sorted(set(dims.values())), (1, 2)):
         wide = case.mesh.shard * factor
-        yield functools.partial(
-            _resized, keys=tuple(k for k, v in dims.items() if v == value), size=wide
-        )
-
-
-def _resized(case: Case, keys: tuple[tuple[str, str], ...], size: int) -> Case:
-    return set_dims(case, dict.fromkeys(keys, size))
+        sizes = {key: wide for key, size in dims.items() if size == value}
+        yield functools.partial(set_dims, sizes=sizes)
 
 
 def _of_passes(case: Case) -> Iterator[Edit]:

@@ -75,19 +75,11 @@ def _to(simpler: Callable[[int], Leaf]) -> Simplify:
     return simplify
 
 
-def _to_activation(leaf: Leaf, width: int, out: int) -> Leaf:
-    return leaf if "ids" in leaf.takes else SIMPLEST
-
-
-def _plain(leaf: Leaf, width: int, out: int) -> Leaf:
-    return leaf.simpler()
-
-
-to_activation = _leaves(_to_activation)
+to_activation = _leaves(lambda leaf, *_: leaf if "ids" in leaf.takes else SIMPLEST)
 to_linear = _leaves(_to(lambda out: affine(out, bias=False)))
 to_biased_linear = _leaves(_to(affine))
 to_parameter = _leaves(_to(lambda out: SIMPLEST_TRAINED))
-plain = _leaves(_plain)
+plain = _leaves(lambda leaf, *_: leaf.simpler())
 
 
 def shorter(case: Case) -> Iterator[Edit]:

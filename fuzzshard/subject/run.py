@@ -196,7 +196,8 @@ class Check:
             coarsest = _coarser(plain, parallel)
             comparison = self._compare_within_rounding(plain, parallel, coarsest)
             equal = self._everywhere(comparison.first is None)
-            if not equal and self._everywhere(self._draws_differ(plain, parallel)):
+            draw_apart = plain.dtypes != parallel.dtypes and draws_by_dtype(self.device)
+            if not equal and self._everywhere(draw_apart):
                 self.limits.append(
                     "without dropout, which on CUDA draws other values in another precision"
                 )
@@ -516,10 +517,6 @@ class Check:
                     else f"one {PER_MICROBATCH}" * (due == done * self.training.mesh.data_size),
                 )
         return None
-
-    def _draws_differ(self, plain: Record, parallel: Record) -> bool:
-        """Whether dropouts of the two draw other values: kernels of CUDA draw by the dtype."""
-        return plain.dtypes != parallel.dtypes and draws_by_dtype(self.device)
 
     def _compare_within_rounding(
         self, plain: Record, parallel: Record, rounded: torch.dtype

@@ -286,7 +286,8 @@ class Trainer:
             self.where = f"before step {step}, save"
             before = self._states(optimizer)
             checkpoint = resume.Checkpoint(self.functions, self.training.full_state_dicts)
-            checkpoint.save(self.module, optimizer, folder / str(_group_number()))
+            group_number = _own_group().rank() // dist.get_world_size()
+            checkpoint.save(self.module, optimizer, folder / str(group_number))
             dist.barrier(_own_group())
             stack.enter_context(goes_on)
             self.where = f"before step {step}, build anew"
@@ -441,11 +442,6 @@ def of_ranks(size: int) -> Iterator[None]:
         yield
     finally:
         distributed_c10d._update_default_pg(world)
-
-
-def _group_number() -> int:
-    """Which of the groups of ranks that do the same this rank is in."""
-    return _own_group().rank() // dist.get_world_size()
 
 
 def joined(batches: Sequence[Any]) -> Any:

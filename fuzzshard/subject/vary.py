@@ -15,6 +15,7 @@ def outline(model: nn.Module) -> Outline:
     """Return what variations may name."""
     blocks = blocks_of(model)
     lists = Counter(name.rpartition(".")[0] for name in blocks)
+    can_be_cut = (nn.ModuleList, nn.Sequential)
     called = [name for name, module in model.named_modules() if name and _is_called(module)]
     ties = aliases(dict(model.named_parameters(remove_duplicate=False)))
     return Outline(
@@ -22,7 +23,7 @@ def outline(model: nn.Module) -> Outline:
         wrappable=tuple(name for name in called if not any(_splits(name, t) for t in ties)),
         blocks=tuple(blocks),
         parameters=tuple(name for name, p in model.named_parameters() if p.requires_grad),
-        lists=tuple(name for name in lists if _can_be_cut(model.get_submodule(name))),
+        lists=tuple(n for n in lists if isinstance(model.get_submodule(n), can_be_cut)),
         depth=max(lists.values(), default=0),
     )
 
@@ -44,10 +45,6 @@ def _splits(module: str, tie: frozenset[str]) -> bool:
 def _is_called(module: nn.Module) -> bool:
     has_parameters = next(module.parameters(), None) is not None
     return has_parameters and not isinstance(module, nn.ModuleList | nn.ModuleDict)
-
-
-def _can_be_cut(module: nn.Module) -> bool:
-    return isinstance(module, nn.ModuleList | nn.Sequential)
 
 
 def present(model: nn.Module, names: Iterable[str]) -> tuple[str, ...]:

@@ -134,7 +134,8 @@ class Trace:
                 # a plain tensor, whatever class the shard has
                 shard = torch.empty(local.shape, dtype=local.dtype, device=device)
                 shard.copy_(local)
-            self.tensors[key] = Observation(shard, pieces_of(tensor))
+            pieces = pieces_of(tensor.device_mesh, tensor.placements)
+            self.tensors[key] = Observation(shard, pieces)
         else:
             self.tensors[key] = Observation(tensor.detach().clone(), pieces)
 
@@ -185,16 +186,12 @@ class Trace:
         )
 
 
-def pieces_of(tensor: DTensor) -> Pieces:
-    """Where the local shard of ``tensor`` lies in the whole: the innermost mesh axis cuts first.
+@functools.lru_cache(maxsize=256)
+def pieces_of(mesh: DeviceMesh, placements: tuple[Placement, ...]) -> Pieces:
+    """Where the local shard of a DTensor lies in the whole: the innermost mesh axis cuts first.
 
     So ``fully_shard`` shards what tensor parallelism has sharded (``_StridedShard``).
     """
-    return _pieces(tensor.device_mesh, tensor.placements)
-
-
-@functools.lru_cache(maxsize=256)
-def _pieces(mesh: DeviceMesh, placements: tuple[Placement, ...]) -> Pieces:
     coordinate = mesh.get_coordinate()
     assert coordinate is not None
     return tuple(

@@ -46,7 +46,7 @@ class Trainer:
         self.trace = trace
         self.recorder = recorder or Recorder()
         self.delays = self.recorder.delays or Delays(
-            _undelayed(case), engine.mesh.device, engine.mesh.rank
+            msgspec.structs.replace(case, delays=()), engine.mesh.device, engine.mesh.rank
         )
         self.rank = engine.mesh.global_rank
         self.in_stages = engine.scope.engine.in_stages
@@ -281,10 +281,6 @@ class Trainer:
         self.recorder.explicit = False
         self.delays.at("after_backward")
         return True
-
-
-def _undelayed(case: Case) -> Case:
-    return msgspec.structs.replace(case, delays=())
 
 
 def _seed_generators(seed: int, device: torch.device) -> None:

@@ -189,7 +189,8 @@ class ReferenceComparison:
             comparisons = dict.fromkeys(differing, "bitwise")
             return Judgement([], "bitwise", self._compared(comparisons))
         overflow = self._first_overflows(differing)
-        exact = self._exact_until() if self.case.values == "dyadic" else 0
+        dyadic = self.case.values == "dyadic"
+        exact = self._earliest([self._exact_here_until()])[0] if dyadic else 0
         promised = self._promised_bits()
         strict: Differing = {name: [] for name in differing}
         loose: Differing = {name: [] for name in differing}
@@ -365,12 +366,6 @@ class ReferenceComparison:
         here = [first_overflow(self.case, f, to_huge=to_huge) for f in differing.values()]
         return dict(zip(differing, self._earliest(here), strict=True))
 
-    def _exact_until(self) -> int:
-        """The first op that rounds something on some rank: in either precision, or in those of a
-        policy.
-        """
-        return self._earliest([self._exact_here_until()])[0]
-
     def _promised_bits(self) -> Callable[[Difference], bool]:
         """Says which differences of gradients no rounding explains, where values are apart: up to
         the first step all are positive, so that no part of a sum has more bits than the sum.
@@ -391,9 +386,11 @@ class ReferenceComparison:
         return [int(op) for op in ops.tolist()]
 
     def _exact_here_until(self) -> int:
-        """The same on this rank; all of them train the same runs."""
+        """The first op that rounds something on this rank: in either precision, or in those of a
+        policy. All ranks train the same runs.
+        """
         end, reference = len(self.case.schedule), self.traces[Reference.name]
-        runs = (reference, self._truth, self._single)
+        runs = (reference, self._truth, self._trace(uniform(self.case, "float32")))
         pairs = [(a, b) for a, b in itertools.pairwise(runs) if a is not b and b is not reference]
         return min(exact_until(a, b, end, last_bit(self.case)) for a, b in pairs)
 
@@ -401,11 +398,6 @@ class ReferenceComparison:
     def _truth(self) -> Trace:
         """What the case computes without mixed precision, in float64."""
         return self._trace(uniform(self.case, "float64"))
-
-    @property
-    def _single(self) -> Trace:
-        """The same in float32."""
-        return self._trace(uniform(self.case, "float32"))
 
     def anywhere(self, here: bool) -> bool:
         """Whether ``here`` holds on any rank of the mesh; every rank asks the same questions in

@@ -31,7 +31,8 @@ def describe_hang(case: Case, positions: Mapping[int, Position]) -> str:
         if own is None or relation == _SAME:
             place = "" if relation == _SAME else "is in no collective"
         else:
-            place = f"waits in {_named(_mesh_at(case, position.op), own)}"
+            meshes = (at.case.mesh for at in follow(case) if at.index == position.op)
+            place = f"waits in {_named(next(meshes, case.mesh), own)}"
         words = " and ".join(filter(None, (relation, place)))
         clauses.append(f"rank {rank} {words}{_op(case, position.op)}")
         awaited = awaited or own
@@ -69,10 +70,6 @@ def _relation(awaited: Joined, rank: int, position: Position) -> str:
     if own.kind != awaited.kind:
         return f"has joined {own.kind} in its place"
     return "has left it" if own.done else _SAME
-
-
-def _mesh_at(case: Case, op: int) -> Mesh:
-    return next((at.case.mesh for at in follow(case) if at.index == op), case.mesh)
 
 
 def _named(mesh: Mesh, joined: Joined) -> str:

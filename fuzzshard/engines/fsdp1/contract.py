@@ -8,7 +8,7 @@ from fuzzshard.analysis.dtypes import stored_dtype
 from fuzzshard.analysis.schedule_state import follow
 from fuzzshard.analysis.units import units
 from fuzzshard.case.case import Case
-from fuzzshard.case.paths import is_within
+from fuzzshard.case.paths import is_within_any
 from fuzzshard.engines.refusals import Due, Refusal
 from fuzzshard.parts.exclusion import Exclusion
 
@@ -48,11 +48,6 @@ def mixed_units(case: Case, of: Callable[[str], object]) -> frozenset[str]:
     )
 
 
-def frozen_at_construction(case: Case, fqn: str) -> bool:
-    """Whether a parameter is frozen before the model is wrapped."""
-    return any(is_within(fqn, freeze.target) for freeze in case.freezes if not freeze.after_wrap)
-
-
 def _mixes_requires_grad(case: Case, engine: str) -> Iterator[Due]:
     if _mixed_requires_grad(case):
         yield Due(-1)
@@ -67,7 +62,8 @@ def _mixes_requires_grad_below_root(case: Case, engine: str) -> Iterator[Due]:
 def _mixed_requires_grad(case: Case) -> frozenset[str]:
     if case.fsdp1.use_orig_params:
         return frozenset()
-    return mixed_units(case, lambda fqn: frozen_at_construction(case, fqn))
+    frozen = [freeze.target for freeze in case.freezes if not freeze.after_wrap]
+    return mixed_units(case, lambda fqn: is_within_any(fqn, frozen))
 
 
 def _mixes_dtypes(case: Case, engine: str) -> Iterator[Due]:

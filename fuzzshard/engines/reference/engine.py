@@ -48,7 +48,13 @@ class Reference(Engine):
     ) -> None:
         self.manner = manner
         super().__init__(case, mesh, dtype)
-        self.sync = ExplicitSync(mesh, dict(self.inferred.owners), self._gradient_dtypes())
+        dtypes = GradientDtypes(
+            self.master_weights.leaves,
+            self._policy.reduce,
+            self._policy.follow_parameters,
+            accumulates_in_reduce_dtype(case),
+        )
+        self.sync = ExplicitSync(mesh, dict(self.inferred.owners), dtypes)
         self.sync.filled = manner.filled
 
     @override
@@ -57,15 +63,6 @@ class Reference(Engine):
         if self.shaken is not None:
             other.shake(self.shaken)
         return other
-
-    def _gradient_dtypes(self) -> GradientDtypes:
-        """What the policies of mixed precision say about gradients."""
-        return GradientDtypes(
-            self.master_weights.leaves,
-            self._policy.reduce,
-            self._policy.follow_parameters,
-            accumulates_in_reduce_dtype(self.case),
-        )
 
     @override
     def parallelize(self, model: nn.Module) -> nn.Module:

@@ -74,10 +74,6 @@ def _unordered_in_backward(bench: _Bench) -> bool:
     return True
 
 
-def _reused(bench: _Bench) -> bool:
-    return bench.freed_while_read()
-
-
 def _recorded(bench: _Bench) -> bool:
     if bench.device.type == "cuda":
         return bench.freed_while_read(lambda tensor: tensor.record_stream(bench.side))
@@ -117,7 +113,7 @@ _CASES: tuple[tuple[Callable[[_Bench], bool], bool, str], ...] = (
     (_unordered, True, "two streams that do not wait"),
     (_ordered, False, "two streams that wait"),
     (_unordered_in_backward, True, "a backward that another stream does not wait for"),
-    (_reused, True, "memory that is handed out while another stream reads it"),
+    (_Bench.freed_while_read, True, "memory that is handed out while another stream reads it"),
     (_recorded, False, "memory that record_stream keeps"),
     (_unfinished, True, "an asynchronous collective that is not waited for"),
     (_finished, False, "collectives that are waited for"),

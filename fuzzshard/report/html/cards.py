@@ -114,7 +114,10 @@ def card(seen: SeenFinding, *, whole: bool = True) -> Card:
         findings=entry.findings[:MOST_FINDINGS],
         num_more=max(len(entry.findings) - MOST_FINDINGS, 0),
         drawing=_drawing(seen, entry) if whole else None,
-        script=script if script is None or not seen.new else highlighted(script),
+        # the formatter escapes everything
+        script=Markup(pygments.highlight(script, PythonLexer(), _FORMATTER))
+        if script is not None and seen.new
+        else script,
         script_lines=0 if script is None else script.count("\n"),
         entry=entry,
     )
@@ -126,13 +129,6 @@ def finding_title(seen: SeenFinding) -> str:
         return next((s.summary for s in seen.sightings if s.summary), "") or seen.signature
     is_known = seen.cause in own_mends()  # its title says it, and no other file has to be read
     return title(seen.entry, () if is_known else saved_cause(seen.file, seen.entry))
-
-
-def highlighted(python: str) -> Markup:
-    """Python with a ``<span>`` around each token that has a colour; the formatter escapes
-    everything else.
-    """
-    return Markup(pygments.highlight(python, PythonLexer(), _FORMATTER))
 
 
 def _facts(seen: SeenFinding) -> Iterator[tuple[str, str]]:
