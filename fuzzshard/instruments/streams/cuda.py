@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import gc
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -181,30 +182,19 @@ def _note(event: Event) -> None:
     _tell(lambda _, recorder: recorder.note(event))
 
 
-def _allocated(begin: int, *_: Any) -> None:
-    def tell(device: CudaDevice, recorder: Recorder) -> None:
-        recorder.allocated(begin)
+def _of_block(tell: Callable[[Recorder, int], None]) -> Callable[..., None]:
+    """A callback that tells of a block; what the allocator does next has another mark."""
+
+    def note(device: CudaDevice, recorder: Recorder, begin: int) -> None:
+        tell(recorder, begin)
         device.mark()
 
-    _tell(tell)
+    return lambda begin, *_: _tell(functools.partial(note, begin=begin))
 
 
-def _freed(begin: int, *_: Any) -> None:
-    def tell(device: CudaDevice, recorder: Recorder) -> None:
-        recorder.freed(begin)
-        device.mark()
-
-    _tell(tell)
-
-
-_listening: list[bool] = []
-
-
+@functools.cache
 def _listen() -> None:
     """Have torch call the functions above, from now on for as long as the process lives."""
-    if _listening:
-        return
-    _listening.append(True)
     torch._C._activate_gpu_trace()
     gpu_trace.register_callback_for_event_record(lambda event, s, *_: _note(Record(event, s)))
     gpu_trace.register_callback_for_event_wait(lambda event, s, *_: _note(Wait(event, s)))
@@ -215,8 +205,8 @@ def _listen() -> None:
         lambda stream, *_: _note(Synchronize(stream=stream))
     )
     gpu_trace.register_callback_for_device_synchronization(lambda *_: _note(Synchronize()))
-    gpu_trace.register_callback_for_memory_allocation(_allocated)
-    gpu_trace.register_callback_for_memory_deallocation(_freed)
+    gpu_trace.register_callback_for_memory_allocation(_of_block(Recorder.allocated))
+    gpu_trace.register_callback_for_memory_deallocation(_of_block(Recorder.freed))
 
 
 def placed(log: Sequence[Any], history: Sequence[Mapping[str, Any]]) -> list[Any]:
