@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -35,8 +35,18 @@ def rounding_functions(case: Case, found: Inferred) -> Mapping[str, Rounding]:
 
 def largest(tensor: torch.Tensor) -> float:
     """The largest magnitude of a finite element; 0 where there is none."""
-    sizes = tensor.detach().double().abs().nan_to_num(nan=0.0, posinf=0.0)
-    return float(sizes.max()) if sizes.numel() else 0.0
+    return largest_of_each([tensor])[0]
+
+
+def largest_of_each(tensors: Iterable[torch.Tensor]) -> list[float]:
+    """:func:`largest` of each."""
+    sizes = (t.detach().double().abs().nan_to_num(nan=0.0, posinf=0.0) for t in tensors)
+    return numbers([size.max() if size.numel() else size.sum() for size in sizes])
+
+
+def numbers(scalars: Sequence[torch.Tensor]) -> list[float]:
+    """What tensors of one element hold; a GPU is waited for once."""
+    return torch.stack([s.to(scalars[0].device) for s in scalars]).tolist() if scalars else []
 
 
 class Shake(NamedTuple):

@@ -18,8 +18,8 @@ import torch
 
 from fuzzshard.analysis.dtypes import last_bit
 from fuzzshard.case.case import Case
-from fuzzshard.engines.rounding import largest
-from fuzzshard.oracles.compare import Difference, largest_distance
+from fuzzshard.engines.rounding import largest_of_each
+from fuzzshard.oracles.compare import Difference, largest_distances
 from fuzzshard.training.trace import Key, Trace
 
 OF_NOISE = 100.0
@@ -65,12 +65,16 @@ class Limits(Generic[K]):
         """Takes in how far two runs on numbers that differ in their last bits are apart: without
         limit where rounding decides how many elements there are.
         """
-        for key, a in one.items():
-            b = other.get(key)
-            if a is not None and b is not None:
-                moved = largest_distance(a, b) if a.shape == b.shape else math.inf
-                scale = self._scale_of(key)
-                self._noise[scale] = max(self._noise[scale], moved)
+        pairs = {
+            key: (a, b)
+            for key, a in one.items()
+            if a is not None and (b := other.get(key)) is not None
+        }
+        alike = {key: pair for key, pair in pairs.items() if pair[0].shape == pair[1].shape}
+        moved = dict(zip(alike, largest_distances([*alike.values()]), strict=True))
+        for key in pairs:
+            scale = self._scale_of(key)
+            self._noise[scale] = max(self._noise[scale], moved.get(key, math.inf))
 
     def limit(self, key: K, dtype: torch.dtype) -> float:
         """The largest error that rounding explains; none in integers."""
@@ -92,10 +96,10 @@ class Limits(Generic[K]):
     def _sizes(self) -> defaultdict[Hashable, float]:
         """The largest element of each scale."""
         sizes: defaultdict[Hashable, float] = defaultdict(float)
-        for key, tensor in self._expected.items():
-            if tensor is not None:
-                scale = self._scale_of(key)
-                sizes[scale] = max(sizes[scale], largest(tensor))
+        held = {key: tensor for key, tensor in self._expected.items() if tensor is not None}
+        for key, size in zip(held, largest_of_each(held.values()), strict=True):
+            scale = self._scale_of(key)
+            sizes[scale] = max(sizes[scale], size)
         return sizes
 
 

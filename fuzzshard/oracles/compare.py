@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
+from fuzzshard.engines.rounding import numbers
 from fuzzshard.training.trace import Key, Pieces, Trace, cut
 
 
@@ -24,10 +25,17 @@ def distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def largest_distance(a: torch.Tensor, b: torch.Tensor) -> float:
     """The largest :func:`distance` of two elements."""
-    if not a.numel():
-        return 0.0
-    error = float((a.double() - b.double()).abs().max())
-    return error if math.isfinite(error) else float(distance(a, b).max())
+    return largest_distances([(a, b)])[0]
+
+
+def largest_distances(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[float]:
+    """:func:`largest_distance` of each pair."""
+    errors = ((a.double() - b.double()).abs() for a, b in pairs)
+    found = numbers([error.max() if error.numel() else error.sum() for error in errors])
+    return [
+        error if math.isfinite(error) else float(distance(*pair).max())
+        for error, pair in zip(found, pairs, strict=True)
+    ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,13 +93,13 @@ def unequal(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> set[int]:
             found.add(number)
         elif a is not b:
             alike[a.dtype, a.device].append(number)
-    for numbers in alike.values():
-        a, b = (torch.cat([pairs[n][side].reshape(-1) for n in numbers]) for side in (0, 1))
+    for members in alike.values():
+        a, b = (torch.cat([pairs[n][side].reshape(-1) for n in members]) for side in (0, 1))
         if not same_bits(a, b):
             apart = ~((a == b) | (a.isnan() & b.isnan()))
-            ends = torch.tensor([pairs[n][0].numel() for n in numbers]).cumsum(0)
+            ends = torch.tensor([pairs[n][0].numel() for n in members]).cumsum(0)
             places = torch.searchsorted(ends, apart.nonzero().flatten().cpu(), right=True)
-            found.update(numbers[place] for place in {*places.tolist()})
+            found.update(members[place] for place in {*places.tolist()})
     return found
 
 

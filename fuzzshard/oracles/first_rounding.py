@@ -43,10 +43,9 @@ def exact_until(reference: Trace, other: Trace, end: int, last_bit: float = 0.0)
     What is rounded is not equal in ``other``, which is the same run in another precision. A tensor
     may come of terms in the coarsest dtype, whose ``last_bit`` is that of 1.
     """
-    rounded = (
-        key.op for key in reference.tensors if not _is_exact(key, reference, other, last_bit)
-    )
-    return min(rounded, default=end)
+    in_order = sorted(reference.tensors, key=lambda key: key.op)
+    rounded = (key.op for key in in_order if not _is_exact(key, reference, other, last_bit))
+    return next(rounded, end)
 
 
 def _is_exact(key: Key, reference: Trace, other: Trace, last_bit: float) -> bool:
