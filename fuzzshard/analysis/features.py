@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from fuzzshard.analysis.batches import all_rows, rows_of_batch, used_batches
 from fuzzshard.analysis.feature_names import FEATURES
 from fuzzshard.analysis.inferred import inferred
@@ -39,6 +41,14 @@ def features(case: Case) -> frozenset[str]:
     """The features of a valid Case; raises :class:`InvalidCase` where its graph does not fit
     together.
     """
+    of_engines = (f"engine:{engine}" for engine in case.engines)
+    common = _without_engines(replace(case, engines=()))
+    return common.union(of_engines, engine_features(case, inferred(case)))
+
+
+@functools.lru_cache(maxsize=256)
+def _without_engines(case: Case) -> frozenset[str]:
+    """Those that do not depend on who trains: cases are drawn with several choices of engines."""
     found = inferred(case)
     return frozenset(
         (
@@ -50,7 +60,6 @@ def features(case: Case) -> frozenset[str]:
             *freezing_features(case, found),
             *mesh_features(case),
             *group_features(case),
-            *engine_features(case, found),
             *tensor_parallel_features(case, found),
             *(feature for at in follow(case) for feature in _op_features(at)),
             *_settings(case),
@@ -77,7 +86,6 @@ def _options(case: Case) -> Iterator[str]:
     for checkpoint in case.checkpoints:
         yield "checkpoint:module"
         yield f"checkpoint:{checkpoint.implementation}"
-    yield from (f"engine:{engine}" for engine in case.engines)
     if case.ignored:
         yield "option:ignored"
     if case.added:
