@@ -8,7 +8,6 @@ the other one passes: with the mend of the cause, or with a change of the case t
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import re
 import time
@@ -80,15 +79,19 @@ def reduced_script(
             now(f"reducing the script: {lines} lines after {same.runs} runs")
             return same(text)
 
-        with contextlib.suppress(KeyboardInterrupt):
-            reduced(script, shows, wanted=lambda: wanted() and time.monotonic() < until)
-        if same.script != script and wanted():
+        try:
+            text = reduced(script, shows, wanted=lambda: wanted() and time.monotonic() < until)
+        except KeyboardInterrupt:
+            text = same.script
+        if same.script == script:
+            return script
+        text = of_what_is_there(text)
+        if wanted():
             now("running the reduced script")
-            text = of_what_is_there(same.script)
             ranks.path.write_text(text)
             ran = check(ranks.path, ranks_needed(text), preload=preload)
             return text if shown_by(ran, entry) is Shown.YES else script
-        return same.script
+        return text
 
 
 class _SameReason:

@@ -39,10 +39,6 @@ class EngineScript:
     model.
     """
 
-    def takes_mesh(self, case: Case) -> bool:
-        """Return whether it is given the mesh."""
-        return False
-
     def argument(self, variable: str) -> str:
         """Return what a forward is given where the plain model gets a ``variable``."""
         return variable

@@ -20,7 +20,7 @@ PORT_LOST = re.compile(
 
 _ROOT = Path(__file__).parents[2]
 
-_LOOK_SECONDS = 0.2
+LOOK_SECONDS = 0.2
 """How often a run is asked whether it is still wanted."""
 
 _REAP_SECONDS = 10.0
@@ -129,7 +129,7 @@ def _output(
     until = time.monotonic() + timeout
     while (left := until - time.monotonic()) > 0 and wanted():
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.communicate(timeout=min(left, _LOOK_SECONDS))[0]
+            return process.communicate(timeout=min(left, LOOK_SECONDS))[0]
     return None
 
 

@@ -12,10 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from fuzzshard.errors import InfraError
-from fuzzshard.reproducer.check import ATTEMPTS, PORT_LOST, environment
-
-_LOOK_SECONDS = 0.2
-"""How often a run is asked whether it is still wanted."""
+from fuzzshard.reproducer.check import ATTEMPTS, LOOK_SECONDS, PORT_LOST, environment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +78,7 @@ class ForkedRanks:
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
-        while not select.select([self.process.stdout], [], [], _LOOK_SECONDS)[0]:
+        while not select.select([self.process.stdout], [], [], LOOK_SECONDS)[0]:
             if not wanted():
                 self.process.kill()
                 break

@@ -88,12 +88,10 @@ def reduced(
                 return body
 
     best = least(best)
-    apart = _after(_calls_less, best, takes)
+    apart = _after(_calls_less, best, takes)  # that grows
     if apart != best:
         apart = least(apart)
-        if len(apart.splitlines()) <= len(best.splitlines()) or not takes(apart, best):
-            best = apart
-    return _whole(best)
+    return min(map(_whole, (apart, best)), key=lambda text: len(text.splitlines()))
 
 
 def patched(before: str, after: str, other: str, *, wholly: bool = True) -> str | None:

@@ -71,7 +71,7 @@ class Scope(scope.Scope):
         if self.shared and self.assertion.op is None:
             lines.append("seen = {}")
         for silent, ops in itertools.groupby(self.ops, self._is_silent):
-            block = _merged([line for op in ops for line in self._op(op)])
+            block = [line for op in ops for line in self._op(op)]
             if silent and block:
                 both = f" if {self.called} is not reference else contextlib.nullcontext()"
                 lines.append(f"with {self.called}.no_sync(){both if self.shared else ''}:")
@@ -114,9 +114,8 @@ class Scope(scope.Scope):
 
     @property
     def moves(self) -> bool:
-        """Whether that happens on another mesh, which the engine gets."""
-        takes_mesh = self.script.takes_mesh(self.case) or not self.names.flat
-        return takes_mesh and any(op.rebuilds for op in self.ops)
+        """Whether that happens on another mesh."""
+        return any(op.rebuilds for op in self.ops)
 
     @override
     def rebuilt(self, mesh: tuple[int, ...]) -> list[str]:
@@ -353,19 +352,6 @@ def averaging_lines(case: Case, divisor: float | None, parameters: str) -> list[
 def _on_ranks(ranks: Ranks, lines: list[str]) -> list[str]:
     """Restrict ``lines`` to some ranks."""
     return lines if ranks == "all" or not lines else ["if dist.get_rank() > 0:", *indented(lines)]
-
-
-def _merged(lines: list[str]) -> list[str]:
-    """Let an ``if`` that follows another one of the same condition go on with its body."""
-    result: list[str] = []
-    condition = ""
-    for line in lines:
-        if line.startswith("if ") and line == condition:
-            continue
-        if not line.startswith(" "):
-            condition = line if line.startswith("if ") else ""
-        result.append(line)
-    return result
 
 
 def _summed(name: str, terms: Sequence[str]) -> list[str]:

@@ -122,14 +122,10 @@ class Writer:
         case = self.case
         averaging = indented(averaging_lines(case, None, "parameters"))
         plain = materialize_lines(case, constructed(case, "plain"))
-        snapshot = SOURCES["snapshot"]
-        if not self.scope.script.has_dtensors:
-            snapshot = re.sub(r".*DTensor.*\n", "", snapshot)
         return {
             "average": "\n".join(["def average(parameters):", *averaging]),
             "materialize": "\n".join(["def materialize(model):", *indented(plain)]),
             **SOURCES,
-            "snapshot": snapshot,
             "names": "",
             "buffer_names": "",
         }
@@ -160,25 +156,17 @@ class Writer:
         ]
 
     def _start(self, uses: Collection[str]) -> list[str]:
-        """Join the process group, which making a mesh does too, and name tensors as the plain
-        model does.
-        """
-        case, names, script = self.case, self.scope.names, self.scope.script
-        has_mesh = script.takes_mesh(case) or not names.flat
-        limit = (
-            f", timeout=timedelta(seconds={DESYNC_SECONDS})"
-            if self.assertion.kind == "desync"
-            else ""
-        )
+        """Make the mesh, which joins the process group, and name tensors as the plain model."""
+        case, names = self.case, self.scope.names
         lines = [f'device = "cuda" if torch.cuda.device_count() >= {case.mesh.size} else "cpu"']
-        if limit or not has_mesh:
+        if self.assertion.kind == "desync":
+            limit = f"timeout=timedelta(seconds={DESYNC_SECONDS})"
             lines += [
-                f'dist.init_process_group("nccl" if device == "cuda" else "gloo"{limit})',
+                f'dist.init_process_group("nccl" if device == "cuda" else "gloo", {limit})',
                 'if device == "cuda":',
                 "    torch.cuda.set_device(dist.get_rank())",
             ]
-        lines += [names.make()] if has_mesh else []
-        lines += [*names.slices(), *script.start_lines(case)]
+        lines += [names.make(), *names.slices(), *self.scope.script.start_lines(case)]
         if "names" in uses:
             lines.append("names = [name for name, _ in Model().named_parameters()]")
         if "buffer_names" in uses:

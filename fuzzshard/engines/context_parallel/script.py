@@ -85,10 +85,6 @@ class ContextParallelScript(FullyShardScript):
     sources: ClassVar[Mapping[str, str]] = {"ContextParallel": _STYLE, "ring_on_cpu": _RING}
 
     @override
-    def takes_mesh(self, case: Case) -> bool:
-        return True
-
-    @override
     def wrap_lines(self, case: Case, model: str, variable: str, names: MeshNames) -> list[str]:
         lines = [*_REGISTERED, "_enable_context_parallel_dispatcher()"]
         lines += case.context_parallel.arguments()

@@ -52,10 +52,6 @@ class DDPScript(EngineScript):
         return not target
 
     @override
-    def takes_mesh(self, case: Case) -> bool:
-        return case.ddp.device_mesh
-
-    @override
     def wrap_lines(self, case: Case, model: str, variable: str, names: MeshNames) -> list[str]:
         listed = [model, *arguments(case, names)]
         buffers = f", *{model}.buffers()" if case.ddp.buffers != "local" else ""

@@ -182,10 +182,6 @@ from torch.distributed.fsdp.wrap import CustomPolicy, ModuleWrapPolicy
         return {} if case.fsdp1.use_orig_params else units(case)
 
     @override
-    def takes_mesh(self, case: Case) -> bool:
-        return case.fsdp1.takes_mesh
-
-    @override
     def start_lines(self, case: Case) -> list[str]:
         detail = case.fsdp1.debug == "detail"
         return ["dist.set_debug_level(dist.DebugLevel.DETAIL)"] if detail else []

@@ -111,10 +111,6 @@ from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
         return target in wrapped_modules(case)
 
     @override
-    def takes_mesh(self, case: Case) -> bool:
-        return bool(case.wrap)
-
-    @override
     def wrap_lines(self, case: Case, model: str, variable: str, names: MeshNames) -> list[str]:
         lines = _wrap_lines(self, case, model)
         places = [place_of(case, model, path) for path in case.added]

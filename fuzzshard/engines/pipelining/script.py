@@ -45,10 +45,6 @@ class PipeliningScript(EngineScript):
         self.sharded, self.replicated = FullyShardScript(), DDPScript()
 
     @override
-    def takes_mesh(self, case: Case) -> bool:
-        return True
-
-    @override
     def wrap_lines(self, case: Case, model: str, variable: str, names: MeshNames) -> list[str]:
         lines = ['pp = world_mesh["pp"].get_group()', "stages = []"]
         for stage in stages(case):

@@ -27,10 +27,6 @@ class ReplicateScript(EngineScript):
         return not target
 
     @override
-    def takes_mesh(self, case: Case) -> bool:
-        return case.ddp.device_mesh
-
-    @override
     def wrap_lines(self, case: Case, model: str, variable: str, names: MeshNames) -> list[str]:
         ignored = [at(model, path) for path in ignored_modules(case, by_replicate=True)]
         told = [f"ignored_modules=[{', '.join(ignored)}]"] if ignored else []

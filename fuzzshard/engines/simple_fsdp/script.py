@@ -72,10 +72,6 @@ from torch.utils._pytree import tree_map
     has_dtensors = True
 
     @override
-    def takes_mesh(self, case: Case) -> bool:
-        return True
-
-    @override
     def wrap_lines(self, case: Case, model: str, variable: str, names: MeshNames) -> list[str]:
         compiled = [f'{model}.compile(backend="{case.compile}")'] if case.compile else []
         told, lines = [model, "mesh"], list[str]()
