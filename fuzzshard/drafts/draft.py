@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 import jinja2
 
@@ -30,7 +30,6 @@ from fuzzshard.mending.mend import own_mends
 from fuzzshard.mending.source import as_diff, why_not
 from fuzzshard.parts.oracle import cut
 from fuzzshard.reproducer import body
-from fuzzshard.verdict import Finding
 
 MOST_CHARACTERS = 65_535
 """What GitHub takes for the body of an issue."""
@@ -120,28 +119,16 @@ def _single_blank_lines(text: str) -> str:
     return "```".join(parts)
 
 
-def _where(entry: CorpusEntry) -> Mapping[str, str]:
-    """The first place that differs, as rows of a table; those without a cell are left out."""
+def _where(entry: CorpusEntry) -> str:
+    """Tell the first place that differs."""
     first = entry.findings[0]
-    lines = program(entry.case)
-    op = f"{first.op}: `{lines[first.op]}`" if 0 <= first.op < len(lines) else ""
-    return {
-        "op of the schedule": op,
-        first.oracle.replace("_", " "): f"`{first.name}`" if first.name else "",
-        "rank": ", ".join(
-            map(str, sorted({f.rank for f in entry.findings if _is_there(f, first)}))
-        ),
-        "expected": _cell(first.expected),
-        "observed": _cell(first.observed),
-    }
-
-
-def _is_there(finding: Finding, first: Finding) -> bool:
-    return (finding.oracle, finding.op, finding.name) == (first.oracle, first.op, first.name)
-
-
-def _cell(text: str) -> str:
-    return cut(" ".join(text.split()).replace("|", "\\|"), 300)
+    place = (first.oracle, first.op, first.name)
+    ranks = sorted({f.rank for f in entry.findings if (f.oracle, f.op, f.name) == place})
+    expected, observed = (
+        cut(" ".join(text.split()), 300) for text in (first.expected, first.observed)
+    )
+    name = f"`{first.name}`, " if first.name else ""
+    return f"{name}rank {', '.join(map(str, ranks))}: expected {expected}, observed {observed}"
 
 
 def _marked(entry: CorpusEntry) -> list[str]:

@@ -333,7 +333,7 @@ def test_numbers_of_the_run_that_found_it_are_told_only_without_a_script() -> No
     assert VERDICT.findings[0].observed not in text()
     alone = text(script=None)
     assert alone.count(VERDICT.findings[0].observed) == 1
-    assert "| gradient | `linear0.weight` |" in alone
+    assert "**Where it first differs**: `linear0.weight`, rank 0: expected " in alone
     assert "<- here" in alone
 
 
