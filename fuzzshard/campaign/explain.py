@@ -231,22 +231,20 @@ def explain(
     this takes is left out in turn: if the others cure the case, it is wrong.
     """
     stock = judge(world, case) if stock is None else stock
-
-    cure = functools.partial(_cures, world, case, stock)
+    search = _Search(world, case, stock, likely)
     if not stock.status.is_finding:
         if mended is None or not _fails(mended, stock, mends) or told(mended, mends):
             return Explanation(Origin.NONE, stock, mended)
-        once = cure(mends)
-        breaking = () if once else _fewest(mends, lambda few: not cure(few))
+        once = search.cures(mends)
+        breaking = () if once else _fewest(mends, lambda few: not search.cures(few))
         return Explanation(Origin.MEND, stock, mended, breaking)
     able = able_to_cure(stock, mends)
-    search = _Search(world, case, stock, likely)
     if mended is None or able != mends:
         if causes := search.guess(able):
             return Explanation(Origin.KNOWN, stock, None, causes)
         mended = judge(OnMends(world, able), case)
     mends = able
-    if _is_cured(mended, stock, mends):
+    if mended.status is not Status.INFRA and not _fails(mended, stock, mends):
         return Explanation(Origin.KNOWN, stock, mended, search.causes(mended.ran or mends))
     if causes := told(mended, mends):
         return Explanation(Origin.KNOWN, stock, mended, causes)
@@ -256,14 +254,9 @@ def explain(
             return explain(world, case, mends, stock=stock, mended=again, likely=likely)
         shown = _fewest(mends, lambda few: same_finding(judge(OnMends(world, few), case), seen))
         for name in shown:
-            if cure(tuple(other for other in mends if other != name)):
+            if search.cures(tuple(other for other in mends if other != name)):
                 return Explanation(Origin.MEND, stock, mended, (name,))
     return Explanation(Origin.NEW, stock, mended)
-
-
-def _cures(world: Runner, case: Case, stock: Verdict, few: tuple[str, ...]) -> bool:
-    """Whether torch that has ``few`` mends shows nothing."""
-    return _is_cured(judge(OnMends(world, few), case), stock, few)
 
 
 def _possible(
@@ -274,7 +267,7 @@ def _possible(
 
 
 class _Search:
-    """Looks for the smallest set of mends that cures ``case``; all ``mends`` do.
+    """Looks for the smallest set of mends that cures a case.
 
     One bug may hide another, so it looks for what makes the finding go away or become another one,
     and goes on from there.
@@ -302,17 +295,17 @@ class _Search:
             causes = max(weights, key=weights.__getitem__, default=())
             if causes and 2 * weights[causes] <= sum(weights.values()):
                 return ()
-        return causes if causes and self._cure(causes) else ()
+        return causes if causes and self.cures(causes) else ()
 
     def causes(self, mends: tuple[str, ...]) -> tuple[str, ...]:
         """The causes, in alphabetical order, where all ``mends`` cure the case."""
         self._seen[frozenset(mends)] = Verdict(status=Status.PASS)
         needed: tuple[str, ...] = ()
-        while not self._cure(needed):
+        while not self.cures(needed):
             needed += self._next(needed, mends)
         for name in needed if len(needed) > 1 else ():
             fewer = tuple(other for other in needed if other != name)
-            if self._cure(fewer):
+            if self.cures(fewer):
                 needed = fewer
         return tuple(sorted(needed))
 
@@ -323,7 +316,7 @@ class _Search:
         def change(few: tuple[str, ...]) -> bool:
             seen = self._run(needed + few)
             moved = seen.status.is_finding and _place(seen) != _place(shown)
-            return moved or self._cure(needed + few)
+            return moved or self.cures(needed + few)
 
         others = tuple(name for name in mends if name not in needed)
         weights = _possible(self._likely(self._case, shown.signature), others)
@@ -339,8 +332,10 @@ class _Search:
             chances |= dict.fromkeys(few, LEAST_CHANCE)
         return _fewest(others, change, chances)
 
-    def _cure(self, few: tuple[str, ...]) -> bool:
-        return _is_cured(self._run(few), self._stock, few)
+    def cures(self, few: tuple[str, ...]) -> bool:
+        """Whether torch that has ``few`` mends shows nothing, and the machine did not fail."""
+        verdict = self._run(few)
+        return verdict.status is not Status.INFRA and not _fails(verdict, self._stock, few)
 
     def _run(self, few: tuple[str, ...]) -> Verdict:
         """What shows with these mends; nothing runs twice."""
@@ -353,11 +348,6 @@ def _place(verdict: Verdict) -> tuple[str, int, str]:
     """What shows first, and where."""
     first = verdict.findings[0]
     return verdict.signature, first.op, first.name
-
-
-def _is_cured(verdict: Verdict, stock: Verdict, mends: Sequence[str]) -> bool:
-    """Whether torch that has ``mends`` shows nothing, and the machine did not fail."""
-    return verdict.status is not Status.INFRA and not _fails(verdict, stock, mends)
 
 
 def _fails(mended: Verdict, stock: Verdict, mends: Sequence[str]) -> bool:

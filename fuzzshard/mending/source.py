@@ -7,9 +7,8 @@ import dataclasses
 import difflib
 import functools
 import importlib.util
-import itertools
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -123,24 +122,12 @@ class Edited(NamedTuple):
         know.
         """
         start, new = _replaced(self.after, edit)
-        old = self.after[start : start + len(edit.old_lines)]
-        same = _num_same(old, new)
-        same_after = _num_same(old[same:][::-1], new[same:][::-1])
-        end, added = start + len(old) - same_after, len(new) - same - same_after
-        start += same
-        by = [*self.by[:start], *[frozenset[Edit]()] * added, *self.by[end:]]
-        touched = range(start, start + added) if added else (max(0, start - 1), start)
-        for line in touched:
-            if line < len(by):
-                by[line] = by[line].union((edit,), *self.by[start:end])
-        after = (*self.after[:start], *new[same : same + added], *self.after[end:])
-        return Edited(self.before, after, tuple(by))
-
-
-def _num_same(one: Sequence[str], other: Sequence[str]) -> int:
-    """How many lines at the beginning of both are the same."""
-    pairs = zip(one, other, strict=False)
-    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        end = start + len(edit.old_lines)
+        mark = frozenset((edit,)).union(*self.by[start:end])
+        by = [*self.by[:start], *[mark] * len(new), *self.by[end:]]
+        for line in () if new else {max(0, start - 1), min(start, len(by) - 1)}:
+            by[line] |= mark
+        return Edited(self.before, (*self.after[:start], *new, *self.after[end:]), tuple(by))
 
 
 @functools.lru_cache(maxsize=1024)
