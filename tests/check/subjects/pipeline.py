@@ -98,15 +98,16 @@ def last_layer_nowhere(model: Model, mesh: DeviceMesh) -> None:
 
 
 def train_step(model: Model, optimizer: torch.optim.Optimizer, batches: list[Tensor]) -> None:
+    schedule = getattr(model, "schedule", None)  # what wraps the model has none
     for x in batches:
-        if model.schedule is None:
+        if schedule is None:
             (loss(model(x), x) / len(batches)).backward()
         elif "0" in model.layers and f"{LAYERS - 1}" in model.layers:
-            model.schedule.step(x, target=x)
+            schedule.step(x, target=x)
         elif "0" in model.layers:
-            model.schedule.step(x)
+            schedule.step(x)
         else:
-            model.schedule.step(target=x)
+            schedule.step(target=x)
     optimizer.step()
     optimizer.zero_grad()
 
@@ -114,7 +115,7 @@ def train_step(model: Model, optimizer: torch.optim.Optimizer, batches: list[Ten
 def step_with_loss(model: Model, optimizer: torch.optim.Optimizer, batches: list[Tensor]) -> None:
     """Ranks without the loss have a place for it, in the dtype that they expect."""
     train_step(model, optimizer, batches)
-    if model.schedule is not None:
+    if getattr(model, "schedule", None) is not None:
         has_last = f"{LAYERS - 1}" in model.layers
         value = next(model.parameters()).detach().sum() if has_last else torch.tensor(-1.0)
         torch.distributed.all_reduce(value, torch.distributed.ReduceOp.MAX)
