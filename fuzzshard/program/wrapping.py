@@ -11,7 +11,7 @@ from fuzzshard.case.options import TensorParallel
 from fuzzshard.model.statements import at, indented
 from fuzzshard.parts.engines import REFERENCE, spec_of
 from fuzzshard.parts.op import Below, Switch
-from fuzzshard.program.setup import checkpoint_lines, freeze_lines
+from fuzzshard.program.setup import checkpoint_lines
 
 _STYLES = {
     "colwise": "ColwiseParallel",
@@ -31,7 +31,7 @@ def prepared_lines(case: Case, engine: str, model: str) -> list[str]:
 
 
 def _tensor_parallel_lines(case: Case, model: str) -> list[str]:
-    """The plan, and what it registers anew: ties, and parameters that are to be frozen."""
+    """The plan, and ties, which it registers apart."""
     lines = []
     if plans := [plan for plan in case.tensor_parallel if plan.style in _STYLES]:
         entries = [f'    "{plan.module}": {_style(plan)},' for plan in plans]
@@ -40,8 +40,8 @@ def _tensor_parallel_lines(case: Case, model: str) -> list[str]:
     for plan in case.tensor_parallel:
         if plan.style == "dtensor":
             lines += _of_dtensors(plan, at(model, plan.module))
-    lines += [f"{at(model, tie.parameter)} = {at(model, tie.source)}" for tie in case.ties]
-    return lines + freeze_lines(case, model)
+    ties = (f"{at(model, tie.parameter)} = {at(model, tie.source)}" for tie in case.ties)
+    return [*lines, *ties]
 
 
 def _of_dtensors(plan: TensorParallel, module: str) -> list[str]:

@@ -23,7 +23,9 @@ from fuzzshard.parts.ops import (
     TakeStateDict,
     Unshard,
 )
+from fuzzshard.parts.oracles.registration import Registered
 from fuzzshard.training.trace import Key, Registration, Trace
+from fuzzshard.verdict import Finding
 
 FORWARD_AT, BACKWARD_AT = 0, 1
 
@@ -276,3 +278,22 @@ def test_only_the_alternative_that_is_called_is_unsharded() -> None:
     case = make_case(model, schedule, wrap=groups("a", "c", ROOT, reshard=False))
     assert predictions(case, "a.bias")[-1] == "sharded"
     assert predictions(case, "c.bias")[-1] == "whole"
+
+
+@pytest.mark.parametrize(
+    ("observed", "expected", "words"),
+    [
+        (
+            "Parameter[2] float32",
+            "DTensor[2] float32 S(0) on mesh [2]",
+            "is a Parameter, not a DT",
+        ),
+        ("DTensor[2] float32 R", "DTensor[2] float32 R, frozen", "trainable"),
+        ("DTensor[2] float32 R on mesh [2]", "DTensor[2] float32 S(0) on mesh [2]", "layout"),
+    ],
+)
+def test_its_headline_says_what_is_wrong(observed: str, expected: str, words: str):
+    finding = Finding(
+        oracle="registration", engine="fully_shard", observed=observed, expected=expected
+    )
+    assert words in Registered().headline(finding, ends="")

@@ -8,6 +8,9 @@ from fuzzshard.parts import oracle
 
 _CLASSES = ("DTensor", "Tensor", "Parameter")
 
+_FROZEN = ", frozen"
+"""What the words for a parameter that needs no gradient end with."""
+
 
 def _class(text: str) -> str:
     """``"DTensor[2, 2] float32 S(0) on mesh [2]"`` -> ``"DTensor"``."""
@@ -43,7 +46,13 @@ class Registered(oracle.Oracle):
     @override
     def headline(self, finding: oracle.Finding, *, ends: str) -> str:
         observed, expected = _class(finding.observed), _class(finding.expected)
-        return f"registered parameter is a {observed}, not a {expected}"
+        if observed != expected:
+            return f"registered parameter is a {observed}, not a {expected}"
+        is_frozen = finding.observed.endswith(_FROZEN)
+        if is_frozen == finding.expected.endswith(_FROZEN):
+            return f"registered {observed} has another layout"
+        state = "frozen" if is_frozen else "trainable"
+        return f"registered parameter is {state} and should not be"
 
     @override
     def consequence(self, finding: oracle.Finding) -> str:
