@@ -11,8 +11,8 @@ from fuzzshard.model.statements import seed_of
 Distribution = Literal["gaussian", "dyadic", "apart"]
 
 APART = 6
-"""Targets of one rank and batch are about 2 ** APART, those of the next 2 ** -APART, and so are
-gradients: their sum has more bits than float16.
+"""Targets of one rank are 2 ** APART, those of the next 2 ** -APART, and after each backward they
+change places, and so do gradients: sums over ranks and backwards have more bits than float16.
 """
 
 
@@ -26,17 +26,19 @@ def named_values(
     """A CPU tensor seeded by ``name``.
 
     ``dyadic``: -2 to 2 in steps of a half, without 0, so that products and short sums are exact in
-    fp32. ``gaussian``: standard normal, drawn in fp64. ``apart``: 2 ** ``exponent`` or
-    twice that, and where there is none, in a parameter, 1 or 2 once in each row of a matrix and
-    zeros, so that a product of matrices adds up hardly anything.
+    fp32. ``gaussian``: standard normal, drawn in fp64. ``apart``: 2 ** ``exponent``, and where
+    there is none, in a parameter, 1 or 2, once in each row of a matrix and zeros: a product of
+    matrices adds up hardly anything, so that gradients of a backward are exact in half precision.
     """
     generator = torch.Generator().manual_seed(seed_of(*name))
     if distribution == "dyadic":
         sign = torch.randint(0, 2, shape, generator=generator) * 2 - 1
         return (torch.randint(1, 5, shape, generator=generator) * sign).to(dtype) / 2
     if distribution == "apart":
-        values = 2.0 ** (torch.randint(0, 2, shape, generator=generator) + (exponent or 0))
-        if exponent is None and len(shape) > 1:
+        if exponent is not None:
+            return torch.full(shape, 2.0**exponent, dtype=dtype)
+        values = torch.randint(1, 3, shape, generator=generator)
+        if len(shape) > 1:
             rows = torch.arange(values[..., 0].numel()).view(*shape[:-1], 1)
             values *= torch.arange(shape[-1]) == rows % shape[-1]
         return values.to(dtype)

@@ -352,7 +352,8 @@ class Feed:
     def target(self, op: Call, index: int, output: torch.Tensor) -> torch.Tensor:
         """What the loss compares the ``index``-th output of a forward with."""
         name = (self.case.seed, "target", op.target, index, op.batch, self._data_rank())
-        exponent = APART if (op.batch + self._data_rank()) % 2 else -APART
+        backwards = sum(bool(o.takes) for o in self.case.schedule[: self.trainer.recorder.op])
+        exponent = APART if (backwards + self._data_rank()) % 2 else -APART
         with self.trainer.recorder.unseen():
             values = self._values(tuple(output.shape), *name, exponent=exponent)
             return values.to(output.device, output.dtype)

@@ -198,8 +198,7 @@ class ReferenceComparison:
             for difference in found:
                 key = difference.key
                 is_exact = key.op < exact and not engine_of(name).rounds_otherwise
-                moves_rows = self.case.tensor_parallel or spec_of(name).spreads
-                is_exact |= not moves_rows and promised(difference)
+                is_exact |= not spec_of(name).spreads and promised(difference)
                 is_exact = is_exact and key.op < overflow[name]
                 (strict if is_exact else loose)[name].append(difference)
         findings = self._findings(strict, "exact", None, self.traces)

@@ -157,7 +157,7 @@ def test_values_that_are_apart_are_powers_of_two_once_in_each_row_of_a_matrix() 
         *named_values("apart", (9,), torch.half, 0).tolist()
     }
     ranks = [named_values("apart", (9, 4), torch.float16, 0, exponent=e) for e in (6, -6)]
-    assert [{*rank.log2().flatten().tolist()} for rank in ranks] == [{6.0, 7.0}, {-6.0, -5.0}]
+    assert [{*rank.log2().flatten().tolist()} for rank in ranks] == [{6.0}, {-6.0}]
     assert not torch.equal((ranks[0] + ranks[1]).double(), ranks[0].double() + ranks[1])
 
 
