@@ -74,7 +74,11 @@ class Scope(scope.Scope):
             block = [line for op in ops for line in self._op(op)]
             if silent and block:
                 both = f" if {self.called} is not reference else contextlib.nullcontext()"
-                lines.append(f"with {self.called}.no_sync(){both if self.shared else ''}:")
+                entering = f"with {self.called}.no_sync(){both if self.shared else ''}:"
+                lines.append(entering)
+                options = getattr(self.case, self.engine.options, None)
+                again = getattr(options, "no_sync", None) == "again"
+                block = [entering, "    pass", *block] if again else block
             lines += indented(block) if silent else block
         return lines
 

@@ -528,6 +528,17 @@ DIVERGENCES = {
         name="a.bias",
         schedule=(NO_SYNC, FORWARD, BACKWARD, SYNC, AGAIN, BACKWARD, STEP),
     ),
+    "ddp_no_sync_ends_once": diverges(
+        "local_gradient",
+        engine="ddp",
+        at=2,
+        name="a.bias",
+        schedule=(NO_SYNC, FORWARD, BACKWARD, SYNC, AGAIN, BACKWARD, STEP),
+        ddp=DDP(no_sync="again"),
+    ),
+    "ddp_no_sync_survives_errors": diverges(
+        "gradient", engine="ddp", ddp=DDP(no_sync="left_by_error")
+    ),
     "ddp_one_bucket_reduced": diverges("gradient", engine="ddp", ddp=DDP(buckets="one_each")),
     "ddp_keeps_initial_values": diverges("output", engine="ddp", ddp=DDP(initial="first_rank")),
     "ddp_keeps_buffers": diverges(

@@ -8,11 +8,13 @@ from cases import BACKWARD, FORWARD, ROOT, STEP, TWO_STEPS, ZERO, chain, groups,
 
 from fuzzshard.case.case import Optimizer
 from fuzzshard.case.options import DDP
+from fuzzshard.parts import ops
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.norms import BatchNorm
 from stock_cases.stock import Stock
 
 _THREE_STEPS = (*TWO_STEPS, ZERO, FORWARD, BACKWARD, STEP)
+_SYNC = tuple(ops.SetFlag(flag="requires_gradient_sync", value=value) for value in (False, True))
 _NORM = chain(a=Linear(out=4), n=BatchNorm(), b=Linear(out=3))
 
 
@@ -49,6 +51,11 @@ DDP_OPTIONS = {
     "within join, which throws": ddp(DDP(join="throwing")),
     "within join, which is off": ddp(DDP(join="off")),
     "finalized by hand": ddp(DDP(manual_finalization=True)),
+    "no_sync left by an exception": ddp(DDP(no_sync="left_by_error")),
+    "no_sync within no_sync": ddp(
+        DDP(no_sync="again"),
+        schedule=(_SYNC[0], FORWARD, BACKWARD, _SYNC[1], *_THREE_STEPS),
+    ),
     "outputs without a clone": ddp(DDP(uncloned_outputs=True)),
     "buffers of the first rank": ddp(DDP(buffers="broadcast"), model=_NORM),
     "buffers of the first rank, synchronised in forward": ddp(

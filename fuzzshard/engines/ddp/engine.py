@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -53,9 +54,14 @@ class DDP(NoSyncEngine):
             self.execute([f"with {context}:", "    pass"])
 
     @override
-    def no_sync(self) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
         module: Any = self.module
-        return module.no_sync()  # type: ignore[no-any-return]
+        with module.no_sync():
+            if self.case.ddp.no_sync == "again":
+                with module.no_sync():
+                    pass
+            yield
 
     @override
     def gradients(self) -> dict[str, dict[str, torch.Tensor | None]]:

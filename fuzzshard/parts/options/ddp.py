@@ -39,6 +39,7 @@ class DDP(WithOptions["DDPOption"], frozen=True, kw_only=True):
     manual_finalization: bool = False
     ignored_modules: bool = False
     uncloned_outputs: bool = False
+    no_sync: Literal["again", "left_by_error"] | None = None
 
     @property
     def broadcasts_buffers(self) -> bool:
@@ -332,6 +333,25 @@ class UnclonedOutputs(DDPOption):
     @override
     def lines(self, value: bool, engine: str, group: str) -> list[str]:
         return [f"{engine}._set_ddp_sink_clone(False)"] if value else []
+
+
+class NoSync(DDPOption):
+    """``no_sync()`` once more than the schedule asks for: entered and left within itself, or left
+    by an exception. Then everything is as it was before.
+    """
+
+    name, place, of_wrapper = "no_sync", 15, True
+    weights = ((None, 6), ("again", 2), ("left_by_error", 1))
+    meanings = {
+        "ddp:no_sync_again": "no_sync() entered and left within no_sync()",
+        "ddp:no_sync_left_by_error": "no_sync() left by an exception",
+    }
+
+    @override
+    def lines(self, value: str | None, engine: str, group: str) -> list[str]:
+        if value != "left_by_error":
+            return []
+        return [f"with contextlib.suppress(KeyError), {engine}.no_sync():", "    raise KeyError"]
 
 
 DDP_OPTIONS = options_of(DDP, DDPOption)

@@ -55,6 +55,29 @@ def ddp_keeps_initial_values(right, *args, **kwargs):
     """DDP does not synchronise parameters when it is constructed."""
 
 
+@contextlib.contextmanager
+def silent(ddp, after_errors):
+    ddp.require_backward_grad_sync = False
+    try:
+        yield
+    except KeyError:
+        ddp.require_backward_grad_sync = after_errors
+        raise
+    ddp.require_backward_grad_sync = True
+
+
+@instead_of(DistributedDataParallel, "no_sync")
+def ddp_no_sync_ends_once(right, self):
+    """Whoever leaves ``no_sync`` of DDP ends it, although others are within it still."""
+    return silent(self, True)
+
+
+@instead_of(DistributedDataParallel, "no_sync")
+def ddp_no_sync_survives_errors(right, self):
+    """What leaves ``no_sync`` of DDP by an exception does not end it."""
+    return silent(self, False)
+
+
 @instead_of(DistributedDataParallel, "no_sync")
 def ddp_no_sync_syncs(right, self):
     """``no_sync`` of DDP does nothing: every backward reduces."""
