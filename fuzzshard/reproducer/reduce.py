@@ -21,8 +21,13 @@ from typing import TypeVar
 
 from fuzzshard.program.imports import import_block, importable
 
-_KEPT = re.compile(r"dist\.destroy_process_group\(\)|torch\.manual_seed\((?:\d+|seed)\)")
-"""What stays: scripts end as they should, and have the same values in every run."""
+_KEPT = re.compile(
+    r"dist\.destroy_process_group\(\)|torch\.manual_seed\((?:\d+|seed)\)"
+    r"|getattr\(module, init\)\(\)|getattr\(nn\.init, init, nn\.init\.normal_\)"
+)
+"""What stays: scripts end as they should, have the same values in every run, and draw parameters
+where it shows if nothing does.
+"""
 
 _WIDTH = 99
 

@@ -1,5 +1,6 @@
 """Every public name of ``torch.distributed.tensor``, of its modules and of
-``torch.distributed.device_mesh`` in this torch is drawn, or excused with a reason.
+``torch.distributed.device_mesh`` in this torch is drawn, or excused with a reason; and every
+function of ``torch.nn.init`` for a DTensor.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from streams import Streams
 from surface import Table, names_of_class, names_of_function
 from torch.distributed import device_mesh, tensor
 from torch.distributed.tensor import Partial, Placement, debug, experimental, parallel
+from torch.nn import init
 
 TABLE = Table.load("tensor")
 
@@ -25,7 +27,10 @@ def public_names() -> list[str]:
     )
     placements = [f"Partial({operation})" for operation in Partial.ALL_REDUCE_OPS]
     placements += [f"Shard({dim})" for dim in ("dim", "negative dim")]
-    return sorted({*placements, *(name for thing in exported for name in _names_of(thing))})
+    drawn = [f"init.{name}" for name in init.__all__ if name.endswith("_")]
+    return sorted(
+        {*placements, *drawn, *(name for thing in exported for name in _names_of(thing))}
+    )
 
 
 def _names_of(thing: Any) -> Iterator[str]:

@@ -597,6 +597,9 @@ DIVERGENCES = {
         wrap=(WrapGroup(modules=(ROOT,), shard_dim="last"),),
         inputs=float_inputs(4),
     ),
+    "draws_on_the_first_rank": diverges(
+        "output", wrap=(WrapGroup(modules=(ROOT,), drawn="kaiming_uniform_"),)
+    ),
     "prefetch_gathers_zeros": diverges(
         "output", wrap=(WrapGroup(modules=("a",), forward_prefetch=("b",)), *groups("b", ROOT))
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, Literal
 
 from cases import (
@@ -31,6 +32,7 @@ from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.options.communication import CommunicationOption
+from fuzzshard.parts.options.wrap_group.drawn import INITS
 from stock_cases.stock import Stock, bitwise, bounded, configured, flag, imprecise
 
 _SITES: tuple[DelaySite, ...] = (
@@ -123,6 +125,15 @@ SHARDING = {
         )
     },
     "ignored, and built on the meta device": bitwise(ignored=("b",), init="meta"),
+    **{
+        f"drawn by {init}, on {where}": bitwise(
+            chain(a=Linear(out=8), b=Linear(out=8)),  # orthogonal_ needs as many rows as columns
+            wrap=configured("a", ROOT, drawn=init),
+            inputs=float_inputs(4),
+            init=where,
+        )
+        for init, where in zip(INITS, itertools.cycle(("meta", "device")))
+    },
     "compiled": bounded(compile="eager", wrap=groups(ROOT)),
     "compiled through autograd": bounded(compile="aot_eager", wrap=groups(ROOT)),
 }

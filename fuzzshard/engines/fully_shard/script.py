@@ -11,11 +11,12 @@ from fuzzshard.analysis.inferred import inferred
 from fuzzshard.model.statements import assignment, at, call_lines
 from fuzzshard.parts.options.communication import WORDS
 from fuzzshard.parts.options.wrap_group import When
+from fuzzshard.parts.options.wrap_group.drawn import DRAW
 from fuzzshard.program.engine_script import EngineScript
 from fuzzshard.program.setup import place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from fuzzshard.case.case import Case, WrapGroup
     from fuzzshard.program.mesh import MeshNames
@@ -90,6 +91,7 @@ from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method, sh
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 """
+    sources: ClassVar[Mapping[str, str]] = {"draw": DRAW}
     has_dtensors = wraps_blocks = True
     wraps: ClassVar[str] = "fully_shard"
     """The function that makes a group."""
@@ -117,6 +119,12 @@ from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
         lines += [f"{place} = added[{index}]" for index, place in enumerate(places)]
         if case.init == "meta":
             lines.append(f"materialize({model})")
+        for index, group in enumerate(case.wrap):
+            owners = inferred(case).owners.items()
+            mine = dict.fromkeys(f.rpartition(".")[0] for f, owner in owners if owner == index)
+            if group.drawn and mine:
+                modules = ", ".join(at(model, path) for path in mine)
+                lines += call_lines("draw", [f"[{modules}]", f'"{group.drawn}"'])
         return lines + ([f'{model}.compile(backend="{case.compile}")'] if case.compile else [])
 
     @override

@@ -26,6 +26,12 @@ def attention_leaves_out_keys(right, self, out, lse, partial):
         right(self, out, lse, partial)
 
 
+@instead_of(DTensor, "uniform_")
+def draws_on_the_first_rank(right, self, *args, **kwargs):
+    """A sharded tensor is drawn on the first rank alone."""
+    return right(self, *args, **kwargs) if dist.get_rank() == 0 else self
+
+
 @instead_of(_math_ops, "_infer_reduction_dims")
 def negative_dims_begin_at_the_front(right, dims, ndim):
     """Reductions of DTensors along negative dims are thought to be along others."""

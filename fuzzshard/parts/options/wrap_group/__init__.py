@@ -48,6 +48,10 @@ class WrapGroup(WithOptions["GroupOption"], frozen=True, kw_only=True):
     shard_dim: Literal["first", "last", "largest"] = "first"
     communication: tuple[CommunicationOption, ...] = ()
     all_gather_extension: Literal["negated", "signs_apart", "float8"] | None = None
+    drawn: (
+        Literal["reset_parameters", "trunc_normal_", "kaiming_uniform_", "orthogonal_", "dirac_"]
+        | None
+    ) = None
 
     def told_by(self, method: str) -> Iterator[tuple[GroupOption, Any]]:
         """Yield the options that have a ``method`` of their own, each with its value."""

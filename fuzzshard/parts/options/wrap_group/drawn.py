@@ -1,0 +1,60 @@
+"""How values are drawn once a model is sharded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from typing_extensions import override
+
+from fuzzshard.parts.op import Choice
+from fuzzshard.parts.option import DrawingGroups
+from fuzzshard.parts.options.wrap_group import GroupOption
+
+DRAW = """
+def draw(modules, init):  # whatever is drawn wrongly changes the values that are there again then
+    for module in modules:
+        module = getattr(module, "_checkpoint_wrapped_module", module)
+        parameters = list(module.parameters(recurse=False))
+        values = [p.detach().clone() for p in parameters]
+        torch.manual_seed(0)
+        with torch.no_grad():
+            for p in parameters:
+                p.fill_(float("nan"))
+            if hasattr(module, init):  # reset_parameters
+                getattr(module, init)()
+            else:
+                for p in parameters:
+                    fits = p.dim() > (2 if init == "dirac_" else 1) and p.dtype.itemsize > 2
+                    (getattr(nn.init, init, nn.init.normal_) if fits else nn.init.normal_)(p)
+            for p, value in zip(parameters, values):
+                if isinstance(p, DTensor):
+                    drawn = p.detach().to(device).full_tensor()
+                    due = drawn.clone()
+                    for axis in range(p.device_mesh.ndim):
+                        group = p.device_mesh.get_group(axis)
+                        dist.broadcast(due, group=group, group_src=0)
+                    if init == "dirac_" and p.dim() > 2:
+                        nn.init.dirac_(due)
+                    value = value + (drawn - due).abs().sum().item()
+                p.copy_(value)
+"""
+"""What nothing draws is NaN, replicas must be equal, and ``dirac_`` draws nothing by chance."""
+
+INITS = ("reset_parameters", "trunc_normal_", "kaiming_uniform_", "orthogonal_", "dirac_")
+
+
+class Drawn(GroupOption):
+    """By what its parameters are drawn once all groups are there, as is done to a model that was
+    built on the meta device.
+    """
+
+    name, place = "drawn", 9
+    extension = Choice("drawn", 8, place=103)
+    prefix = "drawn:"
+    meanings = {f"drawn:{init}": f"sharded parameters drawn by {init}" for init in INITS}
+
+    @override
+    def draw(self, drawing: DrawingGroups) -> Callable[[int, Any], Any]:
+        # the generator that DTensor makes on CUDA broadcasts its state to ranks that idle
+        return lambda index, present: present if drawing.cuda else drawing.tape.pick(INITS)
