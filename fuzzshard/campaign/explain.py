@@ -224,11 +224,11 @@ def explain(
     compares.
 
     A set of causes that is more ``likely`` than all others together is tried before all mends.
-    Otherwise :class:`_Search` looks for the causes among the mends of which a line has run. A case
-    that is compiled is explained without that, if it shows the same, and run with these causes as
-    it is. Where torch as it is does not refuse what it has to, mends that lift this refusal are
-    left out. Where mended torch shows something else than torch as it is, twice, each mend that
-    this takes is left out in turn: if the others cure the case, it is wrong.
+    Otherwise :class:`_Search` looks for the causes among the mends of which a function has run. A
+    case that is compiled is explained without that, if it shows the same, and run with these
+    causes as it is. Where torch as it is does not refuse what it has to, mends that lift this
+    refusal are left out. Where mended torch shows something else than torch as it is, twice, each
+    mend that this takes is left out in turn: if the others cure the case, it is wrong.
     """
     stock = judge(world, case) if stock is None else stock
     search = _Search(world, case, stock, likely)

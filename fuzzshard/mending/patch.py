@@ -15,13 +15,11 @@ import inspect
 import operator
 import textwrap
 import types
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from fuzzshard.mending.mend import Edit, Mend, find_mend
 from fuzzshard.mending.source import (
-    Edited,
     Function,
     code_within,
     edited_functions,
@@ -61,13 +59,13 @@ class Mended:
             for name, mend in mends.items()
             if (compiles or mend.component != "compile") and self.takes(mend)
         }
-        for target, edited in edited_functions(_edits_of(mends)).items():
+        for target, (before, after) in edited_functions(_edits_of(mends)).items():
             function = self._found[target]
             assert function is not None
             code = function.__code__
             self._undo.append(functools.partial(setattr, function, "__code__", code))
-            noting = () if compiles else _lines_of(edited, mends)  # Dynamo would trace it
-            function.__code__ = compiled(target, edited.before, edited.after, code, noting)
+            noting = () if compiles else _editing(target, mends)  # Dynamo would trace it
+            function.__code__ = compiled(target, before, after, code, noting)
         self._may_run = {n for n, m in mends.items() if compiles or m.apply is not None}
         for mend in mends.values():
             if mend.apply is not None:
@@ -76,8 +74,8 @@ class Mended:
         return True
 
     def ran(self) -> tuple[str, ...]:
-        """The mends that this case may have been different without: those of which a line has run,
-        and those that nobody knows it of.
+        """The mends that this case may have been different without: those of which an edited
+        function has run, and those that nobody knows it of.
         """
         return tuple(sorted(self._may_run | noted_runs()))
 
@@ -115,10 +113,9 @@ def prepare(names: tuple[str, ...]) -> None:
     """
     mends = {name: find_mend(name) for name in names}
     mends = {n: m for n, m in mends.items() if m.component != "compile" and not why_not(m)}
-    for target, edited in edited_functions(_edits_of(mends)).items():
+    for target, (before, after) in edited_functions(_edits_of(mends)).items():
         if (function := function_of(target)) is not None:
-            noting = _lines_of(edited, mends)
-            compiled(target, edited.before, edited.after, function.__code__, noting)
+            compiled(target, before, after, function.__code__, _editing(target, mends))
             filed_code(target)
     forget_files()
 
@@ -154,13 +151,13 @@ def compiled(
     before: Function,
     after: tuple[str, ...],
     like: types.CodeType,
-    noting: tuple[tuple[int, str], ...] = (),
+    noting: tuple[str, ...] = (),
 ) -> types.CodeType:
     """The code of ``after``, as if it stood where ``before`` stands: same file, names and
     closures.
 
-    ``like`` is the code that torch has there. Where it comes to one of the lines of ``noting``, it
-    notes that the mend with the name beside it runs (:func:`fuzzshard.mending.trips.note_run`).
+    ``like`` is the code that torch has there. Whenever it runs, it notes that the mends ``noting``
+    do (:func:`fuzzshard.mending.trips.note_run`).
     """
     *classes, name = target.partition(":")[2].split(".")
     source = textwrap.dedent("\n".join(after))
@@ -170,10 +167,16 @@ def compiled(
     source = "\n" * (before.first_line - 1 - len(classes)) + source
     flags = like.co_flags & __future__.annotations.compiler_flag
     tree = ast.parse(source, like.co_filename)
-    names: dict[int, set[str]] = defaultdict(set)
-    for line, mend in noting:
-        names[before.first_line + line].add(mend)
-    tree.body = [*_noting(tree.body, names)]
+    function: Any = tree.body[0]
+    for _ in classes:
+        function = function.body[0]
+    start = int(ast.get_docstring(function) is not None)
+    # without a name of its own in the function
+    note = "__import__('fuzzshard.mending.trips').mending.trips.note_run"
+    calls = ast.parse("".join(f"{note}({mend!r})\n" for mend in noting)).body
+    for node in (node for call in calls for node in ast.walk(call)):
+        ast.copy_location(node, function)
+    function.body[start:start] = calls
     code = compile(tree, like.co_filename, "exec", flags=flags, dont_inherit=True)
     return code_within(code, (*classes, name))
 
@@ -182,56 +185,10 @@ def _edits_of(mends: Mapping[str, Mend]) -> Iterator[Edit]:
     return (edit for mend in mends.values() for edit in mend.edits_here())
 
 
-def _lines_of(edited: Edited, mends: Mapping[str, Mend]) -> tuple[tuple[int, str], ...]:
-    """The lines, counted from 0, that mends have changed, and their names."""
+def _editing(target: str, mends: Mapping[str, Mend]) -> tuple[str, ...]:
+    """The names of those that edit this function."""
     return tuple(
-        (line, name)
-        for line, edits in enumerate(edited.by)
+        name
         for name, mend in mends.items()
-        if edits and not edits.isdisjoint(mend.edits_here())
+        if any(edit.target == target for edit in mend.edits_here())
     )
-
-
-def _noting(body: Iterable[ast.stmt], names: Mapping[int, set[str]]) -> Iterator[ast.stmt]:
-    """The statements, and before each that has one of the lines of ``names`` calls that note them.
-
-    A line of an inner statement counts for that one, unless the outer one begins there. Any line
-    of an inner function may change what it is made with, and counts where it is made.
-    """
-    for statement in body:
-        inner: set[int] = set()
-        for part in (statement, *_parts(statement)):
-            for name in ("body", "orelse", "finalbody"):
-                if block := getattr(part, name, None):
-                    inner.update(*map(_lines, block))
-                    setattr(part, name, [*_noting(block, names)])
-        lines = {*_lines(statement)}
-        head = {min(lines), *(lines - inner)}
-        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
-            start = ast.get_docstring(statement) is not None
-            statement.body[start:start] = _notes(names, head, statement)
-            head = lines
-        yield from _notes(names, head, statement)
-        yield statement
-
-
-def _parts(statement: ast.stmt) -> Iterable[ast.AST]:
-    """The branches of a statement that have statements of their own."""
-    return (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ()))
-
-
-def _lines(statement: ast.stmt) -> range:
-    decorators = getattr(statement, "decorator_list", ())
-    first = min(node.lineno for node in (statement, *decorators))
-    return range(first, (statement.end_lineno or first) + 1)
-
-
-def _notes(names: Mapping[int, set[str]], lines: set[int], at: ast.stmt) -> list[ast.stmt]:
-    """Calls of :func:`fuzzshard.mending.trips.note_run`, which add no name to the function."""
-    noted = sorted({name for line in lines for name in names.get(line, ())})
-    note = "__import__('fuzzshard.mending.trips').mending.trips.note_run"
-    calls = ast.parse("".join(f"{note}({name!r})\n" for name in noted)).body
-    for call in calls:
-        for node in ast.walk(call):
-            ast.copy_location(node, at)
-    return calls

@@ -10,7 +10,6 @@ import importlib.util
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from fuzzshard.mending.mend import Edit, Mend, find_mend
 
@@ -108,32 +107,10 @@ def _definitions(node: ast.AST) -> Iterable[ast.FunctionDef | ast.AsyncFunctionD
             yield from _definitions(child)
 
 
-class Edited(NamedTuple):
-    """A function as its file has it, its lines after some edits, and which of these changed each
-    line. Where lines went, it was the lines around.
-    """
-
-    before: Function
-    after: tuple[str, ...]
-    by: tuple[frozenset[Edit], ...]
-
-    def plus(self, edit: Edit) -> Edited:
-        """The same with one more edit. Raises :class:`NotAsKnown` for lines that it does not
-        know.
-        """
-        start, new = _replaced(self.after, edit)
-        end = start + len(edit.old_lines)
-        mark = frozenset((edit,)).union(*self.by[start:end])
-        by = [*self.by[:start], *[mark] * len(new), *self.by[end:]]
-        for line in () if new else {max(0, start - 1), min(start, len(by) - 1)}:
-            by[line] |= mark
-        return Edited(self.before, (*self.after[:start], *new, *self.after[end:]), tuple(by))
-
-
 @functools.lru_cache(maxsize=1024)
-def _replaced(lines: tuple[str, ...], edit: Edit) -> tuple[int, tuple[str, ...]]:
-    """Where ``lines`` have the old lines of ``edit``, and what takes their place. Raises
-    :class:`NotAsKnown` unless they have these once.
+def edited(lines: tuple[str, ...], edit: Edit) -> tuple[str, ...]:
+    """``lines`` with ``edit`` made. Raises :class:`NotAsKnown` unless they have its old lines
+    once.
     """
     old = edit.old_lines
     places = [
@@ -144,7 +121,8 @@ def _replaced(lines: tuple[str, ...], edit: Edit) -> tuple[int, tuple[str, ...]]
     if len(places) != 1:
         raise NotAsKnown(f"{edit.target} has {len(places)} times {old[0].strip()!r}")
     ((start, depth),) = places
-    return start, tuple(depth + line if line else line for line in edit.new_lines)
+    new = [depth + line if line else line for line in edit.new_lines]
+    return (*lines[:start], *new, *lines[start + len(old) :])
 
 
 def _depth(lines: list[str], old: list[str]) -> str | None:
@@ -156,18 +134,15 @@ def _depth(lines: list[str], old: list[str]) -> str | None:
     return depth if not depth.strip() and lines == [depth + x if x else x for x in old] else None
 
 
-def edited_functions(edits: Iterable[Edit]) -> dict[str, Edited]:
-    """Each function that ``edits`` are about, after all of them.
+def edited_functions(edits: Iterable[Edit]) -> dict[str, tuple[Function, tuple[str, ...]]]:
+    """Each function that ``edits`` are about, and its lines after all of them.
 
     Raises :class:`NotAsKnown` for one that is not what they know.
     """
-    functions: dict[str, Edited] = {}
+    functions: dict[str, tuple[Function, tuple[str, ...]]] = {}
     for edit in edits:
-        if edit.target not in functions:
-            before = find_function(edit.target)
-            unchanged = (frozenset[Edit](),) * len(before.lines)
-            functions[edit.target] = Edited(before, before.lines, unchanged)
-        functions[edit.target] = functions[edit.target].plus(edit)
+        before, after = functions.get(edit.target) or ((f := find_function(edit.target)), f.lines)
+        functions[edit.target] = before, edited(after, edit)
     return functions
 
 
@@ -206,7 +181,7 @@ def clash(mends: Iterable[Mend]) -> str:
 def as_diff(mend: Mend) -> str:
     """The edits of ``mend`` as a unified diff against the source of the installed torch."""
     changed: dict[Path, list[tuple[Function, tuple[str, ...]]]] = {}
-    for before, after, _ in edited_functions(mend.edits_here()).values():
+    for before, after in edited_functions(mend.edits_here()).values():
         changed.setdefault(before.file, []).append((before, after))
     parts: list[str] = []
     for file, functions in changed.items():

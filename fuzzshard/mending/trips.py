@@ -1,4 +1,4 @@
-"""Which tripwires a case has tripped, and of which mends it has run a line. No torch import."""
+"""Which tripwires a case has tripped, and which mends it has run. No torch import."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def trip(slug: str) -> None:
 
 
 def note_run(name: str) -> None:
-    """A line of the mend with this name runs."""
+    """A function that the mend with this name edits runs."""
     _ran.add(name)
 
 
 def noted_runs() -> set[str]:
-    """The mends of which a line has run in this case."""
+    """The mends of which an edited function has run in this case."""
     return _ran
 
 

@@ -100,7 +100,7 @@ class RankReport(_Message, frozen=True, kw_only=True, tag="report"):
     """What one rank found in one case. Digests are compared between ranks by the coordinator.
 
     ``refused`` are the engines that raised a documented error; ``notes`` have its text. ``ran``
-    are the mends of which a line has run (:meth:`fuzzshard.mending.patch.Mended.ran`).
+    are the mends of which a function has run (:meth:`fuzzshard.mending.patch.Mended.ran`).
     """
 
     findings: tuple[Finding, ...] = ()

@@ -85,7 +85,7 @@ def test_a_mend_can_be_told_as_a_diff(slug: str) -> None:
     mend = own_mends()[slug]
     edits, diff = mend.edits_here(), as_diff(mend)
     assert diff.count("+++ b/torch/") == len({edit.target.split(":")[0] for edit in edits})
-    for before, after, _ in edited_functions(edits).values():
+    for before, after in edited_functions(edits).values():
         assert all(f"+{line}\n" in diff for line in after if line not in before.lines)
 
 

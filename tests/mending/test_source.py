@@ -43,7 +43,7 @@ def write(torch: Path, text: str, name: str = "made_up.py") -> Path:
 
 
 def after(*edits: Edit) -> list[str]:
-    ((_, lines, _),) = edited_functions(edits).values()
+    ((_, lines),) = edited_functions(edits).values()
     return list(lines)
 
 
