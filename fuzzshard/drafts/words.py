@@ -222,7 +222,7 @@ def reasons(entry: CorpusEntry, script: str | None, evidence: Evidence) -> Itera
     wrong = accused(entry, script)
     if wrong or mend is None:
         wrong = wrong or "torch itself, without any of its parallel engines,"
-        yield f"{wrong} is wrong: {_rule(entry, first)}"
+        yield f"{wrong} is wrong: {_rule(first, script)}"
     if contract := mend.contract.text() if mend is not None else entry.notes.get(CONTRACT):
         yield f"Documented: {markdown(contract)}"
     if first.error is not None and first.bound:
@@ -242,11 +242,11 @@ def reasons(entry: CorpusEntry, script: str | None, evidence: Evidence) -> Itera
         yield f"Before this is reported: {first.doubt}."
 
 
-def _rule(entry: CorpusEntry, first: Finding) -> str:
+def _rule(first: Finding, script: str | None) -> str:
     """The rule that is broken, and where it comes from."""
-    reference = (
-        "the plain module on every rank, with its gradients averaged by an explicit all-reduce"
-    )
+    reference = "the plain module"
+    if not is_alone(script):
+        reference += " on every rank, with its gradients averaged by an explicit all-reduce"
     expected = " ".join(first.expected.split()).rstrip(".")
     if basis := first.rule.basis:
         return basis.format(truth=reference, expected=expected)
