@@ -1,8 +1,6 @@
-# torchrun --standalone --nproc-per-node 2 repro.py  (exits 1 while this is so)
-# Under simple_fsdp: InternalTorchDynamoError: TypeError: SideEffectsProxyDict.__init__() missing 2 required
-# positional arguments: 'item' and 'tx' from user code: File "<statements of fuzzshard>", line 32, in <lambda>
-# File "<statements of fuzzshard>", line 29, in cast Set TORCHDYNAMO_VERBOSE=1 for the internal stack ...
-# Found with torch 2.15.0+cu132.
+# python repro.py  (exits 1 while this is so)
+# Under SimpleFSDP: InternalTorchDynamoError: TypeError: SideEffectsProxyDict.__init__() missing 2 required
+# positional arguments: 'item' and 'tx'. Found with torch 2.15.0+cu132.
 import dataclasses
 import os
 
@@ -64,16 +62,17 @@ def casting(dtype):  # of what the model is called with
     return lambda module, args, kwargs: tree_map(cast, (args, kwargs))
 
 
-device = "cuda" if torch.cuda.device_count() >= 2 else "cpu"
-mesh = init_device_mesh(device, (2,))
-rank = dist.get_rank()
+device = "cpu"
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+mesh = init_device_mesh("cpu", (1,))
+rank = 0
 torch.manual_seed(0)
-model = Model().to(device)
+model = Model()
 data_parallel(model, mesh, param_dtype=torch.float16, reduce_dtype=torch.float16)
 model.register_forward_pre_hook(casting(torch.float16), prepend=True, with_kwargs=True)
 model.compile(backend="eager")
 torch.manual_seed(1 + rank)
-x = torch.randn(1, 2, device=device)
+x = torch.randn(1, 2)
 model(ModelInput(x))
 dist.destroy_process_group()
 os._exit(0)  # threads of gloo that still hold tensors can abort a normal exit
