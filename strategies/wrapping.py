@@ -47,7 +47,7 @@ def wrap(
         chosen += tape.some([p for p in found.modules if p and p not in candidates], 50)
     groups = [[path] for path in chosen]
     root_wrapped = not ("root_not_wrapped" in swarm and tape.chance(60))
-    if "list_group" in swarm and (root_wrapped or tape.chance(5)):
+    if "list_group" in swarm and (root_wrapped or tape.chance(15)):
         groups = _with_list_group(tape, found, groups)
     if root_wrapped:
         groups.append([""])

@@ -181,6 +181,7 @@ DIMENSIONS: dict[str, str] = {
     "communication": "fully_shard's own streams, process groups, hooks and collectives",
     "shard": "shard_placement_fn of fully_shard",
     "all_gather": "parameters with fsdp_pre_all_gather and fsdp_post_all_gather",
+    "drawn": "by what parameters are drawn once fully_shard has sharded them",
     "precision": "mixed precision of fully_shard, and dtypes of single parameters",
     "freeze": "requires_grad=False, from the start or during training",
     "mesh": "the number of ranks and the axes of the mesh",

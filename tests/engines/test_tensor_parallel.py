@@ -154,7 +154,7 @@ CASES = {
     "checkpointed layers": transformer(sequence=True, checkpoints=(Checkpoint(module="layer"),)),
     "frozen norms and projections": transformer(
         sequence=True,
-        freezes=(Freeze(target="layer.norm"), Freeze(target="layer.up", after_wrap=True)),
+        freezes=(Freeze(target="layer.norm", after_wrap=True), Freeze(target="layer.up")),
     ),
     "parameters that no group manages": transformer(sequence=True, wrap=groups("layer.attention")),
     "HSDP": make_case(
