@@ -182,11 +182,16 @@ class MeshShape(msgspec.Struct, frozen=True):
         return cls(axes)
 
     def check_axes(self) -> None:
-        """Raise :class:`UsageError` for a name that is not known."""
+        """Raise :class:`UsageError` for a name that is not known, and where none is of data."""
         for name, meant in self._unknown(cutoff=0.6):
             raise UsageError(
                 f"{name!r} is no mesh axis that fuzzshard knows{did_you_mean(meant)}",
                 f"use {', '.join(_AXES)}, or a --parallelize of yours, which may take any",
+            )
+        if not self.data_axes:
+            raise UsageError(
+                f"the mesh {self} has no axis along which ranks get data of their own",
+                "add dp_shard=2, or say in a --parallelize of yours what the others are for",
             )
 
     @property

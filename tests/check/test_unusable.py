@@ -80,3 +80,8 @@ def test_ranks_that_wait_for_one_another_hang(checked: Checked):
     assert ranks[0].endswith(", at parallelize")
     assert ranks[1].startswith("rank 1 ")
     assert "in parallelize_that_waits" in training.stacks
+
+
+def test_a_mesh_without_data_is_named_where_nobody_says_what_it_is_for(checked: Checked):
+    with pytest.raises(UsageError, match="the mesh pp=2 has no axis along which ranks get data"):
+        checked(model("mlp", parallelize=""), "pp=2")
