@@ -17,7 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from common import configure, figures_table, make_console, make_parser, print_json, run_main
+from common import (
+    configure,
+    figures_table,
+    make_console,
+    make_parser,
+    print_json,
+    run_main,
+    seconds_of,
+)
 
 from fuzzshard.campaign import worker
 from fuzzshard.campaign.loop import run_campaign
@@ -83,10 +91,9 @@ class Shares:
         for number, world in enumerate(tuple(self.worlds)):
             for pid in world.pids:
                 try:
-                    times = psutil.Process(pid).cpu_times()
+                    seconds = seconds_of(psutil.Process(pid))
                 except psutil.Error:
                     continue
-                seconds = times.user + times.system
                 self.processor[self.phases[number]] += seconds - self._seen.get(pid, 0.0)
                 self._seen[pid] = seconds
 

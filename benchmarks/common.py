@@ -20,7 +20,7 @@ from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.campaign.reduce import SHRINK_BUDGET
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INTERRUPTED, FuzzshardError
 from fuzzshard.shrink import Budget
-from fuzzshard.world import WorldConfig
+from fuzzshard.world import World, WorldConfig
 
 
 def make_parser(
@@ -114,10 +114,21 @@ def processor_seconds() -> float:
     total = 0.0
     for process in (us, *us.children(recursive=True)):
         with contextlib.suppress(psutil.Error):
+            total += seconds_of(process)
             times = process.cpu_times()
-            total += times.user + times.system
             total += getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
     return total
+
+
+def seconds_of(process: psutil.Process) -> float:
+    """The processor time, user and system, that a process has taken so far."""
+    times = process.cpu_times()
+    return times.user + times.system
+
+
+def rank_seconds(world: World) -> float:
+    """The same of all ranks of ``world``."""
+    return sum(seconds_of(psutil.Process(pid)) for pid in world.pids)
 
 
 def make_console(args: argparse.Namespace) -> Console:

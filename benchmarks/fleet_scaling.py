@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
-from common import make_console, make_parser, print_json, run_main
+from common import make_console, make_parser, print_json, run_main, seconds_of
 from fleet_cluster import Fleet, Nodes, journal
 from rich.table import Table
 
@@ -99,12 +99,6 @@ def measure(num_nodes: int, args: Any) -> Row:
         head_ms=1000 * used / max(cases, 1),
         head_busy=used / seconds,
     )
-
-
-def seconds_of(process: psutil.Process) -> float:
-    """The processor time that a process has used."""
-    times = process.cpu_times()
-    return times.user + times.system
 
 
 def make_table(rows: list[Row]) -> Table:

@@ -11,7 +11,6 @@ import statistics
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import psutil
 from common import (
     configure,
     describe_machine,
@@ -19,6 +18,7 @@ from common import (
     make_console,
     make_parser,
     print_json,
+    rank_seconds,
     run_main,
 )
 from rich.table import Table
@@ -94,19 +94,13 @@ def cost(world: World, dimension: str, size: int, case: Case, repeat: int) -> Co
     pass.
     """
     verdicts = [world.run(case, deadline=DEADLINE)]
-    before = processor_seconds(world)
+    before = rank_seconds(world)
     verdicts += [world.run(case, deadline=DEADLINE) for _ in range(repeat)]
-    used = processor_seconds(world) - before
+    used = rank_seconds(world) - before
     if bad := [verdict for verdict in verdicts if verdict.status is not Status.PASS]:
         raise InfraError(f"a chain of layers should pass and is {bad[0].status}", "run doctor")
     seconds = statistics.median(verdict.seconds for verdict in verdicts[1:])
     return Cost(dimension, size, seconds, 1000 * used / repeat)
-
-
-def processor_seconds(world: World) -> float:
-    """What the ranks have used so far."""
-    times = [psutil.Process(pid).cpu_times() for pid in world.pids]
-    return sum(each.user + each.system for each in times)
 
 
 def make_table(costs: list[Cost]) -> Table:

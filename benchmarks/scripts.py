@@ -149,10 +149,10 @@ def rewrite(task: Task, control: Control) -> tuple[Row, Row]:
         return row(file, None), row(file, old, f"failed: {error!r}")
     if control.halted:
         return first, row(file, old, OUT_OF_TIME)
-    for folder in filter(None, [task.keep]):
-        folder.mkdir(exist_ok=True)
-        (folder / f"{file.parent.name}.before.py").write_text(before)
-        (folder / f"{file.parent.name}.after.py").write_text(after)
+    if task.keep is not None:
+        task.keep.mkdir(exist_ok=True)
+        (task.keep / f"{file.parent.name}.before.py").write_text(before)
+        (task.keep / f"{file.parent.name}.after.py").write_text(after)
     if task.saves:
         notes = {name: note for name, note in entry.notes.items() if name != SCRIPT_FILE}
         digest = script_digest(after) if after != before else ""

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-import psutil
 from common import (
     configure,
     describe_machine,
@@ -34,6 +33,7 @@ from common import (
     make_console,
     make_parser,
     print_json,
+    rank_seconds,
     run_main,
 )
 from throughput_worlds import Scaled, efficiency, time_worlds
@@ -92,15 +92,6 @@ def turns(cases: int, chunk: int) -> list[int]:
     """
     sizes = [min(chunk, cases - done) for done in range(0, cases, chunk)]
     return [size for size in sizes if size > 1]
-
-
-def rank_seconds(world: World) -> float:
-    """The processor time, user and system, that the ranks of ``world`` have taken so far."""
-    seconds = 0.0
-    for pid in world.pids:
-        times = psutil.Process(pid).cpu_times()
-        seconds += times.user + times.system
-    return seconds
 
 
 def timed(world: World, run: Callable[[], T]) -> tuple[T, float | None]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import psutil
+from common import seconds_of
 from rich.table import Table
 
 from fuzzshard.campaign.drawing import drawn_cases
@@ -79,10 +80,9 @@ class _Meter:
         ranks = 0.0
         for pid in [pid for world in self.running for pid in world.pids]:
             try:
-                times = psutil.Process(pid).cpu_times()
+                ranks += seconds_of(psutil.Process(pid))
             except psutil.NoSuchProcess:
                 continue
-            ranks += times.user + times.system
         self._marks.append((time.monotonic(), time.process_time(), ranks))
 
     def result(self) -> Scaled:
