@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from fuzzshard.subject.report import Kind
 from fuzzshard.subject.steps import Batches, floats, leaves
 
-Named = dict[str, torch.Tensor | None]
+Named = Mapping[str, torch.Tensor | None]
 
 
 @dataclasses.dataclass(frozen=True)

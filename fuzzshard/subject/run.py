@@ -301,10 +301,10 @@ class Check:
 
     def _elsewhere(self, trainer: Trainer) -> set[str]:
         """The parameters and buffers that only other ranks along ``pp`` have."""
-        here = trainer.parameters().keys() | trainer.buffers().keys()
-        there = everywhere(here)
         if "pp" not in self.training.mesh.axes:
             return set()
+        here = trainer.parameters().keys() | trainer.buffers().keys()
+        there = everywhere(here)
         along = self._meshes[str(self.training.mesh)].get_group("pp")
         elsewhere = set().union(*(there[rank] for rank in dist.get_process_group_ranks(along)))
         if (elsewhere := elsewhere - here) and "outputs" not in self.skip:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 from unittest import mock
 
 import torch
@@ -39,6 +39,8 @@ from fuzzshard.subject.steps import (
 )
 from fuzzshard.subject.subject import Training
 from fuzzshard.subject.vary import aliases
+
+T = TypeVar("T", bound=torch.Tensor)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -173,13 +175,14 @@ class Trainer:
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Return the parameters by their plain names, those with several names once for each."""
-        named = self.module.named_parameters(remove_duplicate=False)
-        return {self.plain_name(name): parameter for name, parameter in named}
+        return self._by_plain_name(self.module.named_parameters(remove_duplicate=False))
 
     def buffers(self) -> dict[str, torch.Tensor]:
         """Return the buffers, likewise."""
-        named = self.module.named_buffers(remove_duplicate=False)
-        return {self.plain_name(name): buffer for name, buffer in named}
+        return self._by_plain_name(self.module.named_buffers(remove_duplicate=False))
+
+    def _by_plain_name(self, named: Iterable[tuple[str, T]]) -> dict[str, T]:
+        return {self.plain_name(name): tensor for name, tensor in named}
 
     @contextlib.contextmanager
     def whole(self, *, gradients: bool) -> Iterator[None]:
@@ -193,13 +196,13 @@ class Trainer:
         """Keep parameters and buffers."""
         with torch.no_grad(), self.whole(gradients=False):
             parameters = self.parameters()
-            self.record.add(step, "parameters", {**parameters})
+            self.record.add(step, "parameters", parameters)
             self.record.aliases = aliases(parameters)
             frozen = {n for n, p in parameters.items() if not p.requires_grad}
             self._frozen_at_first = frozen if step < 0 else self._frozen_at_first
             self.record.frozen |= frozen
             self.record.switched |= frozen ^ self._frozen_at_first
-        self.record.add(step, "buffers", {**self.buffers()})
+        self.record.add(step, "buffers", self.buffers())
 
     def note_gradients(self, step: int) -> None:
         """Keep gradients, whole ones where all ranks have one."""
@@ -261,8 +264,7 @@ class Trainer:
             else call(get_model_state_dict, self.module, options=options)
         )
         tensors = [(k, v) for k, v in state.items() if isinstance(v, torch.Tensor)]
-        named = {self.plain_name(name): tensor for name, tensor in tensors}
-        self.record.add(training.steps - 1, "state dict", {**named})
+        self.record.add(training.steps - 1, "state dict", self._by_plain_name(tensors))
 
     def _watched(self) -> Forwards:
         forwards = Forwards(
