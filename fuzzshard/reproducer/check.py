@@ -11,10 +11,11 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol, TypeVar
 
-ATTEMPTS = 3
+_ATTEMPTS = 3
 
-PORT_LOST = re.compile(
+_PORT_LOST = re.compile(
     r"address already in use|EADDRINUSE|failed to listen on any local network", re.IGNORECASE
 )
 
@@ -35,6 +36,16 @@ class ScriptResult:
     returncode: int
     output: str
     seconds: float
+
+
+class _Ended(Protocol):
+    @property
+    def fails(self) -> bool: ...
+    @property
+    def output(self) -> str: ...
+
+
+R = TypeVar("R", bound=_Ended)
 
 
 def ranks_needed(script: str) -> int:
@@ -62,9 +73,14 @@ def check(
     repeated.
     """
     command, variables = _command(path, num_ranks, preload, python)
-    for _ in range(ATTEMPTS):
-        result = _run(command, variables, timeout, wanted)
-        if not (result.fails and wanted() and PORT_LOST.search(result.output)):
+    return with_a_port(lambda: _run(command, variables, timeout, wanted), wanted)
+
+
+def with_a_port(run: Callable[[], R], wanted: Callable[[], bool]) -> R:
+    """Return how ``run`` ends, which is repeated where it lost its port to somebody."""
+    for _ in range(_ATTEMPTS):
+        result = run()
+        if not (result.fails and wanted() and _PORT_LOST.search(result.output)):
             break
     return result
 

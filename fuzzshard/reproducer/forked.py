@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from fuzzshard.errors import InfraError
-from fuzzshard.reproducer.check import ATTEMPTS, LOOK_SECONDS, PORT_LOST, environment
+from fuzzshard.reproducer.check import LOOK_SECONDS, environment, with_a_port
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,11 +67,7 @@ class ForkedRanks:
             "seconds": seconds,
             "abrupt": abrupt,
         }
-        for _ in range(ATTEMPTS):
-            run = self._answer(request, wanted)
-            if not (run.fails and wanted() and PORT_LOST.search(run.output)):
-                break
-        return run
+        return with_a_port(lambda: self._answer(request, wanted), wanted)
 
     def _answer(self, request: dict[str, Any], wanted: Callable[[], bool]) -> ScriptRun:
         assert self.process.stdin is not None

@@ -7,6 +7,7 @@ import re
 import textwrap
 
 from fuzzshard.model.statements import comment
+from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.engines import ENGINES, spec_of
 from fuzzshard.parts.oracle import TensorOracle, cut, without_remarks
 from fuzzshard.reproducer.assertion import Assertion
@@ -46,7 +47,7 @@ def of_what_is_there(text: str) -> str:
     run, *said = (line.removeprefix("# ") for line in top)
     told = " ".join(said)
     for spec in ENGINES.values():
-        title = re.escape(spec.title.replace("`", ""))
+        title = re.escape(_title(spec))
         if any(name not in body for name in re.findall("`(.+?)`", spec.title)):
             told = re.sub(rf"^Under {title}: | under {title}(?= (is|differs))", "", told)
     if "all_reduce" not in body:
@@ -60,8 +61,12 @@ def _wrapped(run: str, text: str) -> str:
 
 
 def _engine(assertion: Assertion) -> str:
-    """Return the engine by the name that its users know."""
-    return spec_of(assertion.engine).title.replace("`", "")
+    return _title(spec_of(assertion.engine))
+
+
+def _title(spec: EngineSpec) -> str:
+    """Return the name of an engine that its users know."""
+    return spec.title.replace("`", "")
 
 
 def _what(assertion: Assertion, signature: str, finding: Finding | None) -> str:
