@@ -59,12 +59,13 @@ class Mended:
             for name, mend in mends.items()
             if (compiles or mend.component != "compile") and self.takes(mend)
         }
+        editing = _editing(mends)
         for target, (before, after) in edited_functions(_edits_of(mends)).items():
             function = self._found[target]
             assert function is not None
             code = function.__code__
             self._undo.append(functools.partial(setattr, function, "__code__", code))
-            noting = () if compiles else _editing(target, mends)  # Dynamo would trace it
+            noting = () if compiles else editing[target]  # Dynamo would trace it
             function.__code__ = compiled(target, before, after, code, noting)
         self._may_run = {n for n, m in mends.items() if compiles or m.apply is not None}
         for mend in mends.values():
@@ -113,9 +114,10 @@ def prepare(names: tuple[str, ...]) -> None:
     """
     mends = {name: find_mend(name) for name in names}
     mends = {n: m for n, m in mends.items() if m.component != "compile" and not why_not(m)}
+    editing = _editing(mends)
     for target, (before, after) in edited_functions(_edits_of(mends)).items():
         if (function := function_of(target)) is not None:
-            compiled(target, before, after, function.__code__, _editing(target, mends))
+            compiled(target, before, after, function.__code__, editing[target])
             filed_code(target)
     forget_files()
 
@@ -185,10 +187,10 @@ def _edits_of(mends: Mapping[str, Mend]) -> Iterator[Edit]:
     return (edit for mend in mends.values() for edit in mend.edits_here())
 
 
-def _editing(target: str, mends: Mapping[str, Mend]) -> tuple[str, ...]:
-    """The names of those that edit this function."""
-    return tuple(
-        name
-        for name, mend in mends.items()
-        if any(edit.target == target for edit in mend.edits_here())
-    )
+def _editing(mends: Mapping[str, Mend]) -> dict[str, tuple[str, ...]]:
+    """The names of those that edit a function, for each function."""
+    names: dict[str, dict[str, None]] = {}
+    for name, mend in mends.items():
+        for edit in mend.edits_here():
+            names.setdefault(edit.target, {})[name] = None
+    return {target: tuple(found) for target, found in names.items()}
