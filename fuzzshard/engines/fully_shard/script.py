@@ -119,10 +119,12 @@ from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
         lines += [f"{place} = added[{index}]" for index, place in enumerate(places)]
         if case.init == "meta":
             lines.append(f"materialize({model})")
+        owners = inferred(case).owners.items()
         for index, group in enumerate(case.wrap):
-            owners = inferred(case).owners.items()
+            if not group.drawn:
+                continue
             mine = dict.fromkeys(f.rpartition(".")[0] for f, owner in owners if owner == index)
-            if group.drawn and mine:
+            if mine:
                 modules = ", ".join(at(model, path) for path in mine)
                 lines += call_lines("draw", [f"[{modules}]", f'"{group.drawn}"'])
         return lines + ([f'{model}.compile(backend="{case.compile}")'] if case.compile else [])

@@ -24,6 +24,7 @@ from fuzzshard.parts.part import Shape, import_files
 Trait = Literal["gathers_several"] | OfWords
 """What somebody else has to know of a group: that it gathers several tensors for one parameter."""
 When = Literal["forward", "backward"]
+Init = Literal["reset_parameters", "trunc_normal_", "kaiming_uniform_", "orthogonal_", "dirac_"]
 
 
 class AfterForward(NamedTuple):
@@ -48,10 +49,7 @@ class WrapGroup(WithOptions["GroupOption"], frozen=True, kw_only=True):
     shard_dim: Literal["first", "last", "largest"] = "first"
     communication: tuple[CommunicationOption, ...] = ()
     all_gather_extension: Literal["negated", "signs_apart", "float8"] | None = None
-    drawn: (
-        Literal["reset_parameters", "trunc_normal_", "kaiming_uniform_", "orthogonal_", "dirac_"]
-        | None
-    ) = None
+    drawn: Init | None = None
 
     def told_by(self, method: str) -> Iterator[tuple[GroupOption, Any]]:
         """Yield the options that have a ``method`` of their own, each with its value."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 from typing_extensions import override
 
 from fuzzshard.parts.op import Choice
 from fuzzshard.parts.option import DrawingGroups
-from fuzzshard.parts.options.wrap_group import GroupOption
+from fuzzshard.parts.options.wrap_group import GroupOption, Init
 
 DRAW = """
 def draw(modules, init):  # whatever is drawn wrongly changes the values that are there again then
@@ -41,7 +41,7 @@ def draw(modules, init):  # whatever is drawn wrongly changes the values that ar
 """
 """What nothing draws is NaN, replicas must be equal, and ``dirac_`` draws nothing by chance."""
 
-INITS = ("reset_parameters", "trunc_normal_", "kaiming_uniform_", "orthogonal_", "dirac_")
+INITS = get_args(Init)
 
 
 class Drawn(GroupOption):
