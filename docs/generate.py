@@ -24,7 +24,6 @@ import fuzzshard.strategies
 from fuzzshard import cli, events, testing
 from fuzzshard.analysis.feature_names import FEATURES
 from fuzzshard.case.case import ALL_ENGINES, Case
-from fuzzshard.commands.profiles import PROFILES
 from fuzzshard.corpus.causes import issue_link, weights_text
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry
@@ -156,19 +155,6 @@ def exit_codes() -> str:
     """The exit codes that all commands share."""
     lines = cli.EXIT_CODES.splitlines()[1:]
     return table(("exit code", "meaning"), (line.split(maxsplit=1) for line in lines))
-
-
-def profiles() -> str:
-    """The profiles that are built in."""
-
-    def option(name: str, value: object) -> str:
-        return f"--no-{name}" if value is False else f"--{name} {value}"
-
-    rows = (
-        (f"`{name}`", f"`{' '.join(itertools.starmap(option, options.items()))}`")
-        for name, options in PROFILES.items()
-    )
-    return table(("profile", "options"), rows)
 
 
 def engines() -> str:
@@ -450,7 +436,6 @@ PARTS: Mapping[str, Callable[[], str]] = {
         features,
         lifecycles,
         oracles,
-        profiles,
         python_api,
         signatures,
         statuses,

@@ -12,7 +12,6 @@ from cyclopts import App, CycloptsError
 
 from fuzzshard import __version__
 from fuzzshard.commands.mistakes import in_words, whole_numbers
-from fuzzshard.commands.profiles import apply_profile
 from fuzzshard.commands.usage import Command, add_command, group_app
 from fuzzshard.errors import EXIT_INFRA, EXIT_INTERRUPTED, EXIT_USAGE, FuzzshardError
 from fuzzshard.temporary import cache_folder
@@ -156,7 +155,7 @@ for _order, _command in enumerate(COMMANDS):
         _command,
         _order,
         epilogue=EXIT_CODES if _command.name in ("run", "replay") else "",
-        config=(apply_profile, whole_numbers) if _command.name == "run" else (whole_numbers,),
+        config=(whole_numbers,),
     )
 _corpus = "List, add, verify and merge saved cases."
 app.command(group_app("corpus", len(COMMANDS), _corpus, CORPUS_COMMANDS))

@@ -14,7 +14,6 @@ _NEAREST = 3
 """How many names an error suggests."""
 _ALIKE = 0.75
 """How alike a name must be that is suggested for another (:mod:`difflib`)."""
-_IGNORED = frozenset(("a", "and", "in", "of", "on", "or", "the", "to", "under", "with"))
 _SYNONYMS: dict[str, str] = {
     "ac": "checkpoint:*",
     "accumulation": "schedule:microbatches",
@@ -70,32 +69,8 @@ def check_glob(glob: str, said: str) -> None:
             raise UsageError(f"{said} matches no feature", _suggestion(part))
 
 
-def globs_of_words(text: str) -> dict[str, str]:
-    """Return the glob that each word of ``text`` stands for.
-
-    A word, or two in a row, is what the field calls a feature, a dimension, a name without its
-    dimension or a part of one; or it is a glob. Raises :class:`UsageError` for any other word.
-    """
-    words = [word.strip(",;.") for word in text.split()]
-    rest = [word for word in words if word.casefold() not in _IGNORED]
-    globs: dict[str, str] = {}
-    while rest:
-        pair = " ".join(rest[:2])
-        if len(rest) > 1 and (glob := _glob_of(pair)):
-            globs[pair] = glob
-            del rest[:2]
-            continue
-        word = rest.pop(0)
-        glob = word if matching(word) else _glob_of(word)
-        if glob is None:
-            raise UsageError(f"no feature is called {word!r}", _suggestion(word))
-        globs[word] = glob
-    if not globs:
-        raise UsageError(f"{text!r} names no feature", 'write words as in "hsdp bf16 checkpoint"')
-    return globs
-
-
 def _glob_of(words: str) -> str | None:
+    """What words of the field stand for: a feature, a dimension, or a part of a name."""
     key = _key(words)
     for name in (key, key.removesuffix("s"), key.removesuffix("ing"), key.removesuffix("ism")):
         if name in _SYNONYMS:

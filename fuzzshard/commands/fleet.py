@@ -11,7 +11,6 @@ from cyclopts import App, Parameter
 
 from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.commands.mistakes import whole_numbers
-from fuzzshard.commands.profiles import apply_profile
 from fuzzshard.commands.run import Wanted
 from fuzzshard.commands.run import run as run_campaign
 from fuzzshard.commands.status import status as campaign_status
@@ -148,11 +147,9 @@ def _fleet_of(directory: Path) -> Path:
 
 
 def _words_of_run(options: tuple[str, ...]) -> tuple[tuple[str, ...], int | None]:
-    """The options of ``fuzzshard run`` in ``options``, with those of their profile and with full
-    paths, and the seed by itself.
-    """
+    """The options of ``fuzzshard run`` in ``options``, with full paths, and the seed by itself."""
     app = App(name="fuzzshard", print_error=False, exit_on_error=False)
-    app.command(run_campaign, name="run", config=(apply_profile, whole_numbers))
+    app.command(run_campaign, name="run", config=(whole_numbers,))
     _, bound, _ = app.parse_args(("run", *options), print_error=False, exit_on_error=False)
     asked = {**bound.arguments}
     for group in (asked.pop("campaign", CampaignOptions()), asked.pop("wanted", Wanted())):
@@ -163,7 +160,6 @@ def _words_of_run(options: tuple[str, ...]) -> tuple[tuple[str, ...], int | None
         if name in asked:
             option = "node" if name == "nodes" else name
             raise UsageError(f"every node of a fleet has its own --{option}", "leave it out")
-    asked.pop("profile", None)
     seed = asked.pop("seed", None)
     words = [word for name, value in asked.items() for word in _words(name, value)]
     return tuple(words), seed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -40,9 +39,6 @@ class Wanted:
     require
         Features that every case must have: one that matches for each glob. 'A|B' matches what A
         or B matches.
-    like
-        Words instead of --require, such as "hsdp bf16 checkpoint". What they stand for is
-        printed.
     focus
         An entry or a case file. It comes first; the others share its rarest features.
     """
@@ -51,24 +47,19 @@ class Wanted:
     only: Globs = ()
     exclude: Globs = ()
     require: Globs = ()
-    like: str = ""
     focus: Path | None = None
 
     def steering(self) -> Steering:
-        """Return what is asked for; print what the words of ``like`` stand for."""
-        from fuzzshard.analysis.feature_words import globs_of_words
+        """Return what is asked for."""
         from fuzzshard.corpus.codec import read_entry
         from fuzzshard.corpus.entry import digest
         from fuzzshard.corpus.store import only_case
 
-        globs = globs_of_words(self.like) if self.like else {}
-        for words, glob in globs.items():
-            print(f"{words!r} is --require {shlex.quote(glob)}", file=sys.stderr)
         case = None if self.focus is None else read_entry(only_case(self.focus)).case
         return Steering(
             only=(*self.only, *(f"engine:{name}" for name in dict.fromkeys(self.engine))),
             exclude=self.exclude,
-            require=(*self.require, *globs.values()),
+            require=self.require,
             focus=case,
             focus_name="" if case is None else f"{self.focus} ({digest(case)})",
         )
@@ -76,7 +67,6 @@ class Wanted:
 
 def run(
     *,
-    profile: str | None = None,
     campaign: Annotated[CampaignOptions, Parameter(name="*")] = CampaignOptions(),
     wanted: Annotated[Wanted, Parameter(name="*")] = Wanted(),
     cluster: Annotated[str, Parameter(show=False)] = "",
@@ -92,20 +82,15 @@ def run(
 
     For example:
       fuzzshard run --max-time 10m
-      fuzzshard run --profile ci
       fuzzshard run --max-cases 500 --seed 7 --device cpu --world-size 2
       fuzzshard run --engine fully_shard --max-findings 1 --corpus /data/corpus
       fuzzshard run --require mesh:hsdp 'checkpoint:*' --exclude 'compile:*'
-      fuzzshard run --like "hsdp bf16 checkpoint" --max-time 10m
       fuzzshard run --focus corpus/findings/NAME --max-time 10m
       fuzzshard run --worlds auto --world-size 2 --max-time 8h
       fuzzshard run --worlds auto --corpus /local/fuzz --exchange /nfs/fuzz
 
     Parameters
     ----------
-    profile
-        Take several options from a profile: ci, nightly, soak or dev, or a table
-        [tool.fuzzshard.profiles.NAME] in the pyproject.toml of this folder or the nearest parent.
     cluster
         The address of the Ray cluster with the nodes; fleet run gives it.
     as_json

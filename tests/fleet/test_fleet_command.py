@@ -60,32 +60,30 @@ def test_nothing_of_ray_is_imported_by_other_commands(corpus):
         (["--world-nodes", "0"], "--world-nodes is 0"),
         (["--nodes", "1", "--world-nodes", "2"], "not more than --nodes"),
         (["--node", "a"], "every node of a fleet has its own --node"),
-        (["--profile", "mine"], "there is no profile 'mine'"),
     ],
 )
 def test_an_option_that_cannot_be_used_is_one_line(options, said):
     assert said in one_line("run", *options)
 
 
-def test_options_of_run_are_passed_on_with_their_profile_and_full_paths(monkeypatch, tmp_path):
+def test_options_of_run_are_passed_on_with_full_paths(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     words, seed = fleet._words_of_run(
         (
-            *("--profile", "ci", "--no-shrink", "--preload", "a.py", "--preload=b.py", "--fresh"),
+            *("--seed", "1", "--no-shrink", "--preload", "a.py", "--preload=b.py", "--fresh"),
             *("--require", "mesh:hsdp", "compile:*", "--max-time", "90s", "--json"),
         )
     )
     assert seed == 1
     pairs = dict(zip(words, [*words[1:], ""], strict=True))
     assert pairs["--max-time"] == "90.0"
-    assert pairs["--max-findings"] == "1"
     assert {"--no-shrink", "--fresh", "--json"} < set(words)
     assert [words[i + 1] for i, word in enumerate(words) if word == "--preload"] == [
         str(tmp_path / "a.py"),
         str(tmp_path / "b.py"),
     ]
     assert words.count("--require") == 2
-    assert not {"--profile", "--seed"} & set(words)
+    assert "--seed" not in words
 
 
 @pytest.mark.parametrize("command", ["status", "stop"])

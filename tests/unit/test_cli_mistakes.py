@@ -47,7 +47,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("run --max-time -5s", '--max-time must not be negative, and is "-5s"; see fuzzshard run'),
         ("run --max-findings", "--max-findings needs a value; see fuzzshard run --help"),
         ("run --corpus note.txt", "note.txt is a file; give a folder"),
-        ("run --profile nope", "there is no profile 'nope'"),
         ("run extra", '"extra" is one argument too many'),
         ("show", "PATH is missing; see fuzzshard show --help"),
         ("show note.txt", "note.txt: not a corpus entry"),

@@ -19,7 +19,7 @@ from fuzzshard.errors import EXIT_INTERRUPTED
 TREE = Path(__file__).parents[2]
 FUZZSHARD = [sys.executable, "-m", "fuzzshard"]
 HEAVY = {"torch", "numpy", "hypothesis", "networkx", "jinja2", "rich.live", "sqlite3", "psutil"}
-_OF_ALL = ("mistakes", "profiles", "usage")
+_OF_ALL = ("mistakes", "usage")
 """The modules of ``commands/`` that every command line needs."""
 COMMANDS = ["run", "replay", "show", "shrink", "repro", "doctor"]
 

@@ -73,17 +73,6 @@ def test_an_engine_is_a_feature_that_only_is_said_of(asked) -> None:
     assert asked[0].steering == Steering(only=("mesh:2", "engine:fsdp1", "engine:ddp"))
 
 
-def test_what_words_stand_for_is_printed_and_required(asked, capsys) -> None:
-    call("run", "--like", "hsdp bf16 checkpoint")
-    assert asked[0].steering.require == ("mesh:hsdp", "precision:bfloat16", "checkpoint:*")
-    assert capsys.readouterr().err.splitlines() == [
-        "'hsdp' is --require mesh:hsdp",
-        "'bf16' is --require precision:bfloat16",
-        "'checkpoint' is --require 'checkpoint:*'",
-        "looking for such cases takes up to half a minute",
-    ]
-
-
 def test_a_case_in_focus_is_read_from_its_file(asked, tmp_path: Path) -> None:
     file = tmp_path / "mine.json"
     file.write_bytes(codec.encode(CASE))
@@ -96,7 +85,6 @@ def test_a_case_in_focus_is_read_from_its_file(asked, tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (("--require", "hsdp"), "--require hsdp matches no feature; did you mean mesh:hsdp?"),
-        (("--like", "hsdp wurst"), "no feature is called 'wurst'"),
         (("--focus", "nowhere.json"), "nowhere.json does not exist"),
         (
             ("--engine", "ddp", "--require", "fsdp1:*", "--exclude", "fsdp1:*"),
