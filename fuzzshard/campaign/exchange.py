@@ -17,7 +17,6 @@ import contextlib
 import dataclasses
 import os
 import re
-import secrets
 import socket
 import threading
 import time
@@ -53,13 +52,8 @@ SECONDS_BETWEEN = 10.0
 GLANCE_SECONDS = 3.0
 """How often it looks what they work on."""
 STARTING_SECONDS = 60.0
-ASKING_SECONDS = 5.0
 CLOSING_SECONDS = 10.0
-"""How long a campaign waits for the exchange when it begins, before it works on a finding, and at
-the end.
-"""
-HEARING_SECONDS = 30.0
-"""How long it waits until all others have heard what it wants to work on."""
+"""How long a campaign waits for the exchange when it begins, and at the end."""
 SILENT_SECONDS = 120.0
 """A campaign that has not written its file for as long is lost, and what it worked on is free."""
 
@@ -67,17 +61,12 @@ SILENT_SECONDS = 120.0
 class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     """One campaign, as it tells the others. ``claims`` are the signatures that it works on;
     ``ended`` is why it ended.
-
-    ``asks`` has those of the claims on which it does not work before all others have heard of
-    them, with a token for each, and ``heard`` the tokens of the others that it has read.
     """
 
     host: str
     pid: int
     corpus: str
     claims: tuple[str, ...] = ()
-    asks: dict[str, str] = {}
-    heard: tuple[str, ...] = ()
     ended: str = ""
 
 
@@ -153,20 +142,6 @@ def read_nodes(
     return nodes
 
 
-@dataclasses.dataclass
-class _Question:
-    """Whether this campaign may work on ``signature``. ``asked`` is set once others can hear of
-    it, and ``too_late`` when nobody waits for the answer any more.
-    """
-
-    signature: str
-    token: str = dataclasses.field(default_factory=lambda: secrets.token_hex(4))
-    may: bool = True
-    too_late: bool = False
-    asked: threading.Event = dataclasses.field(default_factory=threading.Event)
-    answered: threading.Event = dataclasses.field(default_factory=threading.Event)
-
-
 class Exchange:
     """The part of one campaign that talks with the others; any thread may use it.
 
@@ -192,21 +167,19 @@ class Exchange:
         self._ours = exchange / node_name(store.corpus)
         self._registry, self._store, self._control = registry, store, control
         self._backlog, self._render, self._emit = backlog, render, emit
-        self._changed = threading.Condition()
-        """Guards what follows, up to the reason."""
+        self._lock = threading.Lock()
+        """Guards the claims."""
         self._claims: set[str] = set()
         self._given: set[str] = set()
         """Those of the claims whose work is over, and whose end is not told yet."""
-        self._questions: list[_Question] = []
-        self._open: list[_Question] = []
-        """Questions that others have not all heard of."""
         self._reason = ""
+        self._has_news = threading.Event()
+        """There is a new claim, or a reason to end."""
         self._at_home: dict[Path, _Told] = {}
         self._heard: dict[Path, _Told] = {}
         self._place = (0, 0)
         self._copied: set[str] = set()
         """The names of what this session has put into the folder of this campaign."""
-        self._heard_tokens: tuple[str, ...] = ()
         self._others: Collection[NodeSeen] = ()
         """The other campaigns that run, as far as is known."""
         self._seen = time.monotonic()
@@ -229,38 +202,30 @@ class Exchange:
 
     def take(self, signature: str) -> bool:
         """Whether this campaign may work on ``signature``: not while another one does, as far as
-        that can be found out.
-
-        Returns at once where no other campaign runs, and else when all of them have heard of it.
-        Of several that ask at the same moment, that whose folder comes first by name may.
+        has been heard. Two that find the same within seconds may both work on it.
         """
-        with self._changed:
+        with self._lock:
             self._given.discard(signature)
-            if signature in self._claims:
-                return True
+            is_theirs = any(signature in node.state.claims for node in self._others)
+            if is_theirs and signature not in self._claims:
+                return False
             self._claims.add(signature)
-            self._questions.append(question := _Question(signature))
-            self._changed.notify()
-        if question.asked.wait(ASKING_SECONDS):
-            question.answered.wait(HEARING_SECONDS)
-        with self._changed:
-            question.too_late = True
-            return question.may
+        self._has_news.set()
+        return True
 
     def give(self, signature: str) -> None:
         """The work on ``signature`` is over. The others hear that once they have what came of
         it.
         """
-        with self._changed:
+        with self._lock:
             self._given.add(signature)
 
     def close(self, reason: str) -> None:
         """Tells what is left to tell, and that this campaign has ended; waits no longer for a file
         system that hangs.
         """
-        with self._changed:
-            self._reason = reason or "ended"
-            self._changed.notify()
+        self._reason = reason or "ended"
+        self._has_news.set()
         if self._thread.is_alive():
             self._thread.join(CLOSING_SECONDS)
         self._return(self._registry.elsewhere)
@@ -280,20 +245,18 @@ class Exchange:
         looked = time.monotonic()
         while not self._reason:
             pause = max(0.0, looked + SECONDS_BETWEEN - time.monotonic())
-            if self._others or self._open:
-                pause = min(pause, GLANCE_SECONDS)
-            with self._changed:
-                self._changed.wait_for(lambda: self._questions or self._reason, pause)
-                questions, self._questions = self._questions, []
-            if questions:
-                self._ask(questions)
-            elif not self._reason and looked + SECONDS_BETWEEN <= time.monotonic():
+            has_news = self._has_news.wait(min(pause, GLANCE_SECONDS) if self._others else pause)
+            self._has_news.clear()
+            if self._reason:
+                break
+            if looked + SECONDS_BETWEEN <= time.monotonic():
                 self._look()
                 looked = time.monotonic()
-            elif not self._reason:
-                self._glance()
-        for question in self._open:
-            question.answered.set()
+                continue
+            with self._trying():
+                if has_news:
+                    self._write_state()
+                self._look_around()
         self._problems.clear()
         with self._trying():
             self._be_there()
@@ -302,56 +265,13 @@ class Exchange:
         if self._problems:
             self._say([])
 
-    def _ask(self, questions: Collection[_Question]) -> None:
-        """Says on what this campaign wants to work."""
-        self._open += questions
-        self._problems.clear()
-        with self._trying():
-            self._be_there()
-            self._write_state()
-            self._look_around()
-        self._answer(() if self._problems else self._others)
-        for question in questions:
-            question.asked.set()
-
-    def _glance(self) -> None:
-        """Hears who works on what."""
-        with self._trying():
-            self._look_around()
-            self._answer(self._others)
-
-    def _answer(self, others: Collection[NodeSeen]) -> None:
-        """Steps back from what others work on, and from what one of them asks for that comes
-        first by name. What all have heard of is free otherwise.
-        """
-        before = len(self._open)
-        for question in list(self._open):
-            signature = question.signature
-            theirs = [node for node in others if signature in node.state.claims]
-            is_heard = all(question.token in node.state.heard for node in others)
-            with self._changed:
-                is_theirs = any(
-                    signature not in node.state.asks or node.name < self._ours.name
-                    for node in theirs
-                )
-                if not (is_theirs or is_heard or question.too_late) and self._control.running():
-                    continue
-                if not question.too_late and (is_theirs or not is_heard):
-                    question.may = False
-                    self._claims.discard(signature)
-            self._open.remove(question)
-            question.answered.set()
-        if len(self._open) < before:
-            with self._trying():
-                self._write_state()
-
     def _look(self) -> None:
         """One round: hears who works on what, tells, and takes. Where one thing cannot be done the
         others are.
         """
         self._problems.clear()
         learned: list[str] = []
-        with self._changed:
+        with self._lock:
             given = frozenset(self._given)
         with self._trying():
             if (stop := self._exchange / STOP_FILE).exists():
@@ -367,7 +287,6 @@ class Exchange:
             self._others = ()
         # Who has given a claim up by now has told what came of it, which is heard next.
         waiting -= {signature for node in self._others for signature in node.state.claims}
-        self._answer(self._others)
         if is_there:
             with self._trying():
                 self._hear()
@@ -475,7 +394,7 @@ class Exchange:
 
     def _release(self, given: Collection[str]) -> None:
         """Gives up the claims whose end the others may hear."""
-        with self._changed:
+        with self._lock:
             over = self._given.intersection(given)
             self._claims -= over
             self._given -= over
@@ -484,16 +403,13 @@ class Exchange:
 
     def _write_state(self) -> None:
         """Says that this campaign lives, and what it works on."""
-        with self._changed:
+        with self._lock:
             claims, reason = tuple(sorted(self._claims)), self._reason
-            asks = {question.signature: question.token for question in self._open}
         state = NodeState(
             host=socket.gethostname(),
             pid=os.getpid(),
             corpus=str(self._corpus.resolve()),
             claims=() if reason else claims,
-            asks={} if reason else asks,
-            heard=self._heard_tokens,
             ended=reason,
         )
         data = msgspec.json.encode(state) + b"\n"
@@ -519,9 +435,7 @@ class Exchange:
             self._backlog.put(*self._registry.return_from_elsewhere(signature))
 
     def _look_around(self) -> None:
-        """Reads which other campaigns run, by what the clock of the file system says, and tells
-        them what it has heard.
-        """
+        """Reads which other campaigns run, by what the clock of the file system says."""
         now = (self._ours / NODE_FILE).stat().st_mtime
         self._others = [
             node
@@ -529,10 +443,6 @@ class Exchange:
             if node.name != self._ours.name and node.condition == "running"
         ]
         self._seen = time.monotonic()
-        heard = tuple(sorted(t for node in self._others for t in node.state.asks.values()))
-        if heard != self._heard_tokens:
-            self._heard_tokens = heard
-            self._write_state()
 
 
 @dataclasses.dataclass(frozen=True)

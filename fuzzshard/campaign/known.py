@@ -178,16 +178,13 @@ class Registry:
             if (parked := self._busy.get(signature)) is not None:
                 parked.append(found)
                 return False
+            if self.claims is not None and not self.claims.take(signature):
+                self._busy[signature] = [found]
+                self._elsewhere.add(signature)
+                return False
             self._busy[signature] = []
             self._claimed[signature] = found
-        # Without the lock: this waits for a file system that may be slow.
-        if self.claims is None or self.claims.take(signature):
             return True
-        with self._lock:
-            del self._claimed[signature]
-            self._busy[signature].insert(0, found)
-            self._elsewhere.add(signature)
-        return False
 
     def settle(self, found: Found, known: Known | None) -> list[Found]:
         """Ends the work on ``found``, with what became of it; the parked cases to look at

@@ -20,7 +20,6 @@ from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.store import CASE_FILE, SCRIPT_FILE
 from fuzzshard.errors import InfraError, UsageError
 from fuzzshard.events import Event, Exchanged, FindingHit, FindingSaved
-from fuzzshard.fleet.mirror import Snapshot, apply_changes, changes_since
 from fuzzshard.report.exchange_status import exchange_lines, read_exchange
 from fuzzshard.report.stats import stats_writer
 from fuzzshard.verdict import Verdict
@@ -196,60 +195,6 @@ def test_what_another_campaign_works_on_to_the_end_is_left_unfinished(tmp_path, 
     assert len(again.of(FindingSaved)) == 1
 
 
-def test_of_two_that_ask_at_the_same_moment_none_goes_on_before_it_has_asked_again(
-    tmp_path, exchange
-):
-    other = exchange / "other-12345678" / "node.json"
-
-    def verdict_of(case: Case) -> Verdict:
-        if case.seed == 1 and not other.exists():
-            other_node(exchange, claims=(SIGNATURE,))
-        return fails_at(1)(case)
-
-    ran = campaign(tmp_path / "a", verdict_of, max_cases=3, exchange=exchange)
-    assert not ran.of(FindingSaved)
-
-
-def test_of_two_that_find_the_same_before_they_can_hear_of_it_one_shrinks_it(tmp_path):
-    """Between their exchanges is a mirror that is late."""
-    exchanges = [tmp_path / name / "exchange" for name in "ab"]
-    names = [node_name(exchange.parent / "corpus") for exchange in exchanges]
-    found, met, over = threading.Barrier(2), threading.Event(), threading.Event()
-
-    def mirror() -> None:
-        told: list[Snapshot] = [{}, {}]
-        while not over.wait(0.3):
-            for i, (ours, theirs) in enumerate(((0, 1), (1, 0))):
-                changes, told[i] = changes_since(exchanges[ours] / names[ours], told[i])
-                apply_changes(exchanges[theirs] / names[ours], changes)
-
-    def verdict_of(case: Case) -> Verdict:
-        if case.seed == 1:
-            until(lambda: all(len(list(each.glob("*/node.json"))) == 2 for each in exchanges))
-            if not met.is_set():
-                found.wait(90)
-            met.set()
-            return divergence()
-        return slowly(case)
-
-    campaigns = []
-    for exchange in exchanges:
-        exchange.mkdir(parents=True)
-        corpus = exchange.parent / "corpus"
-        campaigns.append(InBackground(corpus, verdict_of, max_cases=ENDLESS, exchange=exchange))
-    for each in (*campaigns, mirroring := threading.Thread(target=mirror)):
-        each.start()
-    for each in campaigns:
-        until(lambda c=each: any(isinstance(e, FindingHit | FindingSaved) for e in c.heard))
-    for exchange in exchanges:
-        (exchange / "stop").touch()
-    ran = [each.ran() for each in campaigns]
-    over.set()
-    mirroring.join()
-    assert sorted(len(each.of(FindingSaved)) for each in ran) == [0, 1]
-    assert sorted(len(each.of(FindingHit)) for each in ran) == [0, 1]
-
-
 @pytest.mark.parametrize("is_empty", [True, False], ids=["an empty folder", "no folder"])
 def test_an_exchange_that_goes_away_ends_nothing_and_hears_of_all_when_it_is_back(
     tmp_path, is_empty
@@ -299,8 +244,8 @@ def test_an_exchange_that_hangs_does_not_keep_a_campaign_from_ending(
 
 def test_a_finding_is_worked_on_while_the_exchange_hangs(tmp_path, exchange, monkeypatch):
     never = threading.Event()
-    monkeypatch.setattr(Exchange, "_ask", lambda self, questions: never.wait(60))
-    for waiting in ("ASKING_SECONDS", "CLOSING_SECONDS"):
+    monkeypatch.setattr(Exchange, "_look_around", lambda self: never.wait(60))
+    for waiting in ("STARTING_SECONDS", "CLOSING_SECONDS"):
         monkeypatch.setattr(f"fuzzshard.campaign.exchange.{waiting}", 0.1)
     ran = campaign(tmp_path / "a", fails_at(1), max_cases=3, exchange=exchange)
     never.set()
@@ -387,12 +332,8 @@ class NextDoor:
     def __init__(self) -> None:
         self.free = True
         self.given: list[str] = []
-        self.asked, self.go_on = threading.Event(), threading.Event()
-        self.go_on.set()
 
     def take(self, signature: str) -> bool:
-        self.asked.set()
-        assert self.go_on.wait(30)
         return self.free
 
     def give(self, signature: str) -> None:
@@ -403,25 +344,18 @@ def found(seed: int) -> Found:
     return Found(seed, make_case(seed), divergence(), path=Path(f"case-{seed}"))
 
 
-def test_of_two_worlds_with_one_signature_only_one_asks_the_other_nodes():
+def test_what_another_node_works_on_is_parked_until_it_has_done_that():
     registry, claims = Registry(), NextDoor()
     registry.claims = claims
-    claims.go_on.clear()
-    said: list[bool] = []
-    asking = threading.Thread(target=lambda: said.append(registry.claim(found(1))))
-    asking.start()
-    assert claims.asked.wait(30)
-    assert registry.unresolved == (Path("case-1"),), "what waits for an answer is not forgotten"
-    assert not registry.claim(found(2))
     claims.free = False
-    claims.go_on.set()
-    asking.join(30)
-    assert said == [False]
+    assert not registry.claim(found(1))
+    assert not registry.claim(found(2))
     assert registry.elsewhere == (SIGNATURE,)
     waited = registry.return_from_elsewhere(SIGNATURE)
     assert [each.index for each in waited] == [1, 2]
     claims.free = True
     assert registry.claim(waited[0])
+    assert registry.unresolved == (Path("case-1"),)
     assert registry.settle(waited[0], None) == []
     assert claims.given == [SIGNATURE]
 
