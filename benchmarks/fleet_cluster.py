@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 from ray.cluster_utils import Cluster
 
+from fuzzshard.campaign.exchange import STOP_FILE
 from fuzzshard.errors import InfraError
 from fuzzshard.journal.history import History
 from fuzzshard.journal.schema import JOURNAL_FILE
@@ -107,9 +108,8 @@ class Fleet:
         return self.process.poll() is None
 
     def stop(self) -> None:
-        """Ends all campaigns, as ``fuzzshard fleet stop`` does."""
-        words = [sys.executable, "-m", "fuzzshard", "fleet", "stop", str(self.corpus)]
-        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+        """Ends all campaigns."""
+        (self.corpus / "fleet" / STOP_FILE).touch()
 
     def wait_until(self, is_so: Callable[[], bool], seconds: float, what: str) -> None:
         """Raises :class:`InfraError` where it is not so in time, or the head ends before."""
@@ -192,7 +192,7 @@ class Fleet:
         )
 
     def status(self) -> ExchangeStatus:
-        """What ``fuzzshard fleet status`` shows."""
+        """What ``fuzzshard status`` shows of it."""
         return read_exchange(self.corpus / "fleet")[0]
 
 

@@ -141,13 +141,6 @@ FLEET_COMMANDS = (
         "fleet:run",
         "Run a campaign on each node of a Ray cluster, and gather what they find in one corpus.",
     ),
-    Command(
-        "status",
-        "fleet:status",
-        "Show the progress and findings of a fleet: each campaign, the sum, every distinct "
-        "finding.",
-    ),
-    Command("stop", "fleet:stop", "End all campaigns of a fleet in order, within a minute."),
 )
 for _order, _command in enumerate(COMMANDS):
     add_command(

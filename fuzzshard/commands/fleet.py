@@ -13,11 +13,8 @@ from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.commands.mistakes import whole_numbers
 from fuzzshard.commands.run import Wanted
 from fuzzshard.commands.run import run as run_campaign
-from fuzzshard.commands.status import status as campaign_status
-from fuzzshard.corpus.files import write_atomic
-from fuzzshard.corpus.store import FLEET_FOLDER
-from fuzzshard.errors import EXIT_CLEAN, UsageError
-from fuzzshard.options import DEFAULT_CORPUS, Flag, Folder, Json
+from fuzzshard.errors import UsageError
+from fuzzshard.options import DEFAULT_CORPUS, Folder
 
 OptionsOfRun = Annotated[str, Parameter(allow_leading_hyphen=True, show_default=False)]
 Nodes = Annotated[
@@ -41,8 +38,9 @@ def run(
     if it has none, and runs fuzzshard run on a local disk. Campaigns tell
     each other what they find and work on, as with run --exchange. Nodes may
     join, leave and return at any time. The same command goes on with a fleet
-    that was killed or interrupted. Needs pip install 'fuzzshard[fleet]' on
-    every node.
+    that was killed or interrupted. In the corpus, fleet/ is the exchange of
+    all nodes, for fuzzshard status; a file fleet/stop ends all campaigns.
+    Needs pip install 'fuzzshard[fleet]' on every node.
 
     For example:
       fuzzshard fleet run --corpus fuzz --worlds auto --max-time 8h
@@ -90,60 +88,6 @@ def run(
             local="" if local is None else str(local.absolute()),
         )
     )
-
-
-def status(
-    directory: Path,
-    *,
-    as_json: Json = False,
-    watch: Flag = False,
-) -> int:
-    """Show the progress and findings of a fleet: each campaign, the sum, every distinct finding.
-
-    For example:
-      fuzzshard fleet status fuzz
-      fuzzshard fleet status fuzz --watch
-
-    Parameters
-    ----------
-    directory
-        What was given to fleet run as --corpus.
-    as_json
-        Print one JSON object with the sum, each campaign and each finding.
-    watch
-        Print it again every five seconds, until the campaigns end.
-    """
-    from fuzzshard.report.exchange_status import is_exchange
-
-    fleet = _fleet_of(directory)
-    if not is_exchange(fleet):
-        raise UsageError(f"no node has told anything in {fleet} yet", "wait until one has joined")
-    return campaign_status(fleet, as_json=as_json, watch=watch)
-
-
-def stop(directory: Path) -> int:
-    """End all campaigns of a fleet in order, within a minute.
-
-    For example:
-      fuzzshard fleet stop fuzz
-
-    Parameters
-    ----------
-    directory
-        What was given to fleet run as --corpus.
-    """
-    from fuzzshard.campaign.exchange import STOP_FILE
-
-    write_atomic(_fleet_of(directory) / STOP_FILE, b"")
-    print("all campaigns end within a minute; the same fleet run goes on with them")
-    return EXIT_CLEAN
-
-
-def _fleet_of(directory: Path) -> Path:
-    fleet = directory / FLEET_FOLDER
-    if not fleet.is_dir():
-        raise UsageError(f"{directory} has no fleet", "give the --corpus of a fuzzshard fleet run")
-    return fleet
 
 
 def _words_of_run(options: tuple[str, ...]) -> tuple[tuple[str, ...], int | None]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
-import hmac
 import importlib.metadata
 import math
 import os
@@ -104,13 +103,12 @@ class Report:
 
 
 class Agent:
-    """The actor of a node. Every call has to bring the ``secret`` of the head that made it.
+    """The actor of a node.
 
     The campaign runs for as long as this process lives and no longer (:mod:`fuzzshard.guard`).
     """
 
-    def __init__(self, secret: str) -> None:
-        self._secret = secret
+    def __init__(self) -> None:
         self._others: dict[str, Changes] = {}
         self._told: Snapshot = {}
         self._campaign: subprocess.Popen[bytes] | None = None
@@ -119,18 +117,17 @@ class Agent:
         self._restarts = 0
         self._is_stopped = False
 
-    def greet(self, secret: str) -> tuple[str, dict[str, str]]:
+    def greet(self) -> tuple[str, dict[str, str]]:
         """Return the name of the host and its :func:`versions`."""
-        self._check(secret)
         return socket.gethostname(), versions()
 
-    def join(self, secret: str, job: Job) -> Joined:
+    def join(self, job: Job) -> Joined:
         """Take a slot, in which the campaign begins with the first :meth:`sync` that has its
         nodes.
         """
-        self._check(secret)
         self._job = job
         self._slot, self._lock = _take_slot(job)
+        self._called = time.monotonic()
         threading.Thread(target=self._end_alone, daemon=True).start()
         self._corpus, self._exchange = self._slot / "corpus", self._slot / "exchange"
         self._ours = self._exchange / node_name(self._corpus)
@@ -144,11 +141,7 @@ class Agent:
         return Joined(name=self._ours.name, slot=str(self._slot), is_new=is_new)
 
     def sync(
-        self,
-        secret: str,
-        others: dict[str, Changes],
-        stop: bool,
-        nodes: tuple[str, ...] | None = (),
+        self, others: dict[str, Changes], stop: bool, nodes: tuple[str, ...] | None = ()
     ) -> Report:
         """Write what ``others`` have told; return what this node has told since the last call.
 
@@ -157,7 +150,7 @@ class Agent:
         missing. A campaign with other nodes than these is killed, and goes on as soon as there are
         all. With ``stop`` it ends as soon as it can. What is told once it has ended is everything.
         """
-        self._check(secret)
+        self._called = time.monotonic()
         problem = self._take_over(others)
         if stop and not self._is_stopped:
             write_atomic(self._exchange / STOP_FILE, b"")
@@ -190,11 +183,6 @@ class Agent:
         lacks_node = nodes != self._nodes or time.monotonic() - self._began < RESTART_SECONDS
         was_killed = code > 128 and code != EXIT_INTERRUPTED
         return was_killed or (code == EXIT_INFRA and bool(self._nodes) and lacks_node)
-
-    def _check(self, secret: str) -> None:
-        if not hmac.compare_digest(secret.encode(), self._secret.encode()):
-            raise InvalidMessage("a call had another secret than that of the fleet")
-        self._called = time.monotonic()
 
     def _end_alone(self) -> None:
         while (left := self._called + LEASE_SECONDS - time.monotonic()) > 0:

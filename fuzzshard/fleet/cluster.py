@@ -86,7 +86,7 @@ def cluster_nodes() -> dict[str, ClusterNode]:
     }
 
 
-def make_actor(kind: type, node: ClusterNode, *arguments: object, threads: int = 1) -> Any:
+def make_actor(kind: type, node: ClusterNode, *, threads: int = 1) -> Any:
     """Make an actor that takes all GPUs of ``node``, or its CPUs if it has none. It dies with this
     process, and is not started again.
     """
@@ -98,7 +98,7 @@ def make_actor(kind: type, node: ClusterNode, *arguments: object, threads: int =
         max_concurrency=threads,
         scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
     )
-    return made.remote(*arguments)
+    return made.remote()
 
 
 def end_actor(actor: Any) -> None:

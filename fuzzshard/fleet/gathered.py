@@ -1,4 +1,4 @@
-"""What the nodes of a fleet have told the head: kept for the other nodes, saved and merged.
+"""What the nodes of a fleet have told the head: saved, told to the other nodes and merged.
 
 ::
 
@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -31,7 +30,14 @@ from fuzzshard.corpus.store import (
     saved_script,
 )
 from fuzzshard.errors import FuzzshardError, InfraError, InvalidEntry
-from fuzzshard.fleet.mirror import Changes, apply_changes, changes_since, check_paths
+from fuzzshard.fleet.mirror import (
+    Changes,
+    Snapshot,
+    apply_changes,
+    changes_since,
+    check_paths,
+    snapshot,
+)
 
 CORPUS_NAME = "corpus"
 """The folder in which nodes find what the corpus had before, as if a node had told it."""
@@ -45,7 +51,7 @@ class FleetState(msgspec.Struct, frozen=True):
 
 
 class Gathered:
-    """What all nodes have told so far, in memory and in ``corpus``.
+    """What all nodes have told so far, in ``corpus``.
 
     A full disk ends nothing: it is said once, and what could not be saved is tried again.
     ``is_new`` says whether a finding came that the corpus did not have.
@@ -54,26 +60,18 @@ class Gathered:
     def __init__(self, corpus: Path, render: ScriptRender, say: Callable[[str], None]) -> None:
         self._corpus, self._fleet = corpus, corpus / FLEET_FOLDER
         self._render, self._say = render, say
-        self._log: dict[tuple[str, str], tuple[int, float, bytes | None]] = {}
-        self._numbers = itertools.count(1)
-        self._unsaved: dict[str, set[str]] = {}
-        self._unmerged: set[Path] = set()
+        self._unsaved: dict[str, Changes] = {}
+        self._unmerged = set(self._fleet.glob(f"*/{FINDINGS_FOLDER}/*/{CASE_FILE}"))
         self._problem = ""
         self._told_problems: set[str] = set()
         self.is_new = False
-        for folder in sorted(self._fleet.iterdir()):
-            if folder.is_dir() and not folder.is_symlink():
-                self._note(folder.name, changes_since(folder, {}, say)[0])
-        self._unsaved.clear()
         had, _ = changes_since(corpus, {}, say)
-        findings = {p: c for p, c in had.items() if p.startswith(f"{FINDINGS_FOLDER}/")}
-        for path, change in findings.items():
-            self._put(CORPUS_NAME, path, change)
+        self._had = {p: c for p, c in had.items() if p.startswith(f"{FINDINGS_FOLDER}/")}
 
     @property
     def has_nodes(self) -> bool:
         """Whether any node has told anything, to this head or to an earlier one."""
-        return any(name != CORPUS_NAME for name, _ in self._log)
+        return bool(self._unsaved or self._folders())
 
     def take(self, name: str, changes: Changes, *, is_all: bool) -> None:
         """Take what the node ``name`` has told; with ``is_all``, it has nothing else any more.
@@ -82,30 +80,36 @@ class Gathered:
         """
         check_paths(changes)
         if is_all:
-            self._note(name, {p: None for p in self._paths(name) if p not in changes})
-        self._note(name, changes)
+            self._unsaved[name] = dict.fromkeys(snapshot(self._fleet / name))
+        self._unsaved.setdefault(name, {}).update(changes)
 
     def begin(self, name: str) -> None:
         """A campaign of this ``name`` begins without a past: what an earlier one of the same name
         has told, on a disk that is gone, is kept under another name.
         """
-        if paths := self._paths(name):
-            aside = next(n for i in itertools.count(1) if not self._paths(n := f"{name}.{i}"))
-            told = {path: self._change(name, path) for path in paths}
-            self._note(aside, told)
-            self._note(name, dict.fromkeys(paths))
+        folder = self._fleet / name
+        if folder.exists():
+            others = (self._fleet / f"{name}.{i}" for i in itertools.count(1))
+            folder.rename(next(other for other in others if not other.exists()))
 
-    def since(self, position: int, but: str) -> tuple[dict[str, Changes], int]:
-        """Return what nodes ``but`` one have told since ``position``, and the position now."""
-        told: dict[str, Changes] = {}
-        newest = position
-        for (name, path), (number, _, _) in reversed(self._log.items()):
-            if number <= position:
-                break
-            newest = max(newest, number)
-            if name != but:
-                told.setdefault(name, {})[path] = self._change(name, path)
-        return told, newest
+    def since(
+        self, before: Mapping[str, Snapshot] | None, but: str
+    ) -> tuple[dict[str, Changes], dict[str, Snapshot]]:
+        """Return what nodes ``but`` one have told, and what there is now; without what was there
+        ``before``, and with what the corpus had where that is None.
+        """
+        told = {CORPUS_NAME: self._had} if before is None and self._had else {}
+        now: dict[str, Snapshot] = {}
+        for folder in self._folders():
+            if folder.name != but:
+                had = (before or {}).get(folder.name, {})
+                changes, now[folder.name] = changes_since(folder, had)
+                told |= {folder.name: changes} if changes else {}
+        return told, now
+
+    def _folders(self) -> list[Path]:
+        """Those of nodes."""
+        return [path for path in self._fleet.glob("*/") if not path.is_symlink()]
 
     def save(self) -> None:
         """Write what is not on disk yet, and merge the findings that are finished."""
@@ -133,32 +137,12 @@ class Gathered:
             self._say(f"{problem}; the fleet goes on" if problem else "writing works again")
             self._problem = problem
 
-    def _note(self, name: str, changes: Changes) -> None:
-        for path, change in changes.items():
-            self._put(name, path, change)
-            self._unsaved.setdefault(name, set()).add(path)
-            if change is not None and path.endswith(f"/{CASE_FILE}"):
-                self._unmerged.add(self._fleet / name / path)
-
-    def _put(self, name: str, path: str, change: tuple[float, bytes] | None) -> None:
-        age, data = (0.0, None) if change is None else change
-        self._log.pop((name, path), None)
-        self._log[name, path] = (next(self._numbers), time.time() - age, data)
-
-    def _change(self, name: str, path: str) -> tuple[float, bytes] | None:
-        _, then, data = self._log[name, path]
-        return None if data is None else (max(0.0, time.time() - then), data)
-
-    def _paths(self, name: str) -> list[str]:
-        return [p for (n, p), (_, _, data) in self._log.items() if n == name and data is not None]
-
     def _save(self) -> None:
-        for name, paths in list(self._unsaved.items()):
-            changes = {path: self._change(name, path) for path in paths}
-            try:
-                apply_changes(self._fleet / name, changes)
-            finally:
-                self._unsaved[name] = set(changes)
+        for name, changes in list(self._unsaved.items()):
+            folder = self._fleet / name
+            written = (folder / path for path, change in changes.items() if change is not None)
+            self._unmerged.update(file for file in written if file.name == CASE_FILE)
+            apply_changes(folder, changes)
             del self._unsaved[name]
         done = list(self._entries(self._unmerged, is_done))
         if done:

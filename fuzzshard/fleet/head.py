@@ -42,7 +42,7 @@ from fuzzshard.fleet.cluster import (
     make_actor,
 )
 from fuzzshard.fleet.gathered import Gathered, campaign_of
-from fuzzshard.fleet.mirror import check_node_name
+from fuzzshard.fleet.mirror import Snapshot, check_node_name
 from fuzzshard.journal.lock import locked
 from fuzzshard.report.exchange_status import exchange_lines, read_exchange
 from fuzzshard.report.stages import clock
@@ -101,7 +101,7 @@ def run_fleet(options: FleetOptions) -> int:
 @dataclasses.dataclass(eq=False)
 class _Member:
     """A node of the cluster and its agent. ``call`` is the one in flight; the next one comes at
-    ``due``. ``position`` is what its agent was given of what others told.
+    ``due``. ``heard`` is what its agent was given of what others told.
 
     ``leader`` is the node whose campaign uses this one, which has no agent then; itself for one
     that runs a campaign, and None for one that waits until there are enough for another campaign.
@@ -117,7 +117,7 @@ class _Member:
     due: float = 0.0
     began: float = 0.0
     attempts: int = 0
-    position: int = 0
+    heard: dict[str, Snapshot] | None = None
     restarts: int = 0
     code: int = EXIT_CLEAN
     is_first: bool = True
@@ -143,7 +143,7 @@ class _Head:
     ) -> None:
         self._options, self._cluster, self._campaign = options, cluster, campaign
         self._gathered, self._say = gathered, say
-        self._secret, self._session = secrets.token_hex(32), secrets.token_hex(8)
+        self._session = secrets.token_hex(8)
         self._stop_file = options.corpus / FLEET_FOLDER / STOP_FILE
         self._members: dict[str, _Member] = {}
         self._names: set[str] = set()
@@ -278,7 +278,7 @@ class _Head:
         self._dissolve(member)
         end_actor(member.agent)
         member.agent = member.call = None
-        member.state, member.doing, member.position, member.due = "starting", "greet", 0, 0.0
+        member.state, member.doing, member.heard, member.due = "starting", "greet", None, 0.0
         if self._is_stopping:
             member.state = "lost"
 
@@ -293,10 +293,10 @@ class _Head:
         if now < member.due or member.doing == "wait":
             return
         if member.agent is None:
-            member.agent = make_actor(Agent, member.node, self._secret)
+            member.agent = make_actor(Agent, member.node)
             member.doing, member.began = "greet", now
         if member.doing == "greet":
-            member.call = member.agent.greet.remote(self._secret)
+            member.call = member.agent.greet.remote()
             return
         job = Job(
             options=self._options_of(member),
@@ -308,11 +308,11 @@ class _Head:
             node=member.node.id,
         )
         if member.doing == "place":
-            member.call = member.agent.join.remote(self._secret, job)
+            member.call = member.agent.join.remote(job)
         else:
-            told, member.position = self._gathered.since(member.position, member.name)
+            told, member.heard = self._gathered.since(member.heard, member.name)
             others = self._others(member)
-            member.call = member.agent.sync.remote(self._secret, told, self._is_stopping, others)
+            member.call = member.agent.sync.remote(told, self._is_stopping, others)
 
     def _options_of(self, member: _Member) -> tuple[str, ...]:
         """Those of the campaign; one that returns goes on with what it began."""
@@ -409,7 +409,7 @@ class _Head:
             self._leave(member, "left out")
             return
         self._lose(member, "its agent is gone")
-        member.state, member.position = "starting", 0
+        member.state, member.heard = "starting", None
         member.due = time.monotonic() + SECONDS_BETWEEN * (member.attempts - 1) ** 2
         if self._is_stopping:
             member.state = "lost"

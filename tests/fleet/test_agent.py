@@ -15,16 +15,14 @@ import pytest
 
 from fuzzshard.campaign.exchange import STOP_FILE
 from fuzzshard.errors import EXIT_INTERRUPTED, InfraError, InvalidMessage
-from fuzzshard.fleet.agent import Agent, Job, Report, differences, seed_of, versions
-
-SECRET = "the secret of the head"
+from fuzzshard.fleet.agent import Agent, Job, Report, differences, seed_of
 
 
 class OnNode(Agent):
     """An agent whose campaign only does what it is asked to."""
 
     def __init__(self, program: str = "import time; time.sleep(90)") -> None:
-        super().__init__(SECRET)
+        super().__init__()
         self.program = program
         self.commands: list[list[str]] = []
 
@@ -57,8 +55,8 @@ def agents(tmp_path: Path):
 
     def start(program: str = "import time; time.sleep(90)", **asked: object) -> OnNode:
         agent = OnNode(program)
-        agent.joined = agent.join(SECRET, job(tmp_path, **asked))
-        agent.first = agent.sync(SECRET, {}, False)
+        agent.joined = agent.join(job(tmp_path, **asked))
+        agent.first = agent.sync({}, False)
         running.append(agent)
         return agent
 
@@ -69,22 +67,10 @@ def agents(tmp_path: Path):
 
 def sync_until(agent: OnNode, is_there) -> Report:
     end = time.monotonic() + 60
-    while not is_there(report := agent.sync(SECRET, {}, False)):
+    while not is_there(report := agent.sync({}, False)):
         assert time.monotonic() < end
         time.sleep(0.05)
     return report
-
-
-def test_every_call_needs_the_secret(tmp_path):
-    agent = OnNode()
-    with pytest.raises(InvalidMessage):
-        agent.greet("another")
-    with pytest.raises(InvalidMessage):
-        agent.join("another", job(tmp_path))
-    with pytest.raises(InvalidMessage):
-        agent.sync("", {}, False)
-    assert not list(tmp_path.iterdir())
-    assert agent.greet(SECRET)[1] == versions()
 
 
 def test_agents_of_one_host_take_slots_of_their_own(agents, tmp_path):
@@ -109,17 +95,17 @@ def test_a_slot_has_a_past_once_its_campaign_told_something(agents, tmp_path):
     ours = tmp_path / "c" / "0" / "exchange" / first.joined.name
     ours.mkdir()
     (ours / "node.json").write_text("{}")
-    assert list(first.sync(SECRET, {}, False).changes) == ["node.json"]
+    assert list(first.sync({}, False).changes) == ["node.json"]
     first.end()
     again = agents()
     assert not again.joined.is_new
     assert list(again.first.changes) == ["node.json"]
-    assert again.sync(SECRET, {}, False).changes == {}
+    assert again.sync({}, False).changes == {}
 
 
 def test_what_others_told_in_the_past_makes_room_for_what_they_tell_now(agents, tmp_path):
     first = agents()
-    first.sync(SECRET, {"other-1": {"node.json": (0.0, b"{}")}}, True)
+    first.sync({"other-1": {"node.json": (0.0, b"{}")}}, True)
     exchange = tmp_path / "c" / "0" / "exchange"
     assert sorted(path.name for path in exchange.iterdir()) == ["other-1", STOP_FILE]
     first.end()
@@ -130,13 +116,13 @@ def test_what_others_told_in_the_past_makes_room_for_what_they_tell_now(agents, 
 @pytest.mark.parametrize("name", ["..", "stop", "/tmp"])
 def test_what_would_be_written_elsewhere_is_refused(agents, name):
     with pytest.raises(InvalidMessage):
-        agents().sync(SECRET, {name: {"node.json": (0.0, b"{}")}}, False)
+        agents().sync({name: {"node.json": (0.0, b"{}")}}, False)
 
 
 def test_nobody_else_writes_to_the_folder_of_a_node(agents):
     agent = agents()
     with pytest.raises(InvalidMessage):
-        agent.sync(SECRET, {agent.joined.name: {"node.json": (0.0, b"{}")}}, False)
+        agent.sync({agent.joined.name: {"node.json": (0.0, b"{}")}}, False)
 
 
 def test_a_full_disk_is_told_and_tried_again(agents, monkeypatch):
@@ -146,9 +132,9 @@ def test_a_full_disk_is_told_and_tried_again(agents, monkeypatch):
     agent = agents()
     with monkeypatch.context() as patched:
         patched.setattr("fuzzshard.fleet.mirror.write_atomic", fail)
-        told = agent.sync(SECRET, {"other-1": {"node.json": (0.0, b"{}")}}, False)
+        told = agent.sync({"other-1": {"node.json": (0.0, b"{}")}}, False)
         assert "No space left" in told.problem
-    assert agent.sync(SECRET, {}, False).problem == ""
+    assert agent.sync({}, False).problem == ""
     assert (Path(agent.joined.slot) / "exchange" / "other-1" / "node.json").exists()
 
 
@@ -191,19 +177,19 @@ def test_a_campaign_waits_for_its_nodes_and_goes_on_with_others_when_these_chang
 ):
     monkeypatch.setattr("fuzzshard.fleet.agent.RESTART_SECONDS", 0.0)
     agent = OnNode()
-    agent.join(SECRET, job(tmp_path))
-    assert agent.sync(SECRET, {}, False, None).code is None
+    agent.join(job(tmp_path))
+    assert agent.sync({}, False, None).code is None
     assert not agent.commands
-    agent.sync(SECRET, {}, False, ("a", "b"))
-    agent.sync(SECRET, {}, False, ("a", "b"))
+    agent.sync({}, False, ("a", "b"))
+    agent.sync({}, False, ("a", "b"))
     (words,) = agent.commands
     assert options_of(words, "--node") == ["a", "b"]
     assert options_of(words, "--cluster") == ["head:6379"]
-    agent.sync(SECRET, {}, False, None)
+    agent.sync({}, False, None)
     agent._campaign.wait(60)
-    agent.sync(SECRET, {}, False, None)
+    agent.sync({}, False, None)
     assert len(agent.commands) == 1
-    report = agent.sync(SECRET, {}, False, ("a", "c"))
+    report = agent.sync({}, False, ("a", "c"))
     assert (report.code, report.restarts) == (None, 1)
     assert options_of(agent.commands[1], "--node") == ["a", "c"]
     agent.end()
@@ -211,8 +197,8 @@ def test_a_campaign_waits_for_its_nodes_and_goes_on_with_others_when_these_chang
 
 def test_a_campaign_that_is_stopped_while_it_lacks_a_node_has_ended(tmp_path):
     agent = OnNode()
-    agent.join(SECRET, job(tmp_path))
-    assert agent.sync(SECRET, {}, True, None).code == EXIT_INTERRUPTED
+    agent.join(job(tmp_path))
+    assert agent.sync({}, True, None).code == EXIT_INTERRUPTED
 
 
 def test_what_ends_with_an_error_of_the_machine_is_told_unless_a_node_is_lost(
@@ -220,18 +206,18 @@ def test_what_ends_with_an_error_of_the_machine_is_told_unless_a_node_is_lost(
 ):
     monkeypatch.setattr("fuzzshard.fleet.agent.RESTART_SECONDS", 0.0)
     agent = OnNode("raise SystemExit(4)")
-    agent.join(SECRET, job(tmp_path))
-    agent.sync(SECRET, {}, False, ("a",))
+    agent.join(job(tmp_path))
+    agent.sync({}, False, ("a",))
     agent._campaign.wait(60)
-    assert agent.sync(SECRET, {}, False, None).code is None
-    assert agent.sync(SECRET, {}, False, ("a",)).code == 4
+    assert agent.sync({}, False, None).code is None
+    assert agent.sync({}, False, ("a",)).code == 4
     agent.end()
 
 
 def test_a_local_folder_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InfraError, match="give another --local"):
-        OnNode().join(SECRET, job(tmp_path / "file"))
+        OnNode().join(job(tmp_path / "file"))
 
 
 def test_an_agent_that_nobody_calls_any_more_ends(tmp_path):
@@ -239,10 +225,10 @@ def test_an_agent_that_nobody_calls_any_more_ends(tmp_path):
         "import sys, time, pathlib\n"
         "from fuzzshard.fleet import agent\n"
         "agent.LEASE_SECONDS = 0.5\n"
-        "alone = agent.Agent('')\n"
+        "alone = agent.Agent()\n"
         "job = agent.Job(options=(), seed=None, cluster='', local=sys.argv[1], campaign='c', "
         "session='1', node='a')\n"
-        "alone.join('', job)\n"
+        "alone.join(job)\n"
         "time.sleep(90)\n"
     )
     ended = subprocess.run([sys.executable, "-c", program, str(tmp_path)], timeout=60)
@@ -266,7 +252,7 @@ def test_a_folder_that_somebody_else_has_made_is_not_used(tmp_path, monkeypatch,
     folder.mkdir(parents=True)
     os.chown(tmp_path / theirs, 12345, -1)
     with pytest.raises(InfraError, match=f"{theirs} belongs to another user"):
-        OnNode().join(SECRET, dataclasses.replace(job(tmp_path), local=""))
+        OnNode().join(dataclasses.replace(job(tmp_path), local=""))
     assert list(folder.iterdir()) == []
 
 
@@ -277,7 +263,7 @@ def test_a_huge_file_of_a_campaign_is_said_and_the_rest_is_told(agents):
     (ours / "node.json").write_text("{}")
     with (ours / "stats.json").open("wb") as file:
         file.truncate(2**40)
-    told = agent.sync(SECRET, {}, False)
+    told = agent.sync({}, False)
     assert told.changes["node.json"][1] == b"{}"
     assert told.changes["stats.json"] is None
     assert "stats.json" in told.problem

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
@@ -42,7 +41,7 @@ def test_without_ray_one_line_says_how_to_get_it(monkeypatch, tmp_path):
 def test_nothing_of_ray_is_imported_by_other_commands(corpus):
     program = (
         "import sys; from fuzzshard import cli\n"
-        f"try: cli.main(['fleet', 'status', {str(corpus)!r}])\n"
+        f"try: cli.main(['status', {str(corpus / 'fleet')!r}])\n"
         "except SystemExit as ended: assert not ended.code\n"
         "assert not [name for name in sys.modules if name.partition('.')[0] == 'ray']"
     )
@@ -86,30 +85,10 @@ def test_options_of_run_are_passed_on_with_full_paths(monkeypatch, tmp_path):
     assert "--seed" not in words
 
 
-@pytest.mark.parametrize("command", ["status", "stop"])
-def test_a_folder_without_a_fleet_is_refused(tmp_path, command):
-    assert one_line(command, tmp_path) == (
-        f"fuzzshard: {tmp_path} has no fleet; give the --corpus of a fuzzshard fleet run"
-    )
-
-
-def test_a_fleet_of_which_no_node_has_told_anything_is_one_line(tmp_path):
-    (tmp_path / "fleet").mkdir()
-    assert "no node has told anything" in one_line("status", tmp_path)
-
-
 def test_the_status_is_that_of_an_exchange(corpus):
-    code, out, _ = ran("fleet", "status", corpus)
+    code, out, _ = ran("status", corpus / "fleet")
     assert code == 0
-    assert out == ran("status", corpus / "fleet").out
     assert "host-12345678: ended: time is up" in out
-    (campaign,) = json.loads(ran("fleet", "status", corpus, "--json").out)["campaigns"]
-    assert campaign["condition"] == "ended"
-
-
-def test_stop_leaves_the_file_that_ends_all_campaigns(corpus):
-    assert ran("fleet", "stop", corpus).code == 0
-    assert (corpus / "fleet" / "stop").exists()
 
 
 def test_what_nodes_told_is_no_part_of_the_corpus(corpus):

@@ -15,9 +15,9 @@ import msgspec
 import psutil
 import pytest
 from cases import make_case
-from command_line import ran
+from planting import fault_file
 
-from fuzzshard.campaign.exchange import NodeState
+from fuzzshard.campaign.exchange import STOP_FILE, NodeState
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.store import CASE_FILE, NODE_FILE
 from fuzzshard.journal.history import History
@@ -27,7 +27,7 @@ from fuzzshard.world import World, WorldConfig
 
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 
-WRONG_GRADIENT = Path(__file__).parents[1] / "planted" / "faults" / "wrong_gradient.py"
+WRONG_GRADIENT = fault_file("wrong_gradient")
 NODE = {"num_cpus": 1, "object_store_memory": 80_000_000}
 SECONDS = 300.0
 
@@ -166,7 +166,7 @@ def test_a_finding_is_shrunk_once_is_in_the_corpus_and_known_to_the_other_node(t
     second = cluster.add_node(**NODE)
     fleet.until(lambda: len(fleet.said("joined")) == 2)
     fleet.until(lambda: done(fleet.corpus) and done(fleet.slot(1) / "corpus"))
-    assert ran("fleet", "stop", fleet.corpus).code == 0
+    (fleet.corpus / "fleet" / STOP_FILE).touch()
     assert fleet.ended() == 1
     (file,) = findings(fleet.corpus)
     entry = read_entry(file)
@@ -255,7 +255,7 @@ def test_worlds_over_two_nodes_find_a_bug_and_get_another_node_for_one_that_is_l
     fleet.until(lambda: fleet.said("waits for another node"))
     cluster.add_node(**NODE)
     fleet.until(lambda: done(fleet.corpus))
-    assert ran("fleet", "stop", fleet.corpus).code == 0
+    (fleet.corpus / "fleet" / STOP_FILE).touch()
     assert fleet.ended() == 1
     until(lambda: not lent(cluster))
     signatures = {read_entry(file).signature for file in findings(fleet.corpus)}

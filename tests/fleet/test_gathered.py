@@ -1,4 +1,4 @@
-"""What nodes tell the head, in its memory, on its disk and in its corpus."""
+"""What nodes tell the head, on its disk and in its corpus."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def test_a_finished_finding_is_in_the_corpus_once_and_in_the_exchange(head):
 
 def test_others_hear_of_it_and_the_node_itself_does_not(head):
     head.take("a-1", told(entry()))
-    heard, position = head.gathered.since(0, "b-2")
+    heard, position = head.gathered.since(None, "b-2")
     assert {name: set(changes) for name, changes in heard.items()} == {"a-1": set(told(entry()))}
-    assert head.gathered.since(0, "a-1")[0] == {}
+    assert head.gathered.since(None, "a-1")[0] == {}
     assert head.gathered.since(position, "b-2") == ({}, position)
     head.take("a-1", {PATH: None})
-    assert head.gathered.since(position, "b-2")[0] == {"a-1": {PATH: None}}
+    assert PATH in head.gathered.since(position, "b-2")[0]["a-1"]
 
 
 def test_what_is_not_shrunk_waits_for_the_end(head):
@@ -111,7 +111,7 @@ def test_a_head_that_comes_back_knows_what_was_told(head):
     head.take("a-1", told(entry()))
     again = Head(head.corpus)
     assert again.gathered.has_nodes
-    heard, _ = again.gathered.since(0, "b-2")
+    heard, _ = again.gathered.since(None, "b-2")
     assert set(heard) == {"a-1", CORPUS_NAME}
     again.gathered.save()
     assert not again.gathered.is_new
@@ -121,7 +121,7 @@ def test_a_head_that_comes_back_knows_what_was_told(head):
 def test_nodes_hear_what_the_corpus_had(tmp_path):
     Head(tmp_path).take("a-1", told(entry()))
     (case,) = (tmp_path / "findings").glob(f"*/{CASE_FILE}")
-    heard, _ = Head(tmp_path).gathered.since(0, "a-1")
+    heard, _ = Head(tmp_path).gathered.since(None, "a-1")
     assert case.relative_to(tmp_path).as_posix() in heard[CORPUS_NAME]
 
 
@@ -160,7 +160,6 @@ def test_a_full_disk_is_said_once_and_tried_again(head, monkeypatch):
             head.gathered.check_saved()
         assert len(head.said) == 1
         assert "No space left" in head.said[0]
-        assert set(head.gathered.since(0, "b-2")[0]) == {"a-1"}
     head.gathered.save()
     head.gathered.check_saved()
     assert len(head.entries()) == 1
@@ -178,4 +177,4 @@ def test_a_damaged_entry_is_said_once_and_passed_over(head):
 def test_a_path_that_escapes_is_refused(head):
     with pytest.raises(InvalidMessage):
         head.take("a-1", {"../b-2/node.json": (0.0, b"{}")})
-    assert head.gathered.since(0, "b-2")[0] == {}
+    assert head.gathered.since(None, "b-2")[0] == {}

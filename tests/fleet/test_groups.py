@@ -42,7 +42,8 @@ class Groups:
 
     def others(self) -> dict[str, tuple[str, ...] | None]:
         """Where the worlds of each campaign lie beside its own node."""
-        return {member.label: self.head._others(member) for member in self.head._running()}
+        running = self.head._in("running")
+        return {m.label: self.head._others(m) for m in running if m.leader is m}
 
     def waiting(self) -> list[str]:
         return [member.label for member in self.head._waiting()]
