@@ -10,7 +10,9 @@ from command_line import fuzzshard
 from user_models import functions_of, mistake, words_of
 
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_USAGE
-from fuzzshard.subject.subject import Subject
+from fuzzshard.report.junit import checks_xml
+from fuzzshard.subject.report import TrainingReport
+from fuzzshard.subject.subject import MeshShape, Subject, Training
 
 SMALL = functions_of(Path(__file__).parent / "small.py")
 
@@ -82,3 +84,13 @@ def test_a_setting_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[
     subject = Subject(build=SMALL["build"], inputs=SMALL["batch"])
     assert fuzzshard("check", *words_of(subject), "--vary", "precison") == EXIT_USAGE
     assert "use all, or precision, compile, checkpointing" in capsys.readouterr().err
+
+
+def test_junit_holds_no_character_that_xml_cannot():
+    report = TrainingReport(
+        training=Training(mesh=MeshShape({"dp_shard": 2})),
+        outcome="error",
+        message="\x00\x1b[31m<&>: lost",
+    )
+    (failure,) = ElementTree.fromstring(checks_xml([report])).iter("failure")
+    assert failure.get("type") == "error/��[#m<&>"

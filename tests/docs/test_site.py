@@ -70,7 +70,7 @@ def test_every_option_of_every_command_is_on_the_page_of_commands(generate: Modu
         if not command.startswith("-") and command not in GROUPS
         for name in _options(app[command])
     }
-    assert {"--max-time", "--known", "--watch", "--nodes"} <= options
+    assert {"--max-time", "--known", "--vary", "--nodes"} <= options
     assert all(name in page for name in options)
 
 

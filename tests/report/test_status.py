@@ -6,18 +6,15 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 from msgspec.structs import replace
-from recorded import LIST_GROUP, RESHARD, finished, judged, one_finding, record
+from recorded import RESHARD, finished, judged, one_finding, record
 
 from fuzzshard.cli import main
 from fuzzshard.corpus.codec import encode_entry, read_entry
-from fuzzshard.corpus.entry import Confirmation
 from fuzzshard.events import FindingFlaky, FindingFound, FindingHit
 from fuzzshard.journal.schema import JOURNAL_FILE, connect
-from fuzzshard.report.junit import junit_xml
 from fuzzshard.report.node import is_running, read_node
 from fuzzshard.report.seen_findings import seen_findings
 from fuzzshard.report.stats import Stats, stats_of
@@ -134,7 +131,7 @@ def test_a_finding_that_is_still_being_worked_on_is_unconfirmed(tmp_path: Path) 
     assert stats_in(tmp_path).findings == 0
 
 
-def test_a_known_finding_that_was_hit_is_not_new_and_no_failure_in_junit(tmp_path: Path) -> None:
+def test_a_known_finding_that_was_hit_is_not_new(tmp_path: Path) -> None:
     one_finding(tmp_path, RESHARD, "divergence/fully_shard/registered_parameter", at=0.0)
     path = str(tmp_path / "findings" / RESHARD)
     hit = FindingHit(
@@ -148,10 +145,6 @@ def test_a_known_finding_that_was_hit_is_not_new_and_no_failure_in_junit(tmp_pat
     node = read_node(tmp_path)
     (finding,) = seen_findings([node])
     assert (finding.new, finding.status, finding.hits, finding.at) == (False, "open", 1, 1.5)
-    suite = ElementTree.fromstring(junit_xml([node], stats_of([node], [finding]), [finding]))[0]
-    skipped = suite.find("testcase/skipped")
-    assert skipped is not None
-    assert (skipped.get("message"), suite.get("failures")) == ("known, open", "0")
 
 
 def test_times_of_later_sessions_follow_those_before(tmp_path: Path) -> None:
@@ -238,57 +231,11 @@ def test_a_damaged_journal_is_refused_in_one_line(
     assert "is damaged" in error
 
 
-def test_junit_has_a_test_that_fails_for_each_finding_and_one_for_the_campaign(
-    node1: Path, tmp_path: Path
-) -> None:
-    assert run("status", node1, "--junit", tmp_path / "out.xml") == 0
-    root = ElementTree.parse(tmp_path / "out.xml").getroot()
-    (suite,) = root
-    cases = suite.findall("testcase")
-    assert [case.get("name") for case in cases] == ["campaign", RESHARD, LIST_GROUP]
-    assert [case.find("failure") is not None for case in cases] == [False, True, True]
-    assert root.get("tests") == suite.get("tests") == "3"
-    assert root.get("failures") == suite.get("failures") == "2"
-    assert "0 at [0, 1] of [1, 4]" in (cases[1].findtext("failure") or "")
-
-
-def test_junit_skips_what_did_not_come_back_and_errs_where_nothing_was_judged(
-    tmp_path: Path,
-) -> None:
-    path = "c/inconclusive/a"
-    flaky = FindingFlaky(
-        signature="divergence/ddp/loss", runs=10, observed=("PASS",), path=path, elapsed=2.0
-    )
-    record(tmp_path, [flaky, finished(3.0, reason="no rank starts", exit_code=4)])
-    node = read_node(tmp_path)
-    findings = seen_findings([node])
-    suite = ElementTree.fromstring(junit_xml([node], stats_of([node], findings), findings))[0]
-    assert suite.get("errors") == suite.get("skipped") == "1"
-    error = suite.find("testcase/error")
-    assert error is not None
-    assert error.get("message") == "no rank starts"
-
-
-def test_junit_holds_no_character_that_xml_cannot(tmp_path: Path) -> None:
-    events = one_finding(
-        tmp_path, RESHARD, "crash/\x00\x1b[31m<&>", at=1.0, rate=Confirmation(runs=1, reproduced=1)
-    )
-    (tmp_path / "findings" / RESHARD / "case.json").unlink()
-    record(tmp_path, [*judged(Status.CRASH, at=0.0), *events, finished(3.0, exit_code=1)])
-    node = read_node(tmp_path)
-    findings = seen_findings([node])
-    suite = ElementTree.fromstring(junit_xml([node], stats_of([node], findings), findings))[0]
-    failure = suite.find("testcase/failure")
-    assert failure is not None
-    assert failure.get("type") == r"crash/\x00\x1b[31m<&>"
-
-
 def test_a_corpus_without_a_campaign_has_its_findings_and_no_figures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one_finding(tmp_path, RESHARD, "divergence/fully_shard/registered_parameter", at=1.0)
-    junit = tmp_path / "results.xml"
-    assert run("status", tmp_path, "--junit", junit) == 0
+    assert run("status", tmp_path) == 0
     head, counts, finding = capsys.readouterr().out.splitlines()
     assert head == f"{tmp_path}: no campaign has run there"
     assert counts == "findings  1 distinct, 0 new, 0 inconclusive"
@@ -296,7 +243,6 @@ def test_a_corpus_without_a_campaign_has_its_findings_and_no_figures(
         *("open", "divergence/fully_shard/registered_parameter,", "3", "of", "3", "runs,"),
         *("known", "before:", str(tmp_path / "findings" / RESHARD)),
     ]
-    assert 'tests="1" failures="0"' in junit.read_text()
     assert run("status", tmp_path, "--json") == 0
     assert json.loads(capsys.readouterr().out)["total"]["state"] == "saved"
 
@@ -331,20 +277,3 @@ def test_one_case_is_counted_in_the_singular(
     out = capsys.readouterr().out
     assert "1 distinct in 1 case," in out
     assert "1 cases" not in out
-
-
-def test_status_watches_a_campaign_until_it_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    record(tmp_path / "running", judged(at=0.0))
-    waited: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        waited.append(seconds)
-        if len(waited) == 2:
-            monkeypatch.setattr("fuzzshard.report.stats.is_running", lambda _: False)
-
-    monkeypatch.setattr("time.sleep", sleep)
-    assert run("status", tmp_path / "running", "--watch") == 0
-    assert waited == [5.0, 5.0]
-    assert capsys.readouterr().out.count("cases     1 in") == 3

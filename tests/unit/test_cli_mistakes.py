@@ -55,7 +55,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("html e -o e", "e is a folder; give the name of a file"),
         ("html note.txt", "note.txt: not a corpus entry"),
         ("status empty", "empty has neither a campaign nor a finding"),
-        ("status e --junit nowhere/x.xml", "there is no folder nowhere; make it"),
         ("merge e", "--into is missing"),
         ("merge e --into note.txt", "note.txt is a file; give a folder"),
         ("corpus add e --corpus note.txt", "note.txt is a file; give a folder"),
