@@ -5,14 +5,14 @@ disk.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from fuzzshard.corpus.distinct import Stored, distinct
 from fuzzshard.corpus.entry import Confirmation, CorpusEntry
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.listing import component_of, component_rank, severity_rank
-from fuzzshard.corpus.store import CASE_FILE, FINDINGS_FOLDER
+from fuzzshard.corpus.store import CASE_FILE
 from fuzzshard.mending.mend import own_mends
 from fuzzshard.report.node import CampaignNode, Sighting, entry_at
 
@@ -146,17 +146,3 @@ def _grouped(nodes: Iterable[CampaignNode]) -> Iterator[SeenFinding]:
     for same in distinct(stored):
         sightings = tuple(by_file[item.file] for item in same.items)
         yield SeenFinding(sightings, same.items[0].file, same.entry)
-
-
-def unseen_findings(nodes: Sequence[CampaignNode]) -> list[SeenFinding]:
-    """The findings that the corpora of ``nodes`` have and that no case showed, the worst first."""
-    seen = {sighting.folder for node in nodes for sighting in node.sightings}
-    unseen = [
-        SeenFinding((Sighting(entry.signature, file.parent, at=0.0),), file, entry)
-        for node in nodes
-        for file in sorted(node.path.glob(f"{FINDINGS_FOLDER}/*/{CASE_FILE}"))
-        if file.parent not in seen
-        and (entry := entry_at(file, node.shared)) is not None
-        and entry.signature
-    ]
-    return sorted(unseen, key=lambda f: (severity_rank(f.severity), f.cause, f.folder))

@@ -24,10 +24,10 @@ from fuzzshard.parts.engines import BY_GROUPS
 from fuzzshard.parts.op import expression
 from fuzzshard.report.html.forward import draw_forward, group_colour
 from fuzzshard.report.html.mesh import draw_mesh
-from fuzzshard.report.html.scale import duration
 from fuzzshard.report.html.schedule import draw_schedule
 from fuzzshard.report.seen_findings import SeenFinding
 from fuzzshard.report.show import drawn
+from fuzzshard.report.stages import clock
 from fuzzshard.verdict import Finding
 
 MOST_FINDINGS = 6
@@ -136,7 +136,7 @@ def _facts(seen: SeenFinding) -> Iterator[tuple[str, str]]:
     if seen.rate is not None:
         yield "came back in", seen.rate.text()
     if seen.hits:
-        yield "first seen", f"after {duration(seen.at)}" + ("" if seen.new else ", known before")
+        yield "first seen", f"after {clock(seen.at)}" + ("" if seen.new else ", known before")
         yield "cases with it", f"{seen.hits:,}"
     if seen.cause:
         yield "cause", seen.cause

@@ -34,7 +34,7 @@ function show() {
   for (const group of document.querySelectorAll("[data-group]")) {
     group.hidden = !group.querySelector("[data-finding]:not([hidden])");
   }
-  const listed = [...document.querySelectorAll("tr[data-finding], li[data-finding]")];
+  const listed = [...document.querySelectorAll("tr[data-finding]")];
   const left = listed.filter((one) => !one.hidden).length;
   filters.querySelector("output").textContent = `${left} of ${listed.length}`;
   remember("filters", Object.fromEntries(chosen.map((field) => [field.name, field.value])));

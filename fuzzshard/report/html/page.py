@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jinja2
-from markupsafe import Markup
 
 from fuzzshard import __version__
 from fuzzshard.analysis.feature_names import FEATURES
@@ -22,21 +21,11 @@ from fuzzshard.journal.history import SessionRow
 from fuzzshard.mending.mend import own_mends
 from fuzzshard.parts.oracle import Severity
 from fuzzshard.report.comparisons import HEADS, comparison_rows
-from fuzzshard.report.html.cards import by_cause, cards, finding_title, releases
-from fuzzshard.report.html.plots import (
-    NARROW,
-    WIDE,
-    coverage_plot,
-    durations_plot,
-    throughput_plot,
-    verdicts_plot,
-)
-from fuzzshard.report.html.scale import duration, number
+from fuzzshard.report.html.cards import by_cause, cards, releases
 from fuzzshard.report.node import CampaignNode, is_running, read_node, unreadable
-from fuzzshard.report.seen_findings import SeenFinding, seen_findings, unseen_findings
-from fuzzshard.report.stages import counted
+from fuzzshard.report.seen_findings import SeenFinding, seen_findings
+from fuzzshard.report.stages import clock, counted
 from fuzzshard.report.stats import PeriodicWriter, Stats, stats_of
-from fuzzshard.report.timeline import Timeline, read_timeline
 from fuzzshard.verdict import Status
 
 SECONDS_BETWEEN = 30.0
@@ -49,7 +38,7 @@ TEMPLATES = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-TEMPLATES.filters["duration"] = duration
+TEMPLATES.filters["clock"] = clock
 TEMPLATES.filters["short"] = issue_name
 TEMPLATES.filters["counted"] = counted
 
@@ -97,9 +86,7 @@ def _title(cause: str) -> str:
 def page(nodes: Sequence[CampaignNode]) -> str:
     """The HTML for what is in ``nodes``, side by side: campaigns, or corpora without one."""
     findings = seen_findings(nodes)
-    unseen = unseen_findings(nodes) if any(node.sessions for node in nodes) else []
     stats = stats_of(nodes, findings)
-    timeline = read_timeline(nodes, findings)
     seen = {name for node in nodes for name in node.first_seen}
     return TEMPLATES.get_template("page.html.j2").render(
         version=__version__,
@@ -112,7 +99,6 @@ def page(nodes: Sequence[CampaignNode]) -> str:
             *(_tiles(stats) if stats.sessions else _corpus_tiles(findings)),
             *_unreadable_tile(nodes),
         ],
-        plots=_plots(timeline) if stats.cases else {},
         verdicts=[
             (status, stats.verdicts[status], stats.verdicts[status] / stats.cases)
             for status in Status
@@ -120,9 +106,7 @@ def page(nodes: Sequence[CampaignNode]) -> str:
         ],
         groups=[cards(group) for group in by_cause(findings)],
         releases=releases,
-        unseen=[(finding_title(group[0]), group) for group in by_cause(unseen)],
-        num_unseen=counted(len(unseen), "known finding"),
-        choices=_choices([*findings, *unseen]),
+        choices=_choices(findings),
         causes=[(cause, _title(cause), cases) for cause, cases in stats.causes.items()],
         comparison_heads=HEADS,
         comparison_rows=list(comparison_rows(stats.compared)),
@@ -210,8 +194,8 @@ def _tiles(stats: Stats) -> list[Tile]:
     more += [f"{stats.inconclusive} did not come back"] if stats.inconclusive else []
     return [
         Tile("distinct findings", str(stats.findings), ", ".join(more), alarm=stats.findings > 0),
-        Tile("cases", f"{stats.cases:,}", f"in {duration(stats.seconds)}"),
-        Tile("cases per second", number(stats.cases_per_second)),
+        Tile("cases", f"{stats.cases:,}", f"in {clock(stats.seconds)}"),
+        Tile("cases per second", f"{stats.cases_per_second:.2f}"),
         *(
             Tile(name, str(cases), alarm=True)
             for name, status in (("hangs", Status.HANG), ("crashes", Status.CRASH))
@@ -220,21 +204,9 @@ def _tiles(stats: Stats) -> list[Tile]:
         Tile(
             "features",
             f"{stats.features_seen} of {stats.features_total}",
-            f"the last new one {duration(round(stats.seconds_since_new_feature))} ago",
+            f"the last new one {clock(stats.seconds_since_new_feature)} ago",
         ),
     ]
-
-
-def _plots(timeline: Timeline) -> dict[str, Markup]:
-    plots = {
-        "coverage_wide": coverage_plot(timeline, WIDE),
-        "coverage_narrow": coverage_plot(timeline, NARROW),
-        "throughput": throughput_plot(timeline),
-        "verdicts": verdicts_plot(timeline),
-    }
-    if timeline.durations is not None:
-        plots["durations"] = durations_plot(timeline.durations)
-    return plots
 
 
 def _ending(session: SessionRow) -> str:
