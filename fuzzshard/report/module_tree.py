@@ -118,8 +118,10 @@ RETURN = "return"
 """A keyword, so no node can have this name."""
 
 
-def forward_graph(block: Block) -> networkx.DiGraph[str]:
-    """Inputs, nodes and the return of ``block``; an edge is a value that is read."""
+def draw_forward(block: Block) -> list[str]:
+    """The lines of a drawing of its inputs, nodes and return; ``╾`` lists the other values that a
+    node reads.
+    """
     graph: networkx.DiGraph[str] = networkx.DiGraph()
     for name in block.inputs:
         graph.add_node(name, label=name)
@@ -132,7 +134,7 @@ def forward_graph(block: Block) -> networkx.DiGraph[str]:
         graph.add_edges_from((value_node(arg), node.name) for arg in node.args)
     graph.add_node(RETURN, label=f"return {_returned(block)}")
     graph.add_edges_from((value_node(output), RETURN) for output in block.outputs)
-    return graph
+    return list(networkx.generate_network_text(graph, vertical_chains=True))
 
 
 def _returned(block: Block) -> str:
@@ -140,8 +142,3 @@ def _returned(block: Block) -> str:
         return ", ".join(block.outputs)
     items = ", ".join(f"out{i}: {output}" for i, output in enumerate(block.outputs))
     return f"{block.returns}({items})"
-
-
-def draw_forward(block: Block) -> list[str]:
-    """The lines of the drawing; ``╾`` lists the other values that a node reads."""
-    return list(networkx.generate_network_text(forward_graph(block), vertical_chains=True))

@@ -44,7 +44,7 @@ addEventListener("load", () => {
     overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
     wide: [...document.querySelectorAll("body *")].filter((one) =>
       one.getBoundingClientRect().right > document.documentElement.clientWidth + 1
-      && !one.closest(".scroll, pre, svg")).slice(0, 3).map((one) => one.outerHTML.slice(0, 200)),
+      && !one.closest(".scroll, pre")).slice(0, 3).map((one) => one.outerHTML.slice(0, 200)),
     background: getComputedStyle(document.body).backgroundColor, all, left,
   }, "*");
 });

@@ -1,3 +1,1 @@
-"""The HTML report of campaigns: one self-contained file with plots and a drawing of each minimal
-case.
-"""
+"""The HTML report of campaigns: one self-contained file."""

@@ -1,4 +1,4 @@
-"""A finding as a card of the report: what it says, and its minimal case drawn."""
+"""A finding as a card of the report: what it says, its script, and its minimal case."""
 
 from __future__ import annotations
 
@@ -10,21 +10,13 @@ from markupsafe import Markup
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from fuzzshard.analysis.features import features
-from fuzzshard.analysis.program_text import program
 from fuzzshard.campaign.known import saved_cause
-from fuzzshard.case.case import WrapGroup
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import known_versions
 from fuzzshard.corpus.lifecycle import in_order
 from fuzzshard.corpus.store import replay_command, saved_script
 from fuzzshard.drafts.words import title
 from fuzzshard.mending.mend import own_mends
-from fuzzshard.parts.engines import BY_GROUPS
-from fuzzshard.parts.op import expression
-from fuzzshard.report.html.forward import draw_forward, group_colour
-from fuzzshard.report.html.mesh import draw_mesh
-from fuzzshard.report.html.schedule import draw_schedule
 from fuzzshard.report.seen_findings import SeenFinding
 from fuzzshard.report.show import drawn
 from fuzzshard.report.stages import clock
@@ -37,39 +29,9 @@ _FORMATTER = HtmlFormatter(nowrap=True)
 
 
 @dataclasses.dataclass(frozen=True)
-class WrapCall:
-    """A call of ``fully_shard`` as it would be written, with the class of its colour."""
-
-    number: int
-    text: str
-    colour: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Statement:
-    """An op of the schedule; ``mark`` says what was found at it."""
-
-    text: str
-    mark: str
-
-
-@dataclasses.dataclass(frozen=True)
-class CasePicture:
-    """The minimal case; ``text`` is empty where it is known."""
-
-    forward: Markup
-    schedule: Markup
-    mesh: Markup
-    wraps: list[WrapCall]
-    program: list[Statement]
-    features: list[str]
-    text: str
-
-
-@dataclasses.dataclass(frozen=True)
 class Card:
-    """All that the template says of one finding; drawing and script are None where there is no
-    entry, or where another finding with the same cause has them.
+    """All that the template says of one finding; ``text``, what ``fuzzshard show`` prints, and
+    script are None where there is no entry, or where another finding with the same cause has them.
     """
 
     seen: SeenFinding
@@ -77,7 +39,7 @@ class Card:
     facts: dict[str, str]
     findings: Sequence[Finding]
     num_more: int
-    drawing: CasePicture | None = None
+    text: str | None = None
     script: str | None = None
     script_lines: int = 0
     entry: CorpusEntry | None = None
@@ -92,7 +54,7 @@ def by_cause(findings: Iterable[SeenFinding]) -> list[list[SeenFinding]]:
 
 
 def cards(group: Sequence[SeenFinding]) -> list[Card]:
-    """The cards of findings with one cause; the first one has its case drawn, for all of them."""
+    """The cards of findings with one cause; the first one has its case, for all of them."""
     return [card(seen, whole=number == 0) for number, seen in enumerate(group)]
 
 
@@ -102,7 +64,7 @@ def releases(group: Iterable[Card]) -> str:
 
 
 def card(seen: SeenFinding, *, whole: bool = True) -> Card:
-    """The card of one finding, ``whole`` with its drawing and its script."""
+    """The card of one finding, ``whole`` with its case and its script."""
     entry, file = seen.entry, seen.file
     if entry is None or file is None:
         return Card(seen, finding_title(seen), dict(_facts(seen)), (), 0)
@@ -113,7 +75,7 @@ def card(seen: SeenFinding, *, whole: bool = True) -> Card:
         facts=dict(_facts(seen)),
         findings=entry.findings[:MOST_FINDINGS],
         num_more=max(len(entry.findings) - MOST_FINDINGS, 0),
-        drawing=_drawing(seen, entry) if whole else None,
+        text=drawn(entry, seen.folder) if whole else None,
         # the formatter escapes everything
         script=Markup(pygments.highlight(script, PythonLexer(), _FORMATTER))
         if script is not None and seen.new
@@ -152,25 +114,3 @@ def _facts(seen: SeenFinding) -> Iterator[tuple[str, str]]:
             yield "versions", versions
         yield "replay", replay_command(seen.folder, entry)
     yield "folder", str(seen.folder)
-
-
-def _drawing(seen: SeenFinding, entry: CorpusEntry) -> CasePicture:
-    case = entry.case
-    marks = {f.op: f"{f.oracle} of {f.engines}" for f in reversed(entry.findings) if f.op >= 0}
-    statements = program(case)
-    return CasePicture(
-        forward=draw_forward(case, {f.name for f in entry.findings if f.name}),
-        schedule=draw_schedule(case, marks),
-        mesh=draw_mesh(case.mesh, {f.rank for f in entry.findings}),
-        wraps=[_wrap_call(i, wrap) for i, wrap in enumerate(case.wrap)],
-        program=[Statement(text, marks.get(i, "")) for i, text in enumerate(statements)],
-        features=sorted(features(case)),
-        text=drawn(entry, seen.folder) if seen.new else "",
-    )
-
-
-def _wrap_call(index: int, wrap: WrapGroup) -> WrapCall:
-    modules = ", ".join(map(expression, wrap.modules))
-    listed = modules if len(wrap.modules) == 1 else f"[{modules}]"
-    arguments = ", ".join((listed, *wrap.arguments()))
-    return WrapCall(index, f"{BY_GROUPS.name}({arguments})", group_colour(index))
