@@ -86,7 +86,7 @@ COMMANDS = (
     Command(
         "html",
         "html:html",
-        "Write one HTML file with plots, findings, scripts and drawings of the cases.",
+        "Write one HTML file with findings, scripts and cases.",
     ),
     _MERGE,
     Command("replay", "replay:replay", "Run saved cases again and print one line for each."),
@@ -123,11 +123,6 @@ CORPUS_COMMANDS = (
         "Print the causes of findings, a line for each, the worst first.",
     ),
     Command(
-        "add",
-        "corpus_sets:add",
-        "Copy entries and case files into a corpus, unless they are there already.",
-    ),
-    Command(
         "verify",
         "corpus:verify",
         "Check that each entry can be read and that its script belongs to its case.",
@@ -150,7 +145,7 @@ for _order, _command in enumerate(COMMANDS):
         epilogue=EXIT_CODES if _command.name in ("run", "replay") else "",
         config=(whole_numbers,),
     )
-_corpus = "List, add, verify and merge saved cases."
+_corpus = "List, verify, mark and merge saved cases."
 app.command(group_app("corpus", len(COMMANDS), _corpus, CORPUS_COMMANDS))
 _fleet = "Run campaigns on all nodes of a Ray cluster, without a shared folder."
 app.command(group_app("fleet", len(COMMANDS) + 1, _fleet, FLEET_COMMANDS))

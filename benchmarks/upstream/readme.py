@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
-from fuzzshard.corpus.outcome import FolderSummary, Outcome, summarise
+from fuzzshard.corpus.outcome import Outcome
 from upstream.catalog import ROWS
 from upstream.cell import Row
 
@@ -37,8 +39,6 @@ since it last changed. The cells that did not pass on CUDA (Z1, Z2, Z3 with `raf
 torch 2.11 that 2.13 does not have: resharding to a smaller mesh registers frozen parameters as
 trainable.
 
-`fuzzshard replay corpus/upstream --summary` prints the same table for the machine at hand.
-
 In every row, the reference is the plain model with gradients averaged by hand. What upstream
 compares with (DDP, composable `replicate`) is judged against it too. More is compared than
 upstream does: outputs, losses, gradients, parameters, buffers and registration after every op,
@@ -62,6 +62,43 @@ def readme(corpus: Path) -> str:
     )
     page += "\n".join(line for row in ROWS for line in _lines(row, folders))
     return page + "\n\n## What differs, and why\n\n" + "\n".join(_differences()) + "\n"
+
+
+@dataclasses.dataclass
+class FolderSummary:
+    """How many cases of one folder passed, could not be run here, and did anything else; and why.
+
+    What torch refuses did not pass, nor did a finding that is not seen on this device.
+    """
+
+    passed: int = 0
+    skipped: int = 0
+    other: int = 0
+    reasons: Counter[str] = dataclasses.field(default_factory=Counter)
+
+    @property
+    def counts(self) -> tuple[int, int, int, int]:
+        """Return how many entries there are, how many passed, were skipped, and did neither."""
+        return self.passed + self.skipped + self.other, self.passed, self.skipped, self.other
+
+    def add(self, outcome: Outcome, message: str) -> None:
+        """Counts one result, and the reason if it did not pass."""
+        if outcome is Outcome.PASS and not message:
+            self.passed += 1
+        elif outcome is Outcome.SKIPPED:
+            self.skipped += 1
+            self.reasons[message] += 1
+        else:
+            self.other += 1
+            self.reasons[message if outcome is Outcome.PASS else str(outcome)] += 1
+
+
+def summarise(results: Iterable[tuple[Path, Outcome, str]]) -> dict[Path, FolderSummary]:
+    """(path, outcome, message) by the folder that the path is in, in the order of the results."""
+    folders: dict[Path, FolderSummary] = {}
+    for path, outcome, message in results:
+        folders.setdefault(path.parent, FolderSummary()).add(outcome, message)
+    return folders
 
 
 class _Result(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""``fuzzshard corpus add``, ``mark`` and ``merge``: what changes a corpus."""
+"""``fuzzshard corpus mark`` and ``merge``: what changes a corpus."""
 
 from __future__ import annotations
 
@@ -10,51 +10,16 @@ from pathlib import Path
 import msgspec
 
 from fuzzshard.corpus.codec import encode_entry
-from fuzzshard.corpus.distinct import Stored, finding_key
 from fuzzshard.corpus.entry import CONTRACT, LOOKED_UP
 from fuzzshard.corpus.files import write_atomic
-from fuzzshard.corpus.gather import add as add_entry
 from fuzzshard.corpus.gather import load
 from fuzzshard.corpus.gather import merge as merge_entries
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.replay import shown_path
 from fuzzshard.errors import EXIT_CLEAN, EXIT_USAGE, FuzzshardError, UsageError
 from fuzzshard.mending.mend import own_mends
-from fuzzshard.options import DEFAULT_CORPUS, Folder, given
+from fuzzshard.options import Folder, given
 from fuzzshard.report.show import WIDTH
-
-
-def add(*files: Path, corpus: Folder = DEFAULT_CORPUS) -> int:
-    """Copy entries and case files into a corpus, unless they are there already.
-
-    A finding becomes findings/NAME/ with its script; a case that must pass
-    becomes regressions/NAME.json. An equal case is left out, and adding it
-    again is no error. A different case with the same finding is added;
-    merge into a new folder leaves such cases out.
-
-    For example:
-      fuzzshard corpus add case.json
-      fuzzshard corpus add /data/node7/findings/NAME --corpus corpus
-
-    Parameters
-    ----------
-    files
-        Entries, case files, or folders of them.
-    corpus
-        The corpus to add them to.
-    """
-    from fuzzshard import reproducer
-
-    stored, broken = load(given(files, "add", "an entry or a case file"), follow=False)
-    known = {_key(item): item.file for item in load([corpus])[0]} if corpus.exists() else {}
-    for item in stored:
-        if there := known.get(_key(item)):
-            print(f"there     {shown_path(item.file)}: it is {shown_path(there)}")
-            continue
-        added = add_entry(item, corpus, reproducer.scripts)
-        known[_key(item)] = added
-        print(f"added     {added}")
-    return complain(broken)
 
 
 def merge(*sources: Path, into: Folder) -> int:
@@ -109,10 +74,6 @@ def print_json(rows: Iterable[object]) -> None:
     """Print one JSON object for each row, a line each."""
     for row in rows:
         print(msgspec.json.encode(row).decode())
-
-
-def _key(item: Stored) -> tuple[str, bytes]:
-    return finding_key(item.entry.signature, item.entry.case)
 
 
 def mark(

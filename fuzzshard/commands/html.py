@@ -13,10 +13,10 @@ def html(
     *directories: Path,
     output: Output = None,
 ) -> int:
-    """Write one HTML file with plots, findings, scripts and drawings of the cases.
+    """Write one HTML file with findings, scripts and cases.
 
     The file needs no other file and no network. Findings with one cause are
-    one row, with the releases of torch that show it and the first one drawn.
+    one row, with the releases of torch that show it and the first case.
     Rows can be filtered by severity, component, cause and status. A campaign
     writes the same into its own directory; this is for a corpus without a
     campaign, and for several nodes together.

@@ -17,7 +17,7 @@ from fuzzshard.campaign.explain import known_causes
 from fuzzshard.campaign.judge import Stopped
 from fuzzshard.checking.entry import replay_subjects
 from fuzzshard.commands.worlds import CommandWorlds
-from fuzzshard.corpus.outcome import Outcome, exit_code, summarise, summary_lines
+from fuzzshard.corpus.outcome import Outcome, exit_code
 from fuzzshard.corpus.replay import Explain, ReplayResult
 from fuzzshard.corpus.replay import replay as replay_files
 from fuzzshard.corpus.replay import update as update_entry
@@ -37,7 +37,6 @@ def replay(
     known: Flag = False,
     extra_mends: ExtraMends = (),
     as_json: Json = False,
-    summary: bool = False,
     update: Flag = False,
     allow_user_code: Flag = False,
 ) -> int:
@@ -60,7 +59,6 @@ def replay(
       fuzzshard replay
       fuzzshard replay corpus/findings/NAME
       fuzzshard replay corpus --device cpu --json
-      fuzzshard replay corpus/upstream --summary
       fuzzshard replay corpus/regressions --known
       fuzzshard replay --update
 
@@ -76,9 +74,6 @@ def replay(
         explain).
     as_json
         Print one JSON object for each case.
-    summary
-        Print lines only for cases that neither passed nor were skipped, and at the end one line
-        for each folder.
     update
         Write the result into each entry: open or fixed, and on which torch. CHANGED replaces the
         recorded finding if no other release was tried; else a note says what this one shows. Cases
@@ -109,15 +104,10 @@ def replay(
             for result in line.each(results):
                 replayed.append(result)
                 updated = update_entry(result, ranks.kind, reproducer.scripts) if update else ""
-                quiet = result.outcome in (Outcome.PASS, Outcome.SKIPPED) and not updated
-                if not (summary and quiet):
-                    print((_as_json if as_json else _as_line)(result, updated), flush=True)
+                print((_as_json if as_json else _as_line)(result, updated), flush=True)
     except (Stopped, KeyboardInterrupt):
         interrupted = True
     outcomes = [result.outcome for result in replayed]
-    if summary and not as_json:
-        folders = summarise(sorted((r.path, r.outcome, r.message) for r in replayed))
-        print(*summary_lines(folders), sep="\n")
     if not as_json:
         print(_summary(outcomes, len(files) + len(subjects), interrupted))
     return EXIT_INTERRUPTED if interrupted else exit_code(outcomes)

@@ -43,7 +43,7 @@ def describe(module: Module, width: int) -> str:
 
 
 class ModuleNotes:
-    """What the plan of a case says about each of its modules, for drawings."""
+    """What the plan of a case says about each of its modules, for the tree."""
 
     def __init__(self, case: Case, inferred: Inferred) -> None:
         self.inferred = inferred

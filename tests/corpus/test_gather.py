@@ -237,20 +237,15 @@ def hostile(node: Path, private: Path) -> list[str]:
     return ["linked-script", "piped-script", "no-text", "huge", "pipe", "loop", "link.json"]
 
 
-@pytest.mark.parametrize("command", ["merge", "add"])
 def test_what_a_hostile_node_has_is_named_and_left_out(
-    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     private = tmp_path / "private"
     private.write_text("print('private')")
     bad = hostile(tmp_path / "node", private)
     save(tmp_path / "node", "good", found(SMALL))
     corpus = tmp_path / "corpus"
-    code = (
-        corpus_sets.merge(tmp_path / "node", into=corpus)
-        if command == "merge"
-        else corpus_sets.add(tmp_path / "node", corpus=corpus)
-    )
+    code = corpus_sets.merge(tmp_path / "node", into=corpus)
     said = capsys.readouterr().out.splitlines()
 
     assert code == EXIT_USAGE

@@ -181,7 +181,7 @@ def test_private_names_in_a_script_are_told() -> None:
 
 
 def test_a_draft_of_a_bug_that_torch_knows_says_so_first() -> None:
-    mend = next(m for m in own_mends().values() if m.is_filed)
+    mend = next(m for m in own_mends().values() if m.filed)
     said = text(msgspec.structs.replace(ENTRY, cause=mend.slug))
     assert "Torch knows this very bug: #" in said.splitlines()[2]
     assert "this very bug" not in text()

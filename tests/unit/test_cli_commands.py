@@ -90,41 +90,21 @@ def test_verify_says_why_a_cpu_cannot_show_what_was_found_on_cuda(
     assert "was found on CUDA" in capsys.readouterr().out
 
 
-def test_replay_with_a_summary_prints_what_did_not_pass_and_counts_by_folder(
-    tmp_path: Path,
-    judged_by: Judged,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    folder = save(tmp_path)
-    plain = tmp_path / "plain"
-    write_atomic(plain / "a.json", codec.encode(clean_case(1)))
-    judged_by(lambda _, case: DIVERGENCE if case.mesh.size == 2 else PASS)
-    assert fuzzshard("replay", tmp_path, "--device", "cpu", "--summary") == 1
-    same, heading, *folders, all_of_them, _ = capsys.readouterr().out.splitlines()
-    assert same.split()[:2] == ["SAME", str(folder)]
-    assert heading.split() == ["folder", "cases", "passed", "skipped", "other"]
-    assert [line.split() for line in folders] == [
-        [str(folder.parent), "1", "0", "0", "1", "SAME"],
-        [str(plain), "1", "1", "0", "0"],
-    ]
-    assert all_of_them.split() == ["all", "2", "1", "0", "1"]
-
-
+@pytest.mark.parametrize("options", [(), ("--json",)])
 @pytest.mark.parametrize("terminal", [True, False])
-@pytest.mark.parametrize("option", ["--summary", "--json"])
 def test_replay_says_how_far_it_is_on_a_terminal_alone(
     tmp_path: Path,
     judged_by: Judged,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     terminal: bool,
-    option: str,
+    options: tuple[str, ...],
 ) -> None:
     save(tmp_path)
     judged_by(lambda _, case: DIVERGENCE)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    fuzzshard("replay", tmp_path, "--device", "cpu", option)
+    fuzzshard("replay", tmp_path, "--device", "cpu", *options)
     printed = capsys.readouterr()
     assert ("replaying" in printed.err) is terminal
     assert "SAME" in printed.out

@@ -118,32 +118,6 @@ def test_list_names_what_cannot_be_read(corpus: Path, capsys: pytest.CaptureFixt
     assert "broken.json: not a corpus entry" in capsys.readouterr().out.splitlines()[-1]
 
 
-def test_add_names_a_finding_after_its_signature_and_writes_its_script(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_atomic(tmp_path / "mine.json", encode_entry(ENTRY))
-    assert fuzzshard("add", tmp_path / "mine.json", "--corpus", tmp_path / "corpus") == 0
-    folder = finding_in(tmp_path / "corpus")
-    assert folder.name.startswith("divergence-fully_shard-gradient-")
-    assert "import torch" in (folder / "repro.py").read_text()
-    assert capsys.readouterr().out == f"added     {folder}\n"
-
-
-def test_add_leaves_out_what_is_there_already(
-    corpus: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    other_seed = replace(clean_case(1), seed=7)
-    write_atomic(corpus.parent / "new.json", codec.encode(other_seed))
-    assert (
-        fuzzshard("add", corpus.parent / "new.json", finding_in(corpus), "--corpus", corpus) == 0
-    )
-    lines = capsys.readouterr().out.splitlines()
-    assert lines == [
-        f"there     {corpus.parent / 'new.json'}: it is {corpus / 'regressions' / 'clean.json'}",
-        f"there     {finding_in(corpus)}: it is {finding_in(corpus)}",
-    ]
-
-
 def test_verify_passes_what_is_whole(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fuzzshard("verify", corpus) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "verified 2: 2 OK"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fuzzshard.corpus.outcome import Outcome, summarise, summary_lines
+from upstream.readme import summarise
+
+from fuzzshard.corpus.outcome import Outcome
 
 RESULTS = (
     (Path("up/A1/a.json"), Outcome.PASS, ""),
@@ -24,17 +26,3 @@ def test_a_refused_case_did_not_pass_and_says_so() -> None:
     summary = summarise(RESULTS)[Path("up/B2")]
     assert summary.passed == 0
     assert list(summary.reasons) == ["(torch refuses the case)"]
-
-
-def test_the_table_has_a_line_for_each_folder_and_one_for_all() -> None:
-    assert summary_lines(summarise(RESULTS)) == [
-        "folder        cases   passed  skipped    other",
-        "up/A1             3        1        2        0  needs CUDA",
-        "up/A1/wide        1        0        0        1  CHANGED",
-        "up/B2             1        0        0        1  (torch refuses the case)",
-        "all               5        1        2        2",
-    ]
-
-
-def test_nothing_replayed_is_a_table_of_zeros() -> None:
-    assert summary_lines(summarise(()))[-1].split() == ["all", "0", "0", "0", "0"]
