@@ -17,7 +17,7 @@ from pathlib import Path
 import fuzzshard
 from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block, Call, Child
-from fuzzshard.contracts import newer_lines
+from fuzzshard.contracts import untried_lines
 from fuzzshard.errors import InfraError
 from fuzzshard.instruments import INSTRUMENTS, off_lines
 from fuzzshard.mending.mend import mends_for
@@ -104,7 +104,7 @@ def _examine_clean(
             "torch", f"{world.info['torch']}, {world.info['device']}, {world.info['backend']}"
         )
         yield Check("start-up", f"{first:.1f} s to the end of the first case")
-        for line in newer_lines(world.info["torch"]):
+        for line in untried_lines(world.info["torch"]):
             yield Check("", line)
         off = off_lines(world.info)
         yield Check(

@@ -5,7 +5,6 @@ first item.
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from fuzzshard import __version__
 from fuzzshard.campaign.explain import known_causes
 from fuzzshard.checking.check import import_from_here
 from fuzzshard.checking.entry import replay_subject
+from fuzzshard.contracts import installed_torch
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import Expected, expected
@@ -77,7 +77,7 @@ class CorpusRun:
         self.device, self.num_ranks = ranks.kind, ranks.most
         text = config.getoption("--fuzzshard-deadline")
         self.deadline = parse_duration(text) if text else None
-        self.torch = importlib.metadata.version("torch")
+        self.torch = installed_torch()
         self.world = SharedWorld(ranks.config(1))
         self.allows_user_code: bool = config.getoption("--fuzzshard-allow-user-code")
         known = config.getoption("--fuzzshard-known")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import importlib.metadata
 import threading
 from collections import defaultdict
 from collections.abc import Collection
@@ -16,6 +14,7 @@ from fuzzshard.analysis.order import leaf_count
 from fuzzshard.campaign.likely import Example, Experience
 from fuzzshard.case.case import ALL_ENGINES, Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block, Call, Child
+from fuzzshard.contracts import installed_torch
 from fuzzshard.corpus.codec import entry_or_none
 from fuzzshard.corpus.entry import Confirmation, CorpusEntry
 from fuzzshard.corpus.expectation import Expected, expected, seen_elsewhere
@@ -280,12 +279,6 @@ class Registry:
         return f"{made} distinct finding{'' if made == 1 else 's'}"
 
 
-@functools.cache
-def _torch() -> str:
-    """The release that is installed."""
-    return importlib.metadata.version("torch")
-
-
 def load_known(
     *corpora: Path,
     preload: Collection[str] | None = None,
@@ -301,7 +294,7 @@ def load_known(
     and shrunk. So are files that cannot be read: replaying says what is wrong with them.
     """
     registry = Registry()
-    torch = _torch()
+    torch = installed_torch()
     for file in entry_files(corpus for corpus in corpora if corpus.exists()):
         entry = entry_or_none(file)
         if entry is None or expected(entry, torch, entry.device) is Expected.NOTHING:
@@ -330,7 +323,7 @@ def known_of(file: Path, entry: CorpusEntry) -> Known:
         confirmed=entry.confirmed or Confirmation(),
         saved_before=True,
         internal=entry.internal,
-        elsewhere=seen_elsewhere(entry, _torch()),
+        elsewhere=seen_elsewhere(entry, installed_torch()),
     )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib.metadata
 import shutil
 from collections import Counter
 from collections.abc import Collection
@@ -21,6 +20,7 @@ from fuzzshard.campaign.finding_store import is_in_work
 from fuzzshard.campaign.known import CUT_OFF, NO_VERDICT, Found, Registry
 from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.campaign.tally import Tally
+from fuzzshard.contracts import installed_torch
 from fuzzshard.corpus.codec import entry_or_none
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.store import (
@@ -134,7 +134,7 @@ def _stream(options: CampaignOptions, config: WorldConfig) -> dict[str, Any]:
         "preload": list(config.preload),
         "mends": options.mends,
         "extra_mends": [str(folder.resolve()) for folder in options.extra_mends],
-        "torch": importlib.metadata.version("torch"),
+        "torch": installed_torch(),
     }
 
 

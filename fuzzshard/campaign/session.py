@@ -5,7 +5,6 @@ corpus.
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 
@@ -27,6 +26,7 @@ from fuzzshard.campaign.resume import (
 )
 from fuzzshard.campaign.tally import Tally
 from fuzzshard.campaign.tools import Tools
+from fuzzshard.contracts import installed_torch
 from fuzzshard.corpus.lifecycle import release
 from fuzzshard.corpus.store import FINDINGS_FOLDER
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INCONCLUSIVE, EXIT_INFRA
@@ -213,7 +213,7 @@ class Session:
             seed=self.plan.seed,
             corpus=str(self.options.corpus),
             mends=self.options.mends,
-            torch=release(importlib.metadata.version("torch")),
+            torch=release(installed_torch()),
             cases=tally.cases,
             cases_per_second=tally.cases / elapsed,
             counts=dict(tally.counts),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from fuzzshard import reproducer
 from fuzzshard.bisect.bisect import parse_versions
 from fuzzshard.commands.corpus_sets import complain, print_json, text_width
 from fuzzshard.commands.worlds import CommandWorlds
+from fuzzshard.contracts import installed_torch
 from fuzzshard.corpus.causes import (
     by_cause,
     cause_lines,
@@ -78,6 +78,8 @@ def list_(
     rows = [row for row, _ in listed(stored, asked)]
     if as_json:
         print_json(rows)
+    elif stored and not rows:
+        print(f"none of {counted(len(stored), 'entry', 'entries')} is like that")
     else:
         print(*entry_lines(rows, text_width()), sep="\n")
     return complain(broken)
@@ -189,7 +191,7 @@ def verify(
                 ran = run_script(
                     file,
                     functools.partial(reproducer.check, preload=ranks.preload),
-                    torch=importlib.metadata.version("torch"),
+                    torch=installed_torch(),
                     device=ranks.kind,
                     num_ranks=ranks.most,
                 )
@@ -205,7 +207,7 @@ def verify(
 def _verify_causes(paths: Sequence[Path], ranks: RankOptions, worlds: Worlds) -> int:
     stored, broken = load(paths)
     entries = [(shown_path(item.file), item.entry) for item in stored if item.entry.signature]
-    torch, mends = importlib.metadata.version("torch"), mends_for()
+    torch, mends = installed_torch(), mends_for()
     seen, shown = Counter[Condition](), set[str]()
     here = CommandWorlds(ranks, worlds)
 

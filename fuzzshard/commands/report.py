@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +10,7 @@ import msgspec
 from cyclopts import Parameter
 
 from fuzzshard.campaign.known import saved_cause
+from fuzzshard.contracts import installed_torch
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import known_versions
@@ -114,7 +114,7 @@ def _write(
 
 
 def _say_absent(file: Path, entry: CorpusEntry, evidence: Evidence) -> None:
-    here = f"torch {importlib.metadata.version('torch')}"
+    here = f"torch {installed_torch()}"
     shows = "passes" if evidence.shows == Status.PASS else f"shows {evidence.shows or 'nothing'}"
     known = f" ({known_versions(entry)})" if entry.bad_on or entry.good_on else ""
     print(

@@ -14,6 +14,7 @@ from fuzzshard.drafts.reduced import reduced_script
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INCONCLUSIVE
 from fuzzshard.options import Flag, Output, Preload
 from fuzzshard.report.busy import busy
+from fuzzshard.report.stages import counted
 from fuzzshard.reproducer.check import ranks_needed
 from fuzzshard.reproducer.shown import Shown, last_error
 from fuzzshard.temporary import TemporaryFolder
@@ -74,7 +75,7 @@ def _run(script: str, entry: CorpusEntry, preload: Preload) -> Shown:
     with TemporaryFolder() as folder:
         target = folder / "repro.py"
         target.write_text(script)
-        with busy(f"running the script on {ranks} ranks"):
+        with busy(f"running the script on {counted(ranks, 'rank')}"):
             result = reproducer.check(target, ranks, preload=preload)
     verdict = shown_by(result, entry)
     print(result.output.rstrip())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.replay import shown_path
 from fuzzshard.corpus.store import only_case
-from fuzzshard.errors import EXIT_CLEAN
+from fuzzshard.errors import EXIT_CLEAN, UsageError, did_you_mean
 from fuzzshard.mending.mend import own_mends
 
 
@@ -38,9 +39,14 @@ def show(path: Path, /) -> int:
 
     console = Console()
     target = console if console.is_terminal else None
-    if not path.exists() and (known := own_mends().get(str(path))):
-        print(as_text(show_mend(known), target))
-        return EXIT_CLEAN
+    if not path.exists():
+        name = str(path)
+        if known := own_mends().get(name):
+            print(as_text(show_mend(known), target))
+            return EXIT_CLEAN
+        if close := difflib.get_close_matches(name, own_mends(), n=1):
+            problem = f"{name} is neither a file nor a known bug{did_you_mean(close[0])}"
+            raise UsageError(problem, "fuzzshard corpus causes lists known bugs")
     file = only_case(path)
     print(drawn(read_entry(file), shown_path(file), target))
     return EXIT_CLEAN

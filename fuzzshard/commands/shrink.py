@@ -110,7 +110,8 @@ def shrink(
         return EXIT_INCONCLUSIVE
     except Stopped:
         control.accepting()
-        print(f"{control.reason}: fuzzshard shrink {work.folder or path} goes on with it")
+        again = f"fuzzshard shrink {work.folder}" if work.folder else "the same command"
+        print(f"{control.reason}: {again} goes on with it")
         if not control.interrupted:
             return EXIT_INCONCLUSIVE if work.folder is None else EXIT_CLEAN
     return EXIT_INTERRUPTED if control.interrupted else EXIT_CLEAN

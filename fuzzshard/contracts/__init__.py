@@ -5,7 +5,7 @@ Whoever predicts, refuses, allows or prints something that depends on the releas
 :class:`Contract` of this package. Nothing else compares versions of torch.
 """
 
-from fuzzshard.contracts.contract import Contract, Releases, installed_torch, newer_lines
+from fuzzshard.contracts.contract import Contract, Releases, installed_torch, untried_lines
 from fuzzshard.contracts.rules import (
     CHANGES_BETWEEN_FORWARD_AND_BACKWARD,
     CONTRACTS,
@@ -21,5 +21,5 @@ __all__ = [
     "Contract",
     "Releases",
     "installed_torch",
-    "newer_lines",
+    "untried_lines",
 ]

@@ -8,6 +8,8 @@ from importlib import metadata
 
 from packaging.version import Version
 
+from fuzzshard.errors import UsageError
+
 OLDEST_TORCH = "2.13"
 """The oldest release that is supported, as ``pyproject.toml`` says."""
 NEWEST_TORCH = "2.15"
@@ -16,8 +18,14 @@ NEWEST_TORCH = "2.15"
 
 @functools.cache
 def installed_torch() -> str:
-    """Return the version of torch that ranks will import, without importing it."""
-    return metadata.version("torch")
+    """Return the version of torch that ranks will import, without importing it. Raises
+    :class:`UsageError` if there is none.
+    """
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError as error:
+        problem = "torch is not installed in the environment of fuzzshard"
+        raise UsageError(problem, f"pip install 'torch>={OLDEST_TORCH}'") from error
 
 
 @functools.lru_cache(maxsize=64)
@@ -54,8 +62,15 @@ class Releases:
         return "every release"
 
 
-def newer_lines(torch: str) -> list[str]:
-    """Return a warning if version ``torch`` is newer than any that was tried, else nothing."""
+def untried_lines(torch: str) -> list[str]:
+    """Return a warning if version ``torch`` is older than any that is supported, or newer than
+    any that was tried, else nothing.
+    """
+    if not Releases(since=OLDEST_TORCH).include(torch):
+        return [
+            f"torch {torch} is older than {OLDEST_TORCH}, the oldest that fuzzshard supports: its "
+            "bugs and rules are not known here, so findings may be neither new nor true"
+        ]
     newest = _release(NEWEST_TORCH)
     if _release(torch)[: len(newest)] <= newest:
         return []

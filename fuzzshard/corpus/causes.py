@@ -113,7 +113,8 @@ def cause_lines(causes: Sequence[Cause], width: int, releases: Sequence[str] = (
     entries = sum(len(cause.entries) for cause in causes)
     return [
         *table_lines(rows, width, cut=("issue", "cause")),
-        f"{len(causes)} cause{'s' * (len(causes) != 1)} of {entries} entries: "
+        f"{len(causes)} cause{'s' * (len(causes) != 1)} of "
+        f"{entries} entr{'y' if entries == 1 else 'ies'}: "
         + weights_text(cause.weight for cause in causes),
     ]
 
@@ -122,7 +123,11 @@ def weights_text(weights: Iterable[str]) -> str:
     """``"70 bugs, 63 exotic, 15 limitations"``, without what there is none of."""
     words = {"bug": "bugs", "exotic": "exotic", "limitation": "limitations", "": "not known"}
     counts = Counter(weights)
-    return ", ".join(f"{counts[each]} {word}" for each, word in words.items() if counts[each])
+    return ", ".join(
+        f"{number} {each if number == 1 and each else word}"
+        for each, word in words.items()
+        if (number := counts[each])
+    )
 
 
 def _share(cause: Cause, release: str) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
-import importlib.metadata
 import itertools
 import re
 import subprocess
@@ -21,6 +20,7 @@ from packaging.version import Version
 
 from fuzzshard.analysis.dtypes import is_low_precision, uniform
 from fuzzshard.case.case import ALL_ENGINES, ENGINES, Case
+from fuzzshard.contracts import installed_torch
 from fuzzshard.corpus.entry import CorpusEntry, Culprit
 from fuzzshard.corpus.expectation import is_there
 from fuzzshard.corpus.lifecycle import in_order, release
@@ -229,7 +229,7 @@ def judged(
     now("running the case")
     again = _run(world, entry.case)
     shows = "" if again is None else again.signature or again.status
-    if again is None or not is_there(entry, again, importlib.metadata.version("torch")):
+    if again is None or not is_there(entry, again, installed_torch()):
         return Evidence(repeats=False, shows=shows, culprits=entry.culprits)
     helpful = changes_that_help(entry, status, num_ranks)
     now("running the case under another engine, in float64 and without its cause")
@@ -277,7 +277,7 @@ def versions_known(entry: CorpusEntry, evidence: Evidence) -> Iterator[tuple[str
     known |= dict.fromkeys((*entry.bad_on, *filter(None, [entry.torch])), "shows it")
     known = {release(version): said for version, said in known.items()}
     if evidence.script.shown:
-        here = release(importlib.metadata.version("torch"))
+        here = release(installed_torch())
         known[here] = "shows it; run for this draft"
     if not any(Version(version).is_devrelease for version in known):
         yield "nightly", "not tried"

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
-import importlib.metadata
 import math
 import os
 import platform
@@ -29,6 +28,7 @@ from typing import IO
 
 from fuzzshard import __version__
 from fuzzshard.campaign.exchange import STOP_FILE, node_name
+from fuzzshard.contracts import installed_torch
 from fuzzshard.corpus.files import open_folder, write_atomic
 from fuzzshard.corpus.lifecycle import release
 from fuzzshard.errors import (
@@ -293,7 +293,7 @@ def versions() -> dict[str, str]:
     """Return what must be equal on all nodes that work together."""
     return {
         "Python": ".".join(platform.python_version_tuple()[:2]),
-        "torch": release(importlib.metadata.version("torch")),
+        "torch": release(installed_torch()),
         "fuzzshard": __version__,
     }
 

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from fuzzshard.contracts import newer_lines
+from fuzzshard.contracts import untried_lines
 from fuzzshard.corpus.entry import Confirmation
 from fuzzshard.corpus.store import PAGE_FILE
 from fuzzshard.events import (
@@ -77,7 +77,7 @@ def event_lines(event: Event, width: int = WIDTH) -> Iterator[str]:
             versions = f"torch {info['torch']}, python {info['python']}"
             yield f"world {event.world} is up: {versions}, {info['device']}, {info['backend']}"
             if event.world == 0:
-                yield from newer_lines(info["torch"])
+                yield from untried_lines(info["torch"])
                 yield from off_lines(event.info)
         case FindingFound():
             case = f"case {event.index}" if event.index >= 0 else "a case that was cut off"

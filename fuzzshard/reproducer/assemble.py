@@ -5,7 +5,6 @@ verdict.
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import itertools
 from collections.abc import Iterator, Sequence
 
@@ -13,6 +12,7 @@ from msgspec.structs import replace
 
 from fuzzshard.analysis.dtypes import FINER, last_bit, loose_comparison, with_unrounded_steps
 from fuzzshard.case.case import Case
+from fuzzshard.contracts import installed_torch
 from fuzzshard.errors import UsageError
 from fuzzshard.program.imports import import_block
 from fuzzshard.reproducer.assertion import SEEDS
@@ -127,7 +127,7 @@ def _script(
     assertion = assertion_of(case, signature, finding, seed)
     if assertion.trains_reference:  # what a coarser dtype rounds differs between any two models
         case = with_unrounded_steps(case)
-    version = torch_version or importlib.metadata.version("torch")
+    version = torch_version or installed_torch()
     body = Writer(case, assertion).text()
     top = header(assertion, signature, finding, case.mesh.size, version)
     return f"{top}\n{import_block(body)}\n\n\n{body}\n"

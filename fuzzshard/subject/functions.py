@@ -56,6 +56,8 @@ def _function(field: str, name: str) -> Function:
     try:
         found: Function | None = imported(name)
     except Exception as error:
+        if place.endswith(".py") and not Path(place).exists():
+            raise SubjectError(place, "does not exist") from error
         raise SubjectError(place, f"cannot be imported: {summary(error)}") from error
     if not callable(found):
         raise SubjectError(place, f"has no function {attribute}")

@@ -240,6 +240,7 @@ class ForkServer(RankNode):
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env=os.environ | ENVIRONMENT,
+                process_group=0,  # Ctrl-C is for us alone, also before it can ignore that
             )
         data = control.recv(1 << 16)
         reply = (

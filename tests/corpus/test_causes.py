@@ -54,7 +54,7 @@ def test_a_cause_is_one_line_for_all_its_entries(
     assert head.split() == ["severity", "component", "weight", "entries", "issue", "cause"]
     assert late.split() == ["silent", "fully_shard", "bug", "2", "183702", LATE.slug]
     assert unknown.split() == ["silent", "1", "not", "known:", "third"]
-    assert count == "2 causes of 3 entries: 1 bugs, 1 not known"
+    assert count == "2 causes of 3 entries: 1 bug, 1 not known"
 
 
 def test_causes_count_the_entries_that_filters_leave(
@@ -62,7 +62,7 @@ def test_causes_count_the_entries_that_filters_leave(
 ) -> None:
     assert rows("causes", corpus, "--cause", "LIST_*", capsys=capsys)[1:] == [
         f"silent    fully_shard  bug     2        183702  {LATE.slug}",
-        "1 cause of 2 entries: 1 bugs",
+        "1 cause of 2 entries: 1 bug",
     ]
     assert rows("causes", corpus, "--severity", "hang", capsys=capsys) == ["no findings"]
 
@@ -101,7 +101,7 @@ def test_the_page_keeps_what_people_wrote_above_its_tables(
     assert text.startswith(
         f"# Mine\n\n<!-- What follows is written by: python benchmarks/findings_page.py {corpus}"
     )
-    assert text.count("## 2 causes of 3 entries: 1 bugs, 1 not known\n") == 1
+    assert text.count("## 2 causes of 3 entries: 1 bug, 1 not known\n") == 1
     assert (
         f"| silent | fully_shard | bug | [{LATE.title}](first) | {LATE.torch.text()} | 2 "
         f"| [pytorch 183702](https://github.com/pytorch/pytorch/issues/183702) | `{LATE.slug}` |"

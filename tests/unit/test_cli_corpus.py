@@ -92,6 +92,13 @@ def test_list_has_the_entries_that_are_asked_for(
     assert [Path(row["path"]).relative_to(corpus).parts[0] for row in rows] == names
 
 
+def test_list_says_when_no_entry_is_as_asked(
+    corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fuzzshard("list", corpus, "--severity", "grave") == 0
+    assert capsys.readouterr().out == "none of 2 entries is like that\n"
+
+
 def test_list_fits_a_narrow_terminal_and_keeps_the_ends_of_names(
     corpus: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("show", "PATH is missing; see fuzzshard show --help"),
         ("show note.txt", "note.txt: not a corpus entry"),
         ("show nowhere", "nowhere does not exist"),
+        ("show reshard_is_ignore", 'Did you mean "reshard_is_ignored"?; fuzzshard corpus causes'),
         ("html e -o nowhere/x.html", "there is no folder nowhere; make it"),
         ("html e -o e", "e is a folder; give the name of a file"),
         ("html note.txt", "note.txt: not a corpus entry"),

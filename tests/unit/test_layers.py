@@ -46,7 +46,7 @@ ON_RANKS = (*RANK_MODULES, "engines/", "training/", "oracles/", "mends/")
 """What runs on ranks alone, and so may import torch; mends do so in functions only."""
 
 ALLOWED = {
-    "contracts": set(),
+    "contracts": {"errors"},
     "parts": {"errors"},
     "case": {"errors", "parts"},
     "analysis": {"case", "contracts", "errors", "parts"},
