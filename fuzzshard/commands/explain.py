@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -64,8 +63,7 @@ def explain(
     SKIPPED  this machine cannot run the case
     INFRA    the ranks failed
 
-    After several cases, a last line counts them and their causes, and gives the
-    median time for a finding in seconds.
+    After several cases, a last line counts them.
 
     Exit code 0: no finding, or all are known; 1: at least one is NEW;
     2: an entry cannot be read, and none is NEW; 4: MEND or INFRA.
@@ -133,15 +131,10 @@ def _explained(world: Runner, path: Path, case: Case, mends: tuple[str, ...]) ->
 
 
 def _summary(all_told: Sequence[_Told], left: int) -> str:
-    """Return the counts of cases and of causes, and the median of the seconds for a finding."""
+    """Return the counts of cases."""
     origins = Counter(told.origin for told in all_told)
     in_order = sorted(origins.items(), key=lambda each: (-each[1], each[0]))
     parts = [f"{count} {origin}" for origin, count in in_order]
-    known = [told for told in all_told if told.origin == "KNOWN"]
-    for num, count in sorted(Counter(len(told.causes) for told in known).items()):
-        parts.append(f"{count} by {num} cause{'' if num == 1 else 's'}")
-    if found := [told.seconds for told in all_told if told.origin in ("KNOWN", "NEW", "MEND")]:
-        parts.append(f"{statistics.median(found):.1f} s in the median")
     if left:
         parts.append(f"interrupted, {left} not explained")
     return f"explained {origins.total()}: {', '.join(parts)}"

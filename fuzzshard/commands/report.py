@@ -26,7 +26,7 @@ from fuzzshard.drafts.evidence import (
     run_example,
     run_script,
 )
-from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INCONCLUSIVE, UsageError
+from fuzzshard.errors import EXIT_CLEAN, EXIT_INCONCLUSIVE, UsageError
 from fuzzshard.mending.mend import own_mends
 from fuzzshard.options import AtLeastOne, Output, RankOptions
 from fuzzshard.report.busy import busy
@@ -53,9 +53,8 @@ def report(
     make it pass are saved in the entry, unless -o is given), and
     torch.utils.collect_env.
 
-    Exit code 0: the draft is written, or a case that should pass passes; 1: a
-    case that should pass shows a finding; 3: the finding did not show here. No
-    draft is written if neither the case nor its script shows it.
+    Exit code 0: the draft is written; 3: the finding did not show here. No draft
+    is written if neither the case nor its script shows it.
 
     For example:
       fuzzshard report corpus/findings/NAME
@@ -74,9 +73,7 @@ def report(
     """
     file = only_case(path)
     entry = read_entry(file)
-    if not entry.findings:
-        return _passing(path, entry, ranks, run=run)
-    if file.name != CASE_FILE:
+    if file.name != CASE_FILE or not entry.findings:
         raise UsageError(f"{file} is no finding of a corpus", "give an entry's folder")
     return _write(file, entry, output, runs if run else 0, ranks)
 
@@ -121,24 +118,6 @@ def _say_absent(file: Path, entry: CorpusEntry, evidence: Evidence) -> None:
         f"{file.parent} {shows} with {here}: no draft written{known}; --no-run writes one of "
         "what the entry knows"
     )
-
-
-def _passing(path: Path, entry: CorpusEntry, ranks: RankOptions, *, run: bool) -> int:
-    """A case that is expected to pass: whether it does, in one line."""
-    if not run:
-        print(f"{path} records no finding: there is nothing to report")
-        return EXIT_CLEAN
-    with World(ranks.config(ranks.world_size or entry.case.mesh.size)) as world:
-        verdict = world.run(entry.case)
-    if not verdict.status.is_finding:
-        print(f"{path}: {verdict.status} {verdict.message}".rstrip() + "; nothing to report")
-        judged = verdict.status in (Status.PASS, Status.REJECTED)
-        return EXIT_CLEAN if judged else EXIT_INCONCLUSIVE
-    print(
-        f"{path} shows {verdict.signature}, and records no finding: fuzzshard shrink makes an "
-        "entry of it, which has a draft"
-    )
-    return EXIT_FINDING
 
 
 def _gather(entry: CorpusEntry, script: str | None, runs: int, ranks: RankOptions) -> Evidence:

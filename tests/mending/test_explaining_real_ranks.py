@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -94,10 +93,7 @@ def test_several_cases_are_summed_up(
     preload = ("--preload", fault_file("wrong_gradient"))
     options = ("--device", "cpu", *preload, "--extra-mends", cures.parent)
     assert fuzzshard("explain", case, other, *options) == 0
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert re.fullmatch(
-        r"explained 2: 1 KNOWN, 1 NONE, 1 by 1 cause, \d+\.\d s in the median", last
-    ), last
+    assert capsys.readouterr().out.splitlines()[-1] == "explained 2: 1 KNOWN, 1 NONE"
 
 
 def test_a_tripwire_tells_of_the_cause_that_kills_its_rank(
