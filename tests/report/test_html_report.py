@@ -106,7 +106,6 @@ def test_a_finding_has_a_card_with_its_script_its_case_and_what_was_seen(node1: 
     listings = "".join(data for path, data in drawn.texts if "pre" in path)
     assert listings.count(script) == 1
     assert "0 at [0, 1] of [1, 4]" in drawn.text("article", "table")
-    assert "with reshard_after_forward=True in place of 2" in drawn.text("article", "ul")
     file = node1 / "findings" / RESHARD / "case.json"
     assert listings.count(as_shown(read_entry(file), file.parent)) == 1
 
