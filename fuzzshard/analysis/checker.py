@@ -127,9 +127,10 @@ class Checker(ScheduleState):
         """What is :attr:`unfinished` after the next op, which is a backward."""
         targets = {each.call.target for each in self.taken}
         of_targets = (reached_roots(self.case, self.found, t, self.roots) for t in targets)
-        ended = frozenset[int]().union(*of_targets)
+        reached = frozenset[int]().union(*of_targets)
         waiting = {self.roots[i] for i in self._groups_of(self.off["is_last_backward"])}
-        return (self.unfinished - ended) | (ended & waiting)
+        ended = frozenset[int]().union(*(each.roots for each in self.taken)) - waiting
+        return (self.unfinished - ended) | (reached & waiting)
 
     def _misfits(self, op: Op) -> Reasons:
         """Yield why ``op``, which is the last one, cannot be where it is."""

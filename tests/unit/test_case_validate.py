@@ -144,6 +144,26 @@ def test_a_schedule_that_cannot_run_is_refused(schedule, message):
     assert message in str(error.value)
 
 
+def test_a_backward_ends_the_reductions_of_the_roots_that_it_goes_through():
+    """Of an output that another root has made: nobody waits for the one that it leaves out."""
+    model = graph("h0 = a(x)", "h1 = b(h0)", a=Linear(out=4), b=Linear(out=4))
+    model = replace(model, outputs=("h0", "h1"), returns="tuple")
+    flags = [SetFlag(flag="is_last_backward", value=value) for value in (False, True)]
+
+    def last(outputs):
+        schedule = (flags[0], Forward(), Backward(), flags[1])
+        return replace(
+            VALID,
+            model=model,
+            wrap=groups(("a",), ("b",)),
+            schedule=(*schedule, Forward(outputs=outputs), Backward(), Step()),
+        )
+
+    assert validate(last((1,)), 4)
+    with pytest.raises(InvalidCase, match="step follows a backward with is_last_backward=False"):
+        validate(last((0,)), 4)
+
+
 def test_a_scaler_steps_where_some_backward_has_reduced_a_gradient_over_all_ranks():
     """A backward of outputs without gradients reduces nothing that was left before it."""
     flags = [SetFlag(flag="requires_all_reduce", value=value) for value in (False, True)]
