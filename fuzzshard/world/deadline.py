@@ -39,7 +39,10 @@ campaign took longer than 5 s.
 
 CUDA_CASES = 20
 LEAST_SECONDS = 1.0
-MOST_SECONDS = 60.0
+MOST_SECONDS = 15.0
+"""On fresh ranks too: from the deadline on, ranks that do anything get more time, and a campaign
+draws no new case while it waits for one that hangs.
+"""
 FACTOR = 25.0
 
 IDLE_SECONDS = 1.0
@@ -90,8 +93,8 @@ class Deadline:
     def _learned(self, fresh: bool) -> float:
         if not self._slowest:
             return FIRST_SECONDS * self._patience
-        calibrated = min(max(FACTOR * self._slowest, LEAST_SECONDS), MOST_SECONDS * self._patience)
-        return 2 * calibrated if fresh else calibrated
+        calibrated = max(FACTOR * self._slowest, LEAST_SECONDS) * (1 + fresh)
+        return min(calibrated, MOST_SECONDS * self._patience)
 
 
 class _Look(NamedTuple):

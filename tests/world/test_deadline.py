@@ -28,7 +28,7 @@ def test_before_anything_is_known_the_deadline_is_generous() -> None:
 
 
 @pytest.mark.parametrize(
-    ("took", "expected"), [(0.01, LEAST_SECONDS), (1.0, FACTOR), (100.0, MOST_SECONDS)]
+    ("took", "expected"), [(0.01, LEAST_SECONDS), (0.5, 0.5 * FACTOR), (100.0, MOST_SECONDS)]
 )
 def test_the_deadline_is_a_multiple_of_the_slowest_case_within_limits(
     took: float, expected: float
@@ -36,7 +36,7 @@ def test_the_deadline_is_a_multiple_of_the_slowest_case_within_limits(
     calibrated = Deadline()
     calibrated.observe(took)
     assert calibrated.seconds(fresh=False) == expected
-    assert calibrated.seconds(fresh=True) == 2 * expected
+    assert calibrated.seconds(fresh=True) == min(2 * expected, MOST_SECONDS)
 
 
 def test_ranks_that_share_devices_get_as_much_more_time() -> None:
@@ -47,28 +47,26 @@ def test_ranks_that_share_devices_get_as_much_more_time() -> None:
 
 
 def test_fresh_ranks_that_warm_up_get_at_least_as_long() -> None:
-    deadline = Deadline(warm_up=30.0)
-    assert deadline.seconds(fresh=True) == 30.0
+    deadline = Deadline(warm_up=8.0)
+    assert deadline.seconds(fresh=True) == 8.0
     deadline.observe(0.1)
-    assert deadline.seconds(fresh=True) == 30.0
+    assert deadline.seconds(fresh=True) == 8.0
     assert deadline.seconds(fresh=False) == pytest.approx(0.1 * FACTOR)
-    deadline.observe(1.0)
-    assert deadline.seconds(fresh=True) == 2 * FACTOR
+    deadline.observe(0.2)
+    assert deadline.seconds(fresh=True) == pytest.approx(0.4 * FACTOR)
 
 
 def test_a_case_that_compiles_has_the_time_to_import_the_compiler() -> None:
     calibrated = Deadline()
     calibrated.observe(0.1)
     assert calibrated.seconds(fresh=True, compiles=True) == COMPILING_SECONDS
-    calibrated.observe(2.0)
-    assert calibrated.seconds(fresh=False, compiles=True) == 2 * FACTOR
 
 
 def test_one_slow_case_is_forgotten_slowly() -> None:
     calibrated = Deadline()
-    calibrated.observe(1.0)
+    calibrated.observe(0.5)
     calibrated.observe(0.1)
-    assert calibrated.seconds(fresh=False) == pytest.approx(0.98 * FACTOR)
+    assert calibrated.seconds(fresh=False) == pytest.approx(0.98 * 0.5 * FACTOR)
     for _ in range(1000):
         calibrated.observe(0.1)
     assert calibrated.seconds(fresh=False) == pytest.approx(0.1 * FACTOR)
