@@ -87,7 +87,7 @@ def main() -> int:
     if args.stock:
         figures = stock(config, args.seed, args.stock, console)
         console.print(machine_line(figures.pop("machine"), args.seed))
-        console.print(", ".join(f"{name} {value}" for name, value in figures.items()))
+        console.print(line(figures))
         if args.json:
             print_json(figures)
         return EXIT_CLEAN
@@ -149,9 +149,15 @@ def hunt(planted: Planted, config: WorldConfig, args: Any, reached: Path) -> Row
 
 
 def stock(config: WorldConfig, seed: int, number: int, console: Any) -> dict[str, Any]:
-    """Run cases on torch with all mends, watched and not."""
+    """Run cases on torch with all mends, watched and not; print figures now and then."""
     seconds = {"plain": 0.0, "watched": 0.0}
     raced = ran = 0
+
+    def figures() -> dict[str, Any]:
+        factor = round(seconds["watched"] / max(seconds["plain"], 1e-9), 2)
+        rounded = {name: round(value, 1) for name, value in seconds.items()}
+        return {"cases": ran, "raced": raced, **rounded, "factor": factor}
+
     with World(config) as world:
         world.start()
         machine = describe_machine(world.info, config.size)
@@ -168,9 +174,13 @@ def stock(config: WorldConfig, seed: int, number: int, console: Any) -> dict[str
                 raced += bool(found)
                 for finding in found:
                     console.print(f"case {ran}: {finding.observed}; {finding.name}")
-    factor = round(seconds["watched"] / max(seconds["plain"], 1e-9), 2)
-    rounded = {name: round(value, 1) for name, value in seconds.items()}
-    return {"machine": machine, "cases": ran, "raced": raced, **rounded, "factor": factor}
+                if ran % 25 == 0:
+                    console.print(line(figures()))
+    return {"machine": machine, **figures()}
+
+
+def line(figures: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in figures.items())
 
 
 def cases(require: tuple[str, ...], seed: int, config: WorldConfig) -> Iterator[Case]:
