@@ -10,11 +10,14 @@ import msgspec
 from cyclopts import Parameter
 
 from fuzzshard.campaign.known import saved_cause
+from fuzzshard.commands.corpus_sets import complain, text_width
 from fuzzshard.contracts import installed_torch
+from fuzzshard.corpus.causes import by_cause, first_to_file, top_lines
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import known_versions
 from fuzzshard.corpus.files import write_atomic
+from fuzzshard.corpus.gather import load
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.store import CASE_FILE, REPORT_FILE, only_case, saved_script
 from fuzzshard.drafts.draft import draft
@@ -44,6 +47,7 @@ def report(
     output: Output = None,
     runs: AtLeastOne = 3,
     run: Annotated[bool, Parameter(name="--run", negative="--no-run")] = True,
+    top: AtLeastOne | None = None,
     ranks: Annotated[RankOptions, Parameter(name="*")] = RankOptions(),
 ) -> int:
     """Draft a PyTorch issue of a finding (report.md).
@@ -53,24 +57,35 @@ def report(
     make it pass are saved in the entry, unless -o is given), and
     torch.utils.collect_env.
 
+    What to file first: --top ranks the causes of a corpus that this torch has and
+    that no issue of torch is about. Silent wrong results come first, in setups
+    that people have, above all if other projects have met them, with a small fix.
+
     Exit code 0: the draft is written; 3: the finding did not show here. No draft
     is written if neither the case nor its script shows it.
 
     For example:
       fuzzshard report corpus/findings/NAME
       fuzzshard report corpus/findings/NAME --no-run -o draft.md
+      fuzzshard report corpus/findings --top 10
 
     Parameters
     ----------
     path
-        An entry.
+        An entry; with --top, a corpus.
     output
         The file to write the draft to. By default report.md in the entry's folder.
     runs
         How often to run the script.
     run
         --no-run runs nothing, and writes only what earlier runs have shown.
+    top
+        Draft nothing; print this many causes to file first, each with an entry.
     """
+    if top is not None:
+        stored, broken = load([path])
+        print(*top_lines(first_to_file(by_cause(stored))[:top], text_width()), sep="\n")
+        return complain(broken)
     file = only_case(path)
     entry = read_entry(file)
     if file.name != CASE_FILE or not entry.findings:

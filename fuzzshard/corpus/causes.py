@@ -130,6 +130,56 @@ def weights_text(weights: Iterable[str]) -> str:
     )
 
 
+def first_to_file(causes: Iterable[Cause]) -> list[Cause]:
+    """The causes in the installed torch that its issues do not have, the most urgent first.
+
+    What is silent and wrong counts most, then the setup: one that people have, the more if other
+    projects have met the bug. Of equal ones, the smaller fix comes first. Limitations are left
+    out.
+    """
+    open_ = [
+        (_urgency(cause, mend), cause)
+        for cause in causes
+        if (mend := own_mends().get(cause.name)) is not None
+        and mend.torch.include()
+        and mend.weight != "limitation"
+        and not mend.filed
+    ]
+    return [cause for _, cause in sorted(open_, key=lambda each: (-each[0], each[1].name))]
+
+
+def top_lines(causes: Sequence[Cause], width: int) -> list[str]:
+    """A table of what :func:`first_to_file` says, with an entry to draft an issue of for each."""
+    if not causes:
+        return ["nothing to file: torch has an issue of each cause, or this release lacks it"]
+    rows = [
+        {
+            "severity": str(cause.severity),
+            "weight": cause.weight,
+            "seen": "elsewhere" if own_mends()[cause.name].is_seen_elsewhere else "",
+            "fix": _lines_text(own_mends()[cause.name].changed_lines),
+            "cause": cause.name,
+            "entry": cause.example,
+        }
+        for cause in causes
+    ]
+    return table_lines(rows, width, cut=("cause", "entry"))
+
+
+def _lines_text(count: int | None) -> str:
+    return "" if count is None else f"{count} line{'s' * (count != 1)}"
+
+
+_HARM = {Severity.SILENT: 3.0, Severity.HANG: 2.0, Severity.CRASH: 2.0}
+
+
+def _urgency(cause: Cause, mend: Mend) -> float:
+    setup = {"bug": 3, "exotic": 1}[mend.weight] * (1.5 if mend.is_seen_elsewhere else 1)
+    lines = mend.changed_lines
+    fix = 1 if lines is None else 2 if lines <= 4 else 1.5 if lines <= 12 else 1
+    return _HARM.get(cause.severity, 1.0) * setup * fix
+
+
 def _share(cause: Cause, release: str) -> str:
     """``"2/3"``: of three entries that say something of a release, two are bad."""
     bad, good = cause.releases.get(release, (0, 0))

@@ -14,6 +14,7 @@ import inspect
 import re
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -170,10 +171,24 @@ class Mend:
         return int(re.findall(r"--nproc-per-node (\d+)", self.example)[0])
 
     @property
+    def is_seen_elsewhere(self) -> bool:
+        """Whether another project than torch has met this very bug."""
+        return any(look.is_same and "/pytorch/pytorch/" not in look.link for look in self.public)
+
+    @property
     def filed(self) -> tuple[str, ...]:
         """The issues and pull requests of torch about this very bug."""
         here = "/pytorch/pytorch/"
         return tuple(look.link for look in self.public if look.is_same and here in look.link)
+
+    @property
+    def changed_lines(self) -> int | None:
+        """How many lines of the installed torch it adds and removes; None where it does more."""
+        edits = self.edits_here()
+        if self.apply is not None or not edits:
+            return None
+        pairs = [(Counter(edit.old_lines), Counter(edit.new_lines)) for edit in edits]
+        return sum((old - new).total() + (new - old).total() for old, new in pairs)
 
     def edits_here(self, torch: str | None = None) -> tuple[Edit, ...]:
         """The edits for version ``torch``, by default the installed one."""

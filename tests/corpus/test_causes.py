@@ -57,6 +57,36 @@ def test_a_cause_is_one_line_for_all_its_entries(
     assert count == "2 causes of 3 entries: 1 bug, 1 not known"
 
 
+def top(corpus: Path, capsys: pytest.CaptureFixture[str], *causes: str) -> list[str]:
+    """The causes that ``report --top`` prints of entries with these, one each."""
+    for number, cause in enumerate(causes):
+        made = entry(verdict=divergence("gradient"), cause=cause)
+        save_shrunk(corpus / f"entry{number}", made, "import torch\n")
+    assert fuzzshard("report", corpus, "--top", 9) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == ["severity", "weight", "seen", "fix", "cause", "entry"]
+    return [line.split()[-2] for line in lines]
+
+
+def test_what_to_file_first_is_in_setups_that_people_have_with_a_small_fix(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exotic = "evaluations_divide_gradients"
+    long_fix, short_fix = "late_receives_keep_their_order", "list_group_casts_root_output"
+    seen_elsewhere = "evaluations_clear_gradients"
+    limitation = "graph_makes_missing_gradients_zeros"
+    causes = (exotic, LATE.slug, long_fix, limitation, short_fix, seen_elsewhere)
+    assert LATE.filed
+    assert top(tmp_path, capsys, *causes) == [seen_elsewhere, short_fix, long_fix, exotic]
+
+
+def test_where_torch_has_an_issue_of_each_cause_nothing_is_to_be_filed(
+    corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fuzzshard("report", corpus, "--top", 3) == 0
+    assert capsys.readouterr().out.startswith("nothing to file: torch has an issue")
+
+
 def test_causes_count_the_entries_that_filters_leave(
     corpus: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
