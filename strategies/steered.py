@@ -112,7 +112,7 @@ def reach(steering: Steering, seed: int, *, world_size: int, cuda: bool) -> Stee
     search = _Search(asked, seed, world_size=world_size, cuda=cuda)
     search.go_on(MAX_DRAWS)
     if not search.starts:
-        lacking = " and ".join(asked.complaints(search.nearest()))
+        lacking = " and ".join(asked.complaints(search.nearest())) or "is one that no engine runs"
         raise UsageError(
             f"none of {MAX_DRAWS} cases drawn for {world_size} {'CUDA' if cuda else 'CPU'} ranks "
             f"is as asked: the nearest {lacking}",
