@@ -315,9 +315,8 @@ class CampaignFinished(Event, frozen=True, kw_only=True, tag="campaign_finished"
     many into each, by the name of the mend;
     ``unresolved`` are the
     folders of findings that are not confirmed, shrunk or shown by their script yet, ``suspects``
-    those of cases that failed and were not explained yet. ``examples`` are the smallest entries
-    of the corpus that ``causes`` have, or one of another known bug where none was met. It is
-    ``complete`` when it ended by itself; if not, the same command goes on with it.
+    those of cases that failed and were not explained yet. It is ``complete``
+    when it ended by itself; if not, the same command goes on with it.
     """
 
     reason: str
@@ -332,7 +331,6 @@ class CampaignFinished(Event, frozen=True, kw_only=True, tag="campaign_finished"
     findings: tuple[KnownFinding, ...]
     explained: int = 0
     causes: dict[str, int] = {}
-    examples: dict[str, str] = {}
     unresolved: tuple[str, ...]
     suspects: tuple[str, ...] = ()
     features_seen: int

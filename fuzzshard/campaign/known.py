@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections import defaultdict
 from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
 
 from fuzzshard.analysis.features import features
-from fuzzshard.analysis.order import leaf_count
 from fuzzshard.campaign.likely import Example, Experience
 from fuzzshard.case.case import ALL_ENGINES, Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block, Call, Child
@@ -118,8 +116,8 @@ class Registry:
 
     ``unresolved`` are the folders of findings that could not be confirmed, shrunk or shown by a
     script before the campaign ended; ``suspects`` those of cases that failed, and of which nobody
-    knows yet whether known bugs are why. ``examples`` are the saved entries of each cause that
-    mends know, with their sizes. ``experience`` has what mends of torch have cured.
+    knows yet whether known bugs are why. ``num_explained`` entries of the corpus have a cause that
+    mends know. ``experience`` has what mends of torch have cured.
 
     What they cure is counted by its causes, and is nothing else's hit. Any other finding is a
     *hit* of a known one that its verdict shows (:mod:`fuzzshard.identity`) if its case has all the
@@ -133,7 +131,7 @@ class Registry:
         self._unresolved: list[Found] = []
         self.suspects: list[Path] = []
         self.num_flaky = 0
-        self.examples: dict[str, list[tuple[int, Path]]] = defaultdict(list)
+        self.num_explained = 0
         self.experience = Experience()
         self._claimed: dict[str, Found] = {}
         self._busy: dict[str, list[Found]] = {}
@@ -288,7 +286,7 @@ def load_known(
     """The findings saved below ``corpora``, as a campaign knows those that it has made itself.
 
     Those that this torch does not have by what their entries say are none: one that shows is back,
-    and news. Those whose cause is one of ``mends``, which tell of it better, are examples. With
+    and news. Those whose cause is one of ``mends``, which tell of it better, are counted. With
     ``preload``, those of them that need no other preloaded files. Those in the folders
     ``unfinished``, which somebody is about to go on with, are left out until they are confirmed
     and shrunk. So are files that cannot be read: replaying says what is wrong with them.
@@ -300,8 +298,7 @@ def load_known(
         if entry is None or expected(entry, torch, entry.device) is Expected.NOTHING:
             continue
         if entry.cause in mends:
-            size = leaf_count(entry.case) + len(entry.case.schedule)
-            registry.examples[entry.cause].append((size, file.parent))
+            registry.num_explained += 1
             example = Example(entry.signature, cause_of(entry.case, entry.case))
             registry.experience.learn(entry.cause, example)
             continue

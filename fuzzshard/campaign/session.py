@@ -5,7 +5,7 @@ corpus.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 from fuzzshard import __version__
@@ -107,7 +107,7 @@ class Session:
         )
         for known in saved.known:
             self.registry.learn(known)
-        self.registry.examples.update(saved.examples)
+        self.registry.num_explained = saved.num_explained
         self.registry.experience = saved.experience
         if (campaign := self.plan.campaign) is not None:
             self._cases_before = restore_counts(history, campaign, self.tally)
@@ -165,7 +165,7 @@ class Session:
             note=self.plan.note,
         )
         known = sum(known.saved_before for known in self.registry.all())
-        explained = sum(map(len, self.registry.examples.values()))
+        explained = self.registry.num_explained
         if known or explained or self._of_others:
             yield CorpusLoaded(
                 known=known,
@@ -205,7 +205,6 @@ class Session:
     def finished(self, reason: str, exit_code: int, *, complete: bool) -> CampaignFinished:
         """The summary."""
         tally, registry = self.tally, self.registry
-        causes = registry.experience.cases
         return CampaignFinished(
             elapsed=(elapsed := self.control.elapsed()),
             reason=reason,
@@ -219,8 +218,7 @@ class Session:
             counts=dict(tally.counts),
             findings=tuple(map(_line, _listed(registry))),
             explained=registry.experience.num_cases,
-            causes=dict(causes.most_common()),
-            examples=_examples(registry, causes),
+            causes=dict(registry.experience.cases.most_common()),
             unresolved=tuple(map(str, registry.unresolved)),
             suspects=tuple(map(str, registry.suspects)),
             features_seen=len(tally.features),
@@ -243,14 +241,6 @@ class Session:
         if not tally.cases or registry.num_flaky or tally.counts[Status.INCONCLUSIVE]:
             return EXIT_INCONCLUSIVE
         return EXIT_CLEAN
-
-
-def _examples(registry: Registry, causes: Collection[str]) -> dict[str, str]:
-    """The smallest entries of the ``causes`` that were met; without any, the smallest of all."""
-    smallest = {cause: min(entries) for cause, entries in registry.examples.items()}
-    if not causes and smallest:
-        causes = (min(smallest, key=smallest.__getitem__),)
-    return {cause: str(smallest[cause][1]) for cause in causes if cause in smallest}
 
 
 def _listed(registry: Registry) -> list[Known]:

@@ -270,21 +270,15 @@ def _known_bugs(event: CampaignFinished) -> Iterator[str]:
     """The known bugs of torch that cases ran into, the most frequent ones with their titles."""
     if event.causes:
         bugs = f"{counted(len(event.causes), 'known bug')} of torch {event.torch}"
-        yield f"{counted(event.explained, 'case')} ran into {bugs}, counted and not shrunk:"
+        yield f"{counted(event.explained, 'case')} ran into {bugs}, counted and not shrunk;"
+        yield "fuzzshard show NAME tells of one:"
     for cause, cases in list(event.causes.items())[:MAX_CAUSES_SHOWN]:
         mend = own_mends().get(cause)
         yield f"{cases:6} x {cause}{f': {mend.title}' if mend is not None else ''}"
-        if cause in event.examples:
-            yield f"         fuzzshard show {event.examples[cause]}"
     if (more := len(event.causes) - MAX_CAUSES_SHOWN) > 0:
         yield f"         and {more} more"
-    if event.mends == "off" or event.findings or event.unresolved:
-        return
-    if not event.examples:
+    if not (event.mends == "off" or event.findings or event.unresolved):
         yield f"to see a known bug found and shrunk: {FIND_A_KNOWN_BUG}"
-    elif not event.causes:
-        (example, *_) = event.examples.values()
-        yield f"to see a known bug of this corpus: fuzzshard show {example}"
 
 
 def _unseen(names: tuple[str, ...]) -> str:

@@ -211,5 +211,3 @@ def test_a_campaign_without_findings_says_how_to_see_one() -> None:
     assert hint in "\n".join(event_lines(finished()))
     assert hint not in "\n".join(event_lines(finished(mends="off")))
     assert hint not in "\n".join(event_lines(finished(unresolved=(PATH,))))
-    lines = list(event_lines(finished(examples={"cause": PATH})))
-    assert f"to see a known bug of this corpus: fuzzshard show {PATH}" in lines
