@@ -66,7 +66,7 @@ TENSORS = (torch.Tensor, torch.nn.Parameter, DTensor, AsyncCollectiveTensor)
 
 @dataclasses.dataclass(frozen=True)
 class Operator:
-    """One call of an operator: the manyeth of its name in one call of a module for one batch, or
+    """One call of an operator: the n-th of its name in one call of a module for one batch, or
     in the backward of ``source``, an operator of there.
     """
 
@@ -268,8 +268,8 @@ def _anywhere(operand: Any, microbatches: int) -> Any:
 
 
 def parts(whole: Record, observed: Record, mesh: DeviceMesh) -> tuple[Record, frozenset[Place]]:
-    """Return what ``whole`` has, cut to the parts of this rank where ``observed`` has such, and
-    where that is.
+    """Return the tensors of ``whole``, cut to this rank's part where ``observed`` has only that,
+    and which ones were cut.
     """
     found, cut = Record(), set()
     for operand, tensor in whole.tensors.items():

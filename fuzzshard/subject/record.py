@@ -185,8 +185,8 @@ class Forwards:
 
     @property
     def at(self) -> tuple[int, str, int]:
-        """The batch of the latest forward, -1: of no single one, the module within that and the
-        manyeth call of it, 0: outside.
+        """The batch of the latest forward (-1: of no single one), the module that runs in it, and
+        the number of that call of the module (0: outside of any).
         """
         batch = self._calls[-1].batch if self._calls else -1
         return batch, self.inside, self._entered[self.inside] if self._outermost else 0

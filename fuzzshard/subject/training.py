@@ -146,7 +146,7 @@ class Trainer:
             seed_everything(self.training.seed + number)
             inputs = recorded_inputs(whole, only, batch)
         if inputs is None:
-            raise SubjectError("build", f"gives a model that does not call {only}")
+            raise SubjectError("build", f"returns a model whose forward does not call {only}")
         return inputs
 
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
