@@ -4,7 +4,9 @@ case.
 All three train the same cases. The bare loop runs cases that were drawn before, in one world, and
 neither observes nor judges. The campaign draws, observes and judges. Cases with a finding are left
 out of all three: confirming one is work on a result. Bare loop and campaign take turns, so that
-noise of the machine hits both. The first case of every turn is not timed: its world is new.
+noise of the machine hits both. The first case of every turn is not timed: its world is new. The
+same in processor seconds of all processes is "processor_campaign_over_bare", which other work on
+the machine changes less.
 
 With --worlds 1,2,4 campaigns of as many worlds are compared instead (throughput_worlds.py).
 """
@@ -33,6 +35,7 @@ from common import (
     make_console,
     make_parser,
     print_json,
+    processor_seconds,
     rank_seconds,
     run_main,
 )
@@ -60,15 +63,17 @@ QUIET = (Status.PASS, Status.REJECTED)
 
 @dataclasses.dataclass
 class Rate:
-    """Cases and the seconds they took together."""
+    """Cases, the seconds that they took together, and those of all processors."""
 
     cases: int = 0
     seconds: float = 0.0
+    processor: float = 0.0
 
-    def add(self, cases: int, seconds: float) -> None:
+    def add(self, cases: int, seconds: float, processor: float = 0.0) -> None:
         """Adds one turn."""
         self.cases += cases
         self.seconds += seconds
+        self.processor += processor
 
     @property
     def per_second(self) -> float:
@@ -130,26 +135,34 @@ def comparable_cases(
     return quiet, loud
 
 
-def time_bare(config: WorldConfig, cases: list[Case]) -> float:
-    """Seconds for all ``cases`` but the first, trained without harness in one world."""
+def time_bare(config: WorldConfig, cases: list[Case]) -> tuple[float, float]:
+    """Seconds for all ``cases`` but the first, trained without harness in one world, and those of
+    processors.
+    """
     with World(config) as world:
         world.run(cases[0], bare=True)
-        began = time.perf_counter()
+        began, processor = time.perf_counter(), processor_seconds()
         for case in cases[1:]:
             world.run(case, bare=True)
-        return time.perf_counter() - began
+        return time.perf_counter() - began, processor_seconds() - processor
 
 
-def time_campaign(config: WorldConfig, seed: int, count: int, loud: set[Case]) -> float:
-    """Seconds between the verdicts on the first and the last case of a campaign on the same cases.
+def time_campaign(
+    config: WorldConfig, seed: int, count: int, loud: set[Case]
+) -> tuple[float, float]:
+    """Seconds between the verdicts on the first and the last case of a campaign on the same cases,
+    and those of processors.
 
     Cases are drawn ahead in a process of their own, which shares the machine with the ranks.
     """
     elapsed: list[float] = []
+    processor: list[float] = []
 
     def listen(event: Event) -> None:
         if isinstance(event, CaseJudged):
             elapsed.append(event.elapsed)
+            if len(elapsed) in (1, count):
+                processor.append(processor_seconds())
 
     def stream(seed: int, *, world_size: int, steered: Steered, cuda: bool) -> Iterator[Case]:
         for case in drawn_cases(seed, world_size=world_size, steered=steered, cuda=cuda):
@@ -170,7 +183,7 @@ def time_campaign(config: WorldConfig, seed: int, count: int, loud: set[Case]) -
         raise InfraError(
             f"the campaign judged {len(elapsed)} of {count} cases", "run it by itself"
         )
-    return elapsed[-1] - elapsed[0]
+    return elapsed[-1] - elapsed[0], processor[-1] - processor[0]
 
 
 def time_spawn(config: WorldConfig, cases: list[Case]) -> float:
@@ -218,16 +231,17 @@ def measure(
         sample = sample or cases[: counts.spawn_cases]
         quiet = cases[0]
         if turn % 2:
-            campaign.add(size - 1, time_campaign(config, seed + turn, size, loud))
-            bare.add(size - 1, time_bare(config, cases))
+            campaign.add(size - 1, *time_campaign(config, seed + turn, size, loud))
+            bare.add(size - 1, *time_bare(config, cases))
         else:
-            bare.add(size - 1, time_bare(config, cases))
-            campaign.add(size - 1, time_campaign(config, seed + turn, size, loud))
+            bare.add(size - 1, *time_bare(config, cases))
+            campaign.add(size - 1, *time_campaign(config, seed + turn, size, loud))
         report(
             f"bare loop {bare.per_second:.2f}, campaign {campaign.per_second:.2f} cases/s so far"
         )
     figures: dict[str, Any] = {
         "campaign_over_bare": campaign.per_second / bare.per_second,
+        "processor_campaign_over_bare": bare.processor / campaign.processor,
         "bare_cases_per_s": bare.per_second,
         "campaign_cases_per_s": campaign.per_second,
         "cases": bare.cases,

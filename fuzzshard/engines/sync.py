@@ -60,6 +60,8 @@ class ExplicitSync:
         """The groups that reduce zeros for parameters without a gradient."""
         self.filled: Set[tuple[int, str]] = frozenset()
         """The parameters that have a gradient after a backward, of zeros where it brings none."""
+        self.again = False
+        """Whether a backward averages all that ``.grad`` holds, what was averaged before too."""
         self._reduced: dict[str, torch.Tensor | None] = {}
         self._hooks: dict[str, dict[int, Callable[[torch.Tensor], None]]] = {}
         """What users registered to run after accumulation: once gradients are averaged, not
@@ -92,6 +94,8 @@ class ExplicitSync:
             if lacks and (now.index, fqn) in self.filled and parameters[fqn].requires_grad:
                 news[fqn] = torch.zeros_like(self.dtypes.leaves.get(fqn, parameters[fqn]))
         for fqn, new in news.items():
+            if self.again and (before := self._reduced[fqn]) is not None:
+                self.local.setdefault(fqn, before)
             for held in (self.local, self.unreduced):
                 total = held[fqn] + new if fqn in held else new
                 held[fqn] = (
@@ -115,7 +119,8 @@ class ExplicitSync:
         dtypes = self._held_dtypes(due, parameters)
         for fqn, averaged in self.averages(due, now.flags).items():
             parameter, average = parameters[fqn], averaged.to(dtypes[fqn])
-            parameter.grad = average if parameter.grad is None else parameter.grad + average
+            kept = None if self.again else parameter.grad
+            parameter.grad = average if kept is None else kept + average
         self._run_hooks(parameters, due)
 
     def _held_dtypes(
@@ -180,7 +185,7 @@ class ExplicitSync:
     def with_local(self, fqn: str, reduced: torch.Tensor | None) -> torch.Tensor | None:
         """``reduced`` with what has accumulated on this rank since."""
         local = self.local.get(fqn)
-        if local is None or reduced is None:
+        if local is None or reduced is None or self.again:
             return reduced if local is None else local
         return reduced + local
 

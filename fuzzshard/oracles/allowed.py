@@ -37,7 +37,7 @@ class Allowed(NamedTuple):
     has it, what this is in a run, and where it is documented.
     """
 
-    of: Callable[[EngineSpec], bool]
+    of: Callable[[EngineSpec, Case], bool]
     field: str
     done: Callable[[Case, Trace], Any]
     reason: str
@@ -88,7 +88,7 @@ def _filled(case: Case, trace: Trace) -> frozenset[tuple[int, str]]:
 
 ALLOWED: tuple[Allowed, ...] = (
     Allowed(
-        lambda spec: spec.applies_groups,
+        lambda spec, case: spec.applies_groups,
         "joins_inputs",
         lambda case, trace: bool(case.wrap),
         "inputs of a wrapped module pass through one torch.autograd.Function: a backward runs "
@@ -97,14 +97,14 @@ ALLOWED: tuple[Allowed, ...] = (
         "inputs have then, and no parameters",
     ),
     Allowed(
-        lambda spec: spec.has_units,
+        lambda spec, case: spec.has_units,
         "filled",
         _filled,
         "the gradient of a flat parameter is one tensor, with zeros for parameters that a "
         "backward does not reach (torch/distributed/fsdp/_flat_param.py, _reset_is_grad_none)",
     ),
     Allowed(
-        lambda spec: True,
+        lambda spec, case: True,
         "counts",
         _counted,
         "the recomputation of a compiled checkpoint is a part of the backward's graph, and "
@@ -112,7 +112,7 @@ ALLOWED: tuple[Allowed, ...] = (
         "checkpointing counts it again",
     ),
     Allowed(
-        lambda spec: True,
+        lambda spec, case: True,
         "made",
         _made,
         "get_optimizer_state_dict makes the states of an optimizer that has none yet "
@@ -121,6 +121,16 @@ ALLOWED: tuple[Allowed, ...] = (
         "load casts what there is to the dtype of the parameter. A GradScaler steps an optimizer "
         "with fused in any case (torch/amp/grad_scaler.py, step: 'This optimizer has customized "
         "scale-handling logic'), which makes its states even if it skips the rest",
+    ),
+    Allowed(
+        lambda spec, case: spec.averages_again(case),
+        "averages_again",
+        lambda case, trace: True,
+        "'gradients will be accumulated on module variables, which will later be synchronized' "
+        "(torch/nn/parallel/distributed.py, no_sync): with all that these hold. FSDP1 with "
+        "NO_SHARD 'runs gradient reduction (which directly covers any gradient accumulation "
+        "implicitly)' (torch/distributed/fsdp/_runtime_utils.py, _reduce_grad_no_shard). The mean "
+        "is the same, and rounded otherwise",
     ),
 )
 
@@ -149,7 +159,7 @@ def manner_here(case: Case, engine: str, trace: Trace) -> Manner:
     that it did.
     """
     spec = spec_of(engine)
-    return Manner(**{a.field: a.done(case, trace) for a in ALLOWED if a.of(spec)})
+    return Manner(**{a.field: a.done(case, trace) for a in ALLOWED if a.of(spec, case)})
 
 
 def manner_of(case: Case, engine: str, trace: Trace, mesh: RankMesh) -> Manner:

@@ -106,6 +106,12 @@ class EngineSpec:
         """Return over how many ranks gradients of its groups are reduce-scattered."""
         return 1 if self.keeps_whole else case.mesh.shard
 
+    def averages_again(self, case: Case) -> bool:
+        """Return whether a backward averages all that ``.grad`` holds, what was averaged before
+        included, and not what it adds alone.
+        """
+        return False
+
     def features(self, case: Case, found: Inferred) -> Iterator[str]:
         """Yield the features of its options, where it runs."""
         for option, value in getattr(case, self.options).told() if self.options else ():

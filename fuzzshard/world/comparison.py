@@ -16,7 +16,14 @@ import torch
 import torch.distributed as dist
 from msgspec.structs import replace
 
-from fuzzshard.analysis.dtypes import FINER, last_bit, lifted, loose_comparison, uniform
+from fuzzshard.analysis.dtypes import (
+    FINER,
+    last_bit,
+    lifted,
+    loose_comparison,
+    uniform,
+    with_unrounded_steps,
+)
 from fuzzshard.analysis.schedule_state import first_step
 from fuzzshard.analysis.validate import is_valid
 from fuzzshard.case.case import Case
@@ -26,7 +33,7 @@ from fuzzshard.engines.reference.engine import Reference
 from fuzzshard.engines.reference.manner import PLAIN, Manner
 from fuzzshard.engines.registry import engine_of
 from fuzzshard.engines.rounding import MonteCarloArithmetic, Shake
-from fuzzshard.oracles.allowed import is_beyond_rounding, manner_of
+from fuzzshard.oracles.allowed import manner_of
 from fuzzshard.oracles.bound import Bound, Tensors
 from fuzzshard.oracles.compare import Difference, differences
 from fuzzshard.oracles.first_rounding import (
@@ -51,7 +58,7 @@ Differing = dict[str, list[Difference]]
 def finer(case: Case) -> dict[str, Case]:
     """Return the case in the precisions of :data:`FINER` that it can be trained in."""
     runs: dict[Case, str] = {}
-    for name in FINER if lifted(case) != case else ("float64",):
+    for name in FINER if lifted(case) != with_unrounded_steps(case) else ("float64",):
         runs.setdefault(FINER[name](case), name)
     return {name: run for run, name in runs.items() if run != case and is_valid(run)}
 
@@ -151,11 +158,11 @@ class ReferenceComparison:
         """Bitwise comparison came first; only a difference makes it worth finding out what is
         due.
 
-        An engine that differs by more than rounding is held to what is documented for it.
+        An engine that differs is held to what is documented for it.
         """
         if not self.anywhere(any(differing.values())):
             return self._judge(differing)
-        comparisons = {name: self._documented(name) or self for name in differing}
+        comparisons = {name: self._documented(name, found) for name, found in differing.items()}
         others = {name: each for name, each in comparisons.items() if each is not self}
         found = {name: comparisons[name].differences(name) for name in others}
         for each in (self, *others.values()):
@@ -169,16 +176,16 @@ class ReferenceComparison:
             {name: how for judgement in judged for name, how in judgement.compared.items()},
         )
 
-    def _documented(self, engine: str) -> ReferenceComparison | None:
-        """The comparison with the reference in the manner that is documented for an engine; None
-        where the engine differs by rounding only, or nothing is documented.
+    def _documented(self, engine: str, found: list[Difference]) -> ReferenceComparison:
+        """The comparison with the reference in the manner that is documented for an engine; this
+        one where nothing differs, or nothing is documented.
         """
-        plain, trace = self.traces[Reference.name], self.traces[engine]
-        if not self.anywhere(any(map(is_beyond_rounding, differences(plain, trace)))):
-            return None
+        if not self.anywhere(bool(found)):
+            return self
+        trace = self.traces[engine]
         manner = manner_of(self.case, engine, trace, self.mesh)
         if not self.anywhere(manner != PLAIN):
-            return None
+            return self
         reference = train_as_documented(self.case, self.mesh, manner, trace)
         traces = {**self.traces, Reference.name: reference}
         return ReferenceComparison(self.case, self.mesh, traces, self.again, manner)

@@ -8,6 +8,7 @@ from cases import BACKWARD, STEP, chain, graph, groups, make_case
 from traces import difference, floats, gradient, trace
 
 from fuzzshard.case.case import Checkpoint, Optimizer
+from fuzzshard.case.options import FSDP1
 from fuzzshard.engines.reference.manner import PLAIN
 from fuzzshard.oracles.allowed import is_beyond_rounding, manner_here, may_be_allowed
 from fuzzshard.parts.leaves.linear import Linear
@@ -29,7 +30,15 @@ RECOMPUTED = make_case(
 def test_only_groups_join_the_inputs_of_their_modules() -> None:
     assert manner_here(make_case(), "fully_shard", NOTHING).joins_inputs
     assert not manner_here(make_case(wrap=()), "fully_shard", NOTHING).joins_inputs
-    assert manner_here(make_case(), "ddp", NOTHING) == PLAIN
+    assert manner_here(make_case(), "simple_fsdp", NOTHING) == PLAIN
+
+
+def test_what_replicates_averages_what_was_averaged_before_again() -> None:
+    kept = make_case(fsdp1=FSDP1(strategy="no_shard"))
+    engines = {"ddp", "replicate", "zero_redundancy", "fsdp1", "fully_shard"}
+    again = {name for name in engines if manner_here(kept, name, NOTHING).averages_again}
+    assert again == engines - {"fully_shard"}
+    assert not manner_here(make_case(), "fsdp1", NOTHING).averages_again
 
 
 def test_only_flat_parameters_have_zeros_beside_a_gradient() -> None:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Freeze, Optimizer
 from fuzzshard.case.options import Precision
-from fuzzshard.parts.ops import SaveState
+from fuzzshard.parts.ops import Forward, SaveState
 from fuzzshard.verdict import Compared, Status
 from fuzzshard.world import World
 
@@ -38,6 +38,14 @@ def test_an_engine_that_differs_has_a_comparison_of_its_own(four_ranks: World) -
     verdict = four_ranks.run(half)
     assert verdict.status is Status.PASS
     assert verdict.compared["fully_shard"].comparison == "precision"
+
+
+def test_gradients_that_ddp_averages_again_have_equal_bits(two_ranks: World) -> None:
+    twice = make_case(schedule=(FORWARD, BACKWARD, Forward(batch=1), BACKWARD, STEP))
+    compared = two_ranks.run(twice).compared
+    assert {name: how.comparison for name, how in compared.items()} == dict.fromkeys(
+        twice.engines, "bitwise"
+    )
 
 
 def test_an_engine_that_refuses_is_not_compared(two_ranks: World) -> None:

@@ -55,7 +55,7 @@ class Reference(Engine):
             accumulates_in_reduce_dtype(case),
         )
         self.sync = ExplicitSync(mesh, dict(self.inferred.owners), dtypes)
-        self.sync.filled = manner.filled
+        self.sync.filled, self.sync.again = manner.filled, manner.averages_again
 
     @override
     def rebuilt(self, case: Case, dtype: torch.dtype) -> Self:

@@ -31,7 +31,8 @@ class Manner:
     function. ``makes_zeros``: that function gets zeros for undefined gradients. ``filled``: the
     parameters that have a gradient after a backward, of zeros where it brings none, by the index
     of the op. ``counts``: a batch norm counts a recomputed batch only up to these. ``made``: the
-    parameters that the optimizer makes a state of before an op.
+    parameters that the optimizer makes a state of before an op. ``averages_again``: a backward
+    averages all that ``.grad`` holds.
     """
 
     joins_inputs: bool = False
@@ -39,6 +40,7 @@ class Manner:
     filled: frozenset[tuple[int, str]] = frozenset()
     counts: Counts = dataclasses.field(default_factory=dict)
     made: frozenset[tuple[int, str]] = frozenset()
+    averages_again: bool = False
 
 
 PLAIN = Manner()

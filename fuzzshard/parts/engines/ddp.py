@@ -118,6 +118,10 @@ class DistributedDataParallel(EngineSpec):
     }
 
     @override
+    def averages_again(self, case: Case) -> bool:
+        return True
+
+    @override
     def features(self, case: Case, found: Inferred) -> Iterator[str]:
         off = {*off_default(case.ddp)}
         for option, value in case.ddp.told():

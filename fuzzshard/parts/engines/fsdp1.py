@@ -20,6 +20,7 @@ from fuzzshard.parts.engines.older import (
 from fuzzshard.parts.exclusion import Excludes, Exclusion
 from fuzzshard.parts.op import Choice, Reasons
 from fuzzshard.parts.ops import HOOKED_CHOICES, NEW_CHOICES
+from fuzzshard.parts.options.fsdp1 import shards
 
 if TYPE_CHECKING:
     from fuzzshard.analysis.inferred import Inferred
@@ -194,6 +195,10 @@ class FullyShardedDataParallel(EngineSpec):
             "can pass in a 2D DeviceMesh'",
         ),
     }
+
+    @override
+    def averages_again(self, case: Case) -> bool:
+        return not shards(case)
 
     @override
     def features(self, case: Case, found: Inferred) -> Iterator[str]:

@@ -190,6 +190,10 @@ class PipelineParallel(EngineSpec):
     }
 
     @override
+    def averages_again(self, case: Case) -> bool:
+        return case.pipelining.replicates
+
+    @override
     def features(self, case: Case, found: Inferred) -> Iterator[str]:
         yield from super().features(case, found)
         if case.pipelining.replicates:
