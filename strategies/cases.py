@@ -29,7 +29,7 @@ from fuzzshard.strategies.freezing import freezes
 from fuzzshard.strategies.graph import model, ties
 from fuzzshard.strategies.groups import group_options
 from fuzzshard.strategies.inputs import differentiable, fitting, inputs, widths, with_rank_batches
-from fuzzshard.strategies.meshes import mesh
+from fuzzshard.strategies.meshes import made, mesh
 from fuzzshard.strategies.moments import MODES
 from fuzzshard.strategies.options import engines as draw_engines
 from fuzzshard.strategies.options import (
@@ -147,7 +147,8 @@ def draw_case(
     late = _with_late_loss(case, allowed, given, cuda=cuda)
     case = case if late is case else that_run(late, late.engines)
     told = for_settings.within(ddp, for_settings, allowed, case)
-    return case if told == case else that_run(told, told.engines)
+    case = case if told == case else that_run(told, told.engines)
+    return case if ranks else replace(case, mesh=made(for_settings, case.mesh))
 
 
 def _for_cuda(case: Case) -> Case:

@@ -91,9 +91,7 @@ def fitting(root: Block, drawn: Inputs) -> Inputs:
         with contextlib.suppress(InvalidCase):
             inferred(Case(seed=0, model=root, inputs=data, mesh=Mesh(shard=1), schedule=()))
             return data
-    raise InvalidCase(
-        "no inputs whose tensors have one width fit this model", "pass inputs= as well"
-    )
+    raise InvalidCase("no inputs of one width fit the model", "give inputs too")
 
 
 def _looked_up_in(block: Block, value: str) -> Leaf | None:

@@ -35,11 +35,11 @@ def moments_of_op(at: ScheduleState) -> frozenset[Moment]:
 
 def skip_if_torch_lacks(case: Case) -> None:
     """Skip a test whose case has what the torch at hand does not."""
-    from fuzzshard.engines.registry import engine_of
+    from fuzzshard.engines.registry import lacking
 
     for engine in case.engines:
-        if lacking := engine_of(engine).lacking(case):
-            pytest.skip(f"this torch has no {lacking}")
+        if lacks := lacking(case, engine):
+            pytest.skip(f"this torch has no {lacks}")
 
 
 def chain(**modules: Module) -> Block:

@@ -81,6 +81,8 @@ def mesh_features(case: Case) -> Iterator[str]:
             yield "mesh:hsdp_tensor"
     if mesh.pipeline is not None:
         yield "mesh:pipeline"
+    if mesh.made != "plainly":
+        yield f"mesh:{mesh.made}"
 
 
 def group_features(case: Case) -> Iterator[str]:

@@ -17,7 +17,7 @@ Causes = tuple[str, ...]
 
 
 class Example(NamedTuple):
-    """The signature of a finding with a known cause, and the features that it needs."""
+    """What a finding with a known cause looked like, and the features that made it."""
 
     signature: str
     features: frozenset[str]

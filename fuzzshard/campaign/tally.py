@@ -45,7 +45,7 @@ class Tally:
 
 
 def how_compared(case: Case, verdict: Verdict) -> dict[str, Compared]:
-    """Return how each engine of a case was compared or, where it was not, why not."""
+    """How each engine of a case was compared; of one that was not, why not in its place."""
     notes = {
         name: Compared(comparison=note.partition(":")[0]) for name, note in verdict.notes.items()
     }

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import operator
 from typing import TYPE_CHECKING, Literal, Union
 
 from msgspec.structs import replace
@@ -93,12 +96,18 @@ class Mesh(Part, frozen=True, kw_only=True):
     ``replicate`` makes it the HSDP mesh. ``tensor`` is the tensor-parallel axis; its ranks get
     equal data. The slices along ``pipeline`` have equal data: there the engine ``pipelining`` has
     the stages of one model, and under every other engine they train side by side and never meet.
+    ``made`` is how: by ``init_device_mesh``; sliced from a mesh whose shard axis is two axes,
+    flattened; cut out of one axis; from process groups; or with ranks in another order, column by
+    column or the last one first.
     """
 
     shard: int
     replicate: int | None = None
     tensor: int | None = None
     pipeline: int | None = None
+    made: Literal[
+        "plainly", "flattened", "unflattened", "from_groups", "transposed", "reversed"
+    ] = "plainly"
 
     @property
     def size(self) -> int:
@@ -109,6 +118,16 @@ class Mesh(Part, frozen=True, kw_only=True):
     def data_size(self) -> int:
         """The number of ranks that gradients are averaged over."""
         return self.shard * (self.replicate or 1)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """They as they lie along (pp, replicate, shard, tp), next to each other along the last."""
+        if self.made == "transposed":
+            axes = (self.pipeline or 1, self.replicate or 1, self.shard, self.tensor or 1)
+            steps = [math.prod(axes[:axis]) for axis in range(len(axes))]
+            places = itertools.product(*map(range, axes))
+            return tuple(sum(map(operator.mul, place, steps)) for place in places)
+        return tuple(range(self.size))[:: -1 if self.made == "reversed" else 1]
 
     @property
     def saves_in_slices(self) -> bool:
@@ -132,9 +151,10 @@ class Mesh(Part, frozen=True, kw_only=True):
     def text(self) -> str:
         """``"shard 4"``, or ``"replicate 2 x shard 2"`` for HSDP, outermost axis first."""
         axes = ("pipeline", "replicate", "shard", "tensor")
-        return " x ".join(
+        text = " x ".join(
             f"{axis} {size}" for axis in axes if (size := getattr(self, axis)) is not None
         )
+        return text if self.made == "plainly" else f"{text}, {self.made.replace('_', ' ')}"
 
 
 class Freeze(Part, frozen=True, kw_only=True):

@@ -12,23 +12,27 @@ import contextlib
 import dataclasses
 import functools
 import importlib
-from collections.abc import Callable, Iterable, Iterator
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from msgspec.structs import replace
 from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
 
 from fuzzshard.analysis.schedule_state import first
 from fuzzshard.case.case import Case, Mesh
 from fuzzshard.program.mesh import MeshNames
+from fuzzshard.program.run import execute
 
 _device_mesh: Any = importlib.import_module("torch.distributed.device_mesh")
 _groups: dict[tuple[Any, ...], Any] = {}
 _scatter_groups: dict[tuple[int, ...], Any] = {}
 _saving_groups: dict[tuple[int, ...], Any] = {}
-_meshes: dict[Mesh, DeviceMesh] = {}
+_meshes: dict[Mesh, tuple[DeviceMesh, DeviceMesh]] = {}
+"""The mesh of all axes, and of data-parallel ones."""
 _address = ""
 
 
@@ -105,9 +109,15 @@ def _key(ranks: Iterable[int]) -> tuple[Any, ...]:
     return dist.group.WORLD, *ranks
 
 
+def _in_order(ranks: list[int], given: Mapping[str, Any]) -> list[int]:
+    """The ranks of a group that ``new_group`` makes of these."""
+    return sorted(ranks) if given.get("sort_ranks", True) else ranks
+
+
 def _cached_new_group(make: Callable[..., Any]) -> Callable[..., Any]:
     def new_group(ranks: list[int] | None = None, *args: Any, **kwargs: Any) -> Any:
         ranks = [*range(dist.get_world_size())] if ranks is None else ranks
+        ranks = _in_order(ranks, kwargs)
         if (key := _key(ranks)) not in _groups:
             with one_gloo_device():
                 _groups[key] = make(ranks, *args, **kwargs)
@@ -127,7 +137,7 @@ def _with_scatter_groups(make: Callable[..., Any]) -> Callable[..., Any]:
 
     def new_group(ranks: list[int] | None = None, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("group_desc") == _SCATTERS and ranks is not None:
-            return _scatter_groups[tuple(ranks)]
+            return _scatter_groups[tuple(_in_order(ranks, kwargs))]
         return make(ranks, *args, **kwargs)
 
     return new_group
@@ -161,23 +171,31 @@ def install_group_cache() -> None:
     dist.new_group = _with_scatter_groups(dist.new_group)
 
 
+HAS_RANK_ORDER = "preserve_rank_order" in inspect.signature(DeviceMesh).parameters
+"""Whether a mesh may have process groups whose ranks are in another order than in the world."""
+
+
 def ranks_of(mesh: Mesh) -> torch.Tensor:
     """The ranks of the world that are those of ``mesh``, in order: the first ones."""
     return torch.arange(mesh.size)
+
+
+def _layout(mesh: Mesh) -> torch.Tensor:
+    """They as they lie along (pp, replicate, shard, tp)."""
+    axes = (mesh.pipeline or 1, mesh.replicate or 1, mesh.shard, mesh.tensor or 1)
+    return torch.tensor(mesh.ranks).view(axes)
 
 
 def _rank_lists(mesh: Mesh, shard_factors: set[int]) -> list[list[int]]:
     """All groups of ranks that a mesh, its slices and the smaller meshes of int reshards are made
     of.
     """
-    ranks = ranks_of(mesh).view(
-        mesh.pipeline or 1, mesh.replicate or 1, mesh.shard, mesh.tensor or 1
-    )
-    found = [ranks.flatten().tolist()]
+    ranks = _layout(mesh)
+    found = [ranks.flatten().tolist(), ranks_of(mesh).tolist()]
     for axis in range(ranks.ndim):
         found += ranks.movedim(axis, -1).flatten(0, -2).tolist()
     found += ranks.movedim(-1, 1).flatten(2).flatten(0, 1).tolist()
-    for factor in sorted(shard_factors):
+    for factor in sorted({*shard_factors, *([2 - mesh.shard % 2] * (mesh.made == "flattened"))}):
         for row in ranks.movedim(-1, 0).flatten(0, -2):
             smaller = row.view(-1, factor)
             found += [*smaller.tolist(), *smaller.t().tolist()]
@@ -194,42 +212,45 @@ def prepare_groups(case: Case) -> None:
 
 def _prepare_mesh(case: Case) -> None:
     after = {group.after_forward(case.mesh.shard).ranks for group in case.wrap}
+    orders: list[dict[str, bool]] = [{}]
+    if case.mesh.made == "reversed" and HAS_RANK_ORDER:
+        orders.append({"sort_ranks": False})
     for ranks in _rank_lists(case.mesh, after - {case.mesh.shard}):
-        _device_mesh.new_group(ranks)
+        for order in orders:
+            _device_mesh.new_group(ranks, **order)
     everyone = ranks_of(case.mesh).tolist()
     if first(case, lambda at: at.saving) < len(case.schedule):
         _prepare(_saving_groups, everyone, backend="gloo")
     if any(group.does("own_group") for group in case.wrap):
-        mesh = case.mesh
-        slices = ranks_of(mesh).view(-1, mesh.shard, mesh.tensor or 1)
-        for ranks in slices.movedim(1, -1).flatten(0, -2).tolist():
-            _prepare(_scatter_groups, ranks)
+        for ranks in _layout(case.mesh).movedim(2, -1).flatten(0, -2).tolist():
+            for order in orders:
+                _prepare(_scatter_groups, _in_order(ranks, order), **order)
 
 
-def _prepare(
-    groups: dict[tuple[int, ...], Any], ranks: list[int], backend: str | None = None
-) -> None:
+def _prepare(groups: dict[tuple[int, ...], Any], ranks: list[int], **given: Any) -> None:
     """Makes a group of ``ranks`` that ``groups`` keep from now on."""
     if tuple(ranks) not in groups:
         with one_gloo_device():
-            groups[tuple(ranks)] = dist.new_group(ranks, backend=backend)
+            groups[tuple(ranks)] = dist.new_group(ranks, **given)
 
 
 def rank_mesh(case: Case, device: torch.device) -> RankMesh:
     """The mesh of ``case``; only for the ranks inside it, after :func:`prepare_groups`."""
-    mesh, names = case.mesh, MeshNames(case)
+    mesh, names = case.mesh, MeshNames(case, within=True)
+    if mesh.made == "reversed" and not HAS_RANK_ORDER:  # no engine runs it
+        mesh = replace(mesh, made="plainly")
     if mesh not in _meshes:
-        ranks = ranks_of(mesh).view(tuple(names.sizes.values()))
-        _meshes[mesh] = DeviceMesh(device.type, ranks, mesh_dim_names=tuple(names.sizes))
-    whole = _meshes[mesh]
-    data_mesh = whole if names.flat else whole[names.data]
+        lines = [names.make(), names.slices()[0]]
+        made = execute(lines, {"device": device.type})
+        _meshes[mesh] = made["world_mesh"], made["mesh"]
+    whole, data_mesh = _meshes[mesh]
     members = tuple(data_mesh.mesh.flatten().tolist())
     everyone = ranks_of(mesh).tolist()
     return RankMesh(
         rank=members.index(dist.get_rank()),
         size=len(members),
         device=device,
-        group=_groups[_key(members)],
+        group=_groups[_key(members if mesh.made == "reversed" else sorted(members))],
         data_mesh=data_mesh,
         whole=whole,
         everyone=_groups[_key(everyone)],

@@ -7,6 +7,7 @@ import importlib
 from fuzzshard.analysis.exclusions import exclusion
 from fuzzshard.case.case import Case
 from fuzzshard.engines.base import Engine
+from fuzzshard.engines.mesh import HAS_RANK_ORDER
 from fuzzshard.engines.reference.engine import Reference
 from fuzzshard.parts.engines import ENGINES as SPECS
 from fuzzshard.parts.exclusion import Exclusion
@@ -30,6 +31,13 @@ def not_applicable(case: Case, engine: str) -> Exclusion | None:
     """
     if (excluded := exclusion(case, engine)) is not None:
         return excluded
-    lacking = engine_of(engine).lacking(case)
+    lacks = lacking(case, engine)
     source = "fuzzshard: asked of the torch at hand"
-    return Exclusion(f"this version of torch has no {lacking}", source) if lacking else None
+    return Exclusion(f"this version of torch has no {lacks}", source) if lacks else None
+
+
+def lacking(case: Case, engine: str) -> str | None:
+    """Return what an engine needs for a case and this version of torch has not, or None."""
+    if case.mesh.made == "reversed" and not HAS_RANK_ORDER:
+        return "preserve_rank_order of DeviceMesh"
+    return engine_of(engine).lacking(case)

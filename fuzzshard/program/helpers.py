@@ -13,6 +13,14 @@ from fuzzshard.parts.options.optimizer import KEEPING_DTYPES, VECTORS_APART
 from fuzzshard.program.engine_script import engine_script
 
 _FUNCTIONS = """
+def flattened(mesh, axis, axes):  # what context parallelism has a part of
+    mesh["outer", "cp"]._flatten(axis)
+    return mesh[axes]
+
+def of_groups(mesh):
+    groups, names = mesh.get_all_groups(), mesh.mesh_dim_names
+    return DeviceMesh.from_group(groups, mesh.device_type, mesh.mesh, mesh_dim_names=names)
+
 def snapshot(t):
     t = t.full_tensor() if isinstance(t, DTensor) else t
     return None if t is None else t.detach().clone()

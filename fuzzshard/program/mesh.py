@@ -4,9 +4,25 @@ uses.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping
+
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import has_alias
 from fuzzshard.parts.engines import specs
+
+
+def _text(values: Iterable[object]) -> str:
+    return str(tuple(values)).replace("'", '"')
+
+
+def _parts(sizes: Mapping[str, int], axis: str) -> dict[str, int]:
+    """The same with two axes in place of one, which are flattened to it."""
+    inner = 2 - sizes[axis] % 2
+    parts = dict[str, int]()
+    for name, size in sizes.items():
+        parts |= {"outer": size // inner, "cp": inner} if name == axis else {name: size}
+    return parts
 
 
 class MeshNames:
@@ -21,7 +37,9 @@ class MeshNames:
     def __init__(self, case: Case, *, within: bool = False) -> None:
         mesh = case.mesh
         flat = mesh.tensor is None and mesh.pipeline is None
-        self.flat, self.within = flat and not within, within
+        self.made = mesh.made
+        in_order = self.made not in ("transposed", "reversed")
+        self.flat, self.within = flat and in_order and not within, within
         shard = "shard" if flat or mesh.replicate is not None else "dp"
         sizes = {
             "pp": mesh.pipeline,
@@ -35,7 +53,7 @@ class MeshNames:
         # fully_shard lets a module below a wrapped one be wrapped outside of it once more, on axes
         # that have names, where the axis has one rank
         shards_twice = mesh.shard == 1 and has_alias(case.model)
-        self.named = len(self.sizes) > 1 or names_dims or shards_twice
+        self.named = len(self.sizes) > 1 or names_dims or shards_twice or not self.flat
 
     @property
     def variable(self) -> str:
@@ -48,9 +66,28 @@ class MeshNames:
 
     def expression(self) -> str:
         """The call that makes it."""
-        shape = tuple(self.sizes.values())
-        names = f", mesh_dim_names={tuple(self.sizes)}".replace("'", '"') if self.named else ""
-        return f"init_device_mesh(device, {shape}{names})"
+        shape, names = _text(self.sizes.values()), _text(self.sizes)
+        named = f", mesh_dim_names={names}"
+        size = math.prod(self.sizes.values())
+        match self.made:
+            case "flattened":
+                axis = self.data[-1]
+                parts = _parts(self.sizes, axis)
+                given = f"{_text(parts.values())}, mesh_dim_names={_text(parts)}"
+                return f'flattened(init_device_mesh(device, {given}), "{axis}", {names})'
+            case "unflattened":
+                world = f'init_device_mesh(device, ({size},), mesh_dim_names=("world",))'
+                return f"{world}._unflatten(0, {shape}, {names})"
+            case "from_groups":
+                return f"of_groups(init_device_mesh(device, {shape}{named}))"
+            case "transposed":
+                columns = _text([*self.sizes.values()][::-1])
+                turned = f"view{columns}.permute{_text([*range(len(self.sizes))][::-1])}"
+                return f"DeviceMesh(device, torch.arange({size}).{turned}{named})"
+            case "reversed":
+                turned = f"torch.arange({size}).flip(0).view{shape}"
+                return f"DeviceMesh(device, {turned}{named}, preserve_rank_order=True)"
+        return f"init_device_mesh(device, {shape}{named if self.named else ''})"
 
     def slices(self) -> list[str]:
         """Statements for the data-parallel mesh, this rank's number in it, and its group."""

@@ -120,7 +120,7 @@ def draw_mesh(mesh: Mesh) -> list[str]:
         stride = mesh.tensor or 1
         plain = draw_mesh(Mesh(shard=mesh.shard, replicate=mesh.replicate))
         spread = [
-            re.sub(r"\d+", lambda rank: f"{int(rank[0]) * stride:>{len(rank[0])}}", row)
+            re.sub(r"\d+", lambda at: f"{mesh.ranks[int(at[0]) * stride]:>{len(at[0])}}", row)
             for row in plain
         ]
         return [
@@ -129,7 +129,7 @@ def draw_mesh(mesh: Mesh) -> list[str]:
         ]
     width = len(str(mesh.size - 1)) + 2
     rows = [
-        "".join(f"{row * mesh.shard + column:>{width}}" for column in range(mesh.shard))
+        "".join(f"{rank:>{width}}" for rank in mesh.ranks[row * mesh.shard :][: mesh.shard])
         for row in range(mesh.replicate or 1)
     ]
     if mesh.replicate is None:

@@ -27,7 +27,8 @@ def meshes(case: Case) -> Iterator[Edit]:
     of these ranks to go on on.
     """
     mesh = case.mesh
-    offered = [Mesh(shard=n) for n in (1, 2, 3, 4, mesh.size) if n <= mesh.size]
+    offered = [replace(mesh, made="plainly")]
+    offered += [Mesh(shard=n) for n in (1, 2, 3, 4, mesh.size) if n <= mesh.size]
     for axis in ("replicate", "tensor", "pipeline"):
         if getattr(mesh, axis) is not None:
             offered += [

@@ -95,9 +95,10 @@ def _axes(mesh: Mesh, ranks: tuple[int, ...]) -> str:
         "tensor": mesh.tensor,
     }
     shape = [(axis, size) for axis, size in sizes.items() if size is not None]
+    places = sorted(mesh.ranks.index(rank) for rank in ranks if rank in mesh.ranks)
     found = []
     for at, (axis, size) in enumerate(shape):
         stride = math.prod(length for _, length in shape[at + 1 :])
-        if len(ranks) == size and all(b - a == stride for a, b in itertools.pairwise(ranks)):
+        if len(ranks) == size and all(b - a == stride for a, b in itertools.pairwise(places)):
             found.append(axis)
     return " or ".join(found)

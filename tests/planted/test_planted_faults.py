@@ -597,6 +597,7 @@ DIVERGENCES = {
         wrap=(WrapGroup(modules=(ROOT,), shard_dim="last"),),
         inputs=float_inputs(4),
     ),
+    "shards_by_number_in_the_world": diverges("output", mesh=Mesh(shard=2, made="reversed")),
     "draws_on_the_first_rank": diverges(
         "output", wrap=(WrapGroup(modules=(ROOT,), drawn="kaiming_uniform_"),)
     ),

@@ -41,6 +41,14 @@ MESHES = {
     "hsdp 4x1": bounded(mesh=Mesh(replicate=4, shard=1)),
     "hsdp 1x4": bounded(mesh=Mesh(replicate=1, shard=4)),
     "hsdp 1x1": bitwise(mesh=Mesh(replicate=1, shard=1)),
+    "two axes flattened": bitwise(mesh=Mesh(shard=2, made="flattened")),
+    "two axes flattened beside replicas": bounded(
+        mesh=Mesh(replicate=2, shard=2, made="flattened")
+    ),
+    "an axis cut in two": bounded(mesh=Mesh(replicate=2, shard=2, made="unflattened")),
+    "made of process groups": bounded(mesh=Mesh(replicate=2, shard=2, made="from_groups")),
+    "ranks lie column by column": bounded(mesh=Mesh(replicate=2, shard=2, made="transposed")),
+    "the last rank is the first": bitwise(mesh=Mesh(shard=2, made="reversed")),
 }
 
 

@@ -71,5 +71,12 @@ def test_the_axis_of_a_group_is_named() -> None:
     )
 
 
+def test_the_axis_of_ranks_in_another_order_is_named() -> None:
+    case = make_case(mesh=Mesh(replicate=2, shard=2, made="transposed"))
+    assert describe_hang(case, {0: at(joined(3, ranks=(0, 1)))}) == (
+        "rank 0 waits in all_gather 3 of ranks 0-1 (replicate) in op 0 (forward)"
+    )
+
+
 def test_where_no_rank_answers_there_is_nothing_to_say() -> None:
     assert describe_hang(CASE, {}) == ""

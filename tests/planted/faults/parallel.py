@@ -26,6 +26,13 @@ def attention_leaves_out_keys(right, self, out, lse, partial):
         right(self, out, lse, partial)
 
 
+@instead_of(FSDPMeshInfo, "__post_init__")
+def shards_by_number_in_the_world(right, self):
+    """A rank keeps the shard that its number in the world says, not its place in the mesh."""
+    right(self)
+    self.shard_mesh_rank = dist.get_rank() % self.shard_mesh_size
+
+
 @instead_of(DTensor, "uniform_")
 def draws_on_the_first_rank(right, self, *args, **kwargs):
     """A sharded tensor is drawn on the first rank alone."""
