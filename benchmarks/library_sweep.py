@@ -4,7 +4,8 @@
 The models are those of ``tests/check/subjects``; ones of a library that is not installed are left
 out, and the title names it. Each is trained plain and parallelised, by fully_shard and DDP or by
 ``--parallelize``. Exits with 1 where one differs or fails: that is a fault of fuzzshard, of torch
-or of the library. "not judged" is a limit: the table says which.
+or of the library. "not judged" is a limit: the table says which. Where a library cannot be
+imported, it says why ("operator torchvision::nms does not exist": of another release of torch).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ sys.path.insert(0, str(TESTS))
 from user_models import models_in  # noqa: E402
 
 from fuzzshard.checking.check import DEFAULT_MESHES, Checker, trainings  # noqa: E402
-from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, UsageError  # noqa: E402
+from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, InfraError, UsageError  # noqa: E402
 from fuzzshard.options import RankOptions  # noqa: E402
 from fuzzshard.subject.report import Report, TrainingReport  # noqa: E402
 from fuzzshard.subject.subject import (  # noqa: E402
@@ -87,7 +88,7 @@ def main() -> int:
             runs = trainings(subject, meshes, engines, **options)
             try:
                 reports[name] = [checker.run(training) for training in runs]
-            except UsageError as error:
+            except (UsageError, InfraError) as error:
                 unusable[name] = str(error)
             said = [str(report.outcome) for report in reports.get(name, [])]
             console.print(f"{name}: {', '.join(said) or unusable[name]}")

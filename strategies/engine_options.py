@@ -59,7 +59,7 @@ def ddp(tape: Tape, swarm: Swarm, case: Case) -> Case:
 
 
 class DrawingFSDP1(NamedTuple):
-    """What an option is drawn for. ``uniform``: no unit has frozen and trainable parameters."""
+    """What options are drawn for; ``uniform``: no unit has frozen and trainable parameters."""
 
     tape: Tape
     case: Case

@@ -91,7 +91,9 @@ def fitting(root: Block, drawn: Inputs) -> Inputs:
         with contextlib.suppress(InvalidCase):
             inferred(Case(seed=0, model=root, inputs=data, mesh=Mesh(shard=1), schedule=()))
             return data
-    raise InvalidCase("no inputs of one width fit the model", "give inputs too")
+    raise InvalidCase(
+        "no inputs whose tensors have one width fit this model", "pass inputs= as well"
+    )
 
 
 def _looked_up_in(block: Block, value: str) -> Leaf | None:

@@ -80,7 +80,7 @@ class Steered:
 
     @property
     def drawn(self) -> Steering:
-        """What is asked of cases that are drawn."""
+        """The steering options, and the features that cases share with the one in focus."""
         return self.steering.requiring(self.shared)
 
     def text(self) -> str:

@@ -183,12 +183,12 @@ def is_cut(choices: Swarm) -> bool:
 
 
 def shards_experts(choices: Swarm) -> bool:
-    """Whether an engine shards experts over an axis of the mesh."""
+    """Return whether an engine shards experts over a mesh axis, as expert parallelism does."""
     return _spreads(choices, "experts")
 
 
 def shards_positions(choices: Swarm) -> bool:
-    """Whether an engine lets attention run over an axis of the mesh."""
+    """Return whether an engine splits positions over a mesh axis, as context parallelism does."""
     return _spreads(choices, "attention")
 
 

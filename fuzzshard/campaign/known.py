@@ -234,7 +234,7 @@ class Registry:
 
     @property
     def unresolved(self) -> tuple[Path, ...]:
-        """The folders of what was left, and of what a world that was given up still works on."""
+        """The folders of unfinished findings, also of those that a lost world has begun."""
         return tuple(dict.fromkeys(found.path for found in self._left() if found.path))
 
     @property

@@ -17,7 +17,7 @@ Causes = tuple[str, ...]
 
 
 class Example(NamedTuple):
-    """What a finding with a known cause looked like, and the features that made it."""
+    """The signature of a finding with a known cause, and the features that it needs."""
 
     signature: str
     features: frozenset[str]

@@ -111,8 +111,8 @@ class CampaignOptions(RankOptions):
             check_exchange(self.exchange, self.corpus)
         if any(self.corpus.glob(f"*/{CASE_FILE}")):
             raise UsageError(
-                f"{self.corpus} holds entries, and a campaign looks for them in a folder of it",
-                f"name the folder that has them in its {FINDINGS_FOLDER}/",
+                f"{self.corpus} is a folder of entries, not a corpus",
+                f"name the folder above: a corpus has its entries in {FINDINGS_FOLDER}/",
             )
 
     def resolved_seed(self) -> int:

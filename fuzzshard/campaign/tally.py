@@ -45,7 +45,7 @@ class Tally:
 
 
 def how_compared(case: Case, verdict: Verdict) -> dict[str, Compared]:
-    """How each engine of a case was compared; of one that was not, why not in its place."""
+    """Return how each engine of a case was compared or, where it was not, why not."""
     notes = {
         name: Compared(comparison=note.partition(":")[0]) for name, note in verdict.notes.items()
     }

@@ -200,7 +200,8 @@ def _collective(outcome: Outcome) -> str:
     first, ranks = outcome.failures[min(outcome.failures)], [*_ranks(outcome)]
     callers = {where.rpartition("called by ")[2] for _, where, _ in ranks}
     question = (
-        "all ranks are in the same one: do they give tensors of equal sizes, no uneven shards?"
+        "all ranks are in the same one: after as many others, are its tensors of equal sizes, "
+        "no uneven shards?"
         if len(callers) == 1 < len(ranks)
         else "do all ranks run the same collectives, on as many microbatches?"
     )

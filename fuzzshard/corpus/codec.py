@@ -130,7 +130,7 @@ def check_finding(finding: Finding, case: Case) -> None:
     if not -1 <= finding.op < len(case.schedule):
         raise InvalidCase(f"a finding is at op {finding.op}, which is not there", _REMEDY)
     if not 0 <= finding.rank < LARGEST_DIM:  # a world may be larger than the mesh
-        raise InvalidCase(f"a finding is of rank {finding.rank}", _REMEDY)
+        raise InvalidCase(f"a finding is of rank {finding.rank}, which no world has", _REMEDY)
     try:
         named(finding.oracle)
         if finding.detail != NOT_REFUSED:

@@ -466,5 +466,5 @@ class Scope:
 
     @property
     def event_lines(self) -> list[str]:
-        """Record an event after parameters have changed, where the case hands one to the roots."""
+        """Record an event after a step, if the case gives one to its FSDP roots to wait for."""
         return event_lines(self.case, self.model, guarded=self.shared) if self.shards else []

@@ -69,7 +69,7 @@ class Assertion:
         return dataclasses.replace(self, **changes)
 
     def at(self, finding: Finding) -> Self:
-        """Return it at the op and the name of ``finding``, with what is due there."""
+        """Return the assertion for the op, tensor and due value of ``finding``."""
         return self.but(op=finding.op, name=finding.name, expected=finding.expected)
 
     @property

@@ -32,7 +32,7 @@ class Average(NamedTuple):
 
 
 def averages(case: Case, assertion: Assertion, last: int) -> dict[int, Average]:
-    """Return them by backward, up to the op ``last``; raises :class:`UsageError` where a plain
+    """Return averages by backward, up to the op ``last``; raises :class:`UsageError` where a plain
     average is not what the engine reduces.
     """
     owners, usual = inferred(case).owners, case.mesh.data_size

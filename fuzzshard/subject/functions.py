@@ -105,9 +105,12 @@ def blaming(what: str, when: Callable[[], str] = str) -> Iterator[None]:
 
 
 def summary(error: BaseException) -> str:
-    """The type of an error, the first line of its text, and the line of the user's that ran."""
+    """The type of an error, the first line of its text, and the line of the user's that ran; then
+    the same of what it was raised from, which libraries that import when asked hide so.
+    """
     text = (str(error).strip().splitlines() or [""])[0]
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not any(part in f.filename for part in NOT_THE_USERS)]
     where = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
-    return f"{type(error).__name__}: {text}{where}"
+    cause = f", from {summary(error.__cause__)}" if error.__cause__ else ""
+    return f"{type(error).__name__}: {text}{where}{cause}"

@@ -17,6 +17,9 @@ from fuzzshard.subject.subject import MeshShape
 CLOSE = 1e-4
 """How far two tensors may be apart, as a part of the largest value, to be alike."""
 
+NEAR = 0.05
+"""The same for what is yet to be compared."""
+
 ROUNDINGS = 8.0
 """The same in units of the precision that was computed in, which is more in bfloat16."""
 
@@ -103,10 +106,8 @@ class Likeness:
             yield f"every element is {factor:.2f} times the expected{self._reason(factor)}"
         if reduces and self.mesh.copies == 1 and (words := self.weighted()):
             yield words
-        if not self._all_alike([s.observed for s in self.seen]) and (
-            self._all_alike([s.expected for s in self.seen])
-        ):
-            yield "differs between ranks"
+        if self._all_alike([s.expected for s in self.seen]):
+            yield from self._between_ranks()
         for number in self.mesh.shards if is_gradient else ():
             if number > 1 and (factors := self._scales(number)) is not None:
                 yield (
@@ -154,19 +155,35 @@ class Likeness:
             if whole and not all(self._alike(s.observed, s.expected) for s in self.seen):
                 yield f"a part of the sum over {axis}: not reduced over {axis}"
 
-    def _reductions(self) -> Iterator[str]:
-        """Yield over which axes of the mesh alone a gradient is a mean, none of them at first."""
+    def _between_ranks(self) -> Iterator[str]:
+        """Yield between which ranks a tensor differs that all should have alike."""
+        there = [s.observed for s in self.seen]
+        if self._all_alike(there) or any(tensor is None for tensor in there):
+            return
+        apart = [
+            axis
+            for axis in self.mesh.axes.keys() - self.mesh.data_axes
+            if not all(self._all_alike([s.observed for s in of]) for of in self._along([axis]))
+        ]
+        why = f" along {' and '.join(sorted(apart))}, which have equal data: is a sum missing?"
+        yield "differs between ranks" + why * bool(apart)
+
+    @property
+    def _some_axes(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        """Axes of the mesh, none of them at first, with what is not reduced if only these are."""
         axes = list(self.mesh.axes)
         for count in range(len(axes) if self.mesh.copies == 1 else 1):
             for over in itertools.combinations(axes, count):
-                if self._all([_mean([s.own for s in group]) for group in self._along(over)]):
-                    others = (axis for axis in axes if axis not in over)
-                    yield (
-                        f"the mean over {' and '.join(over)}: not reduced over "
-                        f"{' and '.join(others)}"
-                        if over
-                        else "equal to this rank's own gradient: never reduced"
-                    )
+                others = " and ".join(axis for axis in axes if axis not in over)
+                yield over, f"not reduced over {others}" if over else "never reduced"
+
+    def _reductions(self) -> Iterator[str]:
+        """Yield over which axes of the mesh alone a gradient is a mean."""
+        for over, words in self._some_axes:
+            if self._all([_mean([s.own for s in group]) for group in self._along(over)]):
+                of = " and ".join(over)
+                own = "equal to this rank's own gradient"
+                yield f"{f'the mean over {of}' if of else own}: {words}"
         first = self.seen[0]
         if self._all_alike([s.observed for s in self.seen]) and self._is(first, first.own):
             yield "rank 0's value on all ranks"
@@ -206,12 +223,20 @@ class Likeness:
             return ""
         number = len(self.seen)
         equal = all(abs(weight * number - 1) < max(0.01, self.close) for weight in observed)
-        others = (weight for rank, weight in enumerate(observed) if rank != self.rank)
+        missing = (
+            f" ({words}?)"
+            for over, words in self._some_axes
+            if all(
+                abs(weight) < self._apart
+                for s, weight in zip(self.seen, observed, strict=True)
+                if not any(s is other for other in self._along(over)[self.rank])
+            )
+        )
         return (
             f"the ranks' own gradients, added with the weights {_listed(observed)} in place of "
             f"{_listed(expected)}"
             + " (a mean of the ranks' means, which have unequal counts?)" * equal
-            + " (never reduced?)" * all(abs(weight) < self._apart for weight in others)
+            + next(missing, "")
         )
 
     def with_due(self, due: Sequence[float]) -> Likeness | None:
@@ -298,6 +323,11 @@ class Likeness:
 
     def _all_alike(self, tensors: Sequence[torch.Tensor | None]) -> bool:
         return all(self._alike(tensors[0], other) for other in tensors[1:])
+
+
+def near(tensor: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    """Return whether two tensors may be the same but for rounding, of whatever precision."""
+    return _alike(tensor, other, NEAR)
 
 
 def repeats(tensor: torch.Tensor, number: int, close: float = CLOSE) -> bool:

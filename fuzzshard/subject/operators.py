@@ -12,7 +12,7 @@ import dataclasses
 import linecache
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from typing_extensions import override
 
+from fuzzshard.case.paths import is_within
 from fuzzshard.subject.compare import Comparison
 from fuzzshard.subject.functions import NOT_THE_USERS, OURS
 from fuzzshard.subject.likeness import sketch
@@ -58,7 +59,7 @@ UNREAD = {
 }
 """Operators that replace whatever their first argument holds."""
 
-MOVERS = ("_to_copy", "_unsafe_view", "clone", "contiguous", "copy_")
+MOVERS = ("_to_copy", "_unsafe_view", "cat", "clone", "contiguous", "copy_", "stack")
 """Operators beside views that compute nothing: an engine may do without."""
 
 TENSORS = (torch.Tensor, torch.nn.Parameter, DTensor, AsyncCollectiveTensor)
@@ -66,7 +67,7 @@ TENSORS = (torch.Tensor, torch.nn.Parameter, DTensor, AsyncCollectiveTensor)
 
 @dataclasses.dataclass(frozen=True)
 class Operator:
-    """One call of an operator: the manyeth of its name in one call of a module for one batch, or
+    """One call of an operator: the n-th of its name in one call of a module for one batch, or
     in the backward of ``source``, an operator of there.
     """
 
@@ -160,13 +161,15 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         direction: Direction = "forward"
         if torch._C._current_graph_task_id() != -1:
             direction = "recomputed" if torch.is_grad_enabled() else "backward"
+        source = None if direction == "forward" else self._source()
         found = Operator(*self._forwards.at, direction, str(func))
         if direction == "forward" and not found.call:
             tensors = (value for value in tree_leaves(given) if isinstance(value, torch.Tensor))
             if not any(tensor.requires_grad for tensor in tensors):
                 return None  # a step may change what is reduced, which the two models do otherwise
+        if direction == "recomputed" and source is not None:
+            found = dataclasses.replace(found, batch=source.batch)
         if direction == "backward":
-            source = self._source()
             if source is None:
                 return None
             line = line or self.lines[source]
@@ -268,8 +271,8 @@ def _anywhere(operand: Any, microbatches: int) -> Any:
 
 
 def parts(whole: Record, observed: Record, mesh: DeviceMesh) -> tuple[Record, frozenset[Place]]:
-    """Return what ``whole`` has, cut to the parts of this rank where ``observed`` has such, and
-    where that is.
+    """Return the tensors of ``whole``, cut to this rank's part where ``observed`` has only that,
+    and which ones were cut.
     """
     found, cut = Record(), set()
     for operand, tensor in whole.tensors.items():
@@ -291,6 +294,29 @@ def _part(tensor: torch.Tensor, shape: torch.Size, mesh: DeviceMesh) -> torch.Te
         if rank < len(shards) and shards[rank].shape == shape:
             return shards[rank]
     return None
+
+
+def twice(operators: Operators) -> tuple[Operators, Operators]:
+    """Return the operators that a backward runs again: as they ran in the forward, and as there.
+
+    In which order a backward comes to several calls of a module is not known: these are left out.
+    """
+    first, again, twins = Operators(), Operators(), dict[Operator, Operator]()
+    several = {(o.batch, o.module) for o in operators.lines if o.call > 1}
+    for operator, line in operators.lines.items():
+        before = dataclasses.replace(operator, direction="forward", call=1)
+        is_one = operator.direction == "recomputed" and before in operators.lines
+        if is_one and (operator.batch, operator.module) not in several:
+            twins |= {before: operator}
+            first.lines[operator] = again.lines[operator] = line
+    for operand, tensor in operators.record.tensors.items():
+        if isinstance(operand, Operand) and (of := operand.operator) is not None:
+            if of in again.lines:
+                again.record.tensors[operand] = tensor
+            elif of in twins:
+                operand = dataclasses.replace(operand, operator=twins[of])
+                first.record.tensors[operand] = tensor
+    return first, again
 
 
 def align(plain: Operators, parallel: Operators) -> None:
@@ -327,10 +353,17 @@ def _grouped(operators: Operators) -> dict[Operator, list[Operator]]:
 
 
 def side_by_side(
-    plain: Operators, parallel: Operators, comparison: Comparison, cut: frozenset[Place]
+    plain: Operators,
+    parallel: Operators,
+    comparison: Comparison,
+    cut: frozenset[Place] = frozenset(),
+    equal: Mapping[int, Set[str]] | None = None,
 ) -> list[FirstOperator]:
     """Describe the operators of both runs in the order of time, each by how it differs; "none" for
     those that are equal, or of which nothing can be told.
+
+    Those that one run alone has are left out if ``equal`` is None. Modules that it names for a
+    batch give equal outputs by other operators, and may do so in the backward.
     """
     operands: dict[Operator, list[Operand]] = {}
     for place in plain.record.tensors:
@@ -338,6 +371,14 @@ def side_by_side(
             operands.setdefault(place.operator, []).append(place)
     positions = {operator: number for number, operator in enumerate(plain.lines)}
     found: list[FirstOperator] = []
+    alone = (positions.keys() ^ parallel.lines.keys()) - plain.movers - parallel.movers
+    rewritten = {(o.batch, o.module) for o in alone if o.direction == "forward" and o.call}
+
+    def counts(operator: Operator) -> bool:
+        if equal is None or operator not in alone:
+            return False
+        inside = (m for m in equal.get(operator.batch, ()) if is_within(operator.module, m))
+        return (operator.batch, operator.module) not in rewritten or not any(inside)
 
     def note(how: How, position: int, operator: Operator, operand: Operand | None = None) -> None:
         observed = parallel.record.tensors.get(operand) if operand else None
@@ -361,12 +402,12 @@ def side_by_side(
             given = next((operand for operand in its if operand.is_output), None)
             how, operand = _how(its, comparison, cut) or ("none", given)
             note(how, position, operator, operand)
-        elif operator not in plain.movers and not parallel.recomputes:
+        elif counts(operator):
             note("missing", position, operator)
     position = 0
-    for operator in parallel.lines if not parallel.recomputes else ():
+    for operator in parallel.lines:
         position = positions.get(operator, position)
-        if operator.number < 0 and operator not in parallel.movers:
+        if operator.number < 0 and counts(operator):
             note("extra", position, operator)
     return sorted(found, key=lambda row: row.position)
 

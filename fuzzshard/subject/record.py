@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -80,6 +81,12 @@ class Record:
     def of(self, kind: Kind) -> dict[Place, torch.Tensor | None]:
         """Return the tensors of one kind."""
         return {place: t for place, t in self.tensors.items() if place.kind == kind}
+
+
+def untyped(function: Callable[..., None]) -> Callable[..., None]:
+    """What is ours within a step is nothing that ``spmd_types`` should check for the user."""
+    types = sys.modules.get("spmd_types")
+    return types.no_typecheck(function) if types else function
 
 
 def kept(tensor: torch.Tensor) -> torch.Tensor:
@@ -185,8 +192,8 @@ class Forwards:
 
     @property
     def at(self) -> tuple[int, str, int]:
-        """The batch of the latest forward, -1: of no single one, the module within that and the
-        manyeth call of it, 0: outside.
+        """The batch of the latest forward (-1: of no single one), the module that runs in it, and
+        the number of that call of the module (0: outside of any).
         """
         batch = self._calls[-1].batch if self._calls else -1
         return batch, self.inside, self._entered[self.inside] if self._outermost else 0
@@ -233,15 +240,19 @@ class Forwards:
         """
         own = id(watched)
 
+        @untyped
         def enter(module: nn.Module, arguments: Any, keywords: Any) -> None:
             if module is watched:
                 if is_root or not torch.compiler.is_compiling():
                     self._begin(module, name, (arguments, keywords))
                 self.inside = name
 
+        @untyped
         def leave(module: nn.Module, _arguments: Any, output: Any) -> None:
-            if module is watched and self._outermost:
+            if module is watched:
                 self.inside = name.rpartition(".")[0]
+                if not self._outermost:
+                    return
                 if name or self._outermost == own:
                     for index, tensor in enumerate(floats(output)):
                         self._seen.append((name or "output", index, tensor.detach().clone()))
@@ -252,8 +263,7 @@ class Forwards:
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _begin(self, module: nn.Module, name: str, inputs: Any) -> None:
-        recomputes = torch._C._current_graph_task_id() != -1
-        if recomputes:
+        if torch._C._current_graph_task_id() != -1:  # a backward computes it again
             return
         if self._outermost:
             self._entered[name] += self.inside != name  # a wrapper is no call of its own

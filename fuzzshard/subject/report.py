@@ -122,15 +122,20 @@ class FirstOperator(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
                 else "  each rank's own are right: what reduces, weighs or changes gradients isn't"
             )
             return
+        again = " in the backward" * (self.direction == "recomputed")
         call = f" (call {self.call})" if self.call > 1 else ""
         of = f" of {self.module or 'the model itself'}{call}"
-        if not self.call:
+        if not self.call and not again:
             of = ", outside of the model"
-        yield f"first operator that differs: {self.name}, {self.direction}{of}, rank {self.rank}"
+        yield (
+            f"first operator that differs: {self.name}, {self.direction}{again}{of}, "
+            f"rank {self.rank}"
+        )
         yield f"  called by   {self.line or 'no line of your own'}"
         match self.how:
             case "outputs":
-                yield f"  equal inputs give {self.observed}, expected {self.expected}"
+                due = "in the forward" if again else "expected"
+                yield f"  equal inputs give {self.observed}, {due} {self.expected}"
             case "inputs":
                 yield (
                     f"  takes {self.observed}, expected {self.expected}: no operator before it "

@@ -6,8 +6,10 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import math
 import warnings
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -39,7 +41,7 @@ from fuzzshard.subject.compare import (
     moment,
 )
 from fuzzshard.subject.functions import SubjectError, blaming, call, load
-from fuzzshard.subject.likeness import Likeness, Seen, closeness, repeats
+from fuzzshard.subject.likeness import Likeness, Seen, closeness, near, repeats
 from fuzzshard.subject.names import PlainNames
 from fuzzshard.subject.operators import (
     Operators,
@@ -49,12 +51,13 @@ from fuzzshard.subject.operators import (
     order,
     parts,
     side_by_side,
+    twice,
 )
 from fuzzshard.subject.record import Place, Record, kept, seed_everything
 from fuzzshard.subject.report import Difference, FirstOperator, Kind, TrainingReport, module_of
 from fuzzshard.subject.statements import compile_lines, recompute_lines, wrap_lines
 from fuzzshard.subject.steps import leaves
-from fuzzshard.subject.subject import IN_FLOAT64, MeshShape, Outline, Subject, Training
+from fuzzshard.subject.subject import IN_FLOAT64, Outline, Subject, Training
 from fuzzshard.subject.training import (
     Trainer,
     draws_by_dtype,
@@ -115,7 +118,7 @@ class Check:
         self.functions = load(subject.of_one_module if training.variation.only else subject)
         self.names = subject.names
         shapes = [training.mesh_of(step) for step in (0, training.resume)]
-        self._meshes = {str(shape): self._device_mesh(shape) for shape in shapes}
+        self._meshes = {str(s): _mesh(device.type, *s.axes.items()) for s in shapes}
         self.limits: list[str] = []
         self._lost: tuple[str, ...] = ()
         self.races: tuple[str, ...] = ()
@@ -149,11 +152,6 @@ class Check:
             where += f", {forwards.number} forward{'s' * (forwards.number != 1)} begun"
         where += f", in {forwards.inside}" if forwards and forwards.inside else ""
         return where + (IN_FLOAT64 if self._trainer.dtype is torch.float64 else "")
-
-    def _device_mesh(self, shape: MeshShape) -> DeviceMesh:
-        sizes, names = tuple(shape.axes.values()), tuple(shape.axes)
-        with of_ranks(shape.size):
-            return init_device_mesh(self.device.type, sizes, mesh_dim_names=names)
 
     def run(self) -> TrainingReport:
         """Train, compare and say what differs."""
@@ -297,7 +295,29 @@ class Check:
         if self.training.resume:
             trainer.rebuild = functools.partial(self._rebuilt, trainer)
         trainer.train()
+        self._add_terms(plain, trainer.record)
         return trainer.record
+
+    def _add_terms(self, plain: Record, parallel: Record) -> None:
+        """Put a sum in the place of its terms, which modules give on the ranks of an axis of equal
+        data, where it is near what is due: the user's code may add them up after that module.
+        """
+        shape = self.training.mesh
+        if shape.copies == 1 or self.training.resume_mesh or "outputs" in self.skip:
+            return
+        mine = {
+            place: tensor
+            for place, tensor in parallel.of("outputs").items()
+            if place.name != "output" and not near(tensor, plain.tensors.get(place))
+        }
+        there = everywhere(mine)
+        for axis in shape.axes.keys() - shape.data_axes:
+            ranks = dist.get_process_group_ranks(self._meshes[str(shape)].get_group(axis))
+            for place in mine:
+                terms = [t for rank in ranks if (t := there[rank].get(place)) is not None]
+                alike = len(terms) == len(ranks) and len({term.shape for term in terms}) == 1
+                if alike and near(total := torch.stack(terms).sum(0), plain.tensors.get(place)):
+                    parallel.tensors[place] = total
 
     def _elsewhere(self, trainer: Trainer) -> set[str]:
         """The parameters and buffers that only other ranks along ``pp`` have."""
@@ -495,14 +515,16 @@ class Check:
         """Describe a tie that is broken, or a step with another number of updates."""
         found = functools.partial(Difference, kind="parameters", rank=dist.get_rank())
         ties = {names - parallel.elsewhere for names in plain.aliases}
-        for tied in sorted(sorted(t) for t in ties - parallel.aliases if len(t) > 1):
+        for tied in sorted(sorted(t) for t in ties ^ parallel.aliases if len(t) > 1):
             names = " and ".join(tied)
+            said = [f"{names} are parameters of their own", f"{names} are one parameter"]
+            is_due = frozenset(tied) in ties
             return found(
                 name=tied[0],
                 step=-1,
-                observed=f"{names} are parameters of their own",
-                expected=f"{names} are one parameter",
-                looks_like="a tie that is broken",
+                observed=said[not is_due],
+                expected=said[is_due],
+                looks_like="a tie that is broken" if is_due else "tied here alone",
             )
         updates = zip(plain.num_updates, parallel.num_updates, strict=True)
         for step, (due, done) in enumerate(updates):
@@ -550,10 +572,10 @@ class Check:
         """Describe the first operator that differs, where ``place`` is what operators make.
 
         Both models train once more up to that step, in which each rank trains on its own data.
-        None where that cannot be done.
+        None where that cannot be done: in a pipeline operators are of microbatches.
         """
         computed = place.kind in ("outputs", "loss", "gradients")
-        if not computed or not self.training.operators:
+        if not computed or not self.training.operators or "pp" in self.training.mesh.axes:
             return None
         fine, eps, seed = self._finest, torch.finfo(dtype).eps, self.training.seed
         until = msgspec.structs.replace(self.training, steps=place.step + 1)
@@ -564,6 +586,7 @@ class Check:
             return None
         seen = observed[1]
         complete(seen.record, self.training.microbatches, everywhere)
+        once, again = twice(seen)
         align(expected[1], seen)
         mesh = self._meshes[str(self.training.mesh_of(place.step))]
         due, cut = parts(expected[1].record, seen.record, mesh)
@@ -580,10 +603,16 @@ class Check:
         of_kinds = compare(expected[0], observed[0], limits[0], "", self.skip | skip)
         is_hidden = place.kind not in skip and self._everywhere(of_kinds.first is None)
         of_operators = compare(due, seen.record, limits[1], "", {})
-        rows = side_by_side(expected[1], seen, of_operators, cut)
+        equal = None if seen.recomputes else _equal_modules(of_kinds)
+        rows = side_by_side(expected[1], seen, of_operators, cut, equal)
         found = first_operator(rows)
         if found.how == "inputs" and "buffers" in self.skip:  # it may take such a buffer
             found = FirstOperator(compared=found.position)
+        if found.how != "outputs":
+            bound = limits_of(once.record, share, noise)
+            of_both = compare(once.record, again.record, bound, "", {})
+            of_again = first_operator(side_by_side(once, again, of_both))
+            found = of_again if of_again.how == "outputs" else found
         if found.how == "none" and is_hidden:
             found = msgspec.structs.replace(found, how="hidden")
         operators: list[FirstOperator] = self._in_mesh(place.step, found)
@@ -691,13 +720,18 @@ class Check:
         return ""
 
     def _changed_buffers(self, place: Place, parallel: Record) -> dict[str, int]:
-        """What buffers were before an output differs, in whose module nobody compares them."""
+        """What buffers were before an output differs, in whose module, or the one that calls it,
+        nobody compares them.
+        """
         module = module_of(place.name) if place.kind == "outputs" else ""
+        caller = module.rpartition(".")[0]
         return {
             other.name: _digest([tensor])
             for other, tensor in parallel.of("buffers").items()
             if other.step == place.step - 1 >= 0 and self.skip.get("buffers") == "left out"
-            if module and is_within(other.name, module)
+            if module
+            if is_within(other.name, module)
+            or (caller and other.name.rpartition(".")[0] == caller)
         }
 
     @property
@@ -757,6 +791,28 @@ def noted_warnings(found: list[str], known: Sequence[str] = ()) -> Iterator[None
             found += dict.fromkeys(text[0] for text in texts if text and text[0] not in known)
 
 
+def _equal_modules(comparison: Comparison) -> dict[int, set[str]]:
+    """The modules that give equal outputs for a batch, in whatever operators."""
+    reached: defaultdict[int, defaultdict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for place, result in comparison.results.items():
+        if place.kind == "outputs":
+            reached[place.microbatch][module_of(place.name)].add(result[0] if result else "")
+    return {
+        batch: {module for module, seen in modules.items() if seen.isdisjoint(("different", ""))}
+        for batch, modules in reached.items()
+    }
+
+
+@functools.cache
+def _mesh(device_type: str, *axes: tuple[str, int]) -> DeviceMesh:
+    """The one mesh of these axes: ``fully_shard`` wants that of a DTensor, and torch remembers the
+    first of those that are equal.
+    """
+    names, sizes = zip(*axes, strict=True)
+    with of_ranks(math.prod(sizes)):
+        return init_device_mesh(device_type, sizes, mesh_dim_names=names)
+
+
 def _coarser(plain: Record, parallel: Record) -> torch.dtype:
     """The coarser of the dtypes that two trainings computed in."""
     return max(plain.coarsest, parallel.coarsest, key=lambda dtype: torch.finfo(dtype).eps)
@@ -807,7 +863,8 @@ def _sizes(batch: Any) -> tuple[Any, ...]:
 def _padding(tensor: torch.Tensor) -> torch.Tensor:
     """The zeros of a mask."""
     zeros = tensor == 0
-    is_mask = not tensor.is_floating_point() and bool((zeros | (tensor == 1)).all())
+    is_whole = tensor.dim() > 1 and not tensor.is_floating_point()
+    is_mask = is_whole and bool((zeros | (tensor == 1)).all())  # a vector may be labels
     return zeros if is_mask else zeros & False
 
 

@@ -104,10 +104,16 @@ class Trainer:
         return model if on_meta(model) else call(model.to, self.device)
 
     def materialize(self, model: nn.Module) -> nn.Module:
-        """Give a model on the meta device memory and the values of ``reset_parameters``."""
+        """Give a model on the meta device memory, and the values of its ``init_weights`` or else
+        of ``reset_parameters`` of its modules.
+        """
         call(model.to_empty, device=self.device)
         seed_everything(self.training.seed)
+        whole: Any = getattr(model, "init_weights", None)
         with torch.no_grad():
+            if callable(whole):
+                call(whole)
+                return model
             for module in model.modules():
                 reset: Any = getattr(module, "reset_parameters", None)
                 if callable(reset):
@@ -146,7 +152,7 @@ class Trainer:
             seed_everything(self.training.seed + number)
             inputs = recorded_inputs(whole, only, batch)
         if inputs is None:
-            raise SubjectError("build", f"gives a model that does not call {only}")
+            raise SubjectError("build", f"returns a model whose forward does not call {only}")
         return inputs
 
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
@@ -241,11 +247,17 @@ class Trainer:
             if not self.drops_out:
                 stack.enter_context(without_dropout())
 
-            def before_update(updating: torch.optim.Optimizer, *_: Any) -> None:
-                if updating is optimizer:
-                    self._before_update(forwards.step, updating)
-                else:
+            def before_update(
+                updating: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+            ) -> tuple[Any, dict[str, Any]] | None:
+                closure = kwargs.get("closure", *args[1:2])
+                if updating is not optimizer:
                     self.record.stale_optimizer |= self._is_stale(updating)
+                elif callable(closure):
+                    return (args[0], self._noting(closure, forwards.step, updating)), {}
+                else:
+                    self._before_update(forwards.step, updating)
+                return None
 
             stack.callback(register_optimizer_step_pre_hook(before_update).remove)
             for step in range(training.steps):
@@ -320,6 +332,20 @@ class Trainer:
         there = {id(parameter) for parameter in self.module.parameters()}
         groups = (group["params"] for group in optimizer.param_groups)
         return not any(id(parameter) in there for group in groups for parameter in group)
+
+    def _noting(
+        self, closure: Callable[[], Any], step: int, updating: torch.optim.Optimizer
+    ) -> Callable[[], Any]:
+        """A closure that makes the gradients of an update, which are seen after its first call."""
+        calls: list[Any] = []
+
+        def noting() -> Any:
+            calls.append(call(closure))
+            if len(calls) == 1:
+                self._before_update(step, updating)
+            return calls[-1]
+
+        return noting
 
     def _before_update(self, step: int, updating: torch.optim.Optimizer) -> None:
         self.record.num_updates[-1] += 1

@@ -153,6 +153,8 @@ def _run(channel: socket.socket, message: RunCase, device: torch.device) -> Rank
 
 
 def _check(message: CheckSubject, device: torch.device, doing: _Doing) -> CheckReport | Failure:
+    from torch.distributed.checkpoint.api import CheckpointException
+
     from fuzzshard.subject.functions import SubjectError, is_ours
     from fuzzshard.subject.run import Check
 
@@ -163,10 +165,12 @@ def _check(message: CheckSubject, device: torch.device, doing: _Doing) -> CheckR
         return CheckReport(checked=check.run())
     except SubjectError as error:
         return _failure("subject", error.what, error)
-    except Exception as error:
-        lost = lost_peers(error)  # in a call of ours, too, where ranks run other collectives
-        phase: Literal["engine", "judge"] = "judge" if is_ours(error) and not lost else "engine"
-        failure = _failure(phase, check.where if check else "", error)
+    except (Exception, CheckpointException) as raised:
+        gathered = getattr(raised, "failures", None)  # of ranks that save or load
+        cause = gathered[min(gathered)][0] if gathered else raised
+        lost = lost_peers(cause)  # in a call of ours, too, where ranks run other collectives
+        phase: Literal["engine", "judge"] = "judge" if is_ours(cause) and not lost else "engine"
+        failure = _failure(phase, check.where if check else "", cause)
         warned = tuple(check.warned) if check else ()
         return msgspec.structs.replace(failure, warned=warned)
     finally:

@@ -9,6 +9,10 @@ from fuzzshard.errors import EXIT_INCONCLUSIVE, UsageError
 
 UNUSABLE = {
     ("build", "build_that_raises"): "build raised FileNotFoundError: model.yaml",
+    (
+        "build",
+        "build_of_a_library",
+    ): "(unusable.py:55), from RuntimeError: no operator nms",
     ("build", "build_nothing"): "build returned NoneType",
     ("build", "build_frozen"): "without trainable parameters",
     ("inputs", "batch_of_another_size"): "shapes cannot be multiplied (3x3 and 4x4)",

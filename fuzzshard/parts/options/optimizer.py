@@ -157,20 +157,20 @@ class Optimizer(WithOptions["OptimizerOption"], frozen=True, kw_only=True):
         return () if self.beside else self.exclude
 
     def leaving_out(self, paths: Iterable[str]) -> Optimizer:
-        """Return it without these, and with all others; a second one must get something."""
+        """Return the optimizer for all but ``paths``; without any, there is no second one."""
         paths = tuple(paths)
         return replace(self, exclude=paths, beside=self.beside if paths else None)
 
     def for_matrices(self, shapes: Mapping[str, Sequence[int]]) -> Optimizer:
-        """Return it without parameters that are no matrices, and without what optimizers of
-        matrices do not take.
+        """Return the optimizer without parameters that are no matrices, and without options that
+        optimizers of matrices do not take.
         """
         lacking = (option for option in OPTIMIZER_OPTIONS if not option.for_matrices)
         spec = replace(self, **{option.name: option.default for option in lacking}).fitting()
         return spec.leaving_out(fqn for fqn, shape in shapes.items() if not self.takes(shape))
 
     def fitting(self) -> Optimizer:
-        """Return it without the flags that it does not take beside the rest."""
+        """Return the optimizer without the flags that exclude its other options."""
         spec = replace(self, flags=())
         for flag in self.flags:
             more = replace(spec, flags=(*spec.flags, flag))
@@ -182,11 +182,11 @@ class Optimizer(WithOptions["OptimizerOption"], frozen=True, kw_only=True):
         return len(shape) == 2 or not self.steps_matrices
 
     def unrounded(self) -> Optimizer:
-        """Return it with steps that round to no coarser dtype than that of the parameters."""
+        """Return the optimizer with steps that round to no coarser dtype than the parameters'."""
         return replace(self, kind="muon_unrounded") if self.steps_matrices else self
 
     def in_turn(self) -> Optimizer:
-        """Return it with steps of one parameter after the other, and not of lists."""
+        """Return the optimizer with ``foreach=False``, which updates parameters one by one."""
         return self.without_flags("fused", foreach=False)
 
     @property
@@ -199,12 +199,12 @@ class Optimizer(WithOptions["OptimizerOption"], frozen=True, kw_only=True):
         return ("fused", "capturable") if "fused" in self.flags else ()
 
     def without_flags(self, *names: str, foreach: bool | None = None) -> Optimizer:
-        """Return it without these flags, and with ``foreach`` if that is given."""
+        """Return the optimizer without these flags, and with ``foreach`` if that is given."""
         flags = tuple(flag for flag in self.flags if flag not in names)
         return replace(self, flags=flags, foreach=self.foreach if foreach is None else foreach)
 
     def unscaled(self) -> Optimizer:
-        """Return it without a scaler of losses."""
+        """Return the optimizer without a ``GradScaler``."""
         return replace(self, grad_scaler=None)
 
     def call(self) -> tuple[str, list[str]]:

@@ -87,7 +87,7 @@ class ScheduleClass(PipeliningOption):
 
     @override
     def draw(self, tape: Tape, case: Case) -> str:
-        """There are few models with modules for two stages on each rank."""
+        """Draw those with two stages a rank more often: few models have modules for them."""
         weights = (2, 2, 3, 3, 3, 3, 3)
         drawn: str = tape.weighted(tuple(zip(self.texts, weights, strict=True)))
         return drawn

@@ -35,14 +35,14 @@ class Precision(WithOptions["PrecisionOption"], frozen=True, kw_only=True):
         return frozenset(dtype for dtype in (self.param, self.reduce, self.output) if dtype)
 
     def within(self, dtypes: Mapping[Dtype, Dtype]) -> Precision:
-        """Return it with each dtype replaced by another one."""
+        """Return the policy with each of its dtypes replaced by what ``dtypes`` maps it to."""
         param, reduce, output = (
             dtype and dtypes[dtype] for dtype in (self.param, self.reduce, self.output)
         )
         return replace(self, param=param, reduce=reduce, output=output)
 
     def keeping(self) -> Precision:
-        """Return it for a model that computes with vectors in their own dtype, too."""
+        """Return the policy for a model that also computes with vectors in their own dtype."""
         return replace(self, keep="vectors")
 
     def features(self) -> Iterator[str]:

@@ -48,6 +48,13 @@ def build_that_raises() -> nn.Module:
     raise FileNotFoundError("model.yaml")
 
 
+def build_of_a_library() -> nn.Module:
+    try:
+        raise RuntimeError("no operator nms")
+    except RuntimeError as error:
+        raise ModuleNotFoundError("cannot import 'Llama'") from error
+
+
 def build_nothing() -> None:
     return None
 

@@ -80,7 +80,7 @@ class WrapGroup(WithOptions["GroupOption"], frozen=True, kw_only=True):
         return tuple(path for paths in lists for path in paths)
 
     def prefetching(self, lists: Mapping[When, Iterable[str]]) -> WrapGroup:
-        """Return it with these modules gathered ahead, and no others."""
+        """Return the group with these modules gathered ahead, and no others."""
         named = {o.name: tuple(lists.get(o.prefetches, ())) for o in self.options if o.prefetches}
         return replace(self, **named)
 
@@ -89,7 +89,7 @@ class WrapGroup(WithOptions["GroupOption"], frozen=True, kw_only=True):
         return replace(self.prefetching({}), modules=tuple(modules))
 
     def mended(self, shard: int, wrapped: frozenset[str]) -> WrapGroup:
-        """Return it as it is meant once the mesh and the ``wrapped`` modules have changed."""
+        """Return the group as it fits once the mesh and the ``wrapped`` modules have changed."""
         return replace(self, **{o.name: o.mended(v, shard, wrapped) for o, v in self.told()})
 
     def helpers(self) -> Iterator[str]:
