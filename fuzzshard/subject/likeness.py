@@ -99,6 +99,8 @@ class Likeness:
             yield "never updated"
         if (is_gradient or is_state) and self._is(mine, mine.before):
             yield "stale by one step"
+        if is_state and observed.dtype != expected.dtype:
+            yield f"kept in {observed.dtype}, and in {expected.dtype} in the plain model"
         if not observed.any():
             yield "zero everywhere"
         factor = self._factor(observed, expected)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import dataclasses
+import itertools
 import linecache
 import sys
 from collections import Counter
@@ -25,7 +26,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from typing_extensions import override
 
-from fuzzshard.case.paths import is_within
 from fuzzshard.subject.compare import Comparison
 from fuzzshard.subject.functions import NOT_THE_USERS, OURS
 from fuzzshard.subject.likeness import sketch
@@ -357,13 +357,13 @@ def side_by_side(
     parallel: Operators,
     comparison: Comparison,
     cut: frozenset[Place] = frozenset(),
-    equal: Mapping[int, Set[str]] | None = None,
+    equal: Set[tuple[int, str]] | None = None,
 ) -> list[FirstOperator]:
     """Describe the operators of both runs in the order of time, each by how it differs; "none" for
     those that are equal, or of which nothing can be told.
 
-    Those that one run alone has are left out if ``equal`` is None. Modules that it names for a
-    batch give equal outputs by other operators, and may do so in the backward.
+    Those that one run alone has are left out if ``equal`` is None. Modules that it names after a
+    batch give equal outputs, by other operators too, and may have others in the backward.
     """
     operands: dict[Operator, list[Operand]] = {}
     for place in plain.record.tensors:
@@ -377,8 +377,9 @@ def side_by_side(
     def counts(operator: Operator) -> bool:
         if equal is None or operator not in alone:
             return False
-        inside = (m for m in equal.get(operator.batch, ()) if is_within(operator.module, m))
-        return (operator.batch, operator.module) not in rewritten or not any(inside)
+        path = itertools.accumulate(operator.module.split("."), "{}.{}".format)
+        is_equal = any((operator.batch, module) in equal for module in ("", *path))
+        return (operator.batch, operator.module) not in rewritten or not is_equal
 
     def note(how: How, position: int, operator: Operator, operand: Operand | None = None) -> None:
         observed = parallel.record.tensors.get(operand) if operand else None

@@ -9,7 +9,6 @@ import itertools
 import math
 import warnings
 import zlib
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -701,6 +700,7 @@ class Check:
             for name, value in there.items():
                 if name in due and not resume.same(value, due[name]):
                     why = f"a change {PER_MICROBATCH}" if name == "lr" else OF_GROUPS
+                    why = "lost when resumed?" if self._lost else why
                     return f"{name} of the optimizer is {value} in place of {due[name]}: {why}"
         if place.step >= 0 and place.kind in ("outputs", "loss", "gradients"):
             modes = {n: m for n, m in parallel.modes.items() if plain.modes.get(n, m) != m}
@@ -791,16 +791,14 @@ def noted_warnings(found: list[str], known: Sequence[str] = ()) -> Iterator[None
             found += dict.fromkeys(text[0] for text in texts if text and text[0] not in known)
 
 
-def _equal_modules(comparison: Comparison) -> dict[int, set[str]]:
-    """The modules that give equal outputs for a batch, in whatever operators."""
-    reached: defaultdict[int, defaultdict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+def _equal_modules(comparison: Comparison) -> set[tuple[int, str]]:
+    """The batches and modules for which outputs are equal, whatever operators give them."""
+    alike = {True: set[tuple[int, str]](), False: set[tuple[int, str]]()}
     for place, result in comparison.results.items():
+        is_equal = result is not None and result[0] != "different"
         if place.kind == "outputs":
-            reached[place.microbatch][module_of(place.name)].add(result[0] if result else "")
-    return {
-        batch: {module for module, seen in modules.items() if seen.isdisjoint(("different", ""))}
-        for batch, modules in reached.items()
-    }
+            alike[is_equal].add((place.microbatch, module_of(place.name)))
+    return alike[True] - alike[False]
 
 
 @functools.cache
