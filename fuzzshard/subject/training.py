@@ -104,26 +104,26 @@ class Trainer:
         return model if on_meta(model) else call(model.to, self.device)
 
     def materialize(self, model: nn.Module) -> nn.Module:
-        """Give a model on the meta device memory, and the values of its ``init_weights`` or else
-        of ``reset_parameters`` of its modules.
+        """Give a model on the meta device memory, and the values of ``reset_parameters`` of its
+        modules and of its own ``init_weights``.
         """
         call(model.to_empty, device=self.device)
         seed_everything(self.training.seed)
-        whole: Any = getattr(model, "init_weights", None)
-        with torch.no_grad():
-            if callable(whole):
-                call(whole)
-                return model
+        of_all: Any = getattr(model, "init_weights", None)
+        with torch.no_grad(), blaming("build gives a model whose initialisation"):
             for module in model.modules():
                 reset: Any = getattr(module, "reset_parameters", None)
+                own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
                 if callable(reset):
                     call(reset)
-                elif [*module.parameters(recurse=False), *module.buffers(recurse=False)]:
+                elif own and not callable(of_all):
                     raise SubjectError(
                         "build",
-                        f"gives a model on the meta device, and {type(module).__name__} has no "
-                        "reset_parameters; build it on the CPU",
+                        f"gives a model on the meta device without init_weights, and "
+                        f"{type(module).__name__} has no reset_parameters; build it on the CPU",
                     )
+            if callable(of_all):
+                call(of_all)
         return model
 
     def batch(self, step: int, microbatch: int, data_rank: int) -> Any:
@@ -254,7 +254,9 @@ class Trainer:
                 if updating is not optimizer:
                     self.record.stale_optimizer |= self._is_stale(updating)
                 elif callable(closure):
-                    return (args[0], self._noting(closure, forwards.step, updating)), {}
+                    noting = self._noting(closure, forwards.step, updating)
+                    others = {key: value for key, value in kwargs.items() if key != "closure"}
+                    return (args[0], noting, *args[2:]), others
                 else:
                     self._before_update(forwards.step, updating)
                 return None
