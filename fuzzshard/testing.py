@@ -94,7 +94,7 @@ def check(
         global_batch=global_batch,
     )
     if fuzz and global_batch:
-        raise UsageError("fuzz varies no training with global_batch", "use one of them")
+        raise UsageError("fuzz and global_batch cannot be combined", "use one of them")
     if fuzz:
         check_aspects(aspects, runs)
     size = max((training.size for training in runs), default=1)

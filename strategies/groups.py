@@ -41,7 +41,7 @@ class DrawingGroups:
 
     @property
     def applies_groups(self) -> bool:
-        """Whether some engine of the case does what groups are told."""
+        """Whether some engine of the case uses the options of wrap groups."""
         return any(spec.applies_groups for spec in specs(self.case.engines))
 
     @functools.cached_property

@@ -203,7 +203,7 @@ def wants_even(choices: Swarm) -> bool:
 
 
 class Kept:
-    """A swarm that asks the tape about an extension when it comes up first, whether to keep it."""
+    """A swarm that draws whether to keep an extension when that is first asked for."""
 
     def __init__(self, tape: Tape, choices: Swarm) -> None:
         self._tape, self._choices = tape, choices

@@ -176,8 +176,8 @@ def gradients_are_like_zeros(case: Case, found: Inferred) -> bool:
 
 
 def steps_take_gradients(case: Case, found: Inferred) -> bool:
-    """Whether the optimizer takes gradients of the dtypes that they have, whichever of a group are
-    reduced together.
+    """Return whether the optimizer supports the dtypes that gradients may have, in whichever way
+    those of a group are reduced together.
     """
     optimizer = case.optimizer
     if optimizer.wants_own_dtype:

@@ -153,7 +153,7 @@ def between(listed: Iterable[str], good: str, bad: str) -> list[str]:
     """Return the versions to search, oldest first: between a ``good`` and a ``bad`` one.
 
     Of those that are empty, ``good`` is the oldest that is supported and ``bad`` the newest.
-    Raises :class:`UsageError` where that are none.
+    Raises :class:`UsageError` if there are none.
     """
     given = sorted(filter(None, (good, bad)), key=Version)
     least = Version(given[0] if good else OLDEST_TORCH)

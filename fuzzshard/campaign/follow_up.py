@@ -185,8 +185,8 @@ class FollowUp:
         return bool(known_causes(mends, self._world, case, stock))
 
     def resolve(self, first: Found) -> None:
-        """Says what a finding is that had been told already, and what those are that were parked
-        meanwhile.
+        """Work on a finding until it is known or saved, and then on those that waited for it to be
+        settled.
         """
         todo = deque([first])
         try:
@@ -197,7 +197,7 @@ class FollowUp:
             raise
 
     def _resolve(self, found: Found) -> list[Found]:
-        """Says what a finding is; returns those that were parked meanwhile."""
+        """Work on one finding, and return those that waited for it to be settled."""
         registry = self._session.registry
         signature = found.verdict.signature
         if known := registry.hit(found):

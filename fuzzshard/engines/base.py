@@ -235,7 +235,7 @@ class Engine(abc.ABC):
         return {"reduced": {fqn: parameter.grad for fqn, parameter in self.trained.items()}}
 
     def held(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield tensors whose memory has a name."""
+        """Yield parameters and gradients with the names that reports of races give them."""
         for fqn, parameter in self.trained.items():
             yield fqn, parameter
             if parameter.grad is not None:

@@ -25,10 +25,11 @@ HUGE = 64.0
 
 
 def first_overflow(case: Case, found: Sequence[Difference], *, to_huge: bool = False) -> int:
-    """The first op at which something differs where it is infinite or no number; else the end.
-    With ``to_huge`` only where the other side is nearly as large as numbers get, or none either.
+    """Return the first op at which values differ where one is infinite or NaN; else the end.
+    With ``to_huge`` only where the other value is nearly as large as its dtype allows, or not
+    finite either.
 
-    It and what comes then may follow from that, so the precision of the case says nothing of it.
+    From this op on differences may follow from the overflow, so only finer precisions judge them.
     """
     ops = (d.key.op for d in found if _overflowed(d, to_huge))
     return min(ops, default=len(case.schedule))

@@ -359,7 +359,7 @@ class OnGroups(Op, frozen=True, kw_only=True):
 
     @property
     def recurse(self) -> bool:
-        """Whether it is for those below, too."""
+        """Whether the op also applies to modules below its target."""
         return True
 
     @property

@@ -45,7 +45,7 @@ class _Watch:
 
     @contextlib.contextmanager
     def adding_up(self) -> Iterator[None]:
-        """Notes what is added up within the last one."""
+        """Note for the latest hook which gradients are added up while it runs."""
         self.recorder.sums = []
         try:
             yield

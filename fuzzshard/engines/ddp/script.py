@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 def initial_lines(case: Case, tensors: str) -> list[str]:
-    """Takes their values from all ranks but the first, before DDP synchronises them."""
+    """Return lines that zero ``tensors`` on all ranks but the first, whose values DDP copies."""
     if case.ddp.initial != "first_rank":
         return []
     return ["if rank > 0:", f"    for tensor in {tensors}:", "        tensor.data.zero_()"]
 
 
 def arguments(case: Case, names: MeshNames) -> list[str]:
-    """Buffers, if there are any, are left alone as the other engines do, unless the case says
-    otherwise.
+    """Return the arguments of DDP. Buffers are not broadcast, as under other engines, unless the
+    case says so.
     """
     listed = case.ddp.arguments(buffers=bool(inferred(case).updated))
     if not case.ddp.device_mesh and not names.flat:

@@ -127,12 +127,12 @@ def sharding() -> Op:
 
 
 def casting_from(dtype: str) -> Op:
-    """Return the cast to the dtype that ``dtype`` is not."""
+    """Return the op that casts a model of ``dtype`` to another dtype."""
     return Cast.to_other(dtype)
 
 
 def waiting_for_save() -> Op:
-    """Return the op after which what is saved asynchronously is there."""
+    """Return the op that waits until an asynchronous save is complete."""
     return WaitForSave()
 
 
