@@ -236,10 +236,11 @@ def _prepare(groups: dict[tuple[int, ...], Any], ranks: list[int], **given: Any)
 
 def rank_mesh(case: Case, device: torch.device) -> RankMesh:
     """The mesh of ``case``; only for the ranks inside it, after :func:`prepare_groups`."""
-    mesh, names = case.mesh, MeshNames(case, within=True)
-    if mesh.made == "reversed" and not HAS_RANK_ORDER:  # no engine runs it
-        mesh = replace(mesh, made="plainly")
+    if case.mesh.made == "reversed" and not HAS_RANK_ORDER:  # no engine runs it
+        case = replace(case, mesh=replace(case.mesh, made="plainly"))
+    mesh = case.mesh
     if mesh not in _meshes:
+        names = MeshNames(case, within=True)
         lines = [names.make(), names.slices()[0]]
         made = execute(lines, {"device": device.type})
         _meshes[mesh] = made["world_mesh"], made["mesh"]

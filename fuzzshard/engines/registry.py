@@ -38,6 +38,6 @@ def not_applicable(case: Case, engine: str) -> Exclusion | None:
 
 def lacking(case: Case, engine: str) -> str | None:
     """Return what an engine needs for a case and this version of torch has not, or None."""
-    if case.mesh.made == "reversed" and not HAS_RANK_ORDER:
+    if case.mesh.made == "reversed" and not HAS_RANK_ORDER and engine in ENGINES:
         return "preserve_rank_order of DeviceMesh"
     return engine_of(engine).lacking(case)
