@@ -62,6 +62,8 @@ class ExplicitSync:
         """The parameters that have a gradient after a backward, of zeros where it brings none."""
         self.again = False
         """Whether a backward averages all that ``.grad`` holds, what was averaged before too."""
+        self.apart: Set[tuple[int, str]] = frozenset()
+        """What a backward averages by itself, after what has waited, by its index."""
         self._reduced: dict[str, torch.Tensor | None] = {}
         self._hooks: dict[str, dict[int, Callable[[torch.Tensor], None]]] = {}
         """What users registered to run after accumulation: once gradients are averaged, not
@@ -93,6 +95,7 @@ class ExplicitSync:
             lacks = fqn not in news and self._reduced[fqn] is None
             if lacks and (now.index, fqn) in self.filled and parameters[fqn].requires_grad:
                 news[fqn] = torch.zeros_like(self.dtypes.leaves.get(fqn, parameters[fqn]))
+        waiting = {fqn: self.local[fqn] for fqn in news.keys() & self.local.keys()}
         for fqn, new in news.items():
             if self.again and (before := self._reduced[fqn]) is not None:
                 self.local.setdefault(fqn, before)
@@ -117,10 +120,13 @@ class ExplicitSync:
             if fqn in self.local and roots[owner] in ending and now.flags.synced(owner):
                 due[fqn] = self._to_reduce_dtype(fqn, self.local.pop(fqn), parameters)
         dtypes = self._held_dtypes(due, parameters)
-        for fqn, averaged in self.averages(due, now.flags).items():
-            parameter, average = parameters[fqn], averaged.to(dtypes[fqn])
-            kept = None if self.again else parameter.grad
-            parameter.grad = average if kept is None else kept + average
+        first = {f: waiting[f] for f in due if f in waiting and (now.index, f) in self.apart}
+        due |= {fqn: self._to_reduce_dtype(fqn, news[fqn], parameters) for fqn in first}
+        for part in (first, due):
+            for fqn, averaged in self.averages(part, now.flags).items():
+                parameter, average = parameters[fqn], averaged.to(dtypes[fqn])
+                kept = None if self.again else parameter.grad
+                parameter.grad = average if kept is None else kept + average
         self._run_hooks(parameters, due)
 
     def _held_dtypes(

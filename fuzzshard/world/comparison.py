@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -183,12 +183,29 @@ class ReferenceComparison:
         if not self.anywhere(bool(found)):
             return self
         trace = self.traces[engine]
-        manner = manner_of(self.case, engine, trace, self.mesh)
-        if not self.anywhere(manner != PLAIN):
-            return self
-        reference = train_as_documented(self.case, self.mesh, manner, trace)
-        traces = {**self.traces, Reference.name: reference}
-        return ReferenceComparison(self.case, self.mesh, traces, self.again, manner)
+        manner, held = manner_of(self.case, engine, trace, self.mesh), self
+        while self.anywhere(manner != held.manner):
+            reference = train_as_documented(self.case, self.mesh, manner, trace)
+            traces = {**self.traces, Reference.name: reference}
+            held = ReferenceComparison(self.case, self.mesh, traces, self.again, manner)
+            if spec_of(engine).applies_groups:
+                apart = manner.apart | held._first_gradients(engine)
+                manner = dataclasses.replace(manner, apart=apart)
+        return held
+
+    def _first_gradients(self, engine: str) -> frozenset[tuple[int, str]]:
+        """The gradients that differ in the first op in which anything does on some rank.
+
+        A group reduces what it has after the backward of each of its modules
+        (``FSDPParamGroup.post_backward``). What waits of earlier backwards may be all by then.
+        """
+        found, end = self.differences(engine), len(self.case.schedule)
+        (first,) = self._earliest([min((d.key.op for d in found), default=end)])
+        here = (d.key for d in found if d.key.op == first and d.key.rule.gradient == "reduced")
+        everywhere: list[Any] = [None] * dist.get_world_size(self.mesh.everyone)
+        keys = {(key.op, key.name) for key in here}
+        dist.all_gather_object(everywhere, keys, group=self.mesh.everyone)
+        return frozenset[tuple[int, str]]().union(*everywhere)
 
     def _judge(self, differing: Differing) -> Judgement:
         """What this reference says of some engines."""

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Freeze, Optimizer
 from fuzzshard.case.options import Precision
-from fuzzshard.parts.ops import Forward, SaveState
+from fuzzshard.parts.ops import Forward, SaveState, SetFlag
 from fuzzshard.verdict import Compared, Status
 from fuzzshard.world import World
 
@@ -46,6 +46,18 @@ def test_gradients_that_ddp_averages_again_have_equal_bits(two_ranks: World) -> 
     assert {name: how.comparison for name, how in compared.items()} == dict.fromkeys(
         twice.engines, "bitwise"
     )
+
+
+def test_gradients_that_fully_shard_averages_after_those_that_waited_have_equal_bits(
+    two_ranks: World,
+) -> None:
+    """Of two forwards, the first post-backward finds only what waited."""
+    no_sync, sync = (
+        SetFlag(flag="requires_gradient_sync", value=value) for value in (False, True)
+    )
+    later = (sync, Forward(batch=1), Forward(batch=2), BACKWARD, STEP)
+    case = make_case(engines=("fully_shard",), schedule=(no_sync, FORWARD, BACKWARD, *later))
+    assert two_ranks.run(case).compared["fully_shard"].comparison == "bitwise"
 
 
 def test_an_engine_that_refuses_is_not_compared(two_ranks: World) -> None:

@@ -56,6 +56,7 @@ class Reference(Engine):
         )
         self.sync = ExplicitSync(mesh, dict(self.inferred.owners), dtypes)
         self.sync.filled, self.sync.again = manner.filled, manner.averages_again
+        self.sync.apart = manner.apart
 
     @override
     def rebuilt(self, case: Case, dtype: torch.dtype) -> Self:
