@@ -69,7 +69,7 @@ _MEMORY, _HOST_MEMORY = 4, 1
 """Percent of the cases on CUDA, and of the others; each costs four more runs of every engine."""
 _RACES = 5
 """Percent of the other cases on CUDA, until its cost there is measured."""
-_SHARED_LOSS = 20
+_SHARED_LOSS = 25
 """Percent of the cases with tensor parallelism, whose loss its ranks share."""
 _DIVERGING = 8
 """Percent of the cases with FSDP1."""

@@ -157,7 +157,7 @@ _BRINGS: Mapping[str, tuple[str, ...]] = {
     "save_load": tuple(choice for o in OPTIMIZER_OPTIONS for choice in o.choices),
     # norms between layers are sharded along the sequence, and embeddings by rows or columns
     "tensor": (PRECISION, "sequence", "ids"),
-    **{choice.name: choice.brings for choice in (*_OF_ENGINES, *_OF_OPTIMIZERS) if choice.brings},
+    **{c.name: c.brings for c in (*_OF_ENGINES, *_OF_OPS, *_OF_OPTIMIZERS) if c.brings},
 }
 """What is chosen more often where something else is, which does something of its own with it."""
 _BROUGHT = 50

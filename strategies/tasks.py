@@ -296,6 +296,8 @@ class BlockGrower(BlockBuilder):
         passing = "positional"
         if "structured_passing" in swarm and self.tape.chance(75):
             passing = self.tape.weighted(_PASSINGS)
+        elif "tensor" in swarm and len(self.inputs) > 1 and self.tape.chance(60):
+            passing = "keyword"  # some of which a style prepares
         method = "forward"
         if self.path and "method" in swarm and self.tape.chance(85):
             method = self.tape.pick(_METHODS)

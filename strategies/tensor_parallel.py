@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeGuard
 from msgspec.structs import replace
 
 from fuzzshard.analysis.inferred import Inferred
+from fuzzshard.analysis.tensor_parallel import plan_misfits
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Block, Call, Module, TensorOp, join, resolve
 from fuzzshard.case.options import TensorParallel
@@ -18,6 +19,10 @@ from fuzzshard.strategies.tape import Tape
 
 _DIMS: tuple[tuple[Literal[0, 1, -1] | None, int], ...] = ((None, 1), (0, 2), (1, 3), (-1, 3))
 """The dims that values are sharded along, with weights: operators reduce any dim but the first."""
+
+
+_Result = Literal["full_tensor", "to_local", "style"]
+_RESULTS: tuple[_Result, ...] = ("full_tensor", "to_local", "style")
 
 
 class _Use(NamedTuple):
@@ -65,18 +70,41 @@ def tensor_parallel(tape: Tape, case: Case, found: Inferred) -> tuple[TensorPara
             is_even = case.inputs.batch % (case.mesh.tensor or 1) == 0
             within = 0 if dim == axes else dim
             maps = (within is None or (within == 0 and is_even)) and tape.chance(50)
+            result = tape.pick(_RESULTS)
             plans[path] = TensorParallel(
                 module=path,
                 style="dtensor",
                 dim=within,
-                result=tape.pick(("full_tensor", "to_local")),
-                grad_placements=tape.chance(40),
+                result=result,
+                grad_placements=result != "style" and tape.chance(40),
                 local_map=maps,
             )
     chosen = tuple(plans[path] for path in found.modules if path in plans)
     if computes(replace(case, tensor_parallel=chosen), found):
-        return chosen
+        return _preparing(tape, case, found, chosen)
     return tuple(_by_rows(path, found.leaves[path]) for path in alone)
+
+
+def _preparing(
+    tape: Tape, case: Case, found: Inferred, plans: tuple[TensorParallel, ...]
+) -> tuple[TensorParallel, ...]:
+    """``plans`` with blocks that have some of their arguments prepared, if there are any."""
+    for path, block in found.modules.items() if plans else ():
+        if not isinstance(block, Block) or not tape.chance(60):
+            continue
+        plan = TensorParallel(
+            module=path,
+            style="prepare",
+            prepared=tuple(tape.some(block.inputs, 60)),
+            local_output=not tape.chance(80),
+        )
+        parts = [] if plan.local_output else [replace(plan, dim=tape.weighted(_DIMS))]
+        for tried in (*parts, replace(plan, local_output=True)):
+            made = replace(case, tensor_parallel=(*plans, tried))
+            if not any(plan_misfits(made, found)) and computes(made, found):
+                plans = (*plans, tried)
+                break
+    return plans
 
 
 def _num_layers(chain: list[_Use]) -> int:

@@ -51,7 +51,8 @@ class Told:
 
     def is_planned(self, path: str) -> bool:
         """Whether a module or a parameter is in a tensor-parallel plan."""
-        return any(is_within(path, plan.module) for plan in self.case.tensor_parallel)
+        plans = (plan for plan in self.case.tensor_parallel if plan.style != "prepare")
+        return any(is_within(path, plan.module) for plan in plans)
 
     @property
     def backward_needs_parameters(self) -> bool:

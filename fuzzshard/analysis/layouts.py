@@ -17,12 +17,13 @@ from typing_extensions import override
 from fuzzshard.analysis.forward_walk import ForwardWalk
 from fuzzshard.analysis.inferred import Inferred
 from fuzzshard.case.case import Case
-from fuzzshard.case.graph import TensorOp
+from fuzzshard.case.graph import Block, Module, TensorOp
 from fuzzshard.case.options import TensorParallel
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaf import Leaf
 
-Sharded = Literal["features", "sequence"] | None
+Sharded = Literal["features", "sequence", "rows"] | None
+_DIMS: dict[int | None, Sharded] = {None: None, -1: "features", 0: "rows", 1: "sequence"}
 
 
 class Layout(NamedTuple):
@@ -67,6 +68,22 @@ class _Flow(ForwardWalk[Layout]):
                     f"a forward of {target!r} returns {layout}",
                     'give its last module output="replicate", or local_output=False',
                 )
+
+    @override
+    def module(self, path: str, module: Module, args: tuple[Layout, ...]) -> tuple[Layout, ...]:
+        plan = self.plans.get(path)
+        if plan and plan.style == "prepare" and isinstance(module, Block):
+            named = zip(module.inputs, args, strict=True)
+            args = tuple(self.prepared(plan, a) if n in plan.prepared else a for n, a in named)
+        return super().module(path, module, args)
+
+    def prepared(self, plan: TensorParallel, arg: Layout) -> Layout:
+        """What ``PrepareModuleInput`` makes of a plain tensor that every rank has whole."""
+        if arg.sharded or arg.is_dtensor:
+            raise InvalidCase(
+                f"{plan.module!r} prepares {arg} as a whole one", "let it alone, or change a plan"
+            )
+        return Layout(arg.width, _DIMS[plan.dim], not plan.local_output)
 
     @override
     def leaf(self, path: str, leaf: Leaf, arg: Layout) -> Layout:

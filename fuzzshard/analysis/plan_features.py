@@ -12,7 +12,7 @@ from fuzzshard.analysis.schedule_state import root_groups
 from fuzzshard.analysis.tensor_parallel import tensor_dims
 from fuzzshard.case.adapters import adapters
 from fuzzshard.case.case import Case, WrapGroup
-from fuzzshard.case.graph import modules_below
+from fuzzshard.case.graph import Block, modules_below
 from fuzzshard.case.paths import is_within, is_within_any
 from fuzzshard.parts.engines import specs
 
@@ -112,6 +112,12 @@ def tensor_parallel_features(case: Case, found: Inferred) -> Iterator[str]:
             yield "tensor:dtensor_output"
         if plan.dim is not None:
             yield "tensor:sharded_argument"
+        if plan.style == "prepare":
+            block = found.modules[plan.module]
+            assert isinstance(block, Block)
+            yield f"tensor:prepare_{block.passing}"
+        if plan.result == "style":
+            yield "tensor:prepare_result"
         if plan.result == "to_local":
             yield "tensor:local_result"
         if plan.grad_placements:

@@ -265,6 +265,7 @@ class ScheduleState:
         self.begin(call)
         self.shard(Below())
         self.with_gradients = frozenset()
+        self.has_gradients = self.unsynced = self.was_reduced_partly = False
 
     def backward(self, takes: Taking) -> None:
         """Run the backward of pending losses."""

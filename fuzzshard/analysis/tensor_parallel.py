@@ -2,7 +2,8 @@
 
 Follows torch/distributed/tensor/parallel/style.py: ``ColwiseParallel`` shards the rows of a Linear
 and the columns of an Embedding, ``RowwiseParallel`` the other way round (and replicates a bias),
-``SequenceParallel`` replicates, as ``distribute_module`` does.
+``SequenceParallel`` replicates, as ``distribute_module`` does. ``PrepareModuleInput`` is for
+arguments alone.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from collections.abc import Mapping
 
 from fuzzshard.analysis.inferred import Inferred
 from fuzzshard.case.case import Case
-from fuzzshard.case.graph import join
+from fuzzshard.case.graph import Block, join
 from fuzzshard.case.options import TensorParallel
 from fuzzshard.parts.leaf import Leaf
 from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Reasons
 
-_REPLICATING = ("sequence", "dtensor")
+_REPLICATING = ("sequence", "dtensor", "prepare")
 """The styles that shard no parameter, and fix the layouts outside."""
 _DEFAULT = TensorParallel(module="", style="dtensor")
 
@@ -30,6 +31,8 @@ def tensor_dims(case: Case, found: Inferred) -> Mapping[str, int | None]:
     """
     dims: dict[str, int | None] = {}
     for plan in case.tensor_parallel:
+        if plan.style == "prepare":
+            continue
         leaf = found.leaves[plan.module]
         for name in leaf.parameters(found.width(plan.module)):
             dims[join(plan.module, name)] = _dim(plan, leaf, name)
@@ -56,6 +59,11 @@ def plan_misfits(case: Case, found: Inferred) -> Reasons:
     planned = [plan.module for plan in case.tensor_parallel]
     sizes = {case.inputs.batch, *(item.rows for item in case.inputs.rank_batches)}
     for plan in case.tensor_parallel:
+        if planned.count(plan.module) > 1:
+            yield f"{plan.module!r} is planned twice", "give one style"
+        if plan.style == "prepare" or plan.prepared:
+            yield from _preparing_misfits(plan, case, found)
+            continue
         leaf = found.leaves.get(plan.module)
         if leaf is None or plan.style not in leaf.styles:
             yield (
@@ -63,17 +71,19 @@ def plan_misfits(case: Case, found: Inferred) -> Reasons:
                 "colwise and rowwise are for Linear and Embedding, sequence is for norms, dtensor "
                 "for modules whose operators DTensors have",
             )
-        if planned.count(plan.module) > 1:
-            yield f"{plan.module!r} is planned twice", "give one style"
+            continue
         if plan.style in _REPLICATING and (plan.input, plan.output) != ("default", "default"):
             yield f"{plan.module!r} has layouts that its style fixes", 'use "default"'
         if plan.style == "dtensor" and not plan.local_output:
             yield f"{plan.module!r} returns whole plain tensors", "use local_output=True"
-        if plan.style != "dtensor" and plan.of_dtensors != _DEFAULT.of_dtensors:
+        of_dtensors = (plan.dim, *plan.of_dtensors)
+        if plan.style != "dtensor" and of_dtensors != (None, *_DEFAULT.of_dtensors):
             yield (
                 f"{plan.module!r} has options of a module that computes with DTensors",
                 "leave out dim, result, grad_placements and local_map",
             )
+        if plan.result == "style" and plan.grad_placements:
+            yield f"{plan.module!r} has a style, which has no grad_placements", "leave them out"
         if plan.local_map and plan.dim not in (None, 0):
             yield f"{plan.module!r} computes with a part of every row", "use dim=0"
         ranks = case.mesh.tensor or 1
@@ -97,3 +107,28 @@ def plan_misfits(case: Case, found: Inferred) -> Reasons:
                 "is tied to",
                 "plan both modules so that the shared weight has one placement",
             )
+
+
+def _preparing_misfits(plan: TensorParallel, case: Case, found: Inferred) -> Reasons:
+    """``PrepareModuleInput`` is for arguments of ``forward``, and hooks of a module."""
+    block = found.modules.get(plan.module)
+    if plan.style != "prepare" or not isinstance(block, Block) or block.has_method:
+        yield f"{plan.module!r} is no block whose forward is called", "give another style"
+        return
+    if block.passing not in ("positional", "keyword"):
+        yield f"{plan.module!r} takes its arguments as one value", "pass them one by one"
+    if not plan.module and case.mesh.pipeline:
+        yield "the root is cut into stages, which have not its hooks", "prepare another block"
+    if plan.of_dtensors != _DEFAULT.of_dtensors or (plan.input, plan.output) != ("default",) * 2:
+        yield f"{plan.module!r} has options of other styles", "leave them out"
+    values = dict(zip(block.inputs, found.input_values[plan.module], strict=True))
+    prepared = [values.get(name) for name in plan.prepared]
+    if not prepared or len({*plan.prepared}) < len(prepared) or None in prepared:
+        yield f"{plan.module!r} prepares no arguments of it", "name some of its inputs, once"
+    if plan.local_output and plan.dim is not None:
+        yield f"{plan.module!r} takes parts of plain tensors", "use local_output=False"
+    for value in prepared:
+        if value and not plan.local_output and (value.ids or value.patches):
+            yield f"{plan.module!r} makes DTensors of {value}", "use local_output=True"
+        elif value and plan.dim == 1 and case.inputs.seq < 1:
+            yield f"{plan.module!r} is sharded along a sequence axis", "set inputs.seq"

@@ -26,7 +26,7 @@ class ParameterDtype(Part, frozen=True, kw_only=True):
 
 class TensorParallel(Part, frozen=True, kw_only=True):
     """One entry of ``parallelize_module``'s plan, for a Linear, an Embedding or a norm; or, as
-    ``dtensor``, a module that ``distribute_module`` replicates.
+    ``dtensor``, a module that ``distribute_module`` replicates; or, as ``prepare``, a block.
 
     ``input`` and ``output`` are the layouts of the activations outside: as the style has them by
     default (a column parallel module takes replicated and gives sharded features, a row parallel
@@ -35,24 +35,30 @@ class TensorParallel(Part, frozen=True, kw_only=True):
 
     A ``dtensor`` module takes and returns plain tensors, and computes with DTensors: its argument
     is sharded along ``dim``, or replicated if that is None. The whole of its ``result`` is given
-    by that method. With ``grad_placements`` it says what the gradients of both will be. With
-    ``local_map`` each rank computes with its own rows, and other ranks know nothing of that.
+    by that method, or by ``PrepareModuleInputOutput``, which makes the argument a DTensor, too.
+    With ``grad_placements`` it says what the gradients of both will be. With ``local_map`` each
+    rank computes with its own rows, and other ranks know nothing of that.
+
+    A ``prepare`` block has ``PrepareModuleInput`` for those of its arguments that are
+    ``prepared``: they become DTensors that lie along ``dim``, or, with ``local_output``, plain
+    tensors again.
     """
 
     module: str
-    style: Literal["colwise", "rowwise", "sequence", "dtensor"]
+    style: Literal["colwise", "rowwise", "sequence", "dtensor", "prepare"]
     input: Literal["default", "replicate", "sequence"] = "default"
     output: Literal["default", "replicate", "sequence"] = "default"
     local_output: bool = True
     dim: Literal[-1, 0, 1] | None = None
-    result: Literal["full_tensor", "to_local"] = "full_tensor"
+    result: Literal["full_tensor", "to_local", "style"] = "full_tensor"
     grad_placements: bool = False
     local_map: bool = False
+    prepared: tuple[str, ...] = ()
 
     @property
     def of_dtensors(self) -> tuple[object, ...]:
         """How a ``dtensor`` module gets and returns values, which other styles fix."""
-        return (self.dim, self.result, self.grad_placements, self.local_map)
+        return (self.result, self.grad_placements, self.local_map)
 
 
 DelaySite = Literal[

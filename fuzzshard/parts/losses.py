@@ -74,12 +74,12 @@ class TokenMean(Loss):
         return f"token_loss({term.output}, {term.rank}, {mean_tokens(term)})"
 
 
-def mean_tokens(term: Term) -> float:
+def mean_tokens(term: Term, *, ignored: int = 0) -> float:
     """Return the tokens whose target is not ignored, averaged over data-parallel ranks; 1 where
-    there are none.
+    there are none. Rank 0 has ``ignored`` that are.
     """
     kept = [
-        max(tokens - (0 if term.same_on_ranks else rank), 0)
+        max(tokens - ignored - (0 if term.same_on_ranks else rank), 0)
         for rank, tokens in enumerate(term.tokens)
     ]
     return sum(kept) / len(kept) or 1.0
@@ -100,17 +100,27 @@ def parallel_token_loss(logits, ignored, tokens, mesh, mean=False):  # ranks sha
 """
 
 _WEIGHTED_TOKEN_LOSS = """
-def weighted_token_loss(logits, ignored, tokens, mesh=None):  # the first token is ignored, too
+def weighted_token_loss(logits, ignored, tokens, mesh=None):
     logits = share_classes(logits, mesh)
     labels = torch.arange(len(logits), device=logits.device) % logits.shape[-1]
-    labels[: ignored + 1] = -100
+    labels[:ignored] = -100
     weight = torch.linspace(0.5, 2, logits.shape[-1], dtype=logits.dtype, device=logits.device)
     return nn.functional.cross_entropy(logits, labels, weight, reduction="sum") / tokens
 """
 
+_LOSS_OF_EACH_TOKEN = """
+def loss_of_each_token(logits, ignored, tokens, mesh=None):  # tokens of class 0 are ignored, too
+    logits = share_classes(logits, mesh)
+    labels = torch.arange(len(logits), device=logits.device) % logits.shape[-1]
+    labels[:ignored] = 0
+    losses = nn.functional.cross_entropy(logits, labels, ignore_index=0, reduction="none")
+    return losses.square().sum() / tokens
+"""
+
 
 class LossParallel(Loss):
-    """``TokenMean``, of classes that tensor-parallel ranks share.
+    """``TokenMean``, of classes that tensor-parallel ranks share. Every rank ignores a token of
+    several.
 
     "Within this context manager, one can use cross_entropy() or CrossEntropyLoss as usual"
     (``loss_parallel``), where the logits are "sharded on the class dimension".
@@ -122,12 +132,16 @@ class LossParallel(Loss):
     context = "loss_parallel()"
     sources = {"share_classes": _SHARE_CLASSES, "parallel_token_loss": _PARALLEL_TOKEN_LOSS}
 
-    more = ""
+    called, plain, more = "parallel_token_loss", "token_loss", ""
 
     @override
     def text(self, term: Term) -> str:
-        plain = TokenMean().text(term)
-        return f"parallel_{plain[:-1]}, {term.mesh}{self.more})" if term.mesh else plain
+        first = int(min(term.tokens) > 1)
+        ignored = f"{term.rank} + 1" if first else term.rank
+        told = f"{term.output}, {ignored}, {mean_tokens(term, ignored=first)}"
+        if term.mesh:
+            return f"{self.called}({told}, {term.mesh}{self.more})"
+        return f"{self.plain}({told})"
 
 
 class LossParallelMean(LossParallel):
@@ -139,16 +153,23 @@ class LossParallelMean(LossParallel):
 
 
 class LossParallelWeighted(LossParallel):
-    """The same of classes that have weights, where some tokens are ignored on every rank."""
+    """``LossParallel`` of classes that have weights."""
 
     name = "loss_parallel_weighted"
     meaning = "the same with a weight= of classes"
     sources = {"weighted_token_loss": _WEIGHTED_TOKEN_LOSS}
+    called = plain = "weighted_token_loss"
 
-    @override
-    def text(self, term: Term) -> str:
-        text = f"weighted_token_loss({term.output}, {term.rank}, {mean_tokens(term)}"
-        return f"{text}, {term.mesh})" if term.mesh else f"{text})"
+
+class LossParallelOfEach(LossParallel):
+    """``LossParallel`` with ``reduction="none"``, of which the squares are summed, and a class as
+    ``ignore_index``.
+    """
+
+    name = "loss_parallel_of_each"
+    meaning = "the same with reduction='none' and an ignore_index"
+    sources = {"loss_of_each_token": _LOSS_OF_EACH_TOKEN}
+    called = plain = "loss_of_each_token"
 
 
 _PENALIZED = """

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fuzzshard.analysis.groups import modules_named, wrapped_modules
+from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.schedule_state import root_groups
 from fuzzshard.case.case import Case
+from fuzzshard.case.graph import Block
 from fuzzshard.case.options import TensorParallel
-from fuzzshard.model.statements import at, indented
+from fuzzshard.model.statements import at, call_lines, indented
 from fuzzshard.parts.engines import REFERENCE, spec_of
 from fuzzshard.parts.op import Below, Switch
 from fuzzshard.program.setup import checkpoint_lines
@@ -33,8 +35,8 @@ def prepared_lines(case: Case, engine: str, model: str) -> list[str]:
 def _tensor_parallel_lines(case: Case, model: str) -> list[str]:
     """The plan, and ties, which it registers apart."""
     lines = []
-    if plans := [plan for plan in case.tensor_parallel if plan.style in _STYLES]:
-        entries = [f'    "{plan.module}": {_style(plan)},' for plan in plans]
+    if plans := [plan for plan in case.tensor_parallel if plan.style != "dtensor"]:
+        entries = [line for plan in plans for line in _entry(case, plan)]
         lines += ["plan = {", *entries, "}"]
         lines.append(f'parallelize_module({model}, world_mesh["tp"], plan)')
     for plan in case.tensor_parallel:
@@ -48,19 +50,24 @@ def _of_dtensors(plan: TensorParallel, module: str) -> list[str]:
     """The module computes with DTensors, and returns what all ranks have whole. A recomputation
     calls it with the DTensor that it has got.
     """
-    placement = "Replicate()" if plan.dim is None else f"Shard({plan.dim})"
+    placement = _placement(plan)
+    mesh = 'world_mesh["tp"]'
+    own = [f"map_locally({module}, {mesh}, {placement})"] if plan.local_map else []
+    if plan.result == "style":
+        layouts = [f"input_layouts=Replicate(), desired_input_layouts={placement}"]
+        layouts.append(f"output_layouts={placement}, desired_output_layouts=Replicate()")
+        style = call_lines("style = PrepareModuleInputOutput", layouts)
+        distributed = f"distribute_module({module}, {mesh})"
+        return [*own, *style, f"parallelize_module({distributed}, {mesh}, style)"]
     hint = "grad_placements=[Replicate()]" if plan.grad_placements else ""
     whole = f"full_tensor({hint})"
     if plan.result == "to_local":
         whole = f"redistribute(placements=[Replicate()], async_op=True).to_local({hint})"
-    own, redistributed = [], f".redistribute(placements=[{placement}])"
-    if plan.local_map:
-        own = [f'map_locally({module}, world_mesh["tp"], {placement})']
-        redistributed = ""
+    redistributed = "" if plan.local_map else f".redistribute(placements=[{placement}])"
     return [
         *own,
         "distribute_module(",
-        f'    {module}, world_mesh["tp"],',
+        f"    {module}, {mesh},",
         "    input_fn=lambda module, args, mesh: (",
         "        args[0] if isinstance(args[0], DTensor)",
         f"        else DTensor.from_local(args[0], mesh, [Replicate()]{hint and f', {hint}'})",
@@ -70,8 +77,39 @@ def _of_dtensors(plan: TensorParallel, module: str) -> list[str]:
     ]
 
 
-def _style(plan: TensorParallel) -> str:
+def _placement(plan: TensorParallel) -> str:
+    return "Replicate()" if plan.dim is None else f"Shard({plan.dim})"
+
+
+def _entry(case: Case, plan: TensorParallel) -> list[str]:
     """The style of one module in the plan of ``parallelize_module``."""
+    if plan.style == "prepare":
+        name, arguments = "PrepareModuleInput", _prepared(case, plan)
+    else:
+        name, arguments = _STYLES[plan.style], _layouts(plan)
+    *lines, last = call_lines(f'"{plan.module}": {name}', arguments)
+    return indented([*lines, f"{last},"])
+
+
+def _prepared(case: Case, plan: TensorParallel) -> list[str]:
+    """Return what prepares some arguments of a block, which come by position or by keyword."""
+    block = inferred(case).modules[plan.module]
+    assert isinstance(block, Block)
+
+    def layouts(placement: str) -> str:
+        if block.passing == "keyword":
+            named = ", ".join(f'"{name}": {placement}' for name in plan.prepared)
+            return f"{{{named}}}"
+        each = (placement if name in plan.prepared else "None" for name in block.inputs)
+        return f"({', '.join(each)},)"
+
+    kind = "input_kwarg_layouts" if block.passing == "keyword" else "input_layouts"
+    told = [f"{kind}={layouts('Replicate()')}", f"desired_{kind}={layouts(_placement(plan))}"]
+    return [*told, "use_local_output=True"] if plan.local_output else told
+
+
+def _layouts(plan: TensorParallel) -> list[str]:
+    """Return the arguments of a style that splits a module."""
     arguments = []
     if plan.input != "default":
         arguments.append(f"input_layouts={_LAYOUTS[plan.input]}")
@@ -81,7 +119,7 @@ def _style(plan: TensorParallel) -> str:
         arguments.append("use_local_output=False")
     if plan.style == "sequence" and plan.local_output:
         arguments.append("use_local_output=True")
-    return f"{_STYLES[plan.style]}({', '.join(arguments)})"
+    return arguments
 
 
 def flag_lines(case: Case, model: str, switch: Switch, *, guarded: bool) -> list[str]:

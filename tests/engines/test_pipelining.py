@@ -118,6 +118,14 @@ PASSES = {
         schedule=(*evaluation(), *iterations(2), *evaluation()),
         pipelining=Pipelining(gives_microbatches=True),
     ),
+    "an input by keyword": pipelined(
+        schedule=(*evaluation(), *iterations(2), *evaluation()),
+        pipelining=Pipelining(schedule_class="1f1b", by_keyword=True),
+    ),
+    "microbatches that are given by keyword": pipelined(
+        schedule=(*evaluation(), *iterations(2), *evaluation()),
+        pipelining=Pipelining(gives_microbatches=True, by_keyword=True),
+    ),
     "microbatches that are given to looped stages": pipelined(
         3, pipelining=Pipelining(schedule_class="looped_bfs", gives_microbatches=True)
     ),

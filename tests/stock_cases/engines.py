@@ -173,6 +173,30 @@ TENSOR = {
             ),
         ),
     ),
+    "a style for arguments and results": bounded(
+        chain(a=Linear(out=3), n=LayerNorm()),
+        mesh=_SQUARE,
+        tensor_parallel=(TensorParallel(module="n", style="dtensor", dim=0, result="style"),),
+    ),
+    "a style for arguments": bounded(
+        mesh=_SQUARE,
+        tensor_parallel=(
+            colwise("a"),
+            rowwise("b"),
+            TensorParallel(
+                module="", style="prepare", prepared=("x",), dim=-1, local_output=False
+            ),
+        ),
+    ),
+    "a style for keyword arguments": bounded(
+        msgspec.structs.replace(chain(a=Linear(out=4), b=Linear(out=3)), passing="keyword"),
+        mesh=_SQUARE,
+        tensor_parallel=(
+            colwise("a"),
+            rowwise("b"),
+            TensorParallel(module="", style="prepare", prepared=("x",)),
+        ),
+    ),
     "a norm of local rows": bounded(
         chain(a=Linear(out=3), n=LayerNorm()),
         mesh=_SQUARE,
@@ -187,6 +211,11 @@ TENSOR = {
         mesh=_SQUARE,
         tensor_parallel=(rowwise("a", input="replicate"), colwise("b", local_output=False)),
         loss="loss_parallel_mean",
+    ),
+    "the squares of each": bounded(
+        mesh=_SQUARE,
+        tensor_parallel=(rowwise("a", input="replicate"), colwise("b", local_output=False)),
+        loss="loss_parallel_of_each",
     ),
     "replicas of tensor-parallel ranks": bounded(
         mesh=Mesh(replicate=2, shard=1, tensor=2), tensor_parallel=(colwise("a"), rowwise("b"))

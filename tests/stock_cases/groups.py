@@ -220,6 +220,13 @@ ABORTED = {
     "an exception in forward": bitwise(
         schedule=(*_ONCE, ops.Abort(target="b"), AGAIN, BACKWARD, STEP), ddp=_ON
     ),
+    "an exception while gradients wait": bitwise(
+        schedule=(
+            *(flag("requires_gradient_sync", False), FORWARD, BACKWARD),
+            *(flag("requires_gradient_sync", True), ops.Abort(target="b"), AGAIN, BACKWARD, STEP),
+        ),
+        ddp=_ON,
+    ),
     "an exception in backward": bitwise(
         schedule=(*_ONCE, ops.Abort(target="a", during="backward"), AGAIN, BACKWARD, STEP), ddp=_ON
     ),

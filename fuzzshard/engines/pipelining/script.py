@@ -88,12 +88,16 @@ class PipeliningScript(EngineScript):
         self, case: Case, batches: Sequence[str], *, mode: str, finalizes: bool
     ) -> list[str]:
         count, first = len(batches), "if stages[0].is_first else"
-        batch = f"batch = [torch.cat([{', '.join(batches)}])] {first} []"
-        given = f"*batch, target=torch.arange({count})"
+        named = case.pipelining.by_keyword
+        whole = f"torch.cat([{', '.join(batches)}])"
+        batch = f'batch = {{"input": {whole}}} {first} {{}}' if named else ""
+        batch = batch or f"batch = [{whole}] {first} []"
+        given = f"{'**' if named else '*'}batch, target=torch.arange({count})"
         if case.pipelining.gives_microbatches:
-            each = ", ".join(f"({batch},)" for batch in batches)
+            each = ", ".join(f'{{"input": {b}}}' if named else f"({b},)" for b in batches)
             batch = f"microbatches = [{each}] {first} None"
-            given = f"arg_mbs=microbatches, target_mbs=[*torch.arange({count}).split(1)]"
+            kind = "kwarg_mbs" if named else "arg_mbs"
+            given = f"{kind}=microbatches, target_mbs=[*torch.arange({count}).split(1)]"
         if not mode:
             losses, out, returned = _RETURNED[case.pipelining.returned]
             given += returned + ("" if finalizes else ", finalize_gradients=False")

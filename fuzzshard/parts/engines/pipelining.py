@@ -207,9 +207,9 @@ class PipelineParallel(EngineSpec):
                 "set mesh.pipeline, or leave out this engine",
             )
         for option, value in case.pipelining.told():
-            one = option.of_several and case.pipelining.stages_per_rank == 1
-            if one and value != option.default:
+            if value != option.default and not option.fits(case):
+                number = "several stages" if option.of_several else "one stage"
                 yield (
-                    f"{option.name} is for schedules with several stages on a rank",
+                    f"{option.name} is for schedules with {number} on a rank",
                     "choose another schedule_class, or leave it out",
                 )

@@ -38,9 +38,10 @@ class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
     meanings = {
         "op:abort_forward": "a forward that ends with an exception, and reset_iter_state()",
         "op:abort_backward": "a backward that ends with an exception, and reset_iter_state()",
+        "op:abort_unsynced": "the same while gradients wait for their reduction",
     }
-    choices = (op.Choice("abort", 7, 100, new=True),)
-    comes = ("step_begins",), 50
+    choices = (op.Choice("abort", 10, 100, new=True, brings=("microbatches", "no_sync")),)
+    comes = ("step_begins", "between_rounds"), 50
 
     @property
     @override
@@ -77,6 +78,8 @@ class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
     @override
     def features(self, at: op.ScheduleState) -> op.Features:
         yield f"op:abort_{self.during}"
+        if at.has_gradients and at.unsynced:
+            yield "op:abort_unsynced"
 
     @override
     def statements(self, scope: op.Scope) -> list[str]:

@@ -102,7 +102,7 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
     @override
     def drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
         norm_type = run.tape.weighted(_NORMS)
-        largest = run.tape.pick((1.0, 0.25, 8.0, 64.0))
+        largest = run.tape.pick((1.0, 0.25, 0.03125, 8.0))
         overflows = run.case.optimizer.grad_scaler
         finite = run.tape.chance(70 if overflows else 20)
         apart = run.tape.chance(25)

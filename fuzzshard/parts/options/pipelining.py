@@ -30,6 +30,7 @@ class Pipelining(WithOptions["PipeliningOption"], frozen=True, kw_only=True):
     defer_pp_recv: bool = False
     gives_microbatches: bool = False
     returned: Literal["outputs", "losses", "both", "nothing"] = "outputs"
+    by_keyword: bool = False
 
     @property
     def stages_per_rank(self) -> int:
@@ -50,15 +51,18 @@ class Pipelining(WithOptions["PipeliningOption"], frozen=True, kw_only=True):
 class PipeliningOption(Option):
     """One of them."""
 
-    of_several: ClassVar[bool] = False
-    """Whether only schedules with several stages on a rank have it."""
+    of_several: ClassVar[bool | None] = None
+    """Whether schedules with several stages on a rank alone have it, or alone have it not."""
     of_step: ClassVar[tuple[str, ...]] = ()
     """The arguments of ``step()`` that it stands for."""
 
     def draw(self, tape: Tape, case: Case) -> Any:
         """Return a value for a case that has those before it, and not those after it."""
-        fits = case.pipelining.stages_per_rank > 1 or not self.of_several
-        return self.by_chance(tape) if fits else self.default
+        return self.by_chance(tape) if self.fits(case) else self.default
+
+    def fits(self, case: Case) -> bool:
+        """Whether the schedule has it."""
+        return self.of_several in (None, case.pipelining.stages_per_rank > 1)
 
 
 class ScheduleClass(PipeliningOption):
@@ -194,6 +198,13 @@ class Returned(PipeliningOption):
         "pipelining:returns_nothing": "step(return_outputs=False)",
     }
     weights = (("outputs", 40), ("losses", 20), ("both", 20), ("nothing", 20))
+
+
+class ByKeyword(PipeliningOption):
+    """How the first stage gets its input. A keyword reaches all stages of a rank."""
+
+    name, of_several, rare = "by_keyword", False, (True, 50)
+    meanings = {"pipelining:by_keyword": "the first stage gets its input by a keyword"}
 
 
 PIPELINING_OPTIONS = options_of(Pipelining, PipeliningOption)
