@@ -124,7 +124,7 @@ def _examine_clean(
 
 
 def _examine_mends(world: Runner, case: Case) -> Iterator[Check]:
-    """Whether the known bugs of this torch can be mended, and a clean case passes with all
+    """Yield whether the known bugs of this torch can be mended, and a clean case passes with all
     mends.
     """
     mends = mends_for()

@@ -37,7 +37,7 @@ number.
 
 
 def shows(verdict: Verdict, signature: str, elsewhere: Sequence[Finding] = ()) -> bool:
-    """Whether ``verdict`` is the finding with this ``signature``.
+    """Return whether ``verdict`` is the finding with this ``signature``.
 
     ``elsewhere`` has the findings that another release of torch has shown it with, the primary one
     first; it is empty where the same release has.
@@ -69,7 +69,7 @@ def _same_error(one: Finding, other: Finding) -> bool:
 
 
 def said(error: str) -> str:
-    """The first line of an error, without what belongs to one run."""
+    """Return the first line of an error, without what belongs to one run."""
     return without_run(next(iter(error.strip().splitlines()), ""))
 
 
@@ -86,7 +86,7 @@ def has_message(error: str) -> bool:
 
 
 def function(detail: str) -> str:
-    """The function that raised, without underscores before its name: ``"RuntimeError in
+    """Return the function that raised, without underscores before its name: ``"RuntimeError in
     _chunk_cat"``.
     """
     return detail.rpartition(" in ")[2].lstrip("_")

@@ -162,7 +162,7 @@ class RankOptions:
         return LARGEST_CPU_WORLD if on_cpu else self.usual
 
     def preloaded(self) -> tuple[str, ...]:
-        """The full paths of the files to preload, which have to be there."""
+        """Return the full paths of the files to preload, which have to be there."""
         for path in self.preload:
             if not path.is_file():
                 raise UsageError(f"{path}, to be preloaded, is not a file", "check the path")

@@ -93,15 +93,15 @@ class CorpusRun:
         )
 
     def holds(self, path: Path) -> bool:
-        """Whether ``path`` is one of the corpora, or in one."""
+        """Return whether ``path`` is one of the corpora, or in one."""
         return any(path.is_relative_to(root) for root in self.roots)
 
     def is_subject(self, file: Path) -> bool:
-        """Whether ``file`` is an entry of the user's own code in one of the corpora."""
+        """Return whether ``file`` is an entry of the user's own code in one of the corpora."""
         return is_subject_file(file) and self.holds(file)
 
     def is_entry(self, file: Path) -> bool:
-        """Whether ``file`` is an entry or a bare case of one of the corpora."""
+        """Return whether ``file`` is an entry or a bare case of one of the corpora."""
         if is_subject_file(file):
             return False
         return any(file == root or is_entry_below(root, file) for root in self.roots)
@@ -119,7 +119,7 @@ class EntryFile(pytest.File):
         self.corpus_run = corpus_run
 
     def collect(self) -> Iterator[_Item]:
-        """The one item. The path has the name of the entry."""
+        """Yield the one item. The path has the name of the entry."""
         if self.corpus_run.is_subject(self.path):
             yield SubjectItem.from_parent(self, name="check", corpus_run=self.corpus_run)
         else:
@@ -135,7 +135,7 @@ class _Item(pytest.Item):
         self.add_marker("fuzzshard")
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """A line; no traceback, which would be ours."""
+        """Return a line; no traceback, which would be ours."""
         if isinstance(excinfo.value, RecordedFinding | FuzzshardError):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
@@ -203,8 +203,8 @@ class EntryItem(_Item):
                 raise UnexpectedOutcome(replayed)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """What ``fuzzshard replay`` and ``fuzzshard show`` say; no traceback, which would be
-        ours.
+        """Return what ``fuzzshard replay`` and ``fuzzshard show`` say; no traceback, which would
+        be ours.
         """
         error = excinfo.value
         if isinstance(error, UnexpectedOutcome):
@@ -217,8 +217,8 @@ class EntryItem(_Item):
         return super().repr_failure(excinfo, style)
 
     def _drawing(self, verdict: Verdict) -> Iterator[str]:
-        """The case with what was observed in this run; with ``--tb=short`` or shorter the finding
-        alone.
+        """Yield the case with what was observed in this run; with ``--tb=short`` or shorter the
+        finding alone.
         """
         from fuzzshard.report.show import drawn, drawn_findings
 

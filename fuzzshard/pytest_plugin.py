@@ -147,7 +147,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """The versions and the device that the cases run on."""
+    """Return the versions and the device that the cases run on."""
     run = config.stash.get(RUN_KEY, None)
     return run.header() if run else None
 

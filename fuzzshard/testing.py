@@ -169,7 +169,7 @@ def assert_parity(
 
 
 def _judged(world: World, case: Case, deadline: float | None) -> Verdict:
-    """The verdict of one run; a finding must come back on fresh ranks."""
+    """Return the verdict of one run; a finding must come back on fresh ranks."""
     verdict = judge(world, case, deadline=deadline)
     if not verdict.status.is_finding or same_finding(judge(world, case, fresh=True), verdict):
         return verdict

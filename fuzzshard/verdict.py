@@ -139,12 +139,12 @@ class Finding(
 
 
 def is_internal(findings: Sequence[Finding]) -> bool:
-    """Whether all of ``findings`` can be seen by instruments only, and there are some."""
+    """Return whether all of ``findings`` can be seen by instruments only, and there are some."""
     return bool(findings) and all(finding.internal for finding in findings)
 
 
 def severity_of(findings: Sequence[Finding]) -> Severity | None:
-    """What ``findings`` do to whoever trains: what the first one does that a user can see.
+    """Return what ``findings`` do to whoever trains: what the first one does that a user can see.
 
     It is the first that goes wrong, whatever follows from it. None where there is no finding.
     """
@@ -153,8 +153,8 @@ def severity_of(findings: Sequence[Finding]) -> Severity | None:
 
 
 def first_findings(findings: Sequence[Finding], most: int) -> tuple[Finding, ...]:
-    """The first of ``findings``, at most ``most``, with one of those that a user can see if there
-    is one.
+    """Return the first of ``findings``, at most ``most``, with one of those that a user can see if
+    there is one.
     """
     kept = tuple(findings[:most])
     if not is_internal(kept):
@@ -163,7 +163,7 @@ def first_findings(findings: Sequence[Finding], most: int) -> tuple[Finding, ...
 
 
 def signature_of(findings: Sequence[Finding]) -> str:
-    """A stable name for a kind of finding: no step, no parameter name, no number.
+    """Return a stable name for a kind of finding: no step, no parameter name, no number.
 
     A lost collective shows as a hang, a SIGABRT or a reset connection, by chance; all three have
     the signature ``desync/<engine>``. A tensor that is missing, or there where none should be, is

@@ -70,20 +70,20 @@ class BlockBuilder:
         self.head = ""
 
     def register(self, leaf: Leaf) -> str:
-        """A new child; its name."""
+        """Return a new child; its name."""
         name = self.growth.name(leaf.prefix)
         self.children.append(Child(name=name, module=leaf))
         self.growth.num_leaves += 1
         return name
 
     def value(self, width: int) -> str:
-        """The name of the next node, which makes a value of ``width`` features."""
+        """Return the name of the next node, which makes a value of ``width`` features."""
         name = f"h{len(self.nodes)}"
         self.widths[name] = width
         return name
 
     def op(self, op: str, *args: str, head_dim: int = 1) -> str:
-        """A tensor op; the value it makes."""
+        """Return a tensor op; the value it makes."""
         width = self.widths[args[0]] if op != "concat" else sum(self.widths[a] for a in args)
         name = self.value(width)
         made = TensorOp(name=name, op=op, args=args, head_dim=head_dim)  # type: ignore[arg-type]
@@ -101,7 +101,7 @@ class BlockBuilder:
         grad: bool = True,
         alternatives: tuple[str, ...] = (),
     ) -> str:
-        """A call of a child that returns a tensor; the value it makes."""
+        """Return a call of a child that returns a tensor; the value it makes."""
         name = self.value(module.out)
         self.nodes.append(
             Call(
@@ -117,12 +117,12 @@ class BlockBuilder:
         return name
 
     def made(self, leaf: Leaf, width: int) -> Callable:
-        """A new leaf for values of ``width`` features."""
+        """Return a new leaf for values of ``width`` features."""
         out = leaf.result(Value(width)).size
         return Callable(self.register(leaf), width, out, leaf.has_parameters)
 
     def call_leaf(self, argument: str, leaf: Leaf) -> str:
-        """A new leaf, called; the value it makes."""
+        """Return a new leaf, called; the value it makes."""
         module = self.made(leaf, self.widths[argument])
         self.offer(module)
         value = self.call(module, argument)
@@ -140,11 +140,11 @@ class BlockBuilder:
         self.call(Callable(self.register(leaf), 0, out, True), name)
 
     def earlier(self) -> str:
-        """A value of the block, the head or an older one."""
+        """Return a value of the block, the head or an older one."""
         return self.tape.pick([*reversed(self.widths)])
 
     def apply(self, value: str) -> str:
-        """A leaf on ``value``, or a relu when the model has enough leaves."""
+        """Return a leaf on ``value``, or a relu when the model has enough leaves."""
         if self.growth.num_leaves >= self.growth.max_leaves:
             return self.op("relu", value)
         return self.call_leaf(value, self.growth.leaves.any(self.widths[value]))

@@ -184,7 +184,7 @@ def _with_taken_gradients(case: Case) -> Case:
 def _experiment(
     tape: Tape, for_model: Tape, swarm: Swarm, on: Mesh | int, given: Given, *, cuda: bool
 ) -> Case:
-    """A model and all settings that are independent of how it is wrapped and trained.
+    """Return a model and all settings that are independent of how it is wrapped and trained.
 
     It is for the mesh ``on``, or for some mesh of at most as many ranks.
     """
@@ -257,8 +257,8 @@ def planned(tape: Tape, swarm: Swarm, case: Case, given: Given = NOTHING) -> Cas
 
 
 def with_options(tape: Tape, swarm: Swarm, case: Case, *, cuda: bool) -> Case:
-    """What engines are told beyond the wrap plan. Later options are drawn such that they fit
-    earlier ones.
+    """Return what engines are told beyond the wrap plan. Later options are drawn such that they
+    fit earlier ones.
     """
     found = inferred(case)
     plan = tensor_parallel(tape, case, found)

@@ -52,6 +52,6 @@ def draw_cases(
     engines: tuple[EngineName, ...] = ALL_ENGINES,
     cuda: bool = False,
 ) -> list[Case]:
-    """The first ``count`` cases of a stream."""
+    """Return the first ``count`` cases of a stream."""
     stream = case_stream(stream_seed, world_size=world_size, engines=engines, cuda=cuda)
     return list(itertools.islice(stream, count))

@@ -27,7 +27,7 @@ _ALONE = 40
 
 
 def ddp(tape: Tape, swarm: Swarm, case: Case) -> Case:
-    """The finished ``case`` with options of DDP, if that is one of its engines.
+    """Return the finished ``case`` with options of DDP, if that is one of its engines.
 
     What DDP does with buffers, no other engine does: where there are any, none is judged then.
     """
@@ -68,7 +68,7 @@ class DrawingFSDP1(NamedTuple):
 
 
 def fsdp1(tape: Tape, swarm: Swarm, case: Case, found: Inferred, *, cuda: bool) -> Case:
-    """The case with options of FSDP1, if that is one of its engines.
+    """Return the case with options of FSDP1, if that is one of its engines.
 
     Its mixed precision replaces that of the wrap groups, so no other engine is judged then.
     """
@@ -97,13 +97,13 @@ def fsdp1(tape: Tape, swarm: Swarm, case: Case, found: Inferred, *, cuda: bool) 
 
 
 def _takes_policy(case: Case, found: Inferred) -> bool:
-    """Whether FSDP1 may run with a policy of its own, and so alone."""
+    """Return whether FSDP1 may run with a policy of its own, and so alone."""
     flat = not case.optimizer.combines_elements
     return case.root_is_wrapped and flat and not (found.has_buffers or case.ignored)
 
 
 def _mixes_frozen(case: Case, found: Inferred) -> bool:
-    """Whether frozen and trainable parameters share a group, which flattening refuses."""
+    """Return whether frozen and trainable parameters share a group, which flattening refuses."""
     kinds: dict[int | None, set[bool]] = {}
     for fqn, owner in found.owners.items():
         kinds.setdefault(owner, set()).add(any(is_within(fqn, f.target) for f in case.freezes))
@@ -133,7 +133,7 @@ class DrawingOptimizer(NamedTuple):
     cuda: bool
 
     def some_parameters(self) -> tuple[str, ...]:
-        """A module or a parameter that is not all there is, or nothing."""
+        """Return a module or a parameter that is not all there is, or nothing."""
         everything = frozenset(self.found.parameters)
         module = self.tape.chance(50)
         target = pick_target(self.tape, self.found, everything, module=module)

@@ -14,8 +14,8 @@ from fuzzshard.strategies.tape import Tape
 
 
 def freezes(tape: Tape, swarm: Swarm, case: Case) -> tuple[Freeze, ...]:
-    """What adapters are for, and up to three frozen modules or parameters; what stays trainable is
-    enough for a backward.
+    """Return what adapters are for, and up to three frozen modules or parameters; what stays
+    trainable is enough for a backward.
     """
     found = inferred(case)
     flow = flow_of(case)
@@ -50,7 +50,7 @@ def _adapted(tape: Tape, swarm: Swarm, case: Case, found: Inferred) -> Iterator[
 
 
 def still_trainable(found: Inferred, freezes: Iterable[Freeze]) -> frozenset[str]:
-    """The parameters that none of ``freezes`` is for."""
+    """Return the parameters that none of ``freezes`` is for."""
     frozen = [freeze.target for freeze in freezes]
     return frozenset(p for p in found.parameters if not is_within_any(p, frozen))
 

@@ -164,13 +164,13 @@ def _asked(draw: DrawFn, part: Drawn[T] | None) -> Callable[[Case], T] | None:
 
 
 def _begin(draw: DrawFn) -> tuple[DrawnTape, Swarm]:
-    """A tape, and what it may draw."""
+    """Return a tape, and what it may draw."""
     tape = DrawnTape(draw)
     return tape, Kept(tape, tape.outline(draw_swarm))
 
 
 def _case_of(of: Block | Case) -> Case:
-    """A case; of a graph one whose root is wrapped, and that has nothing besides."""
+    """Return a case; of a graph one whose root is wrapped, and that has nothing besides."""
     if isinstance(of, Case):
         return of
     data = fitting(of, Inputs(batch=2, tensors=(TensorSpec(size=4),)))

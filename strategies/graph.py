@@ -50,8 +50,8 @@ _NUM_LEAVES_EXACT = ((1, 4), (2, 4), (3, 1))
 def model(
     tape: Tape, swarm: Swarm, pool: tuple[int, ...], inputs: Inputs, mesh: Mesh, *, exact: bool
 ) -> Block:
-    """A root block for ``inputs``; ``exact`` keeps to operations without rounding and to few of
-    them.
+    """Return a root block for ``inputs``; ``exact`` keeps to operations without rounding and to
+    few of them.
     """
     sharing = mesh.shard if shards_experts(swarm) else 1
     leaves = Leaves(tape, swarm, pool, sequence=inputs.seq > 0, exact=exact, sharing=sharing)
@@ -77,7 +77,7 @@ def model(
 
 
 def _tasks(tape: Tape, swarm: Swarm, inputs: Inputs, mesh: Mesh, *, exact: bool) -> list[str]:
-    """What extends the graph, in order."""
+    """Return what extends the graph, in order."""
     count = tape.weighted(_NUM_LEAVES_EXACT if exact else _NUM_LEAVES)
     edges = _edge_tasks(tape, swarm, inputs, mesh, exact=exact)
     if is_cut(swarm):
@@ -131,7 +131,7 @@ def ties(tape: Tape, swarm: Swarm, case: Case) -> tuple[Tie, ...]:
 
 
 def _options(case: Case) -> tuple[list[Tie], list[Tie]]:
-    """All possible ties within a wrap group, and across groups where torch refuses them in
+    """Return all possible ties within a wrap group, and across groups where torch refuses them in
     words.
     """
     found = inferred(case)

@@ -69,7 +69,7 @@ class DrawingGroups:
 def group_options(
     tape: Tape, swarm: Swarm, case: Case, found: Inferred, *, cuda: bool
 ) -> tuple[WrapGroup, ...]:
-    """The wrap plan of ``case`` with further options, those of one place group by group."""
+    """Return the wrap plan of ``case`` with further options, those of one place group by group."""
     for _, options in itertools.groupby(_LATE, key=lambda option: option.place):
         drawing = DrawingGroups(tape, case, found, cuda)
         drawn = {

@@ -24,7 +24,7 @@ _ODD_WIDTHS = (3, 5, 6, 7, 5, 3, 9, 17)
 
 
 def widths(tape: Tape, swarm: Swarm, *, exact: bool) -> tuple[int, ...]:
-    """The widths of a case, one to three: few, so that values often fit together without a
+    """Return the widths of a case, one to three: few, so that values often fit together without a
     projection.
     """
     pool: tuple[int, ...] = _EVEN_WIDTHS
@@ -97,7 +97,7 @@ def fitting(root: Block, drawn: Inputs) -> Inputs:
 
 
 def _looked_up_in(block: Block, value: str) -> Leaf | None:
-    """The leaf that reads a value of a block as ids, if one does."""
+    """Return the leaf that reads a value of a block as ids, if one does."""
     for node in block.nodes:
         module = block.child(node.module) if isinstance(node, Call) else None
         for index, argument in enumerate(node.args):
@@ -111,8 +111,8 @@ def _looked_up_in(block: Block, value: str) -> Leaf | None:
 
 
 def with_rank_batches(tape: Tape, swarm: Swarm, case: Case, found: Inferred) -> Case:
-    """A finished case in which ranks have different numbers of rows: in all batches, or in one of
-    them.
+    """Return a finished case in which ranks have different numbers of rows: in all batches, or in
+    one of them.
 
     One rank is short, as at the end of an epoch; or every rank has a row more than the one before
     it; or each has what it has, a single row or none at all included.

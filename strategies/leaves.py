@@ -46,18 +46,18 @@ class Leaves:
         ] or [_PLAIN]
 
     def any(self, width: int) -> Leaf:
-        """A leaf for a value of ``width``; where its kind may change the width, it may."""
+        """Return a leaf for a value of ``width``; where its kind may change the width, it may."""
         kind = self.tape.pick(self.keeping)
         return self._make(kind, width, self.tape.pick(self.pool) if kind.resizes else width)
 
     def with_parameters(self, width: int) -> Leaf:
-        """A leaf that has parameters; no backward of such a leaf needs its result."""
+        """Return a leaf that has parameters; no backward of such a leaf needs its result."""
         kind = self.tape.pick(self.training)
         return self._make(kind, width, self.tape.pick(self.pool) if kind.resizes else width)
 
     def for_role(self, role: Role, width: int, out: int = 0) -> Leaf:
-        """A leaf for a role, of a value, ids or an image of ``width``; to ``out``, or where its
-        kind may change the width, it may.
+        """Return a leaf for a role, of a value, ids or an image of ``width``; to ``out``, or where
+        its kind may change the width, it may.
         """
         kinds = kinds_for(role)
         if len(kinds) > 1:
@@ -73,7 +73,7 @@ class Leaves:
         )
 
     def to_width(self, width: int, out: int) -> Leaf:
-        """A leaf that takes a value of ``width`` to one of ``out`` features."""
+        """Return a leaf that takes a value of ``width`` to one of ``out`` features."""
         return self._make(
             self.tape.pick(self.keeping if width == out else self.changing), width, out
         )

@@ -23,8 +23,8 @@ more, for another communicator.
 
 
 def mesh(tape: Tape, swarm: Swarm, world_size: int, *, exact: bool) -> Mesh:
-    """A mesh of at most ``world_size`` ranks; ``exact`` asks for powers of two, where means are
-    exact.
+    """Return a mesh of at most ``world_size`` ranks; ``exact`` asks for powers of two, where means
+    are exact.
     """
     pipeline = 2 if "pipeline" in swarm and world_size >= 4 else None
     if is_cut(swarm):
@@ -38,7 +38,7 @@ def mesh(tape: Tape, swarm: Swarm, world_size: int, *, exact: bool) -> Mesh:
 
 
 def made(tape: Tape, mesh: Mesh) -> Mesh:
-    """The same, maybe made in another way, which is of no account for anything else."""
+    """Return the same, maybe made in another way, which is of no account for anything else."""
     return replace(mesh, made=tape.pick(_WAYS)) if tape.chance(_MADE) else mesh
 
 

@@ -104,7 +104,7 @@ def _forbids(new: tuple[Op, ...], moments: Collection[Moment]) -> bool:
 
 
 def moments_of(case: Case) -> list[frozenset[Moment]]:
-    """The moments before every op of a case, and after the last one."""
+    """Return the moments before every op of a case, and after the last one."""
     at = ScheduleState(case)
     found = []
     for _ in case.schedule:

@@ -96,8 +96,8 @@ def that_run(case: Case, allowed: tuple[EngineName, ...]) -> Case:
 
 
 def pipelining(tape: Tape, case: Case) -> Case:
-    """The case with options of an engine that runs stages, or without it where the model has too
-    few modules for any.
+    """Return the case with options of an engine that runs stages, or without it where the model
+    has too few modules for any.
     """
     in_stages = [spec.name for spec in specs(case.engines) if spec.in_stages]
     if not in_stages:
@@ -125,7 +125,7 @@ def whole_after_forward(case: Case) -> Case:
 
 
 def _with_pipelining(tape: Tape, case: Case) -> Case:
-    """The case with options of a pipeline, each of which is drawn with those before it."""
+    """Return the case with options of a pipeline, each of which is drawn with those before it."""
     every = tape.chance(_ALL_OF_PIPELINE)
     for option in PIPELINING_OPTIONS:
         if every or not option.weights:
@@ -146,8 +146,8 @@ def of_variants(tape: Tape, case: Case) -> Case:
 
 
 def ignored(tape: Tape, swarm: Swarm, case: Case, found: Inferred) -> Case:
-    """The case with adapters that its model gets when it is wrapped, or with something else that
-    its groups do not manage.
+    """Return the case with adapters that its model gets when it is wrapped, or with something else
+    that its groups do not manage.
     """
     may_add = "meta" not in swarm and not any(spec.in_stages for spec in specs(case.engines))
     around = tuple(path for _, *paths in adapters(case.model) for path in paths)
@@ -165,8 +165,8 @@ def ignored(tape: Tape, swarm: Swarm, case: Case, found: Inferred) -> Case:
 
 
 def _ignored(tape: Tape, swarm: Swarm, found: Inferred) -> tuple[str, ...]:
-    """A parameter or a module, of which the groups have others; ``replicate`` ignores modules
-    only.
+    """Return a parameter or a module, of which the groups have others; ``replicate`` ignores
+    modules only.
     """
     told = any(name in swarm for name, spec in SPECS.items() if spec.ignores_modules)
     if "ignored" not in swarm and not (told and tape.chance(_IGNORED_BY_REPLICATE)):
@@ -177,7 +177,7 @@ def _ignored(tape: Tape, swarm: Swarm, found: Inferred) -> tuple[str, ...]:
 
 
 def options(tape: Tape, swarm: Swarm, case: Case, *, cuda: bool) -> Case:
-    """The options that fit every case."""
+    """Return the options that fit every case."""
     compiler = None
     if "compile" in swarm:
         compiler = tape.weighted(

@@ -58,7 +58,7 @@ def _with_policies(case: Case, policies: Sequence[Precision | None]) -> Case:
 
 
 def _simpler(base: Precision, case: Case) -> list[Precision]:
-    """A policy, and what it becomes where the model does not compute with it."""
+    """Return a policy, and what it becomes where the model does not compute with it."""
     casting = replace(base, cast_inputs=True)
     return [base, replace(base, output=case.dtype), casting, replace(casting, output=case.dtype)]
 
@@ -124,8 +124,8 @@ def in_one_dtype(case: Case) -> Case:
 
 
 def computes(case: Case, found: Inferred, target: str = "", *, casts: bool = False) -> bool:
-    """Whether dtypes and layouts meet in a forward, with ``casts`` in every dtype that there may
-    be.
+    """Return whether dtypes and layouts meet in a forward, with ``casts`` in every dtype that
+    there may be.
 
     A policy for the whole model casts where the root begins, which is what is called first.
     """

@@ -106,7 +106,7 @@ class Run:
         return frozenset(self.model.found.parameters) - self.at.frozen
 
     def allows(self, choice: str, percent: int) -> bool:
-        """Whether to do now what the swarm allows."""
+        """Return whether to do now what the swarm allows."""
         return choice in self.swarm and self.tape.chance(percent)
 
     def step(self) -> None:
@@ -237,7 +237,7 @@ class Run:
         return self.tape.weighted(fitting) if fitting else ()
 
     def outputs(self, target: str) -> tuple[int, ...] | None:
-        """The outputs that enter the loss, of which one requires a gradient at least."""
+        """Return the outputs that enter the loss, of which one requires a gradient at least."""
         flows = self.model.flow.outputs(target, self.trainable)
         if len(flows) == 1 or not self.allows("partial_loss", 75):
             return None
@@ -316,7 +316,7 @@ class Run:
         return (target, value) if any(self.model.flow.outputs("", after)) else None
 
     def pick_parameters(self) -> str:
-        """All, those of a module, or one."""
+        """Return all, those of a module, or one."""
         found = self.model.found
         everything = frozenset(found.parameters)
         one = pick_target(self.tape, found, everything, module=self.tape.chance(40))
@@ -333,20 +333,20 @@ class Run:
         return frozenset(fqn for fqn in self.trainable if owners[fqn] is None)
 
     def early(self, percent: int) -> list[Op]:
-        """The ops before the first step with this probability, else those before any."""
+        """Return the ops before the first step with this probability, else those before any."""
         return self.between[
             0 if not self.tape.chance(100 - percent) else self.tape.below(len(self.between))
         ]
 
     def any_wrapped(self, percent: int = 40) -> Below:
-        """The root and all below it, or one wrapped module with this probability."""
+        """Return the root and all below it, or one wrapped module with this probability."""
         if not self.wrapped or not self.tape.chance(percent):
             return Below()
         return Below(self.tape.pick(self.wrapped), self.tape.chance(30))
 
     def finished(self) -> tuple[Op, ...]:
-        """The schedule, often with a last forward, which shows whether what the last step changed
-        is used.
+        """Return the schedule, often with a last forward, which shows whether what the last step
+        changed is used.
 
         Where only losses are compared, engines freeze something before the last one of
         training.

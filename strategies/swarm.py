@@ -173,12 +173,12 @@ Swarm = Container[str]
 
 
 def may_cast(choices: Swarm) -> bool:
-    """Whether a schedule may change the dtype of everything."""
+    """Return whether a schedule may change the dtype of everything."""
     return any(name in choices for name in CAST_CHOICES)
 
 
 def is_cut(choices: Swarm) -> bool:
-    """Whether an engine cuts the model into stages."""
+    """Return whether an engine cuts the model into stages."""
     return any(name in choices for name in _CUTTING)
 
 
@@ -198,7 +198,7 @@ def _spreads(choices: Swarm, role: Role) -> bool:
 
 
 def wants_even(choices: Swarm) -> bool:
-    """Whether a group may need parameters that the shard axis divides."""
+    """Return whether a group may need parameters that the shard axis divides."""
     return any(o.extension.name in choices for o in GROUP_OPTIONS if o.wants_even and o.extension)
 
 

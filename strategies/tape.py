@@ -30,7 +30,7 @@ class Tape(abc.ABC):
 
     @abc.abstractmethod
     def below(self, n: int) -> int:
-        """An integer in ``range(n)``, nearly uniform for ``n`` up to 64."""
+        """Return an integer in ``range(n)``, nearly uniform for ``n`` up to 64."""
 
     def weighted(self, options: Sequence[tuple[T, int]]) -> T:
         """One of the options, as often as its weight says; the weights may sum to 256 at most."""
@@ -50,16 +50,16 @@ class Tape(abc.ABC):
         return options[self.below(len(options))]
 
     def some(self, options: Sequence[T], percent: int) -> list[T]:
-        """Each option with this probability, in order."""
+        """Return each option with this probability, in order."""
         return [option for option in options if self.chance(percent)]
 
     def shuffled(self, options: Sequence[T]) -> list[T]:
-        """All options in some order; all zeros keep the order."""
+        """Return all options in some order; all zeros keep the order."""
         rest = list(options)
         return [rest.pop(self.below(len(rest))) for _ in options]
 
     def bits(self, n: int) -> int:
-        """An integer below ``2**n``, every bit on with a probability of a half."""
+        """Return an integer below ``2**n``, every bit on with a probability of a half."""
         return sum(self.below(256) << at for at in range(0, n, 8)) & ((1 << n) - 1)
 
     def keeps(self) -> bool:
@@ -73,7 +73,7 @@ class Tape(abc.ABC):
         return make(self, *args, **kwargs)
 
     def within(self, make: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """What ``make`` returns, whose decisions belong together: they may go at once."""
+        """Return what ``make`` returns, whose decisions belong together: they may go at once."""
         return make(*args, **kwargs)
 
 
@@ -84,7 +84,7 @@ class ByteTape(Tape):
         self._bytes = iter(data)
 
     def below(self, n: int) -> int:
-        """An integer in ``range(n)``."""
+        """Return an integer in ``range(n)``."""
         return next(self._bytes, 0) * n >> 8
 
 
@@ -111,7 +111,7 @@ class DrawnTape(Tape):
         self._spans = itertools.count()
 
     def below(self, n: int) -> int:
-        """An integer in ``range(n)``."""
+        """Return an integer in ``range(n)``."""
         return self._random.randrange(n) if n > 1 else 0
 
     def weighted(self, options: Sequence[tuple[T, int]]) -> T:
@@ -145,7 +145,7 @@ class DrawnTape(Tape):
         return make(ByteTape(data), *args, **kwargs)
 
     def within(self, make: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """What ``make`` returns, drawn as one span."""
+        """Return what ``make`` returns, drawn as one span."""
         span = _span(next(self._spans))
         made: T = self._draw(span(self, make, args, kwargs))
         return made
@@ -157,7 +157,7 @@ _OUTLINE = 100
 
 @functools.cache
 def _span(number: int) -> Callable[..., SearchStrategy[Any]]:
-    """A composite with a label of its own."""
+    """Return a composite with a label of its own."""
 
     def spanned(
         draw: DrawFn,

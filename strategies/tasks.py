@@ -207,14 +207,14 @@ class BlockGrower(BlockBuilder):
         self.head = self.call_inner(inner, self.head, trained=True)
 
     def inner(self, kind: str, argument: str) -> BlockGrower:
-        """A block under construction that takes one value."""
+        """Return a block under construction that takes one value."""
         path = join(self.path, self.growth.name(kind))
         inner = BlockGrower(self.growth, path, ("x",), self.depth + 1)
         inner.widths["x"] = self.widths[argument]
         return inner
 
     def call_inner(self, inner: BlockGrower, argument: str, *, trained: bool) -> str:
-        """A call of such a block, which is finished; the value it makes."""
+        """Return a call of such a block, which is finished; the value it makes."""
         name = inner.path.rpartition(".")[2]
         block = inner.finish(several_outputs=False, returns="tensor")
         self.children.append(Child(name=name, module=block))
@@ -287,7 +287,7 @@ class BlockGrower(BlockBuilder):
                 self.merge(self.head, other)
 
     def finish(self, *, several_outputs: bool, returns: str | None = None) -> Block:
-        """The block; its first output is the head."""
+        """Return the block; its first output is the head."""
         outputs = [self.head]
         if several_outputs and self.tape.chance(80):
             others = [v for v in reversed(self.widths) if v != self.head]
@@ -312,7 +312,7 @@ class BlockGrower(BlockBuilder):
         )
 
     def returned(self, num_outputs: int) -> str:
-        """How a block returns its outputs."""
+        """Return how a block returns its outputs."""
         if self.depth < 2 and is_cut(self.growth.swarm):  # what a chain of modules passes on
             return "tensor"
         if "structured_returns" in self.growth.swarm and self.tape.chance(70):

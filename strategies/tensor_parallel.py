@@ -36,8 +36,8 @@ class _Use(NamedTuple):
 
 
 def tensor_parallel(tape: Tape, case: Case, found: Inferred) -> tuple[TensorParallel, ...]:
-    """A plan in which every module gets the layouts it wants; empty where there is nothing to
-    split.
+    """Return a plan in which every module gets the layouts it wants; empty where there is nothing
+    to split.
 
     A pair is a column parallel layer, elementwise functions, and a row parallel one that takes
     sharded features. Between two layers a norm may be sharded along the sequence.
@@ -122,7 +122,7 @@ def _tied(tape: Tape, case: Case, found: Inferred) -> dict[str, TensorParallel]:
 
 
 def _is_split(module: Module | None) -> TypeGuard[Leaf]:
-    """Whether a module has a weight that may be split by rows or by columns."""
+    """Return whether a module has a weight that may be split by rows or by columns."""
     return isinstance(module, Leaf) and "colwise" in module.styles
 
 
@@ -168,8 +168,8 @@ def _sequence(tape: Tape, case: Case, paths: list[str]) -> dict[str, TensorParal
 
 
 def _splits(case: Case, found: Inferred, path: str) -> bool:
-    """Whether the features of a result are split evenly: a local result does not tell the sizes of
-    others.
+    """Return whether the features of a result are split evenly: a local result does not tell the
+    sizes of others.
     """
     return found.output_values[path][0].size % (case.mesh.tensor or 1) == 0
 

@@ -22,7 +22,7 @@ class TrainedModel:
 
     @classmethod
     def of(cls, case: Case) -> TrainedModel:
-        """What a schedule for ``case`` would train."""
+        """Return what a schedule for ``case`` would train."""
         found = inferred(case)
         flow = flow_of(case)
         return cls(case, found, flow, still_trainable(found, case.freezes))

@@ -25,7 +25,7 @@ _MOSTLY_BLOCKS = 30
 def wrap(
     tape: Tape, swarm: Swarm, root: Block, found: Inferred, mesh: Mesh
 ) -> tuple[WrapGroup, ...]:
-    """A wrap plan with one group at least, in an order that ``fully_shard`` accepts.
+    """Return a wrap plan with one group at least, in an order that ``fully_shard`` accepts.
 
     Without a wrapped root, list groups are rare: ``fully_shard`` refuses one that has no wrapped
     ancestor.
@@ -132,7 +132,7 @@ def self_contained(case: Case) -> Case:
 
 
 def _groups_without(modules: Collection[str], case: Case) -> list[WrapGroup]:
-    """The wrap groups without these modules, but for those that have no others."""
+    """Return the wrap groups without these modules, but for those that have no others."""
     fewer = (
         replace(g, modules=tuple(m for m in g.modules if m not in modules)) for g in case.wrap
     )
@@ -164,8 +164,8 @@ def checkpoints(
 
 
 def _implementations(module: Module, path: str, targets: set[str]) -> tuple[str, ...]:
-    """Those that can recompute a module: hooks see its ``forward`` only, and the root has no
-    caller.
+    """Return those that can recompute a module: hooks see its ``forward`` only, and the root has
+    no caller.
     """
     if not path:
         return ("composable",)

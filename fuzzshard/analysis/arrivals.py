@@ -19,7 +19,7 @@ from fuzzshard.parts.engines import specs
 
 @functools.lru_cache(maxsize=64)
 def arrivals(case: Case) -> Mapping[int, frozenset[str]]:
-    """The parameters that each backward brings a gradient, by the index of its op."""
+    """Return the parameters that each backward brings a gradient, by the index of its op."""
     return {index: arrived for index, (arrived, _) in _backwards(case).items()}
 
 
@@ -79,13 +79,13 @@ class Replicated:
 
 
 def ignored_modules(case: Case, *, by_replicate: bool) -> tuple[str, ...]:
-    """The modules that ``replicate`` is to ignore; DDP itself has no such argument."""
+    """Return the modules that ``replicate`` is to ignore; DDP itself has no such argument."""
     asked = by_replicate and case.ddp.ignored_modules
     return tuple(path for path in case.ignored if asked and path in inferred(case).modules)
 
 
 def ignored_parameters(case: Case, *, by_replicate: bool) -> frozenset[str]:
-    """The parameters of these modules, which nobody synchronises but the user."""
+    """Return the parameters of these modules, which nobody synchronises but the user."""
     ignored = ignored_modules(case, by_replicate=by_replicate)
     modules = {module for path in ignored for module in modules_below(case.model, path)}
     names = {tie.parameter: tie.source for tie in case.ties}

@@ -17,13 +17,13 @@ of.
 
 
 def positions_divide(case: Case) -> bool:
-    """Whether ranks of the shard axis can have as many positions each."""
+    """Return whether ranks of the shard axis can have as many positions each."""
     return case.inputs.seq % (_parts(case) * case.mesh.shard) == 0
 
 
 def lacks_kernels(case: Case) -> bool:
-    """Whether CUDA has no kernel with a ring for an engine of ``case``, or none in the next higher
-    precision: there is none for float64.
+    """Return whether CUDA has no kernel with a ring for an engine of ``case``, or none in the next
+    higher precision: there is none for float64.
 
     That for float32 pads what it sums up over (torch/_meta_registrations.py,
     meta__scaled_dot_product_efficient_attention), and a ring needs one for each position.

@@ -93,7 +93,7 @@ class AutogradGraph:
         frozen: Collection[str],
         training: bool,
     ) -> list[Value]:
-        """The outputs of a forward of ``target``."""
+        """Return the outputs of a forward of ``target``."""
         self.paths, self.frozen, self.training = paths, frozen, training
         args: list[Value] = [None] * len(self.found.input_values[target])
         if grad and not target:
@@ -128,7 +128,7 @@ class AutogradGraph:
         return results
 
     def _cast(self, values: list[Value], casts: Iterable[bool], *, grad: bool) -> list[Value]:
-        """The values, those that are cast as what the cast makes of them."""
+        """Return the values, those that are cast as what the cast makes of them."""
         return [
             (self.node((value,)) if grad else None) if value is not None and is_cast else value
             for value, is_cast in zip(values, casts, strict=True)
@@ -184,7 +184,7 @@ def taken_nodes(at: ScheduleState, outputs: dict[int, list[Value]]) -> list[Node
 
 
 def reached(losses: Iterable[Node]) -> list[Node]:
-    """The nodes that a backward of ``losses`` runs, in its order."""
+    """Return the nodes that a backward of ``losses`` runs, in its order."""
     seen: dict[int, Node] = {}
     stack = list(losses)
     while stack:

@@ -17,20 +17,20 @@ from fuzzshard.parts.op import Reasons
 
 
 def num_rows(case: Case, rank: int, batch: int) -> int:
-    """The rows that data-parallel ``rank`` has in a batch; what is said of that batch alone comes
-    first.
+    """Return the rows that data-parallel ``rank`` has in a batch; what is said of that batch alone
+    comes first.
     """
     sizes = {item.batch: item.rows for item in case.inputs.rank_batches if item.rank == rank}
     return sizes.get(batch, sizes.get(None, case.inputs.batch))
 
 
 def rows_of_batch(case: Case, batch: int) -> tuple[int, ...]:
-    """The rows of a batch on every data-parallel rank."""
+    """Return the rows of a batch on every data-parallel rank."""
     return tuple(num_rows(case, rank, batch) for rank in range(case.mesh.data_size))
 
 
 def input_specs(case: Case, target: str) -> Sequence[TensorSpec]:
-    """What the input tensors of a forward of ``target`` are."""
+    """Return what the input tensors of a forward of ``target`` are."""
     if not target:
         return case.inputs.tensors
     values = inferred(case).input_values[target]
@@ -38,12 +38,12 @@ def input_specs(case: Case, target: str) -> Sequence[TensorSpec]:
 
 
 def used_batches(case: Case) -> tuple[int, ...]:
-    """The numbers of the batches that forwards use, in order of first use."""
+    """Return the numbers of the batches that forwards use, in order of first use."""
     return tuple(dict.fromkeys(op.call.batch for op in case.schedule if op.call))
 
 
 def all_rows(case: Case) -> frozenset[int]:
-    """Every number of rows that some rank has in some batch."""
+    """Return every number of rows that some rank has in some batch."""
     return frozenset(rows for batch in used_batches(case) for rows in rows_of_batch(case, batch))
 
 
@@ -57,8 +57,8 @@ def least_rows(case: Case, found: Inferred) -> int:
 
 
 def known_items(case: Case) -> tuple[RankBatch, ...]:
-    """Those of ``rank_batches`` for a rank of the mesh and a batch that is used, one for each of
-    both.
+    """Return those of ``rank_batches`` for a rank of the mesh and a batch that is used, one for
+    each of both.
 
     A rank beyond the mesh becomes its last one: what made ranks differ on a larger mesh may on a
     smaller one.

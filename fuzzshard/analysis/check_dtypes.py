@@ -64,8 +64,8 @@ def norms_half_precision_in_float32(case: Case, found: Inferred) -> bool:
 
 
 def called_dtypes(case: Case, found: Inferred) -> list[CallDtypes]:
-    """Every call of a module in the forwards of the schedule, in order; nothing where no dtype is
-    mixed.
+    """Return every call of a module in the forwards of the schedule, in order; nothing where no
+    dtype is mixed.
     """
     mixed = has_precision(case) or case.dtypes
     return [call for flow in _forwards(case, found) for call in flow.calls] if mixed else []
@@ -74,8 +74,8 @@ def called_dtypes(case: Case, found: Inferred) -> list[CallDtypes]:
 def casts_made(
     case: Case, found: Inferred, target: str, *, cast: Dtype | None, paths: Mapping[str, int]
 ) -> Mapping[str, deque[CastHere]]:
-    """What the calls of each module cast in a forward of ``target``, in order; empty without any
-    policy.
+    """Return what the calls of each module cast in a forward of ``target``, in order; empty
+    without any policy.
 
     ``cast`` is the dtype of the last ``Cast`` op, if any, and ``paths`` says which alternatives
     run.
@@ -88,7 +88,7 @@ def casts_made(
 
 
 def _forwards(case: Case, found: Inferred) -> Iterator[_Flow]:
-    """Every forward of the schedule; raises :class:`InvalidCase` where it brings two dtypes
+    """Yield every forward of the schedule; raises :class:`InvalidCase` where it brings two dtypes
     together.
     """
     for at in follow(case):

@@ -124,7 +124,7 @@ class Checker(ScheduleState):
         self.unfinished = frozenset()
 
     def unfinished_after_backward(self) -> frozenset[int]:
-        """What is :attr:`unfinished` after the next op, which is a backward."""
+        """Return what is :attr:`unfinished` after the next op, which is a backward."""
         targets = {each.call.target for each in self.taken}
         of_targets = (reached_roots(self.case, self.found, t, self.roots) for t in targets)
         reached = frozenset[int]().union(*of_targets)

@@ -50,7 +50,7 @@ class Told:
         return [f for f, owner in self.found.owners.items() if f in dims and owner == self.index]
 
     def is_planned(self, path: str) -> bool:
-        """Whether a module or a parameter is in a tensor-parallel plan."""
+        """Return whether a module or a parameter is in a tensor-parallel plan."""
         plans = (plan for plan in self.case.tensor_parallel if plan.style != "prepare")
         return any(is_within(path, plan.module) for plan in plans)
 
@@ -81,8 +81,8 @@ class Told:
 
 
 def some_fill_unused(case: Case) -> bool:
-    """Whether some group gets zeros where a parameter has no gradient; only groups that were
-    unsharded do.
+    """Return whether some group gets zeros where a parameter has no gradient; only groups that
+    were unsharded do.
     """
     return any(group.does("fills") for group in case.wrap)
 

@@ -40,15 +40,15 @@ def misses_a_parameter(case: Case) -> bool:
 
 
 def graph_changes(case: Case) -> bool:
-    """Whether not every backward is of as many forwards, through the same calls to the same
+    """Return whether not every backward is of as many forwards, through the same calls to the same
     parameters.
     """
     return not Replicated(case, by_replicate=False).graph_is_static
 
 
 def changes_late(case: Case) -> bool:
-    """Whether parameters are cast to another dtype after the first forward, or after what begins
-    one; or change between a forward and its backward, in releases that do not let them.
+    """Return whether parameters are cast to another dtype after the first forward, or after what
+    begins one; or change between a forward and its backward, in releases that do not let them.
     """
     changed = -1
     for at in follow(case):
@@ -65,13 +65,13 @@ def changes_late(case: Case) -> bool:
 
 
 def shared_by_units(case: Case) -> bool:
-    """Whether a parameter is registered in several units of FSDP1."""
+    """Return whether a parameter is registered in several units of FSDP1."""
     return any(len(names) > 1 for names in parameter_units(case).values())
 
 
 def splits_units(case: Case) -> bool:
-    """Whether some of the parameters of a unit, and not all, are frozen, unfrozen or hooked after
-    wrapping, or are those that an optimizer gets.
+    """Return whether some of the parameters of a unit, and not all, are frozen, unfrozen or hooked
+    after wrapping, or are those that an optimizer gets.
     """
     targets = [freeze.target for freeze in case.freezes if freeze.after_wrap]
     targets += case.optimizer.exclude
@@ -103,7 +103,7 @@ def experts_lie_otherwise(case: Case) -> bool:
 
 
 def leaves_out_experts(case: Case) -> bool:
-    """Whether some backward brings no gradient to experts that are trained then."""
+    """Return whether some backward brings no gradient to experts that are trained then."""
     fqns = frozenset(weights(case).values())
     arrived = arrivals(case)
     return any(
@@ -112,8 +112,8 @@ def leaves_out_experts(case: Case) -> bool:
 
 
 def lack_positions(case: Case) -> bool:
-    """Whether ranks of the shard axis cannot have as many positions each, or in some batch none of
-    them has rows.
+    """Return whether ranks of the shard axis cannot have as many positions each, or in some batch
+    none of them has rows.
     """
     ranks = case.mesh.shard
     batches = [rows_of_batch(case, batch) for batch in used_batches(case)]
@@ -122,15 +122,15 @@ def lack_positions(case: Case) -> bool:
 
 
 def is_no_chain(case: Case) -> bool:
-    """Whether the model cannot be cut into stages that have their own modules, parameters,
+    """Return whether the model cannot be cut into stages that have their own modules, parameters,
     checkpoints and groups.
     """
     return not stages(case) or any(shared_by_stages(case))
 
 
 def runs_other_ops(case: Case) -> bool:
-    """Whether some op is no part of iterations that run all microbatches at once, and does not
-    come between them either.
+    """Return whether some op is no part of iterations that run all microbatches at once, and does
+    not come between them either.
     """
     return not all(
         _is_of_training(at.op, within=bool(at.pending), waits=at.unsynced) for at in follow(case)
@@ -143,9 +143,9 @@ _FINALIZING = [setting(Switch("requires_gradient_sync", value)) for value in (Fa
 
 
 def _is_of_training(op: Op, *, within: bool, waits: bool) -> bool:
-    """Whether it is a forward of the root, the backward of all pending ones, or what a rank does
-    with the gradients of its stages; or, unless ``within`` an iteration, with all that they have,
-    unless it ``waits`` for their gradients.
+    """Return whether it is a forward of the root, the backward of all pending ones, or what a rank
+    does with the gradients of its stages; or, unless ``within`` an iteration, with all that they
+    have, unless it ``waits`` for their gradients.
     """
     if (call := op.begins) is not None:
         is_next = call.grad or not within
@@ -161,8 +161,8 @@ def _is_of_training(op: Op, *, within: bool, waits: bool) -> bool:
 
 
 def iterations_differ(case: Case) -> bool:
-    """Whether iterations are of different numbers of microbatches, of different sizes, or of
-    fewer than a schedule needs; or gradients of several add up where each divides all of them.
+    """Return whether iterations are of different numbers of microbatches, of different sizes, or
+    of fewer than a schedule needs; or gradients of several add up where each divides all of them.
     """
     zeroed, counts, run = True, set[int](), sum(map(len, evaluations(case).values()))
     for at in follow(case):
@@ -190,7 +190,7 @@ def lacks_saved_state(case: Case) -> bool:
 
 
 def lacks_optimizer(case: Case) -> bool:
-    """Whether some rank has no parameter that one of its optimizers gets."""
+    """Return whether some rank has no parameter that one of its optimizers gets."""
     names: list[list[str]] = [[] for _ in range(case.mesh.pipeline or 1)]
     for stage in stages(case):
         names[stage.rank] += inferred(stage.case).parameters
@@ -200,8 +200,8 @@ def lacks_optimizer(case: Case) -> bool:
 
 
 def casts_otherwise(case: Case) -> bool:
-    """Whether mixed precision is not one policy of the whole model, for parameters and gradients
-    both, that casts nothing but what the model gets.
+    """Return whether mixed precision is not one policy of the whole model, for parameters and
+    gradients both, that casts nothing but what the model gets.
     """
     found, policy = inferred(case), case.wrap[0].precision if case.wrap else None
     one = all(group.precision == policy and not group.rounding() for group in case.wrap)
@@ -222,12 +222,12 @@ def casts_otherwise(case: Case) -> bool:
 
 
 def optimizer_gets_nothing(case: Case) -> bool:
-    """Whether every parameter is left to a second optimizer, or to none."""
+    """Return whether every parameter is left to a second optimizer, or to none."""
     return all(is_within_any(fqn, case.optimizer.exclude) for fqn in inferred(case).parameters)
 
 
 def recomputes_buffers(case: Case) -> bool:
-    """Whether a module that updates buffers is checkpointed."""
+    """Return whether a module that updates buffers is checkpointed."""
     return any(updates_buffers(case, checkpoint.module) for checkpoint in case.checkpoints)
 
 

@@ -32,8 +32,8 @@ class Casts(NamedTuple):
 
 
 def model_policy(case: Case) -> Precision | None:
-    """The mixed precision of an engine that has one policy for the whole model, if that is the
-    case's.
+    """Return the mixed precision of an engine that has one policy for the whole model, if that is
+    the case's.
     """
     options = (getattr(case, spec.options) for spec in specs(case.engines) if spec.options)
     policies: Iterator[Precision | None] = (getattr(each, "precision", None) for each in options)
@@ -41,7 +41,7 @@ def model_policy(case: Case) -> Precision | None:
 
 
 def policies(case: Case) -> tuple[Precision | None, ...]:
-    """The mixed precision of every wrap group, under the engines that the case runs."""
+    """Return the mixed precision of every wrap group, under the engines that the case runs."""
     if (policy := model_policy(case)) is not None:
         return (policy,) * len(case.wrap)
     return tuple(group.precision for group in case.wrap)
@@ -58,8 +58,8 @@ def roundings(case: Case, found: Inferred) -> Mapping[str, str]:
 
 
 def has_precision(case: Case) -> bool:
-    """Whether modules compute with something else than the trained parameters, as groups or an
-    engine are told: some have a policy of mixed precision, or gather rounded values.
+    """Return whether modules compute with something else than the trained parameters, as groups or
+    an engine are told: some have a policy of mixed precision, or gather rounded values.
     """
     rounds = any(group.rounding() for group in case.wrap)
     return rounds or any(policy is not None for policy in policies(case))
@@ -81,8 +81,8 @@ def casts(case: Case) -> Mapping[str, Casts]:
 
 
 def stored_dtype(case: Case, fqn: str, cast: Dtype | None) -> Dtype:
-    """The dtype that a parameter is trained in; ``cast`` is that of the last ``Cast`` op, if
-    any.
+    """Return the dtype that a parameter is trained in; ``cast`` is that of the last ``Cast`` op,
+    if any.
     """
     if cast is not None:
         return cast
@@ -91,7 +91,7 @@ def stored_dtype(case: Case, fqn: str, cast: Dtype | None) -> Dtype:
 
 
 def computing_dtype(case: Case, found: Inferred, fqn: str, cast: Dtype | None) -> Dtype:
-    """The dtype that a parameter has in a forward."""
+    """Return the dtype that a parameter has in a forward."""
     owner = found.owners[fqn]
     policy = None if owner is None else policies(case)[owner]
     dtype = policy and policy.computes(found.parameters[fqn])
@@ -99,8 +99,8 @@ def computing_dtype(case: Case, found: Inferred, fqn: str, cast: Dtype | None) -
 
 
 def reduction_dtype(case: Case, found: Inferred, fqn: str, cast: Dtype | None) -> Dtype | None:
-    """The dtype that the gradient of a parameter is reduced in by itself, and accumulated in until
-    then; None: whichever comes.
+    """Return the dtype that the gradient of a parameter is reduced in by itself, and accumulated
+    in until then; None: whichever comes.
 
     That is for operators to say where ``grad_dtype`` is None, "which accepts any dtype for
     incoming gradients" (``torch.Tensor.grad_dtype``): the RMSNorm of torch computes in float32 at
@@ -118,19 +118,19 @@ def reduction_dtype(case: Case, found: Inferred, fqn: str, cast: Dtype | None) -
 
 
 def grad_dtype(case: Case, fqn: str, cast: Dtype | None) -> Dtype | None:
-    """The ``grad_dtype`` of a parameter; None: its gradient may have any."""
+    """Return the ``grad_dtype`` of a parameter; None: its gradient may have any."""
     said = grad_dtypes_set(case)
     return said[fqn] if fqn in said else stored_dtype(case, fqn, cast)
 
 
 @functools.lru_cache(maxsize=256)
 def grad_dtypes_set(case: Case) -> Mapping[str, Dtype | None]:
-    """What the user sets before the first forward, by parameter."""
+    """Return what the user sets before the first forward, by parameter."""
     return {fqn: dtypes[-1] for fqn, dtypes in _grad_dtypes_over_time(case).items()}
 
 
 def _grad_dtypes_over_time(case: Case) -> Mapping[str, list[Dtype | None]]:
-    """All that the user sets before the first forward, by parameter."""
+    """Return all that the user sets before the first forward, by parameter."""
     said: dict[str, list[Dtype | None]] = {}
     for retyped in (op.retypes for op in case.schedule if op.retypes):
         for fqn in inferred(case).parameters:
@@ -140,7 +140,7 @@ def _grad_dtypes_over_time(case: Case) -> Mapping[str, list[Dtype | None]]:
 
 
 def held_dtype(case: Case, found: Inferred, fqn: str, cast: Dtype | None) -> Dtype | None:
-    """The dtype that a reduced gradient has, if all of its group are reduced with it; None:
+    """Return the dtype that a reduced gradient has, if all of its group are reduced with it; None:
     whichever comes.
     """
     if (due := grad_dtype(case, fqn, cast)) is not None:
@@ -167,8 +167,8 @@ def promoted_reduction(
 
 
 def gradients_are_like_zeros(case: Case, found: Inferred) -> bool:
-    """Whether gradients have the dtypes of zeros like the parameters, whichever of a group are
-    reduced together, and may have them whatever the user sets before that.
+    """Return whether gradients have the dtypes of zeros like the parameters, whichever of a group
+    are reduced together, and may have them whatever the user sets before that.
     """
     said = _grad_dtypes_over_time(case).items()
     may = all({*dtypes} <= {None, stored_dtype(case, fqn, None)} for fqn, dtypes in said)
@@ -216,15 +216,15 @@ def _retyped_gradients(case: Case, found: Inferred) -> Mapping[Dtype | None, set
 
 
 def reductions_follow_parameters(case: Case) -> bool:
-    """Whether gradients without a ``reduce_dtype`` are reduced in the dtype of the trained
+    """Return whether gradients without a ``reduce_dtype`` are reduced in the dtype of the trained
     parameter.
     """
     return REDUCTIONS_FOLLOW_GRAD_DTYPE.holds() and model_policy(case) is None
 
 
 def dtypes_in_play(case: Case) -> frozenset[Dtype]:
-    """Every dtype that a parameter, a reduction, an op or an output may have, but for those of
-    ``Cast`` ops.
+    """Return every dtype that a parameter, a reduction, an op or an output may have, but for those
+    of ``Cast`` ops.
     """
     named = {case.dtype, *(entry.dtype for entry in case.dtypes)}
     named |= {d for op in case.schedule if not op.casts_to for d in _dtypes_of(op).values()}
@@ -245,8 +245,8 @@ def is_low_precision(case: Case) -> bool:
 
 
 def last_bit(case: Case) -> float:
-    """What the last bit of a number is worth, relative to the number, in the coarsest dtype that
-    ``case`` computes something in.
+    """Return what the last bit of a number is worth, relative to the number, in the coarsest dtype
+    that ``case`` computes something in.
     """
     return float(2.0 ** (1 - min(DIGITS[dtype] for dtype in computed_dtypes(case))))
 
@@ -280,7 +280,7 @@ def _with_ops_in(case: Case, dtypes: Mapping[Dtype, Dtype]) -> Case:
 
 
 def with_unrounded_steps(case: Case) -> Case:
-    """The case whose steps round to no coarser dtype than that of the parameters."""
+    """Return the case whose steps round to no coarser dtype than that of the parameters."""
     return replace(case, optimizer=case.optimizer.unrounded())
 
 
@@ -303,8 +303,8 @@ def lifted(case: Case, dtype: Dtype | None = None) -> Case:
 
 
 def uniform(case: Case, dtype: Literal["float32", "float64"]) -> Case:
-    """The case without mixed precision and dtypes of its own, in ``dtype`` from beginning to
-    end.
+    """Return the case without mixed precision and dtypes of its own, in ``dtype`` from beginning
+    to end.
     """
     return replace(
         _with_ops_in(case, dict.fromkeys(DIGITS, dtype)),

@@ -15,7 +15,7 @@ def weights(case: Case) -> Mapping[str, str]:
 
 
 def of_experts(case: Case, group: WrapGroup) -> bool:
-    """Whether all modules of a group are mixtures."""
+    """Return whether all modules of a group are mixtures."""
     return inferred(case).inner("experts").keys() >= {*group.modules}
 
 
@@ -28,11 +28,11 @@ def beside_others(case: Case, group: WrapGroup) -> list[str]:
 
 
 def has_experts(case: Case, group: WrapGroup) -> bool:
-    """Whether a group manages experts, alone or beside others."""
+    """Return whether a group manages experts, alone or beside others."""
     return of_experts(case, group) or bool(beside_others(case, group))
 
 
 def shares_evenly(case: Case) -> bool:
-    """Whether the ranks of the shard axis can have as many experts each."""
+    """Return whether the ranks of the shard axis can have as many experts each."""
     shapes = inferred(case).parameters
     return all(shapes[fqn][0] % case.mesh.shard == 0 for fqn in weights(case).values())

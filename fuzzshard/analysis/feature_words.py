@@ -70,7 +70,7 @@ def check_glob(glob: str, said: str) -> None:
 
 
 def _glob_of(words: str) -> str | None:
-    """What words of the field stand for: a feature, a dimension, or a part of a name."""
+    """Return what words of the field stand for: a feature, a dimension, or a part of a name."""
     key = _key(words)
     for name in (key, key.removesuffix("s"), key.removesuffix("ing"), key.removesuffix("ism")):
         if name in _SYNONYMS:

@@ -38,8 +38,8 @@ ALL_FEATURES: tuple[str, ...] = tuple(FEATURES)
 
 @functools.lru_cache(maxsize=256)
 def features(case: Case) -> frozenset[str]:
-    """The features of a valid Case; raises :class:`InvalidCase` where its graph does not fit
-    together.
+    """Return the features of a valid Case; raises :class:`InvalidCase` where its graph does not
+    fit together.
     """
     of_engines = (f"engine:{engine}" for engine in case.engines)
     common = _without_engines(replace(case, engines=()))
@@ -73,7 +73,7 @@ _OBSERVED = {"losses": "option:losses_only", "memory": "option:memory", "races":
 
 
 def _op_features(at: ScheduleState) -> Iterator[str]:
-    """Those that an op makes, and those that ops of several kinds make."""
+    """Yield those that an op makes, and those that ops of several kinds make."""
     op = at.op
     yield from op.features(at)
     if op.ranks != "all":
@@ -105,7 +105,7 @@ def _options(case: Case) -> Iterator[str]:
 
 
 def _row_features(case: Case) -> Iterator[str]:
-    """How many rows ranks have."""
+    """Yield how many rows ranks have."""
     sizes = {rows_of_batch(case, batch) for batch in used_batches(case)}
     if any(len(set(rows)) > 1 for rows in sizes):
         yield "input:rows_differ"

@@ -41,8 +41,8 @@ class Flow:
         *,
         inputs: bool = True,
     ) -> tuple[bool, ...]:
-        """Which outputs of a forward of ``target`` require a gradient while ``trainable`` does,
-        and, where ``inputs`` count, those inputs of the root that say so.
+        """Return which outputs of a forward of ``target`` require a gradient while ``trainable``
+        does, and, where ``inputs`` count, those inputs of the root that say so.
 
         ``paths`` is the path of every block with alternatives; without it, those that do on all
         paths.

@@ -36,22 +36,22 @@ class ForwardWalk(abc.ABC, Generic[V]):
 
     @abc.abstractmethod
     def leaf(self, path: str, leaf: Leaf, arg: V) -> V:
-        """What a leaf returns."""
+        """Return what a leaf returns."""
 
     @abc.abstractmethod
     def tensor_op(self, path: str, node: TensorOp, args: tuple[V, ...]) -> V:
-        """What a tensor op in the block at ``path`` returns."""
+        """Return what a tensor op in the block at ``path`` returns."""
 
     def call(self, path: str, args: tuple[V, ...]) -> tuple[V, ...]:
-        """What the module at ``path`` returns; raises :class:`InvalidCase` where it cannot be
-        called so.
+        """Return what the module at ``path`` returns; raises :class:`InvalidCase` where it cannot
+        be called so.
         """
         if (path, args) not in self._seen:
             self._seen[path, args] = self.module(path, self.found.modules[path], args)
         return self._seen[path, args]
 
     def module(self, path: str, module: Module, args: tuple[V, ...]) -> tuple[V, ...]:
-        """What happens in a call."""
+        """Return what happens in a call."""
         assert not isinstance(module, Alias)
         if isinstance(module, Block):
             return self._block(path, module, args)
@@ -69,7 +69,7 @@ class ForwardWalk(abc.ABC, Generic[V]):
         return tuple(values[v] for v in block.outputs)
 
     def _node(self, path: str, node: Call, args: tuple[V, ...]) -> dict[str, V]:
-        """The values that a call makes; it may have alternatives, which must agree."""
+        """Return the values that a call makes; it may have alternatives, which must agree."""
         made = []
         for name in modules_called(node, path, self.paths):
             target = resolve(self.case.model, join(path, name))

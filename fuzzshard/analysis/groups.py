@@ -14,8 +14,8 @@ from fuzzshard.parts.op import Below
 
 
 def modules_called(node: Call, block: str, paths: Mapping[str, int] | None) -> tuple[str, ...]:
-    """The children that a call of the block at ``block`` calls; all it may call where ``paths`` is
-    None.
+    """Return the children that a call of the block at ``block`` calls; all it may call where
+    ``paths`` is None.
     """
     if paths is None:
         return node.modules
@@ -23,13 +23,13 @@ def modules_called(node: Call, block: str, paths: Mapping[str, int] | None) -> t
 
 
 def wrapped_modules(case: Case) -> frozenset[str]:
-    """The modules that a call of ``fully_shard`` names, the root among them if one does."""
+    """Return the modules that a call of ``fully_shard`` names, the root among them if one does."""
     return frozenset(module for group in case.wrap for module in group.modules)
 
 
 def modules_named(case: Case, wrapped: Iterable[str], below: Below) -> list[str]:
-    """Those of the ``wrapped`` modules that an op is for, under whatever name they are below its
-    target.
+    """Return those of the ``wrapped`` modules that an op is for, under whatever name they are
+    below its target.
     """
     named = (
         modules_below(case.model, below.target) if below.recurse else frozenset((below.target,))
@@ -38,7 +38,7 @@ def modules_named(case: Case, wrapped: Iterable[str], below: Below) -> list[str]
 
 
 def holds_a_member(case: Case, group: WrapGroup) -> bool:
-    """Whether a module of ``group`` is registered below another one as well.
+    """Return whether a module of ``group`` is registered below another one as well.
 
     ``fully_shard`` leaves it out of the list then (``_get_root_modules`` in
     torch/distributed/utils.py), so that it has no hooks where it is called by itself.
@@ -113,8 +113,8 @@ def uses_outside_groups(case: Case, found: Inferred, target: str) -> Iterator[tu
 def reached_roots(
     case: Case, found: Inferred, target: str, roots: Sequence[int]
 ) -> frozenset[int]:
-    """Those of the FSDP ``roots`` of the wrap groups that a backward of a forward of ``target``
-    can reach.
+    """Return those of the FSDP ``roots`` of the wrap groups that a backward of a forward of
+    ``target`` can reach.
 
     torch ends what flags began in a root in a backward that reaches it, and in no other.
     """
@@ -159,8 +159,8 @@ class Roots:
 
 
 def groups_within(case: Case, index: int) -> tuple[int, ...]:
-    """The wrap groups with a module at or below one of the group at ``index``, under whatever
-    name.
+    """Return the wrap groups with a module at or below one of the group at ``index``, under
+    whatever name.
     """
     below = frozenset[str]().union(
         *(modules_below(case.model, m) for m in case.wrap[index].modules)

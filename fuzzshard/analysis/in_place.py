@@ -26,7 +26,7 @@ def changed_outputs(case: Case) -> frozenset[str]:
 
 
 def returned_by(case: Case, values: Iterable[Place]) -> frozenset[str]:
-    """The modules that returned one of these tensors, on some path.
+    """Return the modules that returned one of these tensors, on some path.
 
     A block hands its inputs on as they are, and ``detach`` and ``iadd`` give the memory of their
     argument.
@@ -66,7 +66,7 @@ def _origins(
 
 
 def _callers(case: Case) -> dict[str, list[tuple[str, Call]]]:
-    """Every call of a module, with the path of the block that makes it."""
+    """Return every call of a module, with the path of the block that makes it."""
     calls: dict[str, list[tuple[str, Call]]] = {}
     for path, block in inferred(case).modules.items():
         for node in block.nodes if isinstance(block, Block) else ():

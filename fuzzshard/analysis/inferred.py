@@ -107,7 +107,7 @@ class Inferred:
         return any(isinstance(node, TensorOp) and node.op == "iadd" for node in nodes)
 
     def width(self, path: str) -> int:
-        """The width of the first value that a module is called with."""
+        """Return the width of the first value that a module is called with."""
         values = self.input_values[path]
         return values[0].size if values else DEFAULT_WIDTH
 

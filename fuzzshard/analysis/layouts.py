@@ -78,7 +78,7 @@ class _Flow(ForwardWalk[Layout]):
         return super().module(path, module, args)
 
     def prepared(self, plan: TensorParallel, arg: Layout) -> Layout:
-        """What ``PrepareModuleInput`` makes of a plain tensor that every rank has whole."""
+        """Return what ``PrepareModuleInput`` makes of a plain tensor that every rank has whole."""
         if arg.sharded or arg.is_dtensor:
             raise InvalidCase(
                 f"{plan.module!r} prepares {arg} as a whole one", "let it alone, or change a plan"
@@ -100,8 +100,8 @@ class _Flow(ForwardWalk[Layout]):
         return Layout(width)
 
     def planned(self, plan: TensorParallel, arg: Layout, width: int) -> Layout:
-        """The module makes a DTensor of a plain tensor, which it believes to lie as its input
-        layout says.
+        """Return the module makes a DTensor of a plain tensor, which it believes to lie as its
+        input layout says.
         """
         wanted = _input(plan)
         if not arg.is_dtensor and arg.sharded != wanted:
@@ -150,14 +150,14 @@ class _Flow(ForwardWalk[Layout]):
 
 
 def _input(plan: TensorParallel) -> Sharded:
-    """How the plain argument of a planned module must lie."""
+    """Return how the plain argument of a planned module must lie."""
     if plan.style == "sequence" or plan.input == "sequence":
         return "sequence"
     return "features" if plan.style == "rowwise" and plan.input == "default" else None
 
 
 def _output(plan: TensorParallel) -> Sharded:
-    """How the result of a planned module lies."""
+    """Return how the result of a planned module lies."""
     if plan.style == "sequence" or plan.output == "sequence":
         return "sequence"
     return "features" if plan.style == "colwise" and plan.output == "default" else None

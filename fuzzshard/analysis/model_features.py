@@ -20,7 +20,7 @@ def leaf_features(found: Inferred) -> Iterator[str]:
 
 
 def dim_features(case: Case, found: Inferred) -> Iterator[str]:
-    """How the rows of parameters relate to the shard axis."""
+    """Yield how the rows of parameters relate to the shard axis."""
     rows = {shape[0] for shape in found.parameters.values()}
     if any(n % case.mesh.shard for n in rows):
         yield "dim:uneven"
@@ -33,7 +33,7 @@ def dim_features(case: Case, found: Inferred) -> Iterator[str]:
 
 
 def edge_features(case: Case, found: Inferred) -> Iterator[str]:
-    """What the forward DAGs have, and how blocks take and return values."""
+    """Yield what the forward DAGs have, and how blocks take and return values."""
     names = {"add": "residual"}
     for path, module in found.modules.items():
         if not isinstance(module, Block):
@@ -83,7 +83,7 @@ def _unread_results(case: Case, path: str, call: Call, reads: set[str]) -> bool:
 
 
 def reuse_features(case: Case) -> Iterator[str]:
-    """What is used twice."""
+    """Yield what is used twice."""
     wrapped = {module: i for i, group in enumerate(case.wrap) for module in group.modules}
     for tie in case.ties:
         above = [enclosing(fqn, wrapped) for fqn in (tie.parameter, tie.source)]

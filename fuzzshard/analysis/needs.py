@@ -59,7 +59,7 @@ def needs_cpu(case: Case) -> str | None:
 
 
 def _trains(op: Op) -> bool:
-    """Whether it is a forward with gradients, or a backward."""
+    """Return whether it is a forward with gradients, or a backward."""
     return bool(op.takes or (op.begins and op.begins.grad))
 
 

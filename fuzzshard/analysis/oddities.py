@@ -28,7 +28,7 @@ def count_unused(case: Case) -> int:
 
 
 def unread(block: Block) -> Iterator[str]:
-    """The inputs and nodes of a block that nothing in it reads."""
+    """Return the inputs and nodes of a block that nothing in it reads."""
     read = {value_node(v) for v in (*block.outputs, *(a for n in block.nodes for a in n.args))}
     return (name for name in (*block.inputs, *(n.name for n in block.nodes)) if name not in read)
 
@@ -39,14 +39,14 @@ def count_uneven(case: Case) -> int:
 
 
 def plan_depth(case: Case) -> int:
-    """How deep in the model the wrapped modules are: 0 for the root, 1 for each of its
+    """Return how deep in the model the wrapped modules are: 0 for the root, 1 for each of its
     children.
     """
     return sum(len(path.split(".")) for group in case.wrap for path in group.modules if path)
 
 
 def flag_distance(case: Case) -> int:
-    """The ops between those that set something and the forward that comes next, summed."""
+    """Return the ops between those that set something and the forward that comes next, summed."""
     total = waiting = 0
     for op in case.schedule:
         if op.call:
@@ -97,7 +97,7 @@ def with_first_uses(case: Case) -> Case:
 
 
 def places(case: Case) -> dict[str, int]:
-    """The place of every module in registration order, children before their parents."""
+    """Yield the place of every module in registration order, children before their parents."""
 
     def visit(path: str, block: Block) -> Iterator[str]:
         for child in block.children:

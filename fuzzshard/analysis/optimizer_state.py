@@ -41,11 +41,11 @@ class Known:
         self.sure -= names
 
     def within(self, names: set[str]) -> Known:
-        """Those of ``names``."""
+        """Return those of ``names``."""
         return Known(self.sure & names, self.maybe & names)
 
     def copy(self) -> Known:
-        """A set of its own."""
+        """Return a set of its own."""
         return Known(set(self.sure), set(self.maybe))
 
     @property

@@ -55,7 +55,7 @@ class Size(NamedTuple):
 
 
 def size_order(case: Case) -> Size:
-    """The key by which one case is smaller than another; no two different cases are equal.
+    """Return the key by which one case is smaller than another; no two different cases are equal.
 
     What needs a sentence to explain (a rank, an op, an option off its default) weighs more than
     what only makes the model longer, and a name that is private in torch weighs more than an op.
@@ -118,8 +118,8 @@ SCALARS = (
 
 
 def mesh_rank(mesh: Mesh) -> tuple[int, int]:
-    """The place of a mesh in the order: fewest axes first; of 2 ranks, then of 1, then of 3, 4,
-    ...
+    """Return the place of a mesh in the order: fewest axes first; of 2 ranks, then of 1, then of
+    3, 4, ...
 
     A mesh of size 1 takes paths of its own in torch, which skip collectives, so a failure on two
     ranks says more.
@@ -129,7 +129,7 @@ def mesh_rank(mesh: Mesh) -> tuple[int, int]:
 
 
 def leaf_count(case: Case) -> int:
-    """The number of modules without children; an MLP or an attention counts as two."""
+    """Return the number of modules without children; an MLP or an attention counts as two."""
     modules = (module for _, module in walk(case.model))
     return sum(
         len(m.apart(1)) or 1 if isinstance(m, Leaf) else not (isinstance(m, Block) and m.children)

@@ -15,7 +15,7 @@ from fuzzshard.case.case import Case
 
 @functools.lru_cache(maxsize=64)
 def passed_roots(case: Case, rank: int) -> Mapping[int, frozenset[int]]:
-    """The roots, as :func:`roots_by_op` numbers them, by the index of the backward's op.
+    """Return the roots, as :func:`roots_by_op` numbers them, by the index of the backward's op.
 
     A backward passes a root where it comes to an output of one of its modules. Where backwards are
     finalized by hand, each "completes pending gradient reduction" of the whole model, also one
@@ -32,7 +32,7 @@ def passed_roots(case: Case, rank: int) -> Mapping[int, frozenset[int]]:
 
 
 def done_within(case: Case, rank: int) -> Mapping[int, frozenset[int]]:
-    """The groups whose inputs get gradients in a backward, by the index of its op.
+    """Return the groups whose inputs get gradients in a backward, by the index of its op.
 
     Those of several modules are left out, and so are those that only get gradients because these
     join their inputs: which of several modules is entered first is not said.

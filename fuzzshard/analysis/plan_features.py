@@ -18,7 +18,7 @@ from fuzzshard.parts.engines import specs
 
 
 def wrapping_features(case: Case, found: Inferred) -> Iterator[str]:
-    """The wrap plan."""
+    """Yield the wrap plan."""
     wrapped = [m for group in case.wrap for m in group.modules]
     if len(case.wrap) > 1:
         yield "wrap:several_groups"
@@ -42,7 +42,7 @@ def wrapping_features(case: Case, found: Inferred) -> Iterator[str]:
 
 
 def _leaves_root(case: Case, group: WrapGroup, root: int) -> bool:
-    """Whether ``group`` has modules outside of the group that becomes its FSDP root."""
+    """Return whether ``group`` has modules outside of the group that becomes its FSDP root."""
     below = frozenset[str]().union(
         *(modules_below(case.model, m) for m in case.wrap[root].modules)
     )
@@ -50,7 +50,7 @@ def _leaves_root(case: Case, group: WrapGroup, root: int) -> bool:
 
 
 def freezing_features(case: Case, found: Inferred) -> Iterator[str]:
-    """What is frozen, and when."""
+    """Yield what is frozen, and when."""
     if case.freezes:
         yield "freeze:from_start"
     for freeze in case.freezes:
@@ -129,7 +129,7 @@ def tensor_parallel_features(case: Case, found: Inferred) -> Iterator[str]:
 
 
 def _leaves_ranks_empty(case: Case, found: Inferred) -> bool:
-    """Whether ``torch.chunk`` leaves the last rank of the tensor-parallel axis nothing of a
+    """Return whether ``torch.chunk`` leaves the last rank of the tensor-parallel axis nothing of a
     parameter.
     """
     dims = tensor_dims(case, found)

@@ -138,7 +138,7 @@ class ScheduleState:
             self.set_requires_grad(freeze.target, False)
 
     def after_forward(self, group: int) -> AfterForward:
-        """How a group is to be after forward."""
+        """Return how a group is to be after forward."""
         shard = self.case.mesh.shard
         if group in self.reshards:
             return AfterForward(not self.reshards[group], False, shard)
@@ -214,20 +214,20 @@ class ScheduleState:
         return forward._replace(call=call, roots=self._roots_behind(call, forward.modules))
 
     def calls_of(self, target: str) -> frozenset[str]:
-        """The modules that a forward of ``target`` would call now."""
+        """Return the modules that a forward of ``target`` would call now."""
         return calls_of(self.case, target, self.paths)
 
     def late_change(self) -> Iterator[str]:
-        """The feature of an op that changes parameters now, or what the optimizer has."""
+        """Yield the feature of an op that changes parameters now, or what the optimizer has."""
         if self.forwarded or self.pending:
             yield "schedule:changed_after_forward"
 
     def is_managed(self, fqn: str) -> bool:
-        """Whether a wrap group manages a parameter."""
+        """Return whether a wrap group manages a parameter."""
         return inferred(self.case).owners[fqn] is not UNMANAGED
 
     def parameters_at(self, target: str) -> set[str]:
-        """The parameters at and below a module, or one of that name."""
+        """Return the parameters at and below a module, or one of that name."""
         return {fqn for fqn in inferred(self.case).parameters if is_within(fqn, target)}
 
     def are_frozen_at_construction(self, target: str) -> bool:
@@ -337,13 +337,13 @@ class ScheduleState:
         self.unscaled, self.with_gradients = False, frozenset()
 
     def _made_of(self) -> set[str]:
-        """What an optimizer is made of."""
+        """Return what an optimizer is made of."""
         left_out = self.case.optimizer.left_out
         every = inferred(self.case).parameters
         return {fqn for fqn in every if not is_within_any(fqn, left_out)}
 
     def _groups_of(self, modules: Collection[str]) -> frozenset[int]:
-        """The groups that have one of ``modules``."""
+        """Return the groups that have one of ``modules``."""
         return frozenset(
             i
             for i, group in enumerate(self.case.wrap)
@@ -380,7 +380,7 @@ class ScheduleState:
         self.unsharded = (self.unsharded - (behind - kept)) | (gathered & kept)
 
     def _roots_behind(self, call: Call, modules: frozenset[str]) -> frozenset[int]:
-        """The FSDP roots with a parameter that the loss of a forward has a gradient for.
+        """Return the FSDP roots with a parameter that the loss of a forward has a gradient for.
 
         A wrapped root that is called has hooks on all that a loss can be made of.
         """
@@ -397,8 +397,8 @@ class ScheduleState:
         return frozenset(filter(is_behind, {self.roots[i] for i in self._groups_of(modules)}))
 
     def needs_gradient(self, call: Call, parameters: Set[str], *, inputs: bool = False) -> bool:
-        """Whether the loss of a forward depends on one of ``parameters`` that is not frozen; or on
-        an input of the root that requires a gradient, where ``inputs`` count.
+        """Return whether the loss of a forward depends on one of ``parameters`` that is not
+        frozen; or on an input of the root that requires a gradient, where ``inputs`` count.
         """
         trained = parameters - self.frozen
         outputs = flow_of(self.case).outputs(call.target, trained, self.paths, inputs=inputs)
@@ -415,7 +415,7 @@ class ScheduleState:
 
 
 def follow(case: Case, rank: int = 0, *, skipped: Collection[int] = ()) -> Iterator[ScheduleState]:
-    """The state before every op. ``skipped`` are backwards, by the index of their ops."""
+    """Yield the state before every op. ``skipped`` are backwards, by the index of their ops."""
     at = ScheduleState(case, rank)
     for index in range(len(case.schedule)):
         yield at
@@ -423,7 +423,7 @@ def follow(case: Case, rank: int = 0, *, skipped: Collection[int] = ()) -> Itera
 
 
 def first(case: Case, holds: Callable[[ScheduleState], object]) -> int:
-    """The first op after which that holds of the state; else the end."""
+    """Return the first op after which that holds of the state; else the end."""
     at = ScheduleState(case)
     for index in range(len(case.schedule)):
         at.advance()
@@ -433,14 +433,14 @@ def first(case: Case, holds: Callable[[ScheduleState], object]) -> int:
 
 
 def first_step(case: Case) -> int:
-    """The first step of an optimizer, maybe within a backward; else the end. From there on
+    """Return the first step of an optimizer, maybe within a backward; else the end. From there on
     rounding feeds on itself.
     """
     return first(case, lambda at: at.steps or at.stepped)
 
 
 def root_groups(case: Case) -> tuple[int, ...]:
-    """The FSDP roots of the wrap groups in the model that a case begins with."""
+    """Return the FSDP roots of the wrap groups in the model that a case begins with."""
     return roots_by_op(case)[0]
 
 
@@ -479,8 +479,8 @@ class _Models(ScheduleState):
 
 
 def ranks_differ(case: Case) -> bool:
-    """Whether some op runs on some ranks only, so that ranks may train different models from there
-    on.
+    """Return whether some op runs on some ranks only, so that ranks may train different models
+    from there on.
 
     Nothing is comparable then, neither with the reference, whose gradients have no common mean,
     nor between ranks; such a case is judged by its expectations alone.
@@ -490,15 +490,15 @@ def ranks_differ(case: Case) -> bool:
 
 @functools.lru_cache(maxsize=64)  # asked for every tensor that differs
 def engines_train_more_from(case: Case) -> int:
-    """The first op from which engines train a parameter that the reference keeps frozen; else the
-    end.
+    """Return the first op from which engines train a parameter that the reference keeps frozen;
+    else the end.
     """
     return first(case, lambda at: at.engines_train_more)
 
 
 def ops_that_run(case: Case, engine: str) -> range:
-    """The places in the schedule of the ops that an engine gets through; an expected error ends
-    its run.
+    """Return the places in the schedule of the ops that an engine gets through; an expected error
+    ends its run.
     """
     errors = (e.op for e in case.expect if e.kind == "error" and e.engine == engine)
     return range(min(errors, default=len(case.schedule)))

@@ -52,7 +52,7 @@ def chain(case: Case) -> tuple[Call, ...]:
 
 
 def _is_plain(case: Case, call: Call, module: Module | None) -> bool:
-    """Whether ``nn.Sequential`` calls a child as the root does."""
+    """Return whether ``nn.Sequential`` calls a child as the root does."""
     if isinstance(module, Alias) or not call.grad or call.alternatives:
         return False
     if inferred(case).output_values[call.module][0].patches:

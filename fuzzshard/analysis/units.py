@@ -14,13 +14,13 @@ ROOT = ""
 
 
 def unit_modules(case: Case) -> tuple[str, ...]:
-    """The wrapped modules without the root, in the order in which they are wrapped."""
+    """Return the wrapped modules without the root, in the order in which they are wrapped."""
     return tuple(module for group in case.wrap for module in group.modules if module != ROOT)
 
 
 def parameter_units(case: Case) -> dict[str, frozenset[str]]:
-    """The units in which each parameter is registered, by its FQN: several if it is shared across
-    units.
+    """Return the units in which each parameter is registered, by its FQN: several if it is shared
+    across units.
 
     A unit has what no unit within it has (``FullyShardedDataParallel``, docstring: modules are
     wrapped bottom-up); the root unit is always there.
@@ -48,8 +48,8 @@ def parameter_units(case: Case) -> dict[str, frozenset[str]]:
 
 
 def parameter_groups(case: Case) -> dict[str, frozenset[int]]:
-    """The wrap groups (indices into ``case.wrap``) that come upon each parameter when they are
-    applied.
+    """Return the wrap groups (indices into ``case.wrap``) that come upon each parameter when they
+    are applied.
 
     More than its owner where it is tied across groups: the call of ``fully_shard`` that comes
     later shards it once more, which torch refuses in the first forward only
@@ -66,7 +66,7 @@ def parameter_groups(case: Case) -> dict[str, frozenset[int]]:
 
 
 def units(case: Case) -> dict[str, tuple[str, ...]]:
-    """The parameters of every unit that has any."""
+    """Return the parameters of every unit that has any."""
     members: dict[str, list[str]] = {}
     for fqn, names in parameter_units(case).items():
         for name in names:
@@ -75,8 +75,8 @@ def units(case: Case) -> dict[str, tuple[str, ...]]:
 
 
 def splits_a_unit(case: Case, target: str) -> bool:
-    """Whether ``target`` (a module or parameter) has some parameters of a unit, and not all of
-    them.
+    """Return whether ``target`` (a module or parameter) has some parameters of a unit, and not all
+    of them.
     """
     inside = (tuple(is_within(fqn, target) for fqn in fqns) for fqns in units(case).values())
     return any(any(flags) and not all(flags) for flags in inside)

@@ -30,7 +30,7 @@ def validate(case: Case, world_size: int | None = None) -> Inferred:
 
 
 def is_valid(case: Case) -> bool:
-    """Whether some world can run ``case``."""
+    """Return whether some world can run ``case``."""
     try:
         validate(case)
     except InvalidCase:

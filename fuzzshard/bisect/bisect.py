@@ -66,12 +66,12 @@ class Bisection:
     doing: Callable[[str], None] = lambda doing: None
 
     def known(self, version: str) -> Tried | None:
-        """What the entry says of a version, if that counts."""
+        """Return what the entry says of a version, if that counts."""
         result = None if self.again else _known(self.entry, version)
         return Tried(version, result, "known", known=True) if result is not None else None
 
     def tried(self, version: str) -> Tried:
-        """What a version says, from the entry or from a run."""
+        """Return what a version says, from the entry or from a run."""
         if (known := self.known(version)) is not None:
             return known
         began = time.monotonic()
@@ -133,7 +133,7 @@ def search(
 
 
 def _next(versions: Sequence[str], results: Mapping[str, Result]) -> str | None:
-    """A version that cannot be judged is stepped over."""
+    """Return a version that cannot be judged is stepped over."""
     left = [i for i, version in enumerate(versions) if version not in results]
     judged = [i for i, version in enumerate(versions) if results.get(version) in JUDGED]
     if not left:

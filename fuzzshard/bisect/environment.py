@@ -39,7 +39,7 @@ class Source:
     extra_index_url: tuple[str, ...] = ()
 
     def arguments(self) -> list[str]:
-        """The places to look in, for every command of pip and uv."""
+        """Return the places to look in, for every command of pip and uv."""
         words = ["--index-url", self.index_url] if self.index_url else []
         return [*words, *(w for url in self.extra_index_url for w in ("--extra-index-url", url))]
 
@@ -101,7 +101,7 @@ def _run(command: list[str]) -> None:
 
 
 def _reason(output: str) -> str:
-    """What an installer printed, as one line without the frames that uv draws."""
+    """Return what an installer printed, as one line without the frames that uv draws."""
     lines = [
         re.sub(r"^\W*(?:error|cause)\W+|^\W+", "", line, flags=re.I)
         for line in output.splitlines()

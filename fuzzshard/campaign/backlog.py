@@ -65,7 +65,7 @@ class Backlog:
             return bool(self._waiting)
 
     def take(self, *, wait: bool) -> Suspicion | Found | None:
-        """The one that has waited longest, to be given up by :meth:`done`.
+        """Return the one that has waited longest, to be given up by :meth:`done`.
 
         None where nothing waits; with ``wait``, only once no world runs fresh cases any more.
         """
@@ -84,7 +84,7 @@ class Backlog:
             self._changed.notify_all()
 
     def drain(self) -> Iterable[Suspicion | Found]:
-        """What nobody will take any more."""
+        """Return what nobody will take any more."""
         with self._changed:
             left, self._waiting = self._waiting, deque()
         return left

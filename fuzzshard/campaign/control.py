@@ -81,7 +81,7 @@ class Control:
         return max(0.0, self.seconds_left() + OVERTIME_SECONDS + GRACE_SECONDS)
 
     def accepting(self) -> bool:
-        """Whether another case may be taken from the stream."""
+        """Return whether another case may be taken from the stream."""
         if not self.reason and self.seconds_left() <= 0:
             self.reason = "time is up"
         if not self.reason and self.elapsed() - self._last_new >= self._max_quiet:
@@ -93,7 +93,7 @@ class Control:
         self._last_new = self.elapsed()
 
     def running(self) -> bool:
-        """Whether any run may start, be it to confirm or to shrink."""
+        """Return whether any run may start, be it to confirm or to shrink."""
         return not self.halted and self.seconds_left() > -OVERTIME_SECONDS
 
     def halt(self, reason: str) -> None:

@@ -122,8 +122,8 @@ class Prefetch:
         self._thread.start()
 
     def take(self) -> tuple[int, Case] | None:
-        """The next case; None after the last one and after :meth:`close`. Raises what drawing
-        raised.
+        """Return the next case; None after the last one and after :meth:`close`. Raises what
+        drawing raised.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self._exhausted or self._closed)

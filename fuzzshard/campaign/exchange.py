@@ -123,8 +123,8 @@ class NodeSeen:
 def read_nodes(
     exchange: Path, now: float, complain: Callable[[str], None] = lambda _: None
 ) -> list[NodeSeen]:
-    """All campaigns that took part, by name; without those whose files cannot be read, of which
-    ``complain`` is told.
+    """Return all campaigns that took part, by name; without those whose files cannot be read, of
+    which ``complain`` is told.
 
     ``now`` is by the clock of the file system, which files written there tell: clocks of nodes
     differ.
@@ -201,8 +201,8 @@ class Exchange:
         self._first.wait(STARTING_SECONDS)
 
     def take(self, signature: str) -> bool:
-        """Whether this campaign may work on ``signature``: not while another one does, as far as
-        has been heard. Two that find the same within seconds may both work on it.
+        """Return whether this campaign may work on ``signature``: not while another one does, as
+        far as has been heard. Two that find the same within seconds may both work on it.
         """
         with self._lock:
             self._given.discard(signature)
@@ -459,8 +459,8 @@ class _Told:
 
 
 def _read(file: Path, before: _Told | None, below: Path) -> _Told:
-    """What ``file`` says, in which no link under ``below`` is followed; ``before`` where it has
-    not changed since.
+    """Return what ``file`` says, in which no link under ``below`` is followed; ``before`` where it
+    has not changed since.
     """
     changed = file.stat().st_mtime_ns
     if before is not None and before.changed == changed:
@@ -476,5 +476,5 @@ def _read(file: Path, before: _Told | None, below: Path) -> _Told:
 
 
 def is_done(entry: CorpusEntry) -> bool:
-    """Whether ``entry`` is a finding that nobody works on any more."""
+    """Return whether ``entry`` is a finding that nobody works on any more."""
     return entry.is_confirmed and bool(entry.signature) and not is_in_work(entry)

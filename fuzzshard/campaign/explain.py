@@ -154,7 +154,7 @@ class OnBoth(OnMends):
 
 
 def told(mended: Verdict, mends: Sequence[str]) -> tuple[str, ...]:
-    """The causes that tell of a finding of mended torch without mending it."""
+    """Return the causes that tell of a finding of mended torch without mending it."""
     known = {name: find_mend(name) for name in mends}
     tripped = tuple(name for name, mend in known.items() if mend.slug in mended.tripped)
     by_signature = (name for name, mend in known.items() if mend.is_told_by(mended.signature))
@@ -162,7 +162,7 @@ def told(mended: Verdict, mends: Sequence[str]) -> tuple[str, ...]:
 
 
 def lifting(verdict: Verdict, mends: Sequence[str]) -> tuple[str, ...]:
-    """The mends that lift the refusal whose absence is what ``verdict`` shows."""
+    """Return the mends that lift the refusal whose absence is what ``verdict`` shows."""
     if not verdict.findings or verdict.findings[0].detail != NOT_REFUSED:
         return ()
     refusal = verdict.findings[0].name
@@ -170,7 +170,7 @@ def lifting(verdict: Verdict, mends: Sequence[str]) -> tuple[str, ...]:
 
 
 def able_to_cure(verdict: Verdict, mends: Sequence[str]) -> tuple[str, ...]:
-    """The mends without those that lift the refusal that ``verdict`` misses.
+    """Return the mends without those that lift the refusal that ``verdict`` misses.
 
     Torch that has one of these need not refuse, so a run with it does not say whether another mend
     brings the refusal back.
@@ -182,8 +182,8 @@ def able_to_cure(verdict: Verdict, mends: Sequence[str]) -> tuple[str, ...]:
 def unknown_only(
     world: Runner, case: Case, expected: Verdict, mends: tuple[str, ...]
 ) -> Callable[[Runner], Runner]:
-    """How to run what is made of ``case``, so that its finding ``expected`` never becomes a known
-    bug.
+    """Return how to run what is made of ``case``, so that its finding ``expected`` never becomes a
+    known bug.
 
     Whatever fails has to fail on torch as it is and on mended torch; without ``mends`` on torch as
     it is.
@@ -262,7 +262,7 @@ def explain(
 def _possible(
     weights: Mapping[tuple[str, ...], float], mends: Collection[str]
 ) -> dict[tuple[str, ...], float]:
-    """Those sets of causes that ``mends`` have."""
+    """Return those sets of causes that ``mends`` have."""
     return {few: weight for few, weight in weights.items() if set(few) <= set(mends)}
 
 
@@ -281,8 +281,8 @@ class _Search:
         self._seen = {frozenset[str](): stock}
 
     def guess(self, mends: tuple[str, ...]) -> tuple[str, ...]:
-        """The causes where some are likely enough to be tried before all mends, and cure the
-        case.
+        """Return the causes where some are likely enough to be tried before all mends, and cure
+        the case.
         """
         eager = replace(self._case, compile=None)
         if eager != self._case:
@@ -298,7 +298,7 @@ class _Search:
         return causes if causes and self.cures(causes) else ()
 
     def causes(self, mends: tuple[str, ...]) -> tuple[str, ...]:
-        """The causes, in alphabetical order, where all ``mends`` cure the case."""
+        """Return the causes, in alphabetical order, where all ``mends`` cure the case."""
         self._seen[frozenset(mends)] = Verdict(status=Status.PASS)
         needed: tuple[str, ...] = ()
         while not self.cures(needed):
@@ -310,7 +310,7 @@ class _Search:
         return tuple(sorted(needed))
 
     def _next(self, needed: tuple[str, ...], mends: tuple[str, ...]) -> tuple[str, ...]:
-        """The smallest set of mends that changes what shows with ``needed``."""
+        """Return the smallest set of mends that changes what shows with ``needed``."""
         shown = self._run(needed)
 
         def change(few: tuple[str, ...]) -> bool:
@@ -338,20 +338,20 @@ class _Search:
         return verdict.status is not Status.INFRA and not _fails(verdict, self._stock, few)
 
     def _run(self, few: tuple[str, ...]) -> Verdict:
-        """What shows with these mends; nothing runs twice."""
+        """Return what shows with these mends; nothing runs twice."""
         if (verdict := self._seen.get(frozenset(few))) is None:
             verdict = self._seen[frozenset(few)] = judge(OnMends(self._world, few), self._case)
         return verdict
 
 
 def _place(verdict: Verdict) -> tuple[str, int, str]:
-    """What shows first, and where."""
+    """Return what shows first, and where."""
     first = verdict.findings[0]
     return verdict.signature, first.op, first.name
 
 
 def _fails(mended: Verdict, stock: Verdict, mends: Sequence[str]) -> bool:
-    """Whether torch that has ``mends`` shows a finding.
+    """Return whether torch that has ``mends`` shows a finding.
 
     What it does not refuse, and torch as it is does not miss, is none where one of them lifts the
     refusal.
@@ -373,8 +373,8 @@ def _fewest(
     suffice: Callable[[tuple[str, ...]], bool],
     chances: Mapping[str, float] | None = None,
 ) -> tuple[str, ...]:
-    """The smallest set that bisection finds of those that ``suffice``; all of ``mends`` do, and
-    none of them does not.
+    """Return the smallest set that bisection finds of those that ``suffice``; all of ``mends`` do,
+    and none of them does not.
 
     The last mend of the shortest beginning that suffices belongs to it; with that one, the next is
     looked for. Those with the best ``chances`` come first, and each half is half of the chances.
@@ -442,7 +442,7 @@ def explain_first(
 def known_causes(
     mends: tuple[str, ...], world: Runner, case: Case, stock: Verdict
 ) -> tuple[str, ...]:
-    """The causes of what torch as it is showed, of those that ``mends`` know; empty where it is
-    new.
+    """Return the causes of what torch as it is showed, of those that ``mends`` know; empty where
+    it is new.
     """
     return explain(world, case, mends, stock=stock).known if mends else ()

@@ -79,8 +79,8 @@ class FindingStore:
         return folder
 
     def same_as(self, judged: Judged, folder: Path) -> Path | None:
-        """The other entry that has this minimal case and signature already; then ``folder`` goes
-        away.
+        """Return the other entry that has this minimal case and signature already; then ``folder``
+        goes away.
         """
         known = self._saved.get(finding_key(judged.verdict.signature, judged.case))
         if known is None or known == folder:
@@ -89,7 +89,7 @@ class FindingStore:
         return known
 
     def has(self, key: FindingKey) -> bool:
-        """Whether the finding with this minimal case is saved."""
+        """Return whether the finding with this minimal case is saved."""
         return key in self._saved
 
     def learn(self, folder: Path, entry: CorpusEntry) -> None:
@@ -177,7 +177,7 @@ class FindingStore:
         return shown_by(result, entry) is Shown.YES
 
     def entry(self, folder: Path) -> CorpusEntry:
-        """The entry in ``folder``."""
+        """Return the entry in ``folder``."""
         return read_entry(folder / CASE_FILE)
 
     def discard(self, folder: Path) -> None:
@@ -225,8 +225,8 @@ def _with_what_is_written(folder: Path, new: CorpusEntry) -> CorpusEntry:
 
 
 def _minimal_cases(corpus: Path) -> dict[FindingKey, Path]:
-    """The confirmed findings of campaigns in ``corpus``; files that cannot be read are not ours
-    to judge.
+    """Return the confirmed findings of campaigns in ``corpus``; files that cannot be read are not
+    ours to judge.
     """
     saved: dict[FindingKey, Path] = {}
     findings = corpus / FINDINGS_FOLDER

@@ -180,7 +180,7 @@ class FollowUp:
         self._session.store.remove_half(half_saved)
 
     def _is_known(self, case: Case, stock: Verdict) -> bool:
-        """Whether mends know what torch as it is shows."""
+        """Return whether mends know what torch as it is shows."""
         mends = self._session.mends
         return bool(known_causes(mends, self._world, case, stock))
 
@@ -289,7 +289,7 @@ class FollowUp:
         )
 
     def _confirm_and_shrink(self, case: Case, expected: Verdict, path: Path) -> Judged:
-        """What torch as it is and mended torch show, unless the campaign has no mends."""
+        """Return what torch as it is and mended torch show, unless the campaign has no mends."""
         session = self._session
         runner = unknown_only(self._world, case, expected, session.mends)
         return confirm_and_shrink(

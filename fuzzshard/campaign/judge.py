@@ -30,15 +30,15 @@ class Stopped(Exception):
 def judge(
     world: Runner, case: Case, *, deadline: float | None = None, fresh: bool = False
 ) -> Verdict:
-    """The verdict of one run, with ``fresh`` on fresh ranks; INFRA is tried once more on fresh
-    ranks.
+    """Return the verdict of one run, with ``fresh`` on fresh ranks; INFRA is tried once more on
+    fresh ranks.
     """
     verdict = _run(world, case, deadline, fresh)
     return _run(world, case, deadline, True) if verdict.status is Status.INFRA else verdict
 
 
 def judge_clearly(world: Runner, case: Case) -> tuple[Case, Verdict]:
-    """The verdict of one run, and the case that it is about.
+    """Return the verdict of one run, and the case that it is about.
 
     That is the case with everything observed where only losses were, unless engines are to train
     more than the reference then: a loss says little about what is wrong. And it is the case in
@@ -60,7 +60,7 @@ def judge_clearly(world: Runner, case: Case) -> tuple[Case, Verdict]:
 
 
 def _is_wide(verdict: Verdict) -> bool:
-    """Whether a divergence was seen through bounds as wide as low precision makes them."""
+    """Return whether a divergence was seen through bounds as wide as low precision makes them."""
     return verdict.status is Status.DIVERGENCE and verdict.findings[0].comparison == "precision"
 
 
@@ -78,8 +78,8 @@ def _run(world: Runner, case: Case, deadline: float | None, fresh: bool) -> Verd
 
 
 def same_finding(verdict: Verdict, expected: Verdict) -> bool:
-    """Whether ``verdict`` is the finding ``expected``: the same signature, by a comparison as
-    strict.
+    """Return whether ``verdict`` is the finding ``expected``: the same signature, by a comparison
+    as strict.
 
     A looser comparison would let shrinking slip from a logic error into rounding.
     """

@@ -68,8 +68,8 @@ causes nothing."""
 
 
 def cause_of(minimal: Case, found: Case) -> frozenset[str]:
-    """The features that make a finding: of the minimal case, of the case that was shrunk to it,
-    not plain.
+    """Return the features that make a finding: of the minimal case, of the case that was shrunk to
+    it, not plain.
 
     What only the minimal case has came in by simplifying. What is off (float64, Gaussian values)
     in one of the two and plain in the other is no cause either.
@@ -97,7 +97,7 @@ class Known:
     elsewhere: tuple[Finding, ...] = ()
 
     def is_shown_by(self, verdict: Verdict) -> bool:
-        """Whether ``verdict``, of this release of torch, is this finding."""
+        """Return whether ``verdict``, of this release of torch, is this finding."""
         return shows(verdict, self.signature, self.elsewhere)
 
 
@@ -105,7 +105,7 @@ class Claims(Protocol):
     """Which signatures campaigns on other nodes work on (:mod:`fuzzshard.campaign.exchange`)."""
 
     def take(self, signature: str) -> bool:
-        """Whether this campaign may work on ``signature`` now."""
+        """Return whether this campaign may work on ``signature`` now."""
 
     def give(self, signature: str) -> None:
         """It does so no longer."""
@@ -140,7 +140,7 @@ class Registry:
         self._lock = threading.Lock()
 
     def hit(self, found: Found) -> Known | None:
-        """The known finding that explains ``found``, as it is with this hit counted."""
+        """Return the known finding that explains ``found``, as it is with this hit counted."""
         present = features(found.case)
         with self._lock:
             known = self._explaining(found, present)
@@ -150,7 +150,7 @@ class Registry:
             return dataclasses.replace(known)
 
     def explains(self, found: Found) -> bool:
-        """Whether a known finding explains ``found``."""
+        """Return whether a known finding explains ``found``."""
         present = features(found.case)
         with self._lock:
             return self._explaining(found, present) is not None
@@ -162,12 +162,12 @@ class Registry:
         return None
 
     def crowded(self, signature: str) -> bool:
-        """Whether enough cases with this signature are parked already."""
+        """Return whether enough cases with this signature are parked already."""
         with self._lock:
             return len(self._busy.get(signature, ())) >= MAX_PARKED
 
     def claim(self, found: Found) -> bool:
-        """Whether the caller may work on ``found``; if not, another world or node does and
+        """Return whether the caller may work on ``found``; if not, another world or node does and
         ``found`` is parked.
         """
         signature = found.verdict.signature
@@ -262,7 +262,7 @@ class Registry:
                 known.saved_before = False
 
     def all(self) -> tuple[Known, ...]:
-        """Every distinct finding, in the order in which they were settled."""
+        """Return every distinct finding, in the order in which they were settled."""
         with self._lock:
             return tuple(self.known)
 

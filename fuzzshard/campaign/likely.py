@@ -67,8 +67,8 @@ class Experience:
             return counts
 
     def likeliest(self, case: Case, signature: str) -> dict[Causes, float]:
-        """How likely each set of causes that was met before is behind this finding, the likeliest
-        first.
+        """Return how likely each set of causes that was met before is behind this finding, the
+        likeliest first.
 
         Every finding that a set was behind counts, by how much it looked like this one.
         """
@@ -88,6 +88,6 @@ class Experience:
 
 
 def _likeness(one: str, other: str) -> float:
-    """How much a finding says about another one, by their signatures."""
+    """Return how much a finding says about another one, by their signatures."""
     pairs = itertools.zip_longest(one.split("/", 3), other.split("/", 3))
     return math.prod(counts for counts, (a, b) in zip(OTHER_PART, pairs, strict=False) if a != b)

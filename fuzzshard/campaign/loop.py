@@ -162,7 +162,7 @@ class _Coordinator:
         return code
 
     def _exchange(self) -> Exchange | None:
-        """What talks with campaigns on other nodes."""
+        """Return what talks with campaigns on other nodes."""
         session = self.session
         if session.options.exchange is None:
             return None
@@ -288,7 +288,7 @@ class _Coordinator:
         return [*living, *self.spares.starting]
 
     def _deliver_finished(self) -> int:
-        """The summary; raises the error of a campaign that ended by a fault of its own."""
+        """Return the summary; raises the error of a campaign that ended by a fault of its own."""
         finished = _stamped(self._summary())
         try:
             self.journal.record(finished)

@@ -116,11 +116,11 @@ class CampaignOptions(RankOptions):
             )
 
     def resolved_seed(self) -> int:
-        """The seed asked for, or a fresh one."""
+        """Return the seed asked for, or a fresh one."""
         return secrets.randbits(32) if self.seed is None else self.seed
 
     def world_configs(self) -> tuple[WorldConfig, ...]:
-        """The settings of each world; raises :class:`UsageError` for what cannot be."""
+        """Return the settings of each world; raises :class:`UsageError` for what cannot be."""
         from fuzzshard.world.config import WorldConfig
         from fuzzshard.world.placement import placed
 

@@ -82,7 +82,7 @@ class Plan:
 
 
 def plan_session(history: History, options: CampaignOptions, config: WorldConfig) -> Plan:
-    """What the command with ``options`` does in this directory."""
+    """Return what the command with ``options`` does in this directory."""
     stream = _stream(options, config)
     sessions = history.sessions()
     alike = [s for s in sessions if _same(s, stream, options.seed)]
@@ -98,7 +98,7 @@ def plan_session(history: History, options: CampaignOptions, config: WorldConfig
 
 
 def session_seed(seed: int, number: int) -> int:
-    """The seed of the stream that the session of this ``number`` in its campaign draws."""
+    """Return the seed of the stream that the session of this ``number`` in its campaign draws."""
     if number == 0:
         return seed
     return int.from_bytes(hashlib.sha256(f"{seed}/{number}".encode()).digest()[:4], "big")
@@ -107,7 +107,7 @@ def session_seed(seed: int, number: int) -> int:
 def start_of(
     plan: Plan, options: CampaignOptions, configs: tuple[WorldConfig, ...]
 ) -> SessionStart:
-    """What the journal notes of the session, of the worlds that it runs on."""
+    """Return what the journal notes of the session, of the worlds that it runs on."""
     limits = ("max_cases", "max_time", "max_findings", "stop_after_no_new")
     return SessionStart(
         stream=plan.stream,
@@ -124,7 +124,7 @@ def start_of(
 
 
 def _stream(options: CampaignOptions, config: WorldConfig) -> dict[str, Any]:
-    """The options that decide which cases are drawn and what they are run on."""
+    """Return the options that decide which cases are drawn and what they are run on."""
     steering = options.steering
     return {
         "world_size": config.size,
@@ -201,8 +201,8 @@ def drop_saved_suspicions(corpus: Path) -> None:
 
 
 def in_work(corpus: Path) -> tuple[str, ...]:
-    """The folders of saved findings that some campaign did not get done, sorted: not shrunk yet,
-    or with a script that was not run, or saved by half, or not explained. What has a cause is
+    """Return the folders of saved findings that some campaign did not get done, sorted: not shrunk
+    yet, or with a script that was not run, or saved by half, or not explained. What has a cause is
     known, and done.
     """
     places = (corpus / FINDINGS_FOLDER, corpus / UNJUDGED_FOLDER)
@@ -264,7 +264,7 @@ def unfinished(
 
 
 def _on_disk(corpus: Path, name: str, index: int, shrinking: bool) -> Found | None:
-    """The finding in the folder ``name``, should there be work left on it."""
+    """Return the finding in the folder ``name``, should there be work left on it."""
     for folder in (corpus / FINDINGS_FOLDER / name, corpus / INCONCLUSIVE_FOLDER / name):
         if (entry := entry_or_none(folder / CASE_FILE)) is not None:
             is_enough = entry.unshrunk and entry.confirmed is not None and not shrinking
@@ -277,7 +277,7 @@ def _on_disk(corpus: Path, name: str, index: int, shrinking: bool) -> Found | No
 
 
 def _as_found(folder: Path, entry: CorpusEntry, index: int) -> Found:
-    """The case as it was found, with the smallest one that had the finding so far."""
+    """Return the case as it was found, with the smallest one that had the finding so far."""
     unshrunk = entry_or_none(folder / UNSHRUNK_FILE)
     case = entry.case if unshrunk is None else unshrunk.case
     verdict = Verdict(

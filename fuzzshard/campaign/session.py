@@ -140,7 +140,7 @@ class Session:
         self.cases = Prefetch(stream, ahead=2 * len(self.configs) + 2, limit=left)
 
     def started(self) -> Iterator[Event]:
-        """What is said before any world starts."""
+        """Yield what is said before any world starts."""
         options = self.options
         yield CampaignStarted(
             elapsed=self.plan.elapsed,
@@ -203,7 +203,7 @@ class Session:
             self.backlog.wait_while_in_work(max(1, limit - self.registry.num_new))
 
     def finished(self, reason: str, exit_code: int, *, complete: bool) -> CampaignFinished:
-        """The summary."""
+        """Return the summary."""
         tally, registry = self.tally, self.registry
         return CampaignFinished(
             elapsed=(elapsed := self.control.elapsed()),
@@ -228,7 +228,7 @@ class Session:
         )
 
     def verdict_code(self) -> int:
-        """The exit code of a campaign that was neither interrupted nor stopped by an error.
+        """Return the exit code of a campaign that was neither interrupted nor stopped by an error.
 
         What the corpus had before is no news: a campaign in CI would be red on every torch with an
         open finding.
@@ -244,7 +244,7 @@ class Session:
 
 
 def _listed(registry: Registry) -> list[Known]:
-    """What this campaign has met of the findings that are done; internal ones come last."""
+    """Return what this campaign has met of the findings that are done; internal ones come last."""
     left = set(registry.unresolved)
     met = [
         known

@@ -49,7 +49,7 @@ class Smallest:
         self._on_tried = on_tried
 
     def still_fails(self, candidate: Case) -> bool:
-        """Whether ``candidate`` shows the finding."""
+        """Return whether ``candidate`` shows the finding."""
         verdict, outcome, fails = (
             self._once(candidate) if self._rate == 1 else self._repeatedly(candidate)
         )
@@ -85,7 +85,7 @@ class Smallest:
 
 
 def outcome_text(verdict: Verdict) -> str:
-    """A verdict in a word: the signature of a finding, the status of anything else."""
+    """Return a verdict in a word: the signature of a finding, the status of anything else."""
     return verdict.signature or str(verdict.status)
 
 

@@ -35,7 +35,7 @@ class CaseStream(Protocol):
     def __call__(
         self, seed: int, /, *, world_size: int, steered: Steered, cuda: bool
     ) -> Iterator[Case]:
-        """An endless stream, or a finite one."""
+        """Return an endless stream, or a finite one."""
 
 
 @dataclasses.dataclass(frozen=True)

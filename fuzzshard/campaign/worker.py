@@ -92,7 +92,7 @@ class Worker:
                 self._follow_up.conclude(Found(index, case, verdict))
 
     def _runs_on_mended(self, index: int) -> bool:
-        """Whether this case first runs on mended torch, as all of its row do.
+        """Return whether this case first runs on mended torch, as all of its row do.
 
         A suspicion there counts where torch as it is fails, too; one that only mended torch has is
         a defect of a mend.

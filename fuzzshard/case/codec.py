@@ -38,12 +38,12 @@ def _interned(value: Any) -> Any:
 
 @functools.cache
 def _defaults(part: type[Part]) -> tuple[tuple[str, Any], ...]:
-    """Every field with its default; a required field has ``NODEFAULT``."""
+    """Return every field with its default; a required field has ``NODEFAULT``."""
     return tuple((field.name, field.default) for field in msgspec.structs.fields(part))
 
 
 def decode(data: bytes | str) -> Case:
-    """The Case in ``data``; raises :class:`InvalidCase` for malformed JSON and for unknown
+    """Return the Case in ``data``; raises :class:`InvalidCase` for malformed JSON and for unknown
     fields.
     """
     try:

@@ -35,7 +35,7 @@ _SAID_ELSEWHERE = frozenset(
 
 
 def describe(old: Case, new: Case) -> list[str]:
-    """Every difference of ``new`` from ``old``, one phrase each; empty for cases that are
+    """Return every difference of ``new`` from ``old``, one phrase each; empty for cases that are
     equal.
     """
     phrases = [
@@ -103,7 +103,7 @@ def _freezes(old: Sequence[Freeze], new: Sequence[Freeze]) -> Iterator[str]:
 
 
 def _scalars(old: Case, new: Case) -> Iterator[str]:
-    """What a case has once, and lists of which items went or came."""
+    """Yield what a case has once, and lists of which items went or came."""
     for name in Case.__struct_fields__:
         before, after = getattr(old, name), getattr(new, name)
         if name in _SAID_ELSEWHERE or before == after:

@@ -18,7 +18,7 @@ Key = tuple[str, str]
 
 
 def get_dims(case: Case) -> dict[Key, int]:
-    """Every stored size."""
+    """Return every stored size."""
     dims: dict[Key, int] = {}
     for i, tensor in enumerate(case.inputs.tensors):
         dims[f"?{i}", "vocab" if tensor.kind == "ids" else "size"] = tensor.size

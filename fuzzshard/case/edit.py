@@ -49,7 +49,7 @@ def with_item(items: tuple[T, ...], index: int, item: T) -> tuple[T, ...]:
 
 
 def blocks(root: Block) -> Iterator[tuple[str, Block]]:
-    """All blocks with their paths, parents first."""
+    """Yield all blocks with their paths, parents first."""
     for path, module in walk(root):
         if isinstance(module, Block):
             yield path, module
@@ -110,7 +110,7 @@ def put_node(block: Block, node: Node) -> Block:
 
 
 def rename_called(node: Node, rename: Callable[[str], str]) -> Node:
-    """A call of other children; a tensor op stays as it is."""
+    """Return a call of other children; a tensor op stays as it is."""
     if not isinstance(node, Call):
         return node
     return replace(
@@ -149,7 +149,7 @@ def sort_nodes(block: Block) -> Block:
 
 
 def callers(root: Block, path: str) -> Iterator[tuple[str, str]]:
-    """Every (block, name) under which a block may call the module at ``path``, aliases
+    """Yield every (block, name) under which a block may call the module at ``path``, aliases
     included.
     """
     for here, module in walk(root):
@@ -207,7 +207,7 @@ def rename_paths(case: Case, rename: Callable[[str], str]) -> Case:
 
 
 def by_prefix(moves: Mapping[str, str]) -> Callable[[str], str]:
-    """A renaming that moves whole subtrees: ``{"a.b": "c"}`` turns ``"a.b.weight"`` into
+    """Return a renaming that moves whole subtrees: ``{"a.b": "c"}`` turns ``"a.b.weight"`` into
     ``"c.weight"``.
     """
 

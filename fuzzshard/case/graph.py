@@ -100,7 +100,7 @@ class Block(Part, tag="block", frozen=True, kw_only=True):
         return self.method != "forward"
 
     def child(self, name: str) -> Module | None:
-        """The submodule registered under ``name``, or None."""
+        """Return the submodule registered under ``name``, or None."""
         return next((c.module for c in self.children if c.name == name), None)
 
 
@@ -116,7 +116,7 @@ def join(prefix: str, name: str) -> str:
 
 
 def walk(module: Module, path: str = "") -> Iterator[tuple[str, Module]]:
-    """All modules with their paths, parents first, in registration order; aliases are not
+    """Yield all modules with their paths, parents first, in registration order; aliases are not
     followed.
     """
     yield path, module
@@ -127,8 +127,8 @@ def walk(module: Module, path: str = "") -> Iterator[tuple[str, Module]]:
 
 @functools.lru_cache(maxsize=4096)
 def resolve(root: Block, path: str) -> tuple[str, Module] | None:
-    """The canonical path and module that ``path`` names, following aliases; None if there is
-    none.
+    """Return the canonical path and module that ``path`` names, following aliases; None if there
+    is none.
     """
     found: Module = root
     canonical = ""
@@ -145,13 +145,13 @@ def resolve(root: Block, path: str) -> tuple[str, Module] | None:
 
 
 def has_alias(root: Block) -> bool:
-    """Whether some module is registered twice."""
+    """Return whether some module is registered twice."""
     return any(isinstance(module, Alias) for _, module in walk(root))
 
 
 @functools.lru_cache(maxsize=1024)
 def modules_below(root: Block, path: str) -> frozenset[str]:
-    """The canonical paths of what ``get_submodule(path).modules()`` yields, which follows
+    """Return the canonical paths of what ``get_submodule(path).modules()`` yields, which follows
     aliases.
     """
     found: dict[str, Module] = {}
@@ -167,7 +167,7 @@ def modules_below(root: Block, path: str) -> frozenset[str]:
 
 
 def value_node(value: str) -> str:
-    """The name of the node or input that a value comes from: ``"h1.0"`` gives ``"h1"``."""
+    """Return the name of the node or input that a value comes from: ``"h1.0"`` gives ``"h1"``."""
     return value.split(".", 1)[0]
 
 

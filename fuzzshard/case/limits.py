@@ -28,7 +28,7 @@ def check_limits(fields: Any) -> None:
 
 
 def _count(value: Any, name: str = "") -> int:
-    """How many values there are, each checked by itself."""
+    """Return how many values there are, each checked by itself."""
     if isinstance(value, dict):
         return sum(_count(each, str(key)) for key, each in value.items()) + 1
     if isinstance(value, list):

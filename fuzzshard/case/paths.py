@@ -6,15 +6,15 @@ from collections.abc import Iterable
 
 
 def is_within(path: str, ancestor: str) -> bool:
-    """Whether ``path`` is ``ancestor`` or below it."""
+    """Return whether ``path`` is ``ancestor`` or below it."""
     return not ancestor or path == ancestor or path.startswith(ancestor + ".")
 
 
 def is_within_any(path: str, ancestors: Iterable[str]) -> bool:
-    """Whether ``path`` is one of ``ancestors`` or below one."""
+    """Return whether ``path`` is one of ``ancestors`` or below one."""
     return any(is_within(path, ancestor) for ancestor in ancestors)
 
 
 def enclosing(path: str, candidates: Iterable[str]) -> str | None:
-    """The innermost of ``candidates`` that ``path`` is within, or None."""
+    """Return the innermost of ``candidates`` that ``path`` is within, or None."""
     return max((c for c in candidates if is_within(path, c)), key=len, default=None)

@@ -24,7 +24,7 @@ def in_place_of(name: str, new: object, old: object, where: str = "") -> str:
 
 
 def value_words(value: object) -> str:
-    """A value of a field as one would write it."""
+    """Return a value of a field as one would write it."""
     if isinstance(value, Part):
         given = msgspec.to_builtins(value)
         return (
@@ -37,7 +37,7 @@ def value_words(value: object) -> str:
 
 
 def named(path: str) -> str:
-    """The module at ``path``."""
+    """Return the module at ``path``."""
     return path or "the root"
 
 

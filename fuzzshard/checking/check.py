@@ -183,7 +183,7 @@ def _report(training: Training, outcome: Outcome, seconds: float) -> TrainingRep
 
 
 def _trouble(outcome: Outcome, failures: Sequence[Failure]) -> tuple[str, str]:
-    """What ended ranks before they compared: what they did, and what happened."""
+    """Return what ended ranks before they compared: what they did, and what happened."""
     first = next((failure for failure in failures if not failure.desync), None)
     if len(failures) == outcome.size and len({failure.message for failure in failures}) == 1:
         first = failures[0]  # what all ranks say is no word of a lost one
@@ -196,7 +196,7 @@ def _trouble(outcome: Outcome, failures: Sequence[Failure]) -> tuple[str, str]:
 
 
 def _collective(outcome: Outcome) -> str:
-    """What ranks say of a collective that failed, and where each was: gloo ends some."""
+    """Return what ranks say of a collective that failed, and where each was: gloo ends some."""
     first, ranks = outcome.failures[min(outcome.failures)], [*_ranks(outcome)]
     callers = {where.rpartition("called by ")[2] for _, where, _ in ranks}
     question = (

@@ -187,7 +187,7 @@ class Fuzzer:
         raise _Found(report.signature)
 
     def _report(self, training: Training) -> TrainingReport | None:
-        """What a training comes to, each run once; None for one that makes no sense."""
+        """Return what a training comes to, each run once; None for one that makes no sense."""
         key = msgspec.json.encode(training)
         if key not in self._reports:
             if self.unfinished is not None:
@@ -207,7 +207,7 @@ class Fuzzer:
         return self._reports[key]
 
     def _run(self, training: Training, *, fresh: bool = False) -> TrainingReport:
-        """What a training comes to, with the blocks that it wraps, which no error tells."""
+        """Return what a training comes to, with the blocks that it wraps, which no error tells."""
         report, variation = self._checker.run(training, fresh=fresh), training.variation
         blocks = self._blocks if variation.wrapped is None else variation.wrapped
         if report.outcome in ("error", "hang") and engine_script(training.engine).wraps_blocks:
@@ -230,8 +230,8 @@ class Fuzzer:
         return ("no module is cut out of the model, since parallelize needs the whole one",)
 
     def _cut(self, report: TrainingReport) -> TrainingReport:
-        """The same finding with the smallest model that ``smaller`` gives, or with one module of
-        the model alone, as far within as one shows it.
+        """Return the same finding with the smallest model that ``smaller`` gives, or with one
+        module of the model alone, as far within as one shows it.
 
         The module is trained with a loop and a loss of ours (:attr:`Subject.of_one_module`).
         """

@@ -145,7 +145,7 @@ def _as_line(tried: Tried, width: int) -> str:
 
 
 def _one(text: str) -> str:
-    """The one release in ``text``, if there is any text."""
+    """Return the one release in ``text``, if there is any text."""
     if not text:
         return ""
     first, *others = parse_versions(text)
@@ -176,7 +176,7 @@ class _Index:
             return [], self.source
 
     def versions(self) -> list[str]:
-        """All that there are, oldest first."""
+        """Return all that there are, oldest first."""
         return self._smaller[0] or versions_of_torch(self.source, cpu=self.on_cpu)
 
     def source_of(self, version: str) -> Source:

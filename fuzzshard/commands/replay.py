@@ -114,7 +114,7 @@ def replay(
 
 
 def _asked(paths: Iterable[Path], allow_user_code: bool) -> tuple[list[Path], list[Path]]:
-    """The files of cases, and those of the user's own code that may be run."""
+    """Return the files of cases, and those of the user's own code that may be run."""
     files, subjects = entry_files(paths), subject_files(paths)
     if subjects and not allow_user_code:
         own = f"{counted(len(subjects), 'entry', 'entries')} of your own code"

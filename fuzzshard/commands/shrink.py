@@ -178,7 +178,7 @@ class _Work:
         self.store.verify(folder, entry)
 
     def _first_seen(self, world: Runner) -> tuple[Case, Verdict]:
-        """The case and its finding; one that is known to be flaky may take several runs to
+        """Return the case and its finding; one that is known to be flaky may take several runs to
         show.
         """
         known = self.known
@@ -194,7 +194,7 @@ class _Work:
         return case, verdict
 
     def _saved(self, case: Case, verdict: Verdict, world: Runner) -> Path:
-        """The folder of the entry, which is made for a bare case."""
+        """Return the folder of the entry, which is made for a bare case."""
         was = self.known.signature
         if was not in ("", verdict.signature):
             changed = f"{verdict.signature}, was {was}"

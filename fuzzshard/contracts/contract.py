@@ -30,8 +30,8 @@ def installed_torch() -> str:
 
 @functools.lru_cache(maxsize=64)
 def _release(torch: str) -> tuple[int, ...]:
-    """The numbers of a version: a pre-release or a build from source counts as the release it
-    becomes.
+    """Return the numbers of a version: a pre-release or a build from source counts as the release
+    it becomes.
     """
     return Version(torch).release
 

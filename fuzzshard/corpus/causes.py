@@ -93,8 +93,8 @@ def _releases(entries: Sequence[CorpusEntry]) -> dict[str, tuple[int, int]]:
 
 
 def cause_lines(causes: Sequence[Cause], width: int, releases: Sequence[str] = ()) -> list[str]:
-    """A table of ``width`` columns, with a column for each of ``releases``, and a line that counts
-    them.
+    """Return a table of ``width`` columns, with a column for each of ``releases``, and a line that
+    counts them.
     """
     if not causes:
         return ["no findings"]
@@ -131,7 +131,7 @@ def weights_text(weights: Iterable[str]) -> str:
 
 
 def first_to_file(causes: Iterable[Cause]) -> list[Cause]:
-    """The causes in the installed torch that its issues do not have, the most urgent first.
+    """Return the causes in the installed torch that its issues do not have, the most urgent first.
 
     What is silent and wrong counts most, then the setup: one that people have, the more if other
     projects have met the bug. Of equal ones, the smaller fix comes first. Limitations are left

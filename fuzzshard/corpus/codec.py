@@ -51,7 +51,7 @@ def _check_unchanged(fields: Fields) -> None:
 
 
 def decode_entry(data: bytes, path: Path) -> CorpusEntry:
-    """The entry in ``data``, read from ``path``; a bare Case is an entry that expects PASS.
+    """Return the entry in ``data``, read from ``path``; a bare Case is an entry that expects PASS.
 
     Its texts are :func:`printable`. Raises :class:`InvalidEntry`, naming the file, for anything
     but a Case that could be run, whatever is wrong with it: a bad entry costs no other one.
@@ -99,7 +99,7 @@ def _decoded(fields: Fields) -> CorpusEntry:
 
 
 def read_entry(path: Path, *, below: Path | None = None) -> CorpusEntry:
-    """The entry in the file ``path``, without following links under ``below``; raises
+    """Return the entry in the file ``path``, without following links under ``below``; raises
     :class:`InvalidEntry`.
     """
     try:
@@ -113,7 +113,7 @@ def read_entry(path: Path, *, below: Path | None = None) -> CorpusEntry:
 
 
 def entry_or_none(path: Path) -> CorpusEntry | None:
-    """The entry in the file ``path``; None where it was moved away, or cannot be read."""
+    """Return the entry in the file ``path``; None where it was moved away, or cannot be read."""
     with contextlib.suppress(InvalidEntry):
         return read_entry(path)
     return None

@@ -142,7 +142,7 @@ def merge_annotations(kept: CorpusEntry, other: CorpusEntry) -> CorpusEntry:
 
 
 def _is_said_by_people(other: CorpusEntry, kept: CorpusEntry) -> bool:
-    """Whether no later run says otherwise: a measured rate counts until the next one is
+    """Return whether no later run says otherwise: a measured rate counts until the next one is
     measured.
     """
     if other.lifecycle is Lifecycle.FLAKY:

@@ -157,7 +157,7 @@ def make_entry(
     unshrunk: bool = False,
     culprits: tuple[Culprit, ...] = (),
 ) -> CorpusEntry:
-    """The entry for ``verdict`` on ``case``; ``info`` is that of the world (keys ``torch``,
+    """Return the entry for ``verdict`` on ``case``; ``info`` is that of the world (keys ``torch``,
     ``backend``).
     """
     lifecycle = Lifecycle.FLAKY if confirmed is not None and confirmed.flaky else Lifecycle.OPEN
@@ -182,12 +182,12 @@ def make_entry(
 
 
 def bare_entry(case: Case) -> CorpusEntry:
-    """What a file with nothing but a case stands for: it is expected to pass."""
+    """Return what a file with nothing but a case stands for: it is expected to pass."""
     return CorpusEntry(case=case, mesh=case.mesh.text())
 
 
 def device_kind(info: Mapping[str, str]) -> Literal["cpu", "cuda"]:
-    """What kind of device the ranks have that say ``info`` of themselves."""
+    """Return what kind of device the ranks have that say ``info`` of themselves."""
     return "cuda" if "nccl" in info["backend"] else "cpu"
 
 
@@ -204,12 +204,12 @@ def script_digest(script: str) -> str:
 
 
 def slug(signature: str, case: Case) -> str:
-    """The folder name of an entry: ``divergence-fully_shard-gradient-1f3a09bc``."""
+    """Return the folder name of an entry: ``divergence-fully_shard-gradient-1f3a09bc``."""
     return f"{_slug_words(signature)}-{digest(case)}"
 
 
 def is_slug(name: str, signature: str) -> bool:
-    """Whether :func:`slug` may have named the folder of an entry so, whose case was larger
+    """Return whether :func:`slug` may have named the folder of an entry so, whose case was larger
     then.
     """
     return name.startswith(f"{_slug_words(signature)}-")

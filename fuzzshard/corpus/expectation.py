@@ -25,7 +25,7 @@ class Expected(enum.Enum):
 
 
 def expected(entry: CorpusEntry, torch: str, device: str) -> Expected:
-    """What ``entry`` says of version ``torch`` on ``device``.
+    """Return what ``entry`` says of version ``torch`` on ``device``.
 
     A finding of one kind of device says nothing of the other, and one of a newer torch nothing of
     older ones. Between a release that has it and one that has not nobody knows where it went.
@@ -51,15 +51,15 @@ def expected(entry: CorpusEntry, torch: str, device: str) -> Expected:
 
 
 def is_there(entry: CorpusEntry, verdict: Verdict, torch: str) -> bool:
-    """Whether ``verdict`` shows the finding of ``entry`` under ``torch``
+    """Return whether ``verdict`` shows the finding of ``entry`` under ``torch``
     (:mod:`fuzzshard.identity`).
     """
     return shows(verdict, entry.signature, seen_elsewhere(entry, torch))
 
 
 def seen_elsewhere(entry: CorpusEntry, torch: str) -> tuple[Finding, ...]:
-    """The findings of ``entry`` where another release than that of ``torch`` has shown them, else
-    none.
+    """Return the findings of ``entry`` where another release than that of ``torch`` has shown
+    them, else none.
     """
     return entry.findings if entry.torch and release(entry.torch) != release(torch) else ()
 

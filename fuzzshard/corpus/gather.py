@@ -29,8 +29,8 @@ REGRESSIONS_FOLDER = "regressions"
 
 
 def load(paths: Iterable[Path], *, follow: bool = True) -> tuple[list[Stored], list[InvalidEntry]]:
-    """The entries that ``paths`` stand for, each once, and what is wrong with the other files
-    there; with ``follow`` off, with a link too, and with what :func:`add` would copy.
+    """Return the entries that ``paths`` stand for, each once, and what is wrong with the other
+    files there; with ``follow`` off, with a link too, and with what :func:`add` would copy.
     """
     stored: dict[Path, Stored] = {}
     broken: dict[Path, InvalidEntry] = {}
@@ -46,7 +46,7 @@ def load(paths: Iterable[Path], *, follow: bool = True) -> tuple[list[Stored], l
 
 
 def read_foreign(file: Path, root: Path) -> Stored:
-    """The entry that somebody else has put into ``file``, a link nowhere under ``root``.
+    """Return the entry that somebody else has put into ``file``, a link nowhere under ``root``.
 
     Raises :class:`InvalidEntry` if any file that :func:`add` copies cannot be read.
     """
@@ -99,8 +99,8 @@ def merge(
 
 
 def _free_folder(item: Stored, corpus: Path) -> Path:
-    """The name that a corpus gave it, else the usual one; the other kind of device may have taken
-    both.
+    """Return the name that a corpus gave it, else the usual one; the other kind of device may have
+    taken both.
     """
     kind = INCONCLUSIVE_FOLDER if item.entry.status is Status.INCONCLUSIVE else FINDINGS_FOLDER
     usual, given = slug(item.entry.signature, item.entry.case), item.file.parent.name

@@ -21,7 +21,7 @@ class Lifecycle(enum.StrEnum):
 
 
 def release(torch: str) -> str:
-    """The part of a version that a finding can depend on: ``"2.13.0"`` of ``"2.13.0+cpu"``.
+    """Return the part of a version that a finding can depend on: ``"2.13.0"`` of ``"2.13.0+cpu"``.
 
     Builds of one release, or of one nightly, have the same source. A pre-release such as
     ``"2.14.0a0+git1f3a09b"`` may be any commit of months, so its local part stays.

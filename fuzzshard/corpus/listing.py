@@ -96,7 +96,7 @@ def listed(stored: Iterable[Stored], asked: Asked) -> list[tuple[Row, Stored]]:
 
 
 def row_of(item: Stored) -> Row:
-    """The row of an entry."""
+    """Return the row of an entry."""
     entry, confirmed = item.entry, item.entry.confirmed
     accused = tuple(dict.fromkeys(finding.engine for finding in entry.findings))
     return Row(
@@ -142,7 +142,7 @@ def _rank(order: Sequence[str], value: str) -> int:
 
 
 def entry_lines(rows: Sequence[Row], width: int) -> list[str]:
-    """A table of ``width`` columns, and a line that says how many entries are where."""
+    """Return a table of ``width`` columns, and a line that says how many entries are where."""
     if not rows:
         return ["no entries"]
     above = os.path.commonpath([os.path.dirname(row.path) or "." for row in rows])

@@ -129,7 +129,7 @@ def replay_entry(
 
 
 def exit_code(outcomes: Iterable[Outcome]) -> int:
-    """The worst of ``outcomes``; what was skipped judges nothing."""
+    """Return the worst of ``outcomes``; what was skipped judges nothing."""
     judged = (outcome for outcome in outcomes if outcome is not Outcome.SKIPPED)
     return worst_exit_code(_EXIT_CODES.get(outcome, EXIT_CLEAN) for outcome in judged)
 

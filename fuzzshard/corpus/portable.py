@@ -21,12 +21,12 @@ _INSTALLED = re.compile(r".*/(?:(?:site|dist)-packages|lib/python3\.\d+t?)/")
 
 
 def portable_text(text: str) -> str:
-    """A stack whose frames say ``torch/distributed/...``, wherever that is installed."""
+    """Return a stack whose frames say ``torch/distributed/...``, wherever that is installed."""
     return _FRAME.sub(lambda frame: _module_path(frame[0]), text)
 
 
 def portable_stacks(stacks: Mapping[str, str]) -> dict[str, str]:
-    """The stack of each rank, made portable."""
+    """Return the stack of each rank, made portable."""
     return {rank: portable_text(text) for rank, text in stacks.items()}
 
 

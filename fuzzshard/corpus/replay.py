@@ -133,7 +133,7 @@ def _without_world(
 
 
 def without_path(file: Path, error: InvalidEntry) -> str:
-    """What is wrong with ``file``, for a line that begins with its path."""
+    """Return what is wrong with ``file``, for a line that begins with its path."""
     return str(error).removeprefix(f"{file}: ")
 
 

@@ -46,7 +46,7 @@ NO_SCRIPT = "# No reproducer could be generated"
 
 
 def entry_files(paths: Iterable[Path]) -> list[Path]:
-    """The JSON files that ``paths`` stand for, sorted, each once.
+    """Return the JSON files that ``paths`` stand for, sorted, each once.
 
     A path is an entry's folder, a JSON file, or a folder to search. What lies next to a
     ``case.json`` belongs to that entry. Raises :class:`UsageError` for a path that does not exist.
@@ -73,13 +73,13 @@ def subject_files(paths: Iterable[Path]) -> list[Path]:
 
 
 def is_subject_file(file: Path) -> bool:
-    """Whether ``file`` is an entry of the user's own code."""
+    """Return whether ``file`` is an entry of the user's own code."""
     return file.name == SUBJECT_FILE
 
 
 def only_case(path: Path) -> Path:
-    """The file of the one case that ``path`` stands for; raises :class:`UsageError` for none or
-    several.
+    """Return the file of the one case that ``path`` stands for; raises :class:`UsageError` for
+    none or several.
     """
     files = entry_files([path])
     if len(files) != 1:
@@ -91,7 +91,7 @@ def only_case(path: Path) -> Path:
 
 
 def is_entry_below(folder: Path, file: Path) -> bool:
-    """Whether :func:`entry_files` of ``folder`` would hold ``file``."""
+    """Return whether :func:`entry_files` of ``folder`` would hold ``file``."""
     if (
         file.suffix != ".json"
         or not file.is_relative_to(folder)
@@ -114,7 +114,7 @@ def _is_other(path: Path) -> bool:
 
 
 def saved_script(file: Path) -> str | None:
-    """The script beside the entry in ``file``, or None where there is none to run."""
+    """Return the script beside the entry in ``file``, or None where there is none to run."""
     script = file.with_name(SCRIPT_FILE)
     if file.name != CASE_FILE or not script.is_file():
         return None

@@ -54,7 +54,7 @@ def draft(
     evidence: Evidence,
     cause: Collection[str],
 ) -> str:
-    """The text of ``report.md``; where it is too long its quotations are cut."""
+    """Return the text of ``report.md``; where it is too long its quotations are cut."""
     for quoted in (_OUTPUT_CHARACTERS, _SHORT_CHARACTERS):
         text = _render(entry, script, _shortened(evidence, quoted), cause)
         if len(text) <= MOST_CHARACTERS:

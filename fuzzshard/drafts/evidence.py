@@ -132,8 +132,8 @@ def run_example(mend: Mend, *, preload: tuple[Path, ...] = ()) -> ScriptRuns:
 
 
 def readable(output: str, folder: str) -> str:
-    """What the first rank that fails printed, without torchrun's own account and paths of this
-    machine.
+    """Return what the first rank that fails printed, without torchrun's own account and paths of
+    this machine.
 
     Of a rank that a signal killed only torchrun's account says so; it stays then, but for the
     host's name. A single rank has no mark before its lines.

@@ -54,12 +54,12 @@ _OF_TYPE = "Silent: nothing is raised, and training goes on with a tensor of ano
 
 
 def engine_name(engine: str) -> str:
-    """An engine by the name that its users know."""
+    """Return an engine by the name that its users know."""
     return ENGINES[engine].title if engine in ENGINES else engine
 
 
 def accused(entry: CorpusEntry, script: str | None) -> str:
-    """The engine that is wrong, in the words of its users; empty where plain torch is.
+    """Return the engine that is wrong, in the words of its users; empty where plain torch is.
 
     That is so where the cause is in another component of torch, and where nobody knows the cause
     and the script shows the finding without the engine.
@@ -80,7 +80,7 @@ def _tag(entry: CorpusEntry, script: str | None) -> str:
 
 
 def conditions(entry: CorpusEntry, cause: Collection[str]) -> list[str]:
-    """What it takes, in words; the most telling first."""
+    """Return what it takes, in words; the most telling first."""
     ordered = [
         name
         for prefix in _TELLING
@@ -120,7 +120,7 @@ def _headline(entry: CorpusEntry, first: Finding) -> str:
 
 
 def impact(entry: CorpusEntry) -> str:
-    """How bad it is; and that the newest release is right, where it is."""
+    """Return how bad it is; and that the newest release is right, where it is."""
     severity = entry.severity
     assert severity is not None, "an entry without a finding has no draft"
     of_type = severity is Severity.SILENT and TensorType.read(entry.findings[0].observed)
@@ -168,7 +168,7 @@ def summary(entry: CorpusEntry, script: str | None) -> str:
 
 
 def _after(entry: CorpusEntry, first: Finding) -> str:
-    """The kind of statement after which it is looked at: the script has its own lines."""
+    """Return the kind of statement after which it is looked at: the script has its own lines."""
     schedule = entry.case.schedule
     return f" after {schedule[first.op].noun()}" if 0 <= first.op < len(schedule) else ""
 
@@ -243,7 +243,7 @@ def reasons(entry: CorpusEntry, script: str | None, evidence: Evidence) -> Itera
 
 
 def _rule(first: Finding, script: str | None) -> str:
-    """The rule that is broken, and where it comes from."""
+    """Return the rule that is broken, and where it comes from."""
     reference = "the plain module"
     if not is_alone(script):
         reference += " on every rank, with its gradients averaged by an explicit all-reduce"

@@ -156,7 +156,7 @@ class Engine(abc.ABC):
         return type(self)(case, rank_mesh(case, self.mesh.device), dtype)
 
     def build(self) -> nn.Module:
-        """The plain model, before anything is done to it."""
+        """Return the plain model, before anything is done to it."""
         return build_model(self.case, self.mesh.device, self.dtype)
 
     def parallelize(self, model: nn.Module) -> nn.Module:
@@ -215,11 +215,11 @@ class Engine(abc.ABC):
         return dict(self.trained)
 
     def buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The buffers that this rank computes with, by name."""
+        """Return the buffers that this rank computes with, by name."""
         return self.model.named_buffers()
 
     def flat_range(self, fqn: str) -> tuple[int, int] | None:
-        """The elements (start, stop) of the flattened parameter that this rank holds, and
+        """Return the elements (start, stop) of the flattened parameter that this rank holds, and
         gradients are of.
 
         None where a tensor is the whole parameter, or a DTensor that says itself which part it is.
@@ -227,7 +227,7 @@ class Engine(abc.ABC):
         return None
 
     def gradients(self) -> dict[str, dict[str, torch.Tensor | None]]:
-        """What ``.grad`` of the trained parameters holds, by how far it is reduced.
+        """Return what ``.grad`` of the trained parameters holds, by how far it is reduced.
 
         ``reduced`` is, over the mesh, ``local`` also has this rank's unreduced
         part in it.
@@ -242,20 +242,20 @@ class Engine(abc.ABC):
                 yield f"the gradient of {fqn}", parameter.grad
 
     def unreduced_gradients(self) -> dict[str, torch.Tensor | None]:
-        """What a rank keeps of sharded parameters' gradients to reduce later, where that can be
-        seen.
+        """Return what a rank keeps of sharded parameters' gradients to reduce later, where that
+        can be seen.
         """
         return {}
 
     def group_states(self) -> dict[int, GroupState]:
-        """What each wrap group with parameters holds between two ops, where the engine shows
-        it.
+        """Return what each wrap group with parameters holds between two ops, where the engine
+        shows it.
         """
         return {}
 
     def call_target(self, path: str) -> Callable[..., Any]:
-        """What a forward of ``path`` calls: a module, or the method of one that has another than
-        forward; at the root some engines have hooks around its forward alone.
+        """Return what a forward of ``path`` calls: a module, or the method of one that has another
+        than forward; at the root some engines have hooks around its forward alone.
         """
         module: Any = self.model.get_submodule(path) if path else self.module
         described = self.inferred.modules[path]
@@ -265,7 +265,7 @@ class Engine(abc.ABC):
         return module  # type: ignore[no-any-return]
 
     def parameter(self, fqn: str) -> nn.Parameter:
-        """The parameter registered at ``fqn`` now."""
+        """Return the parameter registered at ``fqn`` now."""
         parameters, name = self._places[fqn]
         return parameters[name]
 

@@ -105,12 +105,12 @@ def talk_from(address: str) -> None:
 
 
 def _key(ranks: Iterable[int]) -> tuple[Any, ...]:
-    """A name for a group of ranks as they are numbered in the world of the moment."""
+    """Return a name for a group of ranks as they are numbered in the world of the moment."""
     return dist.group.WORLD, *ranks
 
 
 def _in_order(ranks: list[int], given: Mapping[str, Any]) -> list[int]:
-    """The ranks of a group that ``new_group`` makes of these."""
+    """Return the ranks of a group that ``new_group`` makes of these."""
     return sorted(ranks) if given.get("sort_ranks", True) else ranks
 
 
@@ -176,7 +176,7 @@ HAS_RANK_ORDER = "preserve_rank_order" in inspect.signature(DeviceMesh).paramete
 
 
 def ranks_of(mesh: Mesh) -> torch.Tensor:
-    """The ranks of the world that are those of ``mesh``, in order: the first ones."""
+    """Return the ranks of the world that are those of ``mesh``, in order: the first ones."""
     return torch.arange(mesh.size)
 
 
@@ -187,8 +187,8 @@ def _layout(mesh: Mesh) -> torch.Tensor:
 
 
 def _rank_lists(mesh: Mesh, shard_factors: set[int]) -> list[list[int]]:
-    """All groups of ranks that a mesh, its slices and the smaller meshes of int reshards are made
-    of.
+    """Return all groups of ranks that a mesh, its slices and the smaller meshes of int reshards
+    are made of.
     """
     ranks = _layout(mesh)
     found = [ranks.flatten().tolist(), ranks_of(mesh).tolist()]
@@ -235,7 +235,7 @@ def _prepare(groups: dict[tuple[int, ...], Any], ranks: list[int], **given: Any)
 
 
 def rank_mesh(case: Case, device: torch.device) -> RankMesh:
-    """The mesh of ``case``; only for the ranks inside it, after :func:`prepare_groups`."""
+    """Return the mesh of ``case``; only for the ranks inside it, after :func:`prepare_groups`."""
     if case.mesh.made == "reversed" and not HAS_RANK_ORDER:  # no engine runs it
         case = replace(case, mesh=replace(case.mesh, made="plainly"))
     mesh = case.mesh

@@ -48,7 +48,7 @@ class NoSyncEngine(Engine):
 
     @abc.abstractmethod
     def no_sync(self) -> contextlib.AbstractContextManager[None]:
-        """The engine's own context, within which backwards reduce nothing."""
+        """Return the engine's own context, within which backwards reduce nothing."""
 
     @override
     def before_op(self, index: int, optimizers: Sequence[torch.optim.Optimizer]) -> None:

@@ -131,8 +131,8 @@ class MasterWeights:
         self._masters = []
 
     def _leaf(self, fqn: str, master: nn.Parameter) -> nn.Parameter:
-        """The copy of ``master``, written anew only when that has changed: a backward may need it
-        yet.
+        """Return the copy of ``master``, written anew only when that has changed: a backward may
+        need it yet.
         """
         dtype = self._policy.computing.get(fqn, master.dtype)
         gradient = self._arriving(fqn, dtype, master.grad_dtype)
@@ -158,8 +158,8 @@ class MasterWeights:
     def _arriving(
         self, fqn: str, dtype: torch.dtype, trained: torch.dtype | None
     ) -> torch.dtype | None:
-        """The dtype in which a backward adds up the gradients of all uses of a parameter; None:
-        the one that they have.
+        """Return the dtype in which a backward adds up the gradients of all uses of a parameter;
+        None: the one that they have.
 
         A wider ``grad_dtype`` is promised for what is reduced, not for this sum. ``fully_shard``
         leaves it in the dtype of the computation (``FSDPParamGroup._set_unsharded_grad_dtypes``),
@@ -179,7 +179,7 @@ class MasterWeights:
 
 
 def accumulates_in_reduce_dtype(case: Case) -> bool:
-    """Whether unsynchronised gradients add up in the dtype of the reduction.
+    """Return whether unsynchronised gradients add up in the dtype of the reduction.
 
     ``MixedPrecisionPolicy`` says so; FSDP1 leaves them as the backward made them.
     """

@@ -43,7 +43,7 @@ class Refusal:
     doubt: str = ""
 
     def says(self, error: BaseException) -> bool:
-        """Whether ``error`` is of the type, and has the text.
+        """Return whether ``error`` is of the type, and has the text.
 
         Where Dynamo traces, what an operator raises is quoted by a ``TorchRuntimeError``.
         """
@@ -58,15 +58,15 @@ class Announcements:
         self._all = [(due, refusal) for refusal in refusals for due in refusal.due(case, engine)]
 
     def announces(self, error: BaseException, op: int) -> bool:
-        """Whether ``error``, raised by op ``op``, is a refusal that is announced there."""
+        """Return whether ``error``, raised by op ``op``, is a refusal that is announced there."""
         return any(due.op == op and refusal.says(error) for due, refusal in self._all)
 
     def warnings(self, op: int) -> list[str]:
-        """The patterns of warnings that are to be errors of op ``op``."""
+        """Return the patterns of warnings that are to be errors of op ``op``."""
         due = (refusal for due, refusal in self._all if due.op == op)
         return [refusal.pattern for refusal in due if refusal.error == UserWarning.__name__]
 
     def overdue(self, op: int) -> tuple[Due, Refusal] | None:
-        """The first refusal that had to come before op ``op`` began."""
+        """Return the first refusal that had to come before op ``op`` began."""
         certain = [(due, refusal) for due, refusal in self._all if due.certain and due.op < op]
         return min(certain, key=lambda each: each[0].op, default=None)

@@ -34,7 +34,7 @@ def rounding_functions(case: Case, found: Inferred) -> Mapping[str, Rounding]:
 
 
 def largest(tensor: torch.Tensor) -> float:
-    """The largest magnitude of a finite element; 0 where there is none."""
+    """Return the largest magnitude of a finite element; 0 where there is none."""
     return largest_of_each([tensor])[0]
 
 
@@ -45,7 +45,7 @@ def largest_of_each(tensors: Iterable[torch.Tensor]) -> list[float]:
 
 
 def numbers(scalars: Sequence[torch.Tensor]) -> list[float]:
-    """What tensors of one element hold; a GPU is waited for once."""
+    """Return what tensors of one element hold; a GPU is waited for once."""
     return torch.stack([s.to(scalars[0].device) for s in scalars]).tolist() if scalars else []
 
 

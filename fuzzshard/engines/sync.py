@@ -174,7 +174,7 @@ class ExplicitSync:
             self.local[fqn] = self._to_reduce_dtype(fqn, zeros, parameters)
 
     def _take(self, fqn: str, parameters: dict[str, torch.nn.Parameter]) -> torch.Tensor | None:
-        """What the backward has added, from where it arrived."""
+        """Return what the backward has added, from where it arrived."""
         arrived = self.dtypes.leaves.get(fqn, parameters[fqn])
         gradient, arrived.grad = arrived.grad, None
         if isinstance(gradient, DTensor) and isinstance(arrived, DTensor):

@@ -177,8 +177,8 @@ class Agent:
         )
 
     def _is_cut_off(self, code: int, nodes: tuple[str, ...] | None) -> bool:
-        """Whether a campaign that ended so goes on. One that could not begin may lack a node of
-        which the head has not heard yet that it is lost.
+        """Return whether a campaign that ended so goes on. One that could not begin may lack a
+        node of which the head has not heard yet that it is lost.
         """
         lacks_node = nodes != self._nodes or time.monotonic() - self._began < RESTART_SECONDS
         was_killed = code > 128 and code != EXIT_INTERRUPTED
@@ -250,7 +250,7 @@ def seed_of(seed: int, name: str) -> int:
 
 
 def _take_slot(job: Job) -> tuple[Path, IO[str]]:
-    """The first slot that no other node of this session has, and its lock.
+    """Return the first slot that no other node of this session has, and its lock.
 
     One that an earlier head, or an earlier agent of this node, still holds is about to be free.
     """

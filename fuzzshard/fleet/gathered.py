@@ -108,7 +108,7 @@ class Gathered:
         return told, now
 
     def _folders(self) -> list[Path]:
-        """Those of nodes."""
+        """Return those of nodes."""
         return [path for path in self._fleet.glob("*/") if not path.is_symlink()]
 
     def save(self) -> None:
@@ -188,7 +188,7 @@ class Gathered:
             self._say(f"new finding: {path}")
 
     def _entries(self, files: Iterable[Path], wanted: Callable[..., bool]) -> Iterator[Stored]:
-        """The entries that are ``wanted``; says once of each file what is wrong with it."""
+        """Yield the entries that are ``wanted``; says once of each file what is wrong with it."""
         for file in sorted(files):
             try:
                 item = read_foreign(file, self._fleet)

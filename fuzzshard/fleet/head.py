@@ -245,7 +245,7 @@ class _Head:
             self._begin_again(lacking[-1])
 
     def _missing(self, leader: _Member) -> int:
-        """How many nodes its worlds lack."""
+        """Return how many nodes its worlds lack."""
         return self._options.world_nodes - 1 - len(self._lenders(leader))
 
     def _lenders(self, leader: _Member) -> list[_Member]:
@@ -315,7 +315,7 @@ class _Head:
             member.call = member.agent.sync.remote(told, self._is_stopping, others)
 
     def _options_of(self, member: _Member) -> tuple[str, ...]:
-        """Those of the campaign; one that returns goes on with what it began."""
+        """Return those of the campaign; one that returns goes on with what it began."""
         returns = bool(member.name)
         return tuple(o for o in self._options.options if not (returns and o == "--fresh"))
 
@@ -431,7 +431,7 @@ class _Head:
         return [member for member in self._members.values() if member.state in states]
 
     def _waiting(self) -> list[_Member]:
-        """The nodes that lack others for a campaign."""
+        """Return the nodes that lack others for a campaign."""
         return [member for member in self._in("starting") if member.doing == "wait"]
 
     def _busy(self) -> list[_Member]:

@@ -81,12 +81,12 @@ class History:
                 raise self._damaged(error) from error
 
     def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        """The rows of any query, for what has no method here."""
+        """Return the rows of any query, for what has no method here."""
         with one_line(self._path):
             return self._connection.execute(query, values).fetchall()
 
     def sessions(self, campaign: int | None = None) -> list[SessionRow]:
-        """All sessions, or those of one campaign, oldest first."""
+        """Return all sessions, or those of one campaign, oldest first."""
         columns = ", ".join(SessionRow.__struct_fields__)
         where = "" if campaign is None else f"WHERE campaign = {campaign:d}"
         return [
@@ -115,7 +115,7 @@ class History:
         )
 
     def features(self, campaign: int) -> set[str]:
-        """The features that some case had."""
+        """Return the features that some case had."""
         return {
             feature
             for (feature,) in self.rows(
@@ -151,8 +151,8 @@ class History:
             yield Told(session=session, elapsed=elapsed, event=event)
 
     def count_by_folder(self, campaign: int, kind: str) -> Counter[str]:
-        """How many events of one kind name each folder of a finding; for kinds that come with
-        every case.
+        """Return how many events of one kind name each folder of a finding; for kinds that come
+        with every case.
         """
         counts: Counter[str] = Counter()
         for path, count in self.rows(

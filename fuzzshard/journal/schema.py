@@ -147,8 +147,8 @@ def one_line(path: Path) -> Iterator[None]:
 
 
 def _uri(path: Path, read_only: bool) -> str:
-    """A closed journal in a folder that cannot be written is read as it is: no lock can be put
-    there.
+    """Return a closed journal in a folder that cannot be written is read as it is: no lock can be
+    put there.
     """
     where = quote(str(path.resolve()))
     if not read_only:
@@ -160,8 +160,8 @@ def _uri(path: Path, read_only: bool) -> str:
 
 
 def _check_format(connection: sqlite3.Connection, path: Path) -> bool:
-    """Whether the tables are there; raises :class:`InvalidJournal` for a format that is none of
-    ours.
+    """Return whether the tables are there; raises :class:`InvalidJournal` for a format that is
+    none of ours.
     """
     (found,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()

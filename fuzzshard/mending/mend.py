@@ -57,7 +57,7 @@ class Promise:
     source: str
 
     def text(self) -> str:
-        """The words in quotes, and where they are."""
+        """Return the words in quotes, and where they are."""
         return f'"{self.quote}" ({self.source})'
 
 
@@ -162,7 +162,7 @@ class Mend:
     lifts: tuple[str, ...] = ()
 
     def is_told_by(self, signature: str) -> bool:
-        """Whether a finding with this signature is taken for it."""
+        """Return whether a finding with this signature is taken for it."""
         return any(fnmatchcase(signature, pattern) for pattern in self.signatures)
 
     @property
@@ -191,7 +191,7 @@ class Mend:
         return sum((old - new).total() + (new - old).total() for old, new in pairs)
 
     def edits_here(self, torch: str | None = None) -> tuple[Edit, ...]:
-        """The edits for version ``torch``, by default the installed one."""
+        """Return the edits for version ``torch``, by default the installed one."""
         return tuple(edit for edit in self.edits if edit.releases.include(torch))
 
 
@@ -236,13 +236,13 @@ def mend_of(module: ModuleType, file: Path) -> Mend:
 
 @functools.cache
 def own_mends() -> dict[str, Mend]:
-    """The mends that fuzzshard has, by their slugs, for every release of torch."""
+    """Return the mends that fuzzshard has, by their slugs, for every release of torch."""
     return {file.stem: mend_from(file) for file in sorted(OWN.glob("[!_]*.py"))}
 
 
 @functools.cache
 def mend_from(file: Path) -> Mend:
-    """The mend in a file. Raises :class:`UsageError` for one that cannot be imported."""
+    """Return the mend in a file. Raises :class:`UsageError` for one that cannot be imported."""
     name = f"fuzzshard_mend_{file.stem}"
     try:
         spec = importlib.util.spec_from_file_location(name, file)
@@ -259,12 +259,12 @@ def mend_from(file: Path) -> Mend:
 
 
 def find_mend(name: str) -> Mend:
-    """The mend with this slug, or in this file."""
+    """Return the mend with this slug, or in this file."""
     return mend_from(Path(name)) if name.endswith(".py") else own_mends()[name]
 
 
 def mends_for(torch: str | None = None, extra: Iterable[Path] = ()) -> tuple[str, ...]:
-    """The names by which ranks find the mends of version ``torch``: slugs, and files below
+    """Return the names by which ranks find the mends of version ``torch``: slugs, and files below
     ``extra``.
 
     Raises :class:`UsageError` for a folder that is not there or has no mend, and for mends of

@@ -75,8 +75,8 @@ class Mended:
         return True
 
     def ran(self) -> tuple[str, ...]:
-        """The mends that this case may have been different without: those of which an edited
-        function has run, and those that nobody knows it of.
+        """Return the mends that this case may have been different without: those of which an
+        edited function has run, and those that nobody knows it of.
         """
         return tuple(sorted(self._may_run | noted_runs()))
 
@@ -123,8 +123,8 @@ def prepare(names: tuple[str, ...]) -> None:
 
 
 def function_of(target: str) -> types.FunctionType | None:
-    """The function itself, below its decorators, and below what a preloaded file has put in its
-    place.
+    """Return the function itself, below its decorators, and below what a preloaded file has put in
+    its place.
 
     None where such a file has left nothing of it, or torch does not have the name.
     """
@@ -155,7 +155,7 @@ def compiled(
     like: types.CodeType,
     noting: tuple[str, ...] = (),
 ) -> types.CodeType:
-    """The code of ``after``, as if it stood where ``before`` stands: same file, names and
+    """Return the code of ``after``, as if it stood where ``before`` stands: same file, names and
     closures.
 
     ``like`` is the code that torch has there. Whenever it runs, it notes that the mends ``noting``
@@ -188,7 +188,7 @@ def _edits_of(mends: Mapping[str, Mend]) -> Iterator[Edit]:
 
 
 def _editing(mends: Mapping[str, Mend]) -> dict[str, tuple[str, ...]]:
-    """The names of those that edit a function, for each function."""
+    """Return the names of those that edit a function, for each function."""
     names: dict[str, dict[str, None]] = {}
     for name, mend in mends.items():
         for edit in mend.edits_here():

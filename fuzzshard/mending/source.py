@@ -78,7 +78,7 @@ def find_function(target: str) -> Function:
 
 @functools.cache
 def filed_code(target: str) -> types.CodeType:
-    """The code that Python makes of the function ``target`` of :func:`find_function`.
+    """Return the code that Python makes of the function ``target`` of :func:`find_function`.
 
     It is compiled with its whole file: which names a module imports decides which instructions
     its functions have.
@@ -87,8 +87,8 @@ def filed_code(target: str) -> types.CodeType:
 
 
 def code_within(code: types.CodeType, names: Iterable[str]) -> types.CodeType:
-    """The code that ``code`` defines by the first of ``names``, in which the next is defined, and
-    so on.
+    """Return the code that ``code`` defines by the first of ``names``, in which the next is
+    defined, and so on.
     """
     for name in names:
         inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
@@ -97,7 +97,7 @@ def code_within(code: types.CodeType, names: Iterable[str]) -> types.CodeType:
 
 
 def _definitions(node: ast.AST) -> Iterable[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
-    """What ``node`` defines: at its own level, and below conditions such as ``if
+    """Yield what ``node`` defines: at its own level, and below conditions such as ``if
     TYPE_CHECKING``.
     """
     for child in ast.iter_child_nodes(node):
@@ -126,7 +126,7 @@ def edited(lines: tuple[str, ...], edit: Edit) -> tuple[str, ...]:
 
 
 def _depth(lines: list[str], old: list[str]) -> str | None:
-    """The indentation at which ``lines`` are ``old``, None where they are not."""
+    """Return the indentation at which ``lines`` are ``old``, None where they are not."""
     first = lines[0]
     if not first.endswith(old[0]):
         return None
@@ -135,7 +135,7 @@ def _depth(lines: list[str], old: list[str]) -> str | None:
 
 
 def edited_functions(edits: Iterable[Edit]) -> dict[str, tuple[Function, tuple[str, ...]]]:
-    """Each function that ``edits`` are about, and its lines after all of them.
+    """Return each function that ``edits`` are about, and its lines after all of them.
 
     Raises :class:`NotAsKnown` for one that is not what they know.
     """
@@ -162,7 +162,7 @@ def unfit(names: Iterable[str]) -> dict[str, str]:
 
 
 def unfit_lines(reasons: Mapping[str, str]) -> Iterator[str]:
-    """A line for each mend in what :func:`unfit` returned."""
+    """Yield a line for each mend in what :func:`unfit` returned."""
     for name, why in reasons.items():
         yield f"not mended: {name}, as torch is not what it knows ({why})"
 
@@ -179,7 +179,7 @@ def clash(mends: Iterable[Mend]) -> str:
 
 
 def as_diff(mend: Mend) -> str:
-    """The edits of ``mend`` as a unified diff against the source of the installed torch."""
+    """Return the edits of ``mend`` as a unified diff against the source of the installed torch."""
     changed: dict[Path, list[tuple[Function, tuple[str, ...]]]] = {}
     for before, after in edited_functions(mend.edits_here()).values():
         changed.setdefault(before.file, []).append((before, after))

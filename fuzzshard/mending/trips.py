@@ -25,7 +25,7 @@ def note_run(name: str) -> None:
 
 
 def noted_runs() -> set[str]:
-    """The mends of which an edited function has run in this case."""
+    """Return the mends of which an edited function has run in this case."""
     return _ran
 
 

@@ -54,14 +54,14 @@ def _fresh_module() -> types.ModuleType:
 
 @functools.lru_cache(maxsize=16)
 def _compiled(source: str) -> CodeType:
-    """The code of a model source; tracebacks through it show its lines."""
+    """Return the code of a model source; tracebacks through it show its lines."""
     filename = f"{_FILE}{seed_of(source):x}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     return compile(source, filename, "exec")
 
 
 def build_model(case: Case, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """The plain model of ``case`` in training mode, the same on every rank.
+    """Return the plain model of ``case`` in training mode, the same on every rank.
 
     Matrices are scaled by 1/sqrt(fan-in) when the values are Gaussian, so that activations keep
     their size.

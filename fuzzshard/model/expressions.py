@@ -38,7 +38,7 @@ def add_in_place(x, y):
 
 
 def constructor(module: Module, width: int, class_name: str) -> str:
-    """The expression that builds a module called with values of ``width`` features."""
+    """Return the expression that builds a module called with values of ``width`` features."""
     return module.constructor(width) if isinstance(module, Leaf) else f"{class_name}()"
 
 
@@ -75,7 +75,7 @@ def is_checkpointed_at_call(case: Case, path: str) -> bool:
 
 
 def class_name(path: str) -> str:
-    """The class of the block at ``path``: ``Model`` for the root, ``EncoderBlock0`` for
+    """Return the class of the block at ``path``: ``Model`` for the root, ``EncoderBlock0`` for
     ``encoder.block0``.
 
     Names in a Case are lower case, so the capitals keep different paths apart.
@@ -92,12 +92,12 @@ def input_class(path: str) -> str:
 
 
 def output_class(path: str) -> str:
-    """The dataclass or named tuple that the block at ``path`` returns."""
+    """Return the dataclass or named tuple that the block at ``path`` returns."""
     return f"{class_name(path)}Output"
 
 
 def pack(block: Block, path: str, args: list[str]) -> str:
-    """The argument list by which a caller hands ``args`` to the block at ``path``."""
+    """Return the argument list by which a caller hands ``args`` to the block at ``path``."""
     match block.passing:
         case "positional":
             return ", ".join(args)
@@ -113,7 +113,7 @@ def pack(block: Block, path: str, args: list[str]) -> str:
 
 
 def result_expression(block: Block, value: str, index: int) -> str:
-    """The ``index``-th output in ``value``, the result of a block."""
+    """Return the ``index``-th output in ``value``, the result of a block."""
     match block.returns:
         case "tensor":
             return value

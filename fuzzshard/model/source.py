@@ -63,7 +63,7 @@ class _BlockSource:
         ).replace("\n\n\n    def", "\n\n    def")
 
     def structures(self) -> str:
-        """The classes of structured inputs and outputs."""
+        """Return the classes of structured inputs and outputs."""
         outputs = [f"out{i}" for i in range(len(self.block.outputs))]
         parts = []
         if self.block.passing == "dataclass":

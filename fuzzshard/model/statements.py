@@ -12,7 +12,7 @@ _WIDTH = 105
 
 
 def at(root: str, path: str) -> str:
-    """The expression for the module or parameter at ``path`` below the variable ``root``.
+    """Return the expression for the module or parameter at ``path`` below the variable ``root``.
 
     Raises :class:`UsageError` for what is no path: it comes from a file, and would be run.
     """
@@ -20,12 +20,12 @@ def at(root: str, path: str) -> str:
 
 
 def comment(text: str) -> str:
-    """A text of anyone's as one line, of a comment."""
+    """Return a text of anyone's as one line, of a comment."""
     return printable(" ".join(text.split()))
 
 
 def indented(lines: list[str]) -> list[str]:
-    """The body of a statement."""
+    """Return the body of a statement."""
     return [f"    {line}" for line in lines]
 
 
@@ -36,7 +36,7 @@ def assignment(name: str, value: object) -> list[str]:
 
 
 def call_lines(function: str, arguments: list[str], brackets: str = "()") -> list[str]:
-    """A call, or a list in other ``brackets``, over several lines where it is long."""
+    """Return a call, or a list in other ``brackets``, over several lines where it is long."""
     begin, end = brackets[0], brackets[1]
     call = f"{function}{begin}{', '.join(arguments)}{end}"
     if len(call) <= _WIDTH:
@@ -58,7 +58,7 @@ MODULUS = 2**31 - 1
 
 
 def seed_of(*parts: object) -> int:
-    """A stable seed below 2**31 for a name such as (case seed, FQN, step, rank).
+    """Return a stable seed below 2**31 for a name such as (case seed, FQN, step, rank).
 
     Plain arithmetic on the bytes of the joined parts, so that a reproducer can carry it in one
     line; the modulus is a prime, so every byte of a long name counts.

@@ -23,7 +23,7 @@ def named_values(
     *name: object,
     exponent: int | None = None,
 ) -> torch.Tensor:
-    """A CPU tensor seeded by ``name``.
+    """Return a CPU tensor seeded by ``name``.
 
     ``dyadic``: -2 to 2 in steps of a half, without 0, so that products and short sums are exact in
     fp32. ``gaussian``: standard normal, drawn in fp64. ``apart``: 2 ** ``exponent``, and where

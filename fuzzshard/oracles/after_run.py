@@ -35,8 +35,8 @@ from fuzzshard.verdict import Finding
 def leak_findings(
     case: Case, engine: str, trace: Trace, reference: Trace, rank: int
 ) -> list[Finding]:
-    """What the run of ``engine`` has left; nothing is said of a run that an expected error has
-    ended.
+    """Return what the run of ``engine`` has left; nothing is said of a run that an expected error
+    has ended.
 
     An engine is not blamed for outliving its run where the plain model of ``reference`` does as
     well.
@@ -86,7 +86,7 @@ def memory_findings(case: Case, engine: str, after: Sequence[int], rank: int) ->
 
 
 def _outliving(trace: Trace) -> Iterator[Left]:
-    """What is still there when the engine is not: something refers to it for ever."""
+    """Yield what is still there when the engine is not: something refers to it for ever."""
     if trace.leaked:
         kept = (
             f"{', '.join(trace.leaked[:3])} and others"
@@ -106,7 +106,7 @@ def _of_any_engine(leftovers: Leftovers) -> Iterator[Left]:
 
 
 def _of_groups(case: Case, trace: Trace, leftovers: Leftovers, rank: int) -> Iterator[Left]:
-    """What ``fully_shard`` holds; other engines show nothing of the kind."""
+    """Yield what ``fully_shard`` holds; other engines show nothing of the kind."""
     if not leftovers.groups:
         return
     registration = RegistrationModel(case, rank)
@@ -133,7 +133,7 @@ def _of_groups(case: Case, trace: Trace, leftovers: Leftovers, rank: int) -> Ite
 
 
 def settled_groups(case: Case, rank: int) -> frozenset[int]:
-    """The groups of which nothing may be under way after the last op.
+    """Return the groups of which nothing may be under way after the last op.
 
     A forward may leave what it gathers ahead, and a group of which not all modules have run. A
     backward may leave what it gathers ahead for other FSDP roots, and ends everything below those
@@ -159,7 +159,7 @@ def settled_groups(case: Case, rank: int) -> frozenset[int]:
 
 
 def _ahead(case: Case, when: When) -> set[int]:
-    """The groups that some group is told to gather ahead."""
+    """Return the groups that some group is told to gather ahead."""
     modules = {module for group in case.wrap for module in group.prefetched(when)}
     return {i for i, group in enumerate(case.wrap) if not modules.isdisjoint(group.modules)}
 

@@ -44,14 +44,14 @@ class Allowed(NamedTuple):
 
 
 def _counted(case: Case, trace: Trace) -> Counts:
-    """What batch norms have counted after each backward, where graphs recompute."""
+    """Return what batch norms have counted after each backward, where graphs recompute."""
     return trace.counts if case.compile in TRACED_BACKWARD else {}
 
 
 def _made(case: Case, trace: Trace) -> frozenset[tuple[int, str]]:
-    """The parameters whose state a save on disk may have made, a load, or a step that is skipped
-    within a fused operator: it is there, and after a save or such a step as it is before a first
-    step.
+    """Return the parameters whose state a save on disk may have made, a load, or a step that is
+    skipped within a fused operator: it is there, and after a save or such a step as it is before a
+    first step.
     """
     may_skip = case.optimizer.grad_scaler and "fused" in case.optimizer.flags
     saves = {at.index for at in follow(case) if at.op.via in BY_NAME}
@@ -69,13 +69,13 @@ def _made(case: Case, trace: Trace) -> frozenset[tuple[int, str]]:
 
 
 def _is_full_of(value: float, tensor: torch.Tensor) -> bool:
-    """Whether it has nothing but that; optimizers keep scalars in float32."""
+    """Return whether it has nothing but that; optimizers keep scalars in float32."""
     rounded = torch.tensor(value).to(tensor.dtype)
     return any(bool((tensor == each).all()) for each in (tensor.new_tensor(value), rounded))
 
 
 def _filled(case: Case, trace: Trace) -> frozenset[tuple[int, str]]:
-    """The gradients that there are of parameters which share a unit with others, by op."""
+    """Return the gradients that there are of parameters which share a unit with others, by op."""
     shared = {fqn for unit in units(case).values() if len(unit) > 1 for fqn in unit}
     return frozenset(
         (key.op, key.name)
@@ -136,15 +136,15 @@ ALLOWED: tuple[Allowed, ...] = (
 
 
 def is_beyond_rounding(difference: Difference) -> bool:
-    """Whether a tensor is there or not, has another type, or counts something: what is allowed
-    begins with that.
+    """Return whether a tensor is there or not, has another type, or counts something: what is
+    allowed begins with that.
     """
     both = difference.both
     return both is None or not both[0].is_floating_point()
 
 
 def may_be_allowed(case: Case, engine: str, difference: Difference) -> bool:
-    """Whether a difference may follow from what is allowed: nothing is said of it where the
+    """Return whether a difference may follow from what is allowed: nothing is said of it where the
     reference cannot train again.
     """
     if recomputes_buffers(case):

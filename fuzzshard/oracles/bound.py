@@ -77,7 +77,7 @@ class Limits(Generic[K]):
             self._noise[scale] = max(self._noise[scale], moved.get(key, math.inf))
 
     def limit(self, key: K, dtype: torch.dtype) -> float:
-        """The largest error that rounding explains; none in integers."""
+        """Return the largest error that rounding explains; none in integers."""
         if not dtype.is_floating_point:
             return 0.0
         scale = self._scale_of(key)
@@ -88,7 +88,7 @@ class Limits(Generic[K]):
         return self._of_largest
 
     def has_digits(self, key: K) -> bool:
-        """Whether the largest value of that scale could be told from none."""
+        """Return whether the largest value of that scale could be told from none."""
         scale = self._scale_of(key)
         return self._of_noise * self._noise[scale] <= self._sizes[scale]
 
@@ -126,12 +126,12 @@ class Bound(Limits[Key]):
         return max(self._of_largest, LAST_BITS * torch.finfo(dtype).eps)
 
     def excess(self, difference: Difference) -> tuple[bool, float, float]:
-        """Whether rounding explains the difference; its error and the bound."""
+        """Return whether rounding explains the difference; its error and the bound."""
         if (both := difference.both) is None:
             return False, float("inf"), 0.0
         error, limit = difference.error, self.limit(difference.key, both[0].dtype)
         return error <= limit, error, limit
 
     def leaves(self, found: Iterable[Difference]) -> list[Difference]:
-        """What rounding does not explain."""
+        """Return what rounding does not explain."""
         return [difference for difference in found if not self.excess(difference)[0]]

@@ -129,7 +129,7 @@ def wrong_gathers(case: Case, trace: Trace, rank: int) -> Iterator[Wrong]:
 
 
 def _events(trace: Trace, groups: Groups) -> Mapping[int, list[Event]]:
-    """What groups gather and where they are done, by op."""
+    """Return what groups gather and where they are done, by op."""
     hooks = [(h.place, 0, h.op, groups.numbered(h.number), h.kind) for h in trace.hooks]
     gathers = [
         (place, 1, c.op, groups.numbered(c.group), max(c.sizes))
@@ -143,7 +143,7 @@ def _events(trace: Trace, groups: Groups) -> Mapping[int, list[Event]]:
 
 
 def _is_sharded_by(hook: str, group: int, at: ScheduleState) -> bool:
-    """Whether a group that is done with a forward or a backward is sharded then.
+    """Return whether a group that is done with a forward or a backward is sharded then.
 
     A module that is recomputed in a backward is not done.
     """
@@ -154,8 +154,8 @@ def _is_sharded_by(hook: str, group: int, at: ScheduleState) -> bool:
 
 
 def _is_whole(trace: Trace, groups: Groups, group: int, index: int, before: bool) -> bool:
-    """Whether parameters of a group are registered unsharded after an op; if nobody looked, as
-    ``before``.
+    """Return whether parameters of a group are registered unsharded after an op; if nobody looked,
+    as ``before``.
     """
     parallel = tensor_dims(groups.case, groups.found)
     for fqn in groups.parameters[group]:
@@ -222,7 +222,7 @@ def reductions_due(groups: Groups, trace: Trace, rank: int) -> Iterator[Reducing
 
 
 def _axes(trace: Trace, at: ScheduleState) -> Mesh:
-    """The axes that groups reduce over."""
+    """Return the axes that groups reduce over."""
     mesh = at.case.mesh
     if not spec_of(trace.engine).keeps_whole:
         return mesh
@@ -269,8 +269,8 @@ def _said(dtypes: Iterable[str]) -> Dtypes:
 
 
 def _allowed(at: ScheduleState, due: Collection[Due], count: int) -> set[str]:
-    """The dtypes of ``count`` reductions of the gradients that are ``due``, by group; empty if any
-    is.
+    """Return the dtypes of ``count`` reductions of the gradients that are ``due``, by group; empty
+    if any is.
 
     A group may reduce in several parts.
     """
@@ -328,7 +328,7 @@ def wrong_iterations(case: Case, trace: Trace, rank: int) -> Iterator[Wrong]:
 
 
 def _does(at: ScheduleState) -> object:
-    """What an op does, on whatever batch, and all that decides how it communicates."""
+    """Return what an op does, on whatever batch, and all that decides how it communicates."""
     call = at.op.call and at.op.call._replace(batch=0)
     frozen, paths, mesh = frozenset(at.frozen), dict(at.paths), at.case.mesh
     off = {flag: modules for flag, modules in at.off.items() if modules}

@@ -24,7 +24,7 @@ def distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def largest_distance(a: torch.Tensor, b: torch.Tensor) -> float:
-    """The largest :func:`distance` of two elements."""
+    """Return the largest :func:`distance` of two elements."""
     return largest_distances([(a, b)])[0]
 
 
@@ -83,8 +83,8 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def unequal(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> set[int]:
-    """Which pairs differ by :func:`same_bits`. All of one dtype are compared at once: whether two
-    tensors are equal, a GPU says when it has done all that it was asked for before.
+    """Return which pairs differ by :func:`same_bits`. All of one dtype are compared at once:
+    whether two tensors are equal, a GPU says when it has done all that it was asked for before.
     """
     found = set()
     alike: dict[tuple[torch.dtype, torch.device], list[int]] = defaultdict(list)
@@ -106,8 +106,8 @@ def unequal(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> set[int]:
 def agree(
     shape: torch.Size, one: tuple[torch.Tensor, Pieces], other: tuple[torch.Tensor, Pieces]
 ) -> bool:
-    """Whether two pieces of a tensor of ``shape`` are bitwise equal where they overlap, and do
-    overlap.
+    """Return whether two pieces of a tensor of ``shape`` are bitwise equal where they overlap, and
+    do overlap.
     """
     if one[1] == other[1]:
         return same_bits(one[0], other[0])

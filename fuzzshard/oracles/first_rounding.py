@@ -12,15 +12,15 @@ from fuzzshard.training.trace import Key, Trace, cut
 
 
 def before_rounding_feeds_back(found: Iterable[Difference], step: int) -> list[Difference]:
-    """What differs before the first ``step``, and whatever no rounding explains: what is missing,
-    a shape.
+    """Return what differs before the first ``step``, and whatever no rounding explains: what is
+    missing, a shape.
     """
     return [d for d in found if d.key.op < step or not d.comparable]
 
 
 def differs_where_exact(difference: Difference, truth: Trace) -> bool:
-    """Whether an element differs that the reference has as ``truth`` has it, the same run in
-    float64.
+    """Return whether an element differs that the reference has as ``truth`` has it, the same run
+    in float64.
     """
     other = truth.tensors[difference.key].tensor
     if difference.both is None or other is None:
@@ -37,8 +37,8 @@ not.
 
 
 def exact_until(reference: Trace, other: Trace, end: int, last_bit: float = 0.0) -> int:
-    """The first op in which the reference rounds something, or some of its terms in sum might;
-    else ``end``.
+    """Return the first op in which the reference rounds something, or some of its terms in sum
+    might; else ``end``.
 
     What is rounded is not equal in ``other``, which is the same run in another precision. A tensor
     may come of terms in the coarsest dtype, whose ``last_bit`` is that of 1.
@@ -56,8 +56,8 @@ def _is_exact(key: Key, reference: Trace, other: Trace, last_bit: float) -> bool
 
 
 def _has_spare_bits(tensor: torch.Tensor, last_bit: float) -> bool:
-    """Whether all elements are integers times one unit, and these ``SPARE_BITS`` short of being
-    rounded.
+    """Return whether all elements are integers times one unit, and these ``SPARE_BITS`` short of
+    being rounded.
     """
     values = tensor[tensor.isfinite() & (tensor != 0)].double()
     if not tensor.is_floating_point() or not values.numel():

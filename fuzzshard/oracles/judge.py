@@ -38,8 +38,8 @@ def tensor_findings(
     agreeing: Callable[[Difference], tuple[str, ...]],
     rank: int,
 ) -> list[Finding]:
-    """The differences that the comparison does not allow; ``bound`` is None where bitwise equality
-    is due, and ``agreeing`` names the engines that have the same bits.
+    """Return the differences that the comparison does not allow; ``bound`` is None where bitwise
+    equality is due, and ``agreeing`` names the engines that have the same bits.
     """
     found = []
     for difference in differences:
@@ -80,7 +80,7 @@ def _detail(difference: Difference) -> str:
 
 
 def describe(tensor: torch.Tensor | None, difference: Difference) -> str:
-    """The value of ``tensor`` where the two differ most, for a person."""
+    """Return the value of ``tensor`` where the two differ most, for a person."""
     observed, expected = difference.observed, difference.expected
     if tensor is None:
         return "None"

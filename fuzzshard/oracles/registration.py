@@ -94,7 +94,7 @@ class RegistrationModel(ScheduleState):
         super().shard(below)
 
     def expected(self, fqn: str) -> Registration | None:
-        """What must be registered at ``fqn`` now, or None where nothing is promised."""
+        """Return what must be registered at ``fqn`` now, or None where nothing is promised."""
         owner = self.inferred.owners[fqn]
         shape = self.inferred.parameters[fqn]
         requires_grad = fqn not in self.frozen

@@ -12,7 +12,7 @@ DIGITS: Mapping[Dtype, int] = {"bfloat16": 8, "float16": 11, "float32": 24, "flo
 
 
 def promote(a: Dtype, b: Dtype) -> Dtype:
-    """The dtype of ``a + b`` of tensors, as ``torch.promote_types`` has it."""
+    """Return the dtype of ``a + b`` of tensors, as ``torch.promote_types`` has it."""
     if a == b:
         return a
     if a in LOW_PRECISION and b in LOW_PRECISION:

@@ -152,11 +152,11 @@ class Leaf(Part, frozen=True, kw_only=True):
         return False
 
     def constructor(self, width: int) -> str:
-        """The expression that builds it."""
+        """Return the expression that builds it."""
         raise NotImplementedError
 
     def text(self, width: int) -> str:
-        """What drawings say of it."""
+        """Return what drawings say of it."""
         return self.constructor(width).removeprefix("nn.")
 
     def parameters(self, width: int) -> Mapping[str, Shape]:
@@ -177,18 +177,18 @@ class Leaf(Part, frozen=True, kw_only=True):
         return 0
 
     def result(self, value: Value) -> Value:
-        """What it makes of a value."""
+        """Return what it makes of a value."""
         return value
 
     def example(self, value: Value) -> Value:
-        """A value that it can be called with: ``value`` where that is its choice."""
+        """Return a value that it can be called with: ``value`` where that is its choice."""
         return value
 
     def result_dtype(
         self, dtype: Dtype | None, own: set[Dtype], *, on_cuda: bool = False
     ) -> Dtype | None:
-        """The dtype of its result, parameters being of ``own`` dtypes; None: torch refuses the
-        call.
+        """Return the dtype of its result, parameters being of ``own`` dtypes; None: torch refuses
+        the call.
         """
         return dtype if own == {dtype} else None
 
@@ -199,11 +199,11 @@ class Leaf(Part, frozen=True, kw_only=True):
         return ""
 
     def simpler(self) -> Leaf:
-        """The same leaf with its options at their simplest; itself where there are none."""
+        """Return the same leaf with its options at their simplest; itself where there are none."""
         return self
 
     def apart(self, width: int) -> dict[str, Leaf]:
-        """The leaves it is made of, by the names of their parameters; empty where it is one
+        """Return the leaves it is made of, by the names of their parameters; empty where it is one
         thing.
         """
         return {}
@@ -221,7 +221,7 @@ class Biased(Leaf, frozen=True, kw_only=True):
         return "" if self.bias else ", bias=False"
 
     def with_bias(self, **weights: Shape) -> dict[str, Shape]:
-        """The ``weights``, and a bias for each row of the first."""
+        """Return the ``weights``, and a bias for each row of the first."""
         return weights | {"bias": weights["weight"][:1]} if self.bias else weights
 
     @override
@@ -247,5 +247,5 @@ class Projection(Biased, frozen=True, kw_only=True):
 
 
 def draw_bias(drawing: DrawingLeaf) -> bool:
-    """Whether a drawn leaf has a bias: three of four have."""
+    """Return whether a drawn leaf has a bias: three of four have."""
     return not drawing.tape.chance(25)

@@ -86,7 +86,7 @@ class Call(NamedTuple):
         return [context for context in (mode, self.context) if context]
 
     def used(self, count: int) -> Sequence[int]:
-        """Which of ``count`` outputs enter the loss."""
+        """Return which of ``count`` outputs enter the loss."""
         return range(count) if self.outputs is None else self.outputs
 
 
@@ -304,13 +304,13 @@ class Op(Part, frozen=True, kw_only=True):
         return iter(self.meanings if len(self.meanings) == 1 else ())
 
     def statement(self, index: int, *losses: int) -> str:
-        """A line of a program; ``losses`` are the forwards whose losses it takes."""
+        """Return a line of a program; ``losses`` are the forwards whose losses it takes."""
         alone = self.below.alone if self.below else ""
         others = "" if self.ranks == "all" else "if rank > 0: "
         return self.says.format(op=self, at=expression(self.target), alone=alone, others=others)
 
     def noun(self, *, no_sync: bool = False) -> str:
-        """What it is called in a sentence; with ``no_sync`` engines have that in place of
+        """Return what it is called in a sentence; with ``no_sync`` engines have that in place of
         flags.
         """
         words = self.tag.replace("_", " ")
@@ -342,15 +342,15 @@ class Op(Part, frozen=True, kw_only=True):
 
     @classmethod
     def draw_at(cls, run: Run, moment: Moment) -> tuple[Op, ...]:
-        """The ops in a row that are called once more, at ``moment`` or where it begins; or none:
-        by default what is :meth:`drawn`, in cases whose swarm makes its first choice.
+        """Return the ops in a row that are called once more, at ``moment`` or where it begins; or
+        none: by default what is :meth:`drawn`, in cases whose swarm makes its first choice.
         """
         chosen = bool(cls.choices) and cls.choices[0].name in run.swarm
         return cls.drawn(run) if chosen else ()
 
     @classmethod
     def drawn(cls, run: Run) -> tuple[Op, ...]:
-        """The ops in a row that one choice draws."""
+        """Return the ops in a row that one choice draws."""
         return ()
 
 
@@ -369,12 +369,12 @@ class OnGroups(Op, frozen=True, kw_only=True):
 
 
 def names_rank(ranks: Ranks, rank: int) -> bool:
-    """Whether what is for ``ranks`` concerns ``rank``."""
+    """Return whether what is for ``ranks`` concerns ``rank``."""
     return ranks == "all" or rank > 0
 
 
 def expression(path: str) -> str:
-    """The expression for the module at ``path``; the root is ``model``.
+    """Return the expression for the module at ``path``; the root is ``model``.
 
     Raises :class:`UsageError` for what is no path: it comes from a file, and would be run.
     """

@@ -23,7 +23,7 @@ def import_files(package: str, path: list[str]) -> None:
 
 
 def below(kind: type[K]) -> Iterator[type[K]]:
-    """All classes derived from ``kind``, each after what it is derived from."""
+    """Yield all classes derived from ``kind``, each after what it is derived from."""
     for each in kind.__subclasses__():
         yield each
         yield from below(each)
@@ -50,26 +50,26 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
 
 def _told(part: Part) -> list[str]:
-    """The fields that say what a part is."""
+    """Return the fields that say what a part is."""
     off = {*off_default(part)}
     return [f for f in part.__struct_fields__ if f in off or f not in defaults(type(part))]
 
 
 def off_default(part: Part) -> Iterator[str]:
-    """The fields of ``part`` that have a default and differ from it."""
+    """Yield the fields of ``part`` that have a default and differ from it."""
     for name, default in defaults(type(part)).items():
         if getattr(part, name) != default:
             yield name
 
 
 def default_of(part: Part, name: str) -> object:
-    """The default of one field."""
+    """Return the default of one field."""
     return defaults(type(part))[name]
 
 
 @functools.cache
 def defaults(part: type[Part]) -> dict[str, object]:
-    """The defaults of the fields that have one."""
+    """Return the defaults of the fields that have one."""
     return {f.name: f.default for f in msgspec.structs.fields(part) if not f.required}
 
 

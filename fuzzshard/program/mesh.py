@@ -17,7 +17,7 @@ def _text(values: Iterable[object]) -> str:
 
 
 def _parts(sizes: Mapping[str, int], axis: str) -> dict[str, int]:
-    """The same with two axes in place of one, which are flattened to it."""
+    """Return the same with two axes in place of one, which are flattened to it."""
     inner = 2 - sizes[axis] % 2
     parts = dict[str, int]()
     for name, size in sizes.items():
@@ -61,11 +61,11 @@ class MeshNames:
         return "mesh" if self.flat else "world_mesh"
 
     def make(self) -> str:
-        """The statement that makes the mesh of all ranks; it joins the process group."""
+        """Return the statement that makes the mesh of all ranks; it joins the process group."""
         return f"{self.variable} = {self.expression()}"
 
     def expression(self) -> str:
-        """The call that makes it."""
+        """Return the call that makes it."""
         shape, names = _text(self.sizes.values()), _text(self.sizes)
         named = f", mesh_dim_names={names}"
         size = math.prod(self.sizes.values())

@@ -185,7 +185,7 @@ class Scope:
         return [result_expression(module, "out", i) for i in range(len(values[target]))]
 
     def whole_outputs(self, target: str) -> list[str]:
-        """The same as whole tensors: they may be DTensors."""
+        """Return the same as whole tensors: they may be DTensors."""
         local = all(plan.local_output for plan in self.case.tensor_parallel)
         local &= not self.script.computes_with_dtensors
         return [text if local else f"unsharded({text})" for text in self.outputs(target)]

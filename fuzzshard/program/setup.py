@@ -41,7 +41,7 @@ def each_parameter_lines(
 def flat_requires_grad_lines(
     units: Mapping[str, Sequence[str]], root: str, target: str, value: bool
 ) -> list[str]:
-    """The same, of the flat parameters of FSDP1: a unit is frozen as a whole."""
+    """Return the same, of the flat parameters of FSDP1: a unit is frozen as a whole."""
     named = [unit for unit, fqns in units.items() if is_within(fqns[0], target)]
     if all(is_within(unit, target) for unit in named):
         return [f"{at(root, target)}.requires_grad_({value})"]
@@ -60,7 +60,7 @@ def _holds_others(case: Case, target: str) -> bool:
 
 
 def freeze_lines(case: Case, root: str) -> list[str]:
-    """The freezes before wrapping."""
+    """Return the freezes before wrapping."""
     frozen = [f.target for f in case.freezes if not f.after_wrap]
     return [line for target in frozen for line in requires_grad_lines(case, root, target, False)]
 

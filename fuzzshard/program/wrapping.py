@@ -24,7 +24,7 @@ _LAYOUTS = {"replicate": "Replicate()", "sequence": "Shard(1)"}
 
 
 def prepared_lines(case: Case, engine: str, model: str) -> list[str]:
-    """What is done to a model before it is wrapped."""
+    """Return what is done to a model before it is wrapped."""
     spec = spec_of(engine)
     shards = spec.shards_stages(case)
     is_parallel = case.tensor_parallel and (spec.applies_groups or shards)
@@ -33,7 +33,7 @@ def prepared_lines(case: Case, engine: str, model: str) -> list[str]:
 
 
 def _tensor_parallel_lines(case: Case, model: str) -> list[str]:
-    """The plan, and ties, which it registers apart."""
+    """Return the plan, and ties, which it registers apart."""
     lines = []
     if plans := [plan for plan in case.tensor_parallel if plan.style != "dtensor"]:
         entries = [line for plan in plans for line in _entry(case, plan)]
@@ -47,8 +47,8 @@ def _tensor_parallel_lines(case: Case, model: str) -> list[str]:
 
 
 def _of_dtensors(plan: TensorParallel, module: str) -> list[str]:
-    """The module computes with DTensors, and returns what all ranks have whole. A recomputation
-    calls it with the DTensor that it has got.
+    """Return the module computes with DTensors, and returns what all ranks have whole. A
+    recomputation calls it with the DTensor that it has got.
     """
     placement = _placement(plan)
     mesh = 'world_mesh["tp"]'
@@ -82,7 +82,7 @@ def _placement(plan: TensorParallel) -> str:
 
 
 def _entry(case: Case, plan: TensorParallel) -> list[str]:
-    """The style of one module in the plan of ``parallelize_module``."""
+    """Return the style of one module in the plan of ``parallelize_module``."""
     if plan.style == "prepare":
         name, arguments = "PrepareModuleInput", _prepared(case, plan)
     else:

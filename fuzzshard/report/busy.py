@@ -61,7 +61,7 @@ class Busy:
         return self.doing if isinstance(self.doing, str) else self.doing()
 
     def each(self, items: Iterable[T]) -> Iterator[T]:
-        """The ``items``, each of which is done when the next one is asked for."""
+        """Yield the ``items``, each of which is done when the next one is asked for."""
         for item in items:
             yield item
             self.advance()

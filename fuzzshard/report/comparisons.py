@@ -54,7 +54,7 @@ class Comparisons(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def comparisons(rows: Iterable[EngineRuns]) -> dict[str, Comparisons]:
-    """The shares of each engine, and of all; empty where nothing is known."""
+    """Return the shares of each engine, and of all; empty where nothing is known."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for row in rows:
         for engine in (ALL, row.engine):
@@ -84,14 +84,14 @@ HEADS = ("engine", "runs", *(share.replace("_", " ") for share in SHARES), "skip
 
 
 def comparison_rows(compared: Mapping[str, Comparisons]) -> Iterator[tuple[str, ...]]:
-    """The cells of a table under :data:`HEADS`."""
+    """Yield the cells of a table under :data:`HEADS`."""
     for engine, of in compared.items():
         shares = (f"{getattr(of, share) * 100:.1f} %" for share in SHARES)
         yield engine, f"{of.runs:,}", *shares, f"{of.skipped * 100:.2g} %"
 
 
 def comparison_lines(compared: Mapping[str, Comparisons]) -> Iterator[str]:
-    """The same as lines of text."""
+    """Yield the same as lines of text."""
     table = [HEADS, *comparison_rows(compared)] if compared else []
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for name, *cells in table:

@@ -48,12 +48,12 @@ class ExchangeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_exchange(directory: Path) -> bool:
-    """Whether campaigns share ``directory``."""
+    """Return whether campaigns share ``directory``."""
     return any(directory.glob(f"*/{NODE_FILE}"))
 
 
 def read_exchange(exchange: Path) -> tuple[ExchangeStatus, list[SeenFinding]]:
-    """What all campaigns of ``exchange`` have told so far."""
+    """Return what all campaigns of ``exchange`` have told so far."""
     nodes = read_nodes(exchange, time.time())
     entries, _ = load([exchange], follow=False)
     told = [
@@ -86,7 +86,7 @@ def read_exchange(exchange: Path) -> tuple[ExchangeStatus, list[SeenFinding]]:
 def exchange_lines(
     exchange: Path, status: ExchangeStatus, findings: Sequence[SeenFinding]
 ) -> Iterator[str]:
-    """Each campaign, the sum, and a line for each distinct finding."""
+    """Yield each campaign, the sum, and a line for each distinct finding."""
     conditions = Counter(campaign.condition for campaign in status.campaigns)
     parts = [f"{count} {condition}" for condition, count in sorted(conditions.items())]
     yield f"{exchange}: {counted(len(status.campaigns), 'campaign')}, {', '.join(parts)}"

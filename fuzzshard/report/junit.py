@@ -40,7 +40,7 @@ def checks_xml(reports: Sequence[TrainingReport]) -> bytes:
 
 
 def _document(cases: Sequence[_Element], seconds: float) -> bytes:
-    """A document of one suite."""
+    """Return a document of one suite."""
     totals = {
         "tests": str(len(cases)),
         "failures": str(sum(case.find("failure") is not None for case in cases)),

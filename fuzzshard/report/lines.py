@@ -259,7 +259,7 @@ def _summary(event: CampaignFinished) -> Iterator[str]:
 
 
 def _next_steps(event: CampaignFinished) -> Iterator[str]:
-    """What to do with the first finding of the campaign."""
+    """Yield what to do with the first finding of the campaign."""
     new = [finding.path for finding in event.findings if finding.new] or list(event.unresolved)
     for path in new[:1]:
         yield f"next: fuzzshard show {path}"

@@ -19,7 +19,7 @@ from fuzzshard.parts.part import Shape
 
 
 def module_tree(case: Case, inferred: Inferred) -> Tree:
-    """Every registered module once, in registration order; an alias points to the module it
+    """Return every registered module once, in registration order; an alias points to the module it
     names.
     """
     return _tree(ModuleNotes(case, inferred), "", "model", case.model)
@@ -31,7 +31,7 @@ def shape_text(shape: Shape) -> str:
 
 
 def describe(module: Module, width: int) -> str:
-    """A module as PyTorch would print it, with the input width filled in."""
+    """Return a module as PyTorch would print it, with the input width filled in."""
     match module:
         case Leaf():
             return module.text(width)
@@ -119,8 +119,8 @@ RETURN = "return"
 
 
 def draw_forward(block: Block) -> list[str]:
-    """The lines of a drawing of its inputs, nodes and return; ``╾`` lists the other values that a
-    node reads.
+    """Return the lines of a drawing of its inputs, nodes and return; ``╾`` lists the other values
+    that a node reads.
     """
     graph: networkx.DiGraph[str] = networkx.DiGraph()
     for name in block.inputs:

@@ -126,7 +126,7 @@ def node_without_campaign(directory: Path) -> CampaignNode:
 def node_of_entries(
     directory: Path, stored: Iterable[Stored], *, shared: Path | None = None
 ) -> CampaignNode:
-    """A ``directory`` with these entries, which no case of a journal showed."""
+    """Return a ``directory`` with these entries, which no case of a journal showed."""
     return CampaignNode(
         path=directory,
         shared=shared,
@@ -164,7 +164,7 @@ def _read(file: Path, shared: Path | None, _modified: int) -> CorpusEntry:
 
 
 def unreadable(nodes: Iterable[CampaignNode]) -> list[InvalidEntry]:
-    """What is wrong with each entry of ``nodes`` that cannot be read."""
+    """Return what is wrong with each entry of ``nodes`` that cannot be read."""
     found = []
     for node in nodes:
         folder = node.path / FINDINGS_FOLDER if node.sessions else node.path
@@ -179,7 +179,7 @@ def unreadable(nodes: Iterable[CampaignNode]) -> list[InvalidEntry]:
 
 
 def node_of(directory: Path, history: History) -> CampaignNode:
-    """What ``history`` says of the campaign in ``directory``."""
+    """Return what ``history`` says of the campaign in ``directory``."""
     sessions = tuple(history.sessions())
     begins = begin_times(sessions)
     verdicts = history.rows(
@@ -209,7 +209,7 @@ def begin_times(sessions: tuple[SessionRow, ...]) -> dict[int, float]:
 
 
 def is_running(session: SessionRow) -> bool:
-    """Whether a process still writes to ``session``; of another machine only its silence is
+    """Return whether a process still writes to ``session``; of another machine only its silence is
     known.
     """
     if session.ended is not None:
@@ -239,7 +239,7 @@ def _sightings(
     sessions: tuple[SessionRow, ...],
     begins: Mapping[int, float],
 ) -> tuple[Sighting, ...]:
-    """What became of each finding, in the order in which they were seen."""
+    """Return what became of each finding, in the order in which they were seen."""
     seen: dict[str, Sighting] = {}
 
     def sighting(path: str, signature: str, at: float) -> Sighting:
@@ -281,8 +281,8 @@ def _sightings(
 
 
 def _is_there(sighting: Sighting) -> bool:
-    """A finding that was reduced to an entry that there was already left no more than a hit of
-    that one.
+    """Return a finding that was reduced to an entry that there was already left no more than a hit
+    of that one.
     """
     kept = sighting.rate is not None or sighting.flaky
     return kept or not sighting.found or sighting.folder.exists()

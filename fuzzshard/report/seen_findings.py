@@ -112,8 +112,8 @@ class SeenFinding:
 
 
 def seen_findings(nodes: Iterable[CampaignNode]) -> list[SeenFinding]:
-    """All that some case of these campaigns showed, new ones first, in the order in which they
-    were seen, or else the worst first.
+    """Return all that some case of these campaigns showed, new ones first, in the order in which
+    they were seen, or else the worst first.
 
     What no user can see comes after the others, and what is not confirmed after that.
     """

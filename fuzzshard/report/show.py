@@ -35,7 +35,7 @@ from fuzzshard.verdict import Finding
 
 
 def show(case: Case, findings: Iterable[Finding] = ()) -> RenderableType:
-    """The whole experiment; the ops that ``findings`` name are marked in the schedule."""
+    """Return the whole experiment; the ops that ``findings`` name are marked in the schedule."""
     found = inferred(case)
     marks = {f.op: f"{f.oracle} of {f.engines}" for f in reversed(tuple(findings))}
     sections: list[tuple[str, RenderableType]] = [
@@ -53,8 +53,8 @@ def show(case: Case, findings: Iterable[Finding] = ()) -> RenderableType:
 
 
 def show_entry(entry: CorpusEntry) -> RenderableType:
-    """A finding first, what was observed against what was expected, then the case; a bare case
-    alone.
+    """Return a finding first, what was observed against what was expected, then the case; a bare
+    case alone.
     """
     case = show(entry.case, entry.findings)
     if not entry.signature:
@@ -86,7 +86,7 @@ def show_entry(entry: CorpusEntry) -> RenderableType:
 
 
 def show_mend(mend: Mend) -> RenderableType:
-    """A known bug of torch: what is wrong, what was promised, who runs into it."""
+    """Return a known bug of torch: what is wrong, what was promised, who runs into it."""
     looks = sorted(mend.public, key=lambda look: not look.is_same)
     about = {
         "name": mend.slug,
@@ -253,7 +253,7 @@ def _options(case: Case) -> dict[str, str]:
 
 
 def _brief(value: object) -> str:
-    """A part of a case as ``field=value`` for what is not at its default."""
+    """Return a part of a case as ``field=value`` for what is not at its default."""
     if not isinstance(value, Part):
         return str(value)
     fields = [f.name for f in msgspec.structs.fields(value) if f.required]
@@ -290,7 +290,7 @@ def _verdict(entry: CorpusEntry) -> Table:
 
 
 def _culprits(culprits: Iterable[Culprit]) -> Table:
-    """What every change of the case that makes the finding go away shows in its place."""
+    """Return what every change of the case that makes the finding go away shows in its place."""
     table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="dim")
     for column in ("change", "then"):
         table.add_column(column, overflow="fold")
@@ -370,7 +370,7 @@ WIDTH = 100
 
 
 def drawn(entry: CorpusEntry, path: Path, console: Console | None = None) -> str:
-    """What ``fuzzshard show`` prints of ``entry``, which lies at ``path``, on ``console``.
+    """Return what ``fuzzshard show`` prints of ``entry``, which lies at ``path``, on ``console``.
 
     The command that replays it is one line, however long: people copy it.
     """
@@ -379,7 +379,7 @@ def drawn(entry: CorpusEntry, path: Path, console: Console | None = None) -> str
 
 
 def drawn_findings(findings: Iterable[Finding]) -> str:
-    """What was observed against what was expected."""
+    """Return what was observed against what was expected."""
     return as_text(observed_and_expected(findings))
 
 

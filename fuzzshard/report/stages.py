@@ -110,7 +110,7 @@ def _about(seconds: float | None) -> list[str]:
 
 
 def _at_most(shrunk: ShrinkProgress, seconds: float) -> list[str]:
-    """The limits of shrinking in time; most shrinking ends long before."""
+    """Return the limits of shrinking in time; most shrinking ends long before."""
     limits = []
     if shrunk.max_evaluations is not None and shrunk.evaluations:
         runs = max(0, shrunk.max_evaluations - shrunk.evaluations)

@@ -61,7 +61,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stats_of(nodes: Sequence[CampaignNode], findings: Sequence[SeenFinding]) -> Stats:
-    """The sum of ``nodes``, of which there is at least one, and whose findings are
+    """Return the sum of ``nodes``, of which there is at least one, and whose findings are
     ``findings``.
     """
     verdicts = sum((node.verdicts for node in nodes), Counter[str]())
@@ -111,7 +111,7 @@ def _last(nodes: Sequence[CampaignNode]) -> list[SessionRow]:
 
 
 def exit_code_of(nodes: Sequence[CampaignNode]) -> int | None:
-    """The worst of the newest sessions; None while one is open, and without any."""
+    """Return the worst of the newest sessions; None while one is open, and without any."""
     codes = [session.exit_code for session in _last(nodes)]
     ended = [code for code in codes if code is not None]
     return worst_exit_code(ended) if ended and len(ended) == len(codes) else None
@@ -120,7 +120,7 @@ def exit_code_of(nodes: Sequence[CampaignNode]) -> int | None:
 def stats_writer(
     directory: Path, *, clock: Callable[[], float] = time.monotonic
 ) -> PeriodicWriter:
-    """An event sink that keeps ``stats.json`` in ``directory`` current."""
+    """Return an event sink that keeps ``stats.json`` in ``directory`` current."""
     return PeriodicWriter(
         STATS_FILE, lambda: write_stats(directory), seconds=SECONDS_BETWEEN, clock=clock
     )

@@ -64,7 +64,7 @@ def status_json(
 
 
 def finding_states(findings: Sequence[SeenFinding]) -> tuple[FindingStatus, ...]:
-    """What JSON says of each."""
+    """Return what JSON says of each."""
     return tuple(
         FindingStatus(
             signature=finding.signature,
@@ -126,7 +126,7 @@ def _campaign_lines(stats: Stats) -> Iterator[str]:
 
 
 def ending(node: CampaignNode) -> str:
-    """Whether the newest session of a directory runs, and why it ended."""
+    """Return whether the newest session of a directory runs, and why it ended."""
     session = node.last
     if session is None:
         return "no campaign has run there"

@@ -54,7 +54,7 @@ def scripts(
 
 
 def _ways(findings: Sequence[Finding]) -> Iterator[tuple[Finding | None, int]]:
-    """What :func:`scripts` look at, and the seeds of their values, in order."""
+    """Yield what :func:`scripts` look at, and the seeds of their values, in order."""
     first_of_each = {finding.oracle: finding for finding in reversed(findings)}
     offered: list[Finding | None] = [
         finding for finding in findings if finding is first_of_each[finding.oracle]
@@ -91,7 +91,7 @@ def script_like(
 
 
 def body(text: str) -> list[str]:
-    """The lines of a script below the comment at its top."""
+    """Return the lines of a script below the comment at its top."""
     return list(itertools.dropwhile(lambda line: line.startswith("#"), text.splitlines()))
 
 

@@ -82,7 +82,7 @@ class Assertion:
         return self.oracles if self.op in (None, index) else ()
 
     def wants_reduced(self, index: int) -> bool:
-        """Whether reduced gradients are wanted after op ``index``."""
+        """Return whether reduced gradients are wanted after op ``index``."""
         return any(oracle.gradient == "reduced" for oracle in self.watched(index))
 
     @property

@@ -139,8 +139,8 @@ def _run(
 def _output(
     process: subprocess.Popen[str], timeout: float, wanted: Callable[[], bool]
 ) -> str | None:
-    """What it has printed when it has ended by itself; None if its time is up, or nobody wants
-    it.
+    """Return what it has printed when it has ended by itself; None if its time is up, or nobody
+    wants it.
     """
     until = time.monotonic() + timeout
     while (left := until - time.monotonic()) > 0 and wanted():
@@ -150,7 +150,7 @@ def _output(
 
 
 def _rest(process: subprocess.Popen[str]) -> str:
-    """What it has printed, once its guard has ended it."""
+    """Return what it has printed, once its guard has ended it."""
     try:
         return process.communicate(timeout=_REAP_SECONDS)[0]
     except subprocess.TimeoutExpired:

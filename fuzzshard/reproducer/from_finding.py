@@ -81,8 +81,8 @@ def _from_finding(case: Case, finding: Finding) -> Assertion:
 
 
 def _is_dtype(engine: str, finding: Finding) -> bool:
-    """Whether nothing but the dtype of a tensor is wrong, of which a rank may have a part, and the
-    script has a name for it.
+    """Return whether nothing but the dtype of a tensor is wrong, of which a rank may have a part,
+    and the script has a name for it.
     """
     due, found = finding.type_due, TensorType.read(finding.observed)
     if due is None or found is None or spec_of(engine).has_units:
@@ -91,7 +91,7 @@ def _is_dtype(engine: str, finding: Finding) -> bool:
 
 
 def _is_attribute(case: Case, oracle: TensorOracle, engine: str, detail: str) -> bool:
-    """Whether what is missing can be read from a parameter, an input or the optimizer.
+    """Return whether what is missing can be read from a parameter, an input or the optimizer.
 
     Under FSDP1 a rank has a part of the elements, or none: a gradient is missing where all ranks
     lack it.
@@ -115,8 +115,8 @@ def _judged_everywhere(engine: str) -> tuple[TensorOracle, ...]:
 
 
 def made_by_saves(case: Case, name: str) -> float | None:
-    """What a save on disk may fill the state ``name`` with, where no step has made it; None: there
-    is no such save.
+    """Return what a save on disk may fill the state ``name`` with, where no step has made it;
+    None: there is no such save.
 
     ``name`` is that of a finding, "momentum_buffer of a.weight".
     """

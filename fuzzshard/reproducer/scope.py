@@ -83,7 +83,7 @@ class Scope(scope.Scope):
         return lines
 
     def _is_silent(self, op: Op) -> bool:
-        """Whether an op stands within ``no_sync()``."""
+        """Return whether an op stands within ``no_sync()``."""
         return bool(self.engine.wrapper) and not (self.now.synced or op.rebuilds)
 
     def _op(self, op: Op) -> list[str]:
@@ -203,7 +203,7 @@ class Scope(scope.Scope):
 
     @override
     def inputs_of(self, call: Call) -> list[str]:
-        """The inputs of all forwards, where they are not there, and the seed of dropout."""
+        """Return the inputs of all forwards, where they are not there, and the seed of dropout."""
         drops = any(leaf.drops for leaf in inferred(self.case).leaves.values())
         seeds = [f"torch.manual_seed({1000 * (self.now.index + 1)} + rank)"] * drops
         return [*self.inputs.drawn(self.now.cast or self.case.dtype), *seeds]
@@ -224,7 +224,7 @@ class Scope(scope.Scope):
 
     @override
     def computed(self, call: Call) -> list[str]:
-        """The call and its loss, in as few statements as what is looked at allows."""
+        """Return the call and its loss, in as few statements as what is looked at allows."""
         index, text = self.now.index, self._call(call)
         watched = [oracle for oracle in self.assertion.watched(index) if oracle.of_forward]
         keeps_output = any(not oracle.is_loss for oracle in watched)
@@ -246,7 +246,7 @@ class Scope(scope.Scope):
         return [f"{loss} = {terms}"]
 
     def _terms(self, call: Call) -> list[str]:
-        """The losses of the outputs of ``out``."""
+        """Return the losses of the outputs of ``out``."""
         is_shared = bool(LOSSES[self.case.loss].context)  # of DTensors as they are
         outputs = self.outputs if is_shared else self.whole_outputs
         return self.terms(call, outputs(call.target))

@@ -54,8 +54,8 @@ class Shown(enum.StrEnum):
 
 
 def shown(result: Ran, signature: str, observed: str = "") -> Shown:
-    """What ``result`` says of the finding with this ``signature``; without one, any failure shows
-    it.
+    """Return what ``result`` says of the finding with this ``signature``; without one, any failure
+    shows it.
 
     A divergence fails an assertion, a crash raises the same class of error, with the message
     ``observed`` or in the same function of torch, which other versions may call otherwise
@@ -88,15 +88,15 @@ def _fails_so(output: str, kind: str, detail: str, observed: str) -> bool:
 
 
 def raised(output: str) -> list[tuple[str, str]]:
-    """The classes and messages of the errors that tracebacks end with, but torchrun's own, each
-    once.
+    """Return the classes and messages of the errors that tracebacks end with, but torchrun's own,
+    each once.
     """
     found = [(name.rpartition(".")[2], message) for name, message in _RAISED.findall(output)]
     return [pair for pair in dict.fromkeys(found) if pair[0] != _OF_TORCHRUN]
 
 
 def last_error(output: str) -> str:
-    """The error that the script ended with, in one line."""
+    """Return the error that the script ended with, in one line."""
     errors = raised(output)
     if not errors:
         return "no error was printed"

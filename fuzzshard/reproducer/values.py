@@ -105,7 +105,7 @@ class Inputs:
         }
 
     def _tensors(self, target: str, batch: int) -> list[tuple[str, TensorSpec]]:
-        """The variables of a batch, and what they are."""
+        """Return the variables of a batch, and what they are."""
         specs = input_specs(self.case, target)
         stem = f"x{batch}{'_' if target else ''}{target.replace('.', '_')}"
         stem = "x" if len(self._batches) == 1 else stem

@@ -73,7 +73,7 @@ def _one(scope: Scope) -> list[str]:
 
 
 def _presence(scope: Scope) -> list[str]:
-    """A gradient or an optimizer state that must be there, or must not."""
+    """Return a gradient or an optimizer state that must be there, or must not."""
     one, who = scope.watch.one(), f"rank {{rank}}: {scope.assertion.name}"
     missing = scope.assertion.expected == MISSING
     if scope.assertion.oracles[0].is_state:

@@ -55,7 +55,7 @@ def culprits(case: Case, outcome_of: Callable[[str, Case], str | None]) -> Itera
 
 
 def subject(phrase: str) -> str:
-    """What a phrase changes: of an option, one other value says enough."""
+    """Return what a phrase changes: of an option, one other value says enough."""
     new, _, old = phrase.partition(" in place of ")
     return new.partition("=")[0] if "=" in new else old or new
 

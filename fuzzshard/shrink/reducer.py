@@ -186,7 +186,7 @@ class _Reducer:
             tier = 0 if any(helped) else tier + 1
 
     def apply(self, base: Case, edits: Sequence[Edit]) -> Case | None:
-        """The repaired result, if it is valid and smaller than the current case."""
+        """Return the repaired result, if it is valid and smaller than the current case."""
         changed = base
         for edit in reversed(edits):
             changed = edit(changed)

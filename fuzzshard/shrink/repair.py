@@ -38,7 +38,7 @@ from fuzzshard.parts.op import Op
 
 
 def repaired(case: Case) -> Case | None:
-    """The valid case nearest to ``case`` that has parameters, or None when there is none at
+    """Return the valid case nearest to ``case`` that has parameters, or None when there is none at
     hand.
     """
     mended = _without_dangling(case)
@@ -183,7 +183,7 @@ def _skip(block: Block, call: Call, ids: set[str]) -> Block:
 
 
 def _id_values(case: Case) -> dict[str, set[str]]:
-    """The inputs of each block that hold ids."""
+    """Return the inputs of each block that hold ids."""
     found: dict[str, set[str]] = {}
 
     def visit(path: str, block: Block, ids: set[str]) -> None:

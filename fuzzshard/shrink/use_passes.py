@@ -87,8 +87,8 @@ def _missing_calls(case: Case, found: Inferred, path: str, block: Block) -> Iter
 
 
 def _call_of(case: Case, found: Inferred, path: str, block: Block, name: str) -> Call | None:
-    """The first call of a child, or a new one on the first float input, if there is one and it
-    fits.
+    """Return the first call of a child, or a new one on the first float input, if there is one and
+    it fits.
     """
     for node in block.nodes:
         if isinstance(node, Call) and node.module == name:
@@ -139,7 +139,7 @@ def read_unread(case: Case) -> Iterator[Edit]:
 
 
 def _in_sequence(path: str, first: str, second: str, bypassed: str = "") -> Edit:
-    """What ``second`` is computed from reads ``first``; ``second`` takes the place of
+    """Return what ``second`` is computed from reads ``first``; ``second`` takes the place of
     ``bypassed``, or is the output.
     """
 

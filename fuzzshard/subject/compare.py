@@ -127,8 +127,8 @@ def _reached(
     observed: torch.Tensor | None,
     limits: Limits[Place] | None,
 ) -> tuple[Reached, float] | None:
-    """How far two tensors are equal, and which part of the limit their difference takes; None
-    where even zeros could not be told from the expected one.
+    """Return how far two tensors are equal, and which part of the limit their difference takes;
+    None where even zeros could not be told from the expected one.
     """
     if expected is None or observed is None:
         other = expected if observed is None else observed

@@ -105,8 +105,8 @@ def blaming(what: str, when: Callable[[], str] = str) -> Iterator[None]:
 
 
 def summary(error: BaseException) -> str:
-    """The type of an error, the first line of its text, and the line of the user's that ran; then
-    the same of what it was raised from, which libraries that import when asked hide so.
+    """Return the type of an error, the first line of its text, and the line of the user's that
+    ran; then the same of what it was raised from, which libraries that import when asked hide so.
     """
     text = (str(error).strip().splitlines() or [""])[0]
     frames = traceback.extract_tb(error.__traceback__)

@@ -191,7 +191,7 @@ class Likeness:
             yield "rank 0's value on all ranks"
 
     def _reason(self, factor: float) -> str:
-        """What may have made a factor."""
+        """Return what may have made a factor."""
         number = self.mesh.data_size
         near = max(0.01, self.close)
         if number > 1 and abs(factor / number - 1) < near:
@@ -256,7 +256,7 @@ class Likeness:
         return dataclasses.replace(self, seen=seen)
 
     def _scales(self, number: int) -> list[float] | None:
-        """The factor of each of ``number`` shards, as ``fully_shard`` cuts along the first
+        """Return the factor of each of ``number`` shards, as ``fully_shard`` cuts along the first
         dimension, if it is the same for that shard of all gradients.
 
         A shard that fewer than two gradients have says nothing.
@@ -310,7 +310,7 @@ class Likeness:
         return [weight.item() for weight in weights] if fits else None
 
     def _is(self, seen: Seen, other: torch.Tensor | None) -> bool:
-        """Whether what was observed is like ``other``, and what was expected is not."""
+        """Return whether what was observed is like ``other``, and what was expected is not."""
         return self._alike(seen.observed, other) and not self._alike(seen.expected, other)
 
     def _all(self, others: Sequence[torch.Tensor | None]) -> bool:
@@ -351,7 +351,7 @@ def _alike(one: torch.Tensor | None, two: torch.Tensor | None, close: float) -> 
 
 
 def _mean(tensors: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
-    """The mean of tensors of one shape, None if one is missing."""
+    """Return the mean of tensors of one shape, None if one is missing."""
     there = [tensor.double() for tensor in tensors if tensor is not None]
     alike = len(there) == len(tensors) and len({tensor.shape for tensor in there}) == 1
     return torch.stack(there).mean(0) if alike else None

@@ -190,8 +190,8 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return found
 
     def _source(self) -> Operator | None:
-        """The operator that the node is of which the backward is in, or the last one before it: a
-        function of the user's may run none.
+        """Return the operator that the node is of which the backward is in, or the last one before
+        it: a function of the user's may run none.
         """
         node: Any = torch._C._current_autograd_node()
         if node is None or node._sequence_nr() >= 1 << 63:  # what accumulates has no number
@@ -213,14 +213,14 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _kept(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy on the CPU, of complex numbers as pairs, which rounding has a bound for."""
+    """Return a copy on the CPU, of complex numbers as pairs, which rounding has a bound for."""
     copy = kept(tensor)
     return torch.view_as_real(copy.resolve_conj()) if copy.is_complex() else copy
 
 
 def _line() -> str | None:
-    """The line of the user's that calls an operator, "" for none; None where no code of the model
-    or the loss calls it.
+    """Return the line of the user's that calls an operator, "" for none; None where no code of the
+    model or the loss calls it.
     """
     frame, is_within = sys._getframe(3), False
     while frame is not None:
@@ -260,7 +260,7 @@ def complete(record: Record, microbatches: int, gather: Gather) -> None:
 
 
 def _anywhere(operand: Any, microbatches: int) -> Any:
-    """An operand, or an operator, as ranks with other batches have it."""
+    """Return an operand, or an operator, as ranks with other batches have it."""
     if isinstance(operand, Operand):
         operator = _anywhere(operand.operator, microbatches)
         return dataclasses.replace(operand, operator=operator)
@@ -433,7 +433,7 @@ def order(found: FirstOperator) -> tuple[int, int, int]:
 def _how(
     operands: Sequence[Operand], comparison: Comparison, cut: frozenset[Place]
 ) -> tuple[How, Operand] | None:
-    """How an operator of both runs differs, and in which operand."""
+    """Return how an operator of both runs differs, and in which operand."""
     reached = {o: result[0] for o in operands if (result := comparison.results.get(o))}
     differing = [operand for operand in reached if reached[operand] == "different"]
     if taken := [operand for operand in differing if not operand.is_output]:

@@ -90,7 +90,7 @@ def untyped(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def kept(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy on the CPU; of a DTensor, of the whole of it, for which all ranks must ask."""
+    """Return a copy on the CPU; of a DTensor, of the whole of it, for which all ranks must ask."""
     tensor = tensor.detach()
     if isinstance(tensor, DTensor):
         tensor = tensor.full_tensor()
@@ -233,7 +233,7 @@ class Forwards:
     def _hooks(
         self, watched: nn.Module, name: str, *, is_root: bool
     ) -> tuple[Callable[..., None], Callable[..., None]]:
-        """The hooks before and after a module; what is below the root may be compiled.
+        """Return the hooks before and after a module; what is below the root may be compiled.
 
         A copy of a module has these hooks, too, and is not watched. Dynamo follows no module into
         an attribute, so that the outermost one is known by its id.

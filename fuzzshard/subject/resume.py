@@ -54,8 +54,8 @@ def states(
 
 
 def _kept_with(module: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[Any]:
-    """What a loop keeps as an attribute of a model or an optimizer and can save, such as a scaler;
-    and schedulers of the optimizer, which know it.
+    """Yield what a loop keeps as an attribute of a model or an optimizer and can save, such as a
+    scaler; and schedulers of the optimizer, which know it.
     """
     for value in (*vars(module).values(), *vars(optimizer).values()):
         saves = hasattr(value, "state_dict") and hasattr(value, "load_state_dict")

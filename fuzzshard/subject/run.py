@@ -319,7 +319,7 @@ class Check:
                     parallel.tensors[place] = total
 
     def _elsewhere(self, trainer: Trainer) -> set[str]:
-        """The parameters and buffers that only other ranks along ``pp`` have."""
+        """Return the parameters and buffers that only other ranks along ``pp`` have."""
         if "pp" not in self.training.mesh.axes:
             return set()
         here = trainer.parameters().keys() | trainer.buffers().keys()
@@ -335,8 +335,8 @@ class Check:
         return elsewhere
 
     def _train_watched(self, plain: Record) -> Record:
-        """The same, with an eye on its streams where that is asked for. Those of the CPU are made
-        for ``fully_shard``, and would not see what other engines wait for in C++.
+        """Return the same, with an eye on its streams where that is asked for. Those of the CPU
+        are made for ``fully_shard``, and would not see what other engines wait for in C++.
         """
         if not self.training.races:
             return self._train_parallel(plain)
@@ -354,7 +354,7 @@ class Check:
         return parallel
 
     def _built(self, trainer: Trainer) -> nn.Module:
-        """The model that is to be parallelised."""
+        """Return the model that is to be parallelised."""
         model = trainer.build()
         trainer.where = "parallelize"
         if on_meta(model) and self._needs_values:
@@ -623,7 +623,7 @@ class Check:
     def _recorded(
         self, train: Callable[..., Record], *given: Any, **changes: Any
     ) -> tuple[Record, Operators] | None:
-        """What a training gives, and the operators of its last step."""
+        """Return what a training gives, and the operators of its last step."""
         operators = Operators()
         record = self._tried(train, *given, operators=operators, **changes)
         if self._everywhere(operators.is_full):
@@ -631,7 +631,7 @@ class Check:
         return (record, operators) if record and not operators.is_full else None
 
     def _tried(self, train: Callable[..., Record], *given: Any, **changes: Any) -> Record | None:
-        """What a training gives; None where it raises on some rank."""
+        """Return what a training gives; None where it raises on some rank."""
         record = None
         with contextlib.suppress(Exception):
             record = train(*given, **changes)
@@ -684,7 +684,7 @@ class Check:
         )
 
     def _reason(self, place: Place, plain: Record, parallel: Record) -> str:
-        """What made a difference, whatever it looks like; every rank must ask."""
+        """Return what made a difference, whatever it looks like; every rank must ask."""
         trained = everywhere(parallel.num_batches[place.step] if place.step >= 0 else 0)
         if place.kind == "gradients" and place.name in parallel.frozen - plain.frozen:
             return "no gradient: frozen here, and not in the plain model"
@@ -720,8 +720,8 @@ class Check:
         return ""
 
     def _changed_buffers(self, place: Place, parallel: Record) -> dict[str, int]:
-        """What buffers were before an output differs, in whose module, or the one that calls it,
-        nobody compares them.
+        """Return what buffers were before an output differs, in whose module, or the one that
+        calls it, nobody compares them.
         """
         module = module_of(place.name) if place.kind == "outputs" else ""
         caller = module.rpartition(".")[0]
@@ -767,7 +767,7 @@ class Check:
         )
 
     def _earliest(self, place: Place | None) -> Place | None:
-        """The first of the places that ranks have."""
+        """Return the first of the places that ranks have."""
         places = [p for p in everywhere(place) if p is not None]
         return min(places, key=moment, default=None)
 
@@ -775,7 +775,7 @@ class Check:
         return all(everywhere(here))
 
     def _in_mesh(self, step: int, here: Any) -> list[Any]:
-        """What ranks give that are together in the mesh of a step."""
+        """Return what ranks give that are together in the mesh of a step."""
         return everywhere(here)[: self.training.mesh_of(step).size]
 
 
@@ -792,7 +792,7 @@ def noted_warnings(found: list[str], known: Sequence[str] = ()) -> Iterator[None
 
 
 def _equal_modules(comparison: Comparison) -> set[tuple[int, str]]:
-    """The batches and modules for which outputs are equal, whatever operators give them."""
+    """Return the batches and modules for which outputs are equal, whatever operators give them."""
     alike = {True: set[tuple[int, str]](), False: set[tuple[int, str]]()}
     for place, result in comparison.results.items():
         is_equal = result is not None and result[0] != "different"
@@ -803,8 +803,8 @@ def _equal_modules(comparison: Comparison) -> set[tuple[int, str]]:
 
 @functools.cache
 def _mesh(device_type: str, *axes: tuple[str, int]) -> DeviceMesh:
-    """The one mesh of these axes: ``fully_shard`` wants that of a DTensor, and torch remembers the
-    first of those that are equal.
+    """Return the one mesh of these axes: ``fully_shard`` wants that of a DTensor, and torch
+    remembers the first of those that are equal.
     """
     names, sizes = zip(*axes, strict=True)
     with of_ranks(math.prod(sizes)):
@@ -812,7 +812,7 @@ def _mesh(device_type: str, *axes: tuple[str, int]) -> DeviceMesh:
 
 
 def _coarser(plain: Record, parallel: Record) -> torch.dtype:
-    """The coarser of the dtypes that two trainings computed in."""
+    """Return the coarser of the dtypes that two trainings computed in."""
     return max(plain.coarsest, parallel.coarsest, key=lambda dtype: torch.finfo(dtype).eps)
 
 
@@ -836,8 +836,8 @@ def _check_parameters(trainer: Trainer, plain: Record) -> None:
 
 
 def _options(place: Place, record: Record) -> dict[str, Any]:
-    """The options with which a parameter was updated: where it was part of another one, those that
-    all have.
+    """Return the options with which a parameter was updated: where it was part of another one,
+    those that all have.
     """
     options = record.options.get(place.step, {})
     found, *others = [options.get(place.name), *options.values()]
@@ -859,7 +859,7 @@ def _sizes(batch: Any) -> tuple[Any, ...]:
 
 
 def _padding(tensor: torch.Tensor) -> torch.Tensor:
-    """The zeros of a mask."""
+    """Return the zeros of a mask."""
     zeros = tensor == 0
     is_whole = tensor.dim() > 1 and not tensor.is_floating_point()
     is_mask = is_whole and bool((zeros | (tensor == 1)).all())  # a vector may be labels
@@ -867,7 +867,7 @@ def _padding(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _digest(values: Any) -> int:
-    """A checksum of all tensors in a nest."""
+    """Return a checksum of all tensors in a nest."""
     value = 0
     for leaf in leaves(dict(values) if hasattr(values, "items") else values):
         if isinstance(leaf, torch.Tensor):

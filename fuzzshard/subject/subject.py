@@ -288,7 +288,7 @@ class Training(msgspec.Struct, frozen=True, kw_only=True):
     variation: Variation = Variation()
 
     def mesh_of(self, step: int) -> MeshShape:
-        """The mesh in which a step is trained."""
+        """Return the mesh in which a step is trained."""
         return self.resume_mesh if self.resume_mesh and step >= self.resume else self.mesh
 
     @property

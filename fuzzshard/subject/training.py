@@ -378,7 +378,7 @@ class Trainer:
         return self.operators if step + 1 == self.training.steps else None
 
     def _joins(self, step: int) -> bool:
-        """Whether a step is taken on the batches of all ranks as one."""
+        """Return whether a step is taken on the batches of all ranks as one."""
         is_whole = self.is_plain and not self.alone and not self._recorded(step)
         return self.training.global_batch and is_whole
 
@@ -422,7 +422,7 @@ class Trainer:
         return loss
 
     def _shares(self, batches: Sequence[Any]) -> list[float]:
-        """The factors of the losses of this rank, in a mean over all ranks."""
+        """Return the factors of the losses of this rank, in a mean over all ranks."""
         if "loss_weight" not in self.functions or not self.is_plain:
             return [1 / len(batches)] * len(batches)
         weights = [self.weight(batch) for batch in batches]
@@ -435,7 +435,7 @@ class Trainer:
 
 @functools.cache
 def _own_group() -> dist.ProcessGroup:
-    """A group in which all ranks meet before an update.
+    """Return a group in which all ranks meet before an update.
 
     Where another rank is still in a collective of the user's, this one waits: in the same group
     the two would take each other's data.
@@ -492,7 +492,7 @@ def joined(batches: Sequence[Any]) -> Any:
 
 
 def on_meta(model: nn.Module) -> bool:
-    """Whether a model has no values yet."""
+    """Return whether a model has no values yet."""
     return any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
 
 

@@ -37,7 +37,7 @@ def aliases(parameters: Mapping[str, nn.Parameter]) -> frozenset[frozenset[str]]
 
 
 def _splits(module: str, tie: frozenset[str]) -> bool:
-    """Whether a module holds some of the names of a parameter and not all."""
+    """Return whether a module holds some of the names of a parameter and not all."""
     within = {name for name in tie if is_within(name, module)}
     return bool(within) and within != tie
 

@@ -79,7 +79,7 @@ class Recorder:
     group: int = -1
 
     def unseen(self) -> contextlib.AbstractContextManager[None]:
-        """What is done within is no part of the run for whoever watches its streams."""
+        """Return what is done within is no part of the run for whoever watches its streams."""
         return contextlib.nullcontext() if self.streams is None else self.streams.paused()
 
 
@@ -139,5 +139,5 @@ def record_into(recorder: Recorder | None) -> None:
 
 
 def current_op() -> int:
-    """The op of the schedule that runs, -1 outside of an engine."""
+    """Return the op of the schedule that runs, -1 outside of an engine."""
     return -1 if _recorder is None else _recorder.op

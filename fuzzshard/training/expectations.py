@@ -72,7 +72,7 @@ class Watch:
             warnings.filterwarnings("error", f".*{pattern}")
 
     def expects(self, error: Exception) -> bool:
-        """Whether this is the expected error, at its op."""
+        """Return whether this is the expected error, at its op."""
         self._hear()
         expect = self.error
         self.raised = (
@@ -83,11 +83,11 @@ class Watch:
         return self.raised
 
     def refuses(self, error: Exception) -> bool:
-        """Whether this is a refusal that is announced at the op that runs."""
+        """Return whether this is a refusal that is announced at the op that runs."""
         return self.announcements.announces(error, self.op)
 
     def not_refused(self) -> Finding | None:
-        """A refusal that had to come and did not, once the run has ended."""
+        """Return a refusal that had to come and did not, once the run has ended."""
         overdue = None if self.error is not None else self.announcements.overdue(self.op + 1)
         if overdue is None:
             return None
@@ -104,7 +104,7 @@ class Watch:
         )
 
     def findings(self, skipped: Collection[int]) -> list[Finding]:
-        """What was expected and did not come, or came and was not expected.
+        """Return what was expected and did not come, or came and was not expected.
 
         ``skipped`` are the backwards that had nothing to differentiate.
         """
@@ -157,13 +157,13 @@ class Watch:
 
 
 def describe(expect: Expect) -> str:
-    """An expected error, for a person."""
+    """Return an expected error, for a person."""
     return f"an error at op {expect.op} that matches {expect.pattern!r}"
 
 
 def keeps_forward_order(case: Case, rank: int, skipped: Collection[int]) -> bool:
-    """Whether all iterations run the same units in the same order on this rank, as far as FSDP1
-    looks.
+    """Return whether all iterations run the same units in the same order on this rank, as far as
+    FSDP1 looks.
 
     It looks at forwards in training mode, and an iteration ends with a backward that
     differentiates something (torch/distributed/fsdp/_exec_order_utils.py, ``_check_order``).

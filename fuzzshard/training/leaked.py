@@ -30,8 +30,8 @@ class LeakWatch:
         self._watched = [*modules, *parameters]
 
     def names(self) -> tuple[str, ...]:
-        """What is still there; whoever asks has collected garbage, once for all engines: it takes
-        time.
+        """Return what is still there; whoever asks has collected garbage, once for all engines: it
+        takes time.
         """
         return tuple(name for name, reference in self._watched if reference() is not None)
 

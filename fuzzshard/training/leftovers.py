@@ -77,7 +77,7 @@ def hook_counts(engine: Engine) -> dict[str, int]:
 
 
 def _is_of_user(hook: object) -> bool:
-    """Whether an op of the schedule registered it."""
+    """Return whether an op of the schedule registered it."""
     code = getattr(hook, "__code__", None)
     return code is not None and code.co_filename == FILE
 
@@ -124,7 +124,7 @@ def _due(tensor: torch.Tensor, parameter: torch.nn.Parameter) -> Layout:
 
 
 def layout(tensor: torch.Tensor) -> Layout:
-    """The layout of ``tensor``."""
+    """Return the layout of ``tensor``."""
     placements: tuple[str, ...] = ()
     mesh: tuple[int, ...] = ()
     local, dtype = tensor, str(tensor.dtype).removeprefix("torch.")

@@ -28,7 +28,7 @@ WATCHDOG_SECONDS = 0.3
 def bytes_after_runs(
     run: Callable[[], object], device: torch.device, group: dist.ProcessGroup | None = None
 ) -> tuple[int, ...]:
-    """The bytes allocated after each of some runs by all ranks of ``group``."""
+    """Return the bytes allocated after each of some runs by all ranks of ``group``."""
     after = []
     for _ in range(RUNS):
         run()
@@ -51,8 +51,8 @@ def _wait_for_watchdog(device: torch.device, group: dist.ProcessGroup | None) ->
 
 
 def allocated_bytes(device: torch.device) -> int:
-    """What this process holds on ``device`` once everything queued there has run; on the host what
-    tensors hold that Python knows.
+    """Return what this process holds on ``device`` once everything queued there has run; on the
+    host what tensors hold that Python knows.
     """
     if device.type != "cuda":
         tensors = [each for each in gc.get_objects() if type(each) in _TENSORS]

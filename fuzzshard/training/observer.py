@@ -144,7 +144,7 @@ class Observer:
         return self.trainer.engine
 
     def key(self, oracle: Oracle, index: int, name: str) -> Key:
-        """What an observation is kept under."""
+        """Return what an observation is kept under."""
         return Key(index, oracle.name, name)
 
     def keep(
@@ -174,16 +174,16 @@ class Observer:
             self.copies[fqn] = parameter._version, self.trace.tensors[key]
 
     def gradients(self, kind: str) -> Iterable[tuple[str, torch.Tensor | None]]:
-        """Those of one kind; the engine is asked for all of them once after an op."""
+        """Return those of one kind; the engine is asked for all of them once after an op."""
         if self._gradients is None:
             self._gradients = self.engine.gradients()
         return self._gradients.get(kind, {}).items()
 
     def optimizer_states(self) -> Iterator[tuple[str, torch.Tensor | None]]:
-        """The states of the optimizer, by name."""
+        """Return the states of the optimizer, by name."""
         return optimizer_states(self.trainer)
 
     def buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The buffers of the model, by the names that the plain one gives them."""
+        """Yield the buffers of the model, by the names that the plain one gives them."""
         for name, buffer in self.engine.buffers():
             yield plain_name(name), buffer

@@ -76,7 +76,7 @@ def original_errors() -> Iterator[None]:
 
 
 def optimizer_states(trainer: Trainer) -> Iterator[tuple[str, torch.Tensor | None]]:
-    """The state that an optimizer has of every parameter it holds, or None; by parameter and
+    """Yield the state that an optimizer has of every parameter it holds, or None; by parameter and
     name.
     """
     for whole, spec in zip(trainer.optimizers, trainer.case.optimizer.each.values(), strict=True):

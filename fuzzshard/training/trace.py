@@ -145,8 +145,8 @@ class Trace:
         self.tensors[key] = Observation(tensor if tensor is None else function(tensor), pieces)
 
     def without_gradient(self) -> dict[int, set[str]]:
-        """The parameters that had no gradient at all after each backward, by the index of its
-        op.
+        """Return the parameters that had no gradient at all after each backward, by the index of
+        its op.
         """
         held: dict[tuple[int, str], list[bool]] = {}
         for key, observation in self.tensors.items():

@@ -305,7 +305,7 @@ class Feed:
         self.batches: dict[tuple[str, int], list[torch.Tensor]] = {}
 
     def inputs(self, op: Call) -> list[torch.Tensor]:
-        """The input tensors of a forward, the same ones for the same target and batch."""
+        """Return the input tensors of a forward, the same ones for the same target and batch."""
         key = (op.target, op.batch)
         if key not in self.batches:
             specs = enumerate(input_specs(self.case, op.target))
@@ -314,7 +314,7 @@ class Feed:
         return self.batches[key]
 
     def differentiable(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The inputs so far that require a gradient, by name."""
+        """Yield the inputs so far that require a gradient, by name."""
         for (target, batch), tensors in self.batches.items():
             for i, tensor in enumerate(tensors):
                 if tensor.requires_grad:
@@ -346,11 +346,11 @@ class Feed:
         return values
 
     def _data_rank(self) -> int:
-        """The number by which this rank's data differs from that of others."""
+        """Return the number by which this rank's data differs from that of others."""
         return 0 if self.case.inputs.same_on_ranks else self.trainer.engine.mesh.rank
 
     def target(self, op: Call, index: int, output: torch.Tensor) -> torch.Tensor:
-        """What the loss compares the ``index``-th output of a forward with."""
+        """Return what the loss compares the ``index``-th output of a forward with."""
         name = (self.case.seed, "target", op.target, index, op.batch, self._data_rank())
         backwards = sum(bool(o.takes) for o in self.case.schedule[: self.trainer.recorder.op])
         exponent = APART if (backwards + self._data_rank()) % 2 else -APART

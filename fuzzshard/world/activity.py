@@ -38,19 +38,19 @@ Threads = dict[int, ThreadActivity]
 
 
 def activity(pid: int) -> Threads:
-    """The threads of a process; none of a process that does not exist."""
+    """Return the threads of a process; none of a process that does not exist."""
     return dict(_threads(Path(f"/proc/{pid}/task")))
 
 
 def state_of(pid: int, threads: Threads) -> str:
-    """The state of the process as a whole: its main thread's. It outlives the others as a
+    """Return the state of the process as a whole: its main thread's. It outlives the others as a
     zombie.
     """
     return threads[pid].state if pid in threads else "X"
 
 
 def descendants(pids: Collection[int]) -> frozenset[int]:
-    """All processes that these have started: a scan of all processes of the machine."""
+    """Return all processes that these have started: a scan of all processes of the machine."""
     found: set[int] = set()
     for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):

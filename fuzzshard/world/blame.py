@@ -57,8 +57,8 @@ _FULL = 0.01
 
 
 def error_text(error: BaseException) -> str:
-    """The error with everything that led to it, innermost last: libraries wrap what the system
-    said.
+    """Return the error with everything that led to it, innermost last: libraries wrap what the
+    system said.
     """
     texts: list[str] = []
     seen: BaseException | None = error
@@ -69,16 +69,16 @@ def error_text(error: BaseException) -> str:
 
 
 def device_error(text: str) -> str:
-    """What CUDA says of an error that a kernel ran into, ``device-side assert triggered`` say; or
-    nothing.
+    """Return what CUDA says of an error that a kernel ran into, ``device-side assert triggered``
+    say; or nothing.
     """
     found = _DEVICE_ERROR.search(text)
     return found.group(1).strip() if found and not _DEVICE_TROUBLE.search(found.group(1)) else ""
 
 
 def machine_trouble(text: str) -> str:
-    """What the machine lacks or has lost, going by an error or by what a process printed; or
-    nothing.
+    """Return what the machine lacks or has lost, going by an error or by what a process printed;
+    or nothing.
     """
     device = _DEVICE_ERROR.search(text)
     if device and (found := _DEVICE_TROUBLE.search(device.group(1))):
@@ -93,7 +93,7 @@ def _line_of(text: str, position: int) -> str:
 
 
 def _asks_too_much(text: str) -> bool:
-    """Whether an allocation is larger than all the memory there is, of the device or of the
+    """Return whether an allocation is larger than all the memory there is, of the device or of the
     machine.
     """
     asked = _ASKED.search(text)
@@ -111,7 +111,7 @@ def _bytes(amount: re.Match[str]) -> float:
 
 
 def signal_name(code: int) -> str:
-    """The signal of a negative exit code."""
+    """Return the signal of a negative exit code."""
     try:
         return signal.Signals(-code).name
     except ValueError:  # a real-time signal
@@ -136,14 +136,14 @@ def death_trouble(code: int, printed: str, out_of_memory: bool) -> str:
 
 
 def _is_full(folder: Path) -> bool:
-    """A page of a mapping that the file system has no room for is a SIGBUS, mmap(2)."""
+    """Return a page of a mapping that the file system has no room for is a SIGBUS, mmap(2)."""
     room = os.statvfs(folder)
     return room.f_bavail < _FULL * room.f_blocks
 
 
 def oom_kills() -> int:
-    """How many processes the kernel has killed for want of memory, in our control group if it
-    counts them.
+    """Return how many processes the kernel has killed for want of memory, in our control group if
+    it counts them.
     """
     for file in _counters():
         if file.is_file() and (found := re.search(r"^oom_kill (\d+)$", file.read_text(), re.M)):

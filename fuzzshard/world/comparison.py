@@ -105,7 +105,7 @@ def train_as_documented(case: Case, mesh: RankMesh, manner: Manner, trace: Trace
 
 
 def anywhere(mesh: RankMesh, here: bool) -> bool:
-    """Whether ``here`` holds on any rank of a mesh; all of them ask."""
+    """Return whether ``here`` holds on any rank of a mesh; all of them ask."""
     flag = torch.tensor([here], dtype=torch.int32, device=mesh.device)
     dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=mesh.everyone)
     return bool(flag.item())
@@ -151,7 +151,7 @@ class ReferenceComparison:
         self._trained: dict[Case, Trace] = {}
 
     def differences(self, engine: str) -> list[Difference]:
-        """What differs from the reference, of all that the case wants to be compared."""
+        """Return what differs from the reference, of all that the case wants to be compared."""
         return self._differences(engine, self.traces)
 
     def judge(self, differing: Differing) -> Judgement:
@@ -177,8 +177,8 @@ class ReferenceComparison:
         )
 
     def _documented(self, engine: str, found: list[Difference]) -> ReferenceComparison:
-        """The comparison with the reference in the manner that is documented for an engine; this
-        one where nothing differs, or nothing is documented.
+        """Return the comparison with the reference in the manner that is documented for an engine;
+        this one where nothing differs, or nothing is documented.
         """
         if not self.anywhere(bool(found)):
             return self
@@ -194,7 +194,7 @@ class ReferenceComparison:
         return held
 
     def _first_gradients(self, engine: str) -> frozenset[tuple[int, str]]:
-        """The gradients that differ in the first op in which anything does on some rank.
+        """Return the gradients that differ in the first op in which anything does on some rank.
 
         A group reduces what it has after the backward of each of its modules
         (``FSDPParamGroup.post_backward``). What waits of earlier backwards may be all by then.
@@ -208,7 +208,7 @@ class ReferenceComparison:
         return frozenset[tuple[int, str]]().union(*everywhere)
 
     def _judge(self, differing: Differing) -> Judgement:
-        """What this reference says of some engines."""
+        """Return what this reference says of some engines."""
         if not self.anywhere(any(differing.values())):
             comparisons = dict.fromkeys(differing, "bitwise")
             return Judgement([], "bitwise", self._compared(comparisons))
@@ -254,7 +254,7 @@ class ReferenceComparison:
         return compared
 
     def _loose_findings(self, differing: Differing, overflow: Mapping[str, int]) -> list[Finding]:
-        """What rounding does not explain: in the precision of the case, then in finer ones.
+        """Return what rounding does not explain: in the precision of the case, then in finer ones.
 
         In the precision of the case up to the first step and the first ``overflow`` only: Adam
         makes a whole step of a gradient that is nothing but rounding. Both are needed:
@@ -310,8 +310,8 @@ class ReferenceComparison:
     def _beyond_rounding(
         self, case: Case, differing: Differing, traces: Mapping[str, Trace]
     ) -> list[Finding]:
-        """What differs by more than last bits move the reference: those of its operators as well
-        for engines that compute one in parts, on several ranks.
+        """Return what differs by more than last bits move the reference: those of its operators as
+        well for engines that compute one in parts, on several ranks.
         """
         findings = []
         for in_parts in (False, True):
@@ -328,7 +328,7 @@ class ReferenceComparison:
         *,
         by_operators: bool,
     ) -> list[Finding]:
-        """The same for engines of one kind.
+        """Return the same for engines of one kind.
 
         Runs of :meth:`_rounded_otherwise` come until all is explained, or there are no more.
         """
@@ -359,7 +359,7 @@ class ReferenceComparison:
             yield {k: v for k, v in self._truth.values.items() if k in finite}
 
     def _shaken(self, case: Case, by: Shake) -> Trace:
-        """What the reference computes on numbers that differ."""
+        """Return what the reference computes on numbers that differ."""
         return train_reference(case, self.mesh, self.manner, by)
 
     def _differences(self, engine: str, traces: Mapping[str, Trace]) -> list[Difference]:
@@ -367,7 +367,7 @@ class ReferenceComparison:
         return [d for d in found if self._wants(d.key)]
 
     def _wants(self, key: Key) -> bool:
-        """Whether the case wants it to be compared."""
+        """Return whether the case wants it to be compared."""
         return self.case.observe != "losses" or key.rule.is_loss
 
     def _findings(
@@ -409,8 +409,8 @@ class ReferenceComparison:
         return [int(op) for op in ops.tolist()]
 
     def _exact_here_until(self) -> int:
-        """The first op that rounds something on this rank: in either precision, or in those of a
-        policy. All ranks train the same runs.
+        """Return the first op that rounds something on this rank: in either precision, or in those
+        of a policy. All ranks train the same runs.
         """
         end, reference = len(self.case.schedule), self.traces[Reference.name]
         runs = (reference, self._truth, self._trace(uniform(self.case, "float32")))
@@ -423,13 +423,13 @@ class ReferenceComparison:
         return self._trace(uniform(self.case, "float64"))
 
     def anywhere(self, here: bool) -> bool:
-        """Whether ``here`` holds on any rank of the mesh; every rank asks the same questions in
-        order.
+        """Return whether ``here`` holds on any rank of the mesh; every rank asks the same
+        questions in order.
         """
         return anywhere(self.mesh, here)
 
     def _trace(self, case: Case) -> Trace:
-        """What the reference computes in a case on the same mesh; each is trained once."""
+        """Return what the reference computes in a case on the same mesh; each is trained once."""
         if case == self.case:
             return self.traces[Reference.name]
         if case not in self._trained:
@@ -455,12 +455,12 @@ def _keys(found: list[Difference]) -> set[Key]:
 
 
 def _is_finest(case: Case) -> bool:
-    """Whether it computes in float64 from beginning to end."""
+    """Return whether it computes in float64 from beginning to end."""
     return case == uniform(case, "float64")
 
 
 def _before(differing: Differing, ends: Mapping[str, int]) -> Differing:
-    """What differs in an op before that of its engine in ``ends``."""
+    """Return what differs in an op before that of its engine in ``ends``."""
     return {name: [d for d in found if d.key.op < ends[name]] for name, found in differing.items()}
 
 

@@ -48,21 +48,21 @@ class WorldConfig:
         return self.size // (len(self.nodes) + 1)
 
     def node_of(self, rank: int) -> int:
-        """The node of a rank; 0 is this one."""
+        """Return the node of a rank; 0 is this one."""
         return rank // self.ranks_per_node if self.nodes else 0
 
     def local_rank(self, rank: int) -> int:
-        """The place of a rank among those of its node."""
+        """Return the place of a rank among those of its node."""
         return rank % self.ranks_per_node
 
     def device_of(self, rank: int) -> int:
-        """The CUDA device of a rank on its node."""
+        """Return the CUDA device of a rank on its node."""
         local = self.local_rank(rank)
         return self.devices[local % len(self.devices)] if self.devices else local
 
     def host_of(self, rank: int) -> int:
-        """Which host of its node NCCL takes a rank to run on: ranks of one host have a device
-        each.
+        """Return which host of its node NCCL takes a rank to run on: ranks of one host have a
+        device each.
         """
         return self.local_rank(rank) // len(self.devices) if self.devices else 0
 

@@ -154,8 +154,8 @@ class IdleWatch:
             self._looks.popleft()
 
     def is_idle(self) -> bool:
-        """Whether a whole window has passed in which no rank, and nothing it started, used a
-        processor.
+        """Return whether a whole window has passed in which no rank, and nothing it started, used
+        a processor.
         """
         window = list(self._looks)[1:]  # what the first look saw was used before it
         ran, wanted = sum(look.ran for look in window), sum(look.wanted for look in window)
@@ -171,7 +171,7 @@ class IdleWatch:
         return bool(self._looks)
 
     def stopped(self) -> frozenset[int]:
-        """The ranks that were stopped by a signal or a debugger in a whole window."""
+        """Return the ranks that were stopped by a signal or a debugger in a whole window."""
         if not self._is_whole():
             return frozenset()
         return frozenset.intersection(*(look.stopped for look in self._looks))

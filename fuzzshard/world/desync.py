@@ -16,7 +16,7 @@ SHOWN = 12
 
 
 def describe_hang(case: Case, positions: Mapping[int, Position]) -> str:
-    """A clause for every rank that answered, one that waits first.
+    """Return a clause for every rank that answered, one that waits first.
 
     Like ``rank 0 waits in all_gather 7 of ranks 0-1 (shard) in op 1 (forward); rank 1 has not
     joined it and is in no collective in op 1 (forward)``. Numbers count the collectives of a
@@ -43,12 +43,12 @@ _SAME = "waits in it too"
 
 
 def waits_in(position: Position) -> Joined | None:
-    """The collective that keeps a rank: the oldest that has not ended."""
+    """Return the collective that keeps a rank: the oldest that has not ended."""
     return next((joined for joined in position.joined if not joined.done), None)
 
 
 def latest(position: Position) -> str:
-    """The latest collectives of a rank, a line each."""
+    """Return the latest collectives of a rank, a line each."""
     return "\n".join(map(_line, position.joined[-SHOWN:]))
 
 
@@ -58,7 +58,7 @@ def _line(joined: Joined) -> str:
 
 
 def _relation(awaited: Joined, rank: int, position: Position) -> str:
-    """What a rank has to do with the collective that another one waits in."""
+    """Return what a rank has to do with the collective that another one waits in."""
     if rank not in awaited.ranks:
         return ""
     of_group = {
@@ -85,8 +85,8 @@ def _op(case: Case, op: int) -> str:
 
 
 def _axes(mesh: Mesh, ranks: tuple[int, ...]) -> str:
-    """The axes of the mesh along which these ranks lie; of axes that have the same ranks each is
-    named.
+    """Return the axes of the mesh along which these ranks lie; of axes that have the same ranks
+    each is named.
     """
     sizes = {
         "pipeline": mesh.pipeline,

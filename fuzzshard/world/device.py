@@ -22,7 +22,7 @@ def cpu_ranks(cores: int) -> int:
 
 
 def cuda_devices() -> int:
-    """How many CUDA devices this process may use; 0 without a driver."""
+    """Return how many CUDA devices this process may use; 0 without a driver."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return len([d for d in visible.split(",") if d.strip() not in ("", "-1")])
@@ -55,8 +55,8 @@ def sleep_while_waiting(device: int) -> None:
 
 
 def resolve_device(device: str) -> tuple[Literal["cpu", "cuda"], int]:
-    """The device that ``auto``, ``cpu`` or ``cuda`` means here, and the default number of ranks on
-    it.
+    """Return the device that ``auto``, ``cpu`` or ``cuda`` means here, and the default number of
+    ranks on it.
     """
     devices = 0 if device == "cpu" else cuda_devices()
     if device == "cuda" and not devices:

@@ -277,7 +277,7 @@ class Experiment:
 
 
 def _storage_names(engine: Engine) -> dict[int, str]:
-    """What the memory of an engine is called, by the address of its storage in C++."""
+    """Return what the memory of an engine is called, by the address of its storage in C++."""
     held = ((name, t.to_local() if isinstance(t, DTensor) else t) for name, t in engine.held())
     return {tensor.untyped_storage()._cdata: name for name, tensor in held}
 
@@ -287,7 +287,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _digest(trace: Trace) -> str:
-    """A checksum of the last parameters and the piece of the whole that this rank holds."""
+    """Return a checksum of the last parameters and the piece of the whole that this rank holds."""
     last: dict[str, torch.Tensor] = {}
     pieces: dict[str, str] = {}
     for key, observation in trace.tensors.items():
@@ -315,8 +315,8 @@ _INLINED = ("<listcomp>", "<dictcomp>", "<setcomp>")
 
 
 def innermost_torch_frame(error: BaseException) -> str:
-    """The function in torch's own code that raised, for a signature; the raising function if none
-    did.
+    """Return the function in torch's own code that raised, for a signature; the raising function
+    if none did.
     """
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.name not in _INLINED]
     in_torch = [

@@ -34,8 +34,8 @@ def position() -> Position:
 
 
 def dump() -> str:
-    """The recording of this process as JSON, of NCCL if it is there; empty where this version has
-    none for the backend.
+    """Return the recording of this process as JSON, of NCCL if it is there; empty where this
+    version has none for the backend.
     """
     if "nccl" not in dist.get_backend():
         return _read("_dump_fr_trace_json")
@@ -61,7 +61,7 @@ def _joined(entry: dict[str, Any], ranks: dict[str, tuple[int, ...]]) -> Joined:
 
 
 def _ranks_by_name() -> dict[str, tuple[int, ...]]:
-    """The global ranks of every process group of this rank."""
+    """Return the global ranks of every process group of this rank."""
     world = dist.distributed_c10d._world
     return {
         name: tuple(sorted(world.pg_group_ranks[group])) for group, name in world.pg_names.items()

@@ -60,7 +60,7 @@ def join(channel: socket.socket, rank: int, config: WorldConfig) -> torch.device
 
 
 def _prove_instruments(device: torch.device) -> dict[str, str]:
-    """What this torch has to be seen without, and what was read there."""
+    """Return what this torch has to be seen without, and what was read there."""
     from fuzzshard.training import collectives, hooks
     from fuzzshard.world.proofs import prove_instruments
 
@@ -142,7 +142,7 @@ def _warm_up(device: torch.device) -> None:
 
 
 def _info(device: torch.device) -> dict[str, str]:
-    """What the world runs on."""
+    """Return what the world runs on."""
     import torch
     import torch.distributed as dist
 
@@ -160,7 +160,7 @@ def _info(device: torch.device) -> dict[str, str]:
 
 
 def _store(channel: socket.socket, rank: int, config: WorldConfig) -> Any:
-    """The rendezvous store; rank 0 listens on a free port and the coordinator passes it on.
+    """Return the rendezvous store; rank 0 listens on a free port and the coordinator passes it on.
 
     The store would listen on all interfaces of the machine by itself.
     """
@@ -186,7 +186,7 @@ def _store(channel: socket.socket, rank: int, config: WorldConfig) -> Any:
 
 
 def _interface_of(address: str) -> str:
-    """The name of the network interface that has this address of the machine."""
+    """Return the name of the network interface that has this address of the machine."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(each.address.partition("%")[0] == address for each in addresses):
             return str(name)

@@ -46,7 +46,7 @@ class Outcome:
     first_loss: float = 0.0
 
     def waiting(self) -> set[int]:
-        """The ranks that have neither reported nor failed nor died."""
+        """Return the ranks that have neither reported nor failed nor died."""
         said = self.reports.keys() | self.checks.keys() | self.failures.keys()
         return set(range(self.size)) - said - self.dead
 
@@ -70,7 +70,7 @@ class Outcome:
 
 
 def merge(case: Case, outcome: Outcome, seconds: float, limit: float) -> Verdict:
-    """The verdict; ``limit`` is the deadline that applied, in seconds."""
+    """Return the verdict; ``limit`` is the deadline that applied, in seconds."""
     recordings = {
         f"rank{rank}": p.recording for rank, p in sorted(outcome.positions.items()) if p.recording
     }
@@ -129,8 +129,8 @@ def _appearance(finding: Finding) -> tuple[int, int, str, int]:
 
 
 def _agreeing(findings: Sequence[Finding]) -> list[Finding]:
-    """The findings, with all engines that agree on some rank: one rank may hold a shard that is
-    right under one of them.
+    """Return the findings, with all engines that agree on some rank: one rank may hold a shard
+    that is right under one of them.
     """
     names: dict[tuple[str, int, str, str], set[str]] = {}
     for f in findings:
@@ -155,7 +155,7 @@ def _status(findings: list[Finding], refused: Sequence[str]) -> tuple[Status, st
 def _accuse(
     status: Status, findings: tuple[Finding, ...], stacks: dict[str, str], seconds: float
 ) -> Verdict:
-    """A verdict on lost ranks: the reference's loss is ours, not an engine's."""
+    """Return a verdict on lost ranks: the reference's loss is ours, not an engine's."""
     if findings[0].engine in ("", REFERENCE.name):
         message = f"lost in the harness: {findings[0].observed}"
         return Verdict(
@@ -165,8 +165,8 @@ def _accuse(
 
 
 def machine_trouble(outcome: Outcome) -> str:
-    """What is wrong with the machine, where that cost ranks: whatever else they say may follow
-    from it.
+    """Return what is wrong with the machine, where that cost ranks: whatever else they say may
+    follow from it.
     """
     for rank in sorted(outcome.stopped & outcome.waiting()):
         return f"rank {rank} is stopped by a signal: by a person, or by a debugger"
@@ -228,8 +228,8 @@ def _lost(outcome: Outcome, stacks: dict[str, str], seconds: float) -> Verdict:
 def _died(
     outcome: Outcome, rank: int, kernel: str, stacks: dict[str, str], seconds: float
 ) -> Verdict:
-    """A process is of no more use: it has ended, or what CUDA says of a ``kernel`` is all it will
-    ever say.
+    """Return a process is of no more use: it has ended, or what CUDA says of a ``kernel`` is all
+    it will ever say.
 
     A kernel fails after the call that launched it has returned: whichever call comes next raises,
     in whatever phase, or NCCL's watchdog aborts the process. That is chance, so all of it is one
@@ -251,8 +251,8 @@ def _died(
 
 
 def _kernel_errors(outcome: Outcome) -> dict[int, str]:
-    """What CUDA says of kernels that failed, by rank: a call raised it, or the dying process
-    printed it.
+    """Return what CUDA says of kernels that failed, by rank: a call raised it, or the dying
+    process printed it.
     """
     raised = {rank: failure.kernel for rank, failure in outcome.failures.items()}
     printed = {rank: device_error(outcome.stacks.get(rank, "")) for rank in outcome.dead}
@@ -266,7 +266,7 @@ def _tracebacks(outcome: Outcome) -> dict[str, str]:
 
 
 def _engine(outcome: Outcome, ranks: set[int]) -> str:
-    """The engine that the given ranks were last heard in, by majority."""
+    """Return the engine that the given ranks were last heard in, by majority."""
     heard = Counter(outcome.engines[r] for r in ranks if r in outcome.engines)
     return heard.most_common(1)[0][0] if heard else ""
 

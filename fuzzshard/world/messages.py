@@ -173,7 +173,7 @@ class Channel(Protocol):
     """The coordinator's end of a channel to a rank: a socket, or what does as one."""
 
     def fileno(self) -> int:
-        """What a selector waits for."""
+        """Return what a selector waits for."""
 
     def recv(self, size: int, flags: int, /) -> bytes:
         """As that of a socket, with MSG_DONTWAIT."""
@@ -201,7 +201,7 @@ def receive(channel: socket.socket) -> Message | None:
 
 
 def decoded(data: bytearray) -> Iterator[Message]:
-    """The messages at the front of ``data`` that are whole; they are taken out of it."""
+    """Yield the messages at the front of ``data`` that are whole; they are taken out of it."""
     while len(data) >= _LENGTH.size and len(data) >= (
         end := _LENGTH.size + _LENGTH.unpack_from(data)[0]
     ):

@@ -73,7 +73,7 @@ class FarChannel:
                 os.eventfd_write(self._event, 1)
 
     def fileno(self) -> int:
-        """What is readable as long as there is something to receive."""
+        """Return what is readable as long as there is something to receive."""
         return self._event
 
     def recv(self, size: int, flags: int, /) -> bytes:
@@ -187,7 +187,7 @@ class OtherNode(RankNode):
         return found
 
     def _ask_or(self, lost: Any, method: str, *arguments: Any) -> Any:
-        """The answer, or ``lost`` where the node is."""
+        """Return the answer, or ``lost`` where the node is."""
         try:
             return self._ask(method, *arguments, seconds=ANSWER_SECONDS)
         except FuzzshardError:
@@ -259,7 +259,7 @@ def reaching(reach: Reach) -> Iterator[None]:
 
 
 def node_of(id: str, config: WorldConfig) -> OtherNode:
-    """The node with this id.
+    """Return the node with this id.
 
     One that was there and is lost is waited for, up to :data:`RETURN_SECONDS` in all. Raises
     :class:`InfraError` where it cannot be reached, and :class:`UsageError` where it has too few

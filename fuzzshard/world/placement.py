@@ -32,8 +32,8 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_cores(cgroup: Path = _CGROUP) -> int:
-    """The cores that this process may use at the same time: its affinity, and the quota of its
-    container.
+    """Return the cores that this process may use at the same time: its affinity, and the quota of
+    its container.
     """
     cores = len(os.sched_getaffinity(0))
     for quota, period in filter(None, (_quota_v2(cgroup / "cpu.max"), _quota_v1(cgroup / "cpu"))):
@@ -52,7 +52,7 @@ def _quota_v2(file: Path) -> tuple[int, int] | None:
 
 
 def _quota_v1(folder: Path) -> tuple[int, int] | None:
-    """The same from cgroup v1, where -1 means no limit (kernel.org, sched-bwc)."""
+    """Return the same from cgroup v1, where -1 means no limit (kernel.org, sched-bwc)."""
     if not (folder / "cpu.cfs_quota_us").is_file():
         return None
     quota, period = (
@@ -62,12 +62,12 @@ def _quota_v1(folder: Path) -> tuple[int, int] | None:
 
 
 def place_on_cpu(worlds: Worlds, size: int, cores: int) -> int:
-    """How many worlds of ``size`` ranks run here; ``auto`` gives each rank a core."""
+    """Return how many worlds of ``size`` ranks run here; ``auto`` gives each rank a core."""
     return worlds if isinstance(worlds, int) else max(1, cores // size)
 
 
 def cores_of(rank: int, size: int, cores: Collection[int]) -> set[int]:
-    """The ``cores`` that a rank of a world of ``size`` ranks on the CPU keeps to.
+    """Return the ``cores`` that a rank of a world of ``size`` ranks on the CPU keeps to.
 
     Where ranks fill all cores evenly, each has its own: the threads of gloo wake one another
     several times for each message, and woken on other cores they take a tenth more time (note
@@ -104,7 +104,7 @@ def check_devices(size: int, num_devices: int, ranks_per_device: int = 1) -> Non
 def place_on_devices(
     worlds: Worlds, size: int, num_devices: int, cores: int, ranks_per_device: int = 1
 ) -> list[tuple[int, ...]]:
-    """The devices of each world: disjoint sets of them, taken in turn.
+    """Return the devices of each world: disjoint sets of them, taken in turn.
 
     Devices are numbered within ``CUDA_VISIBLE_DEVICES``. Ranks of one world share a device only
     where ``ranks_per_device`` allows it; ranks of different worlds always may. ``auto`` puts

@@ -58,8 +58,8 @@ class RankProcess:
     node: RankNode
 
     def is_alive(self) -> bool:
-        """Whether it can go on: it has not died, and nobody has stopped it. Its channel would say
-        so later: a rank is dead before the last of its threads has closed that.
+        """Return whether it can go on: it has not died, and nobody has stopped it. Its channel
+        would say so later: a rank is dead before the last of its threads has closed that.
         """
         threads = self.node.activity([self.pid]).get(self.pid, {})
         return state_of(self.pid, threads) not in DEAD + STOPPED
@@ -100,7 +100,7 @@ class RankNode(ABC):
 
     @abstractmethod
     def exit_code(self, pid: int) -> int | None:
-        """How a rank ended, whose output is forgotten then; None if it still runs."""
+        """Return how a rank ended, whose output is forgotten then; None if it still runs."""
 
     @abstractmethod
     def ask_stacks(self, pid: int) -> None:
@@ -108,15 +108,15 @@ class RankNode(ABC):
 
     @abstractmethod
     def printed(self, pid: int, start: int = 0) -> bytes:
-        """What a rank has printed, its stacks included, from the byte ``start`` on."""
+        """Return what a rank has printed, its stacks included, from the byte ``start`` on."""
 
     @abstractmethod
     def activity(self, pids: Collection[int]) -> dict[int, Threads]:
-        """What processes do (:mod:`fuzzshard.world.activity`)."""
+        """Return what processes do (:mod:`fuzzshard.world.activity`)."""
 
     @abstractmethod
     def descendants(self, pids: Collection[int]) -> frozenset[int]:
-        """What these processes have started."""
+        """Return what these processes have started."""
 
 
 class ForkServer(RankNode):
@@ -290,7 +290,7 @@ def import_torch_meanwhile() -> None:
 
 
 def fork_server() -> ForkServer:
-    """The fork server of this process."""
+    """Return the fork server of this process."""
     global _server
     with _server_lock:
         if _server is None:

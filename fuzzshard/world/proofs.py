@@ -78,7 +78,7 @@ def prove_instruments(device: torch.device) -> dict[str, str]:
 
 
 def proofs(size: int) -> Iterator[Proof]:
-    """The proofs for a world of ``size`` ranks."""
+    """Yield the proofs for a world of ``size`` ranks."""
     sharded = Mesh(shard=size)
     once = iteration()
     accumulate = (
@@ -149,7 +149,7 @@ def _case(
 
 
 def _misread(proof: Proof, device: torch.device) -> dict[str, str]:
-    """What instruments read wrong in one proof, which are off from then on."""
+    """Return what instruments read wrong in one proof, which are off from then on."""
     case, found = proof.case, dict[str, str]()
     (engine,) = case.engines
     while True:

@@ -178,7 +178,7 @@ def _check(message: CheckSubject, device: torch.device, doing: _Doing) -> CheckR
 
 
 def lost_peers(error: BaseException) -> bool:
-    """Whether an error says that other ranks are gone, and nothing else."""
+    """Return whether an error says that other ranks are gone, and nothing else."""
     return _DESYNC.search(str(error)) is not None
 
 

@@ -109,7 +109,7 @@ class Spares:
 
 
 def _living(coming: Future[Ranks]) -> Ranks | None:
-    """The ranks that come, or None where they do not start or have died since."""
+    """Return the ranks that come, or None where they do not start or have died since."""
     with contextlib.suppress(FuzzshardError):
         ranks = coming.result()
         if ranks.alive():

@@ -36,7 +36,7 @@ class Ranks:
         return [process.pid for process in self.processes if not process.node.name]
 
     def alive(self) -> bool:
-        """Whether every rank can go on: none has died, and nobody has stopped one."""
+        """Return whether every rank can go on: none has died, and nobody has stopped one."""
         return all(process.is_alive() for process in self.processes)
 
 

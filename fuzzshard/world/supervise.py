@@ -104,7 +104,7 @@ def _watches(ranks: Sequence[RankProcess]) -> list[IdleWatch]:
 def _is_over(
     watches: Sequence[IdleWatch], outcome: Outcome, overdue: float, patience: float
 ) -> bool:
-    """Whether to wait no longer, ``overdue`` seconds after the deadline."""
+    """Return whether to wait no longer, ``overdue`` seconds after the deadline."""
     stopped: set[int] = set()
     for watch in watches:
         watch.look()
@@ -174,7 +174,7 @@ class Inbox:
         self._data = bytearray()
 
     def take(self) -> list[Message | None]:
-        """The messages that are whole by now; None when the peer closed its end. It never
+        """Return the messages that are whole by now; None when the peer closed its end. It never
         waits.
         """
         try:

@@ -99,7 +99,7 @@ def _prepare_mends() -> None:
 
 
 def _reap(pid: int, ranks: set[int]) -> Reply:
-    """How the rank ``pid`` ended, if it has; with it ends what it has started."""
+    """Return how the rank ``pid`` ended, if it has; with it ends what it has started."""
     try:
         ended, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:  # a child of an earlier fork server, which died with it

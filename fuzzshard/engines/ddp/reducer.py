@@ -48,7 +48,7 @@ class ReducerOptions:
 
 
 def reducer_options(case: Case, engine: str) -> ReducerOptions:
-    """What an engine constructs the reducer of a case with."""
+    """Return what an engine constructs the reducer of a case with."""
     by_replicate = not spec_of(engine).wrapper
     return ReducerOptions(
         built_by_forward=by_replicate,
@@ -61,7 +61,7 @@ def reducer_options(case: Case, engine: str) -> ReducerOptions:
 
 @functools.lru_cache(maxsize=8)
 def complaint(case: Case, options: ReducerOptions) -> tuple[Complaint, int] | None:
-    """The first complaint and the op that raises it (-1: construction); None where there is
+    """Return the first complaint and the op that raises it (-1: construction); None where there is
     none.
     """
     return next(_Reducer(case, options).complaints(), None)
@@ -89,8 +89,8 @@ class _Reducer:
         """Whether there was an iteration; the first one is finalized in any case."""
 
     def complaints(self) -> Iterator[tuple[Complaint, int]]:
-        """Every complaint in order; what comes after the first is what a reducer would say that
-        went on.
+        """Yield every complaint in order; what comes after the first is what a reducer would say
+        that went on.
         """
         if not self.options.built_by_forward:
             yield from self._construct(-1, self._frozen_at_construction())
@@ -166,10 +166,10 @@ class _Reducer:
 
 
 def _leaves(nodes: list[Node]) -> frozenset[str]:
-    """The parameters that get gradients from ``nodes``."""
+    """Return the parameters that get gradients from ``nodes``."""
     return frozenset().union(*(node.parameters for node in reached(nodes)))
 
 
 def _is_input(node: Node) -> bool:
-    """Whether it stands for an input of the root, which no function has made."""
+    """Return whether it stands for an input of the root, which no function has made."""
     return not node.inputs and not node.parameters

@@ -42,7 +42,7 @@ def filled_gradients(case: Case, without: Mapping[int, Collection[str]]) -> Excl
 
 
 def mixed_units(case: Case, of: Callable[[str], object]) -> frozenset[str]:
-    """The units whose parameters differ in what ``of`` says of a parameter."""
+    """Return the units whose parameters differ in what ``of`` says of a parameter."""
     return frozenset(
         unit for unit, fqns in units(case).items() if len({of(fqn) for fqn in fqns}) > 1
     )

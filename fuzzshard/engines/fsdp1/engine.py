@@ -227,8 +227,8 @@ class FSDP1(NoSyncEngine):
 
 
 def _accumulated(piece: Slice) -> torch.Tensor | None:
-    """What ``no_sync`` has accumulated, on top of the shard that was reduced before, which is kept
-    apart.
+    """Return what ``no_sync`` has accumulated, on top of the shard that was reduced before, which
+    is kept apart.
     """
     flat = piece.handle.flat_param
     reduced: torch.Tensor | None = getattr(flat, "_saved_grad_shard", None)

@@ -60,7 +60,7 @@ _SUMMONED = {
 
 
 def _summon_lines(spec: FSDP1, fsdp: str, *, shards: bool) -> list[str]:
-    """What happens to the full parameters after a step."""
+    """Return what happens to the full parameters after a step."""
     if spec.summon is None:
         return []
     call = f"FullyShardedDataParallel.summon_full_params({fsdp}{_SUMMONED[spec.summon]})"
@@ -205,7 +205,7 @@ from torch.distributed.fsdp.wrap import CustomPolicy, ModuleWrapPolicy
 
     @override
     def gathered_lines(self, case: Case, called: str, value: str, *, gradient: bool) -> list[str]:
-        """The gradient of a flat parameter as what a step makes of it."""
+        """Return the gradient of a flat parameter as what a step makes of it."""
         arguments, lines = called, []
         if gradient and not case.fsdp1.use_orig_params:
             lines = [

@@ -96,8 +96,8 @@ class FullyShard(Engine):
         return super().gradients()
 
     def _find_parts(self, model: nn.Module) -> dict[str, Any]:
-        """What ``fully_shard`` holds of each parameter that it manages, where some instrument
-        looks at it.
+        """Return what ``fully_shard`` holds of each parameter that it manages, where some
+        instrument looks at it.
         """
         instrument = next(
             (i for i in (UNREDUCED, GROUP_STATES, UNSHARDED_MEMORY) if works(i)), None

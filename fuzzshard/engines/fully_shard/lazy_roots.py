@@ -32,8 +32,8 @@ class Flaw(enum.Enum):
 
 @functools.lru_cache(maxsize=8)
 def flaw(case: Case) -> tuple[Flaw, int] | None:
-    """The first flaw that is found and the op that finds it (-1: construction); None where there
-    is none.
+    """Return the first flaw that is found and the op that finds it (-1: construction); None where
+    there is none.
     """
     if _sharded_twice(case):
         return Flaw.SHARDED_TWICE, -1
@@ -83,7 +83,7 @@ class _Roots(Unwatched):
 
 
 def _outermost(case: Case, group: WrapGroup) -> list[str]:
-    """The modules of a group that no other one of it contains, under whatever name
+    """Return the modules of a group that no other one of it contains, under whatever name
     (``_get_root_modules`` in torch/distributed/utils.py).
     """
     below = {module: modules_below(case.model, module) for module in group.modules}
@@ -95,8 +95,8 @@ def _outermost(case: Case, group: WrapGroup) -> list[str]:
 
 
 def sharing(case: Case) -> Iterator[frozenset[int]]:
-    """The groups of every parameter that several modules register, where one of them shards it
-    first.
+    """Yield the groups of every parameter that several modules register, where one of them shards
+    it first.
 
     Each group meets the original parameter there; a module that is itself in several groups has
     been given the sharded one.
@@ -112,8 +112,8 @@ def sharing(case: Case) -> Iterator[frozenset[int]]:
 
 
 def _sharded_twice(case: Case) -> bool:
-    """Whether a group comes upon parameters that another one has sharded, in a module that is in
-    both.
+    """Return whether a group comes upon parameters that another one has sharded, in a module that
+    is in both.
 
     Meshes of one rank overlap with nothing.
     """
@@ -125,8 +125,8 @@ def _sharded_twice(case: Case) -> bool:
 
 
 def _groups_of_leaves(case: Case) -> dict[str, set[int]]:
-    """The groups that each leaf is in, under whatever name: those made before what is in between
-    was.
+    """Return the groups that each leaf is in, under whatever name: those made before what is in
+    between was.
 
     ``_get_managed_modules`` in torch/distributed/fsdp/_fully_shard/_fsdp_init.py leaves out what
     is wrapped.

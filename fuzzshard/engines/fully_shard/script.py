@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def _wrap_lines(script: FullyShardScript, case: Case, model: str) -> list[str]:
-    """The ``fully_shard`` calls, and the calls on what they make."""
+    """Return the ``fully_shard`` calls, and the calls on what they make."""
     lines, ignored = [], []
     if case.added:
         for place in (place_of(case, model, path) for path in case.added):

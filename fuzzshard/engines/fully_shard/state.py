@@ -17,7 +17,7 @@ from fuzzshard.model.build import MODULE_PREFIX
 
 
 def param_groups(model: nn.Module) -> list[Any]:
-    """The ``FSDPParamGroup`` s below ``model``."""
+    """Return the ``FSDPParamGroup`` s below ``model``."""
     found: dict[int, Any] = {}
     for module in model.modules():
         if isinstance(module, FSDPModule):
@@ -46,7 +46,7 @@ _CLASS_CACHES = (
 
 
 def unreduced_gradient(fsdp_param: Any) -> torch.Tensor | None:
-    """What backwards have left on this rank to be reduced later.
+    """Return what backwards have left on this rank to be reduced later.
 
     ``unsharded_accumulated_grad`` where it adds up in another dtype than it is computed in, else
     ``.grad`` of the unsharded parameter. Both at once is a mistake, which their sum shows.
@@ -60,8 +60,8 @@ def unreduced_gradient(fsdp_param: Any) -> torch.Tensor | None:
 
 
 def unsharded_elements(fsdp_param: Any) -> int:
-    """How many elements of memory the unsharded parameter takes now; its storage is freed when
-    sharded.
+    """Return how many elements of memory the unsharded parameter takes now; its storage is freed
+    when sharded.
     """
     tensors = [*fsdp_param.all_gather_outputs, *fsdp_param._unsharded_inner_tensors]
     return sum(tensor.untyped_storage().size() // tensor.itemsize for tensor in tensors)
@@ -89,7 +89,7 @@ class GroupState(NamedTuple):
 
 
 def group_state(group: Any, names: Mapping[int, str]) -> GroupState:
-    """The state of ``group``; ``names`` are FQNs by the id of the ``FSDPParam``."""
+    """Return the state of ``group``; ``names`` are FQNs by the id of the ``FSDPParam``."""
     state = GroupState({names[id(part)]: 0 for part in group.fsdp_params})
     if works(UNSHARDED_MEMORY):
         with reading(UNSHARDED_MEMORY):
@@ -116,7 +116,7 @@ def group_state(group: Any, names: Mapping[int, str]) -> GroupState:
 
 
 def _has_run(group: Any) -> bool:
-    """Whether the root of ``group`` has run: its first forward makes what the groups share.
+    """Return whether the root of ``group`` has run: its first forward makes what the groups share.
 
     An explicit unshard before that makes one thing alone, a device handle.
     """

@@ -71,7 +71,7 @@ class Pipelining(NoSyncEngine):
         }
 
     def _is_mine(self, name: str) -> bool:
-        """Whether a parameter or buffer belongs to a stage of this rank."""
+        """Return whether a parameter or buffer belongs to a stage of this rank."""
         mine = {stage.stage_index for stage in self._stages}
         parts = (stage for stage in stages(self.case) if stage.number in mine)
         return any(name.partition(".")[0] in stage.names for stage in parts)

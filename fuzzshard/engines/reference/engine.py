@@ -89,7 +89,7 @@ class Reference(Engine):
         return model
 
     def _joining(self) -> set[int]:
-        """The groups that join the inputs of their modules: those that have parameters."""
+        """Return the groups that join the inputs of their modules: those that have parameters."""
         owners = self.inferred.owners.values() if self.manner.joins_inputs else ()
         return {owner for owner in owners if owner is not UNMANAGED}
 

@@ -133,7 +133,7 @@ def collective(
 
 
 def _both_sides(name: str, given: dict[str, Any]) -> tuple[bool, bool]:
-    """Whether this rank writes and reads the tensors that a collective changes in place."""
+    """Return whether this rank writes and reads the tensors that a collective changes in place."""
     if name.startswith(("recv", "send", "check")):
         return name.startswith("recv"), not name.startswith("recv")
     sends = _OF_THE_ROOT.get(name)

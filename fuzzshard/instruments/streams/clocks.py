@@ -186,7 +186,7 @@ class Detector:
         return list(self._found.values())
 
     def _clock(self, stream: int) -> Clock:
-        """What a stream knows of all, once it has what the host launches on it now."""
+        """Return what a stream knows of all, once it has what the host launches on it now."""
         if stream == HOST:
             return self._host
         clock = self._clocks.setdefault(stream, {})
@@ -344,7 +344,7 @@ class Detector:
         return [access for piece in memory.within(begin, end) for access in piece.held]
 
     def _somebody_knows(self, access: Access) -> bool:
-        """Whether something has waited for an access."""
+        """Return whether something has waited for an access."""
         others = (clock for stream, clock in self._clocks.items() if stream != access.stream)
         return any(clock.get(access.stream, 0) >= access.epoch for clock in (self._host, *others))
 
@@ -361,7 +361,7 @@ def _join(clock: Clock, other: Clock) -> None:
 
 
 def _stands_for(access: Access, other: Access) -> bool:
-    """Whether ``other``, which is ordered before ``access``, need not be known any more."""
+    """Return whether ``other``, which is ordered before ``access``, need not be known any more."""
     if access.touch.steps:  # has not all of the bytes
         ours = (access.stream, access.write, access.touch)
         return ours == (other.stream, other.write, other.touch)

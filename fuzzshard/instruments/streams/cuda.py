@@ -183,7 +183,7 @@ def _note(event: Event) -> None:
 
 
 def _of_block(tell: Callable[[Recorder, int], None]) -> Callable[..., None]:
-    """A callback that tells of a block; what the allocator does next has another mark."""
+    """Return a callback that tells of a block; what the allocator does next has another mark."""
 
     def note(device: CudaDevice, recorder: Recorder, begin: int) -> None:
         tell(recorder, begin)

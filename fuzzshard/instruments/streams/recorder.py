@@ -76,7 +76,7 @@ class Device:
         raise NotImplementedError
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
-        """Whether a stream copies from and to a tensor of the host by itself."""
+        """Return whether a stream copies from and to a tensor of the host by itself."""
         return tensor.is_pinned()
 
     def stream_number(self, stream: torch.Stream) -> int:
@@ -374,7 +374,7 @@ class Recorder(TorchDispatchMode):
 
 
 def _has_dispatch(kind: type) -> bool:
-    """Whether a class of tensors makes operators on other tensors of those on its own."""
+    """Return whether a class of tensors makes operators on other tensors of those on its own."""
     return kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__  # type: ignore[attr-defined]
 
 

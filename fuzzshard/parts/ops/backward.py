@@ -87,7 +87,7 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
             )
 
     def _is_last(self, at: op.Checker) -> bool:
-        """Whether no forward is pending after it."""
+        """Return whether no forward is pending after it."""
         return not self.retain_graph and len(at.forwards_taken) == len(at.pending)
 
     def _stepping_misfits(self, at: op.Checker) -> op.Reasons:

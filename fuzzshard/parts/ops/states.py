@@ -27,12 +27,12 @@ _DOC = "torch/distributed/checkpoint/state_dict.py, StateDictOptions"
 
 
 def is_of_rank0(options: Sequence[op.StateOption]) -> bool:
-    """Whether rank 0 alone gets the state."""
+    """Return whether rank 0 alone gets the state."""
     return {"full_state_dict", "cpu_offload"} <= {*options}
 
 
 def option_features(options: Sequence[op.StateOption]) -> op.Features:
-    """The features of a state that is asked for with ``options``."""
+    """Yield the features of a state that is asked for with ``options``."""
     yield from (f"state:{option}" for option in options)
     if is_of_rank0(options):
         yield "state:rank0"
@@ -335,7 +335,7 @@ class LoadState(op.Op, tag="load_state", frozen=True, kw_only=True):
     @classmethod
     @override
     def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
-        """What was saved last, again."""
+        """Return what was saved last, again."""
         if "save_load" not in run.swarm:
             return ()
         lost: op.Lost | None = None

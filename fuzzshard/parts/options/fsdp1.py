@@ -74,8 +74,8 @@ class FSDP1Option(Option):
 
 
 def shards(case: Case) -> bool:
-    """Whether a rank has parts of FSDP1's parameters: over all ranks, or over one axis if it is
-    hybrid.
+    """Return whether a rank has parts of FSDP1's parameters: over all ranks, or over one axis if
+    it is hybrid.
 
     It takes ``NO_SHARD`` for every strategy where these are one rank (``_init_core_state``).
     """

@@ -178,7 +178,7 @@ class Optimizer(WithOptions["OptimizerOption"], frozen=True, kw_only=True):
         return spec
 
     def takes(self, shape: Sequence[int]) -> bool:
-        """Whether it steps parameters of such a shape."""
+        """Return whether it steps parameters of such a shape."""
         return len(shape) == 2 or not self.steps_matrices
 
     def unrounded(self) -> Optimizer:

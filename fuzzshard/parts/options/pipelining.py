@@ -61,7 +61,7 @@ class PipeliningOption(Option):
         return self.by_chance(tape) if self.fits(case) else self.default
 
     def fits(self, case: Case) -> bool:
-        """Whether the schedule has it."""
+        """Return whether the schedule has it."""
         return self.of_several in (None, case.pipelining.stages_per_rank > 1)
 
 

@@ -49,7 +49,7 @@ class Expectation(oracle.Demanded):
 
     @override
     def around(self, scope: oracle.Scope, lines: list[str]) -> list[str]:
-        """The op must raise, on the ranks that the case names."""
+        """Return the op must raise, on the ranks that the case names."""
         assertion, lines = scope.assertion, lines or ["pass"]
         body = [
             "try:",
@@ -90,7 +90,7 @@ class Warned(oracle.Demanded):
 
     @override
     def after(self, scope: oracle.Scope) -> list[str]:
-        """How often a warning must have been heard in the whole run."""
+        """Return how often a warning must have been heard in the whole run."""
         due = [e for e in scope.case.expect if e.engine == scope.assertion.engine]
         due = [e for e in due if e.kind == "warning"]
         lines = ["heard = [str(warning.message) for warning in log]"]

@@ -97,7 +97,7 @@ class Leak(oracle.Oracle):
 
     @override
     def after(self, scope: oracle.Scope) -> list[str]:
-        """The assertion; raises :class:`UsageError` for what a script cannot name."""
+        """Return the assertion; raises :class:`UsageError` for what a script cannot name."""
         assertion = scope.assertion
         match assertion.detail:
             case "survivor":
@@ -127,7 +127,7 @@ class Leak(oracle.Oracle):
 
 
 def _of_group(scope: oracle.Scope) -> list[str]:
-    """What one group holds; the name ends with one of its modules, or with several."""
+    """Return what one group holds; the name ends with one of its modules, or with several."""
     assertion = scope.assertion
     what, _, modules = assertion.name.partition(" of ")
     first = modules.split(", ")[0].replace("the root", "")

@@ -67,7 +67,7 @@ class Registered(oracle.Oracle):
     def assertion(
         self, case: oracle.Case, finding: oracle.Finding, assertion: oracle.Assertion
     ) -> oracle.Assertion:
-        """The class alone where that is wrong."""
+        """Return the class alone where that is wrong."""
         wanted, assertion = _class(finding.expected), assertion.at(finding)
         return assertion if _class(finding.observed) == wanted else assertion.but(expected=wanted)
 

@@ -54,17 +54,17 @@ def by_cause(findings: Iterable[SeenFinding]) -> list[list[SeenFinding]]:
 
 
 def cards(group: Sequence[SeenFinding]) -> list[Card]:
-    """The cards of findings with one cause; the first one has its case, for all of them."""
+    """Return the cards of findings with one cause; the first one has its case, for all of them."""
     return [card(seen, whole=number == 0) for number, seen in enumerate(group)]
 
 
 def releases(group: Iterable[Card]) -> str:
-    """The releases of torch that show one of these findings."""
+    """Return the releases of torch that show one of these findings."""
     return ", ".join(in_order({bad for card in group if card.entry for bad in card.entry.bad_on}))
 
 
 def card(seen: SeenFinding, *, whole: bool = True) -> Card:
-    """The card of one finding, ``whole`` with its case and its script."""
+    """Return the card of one finding, ``whole`` with its case and its script."""
     entry, file = seen.entry, seen.file
     if entry is None or file is None:
         return Card(seen, finding_title(seen), dict(_facts(seen)), (), 0)
@@ -86,7 +86,7 @@ def card(seen: SeenFinding, *, whole: bool = True) -> Card:
 
 
 def finding_title(seen: SeenFinding) -> str:
-    """What goes wrong, in one line."""
+    """Return what goes wrong, in one line."""
     if seen.entry is None or seen.file is None or not seen.entry.findings:
         return next((s.summary for s in seen.sightings if s.summary), "") or seen.signature
     is_known = seen.cause in own_mends()  # its title says it, and no other file has to be read

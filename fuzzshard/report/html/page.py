@@ -61,7 +61,7 @@ class Tile:
 def report_writer(
     directory: Path, *, clock: Callable[[], float] = time.monotonic
 ) -> PeriodicWriter:
-    """An event sink that keeps ``report.html`` in ``directory`` current."""
+    """Return an event sink that keeps ``report.html`` in ``directory`` current."""
     return PeriodicWriter(
         PAGE_FILE,
         lambda: write_page([directory], directory / PAGE_FILE),
@@ -78,7 +78,7 @@ def write_page(directories: Sequence[Path], output: Path) -> int:
 
 
 def _title(cause: str) -> str:
-    """What a mend says of its cause; a mend of somebody else's may not be here."""
+    """Return what a mend says of its cause; a mend of somebody else's may not be here."""
     mend = own_mends().get(cause)
     return mend.title if mend is not None else "a mend that is not fuzzshard's own"
 
@@ -119,7 +119,7 @@ def page(nodes: Sequence[CampaignNode]) -> str:
 
 
 def headline(stats: Stats, findings: Sequence[SeenFinding] = ()) -> str:
-    """The outcome in one line."""
+    """Return the outcome in one line."""
     if not stats.sessions:
         causes = {finding.cause for finding in findings if finding.cause}
         of = f" of {counted(len(causes), 'cause')}" if causes else ""
@@ -137,8 +137,8 @@ def headline(stats: Stats, findings: Sequence[SeenFinding] = ()) -> str:
 
 
 def _choices(findings: Sequence[SeenFinding]) -> dict[str, list[tuple[str, int]]]:
-    """What the findings can be filtered by: the values of each property that has several, and how
-    many findings have each.
+    """Return what the findings can be filtered by: the values of each property that has several,
+    and how many findings have each.
     """
     counts: dict[str, Counter[str]] = {}
     for name in ("severity", "component", "cause", "status"):
@@ -152,7 +152,7 @@ def _choices(findings: Sequence[SeenFinding]) -> dict[str, list[tuple[str, int]]
 
 
 def _corpus_tiles(findings: Sequence[SeenFinding]) -> list[Tile]:
-    """How many findings are how bad, and how many are open."""
+    """Return how many findings are how bad, and how many are open."""
     by_severity = Counter(finding.severity for finding in findings)
     by_status = Counter(finding.status for finding in findings)
     return [
@@ -166,14 +166,14 @@ def _corpus_tiles(findings: Sequence[SeenFinding]) -> list[Tile]:
 
 
 def _unreadable_tile(nodes: Sequence[CampaignNode]) -> list[Tile]:
-    """How many entries this page cannot show."""
+    """Return how many entries this page cannot show."""
     broken = len(unreadable(nodes))
     more = "corpus verify says what is wrong"
     return [Tile("entries that cannot be read", str(broken), more, alarm=True)] if broken else []
 
 
 def _settings(nodes: Sequence[CampaignNode]) -> list[str]:
-    """What ran where, each said once."""
+    """Return what ran where, each said once."""
     infos: Counter[str] = Counter()
     for node in nodes:
         if (session := node.last) is None:

@@ -60,7 +60,7 @@ class WrapGroup(WithOptions["GroupOption"], frozen=True, kw_only=True):
         return tuple(WORDS[word] for word in self.communication)
 
     def does(self, trait: Trait) -> bool:
-        """Whether some option has a value that does so."""
+        """Return whether some option has a value that does so."""
         return any(trait in option.does(value) for option, value in self.told_by("does"))
 
     def after_forward(self, shard: int) -> AfterForward:
@@ -177,7 +177,7 @@ class GroupOption(Option):
 
 @functools.cache  # these are asked at every op of a schedule
 def _with_own(method: str) -> tuple[GroupOption, ...]:
-    """The options that say something else than every one."""
+    """Return the options that say something else than every one."""
     usual = getattr(GroupOption, method)
     return tuple(o for o in GROUP_OPTIONS if getattr(type(o), method) is not usual)
 
