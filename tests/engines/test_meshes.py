@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import get_args, get_type_hints
 
 import pytest
-from cases import make_case
+from cases import colwise, make_case, rowwise
 
 from fuzzshard.case.case import Mesh
 from fuzzshard.program.mesh import MeshNames
@@ -43,4 +43,10 @@ def test_every_way_is_written_as_one_expression(made: str) -> None:
 @pytest.mark.parametrize("made", get_args(get_type_hints(Mesh)["made"]))
 def test_a_mesh_of_two_of_four_ranks_trains_as_any(made: str, four_ranks: World) -> None:
     case = make_case(mesh=Mesh(replicate=2, shard=1, made=made))
+    assert four_ranks.run(case).status == "PASS"
+
+
+def test_tensor_parallel_ranks_of_a_transposed_mesh_have_equal_data(four_ranks: World) -> None:
+    mesh = Mesh(shard=2, tensor=2, made="transposed")
+    case = make_case(mesh=mesh, tensor_parallel=(colwise("a"), rowwise("b")))
     assert four_ranks.run(case).status == "PASS"

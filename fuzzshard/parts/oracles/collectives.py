@@ -54,8 +54,9 @@ class Collectives(oracle.AcrossRanks):
         collective.
         """
         mesh, tensor = case.mesh, case.mesh.tensor or 1
-        stage = rank // (mesh.data_size * tensor) if spec_of(engine).in_stages else 0
-        return f"{stage}:{rank % tensor}", report.collectives.get(engine, "")
+        place = mesh.ranks.index(rank)
+        stage = place // (mesh.data_size * tensor) if spec_of(engine).in_stages else 0
+        return f"{stage}:{place % tensor}", report.collectives.get(engine, "")
 
     @override
     def before(self, scope: oracle.Scope) -> list[str]:
