@@ -178,11 +178,12 @@ class ReferenceComparison:
 
     def _documented(self, engine: str, found: list[Difference]) -> ReferenceComparison:
         """Return the comparison with the reference in the manner that is documented for an engine;
-        this one where nothing differs, or nothing is documented.
+        this one where nothing differs, or the manner makes no difference: only engines that are
+        held to one reference can be seen to agree against it.
         """
         if not self.anywhere(bool(found)):
             return self
-        trace = self.traces[engine]
+        plain, trace = self.traces[Reference.name], self.traces[engine]
         manner, held = manner_of(self.case, engine, trace, self.mesh), self
         while self.anywhere(manner != held.manner):
             reference = train_as_documented(self.case, self.mesh, manner, trace)
@@ -191,7 +192,8 @@ class ReferenceComparison:
             if spec_of(engine).applies_groups:
                 apart = manner.apart | held._first_gradients(engine)
                 manner = dataclasses.replace(manner, apart=apart)
-        return held
+        changes = bool(differences(plain, held.traces[Reference.name]))
+        return held if self.anywhere(changes) else self
 
     def _first_gradients(self, engine: str) -> frozenset[tuple[int, str]]:
         """Return the gradients that differ in the first op in which anything does on some rank.

@@ -532,7 +532,7 @@ def test_a_campaign_in_a_folder_of_entries_is_refused_with_what_to_name(tmp_path
     entry.mkdir(parents=True)
     (entry / "case.json").write_bytes(b"{}")
     with pytest.raises(
-        UsageError, match=r"findings holds entries, .*; name the folder that has them"
+        UsageError, match=r"findings is a folder of entries, .*; name the folder above"
     ):
         run(tmp_path / "findings")
     assert list((tmp_path / "findings").iterdir()) == [entry]

@@ -256,7 +256,7 @@ def test_inputs_are_found_for_every_graph() -> None:
     nothing = Inputs(batch=2, tensors=(TensorSpec(size=4),))
     for graph in drawn(module_graphs(), 60, SEEDS[0]):
         fitting(graph, nothing)
-    with pytest.raises(InvalidCase, match="give inputs"):
+    with pytest.raises(InvalidCase, match="pass inputs="):
         fitting(public.Block(children=(), nodes=(), outputs=("nowhere",)), nothing)
 
 
