@@ -18,7 +18,7 @@ from fuzzshard.parts.leaf import Leaf
 from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Reasons
 
-_REPLICATING = ("sequence", "dtensor", "prepare")
+_REPLICATING = ("sequence", "dtensor")
 """The styles that shard no parameter, and fix the layouts outside."""
 _DEFAULT = TensorParallel(module="", style="dtensor")
 

@@ -120,12 +120,24 @@ class Mesh(Part, frozen=True, kw_only=True):
         return self.shard * (self.replicate or 1)
 
     @property
+    def axes(self) -> dict[str, int]:
+        """The sizes of the axes that it has, by name; outermost first."""
+        names = ("pipeline", "replicate", "shard", "tensor")
+        return {name: size for name in names if (size := getattr(self, name)) is not None}
+
+    @property
+    def flattened(self) -> tuple[int, int]:
+        """The sizes of the two axes, outer and inner, that a flattened shard axis was."""
+        inner = 2 - self.shard % 2
+        return self.shard // inner, inner
+
+    @property
     def ranks(self) -> tuple[int, ...]:
-        """They as they lie along (pp, replicate, shard, tp), next to each other along the last."""
+        """The ranks as they lie along the axes, next to each other along the innermost."""
         if self.made == "transposed":
-            axes = (self.pipeline or 1, self.replicate or 1, self.shard, self.tensor or 1)
-            steps = [math.prod(axes[:axis]) for axis in range(len(axes))]
-            places = itertools.product(*map(range, axes))
+            sizes = tuple(self.axes.values())
+            steps = [math.prod(sizes[:axis]) for axis in range(len(sizes))]
+            places = itertools.product(*map(range, sizes))
             return tuple(sum(map(operator.mul, place, steps)) for place in places)
         return tuple(range(self.size))[:: -1 if self.made == "reversed" else 1]
 
@@ -150,10 +162,7 @@ class Mesh(Part, frozen=True, kw_only=True):
 
     def text(self) -> str:
         """``"shard 4"``, or ``"replicate 2 x shard 2"`` for HSDP, outermost axis first."""
-        axes = ("pipeline", "replicate", "shard", "tensor")
-        text = " x ".join(
-            f"{axis} {size}" for axis in axes if (size := getattr(self, axis)) is not None
-        )
+        text = " x ".join(f"{axis} {size}" for axis, size in self.axes.items())
         return text if self.made == "plainly" else f"{text}, {self.made.replace('_', ' ')}"
 
 

@@ -181,7 +181,7 @@ def ranks_of(mesh: Mesh) -> torch.Tensor:
 
 
 def _layout(mesh: Mesh) -> torch.Tensor:
-    """They as they lie along (pp, replicate, shard, tp)."""
+    """Return the ranks as they lie along (pp, replicate, shard, tp)."""
     axes = (mesh.pipeline or 1, mesh.replicate or 1, mesh.shard, mesh.tensor or 1)
     return torch.tensor(mesh.ranks).view(axes)
 
@@ -195,7 +195,8 @@ def _rank_lists(mesh: Mesh, shard_factors: set[int]) -> list[list[int]]:
     for axis in range(ranks.ndim):
         found += ranks.movedim(axis, -1).flatten(0, -2).tolist()
     found += ranks.movedim(-1, 1).flatten(2).flatten(0, 1).tolist()
-    for factor in sorted({*shard_factors, *([2 - mesh.shard % 2] * (mesh.made == "flattened"))}):
+    inner = mesh.flattened[1:] if mesh.made == "flattened" else ()
+    for factor in sorted({*shard_factors, *inner}):
         for row in ranks.movedim(-1, 0).flatten(0, -2):
             smaller = row.view(-1, factor)
             found += [*smaller.tolist(), *smaller.t().tolist()]

@@ -16,12 +16,11 @@ def _text(values: Iterable[object]) -> str:
     return str(tuple(values)).replace("'", '"')
 
 
-def _parts(sizes: Mapping[str, int], axis: str) -> dict[str, int]:
+def _parts(sizes: Mapping[str, int], axis: str, of: tuple[int, int]) -> dict[str, int]:
     """Return the same with two axes in place of one, which are flattened to it."""
-    inner = 2 - sizes[axis] % 2
     parts = dict[str, int]()
     for name, size in sizes.items():
-        parts |= {"outer": size // inner, "cp": inner} if name == axis else {name: size}
+        parts |= dict(zip(("outer", "cp"), of, strict=True)) if name == axis else {name: size}
     return parts
 
 
@@ -37,17 +36,12 @@ class MeshNames:
     def __init__(self, case: Case, *, within: bool = False) -> None:
         mesh = case.mesh
         flat = mesh.tensor is None and mesh.pipeline is None
-        self.made = mesh.made
-        in_order = self.made not in ("transposed", "reversed")
+        self._mesh = mesh
+        in_order = mesh.made not in ("transposed", "reversed")
         self.flat, self.within = flat and in_order and not within, within
         shard = "shard" if flat or mesh.replicate is not None else "dp"
-        sizes = {
-            "pp": mesh.pipeline,
-            "replicate": mesh.replicate,
-            shard: mesh.shard,
-            "tp": mesh.tensor,
-        }
-        self.sizes = {axis: size for axis, size in sizes.items() if size is not None}
+        names = {"pipeline": "pp", "replicate": "replicate", "shard": shard, "tensor": "tp"}
+        self.sizes = {names[axis]: size for axis, size in mesh.axes.items()}
         self.data = tuple(axis for axis in ("replicate", "shard", "dp") if axis in self.sizes)
         names_dims = any(spec.names_dims for spec in specs(case.engines))
         # fully_shard lets a module below a wrapped one be wrapped outside of it once more, on axes
@@ -69,10 +63,10 @@ class MeshNames:
         shape, names = _text(self.sizes.values()), _text(self.sizes)
         named = f", mesh_dim_names={names}"
         size = math.prod(self.sizes.values())
-        match self.made:
+        match self._mesh.made:
             case "flattened":
                 axis = self.data[-1]
-                parts = _parts(self.sizes, axis)
+                parts = _parts(self.sizes, axis, self._mesh.flattened)
                 given = f"{_text(parts.values())}, mesh_dim_names={_text(parts)}"
                 return f'flattened(init_device_mesh(device, {given}), "{axis}", {names})'
             case "unflattened":

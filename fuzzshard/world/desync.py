@@ -88,13 +88,7 @@ def _axes(mesh: Mesh, ranks: tuple[int, ...]) -> str:
     """Return the axes of the mesh along which these ranks lie; of axes that have the same ranks
     each is named.
     """
-    sizes = {
-        "pipeline": mesh.pipeline,
-        "replicate": mesh.replicate,
-        "shard": mesh.shard,
-        "tensor": mesh.tensor,
-    }
-    shape = [(axis, size) for axis, size in sizes.items() if size is not None]
+    shape = [*mesh.axes.items()]
     places = sorted(mesh.ranks.index(rank) for rank in ranks if rank in mesh.ranks)
     found = []
     for at, (axis, size) in enumerate(shape):
