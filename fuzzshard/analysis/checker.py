@@ -16,7 +16,7 @@ from fuzzshard.analysis.autograd import AutogradGraph, Unwatched, reached
 from fuzzshard.analysis.check_dtypes import check_dtypes, trained_in_several_dtypes
 from fuzzshard.analysis.check_options import no_parameters, option_misfits
 from fuzzshard.analysis.dtypes import gradients_are_like_zeros, steps_take_gradients
-from fuzzshard.analysis.groups import reached_roots, uses_outside_groups, wrapped_modules
+from fuzzshard.analysis.groups import uses_outside_groups, wrapped_modules
 from fuzzshard.analysis.inferred import Inferred
 from fuzzshard.analysis.layouts import check_layouts
 from fuzzshard.analysis.optimized import shares
@@ -125,12 +125,9 @@ class Checker(ScheduleState):
 
     def unfinished_after_backward(self) -> frozenset[int]:
         """Return what is :attr:`unfinished` after the next op, which is a backward."""
-        targets = {each.call.target for each in self.taken}
-        of_targets = (reached_roots(self.case, self.found, t, self.roots) for t in targets)
-        reached = frozenset[int]().union(*of_targets)
+        through = frozenset[int]().union(*(each.roots for each in self.taken))
         waiting = {self.roots[i] for i in self._groups_of(self.off["is_last_backward"])}
-        ended = frozenset[int]().union(*(each.roots for each in self.taken)) - waiting
-        return (self.unfinished - ended) | (reached & waiting)
+        return (self.unfinished - through) | (through & waiting)
 
     def _misfits(self, op: Op) -> Reasons:
         """Yield why ``op``, which is the last one, cannot be where it is."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from fuzzshard.analysis.inferred import Inferred
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.graph import Block, Call, Module, join, modules_below, resolve
-from fuzzshard.case.paths import is_within
 from fuzzshard.parts.leaf import Leaf
 from fuzzshard.parts.op import Below
 
@@ -108,24 +107,6 @@ def uses_outside_groups(case: Case, found: Inferred, target: str) -> Iterator[tu
 
     if start := resolve(case.model, target):
         yield from visit(*start, frozenset())
-
-
-def reached_roots(
-    case: Case, found: Inferred, target: str, roots: Sequence[int]
-) -> frozenset[int]:
-    """Return those of the FSDP ``roots`` of the wrap groups that a backward of a forward of
-    ``target`` can reach.
-
-    torch ends what flags began in a root in a backward that reaches it, and in no other.
-    """
-    called = calls_of(case, target)
-    return frozenset(
-        root
-        for root, group in zip(roots, case.wrap, strict=True)
-        if any(
-            m in called and any(is_within(f, m) for f in found.parameters) for m in group.modules
-        )
-    )
 
 
 class Roots:

@@ -156,12 +156,13 @@ def test_a_backward_ends_the_reductions_of_the_roots_that_it_goes_through():
             VALID,
             model=model,
             wrap=groups(("a",), ("b",)),
-            schedule=(*schedule, Forward(outputs=outputs), Backward(), Step()),
+            schedule=(*schedule, Forward(outputs=outputs), Backward(), Reshard(), Step()),
         )
 
     assert validate(last((1,)), 4)
     with pytest.raises(InvalidCase, match="step follows a backward with is_last_backward=False"):
         validate(last((0,)), 4)
+    assert validate(replace(last((0,)), freezes=(Freeze(target="b"),)), 4)  # reduces nothing
 
 
 def test_a_scaler_steps_where_some_backward_has_reduced_a_gradient_over_all_ranks():
