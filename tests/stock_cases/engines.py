@@ -151,6 +151,12 @@ _SQUARE = Mesh(shard=2, tensor=2)
 
 TENSOR = {
     "columns and rows": bounded(mesh=_SQUARE, tensor_parallel=(colwise("a"), rowwise("b"))),
+    "drawn after a weight that ranks share unevenly": bounded(
+        mesh=Mesh(shard=1, tensor=2),
+        inputs=float_inputs(5),
+        wrap=configured("a", ROOT, drawn="kaiming_uniform_"),
+        tensor_parallel=(rowwise("a", input="replicate"),),
+    ),
     "a norm along the sequence": bounded(
         chain(a=Linear(out=4), n=LayerNorm(), b=Linear(out=3)),
         mesh=_SQUARE,

@@ -12,6 +12,11 @@ from fuzzshard.parts.option import DrawingGroups
 from fuzzshard.parts.options.wrap_group import GroupOption, Init
 
 DRAW = """
+def shards(parameters, axis):
+    along = [(p, p.placements[axis]) for p in parameters if isinstance(p, DTensor)]
+    return [(p, placement.dim) for p, placement in along if hasattr(placement, "dim")]
+
+
 def draw(modules, init):  # whatever is drawn wrongly changes the values that are there again then
     for module in modules:
         module = getattr(module, "_checkpoint_wrapped_module", module)
@@ -32,14 +37,20 @@ def draw(modules, init):  # whatever is drawn wrongly changes the values that ar
                     drawn = p.detach().to(device).full_tensor()
                     due = drawn.clone()
                     for axis in range(p.device_mesh.ndim):
-                        group = p.device_mesh.get_group(axis)
-                        dist.broadcast(due, group=group, group_src=0)
+                        group, size = p.device_mesh.get_group(axis), p.device_mesh.size(axis)
+                        if all(q.shape[d] % size == 0 for q, d in shards(parameters, axis)):
+                            dist.broadcast(due, group=group, group_src=0)
                     if init == "dirac_" and p.dim() > 2:
                         nn.init.dirac_(due)
                     value = value + (drawn - due).abs().sum().item()
                 p.copy_(value)
 """
-"""What nothing draws is NaN, replicas must be equal, and ``dirac_`` draws nothing by chance."""
+"""What nothing draws is NaN, replicas must be equal, and ``dirac_`` draws nothing by chance.
+
+Replicas on ranks that draw as many numbers: "Currently we only support correct RNG on
+cuda/cuda-like devices" (``is_rng_supported_mesh``, torch/distributed/tensor/_random.py). So on the
+CPU ranks go on with other numbers after a parameter of which they have parts of different sizes.
+"""
 
 INITS = get_args(Init)
 
