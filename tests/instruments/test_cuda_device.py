@@ -1,20 +1,17 @@
-"""What CUDA calls back is recorded, with the functions of torch that need a driver put aside."""
+"""What orders CUDA's streams is recorded, with a driver that exists in Python only."""
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
-import torch.cuda._gpu_trace as gpu_trace
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
-from fuzzshard.instruments.streams import cuda
 from fuzzshard.instruments.streams.clocks import races
-from fuzzshard.instruments.streams.cuda import CudaDevice
+from fuzzshard.instruments.streams.cuda import CudaDevice, _waits
 from fuzzshard.instruments.streams.events import (
     Allocate,
     Event,
@@ -29,7 +26,7 @@ BLOCK, MAIN, SIDE = 1 << 20, 0, 77
 
 
 class Driver(CudaDevice):
-    """Tensors of the CPU stand for those of a device; torch's callbacks are called by hand."""
+    """Tensors of the CPU stand for those of a device, whose allocator is called by hand."""
 
     key = torch._C.DispatchKey.CPU
 
@@ -39,15 +36,11 @@ class Driver(CudaDevice):
         self.history: list[dict[str, Any]] = []
         self.mark_now = ""
 
-    def current_stream(self) -> int:
-        return self.stream
-
     def place(self, tensor: torch.Tensor) -> int:
         return tensor.data_ptr()
 
-    def wait_stream(self, stream: int, other: int) -> None:
-        gpu_trace.EventRecordCallbacks.fire_callbacks(5, other)
-        gpu_trace.EventWaitCallbacks.fire_callbacks(5, stream)
+    def communicator(self, group: dist.ProcessGroup) -> str:
+        return group.group_name
 
     def entry(self, action: str, begin: int) -> None:
         told = {"addr": begin, "size": 512, "stream": MAIN, "user_metadata": self.mark_now}
@@ -57,13 +50,33 @@ class Driver(CudaDevice):
         if completed:
             self.entry("free_completed", completed)
         self.entry("alloc", begin)
-        gpu_trace.MemoryAllocationCallbacks.fire_callbacks(begin)
 
     def free(self, begin: int, held: bool) -> None:
-        gpu_trace.MemoryDeallocationCallbacks.fire_callbacks(begin)
         self.entry("free_requested", begin)
         if not held:
             self.entry("free_completed", begin)
+
+
+class FakeEvent:
+    def record(self, stream: Any = None) -> None: ...
+    def wait(self, stream: Any = None) -> None: ...
+    def synchronize(self) -> None: ...
+
+
+class FakeStream:
+    def __init__(self, number: int) -> None:
+        self.cuda_stream = number
+
+    def wait_event(self, event: FakeEvent) -> None:
+        if isinstance(event, FakeEvent):
+            event.wait(self)
+
+    def wait_stream(self, stream: FakeStream) -> None:
+        event = FakeEvent()
+        event.record(stream)
+        self.wait_event(event)
+
+    def synchronize(self) -> None: ...
 
 
 @pytest.fixture
@@ -73,36 +86,63 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     def set_mark(text: str) -> None:
         made.mark_now = text
 
-    def snapshot() -> dict[str, Any]:
-        return {"device_traces": [made.history]}
+    def choose(*, stream_id: int) -> None:
+        made.stream = stream_id
 
-    monkeypatch.setattr(torch._C, "_cuda_setMemoryMetadata", set_mark, raising=False)
-    monkeypatch.setattr(torch._C, "_activate_gpu_trace", lambda: None, raising=False)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
+    functions = {
+        "_cuda_setMemoryMetadata": set_mark,
+        "_cuda_getCurrentRawStream": lambda index: made.stream,
+        "_cuda_setStream": choose,
+        "_cuda_synchronize": lambda: None,
+        "_accelerator_setStream": lambda stream: None,
+        "_accelerator_synchronizeDevice": lambda index: None,
+    }
+    for name, function in functions.items():
+        monkeypatch.setattr(torch._C, name, function, raising=False)
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    monkeypatch.setattr(torch.cuda, "Stream", FakeStream)
+    monkeypatch.setattr(
+        torch.cuda, "synchronize", lambda device=None: torch._C._cuda_synchronize()
+    )
     monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda *_, **__: None)
-    monkeypatch.setattr(torch.cuda.memory, "_snapshot", snapshot)
+    monkeypatch.setattr(torch.cuda.memory, "_snapshot", lambda: {"device_traces": [made.history]})
     yield made
-    assert cuda._active == []
+    assert made.recorder is None
 
 
 def test_what_orders_streams_is_recorded(driver: Driver) -> None:
+    side, event = FakeStream(SIDE), FakeEvent()
     with driver.recording() as recorder:
-        driver.wait_stream(SIDE, MAIN)
-        gpu_trace.EventSynchronizationCallbacks.fire_callbacks(5)
-        gpu_trace.StreamSynchronizationCallbacks.fire_callbacks(SIDE)
-        gpu_trace.DeviceSynchronizationCallbacks.fire_callbacks()
+        event.record()
+        side.wait_event(event)
+        event.wait()
+        event.synchronize()
+        side.synchronize()
+        torch.cuda.synchronize()
+    number = id(event)
     assert recorder.trace() == [
-        Record(5, MAIN),
-        Wait(5, 1),
-        Synchronize(event=5),
+        Record(number, MAIN),
+        Wait(number, 1),
+        Wait(number, MAIN),
+        Synchronize(event=number),
         Synchronize(stream=1),
         Synchronize(),
     ]
-    gpu_trace.DeviceSynchronizationCallbacks.fire_callbacks()
-    assert len(recorder.trace()) == 5  # nobody listens any more
+    event.record()
+    assert len(recorder.trace()) == 6  # nobody listens any more
 
 
-def test_blocks_are_known_by_their_history(driver: Driver) -> None:
+def test_whoever_waits_for_an_event_that_tells_nothing_waits_for_all(driver: Driver) -> None:
+    with driver.recording() as recorder:
+        FakeEvent().record(FakeStream(SIDE))
+        FakeStream(88).wait_event(object())  # type: ignore[arg-type]
+    _, *events = recorder.trace()
+    recorded = {event.stream for event in events if isinstance(event, Record)}
+    assert recorded == {MAIN, 1}
+    assert {event.stream for event in events if isinstance(event, Wait)} == {2}
+
+
+def test_a_block_that_is_handed_out_twice_under_one_mark_is_held(driver: Driver) -> None:
     with driver.recording() as recorder:
         driver.malloc(BLOCK)
         driver.free(BLOCK, held=False)
@@ -111,7 +151,7 @@ def test_blocks_are_known_by_their_history(driver: Driver) -> None:
     assert isinstance(allocated, Allocate)
     assert (allocated.size, allocated.stream, again.begin) == (512, MAIN, BLOCK)
     assert isinstance(freed, Free)
-    assert freed.held  # the next allocation came under the same mark
+    assert freed.held
 
 
 @pytest.mark.parametrize("held", [True, False])
@@ -126,73 +166,51 @@ def test_a_held_block_is_told_from_one_that_is_free_at_once(driver: Driver, held
     assert freed.held is held
 
 
-def test_a_block_that_an_operator_needs_for_itself_is_written_to(driver: Driver) -> None:
-    tensor = torch.ones(2)
-
-    class Needing:
-        """An operator that allocates and frees a block."""
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(torch.ops.aten.add.Tensor, name)
-
-        def __str__(self) -> str:
-            return "needing"
-
-        def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-            driver.malloc(BLOCK)
-            driver.free(BLOCK, held=False)
-            return tensor
-
-    with driver.recording() as recorder:
-        recorder._kernel(Needing(), (tensor, tensor), {})
-    allocated, written, freed = recorder.trace()
-    assert (type(allocated), type(freed)) == (Allocate, Free)
-    assert isinstance(written, Launch)
-    assert [(t.begin, t.end) for t in written.writes] == [(BLOCK, BLOCK + 1)]
-
-
 def test_streams_that_do_not_wait_race(driver: Driver) -> None:
-    def used(waits: bool) -> list[Event]:
+    def used(waits: bool, chosen: bool = True) -> list[Event]:
         tensor = torch.ones(4)
         with driver.recording() as recorder:
             tensor.add_(1)
             if waits:
-                driver.wait_stream(SIDE, MAIN)
+                FakeStream(SIDE).wait_stream(FakeStream(MAIN))
+            if chosen:
+                torch._C._cuda_setStream(stream_id=SIDE)
             driver.stream = SIDE
             tensor.add_(1)
             driver.stream = MAIN
-        driver.history.clear()
         return recorder.trace()
 
     assert races(used(waits=True)) == []
     assert races(used(waits=False))
+    assert races(used(waits=False, chosen=False)) == []  # autograd has let it wait
 
 
 def test_the_host_of_somebody_else_orders_nothing(driver: Driver) -> None:
-    with driver.recording() as recorder, recorder.paused():
-        gpu_trace.DeviceSynchronizationCallbacks.fire_callbacks()
-        driver.wait_stream(SIDE, MAIN)
-    assert recorder.trace() == [Record(5, MAIN), Wait(5, 1)]
+    event = FakeEvent()
+    with driver.recording() as recorder:
+        with recorder.paused():
+            torch.cuda.synchronize()
+            event.record()
+    assert recorder.trace() == [Record(id(event), MAIN)]
 
 
-def test_garbage_is_not_collected_meanwhile(driver: Driver) -> None:
-    with driver.recording():
-        assert not gc.isenabled()
-    assert gc.isenabled()
+def test_the_host_waits_for_what_depends_on_data() -> None:
+    aten, tensor = torch.ops.aten, torch.ones(2)
+    assert _waits(aten._local_scalar_dense.default, (tensor,), {}, 1.0)
+    assert _waits(aten.index.Tensor, (tensor, [tensor > 0]), {}, tensor)
+    assert not _waits(aten.index.Tensor, (tensor, [tensor.long()]), {}, tensor)
+    assert not _waits(aten.copy_.default, (tensor, tensor), {}, tensor)
 
 
-class Skipping(Driver):
-    """Its collectives run on a stream of their own, and nobody says that another waits for it."""
-
-    def before_collective(self, group: dist.ProcessGroup, is_async: bool) -> None:
-        super().before_collective(group, is_async)
-        self.wait_stream(SIDE, MAIN)
+def test_an_exception_that_is_on_its_way_is_not_lost(driver: Driver) -> None:
+    """Torch cannot call anything of ours while memory is freed."""
+    with pytest.raises(KeyError, match="own"), driver.recording():
+        raise KeyError("own")
 
 
 @pytest.fixture
-def gloo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def gloo() -> Iterator[None]:
     dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
-    monkeypatch.setattr(cuda, "_SKIPS_WAITS", dist.ProcessGroupGloo)
     yield
     dist.destroy_process_group()
 
@@ -219,17 +237,19 @@ def _in_cpp(tensor: torch.Tensor) -> None:
         (lambda tensor: _reduced(torch.ones(4)).wait(), False),
         (lambda tensor: _reduced(tensor).wait(), False),
         (lambda tensor: _reduced(tensor).get_future(), False),
+        (lambda tensor: dist.all_reduce(tensor), False),
         (lambda tensor: functional.wait_tensor(_functionally(tensor)), False),
         (_in_cpp, False),
     ],
 )
-def test_waits_that_nccl_skips_count(
+def test_asynchronous_collectives_are_waited_for(
     driver: Driver, use: Callable[[torch.Tensor], object], raced: bool
 ) -> None:
-    driver.__class__ = Skipping
     tensor = torch.ones(4)
     with driver.recording() as recorder:
         kept = use(tensor)
         tensor.add_(1)
     del kept
-    assert bool(races(recorder.trace())) is raced
+    trace = recorder.trace()
+    assert any(isinstance(event, Launch) and event.communicator for event in trace)
+    assert bool(races(trace)) is raced

@@ -1,4 +1,4 @@
-"""The allocator's own history says what its callbacks do not."""
+"""What the allocator's history says takes the place of marks in the log."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from fuzzshard.instruments.streams.cuda import placed
-from fuzzshard.instruments.streams.events import Allocate, Free, Launch, Synchronize
+from fuzzshard.instruments.streams.cuda import Mark, placed
+from fuzzshard.instruments.streams.events import Allocate, Free, Launch, Synchronize, Touch
 
-KERNEL = Launch(0, "kernel")
+KERNEL, LATER = Launch(0, "kernel"), Launch(0, "later")
 
 
 def entry(action: str, begin: int = 512, mark: str = "", **more: Any) -> dict[str, Any]:
@@ -23,22 +23,42 @@ def entry(action: str, begin: int = 512, mark: str = "", **more: Any) -> dict[st
     }
 
 
-def test_blocks_get_their_sizes_and_streams() -> None:
-    assert placed([KERNEL, Allocate(512, 0, 0)], [entry("alloc")]) == [
+def test_blocks_come_before_the_next_mark_of_their_thread() -> None:
+    log = [Mark("1"), KERNEL, Mark("2", thread=7), LATER, Mark("3"), KERNEL]
+    assert placed(log, [entry("alloc", mark="1")]) == [
         KERNEL,
+        LATER,
         Allocate(512, 1024, 3),
+        KERNEL,
     ]
 
 
+def test_what_other_threads_do_comes_before_what_follows_it() -> None:
+    history = [entry("alloc"), entry("alloc", begin=2048, mark="1")]
+    allocations = [Allocate(512, 1024, 3), Allocate(2048, 1024, 3)]
+    assert placed([Mark("1"), KERNEL, Mark("2"), LATER], history) == [
+        KERNEL,
+        *allocations,
+        LATER,
+    ]
+    assert placed([Mark("1"), KERNEL], [entry("alloc", mark="99")])[1:] == allocations[:1]
+
+
+def test_a_history_in_another_order_is_none() -> None:
+    with pytest.raises(LookupError):
+        placed(
+            [Mark("1"), KERNEL, Mark("2")], [entry("alloc", mark="2"), entry("alloc", mark="1")]
+        )
+
+
 def freed(completed: str, then: str) -> Free:
-    log = [Allocate(512, 0, 0), Free(512), Allocate(512, 0, 0)]
     history = [
         entry("alloc", mark="1"),
         entry("free_requested", mark="2"),
         entry("free_completed", mark=completed),
         entry("alloc", mark=then),
     ]
-    (_, free, _) = placed(log, history)
+    (_, free, _) = placed([Mark("1"), Mark("2"), Mark("3")], history)
     return free
 
 
@@ -56,34 +76,26 @@ def test_a_block_of_which_nobody_can_tell_is_held() -> None:
 
 
 def test_a_block_that_is_never_completed_is_held() -> None:
-    (_, free) = placed(
-        [Allocate(512, 0, 0), Free(512)], [entry("alloc"), entry("free_requested", mark="2")]
-    )
+    (_, free) = placed([], [entry("alloc"), entry("free_requested", mark="2")])
     assert free.held
 
 
-def test_blocks_of_one_address_are_told_apart_by_their_order() -> None:
-    log = [Allocate(512, 0, 0), Free(512), Allocate(512, 0, 0)]
-    history = [
-        entry("alloc", size=512),
-        entry("free_requested"),
-        entry("free_completed"),
-        entry("alloc", mark="9", size=2048),
+def test_what_an_operator_allocates_for_itself_it_writes_to() -> None:
+    used = [
+        entry("alloc", mark="1"),
+        entry("free_requested", mark="1"),
+        entry("free_completed", mark="1"),
+        entry("alloc", mark="1"),
     ]
-    sizes = [event.size for event in placed(log, history) if isinstance(event, Allocate)]
-    assert sizes == [512, 2048]
-
-
-def test_a_block_older_than_the_trace_brings_its_size() -> None:
-    assert placed([Free(512)], [entry("free_requested"), entry("free_completed")]) == [
-        Free(512, size=1024)
-    ]
+    _, written, freed, _ = placed([Mark("1", operator="mm", where="line")], used)
+    assert written == Launch(3, "mm", (), (Touch(512, 1536, tensor="workspace"),), "line")
+    assert freed == Free(512, size=1024)  # and is not held
+    assert Launch not in map(type, placed([Mark("1")], used))
 
 
 def test_memory_that_went_back_to_the_driver_has_been_waited_for() -> None:
-    log = [KERNEL, Allocate(512, 0, 0)]
     freed, unmapped = entry("segment_free"), entry("segment_unmap")
-    assert placed(log, [freed, unmapped, entry("segment_alloc"), entry("alloc")]) == [
+    assert placed([KERNEL], [freed, unmapped, entry("segment_alloc"), entry("alloc")]) == [
         KERNEL,
         Synchronize(),
         Synchronize(stream=3),
@@ -92,23 +104,4 @@ def test_memory_that_went_back_to_the_driver_has_been_waited_for() -> None:
 
 
 def test_what_the_allocator_does_for_itself_is_left_out() -> None:
-    own = entry("alloc", begin=0, internal_metadata="mallocWithAddress")
-    assert placed([Allocate(512, 0, 0)], [own, entry("alloc")]) == [Allocate(512, 1024, 3)]
-
-
-def test_what_happens_before_and_after_is_left_out() -> None:
-    early, late = entry("alloc", begin=0), entry("alloc", begin=1024, mark="7")
-    assert placed([Allocate(512, 0, 0)], [early, entry("alloc"), late]) == [Allocate(512, 1024, 3)]
-
-
-@pytest.mark.parametrize(
-    ("log", "history"),
-    [
-        ([Allocate(512, 0, 0)], []),
-        ([Allocate(512, 0, 0)], [entry("alloc", begin=0, mark="1"), entry("alloc", mark="1")]),
-        ([Allocate(512, 0, 0)], [entry("free_requested", mark="1"), entry("alloc", mark="1")]),
-    ],
-)
-def test_a_history_of_other_blocks_is_not_believed(log: list[Any], history: list[Any]) -> None:
-    with pytest.raises(LookupError):
-        placed(log, history)
+    assert placed([], [entry("alloc", begin=0, internal_metadata="mallocWithAddress")]) == []

@@ -15,7 +15,14 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from fuzzshard.instruments.streams import proof
 from fuzzshard.instruments.streams.clocks import races
-from fuzzshard.instruments.streams.events import HOST, Event, Launch, Synchronize, Wait
+from fuzzshard.instruments.streams.events import (
+    HOST,
+    Event,
+    Launch,
+    Record,
+    Synchronize,
+    Wait,
+)
 from fuzzshard.instruments.streams.recorder import Recorder
 from fuzzshard.instruments.streams.simulated import SimulatedDevice, Stream
 
@@ -280,10 +287,10 @@ def no_waits(note: Callable[..., None]) -> Callable[..., None]:
     return but_waits
 
 
-def every_wait(note: Callable[..., None]) -> Callable[..., None]:
+def every_record(note: Callable[..., None]) -> Callable[..., None]:
     def and_more(recorder: Recorder, event: Event) -> None:
         note(recorder, event)
-        if isinstance(event, Wait):
+        if isinstance(event, Record):
             note(recorder, Synchronize())
 
     return and_more
@@ -295,7 +302,7 @@ def every_wait(note: Callable[..., None]) -> Callable[..., None]:
     [
         ("_called", blind, "does not see two streams that do not wait"),
         ("note", no_waits(Recorder.note), "sees a race in two streams that wait"),
-        ("note", every_wait(Recorder.note), "does not see an asynchronous collective"),
+        ("note", every_record(Recorder.note), "does not see an asynchronous collective"),
         ("_collective", Recorder._open, "does not see an asynchronous collective"),
     ],
 )

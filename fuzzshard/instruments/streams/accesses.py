@@ -15,7 +15,6 @@ not say, and where that comes from:
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -157,25 +156,19 @@ def work_of(result: Any) -> dist.Work:
     return dist.Work.unbox(result[-1] if isinstance(result, tuple) else result)
 
 
-@contextlib.contextmanager
-def works_telling(names: Iterable[str], tell: Callable[[dist.Work], None]) -> Iterator[None]:
-    """Have the methods ``names`` of works ``tell`` of which one they were called, once it is
+def telling(owner: Any, name: str, tell: Callable[..., None]) -> Any:
+    """Return a context in which a function or method tells of what it was called with, once it is
     done.
     """
+    function = getattr(owner, name)
 
-    def telling(method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(work: dist.Work, *args: Any, **kwargs: Any) -> Any:
-            done = method(work, *args, **kwargs)
-            tell(work)
-            return done
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        done = function(*args, **kwargs)
+        tell(*args, **kwargs)
+        return done
 
-        return call
-
-    with contextlib.ExitStack() as stack:
-        for name in names:
-            told = telling(getattr(dist.Work, name))
-            stack.enter_context(mock.patch.object(dist.Work, name, told))
-        yield
+    return mock.patch.object(owner, name, call)
 
 
 def waited_tensors(

@@ -1,57 +1,64 @@
 """What orders CUDA's streams, and what its caching allocator does.
 
-Events and synchronisations come from the callbacks of ``torch.cuda._gpu_trace``, which
-``torch.cuda._sanitizer`` uses too: whatever records an event or waits for one by torch's C++
-classes calls them, autograd and NCCL's process groups included. What they say of memory is an
-address. The rest is in the memory history (``torch.cuda.memory._record_memory_history``): sizes
-and streams of blocks, and whether a block was free at once or held until streams had used it,
-which somebody had recorded on it (``record_stream``, of which C++ calls one that nobody else
-sees).
+No callbacks of torch are used: those of ``torch.cuda._gpu_trace`` cannot be turned off, and lose
+a Python exception that is on its way while memory is freed. Instead:
 
-A block that is free at once is requested and completed within one call. A held one is completed
-within a later allocation. So both have a mark, which changes with every operator and callback
-(``_set_memory_metadata``). Where an allocation follows under the same mark the two cannot be told
-apart, and the block counts as held, which orders more.
+- Events, streams and synchronisations are methods of Python classes (``torch.cuda.Event``), which
+  tell of their calls. A ``torch.Event`` is none; who waits for one waits for all streams.
+- Autograd runs the backward of an operator on the stream of its forward, and lets streams wait for
+  each other where they differ (CUDA semantics, "Stream semantics of backward passes"). So a stream
+  that Python has not chosen waits for the one before.
+- An operator whose result depends on data, or that copies between host and device and not with
+  ``non_blocking``, lets the host wait for its stream.
+- What the allocator does is in the memory history (``torch.cuda.memory._record_memory_history``):
+  blocks, their streams, and whether one was free at once or held until streams had used it, which
+  somebody had recorded on it (``record_stream``, of which C++ calls one that nobody else sees).
 
-A stream does not wait for a collective of ``ProcessGroupNCCL2`` (what the name nccl stands for
-since 2.15) that the host has seen end: ``WorkNCCL::synchronizeInternal``. Small ones nearly always
-have. So these waits are noted when Python asks for them. What C++ asks for nobody sees: its
-collectives count as waited for at once.
+A mark (``_set_memory_metadata``), which changes with all that the log gets, says what in the
+history came after what in the log. A block that is free at once is requested and completed within
+one call; a held one is completed within a later allocation. Where an allocation follows under the
+same mark the two cannot be told apart, and the block counts as held, which orders more.
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import functools
-import gc
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
-import torch.cuda._gpu_trace as gpu_trace
 import torch.distributed as dist
 from typing_extensions import override
 
-from fuzzshard.instruments.streams.accesses import waited_tensors, work_of, works_telling
+from fuzzshard.instruments.streams.accesses import telling, tensors_of
 from fuzzshard.instruments.streams.events import (
     Allocate,
     Event,
     Free,
+    Launch,
     Record,
     Synchronize,
+    Touch,
     Wait,
 )
-from fuzzshard.instruments.streams.recorder import Device, Operator, Recorder, caller
+from fuzzshard.instruments.streams.recorder import Device, Operator, Recorder, argument, line
 
-_replace = msgspec.structs.replace
 _WAITS = ("wait", "synchronize", "get_future")
-"""Methods of works that let the current stream wait. One of several collectives lets it wait for
-all of them.
-"""
-_SKIPS_WAITS: Any = getattr(dist, "ProcessGroupNCCL2", ())
+"""Methods of works that let the current stream wait."""
+_marks = itertools.count(1)
+"""Never the same again: other threads keep those of the last recording."""
+
+
+class Mark(NamedTuple):
+    """A place in the log; ``operator`` runs then, if there is one."""
+
+    name: str
+    thread: int = 0
+    operator: str = ""
+    where: str = ""
 
 
 class CudaDevice(Device):
@@ -60,51 +67,87 @@ class CudaDevice(Device):
     key = torch._C.DispatchKey.CUDA
 
     def __init__(self, device: torch.device) -> None:
+        super().__init__()
         self.index = torch.cuda.current_device() if device.index is None else device.index
-        self._marks = itertools.count(1)
-        self._skips_waits = False
-        """Whether the collective that runs is one for which streams may not wait."""
-        self._ends: dict[dist.Work, int] = {}
-        """Events of our own at the ends of such ones, by their works."""
-        self._arriving: dict[int, int] = {}
-        """The same of functional ones, by the addresses of what they touch."""
+        self._stream = 0
+        """The one on which the host has launched last, or which it has chosen since."""
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[Recorder]:
-        """Record what happens on the device; what was launched before is done then.
-
-        Garbage is not collected: it could be in a function without builtins, such as the
-        constructor of a named tuple, from where torch cannot call its callbacks.
-        """
-        _listen()
+        """Record what happens on the device; what was launched before is done then."""
         torch.cuda.synchronize(self.index)
-        recorder = Recorder(self)
+        self._stream = torch._C._cuda_getCurrentRawStream(self.index)
+        self.recorder = recorder = Recorder(self)
+        self._mark()
         torch.cuda.memory._record_memory_history("all", context=None, clear_history=True)
-        _active[:] = [(self, recorder)]
-        collects = gc.isenabled()
-        gc.disable()
         try:
-            with recorder, works_telling(_WAITS, self._asked):
-                yield recorder
+            with contextlib.ExitStack() as stack:
+                for each in self._patches():
+                    stack.enter_context(each)
+                with recorder:
+                    yield recorder
             torch.cuda.synchronize(self.index)
         finally:
-            if collects:
-                gc.enable()
-            _active.clear()
-            self._ends.clear()
-            self._arriving.clear()
+            self.forget()
             history = torch.cuda.memory._snapshot()["device_traces"][self.index]
             torch.cuda.memory._record_memory_history(None)
             torch._C._cuda_setMemoryMetadata("")
         recorder.log = placed(recorder.log, history)
 
-    def mark(self) -> None:
+    def _patches(self) -> Iterator[Any]:
+        """Yield contexts in which what orders streams tells of it."""
+        event, stream = torch.cuda.Event, torch.cuda.Stream
+        for name in _WAITS:
+            yield telling(dist.Work, name, self.asked)
+        yield telling(event, "record", lambda e, s=None: self.note(Record(id(e), self._number(s))))
+        yield telling(event, "wait", lambda e, s=None: self.note(Wait(id(e), self._number(s))))
+        yield telling(event, "synchronize", lambda e: self.note(Synchronize(event=id(e))))
+        yield telling(stream, "wait_event", self._waits_for)
+        yield telling(
+            stream, "synchronize", lambda s: self.note(Synchronize(stream=self._number(s)))
+        )
+        for name in ("_cuda_synchronize", "_accelerator_synchronizeDevice"):
+            yield telling(torch._C, name, lambda *_: self.note(Synchronize()))
+        for name in ("_cuda_setStream", "_accelerator_setStream"):
+            yield telling(torch._C, name, self._chosen)
+
+    def _waits_for(self, stream: torch.cuda.Stream, event: torch.Event) -> None:
+        if not isinstance(event, torch.cuda.Event) and self.recorder is not None:
+            log = self.recorder.log
+            for other in {self._stream, *(e.stream for e in log if isinstance(e, Record))}:
+                self.let_wait(self._number(stream), other)
+
+    def _chosen(self, *_: Any, **__: Any) -> None:
+        self._stream = torch._C._cuda_getCurrentRawStream(self.index)
+
+    def _number(self, stream: torch.cuda.Stream | torch.Stream | None) -> int:
+        if stream is None:
+            return self.current_stream()
+        return (
+            stream.cuda_stream
+            if isinstance(stream, torch.cuda.Stream)
+            else self.stream_number(stream)
+        )
+
+    @override
+    def note(self, event: Event) -> None:
+        super().note(event)
+        self._mark()
+
+    def _mark(self, operator: str = "", where: str = "") -> None:
         """Let what the allocator does next on this thread have another mark than before."""
-        torch._C._cuda_setMemoryMetadata(str(next(self._marks)))
+        name = str(next(_marks))
+        torch._C._cuda_setMemoryMetadata(name)
+        if self.recorder is not None:
+            self.recorder.log.append(Mark(name, threading.get_ident(), operator, where))
 
     @override
     def current_stream(self) -> int:
-        return torch._C._cuda_getCurrentRawStream(self.index)
+        stream = torch._C._cuda_getCurrentRawStream(self.index)
+        if stream != self._stream:
+            last, self._stream = self._stream, stream
+            self.let_wait(stream, last)
+        return stream
 
     @override
     def place(self, tensor: torch.Tensor) -> int:
@@ -127,150 +170,105 @@ class CudaDevice(Device):
         return group.group_name if backend.lower().startswith("nccl") else ""
 
     @override
-    def before_operator(self) -> None:
-        self.mark()
-
-    # Waits that may be skipped:
-
-    def _asked(self, work: dist.Work) -> None:
-        """Note that a work was asked to let the current stream wait."""
-        self._waited([self._ends.pop(work)] if work in self._ends else self._ends.values())
+    def before_operator(self, operator: Operator) -> None:
+        self._mark(str(operator), line())
 
     @override
-    def before_collective(self, group: dist.ProcessGroup, is_async: bool) -> None:
-        backend = group._get_backend(torch.device("cuda", self.index))
-        self._skips_waits = isinstance(backend, _SKIPS_WAITS)
-
-    @override
-    def after_collective(self, result: Any, touched: Sequence[torch.Tensor], stream: int) -> None:
-        if self._skips_waits and stream != self.current_stream():
-            end = -next(self._marks)
-            _note(Record(end, stream))
-            match caller():
-                case "distributed_c10d.py":
-                    self._ends[work_of(result)] = end
-                case "_ops.py" | "_functional_collectives.py":
-                    self._arriving |= {t.untyped_storage().data_ptr(): end for t in touched}
-                case _:
-                    self._waited([end])
-
-    @override
-    def after_operator(self, operator: Operator, args: Any, result: Any) -> None:
-        places = [t.untyped_storage().data_ptr() for t in waited_tensors(operator, args)]
-        self._waited(self._arriving[place] for place in places if place in self._arriving)
-
-    def _waited(self, ends: Iterable[int]) -> None:
-        """Note that the current stream waits for these events."""
-        for end in ends:
-            _note(Wait(end, self.current_stream()))
+    def after_operator(self, operator: Operator, args: Any, kwargs: Any, result: Any) -> None:
+        self._mark()
+        super().after_operator(operator, args, kwargs, result)
+        if _waits(operator, args, kwargs, result):
+            self.note(Synchronize(stream=self.current_stream()))
 
 
-_active: list[tuple[CudaDevice, Recorder]] = []
-"""Who listens now."""
-
-
-def _tell(tell: Callable[[CudaDevice, Recorder], None]) -> None:
-    """Tell whoever listens. What a callback raises torch writes to a log and forgets."""
-    for device, recorder in _active:
-        try:
-            tell(device, recorder)
-        except Exception as error:
-            recorder.failure = recorder.failure or error
-
-
-def _note(event: Event) -> None:
-    _tell(lambda _, recorder: recorder.note(event))
-
-
-def _of_block(tell: Callable[[Recorder, int], None]) -> Callable[..., None]:
-    """Return a callback that tells of a block; what the allocator does next has another mark."""
-
-    def note(device: CudaDevice, recorder: Recorder, begin: int) -> None:
-        tell(recorder, begin)
-        device.mark()
-
-    return lambda begin, *_: _tell(functools.partial(note, begin=begin))
-
-
-@functools.cache
-def _listen() -> None:
-    """Have torch call the functions above, from now on for as long as the process lives."""
-    torch._C._activate_gpu_trace()
-    gpu_trace.register_callback_for_event_record(lambda event, s, *_: _note(Record(event, s)))
-    gpu_trace.register_callback_for_event_wait(lambda event, s, *_: _note(Wait(event, s)))
-    gpu_trace.register_callback_for_event_synchronization(
-        lambda event, *_: _note(Synchronize(event=event))
-    )
-    gpu_trace.register_callback_for_stream_synchronization(
-        lambda stream, *_: _note(Synchronize(stream=stream))
-    )
-    gpu_trace.register_callback_for_device_synchronization(lambda *_: _note(Synchronize()))
-    gpu_trace.register_callback_for_memory_allocation(_of_block(Recorder.allocated))
-    gpu_trace.register_callback_for_memory_deallocation(_of_block(Recorder.freed))
+def _waits(operator: Operator, args: Any, kwargs: Any, result: Any) -> bool:
+    """Return whether the host waits for an operator."""
+    tags, name = operator.tags, operator.__name__
+    if name.startswith("index"):  # by numbers, or by what of a mask is true
+        masks = tensors_of(argument(operator, args, kwargs, "indices"))
+        return any(mask.dtype in (torch.bool, torch.uint8) for mask in masks)
+    if torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags:
+        return True
+    if "copy" not in name or argument(operator, args, kwargs, "non_blocking"):
+        return False
+    return len({t.is_cuda for t in tensors_of([args, kwargs, result])}) > 1
 
 
 def placed(log: Sequence[Any], history: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Return ``log`` with what the memory history of the device says of its blocks.
+    """Return ``log`` with what the memory history of the device says in place of its marks: as
+    late as the next mark of the same thread, and in the order that the history has. What an
+    operator allocates and frees itself it has written to.
 
-    Memory that went back to the driver in between (``cudaFree``) has been waited for by the whole
-    device; a part of an expandable segment that was unmapped, by its stream. Raises
-    :class:`LookupError` where the two do not tell of the same blocks.
+    Memory that went back to the driver (``cudaFree``) has been waited for by the whole device; a
+    part of an expandable segment that was unmapped, by its stream. Raises :class:`LookupError`
+    where the history is in another order than the log.
     """
-    done = list(log)
-    waiting: dict[tuple[type, int], collections.deque[int]] = collections.defaultdict(
-        collections.deque
-    )
-    for place, entry in enumerate(log):
-        if isinstance(entry, (Allocate, Free)):
-            waiting[type(entry), entry.begin].append(place)
-    requested: dict[int, tuple[int, str]] = {}
-    completed: list[tuple[int, str]] = []
-    returned: list[Event] = []
+    marks = {entry.name: place for place, entry in enumerate(log) if isinstance(entry, Mark)}
+    latest: dict[str, int] = {}
+    following: dict[int, int] = {}
+    for name, place in reversed(marks.items()):
+        thread = log[place].thread
+        latest[name] = following.get(thread, len(log))
+        following[thread] = place
+    events = _events(history, {name: log[place] for name, place in marks.items()})
     before: dict[int, list[Event]] = {}
+    limit = len(log)
+    for mark, event in reversed(events):
+        limit = min(limit, latest.get(mark, limit))
+        if limit <= marks.get(mark, -1):
+            raise LookupError(f"the memory history has {event} too early")
+        before.setdefault(limit, []).insert(0, event)
+    return [
+        event
+        for place, entry in enumerate([*log, None])
+        for event in (*before.get(place, ()), entry)
+        if event is not None and not isinstance(event, Mark)
+    ]
 
-    unseen = ""
 
-    def next_place(kind: type, begin: int, mark: str) -> int | None:
-        """Return the place of a block in the log. What other threads do before and after nobody
-        has seen; in between that is an error.
-        """
-        nonlocal unseen
-        if not waiting[kind, begin]:
-            unseen = unseen or (f"nobody saw a block at {begin} ({kind.__name__})" if mark else "")
-            return None
-        if unseen:
-            raise LookupError(unseen)
-        return waiting[kind, begin].popleft()
+def _events(
+    history: Sequence[Mapping[str, Any]], marks: Mapping[str, Mark]
+) -> list[tuple[str, Event]]:
+    """Return what the history says, each with its mark."""
+    done: list[tuple[str, Event]] = []
+    allocated: dict[int, str] = {}
+    requested: dict[int, int] = {}
+    completed: list[int] = []
+    """The places of frees that may have been completed by an allocation that follows."""
+
+    def hold(place: int) -> None:
+        mark, free = done[place]
+        done[place] = mark, msgspec.structs.replace(free, held=True)
 
     for entry in history:
         action, begin, mark = entry["action"], entry.get("addr", 0), entry.get("user_metadata", "")
+        of = marks.get(mark, Mark(mark))
         if entry.get("internal_metadata"):
             continue
         if action == "alloc":
-            if (at := next_place(Allocate, begin, mark)) is None:
-                continue
-            done[at] = _replace(done[at], size=entry["size"], stream=entry["stream"])
-            before[at], returned = returned, []
-            for freed in (freed for freed, its_mark in completed if its_mark == mark):
-                done[freed] = _replace(done[freed], held=True)
+            for place in completed:
+                if done[place][0] == mark:
+                    hold(place)
             completed.clear()
+            allocated[begin] = mark
+            done.append((mark, Allocate(begin, entry["size"], entry["stream"], of.where)))
         elif action == "free_requested":
-            if (at := next_place(Free, begin, mark)) is None:
-                continue
-            done[at] = _replace(done[at], size=entry["size"])
-            requested[begin] = at, mark
+            if of.operator and allocated.get(begin) == mark:
+                workspace = Touch(begin, begin + entry["size"], tensor="workspace")
+                launch = Launch(entry["stream"], of.operator, (), (workspace,), of.where)
+                done.append((mark, launch))
+            requested[begin] = len(done)
+            done.append((mark, Free(begin, entry["size"])))
         elif action == "free_completed" and begin in requested:
-            at, its_mark = requested.pop(begin)
-            if its_mark == mark:
-                completed.append((at, mark))
-            else:
-                done[at] = _replace(done[at], held=True)
+            place = requested.pop(begin)
+            if done[place][0] != mark:
+                hold(place)
+            elif not isinstance(done[place - 1][1], Launch):
+                completed.append(place)
         elif action == "segment_free":
-            returned.append(Synchronize())
+            done.append((mark, Synchronize()))
         elif action == "segment_unmap":
-            returned.append(Synchronize(stream=entry["stream"]))
-    if missing := [key for key, places in waiting.items() if places]:
-        raise LookupError(f"the memory history lacks {len(missing)} blocks")
-    for place, _ in requested.values():
-        done[place] = _replace(done[place], held=True)
-    return [event for place, entry in enumerate(done) for event in (*before.get(place, ()), entry)]
+            done.append((mark, Synchronize(stream=entry["stream"])))
+    for place in requested.values():
+        hold(place)
+    return done

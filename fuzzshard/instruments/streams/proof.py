@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -74,6 +75,27 @@ def _unordered_in_backward(bench: _Bench) -> bool:
     return True
 
 
+def _ordered_by_autograd(bench: _Bench) -> bool:
+    weight = bench.made().requires_grad_()
+    bench.side.wait_stream(bench.streams.current_stream())
+    if bench.device.type == "cuda":  # which has streams of its own
+        with bench.streams.stream(bench.side):
+            result = (weight * weight).sum()
+        result.backward()  # type: ignore[no-untyped-call]
+        weight.data.add_(1)
+    return True
+
+
+def _copied(bench: _Bench, later: bool = False) -> bool:
+    if bench.device.type == "cuda":
+        tensor, copy = bench.made(), torch.empty(_SIZE, pin_memory=True)
+        copy.copy_(tensor, non_blocking=True)
+        if not later:
+            tensor.sum().item()
+        copy.add_(1)
+    return bench.device.type == "cuda"
+
+
 def _recorded(bench: _Bench) -> bool:
     if bench.device.type == "cuda":
         return bench.freed_while_read(lambda tensor: tensor.record_stream(bench.side))
@@ -113,6 +135,9 @@ _CASES: tuple[tuple[Callable[[_Bench], bool], bool, str], ...] = (
     (_unordered, True, "two streams that do not wait"),
     (_ordered, False, "two streams that wait"),
     (_unordered_in_backward, True, "a backward that another stream does not wait for"),
+    (_ordered_by_autograd, False, "a backward on another stream"),
+    (functools.partial(_copied, later=True), True, "a copy that the host does not wait for"),
+    (_copied, False, "a number that the host waits for"),
     (_Bench.freed_while_read, True, "memory that is handed out while another stream reads it"),
     (_recorded, False, "memory that record_stream keeps"),
     (_unfinished, True, "an asynchronous collective that is not waited for"),

@@ -5,18 +5,19 @@ subclasses are taken apart first. An operator that is not one of ATen is opened:
 seen in its place. Whatever orders streams comes from the device (:mod:`.cuda`, :mod:`.simulated`).
 
 An operator accesses its arguments when it is called, and new results when it returns: what it
-allocates and waits for comes between. A collective runs on the current stream, unless another
-stream waits while it is called: that is the one that it runs on, and what it waits for has come
-before. So whether it is asynchronous need not be known.
+allocates and waits for comes between. A collective runs on the current stream, an asynchronous one
+on a stream of its process group, for which somebody has to wait (``torch.distributed``,
+"Synchronous and asynchronous collective operations").
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -34,15 +35,16 @@ from fuzzshard.instruments.streams.accesses import (
     group_of,
     label,
     touch,
+    waited_tensors,
+    work_of,
     writes_of,
 )
 from fuzzshard.instruments.streams.events import (
     DEVICE,
     HOST,
-    Allocate,
     Event,
-    Free,
     Launch,
+    Record,
     RecordStream,
     Synchronize,
     Touch,
@@ -62,10 +64,37 @@ _DEPTH = 60
 
 
 class Device:
-    """What has streams and memory; by what it tells a :class:`Recorder`, they are ordered."""
+    """What has streams and memory; by what it tells a :class:`Recorder`, they are ordered.
+
+    Waits for asynchronous collectives are those that Python asks for: ``ProcessGroupNCCL2`` skips
+    the wait for a work that the host has seen end. What C++ asks for nobody sees: its collectives
+    count as waited for at once.
+    """
 
     key: torch._C.DispatchKey
     """Where the kernels of its operators are."""
+
+    def __init__(self) -> None:
+        self.recorder: Recorder | None = None
+        self.numbers = itertools.count(1)
+        """Of events and streams that nobody else has named."""
+        self._of_groups: dict[str, int] = {}
+        """The streams of asynchronous collectives."""
+        self._ends: dict[dist.Work, int] = {}
+        """Events at the ends of those, by their works."""
+        self._arriving: dict[int, int] = {}
+        """The same of functional ones, by the addresses of what they touch."""
+
+    def note(self, event: Event) -> None:
+        """Tell the recorder, if there is one."""
+        if self.recorder is not None:
+            self.recorder.note(event)
+
+    def forget(self) -> None:
+        """Let go of everything: works hold tensors."""
+        self.recorder = None
+        self._ends.clear()
+        self._arriving.clear()
 
     def current_stream(self) -> int:
         """Return the stream on which this thread launches."""
@@ -87,19 +116,54 @@ class Device:
         """Name what runs the collectives of a group one after the other; empty if nothing does."""
         return ""
 
-    def before_operator(self) -> None:
+    def let_wait(self, stream: int, other: int) -> None:
+        """Let a stream wait for all that another one has to do."""
+        event = next(self.numbers)
+        self.note(Record(event, other))
+        self.note(Wait(event, stream))
+
+    def before_operator(self, operator: Operator) -> None:
         """Hear that an operator is about to run."""
 
-    def after_operator(self, operator: Operator, args: Any, result: Any) -> None:
+    def after_operator(self, operator: Operator, args: Any, kwargs: Any, result: Any) -> None:
         """Hear that it has run; what it accesses is looked at next."""
+        places = (t.untyped_storage().data_ptr() for t in waited_tensors(operator, args))
+        self._waited(self._arriving.pop(place) for place in places if place in self._arriving)
 
-    def before_collective(self, group: dist.ProcessGroup, is_async: bool) -> None:
-        """Hear that a collective is about to run."""
+    def before_collective(self, group: dist.ProcessGroup, is_async: bool) -> int:
+        """Return the stream on which a collective runs, which waits for the current one."""
+        current = self.current_stream()
+        if not is_async:
+            return current
+        stream = self._of_groups.setdefault(group.group_name, next(self.numbers))
+        self.let_wait(stream, current)
+        return stream
 
     def after_collective(self, result: Any, touched: Sequence[torch.Tensor], stream: int) -> None:
         """Hear that it was called, and runs on ``stream``. It writes ``touched``; if it writes
         nothing, it reads them.
         """
+        if stream == self.current_stream():
+            return
+        end = next(self.numbers)
+        self.note(Record(end, stream))
+        match caller():
+            case "distributed_c10d.py":
+                self._ends[work_of(result)] = end
+            case "_ops.py" | "_functional_collectives.py":
+                self._arriving |= {t.untyped_storage().data_ptr(): end for t in touched}
+            case _:
+                self._waited([end])
+
+    def asked(self, work: dist.Work) -> None:
+        """Let the current stream wait for a work; one that stands for several collectives, for
+        all.
+        """
+        self._waited([self._ends.pop(work)] if work in self._ends else self._ends.values())
+
+    def _waited(self, ends: Iterable[int]) -> None:
+        for end in ends:
+            self.note(Wait(end, self.current_stream()))
 
 
 class _Slot:
@@ -129,16 +193,10 @@ class _Called(NamedTuple):
 
 
 class _Thread(threading.local):
-    """What a thread is in the middle of."""
+    """What a thread has called."""
 
     launches = 0
     collectives = 0
-    operator = ""
-    workspaces: set[int] | None = None
-    """The blocks that the operator has allocated."""
-    collective: _Slot | None = None
-    stream = 0
-    """The stream that the collective runs on."""
 
 
 class Recorder(TorchDispatchMode):
@@ -149,12 +207,11 @@ class Recorder(TorchDispatchMode):
         self.device = device
         self.op = -1
         """The op of the schedule that runs."""
-        self.log: list[Event | _Slot] = []
+        self.log: list[Any] = []
+        """Events, places of operators, and marks of the device."""
         self._thread = _Thread()
         self._host: dict[int, tuple[StorageWeakRef, int]] = {}
         self._paused = False
-        self.failure: Exception | None = None
-        """What was raised where nobody hears of it."""
 
     @classmethod
     @override
@@ -167,8 +224,6 @@ class Recorder(TorchDispatchMode):
 
         ``names`` are those of storages, by their address in C++.
         """
-        if self.failure is not None:
-            raise self.failure
         numbers = {HOST: HOST, 0: 0}
         trace: list[Event] = []
         for entry in self.log:
@@ -197,34 +252,8 @@ class Recorder(TorchDispatchMode):
 
     def note(self, event: Event) -> None:
         """Add what orders streams."""
-        if self._paused and isinstance(event, Synchronize):
-            return
-        self.log.append(event)
-        thread = self._thread
-        if (
-            isinstance(event, Wait)
-            and thread.collective is not None
-            and event.stream != thread.stream
-        ):
-            thread.collective, thread.stream = _Slot(), event.stream
-            self.log.append(thread.collective)
-
-    def allocated(self, begin: int) -> None:
-        """Add a block that was handed out; the device says later what it is."""
-        stream = self.device.current_stream()
-        self.log.append(Allocate(begin, 0, stream, "" if self._paused else line()))
-        if self._thread.workspaces is not None:
-            self._thread.workspaces.add(begin)
-
-    def freed(self, begin: int) -> None:
-        """Add a block that goes back. One that an operator has allocated it has written to."""
-        thread = self._thread
-        if thread.workspaces is not None and begin in thread.workspaces:
-            thread.workspaces.discard(begin)
-            workspace = Touch(begin, begin + 1, tensor="workspace")  # its size is not known
-            stream = self.device.current_stream()
-            self._add(Launch(stream, thread.operator, where=line()), [], [(workspace, 0)])
-        self.log.append(Free(begin))
+        if not (self._paused and isinstance(event, Synchronize)):
+            self.log.append(event)
 
     def _add(self, event: Launch, reads: Touched, writes: Touched) -> None:
         self.log.append(self._filled(_Slot(), event, reads, writes))
@@ -255,15 +284,11 @@ class Recorder(TorchDispatchMode):
         return self._open(operator, args, kwargs)
 
     def _kernel(self, operator: Operator, args: Any, kwargs: Any) -> Any:
-        thread, stream, slot = self._thread, self.device.current_stream(), _Slot()
-        self.device.before_operator()
+        stream, slot = self.device.current_stream(), _Slot()
+        self.device.before_operator(operator)
         self.log.append(slot)
-        thread.operator, thread.workspaces = str(operator), set()
-        try:
-            result = operator(*args, **kwargs)
-        finally:
-            thread.workspaces = None
-        self.device.after_operator(operator, args, result)
+        result = operator(*args, **kwargs)
+        self.device.after_operator(operator, args, kwargs, result)
         self._called(slot, stream, operator, args, kwargs, result)
         return result
 
@@ -274,12 +299,12 @@ class Recorder(TorchDispatchMode):
         schema is believed, too, where it names what the operator writes.
         """
         thread, stream, slot = self._thread, self.device.current_stream(), _Slot()
-        self.device.before_operator()
+        self.device.before_operator(operator)
         self.log.append(slot)
         before = thread.launches, thread.collectives
         with self:
             result = operator.redispatch(torch._C.DispatchKeySet(self.device.key), *args, **kwargs)
-        self.device.after_operator(operator, args, result)
+        self.device.after_operator(operator, args, kwargs, result)
         if (thread.launches, thread.collectives) == before or (
             thread.collectives == before[1] and writes_of(operator)
         ):
@@ -306,18 +331,18 @@ class Recorder(TorchDispatchMode):
             self._add(of_host, host_reads, host_writes + host_made)
 
     def _collective(self, operator: Operator, args: Any, kwargs: Any) -> Any:
-        thread, found = self._thread, collective(operator, args, kwargs)
+        found = collective(operator, args, kwargs)
         group = group_of((*args, *kwargs.values()))
-        thread.collectives += 1
-        current = thread.stream = self.device.current_stream()
-        self.device.before_operator()
-        thread.collective = _Slot()
-        self.log.append(thread.collective)
-        self.device.before_collective(group, bool(argument(operator, args, kwargs, "async_op")))
-        try:
-            result = operator(*args, **kwargs)
-        finally:
-            slot, stream, thread.collective = thread.collective, thread.stream, None
+        self._thread.collectives += 1
+        self.device.before_operator(operator)
+        touched = [tensor for _, tensor in found.writes or found.reads]
+        is_async = argument(operator, args, kwargs, "async_op") is not False
+        stream = self.device.before_collective(
+            group, is_async and any(map(self.device.place, touched))
+        )
+        slot = _Slot()
+        self.log.append(slot)
+        result = operator(*args, **kwargs)
         reads, _ = self._split(found.reads, later=True)
         writes, _ = self._split(found.writes, later=True)
         if reads or writes:
@@ -328,10 +353,9 @@ class Recorder(TorchDispatchMode):
                 name,
                 where=line(),
                 communicator="" if one_to_one else self.device.communicator(group),
-                kept=stream != current,
+                kept=stream != self.device.current_stream(),
             )
             self._filled(slot, event, reads, writes)
-        touched = [tensor for _, tensor in found.writes or found.reads]
         self.device.after_collective(result, touched, stream)
         return result
 

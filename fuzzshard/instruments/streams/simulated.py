@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
@@ -24,13 +23,7 @@ import torch.distributed as dist
 from torch.multiprocessing.reductions import StorageWeakRef
 from typing_extensions import override
 
-from fuzzshard.instruments.streams import events
-from fuzzshard.instruments.streams.accesses import (
-    tensors_of,
-    waited_tensors,
-    work_of,
-    works_telling,
-)
+from fuzzshard.instruments.streams.accesses import telling, tensors_of
 from fuzzshard.instruments.streams.events import Allocate, Free, Record, Synchronize, Wait
 from fuzzshard.instruments.streams.recorder import Device, Operator, Recorder
 
@@ -128,20 +121,13 @@ class SimulatedDevice(Device):
     key = torch._C.DispatchKey.CPU
 
     def __init__(self) -> None:
-        self.recorder: Recorder | None = None
-        self.numbers = itertools.count(1)
+        super().__init__()
         self.streams = [0]
-        self._of_groups: dict[str, int] = {}
         self._end = _ROUND
         self._pools: dict[int, list[tuple[int, int]]] = {}
         """The free blocks of each stream, as (size, address)."""
         self._blocks: dict[int, _Block] = {}
         """What storages have, by their address in C++."""
-        self._asynchronous: Stream | None = None
-        self._ends: dict[dist.Work, Event] = {}
-        """When asynchronous collectives are over, by their works."""
-        self._arriving: dict[int, Event] = {}
-        """The same, by the storages that they write."""
         self.handle = SimpleNamespace(
             Stream=lambda priority=0: Stream(self, next(self.numbers)),
             Event=lambda: Event(self),
@@ -149,11 +135,6 @@ class SimulatedDevice(Device):
             stream=self._on,
             synchronize=lambda: self.note(Synchronize()),
         )
-
-    def note(self, event: events.Event) -> None:
-        """Tell the recorder, if there is one."""
-        if self.recorder is not None:
-            self.recorder.note(event)
 
     def number(self, stream: Stream | None) -> int:
         """Return the number of a stream, of the current one for None."""
@@ -176,18 +157,17 @@ class SimulatedDevice(Device):
                 stack.enter_context(
                     mock.patch.object(module, "_get_device_handle", return_value=self.handle)
                 )
-            stack.enter_context(works_telling(["wait"], self._waited))
+            stack.enter_context(telling(dist.Work, "wait", self.asked))
             self.recorder = Recorder(self)
             _recording.append(self)
-            stack.callback(self._forget)
+            stack.callback(self.forget)
             yield stack.enter_context(self.recorder)
 
-    def _forget(self) -> None:
-        """Lets go of everything; works hold tensors."""
-        self.recorder = None
+    @override
+    def forget(self) -> None:
+        super().forget()
         _recording.remove(self)
-        for held in (self._ends, self._arriving, self._blocks):
-            held.clear()
+        self._blocks.clear()
 
     # What the recorder asks:
 
@@ -200,38 +180,14 @@ class SimulatedDevice(Device):
         return group.group_name
 
     @override
-    def before_collective(self, group: dist.ProcessGroup, is_async: bool) -> None:
-        self._asynchronous = None
-        if is_async:
-            number = self._of_groups.setdefault(group.group_name, next(self.numbers))
-            self._asynchronous = Stream(self, number)
-            self._asynchronous.wait_stream(Stream(self, self.current_stream()))
-
-    @override
-    def after_collective(self, result: Any, touched: Sequence[torch.Tensor], stream: int) -> None:
-        if self._asynchronous is not None:
-            end = self._asynchronous.record_event()
-            self._ends[work_of(result)] = end
-            self._arriving |= {t.untyped_storage()._cdata: end for t in touched}
-
-    @override
-    def after_operator(self, operator: Operator, args: Any, result: Any) -> None:
-        """Gives what the operator made its memory. Waits for functional collectives: their work is
-        waited for in C++.
-        """
+    def after_operator(self, operator: Operator, args: Any, kwargs: Any, result: Any) -> None:
+        """Gives what the operator made its memory."""
         for tensor in tensors_of(result):
             self.place(tensor)
-        for tensor in waited_tensors(operator, args):
-            if end := self._arriving.pop(tensor.untyped_storage()._cdata, None):
-                end.wait()
-
-    def _waited(self, work: dist.Work) -> None:
-        """Let the current stream wait for an asynchronous collective."""
-        if end := self._ends.pop(work, None):
-            end.wait()
+        super().after_operator(operator, args, kwargs, result)
 
     @override
-    def before_operator(self) -> None:
+    def before_operator(self, operator: Operator) -> None:
         """Frees what nobody refers to any more, or has no memory now."""
         for key, block in list(self._blocks.items()):
             storage = torch.UntypedStorage._new_with_weak_ptr(block.storage.cdata)
