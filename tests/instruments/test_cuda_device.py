@@ -187,10 +187,9 @@ def test_streams_that_do_not_wait_race(driver: Driver) -> None:
 
 def test_the_host_of_somebody_else_orders_nothing(driver: Driver) -> None:
     event = FakeEvent()
-    with driver.recording() as recorder:
-        with recorder.paused():
-            torch.cuda.synchronize()
-            event.record()
+    with driver.recording() as recorder, recorder.paused():
+        torch.cuda.synchronize()
+        event.record()
     assert recorder.trace() == [Record(id(event), MAIN)]
 
 
