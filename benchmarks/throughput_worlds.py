@@ -2,8 +2,8 @@
 
 Every world of every campaign runs the same cases, so that all campaigns do the same work per
 world; for each case that runs one is drawn, as always. No case is handed out before all worlds are
-up. Counted is what happens after every world has judged its first case and before the first world
-runs out of cases.
+up. Counted is what happens after every world has begun its second case and before the first world
+begins its last one. Whatever is found is followed up by a further world, which begins no cases.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.campaign.tools import Tools
 from fuzzshard.case.case import Case
 from fuzzshard.errors import InfraError
-from fuzzshard.events import CaseJudged, Event, WorldStarted
+from fuzzshard.events import CaseStarted, Event, WorldStarted
 from fuzzshard.strategies.steered import Steered
 from fuzzshard.world import Spares, World, WorldConfig
 
@@ -47,7 +47,7 @@ class Scaled:
 
 
 class _Meter:
-    """Listens to a campaign: opens the gate of its cases, and keeps when verdicts came and what
+    """Listens to a campaign: opens the gate of its cases, and keeps when these began and what
     they cost.
     """
 
@@ -57,7 +57,7 @@ class _Meter:
         self._num_worlds = worlds
         self._total = total
         self._num_up = 0
-        self._judged: dict[int, list[float]] = {}
+        self._began: dict[int, list[float]] = {}
         self._marks: list[tuple[float, float, float]] = []
 
     def make_world(self, config: WorldConfig, spares: Spares) -> World:
@@ -71,9 +71,9 @@ class _Meter:
             if self._num_up == self._num_worlds:
                 self._mark()
                 self.gate.set()
-        if isinstance(event, CaseJudged):
-            self._judged.setdefault(event.world, []).append(event.elapsed)
-            if sum(map(len, self._judged.values())) == self._total - self._num_worlds:
+        if isinstance(event, CaseStarted):
+            self._began.setdefault(event.world, []).append(event.elapsed)
+            if sum(map(len, self._began.values())) == self._total:
                 self._mark()
 
     def _mark(self) -> None:
@@ -86,17 +86,18 @@ class _Meter:
         self._marks.append((time.monotonic(), time.process_time(), ranks))
 
     def result(self) -> Scaled:
-        judged = [moment for moments in self._judged.values() for moment in moments]
-        if len(judged) != self._total or len(self._judged) != self._num_worlds:
+        began = [moment for moments in self._began.values() for moment in moments]
+        several = sum(len(moments) > 1 for moments in self._began.values())
+        if len(began) != self._total or several != self._num_worlds:
             raise InfraError(
-                f"{len(self._judged)} of {self._num_worlds} worlds judged {len(judged)} of "
+                f"{several} of {self._num_worlds} worlds ran several of {len(began)} cases, of "
                 f"{self._total}",
                 "run it by itself, with more cases",
             )
-        begin = max(moments[0] for moments in self._judged.values())
-        end = min(moments[-1] for moments in self._judged.values())
-        counted = sum(begin < moment <= end for moment in judged)
-        (began, coordinator, ranks), (ended, coordinator_after, ranks_after) = self._marks
+        begin = max(moments[1] for moments in self._began.values())
+        end = min(moments[-1] for moments in self._began.values())
+        counted = sum(begin < moment <= end for moment in began)
+        (opened, coordinator, ranks), (closed, coordinator_after, ranks_after) = self._marks
         timed = self._total - self._num_worlds
         return Scaled(
             worlds=self._num_worlds,
@@ -104,7 +105,7 @@ class _Meter:
             per_second=counted / (end - begin),
             coordinator_ms=1000 * (coordinator_after - coordinator) / timed,
             ranks_ms=1000 * (ranks_after - ranks) / timed,
-            busy=(coordinator_after - coordinator) / (ended - began),
+            busy=(coordinator_after - coordinator) / (closed - opened),
         )
 
 
