@@ -5,9 +5,9 @@ python benchmarks/races.py --device cuda --world-size 2 --reach 20
 Each fault in --planted takes away something that orders streams, or a reference that keeps memory,
 and says when its line has run. The streams are watched in cases of ``fully_shard`` until so many
 have run it. On CUDA the same cases run again without that, with the delays that were drawn for
-them. With --stock nothing is planted: every race is printed, and what watching costs. Ctrl-C ends
-it with the figures so far. On the CPU
-``fully_shard`` has streams that exist in Python only.
+them, and with --scripts a script of each race, until one of the fault shows it. With --stock
+nothing is planted: every race is printed, and what watching costs. Ctrl-C ends it with the figures
+so far. On the CPU ``fully_shard`` has streams that exist in Python only.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ from fuzzshard.case.case import Case
 from fuzzshard.errors import EXIT_CLEAN, UsageError
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.parts.oracles.race import Race
+from fuzzshard.reproducer import check, script
+from fuzzshard.reproducer.shown import Shown, shown
 from fuzzshard.strategies.steered import reach, steered_stream
-from fuzzshard.verdict import Finding, Status, Verdict
+from fuzzshard.verdict import Finding, Status, Verdict, signature_of
 from fuzzshard.world import World, WorldConfig
 
 PLANTED = Path(__file__).parent / "faults" / "streams"
@@ -73,6 +75,8 @@ class Row:
     """Those that show wrong values by their delays."""
     seconds: float = 0.0
     says: str = ""
+    script: str = ""
+    """What a script of its race shows."""
 
 
 def main() -> int:
@@ -82,6 +86,7 @@ def main() -> int:
     parser.add_argument("--reach", type=int, default=20, help="cases that reach each line")
     parser.add_argument("--max-cases", type=int, default=200, help="cases for each fault")
     parser.add_argument("--until-shown", action="store_true", help="end with the first race")
+    parser.add_argument("--scripts", type=Path, help="folder that gets a script of each race")
     parser.add_argument("--stock", type=int, default=0, help="run so many cases without faults")
     args = parser.parse_args()
     config, console = configure(args), make_console(args)
@@ -104,12 +109,12 @@ def main() -> int:
                 rows.append(row)
                 console.print(row_text(row))
     table = Table(title="Missing orders that show", title_justify="left")
-    for name in ("fault", "cases", "reached", "raced", "first", "by delays", "s"):
+    for name in ("fault", "cases", "reached", "raced", "first", "by delays", "s", "script"):
         table.add_column(name)
     for row in rows:
         first = "" if row.first is None else str(row.first)
         figures = (row.cases, row.reached, row.raced, first, row.delayed, f"{row.seconds:.0f}")
-        table.add_row(row.id, *map(str, figures))
+        table.add_row(row.id, *map(str, figures), row.script)
     if args.json:
         print_json({"rows": [dataclasses.asdict(row) for row in rows], "seed": args.seed})
     else:
@@ -140,6 +145,8 @@ def hunt(planted: Planted, config: WorldConfig, args: Any, reached: Path) -> Row
                     row.raced += 1
                     row.first = row.reached if row.first is None else row.first
                     row.says = row.says or found[0].observed
+                    if args.scripts and row.script != Shown.YES:
+                        row.script = write_script(case, found, Path(file), args.scripts)
                     if args.until_shown:
                         break
                 if config.device == "cuda":
@@ -148,6 +155,24 @@ def hunt(planted: Planted, config: WorldConfig, args: Any, reached: Path) -> Row
             row.outcome = str(error)
     row.seconds = time.monotonic() - began
     return row
+
+
+def write_script(case: Case, found: list[Finding], fault: Path, folder: Path) -> str:
+    """Keep the first script that shows one of the races by values, else the last one; return what
+    it shows.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    said = "none can be written"
+    for finding in found:
+        with contextlib.suppress(UsageError):
+            file = folder / f"{fault.stem}.py"
+            file.write_text(script(case, signature=signature_of([finding]), finding=finding))
+            result = check(file, case.mesh.size, preload=(fault,))
+            said = str(shown(result, signature_of([finding])))
+            file.with_suffix(".txt").write_text(result.output)
+            if said == Shown.YES:
+                break
+    return said
 
 
 def stock(config: WorldConfig, seed: int, number: int, console: Any) -> dict[str, Any]:
@@ -220,7 +245,7 @@ def races(verdict: Verdict) -> list[Finding]:
 def row_text(row: Row) -> str:
     """Return a line of what became of a fault."""
     shown = f"{row.raced} of {row.reached} that reached it raced"
-    return f"{row.id}: {row.outcome or shown} in {row.cases} cases; {row.says}"
+    return f"{row.id}: {row.outcome or shown} in {row.cases} cases; {row.script} {row.says}"
 
 
 if __name__ == "__main__":

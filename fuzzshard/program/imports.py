@@ -11,7 +11,7 @@ from fuzzshard.program.engine_script import engine_script
 
 _IMPORTS = """
 import collections, contextlib, copy, dataclasses, functools, gc, importlib, os, re, sys
-import tempfile, time, warnings, weakref
+import tempfile, time, traceback, warnings, weakref
 from datetime import timedelta
 import torch
 import torch.distributed as dist
@@ -39,6 +39,7 @@ from torch.distributed.tensor.parallel import parallelize_module
 from torch.func import functional_call
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_swa_avg_fn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import checkpoint as checkpointed
 """

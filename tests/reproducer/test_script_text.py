@@ -49,6 +49,42 @@ def test_a_typical_script_has_this_text() -> None:
     assert len(text.splitlines()) <= 60
 
 
+def race(earlier: str) -> str:
+    later = "aten.add_.Tensor writes self: float32[4] on the default stream (autograd)"
+    finding = Finding(
+        oracle="race",
+        engine="fully_shard",
+        observed=f"{later}, and before {earlier}",
+        expected="one of the two waits for the other",
+        op=1,
+    )
+    return script(SMALL, signature="divergence/fully_shard/race", finding=finding)
+
+
+def test_a_script_of_a_race_delays_the_access_that_comes_first() -> None:
+    access = "c10d._allgather_base_.default writes output_tensor: float32[8] on stream 2"
+    file = "torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py"
+    text = race(f"{access} ({file}:115 in __call__), memory that was handed out again")
+    compile(text, "repro.py", "exec")
+    assert 'if str(function) == "c10d._allgather_base_.default" and is_here():' in text
+    assert f'f.endswith("{file}") and n == 115' in text
+    assert "from torch.utils._python_dispatch import TorchDispatchMode" in text
+    own = race(f"{access} (case.py:3 in step)")
+    assert 'return not any("torch/distributed/" in file for file, _ in frames)' in own
+
+
+@pytest.mark.parametrize(
+    "earlier",
+    [
+        "the allocator frees a block of stream 2 (unknown line)",
+        "a.b writes x on the host (c.py:1)",
+    ],
+)
+def test_no_script_delays_the_allocator_or_the_host(earlier: str) -> None:
+    with pytest.raises(UsageError):
+        race(earlier)
+
+
 def test_a_script_imports_torch_and_the_standard_library_only() -> None:
     for text in texts(3, 50):
         for node in ast.walk(ast.parse(text)):
