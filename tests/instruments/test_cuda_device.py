@@ -115,7 +115,7 @@ def test_what_orders_streams_is_recorded(driver: Driver) -> None:
     with driver.recording() as recorder:
         event.record()
         side.wait_event(event)
-        event.wait()
+        event.wait(stream=None)
         event.synchronize()
         side.synchronize()
         torch.cuda.synchronize()

@@ -96,20 +96,26 @@ class CudaDevice(Device):
 
     def _patches(self) -> Iterator[Any]:
         """Yield contexts in which what orders streams tells of it."""
-        event, stream = torch.cuda.Event, torch.cuda.Stream
+        events, streams = torch.cuda.Event, torch.cuda.Stream
         for name in _WAITS:
             yield telling(dist.Work, name, self.asked)
-        yield telling(event, "record", lambda e, s=None: self.note(Record(id(e), self._number(s))))
-        yield telling(event, "wait", lambda e, s=None: self.note(Wait(id(e), self._number(s))))
-        yield telling(event, "synchronize", lambda e: self.note(Synchronize(event=id(e))))
-        yield telling(stream, "wait_event", self._waits_for)
+        yield telling(events, "record", self._recorded)
+        yield telling(events, "wait", self._waited_for)
+        yield telling(events, "synchronize", lambda e: self.note(Synchronize(event=id(e))))
+        yield telling(streams, "wait_event", self._waits_for)
         yield telling(
-            stream, "synchronize", lambda s: self.note(Synchronize(stream=self._number(s)))
+            streams, "synchronize", lambda s: self.note(Synchronize(stream=self._number(s)))
         )
         for name in ("_cuda_synchronize", "_accelerator_synchronizeDevice"):
             yield telling(torch._C, name, lambda *_: self.note(Synchronize()))
         for name in ("_cuda_setStream", "_accelerator_setStream"):
             yield telling(torch._C, name, self._chosen)
+
+    def _recorded(self, event: torch.cuda.Event, stream: torch.Stream | None = None) -> None:
+        self.note(Record(id(event), self._number(stream)))
+
+    def _waited_for(self, event: torch.cuda.Event, stream: torch.Stream | None = None) -> None:
+        self.note(Wait(id(event), self._number(stream)))
 
     def _waits_for(self, stream: torch.cuda.Stream, event: torch.Event) -> None:
         if not isinstance(event, torch.cuda.Event) and self.recorder is not None:
@@ -120,14 +126,10 @@ class CudaDevice(Device):
     def _chosen(self, *_: Any, **__: Any) -> None:
         self._stream = torch._C._cuda_getCurrentRawStream(self.index)
 
-    def _number(self, stream: torch.cuda.Stream | torch.Stream | None) -> int:
-        if stream is None:
-            return self.current_stream()
-        return (
-            stream.cuda_stream
-            if isinstance(stream, torch.cuda.Stream)
-            else self.stream_number(stream)
-        )
+    def _number(self, stream: torch.Stream | None) -> int:
+        if isinstance(stream, torch.cuda.Stream):
+            return int(stream.cuda_stream)
+        return self.current_stream() if stream is None else self.stream_number(stream)
 
     @override
     def note(self, event: Event) -> None:
