@@ -1,8 +1,9 @@
 """Streams, events and a caching allocator that exist in Python only, for tensors of the CPU.
 
-``fully_shard`` asks torch for the streams of its device. Given these in place of the CPU's, which
-order nothing, it does on the CPU what it does on CUDA, and a :class:`.recorder.Recorder` writes
-the same trace. Kernels still run at once, so values are right whatever is missing.
+``fully_shard`` asks torch for the streams of its device, as users do for their hooks. Given these
+in place of the CPU's, which order nothing, it does on the CPU what it does on CUDA, and a
+:class:`.recorder.Recorder` writes the same trace. Kernels still run at once, so values are right
+whatever is missing.
 
 The allocator has a pool of free blocks for each stream, and hands out the smallest that is large
 enough, as CUDA's does. It does not split blocks or join them. A storage is allocated on the stream
@@ -157,6 +158,7 @@ class SimulatedDevice(Device):
                 stack.enter_context(
                     mock.patch.object(module, "_get_device_handle", return_value=self.handle)
                 )
+            stack.enter_context(mock.patch.object(torch.cpu, "Stream", self.handle.Stream))
             stack.enter_context(telling(dist.Work, "wait", self.asked))
             self.recorder = Recorder(self)
             _recording.append(self)

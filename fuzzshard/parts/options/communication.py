@@ -122,12 +122,12 @@ WORDS: Mapping[str, Word] = {
         anywhere=3,
     ),
     "hook": Word(
-        call="set_all_reduce_hook(lambda output: None)",
+        call="set_all_reduce_hook(lambda output: output.mul_(1))",
         meaning="a group with an all-reduce hook",
         anywhere=2,
     ),
     "hook_stream": Word(
-        call="set_all_reduce_hook(lambda output: None, "
+        call="set_all_reduce_hook(lambda output: output.mul_(1), "
         "stream=torch.get_device_module(device).Stream())",
         meaning="a group with an all-reduce hook and a stream for it",
         refuses={"hook": "a group has one all-reduce hook"},
