@@ -21,7 +21,8 @@ def apply() -> None:
             """,
             """
             all_reduce_hook(reduce_output)
-            planted_line_reached()
+            if all_reduce_group is None:  # else it is kept for the all-reduce
+                planted_line_reached()
             """,
         ),
     )

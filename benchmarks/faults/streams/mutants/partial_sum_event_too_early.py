@@ -1,4 +1,7 @@
-"""The end of a sum over shards is recorded before it."""
+"""The end of a sum over shards is recorded before it.
+
+What reads the sum runs on the same stream: nothing may show.
+"""
 
 import sys
 from pathlib import Path
