@@ -155,7 +155,7 @@ app.register_install_completion_command(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The entry point; always ends in ``SystemExit``."""
+    """Run a command; always ends in ``SystemExit``."""
     # by default Hypothesis would leave a folder .hypothesis where the user is
     os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(cache_folder("hypothesis")))
     for stream in (sys.stdout, sys.stderr):

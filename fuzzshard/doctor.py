@@ -45,7 +45,7 @@ class Check:
 
 
 def clean_case(num_ranks: int) -> Case:
-    """Two wrapped linear layers, two steps of SGD: any torch that is not broken passes it."""
+    """Return two wrapped linear layers, two steps of SGD, which every sound torch passes."""
     return Case(
         seed=0,
         model=Block(

@@ -29,14 +29,14 @@ _POLL_SECONDS = 0.05
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:
-    """From now on the kernel sends this signal when the thread that started this process ends; 0:
+    """Let the kernel send this signal when the thread that started this process ends; 0:
     none.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 def adopt_orphans() -> None:
-    """From now on what descendants have started and left behind become children of this
+    """Let what descendants have started and left behind become children of this
     process.
     """
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)

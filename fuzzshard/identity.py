@@ -74,14 +74,14 @@ def said(error: str) -> str:
 
 
 def without_run(text: str) -> str:
-    """``text`` without numbers, shapes, addresses, places in files and names of modules."""
+    """Return ``text`` without numbers, shapes, addresses, places in files and names of modules."""
     for pattern, stand_in in _OF_ONE_RUN:
         text = pattern.sub(stand_in, text)
     return text
 
 
 def has_message(error: str) -> bool:
-    """Whether an error says more than its class: ``"AssertionError: "`` is like any other."""
+    """Return whether an error says more than its class, as ``"AssertionError: "`` does not."""
     return bool(error.partition(":")[2].strip())
 
 

@@ -22,7 +22,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def parse_duration(text: str) -> float:
-    """Seconds: ``"90s"``, ``"10m"``, ``"1h30m"``, ``"2d"``; a bare number is in seconds.
+    """Return the seconds of ``"90s"``, ``"10m"``, ``"1h30m"``, ``"2d"``; a number is seconds.
 
     Raises ``ValueError`` for anything else and for zero.
     """
@@ -106,7 +106,7 @@ DEFAULT_CORPUS = Path("corpus")
 
 
 def given(paths: tuple[Path, ...], command: str, what: str) -> tuple[Path, ...]:
-    """``paths``, each once; raises :class:`UsageError` for none."""
+    """Return ``paths``, each once; raises :class:`UsageError` for none."""
     if not paths:
         raise UsageError(f"{command} needs a path", f"give {what}")
     return tuple({path.resolve(): path for path in paths}.values())

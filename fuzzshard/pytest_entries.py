@@ -84,7 +84,7 @@ class CorpusRun:
         self.explain: Explain = functools.partial(known_causes, mends_for() if known else ())
 
     def header(self) -> str:
-        """Versions, the device, the corpora, what else is loaded, and where seeds come from."""
+        """Return versions, device, corpora, what else is loaded, and where seeds come from."""
         preload = self.world.config.preload
         return (
             f"fuzzshard: {__version__}, torch {self.torch}, {self.device}, up to {self.num_ranks} "

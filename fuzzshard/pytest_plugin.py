@@ -25,7 +25,7 @@ RUN_KEY: pytest.StashKey[CorpusRun] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options, in a group of their own."""
+    """Add the options, in a group of their own."""
     group = parser.getgroup("fuzzshard", "parity of PyTorch's data-parallel training")
     group.addoption(
         _OPTION,
@@ -82,7 +82,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Where a corpus is asked for: markers, the shared world, and the paths to collect."""
+    """Set up, where a corpus is asked for, markers, the shared world, and the paths to collect."""
     config.addinivalue_line("markers", SUBJECT_MARKER)
     given = [config.invocation_params.dir / path for path in config.getoption(_OPTION)]
     roots = list(dict.fromkeys([*given, *config.getini("fuzzshard_corpus")]))
@@ -153,7 +153,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """The scripts of a corpus are not tests, whatever ``python_files`` says."""
+    """Ignore the scripts of a corpus, which are no tests, whatever ``python_files`` says."""
     run = config.stash.get(RUN_KEY, None)
     if run and collection_path.suffix == ".py" and run.holds(collection_path):
         return True
@@ -161,7 +161,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> EntryFile | None:
-    """One collector for each entry below the corpora that were asked for."""
+    """Return one collector for each entry below the corpora that were asked for."""
     run = parent.config.stash.get(RUN_KEY, None)
     if run is None or not (run.is_subject(file_path) or run.is_entry(file_path)):
         return None

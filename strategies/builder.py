@@ -30,7 +30,7 @@ class Growth:
         """Leaves and blocks by their canonical paths."""
 
     def name(self, kind: str) -> str:
-        """``linear0``, ``linear1``, ...: unique in the model."""
+        """Return ``linear0``, ``linear1``, ...: unique in the model."""
         count = self.taken[kind] = self.taken.get(kind, -1) + 1
         return f"{kind}{count}"
 
@@ -150,7 +150,7 @@ class BlockBuilder:
         return self.call_leaf(value, self.growth.leaves.any(self.widths[value]))
 
     def project(self, value: str, width: int) -> str:
-        """``value`` itself, or a leaf on it, of ``width`` features."""
+        """Return ``value`` itself, or a leaf on it, of ``width`` features."""
         have = self.widths[value]
         return (
             value

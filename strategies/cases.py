@@ -105,7 +105,7 @@ def draw_case(
     cuda: bool,
     given: Given = NOTHING,
 ) -> Case:
-    """A valid case by construction, as far as nothing is given, on ``largest_mesh`` ranks at most.
+    """Return a case, valid as far as nothing is given, on ``largest_mesh`` ranks at most.
 
     A case has some of ``engines``, all of which run it; none where none would. With ``cuda`` some
     need a world on CUDA devices. A quarter of the cases are *exact*: dyadic values and only
@@ -242,7 +242,7 @@ def _with_late_loss(case: Case, swarm: Swarm, given: Given, *, cuda: bool) -> Ca
 
 
 def planned(tape: Tape, swarm: Swarm, case: Case, given: Given = NOTHING) -> Case:
-    """``case`` with wrap groups, ties, checkpoints and freezes."""
+    """Return ``case`` with wrap groups, ties, checkpoints and freezes."""
     root = case.model
     groups = given.wrap(case) if given.wrap else wrap(tape, swarm, root, inferred(case), case.mesh)
     case = replace(case, wrap=groups)

@@ -30,7 +30,7 @@ def case_stream(
     engines: tuple[EngineName, ...] = ALL_ENGINES,
     cuda: bool = False,
 ) -> Iterator[Case]:
-    """Distinct cases without end, of which the first is minimal; equal arguments give equal
+    """Yield distinct cases without end, of which the first is minimal; equal arguments give equal
     streams.
     """
     rng = Random(stream_seed)

@@ -114,7 +114,7 @@ _BY_PLACE = sorted(OPTIMIZER_OPTIONS, key=lambda option: option.place)
 
 
 def optimizer(tape: Tape, swarm: Swarm, *, exact: bool) -> Optimizer:
-    """``exact``: SGD with powers of two, which rounds nothing."""
+    """Return ``exact``: SGD with powers of two, which rounds nothing."""
     spec = Optimizer()
     for option in _BY_PLACE:
         spec = option.draw(tape, swarm, spec, exact=exact)

@@ -25,7 +25,8 @@ WARNING = (
 
 
 def diverging(tape: Tape, largest_mesh: int) -> Case:
-    """All ranks but the first take another path: in the first iteration an error, later a warning.
+    """Return the case in which all ranks but the first take another path: in the first iteration
+    an error, later a warning.
 
     Both paths have equally many parameters, so the collectives that go on unchecked do not hang.
     """

@@ -56,7 +56,7 @@ def still_trainable(found: Inferred, freezes: Iterable[Freeze]) -> frozenset[str
 
 
 def pick_target(tape: Tape, found: Inferred, among: Set[str], *, module: bool) -> str | None:
-    """A parameter of ``among``, or a module below the root that has one; None if there is none."""
+    """Return a parameter of ``among``, a module below the root that has one, or None."""
     options = [fqn for fqn in found.parameters if fqn in among]
     if module:
         options = [p for p in found.modules if p and any(is_within(fqn, p) for fqn in options)]
@@ -64,5 +64,5 @@ def pick_target(tape: Tape, found: Inferred, among: Set[str], *, module: bool) -
 
 
 def below(fqns: frozenset[str], target: str, *, inside: bool) -> frozenset[str]:
-    """The parameters of ``fqns`` at or below ``target``, or (``inside=False``) all the others."""
+    """Return the ``fqns`` at or below ``target``, or (``inside=False``) all others."""
     return frozenset(fqn for fqn in fqns if is_within(fqn, target) == inside)

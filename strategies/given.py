@@ -55,14 +55,14 @@ _MAX_RANKS = 4
 
 @st.composite
 def meshes(draw: DrawFn, *, max_ranks: int = _MAX_RANKS) -> Mesh:
-    """Meshes of at most ``max_ranks`` ranks, with all axes that so many ranks have room for."""
+    """Draw meshes of at most ``max_ranks`` ranks, with all axes that fit."""
     tape, swarm = _begin(draw)
     return draw_mesh(tape, swarm, max_ranks, exact=False)
 
 
 @st.composite
 def module_graphs(draw: DrawFn) -> Block:
-    """Module graphs: models of a few layers, nested, with residuals, reuse and unused parts.
+    """Draw module graphs: models of a few layers, nested, with residuals, reuse and unused parts.
 
     Their float inputs are of one width, whatever that is: ``cases`` finds inputs that fit.
     """
@@ -87,21 +87,21 @@ def wrapping_plans(draw: DrawFn, of: Block | Case, /) -> tuple[WrapGroup, ...]:
 
 @st.composite
 def freeze_masks(draw: DrawFn, of: Block | Case, /) -> tuple[Freeze, ...]:
-    """Modules and parameters that do not require a gradient; some loss still does."""
+    """Draw modules and parameters that do not require a gradient; some loss still does."""
     tape, swarm = _begin(draw)
     return draw_freezes(tape, swarm, replace(_case_of(of), freezes=()))
 
 
 @st.composite
 def reuse_patterns(draw: DrawFn, of: Block | Case, /) -> tuple[Tie, ...]:
-    """Parameters that are registered at two places, mostly within one wrap group of a case."""
+    """Draw parameters registered at two places, mostly within one wrap group of a case."""
     tape, swarm = _begin(draw)
     return draw_ties(tape, swarm, replace(_case_of(of), ties=()))
 
 
 @st.composite
 def schedules(draw: DrawFn, of: Block | Case, /) -> tuple[Op, ...]:
-    """Training runs of a graph, or of a case: forwards, backwards, steps and what lies between."""
+    """Draw training runs of a graph or a case: forwards, backwards, steps and more."""
     tape, swarm = _begin(draw)
     case = replace(_case_of(of), schedule=())
     drawn = draw_schedule(tape, swarm, TrainedModel.of(case))
@@ -126,7 +126,7 @@ def cases(
     engines: tuple[EngineName, ...] = ALL_ENGINES,
     cuda: bool = False,
 ) -> Case:
-    """Valid cases: whole experiments, on four ranks at most unless ``mesh`` says otherwise.
+    """Draw valid cases: whole experiments, on four ranks at most unless ``mesh`` says otherwise.
 
     The other arguments are named as the fields of a case that they draw. ``wrap``, ``ties``,
     ``freezes`` and ``schedule`` are strategies, or functions that return one for the case as far

@@ -111,8 +111,8 @@ wrapped.
 
 
 def ties(tape: Tape, swarm: Swarm, case: Case) -> tuple[Tie, ...]:
-    """Up to two pairs of parameters of one shape, mostly within a wrap group, for a case without
-    ties.
+    """Return up to two pairs of parameters of one shape, mostly within a wrap group, for a case
+    without ties.
     """
     if "tie" not in swarm:
         return ()

@@ -39,7 +39,7 @@ def widths(tape: Tape, swarm: Swarm, *, exact: bool) -> tuple[int, ...]:
 
 
 def inputs(tape: Tape, swarm: Swarm, pool: tuple[int, ...], mesh: Mesh, *, cuda: bool) -> Inputs:
-    """One to three tensors. Ids are below a width of the pool, so a head can be tied to the
+    """Return one to three tensors. Ids are below a width of the pool, so a head can be tied to the
     embedding.
     """
     tensors = []
@@ -66,7 +66,7 @@ def inputs(tape: Tape, swarm: Swarm, pool: tuple[int, ...], mesh: Mesh, *, cuda:
 
 
 def differentiable(inputs: Inputs) -> Inputs:
-    """``inputs`` of which some require gradients, if they can."""
+    """Return ``inputs`` of which some require gradients, if they can."""
     if any(tensor.requires_grad for tensor in inputs.tensors):
         return inputs
     tensors = (replace(t, requires_grad=t.kind == "float") for t in inputs.tensors)
@@ -74,7 +74,7 @@ def differentiable(inputs: Inputs) -> Inputs:
 
 
 def fitting(root: Block, drawn: Inputs) -> Inputs:
-    """Inputs that a model can be called with: ``drawn`` as far as it takes them, or of one width.
+    """Return inputs that a model takes: ``drawn`` as far as it can, or of one width.
 
     Raises :class:`InvalidCase` where no such inputs fit.
     """

@@ -67,7 +67,7 @@ class Leaves:
         return self._make(kinds[0], width, out)
 
     def to_width_with_parameters(self, width: int, out: int) -> Leaf:
-        """As :meth:`to_width`, and it has parameters."""
+        """Do as :meth:`to_width` does, and it has parameters."""
         return self._make(
             self.tape.pick(self.training if width == out else self.changing), width, out
         )

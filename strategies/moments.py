@@ -36,7 +36,7 @@ _OF_FEW_CASES = 3
 
 
 def with_calls(run: Run, schedule: tuple[Op, ...]) -> tuple[Op, ...]:
-    """``schedule`` with a few calls more, or with ops at other moments; it stays valid.
+    """Return ``schedule`` with a few calls more, or with ops at other moments; it stays valid.
 
     Few calls make it invalid, so that the check, which costs most of it, comes once.
     """

@@ -55,7 +55,7 @@ itself.
 
 
 def engines(tape: Tape, swarm: Swarm, allowed: tuple[EngineName, ...]) -> tuple[EngineName, ...]:
-    """Engines among those that the caller allows; ``replicate`` often takes the place of
+    """Return engines among those that the caller allows; ``replicate`` often takes the place of
     ``ddp``: they run the same code.
     """
     chosen = [e for e in allowed if e in ENGINES or e in swarm]
@@ -67,8 +67,8 @@ def engines(tape: Tape, swarm: Swarm, allowed: tuple[EngineName, ...]) -> tuple[
 
 
 def that_run(case: Case, allowed: tuple[EngineName, ...]) -> Case:
-    """``case`` with those of its engines that run it, as their tables say, and maybe with one more
-    of those that are ``allowed``; without any where none runs it.
+    """Return ``case`` with those of its engines that run it, as their tables say, and maybe with
+    one more of those that are ``allowed``; without any where none runs it.
 
     An engine that its own options alone keep from running has them at their defaults. The seed of
     the case says which one joins: a draw would make the simplest case longer than odd ones.
@@ -117,7 +117,7 @@ def pipelining(tape: Tape, case: Case) -> Case:
 
 
 def whole_after_forward(case: Case) -> Case:
-    """The case with groups that stay whole after forward, if it has an engine without others."""
+    """Return the case with groups that stay whole after forward, if an engine needs that."""
     if not any(spec.keeps_whole for spec in specs(case.engines)):
         return case
     groups = (replace(group, reshard_after_forward=False) for group in case.wrap)

@@ -27,12 +27,12 @@ _VARIED = [o for o in sorted(_DRAWN, key=lambda option: option.variation) if o.v
 
 
 def policy(tape: Tape, case: Case) -> Precision:
-    """Any policy, mostly with parameters in bfloat16."""
+    """Return any policy, mostly with parameters in bfloat16."""
     return Precision(**{option.name: option.draw(tape, case) for option in _DRAWN})
 
 
 def precision(tape: Tape, swarm: Swarm, case: Case, found: Inferred) -> Case:
-    """Policies for the wrap groups, most often one for all.
+    """Return policies for the wrap groups, most often one for all.
 
     Modules want inputs of the dtype of their parameters, so a group has what the model computes
     with, given the groups before it: the policy, or a simpler one, or none.
@@ -104,7 +104,7 @@ def _varied(tape: Tape, base: Precision, case: Case) -> Precision | None:
 def parameter_dtypes(
     tape: Tape, swarm: Swarm, case: Case, found: Inferred
 ) -> tuple[ParameterDtype, ...]:
-    """Another dtype for something frozen, which its group casts like the rest.
+    """Return another dtype for something frozen, which its group casts like the rest.
 
     The trainable parameters of a group must be of one dtype (``_init_mp_dtypes`` in
     torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py).
@@ -118,7 +118,7 @@ def parameter_dtypes(
 
 
 def in_one_dtype(case: Case) -> Case:
-    """The case without mixed precision, and without parameters that have a dtype of their own."""
+    """Return the case without mixed precisionor parameters of another dtype."""
     groups = tuple(replace(group, precision=None) for group in case.wrap)
     return replace(case, wrap=groups, dtypes=(), fsdp1=replace(case.fsdp1, precision=None))
 

@@ -32,7 +32,7 @@ FINAL_FORWARD = 40
 
 
 def schedule(tape: Tape, swarm: Swarm, model: TrainedModel) -> tuple[Op, ...]:
-    """One to four steps of one to three rounds each."""
+    """Return one to four steps of one to three rounds each."""
     run = Run(tape, swarm, model)
     steps = tape.weighted(((2, 5), (3, 3), (4, 1))) if "several_steps" in swarm else 1
     run.between = [[] for _ in range(steps)]
@@ -110,7 +110,7 @@ class Run:
         return choice in self.swarm and self.tape.chance(percent)
 
     def step(self) -> None:
-        """One optimizer step."""
+        """Draw one optimizer step."""
         if self.zeroing == "before":
             self.draw("new_gradients")
         self.draw("step_begins")
@@ -151,8 +151,8 @@ class Run:
             self.draw("new_gradients")
 
     def leave_unsynced(self) -> None:
-        """Rarely, the step follows a backward that did not synchronise; the next step's backward
-        does.
+        """Let the step, rarely, follow a backward that did not synchronise; the next step's
+        backward does.
         """
         if self.microbatches or self.pending or not self.wrapped or self.in_order:
             return
@@ -165,15 +165,15 @@ class Run:
         self.restore.append(flag._replace(value=True))
 
     def off(self, flag: Flag, *, partial: bool) -> Switch:
-        """``flag`` is switched off; ``partial`` spares some groups."""
+        """Switch ``flag`` off; ``partial`` spares some groups."""
         if not partial or not self.wrapped:
             return Switch(flag, value=False)
         target = self.tape.pick([module for module in self.wrapped if module] or self.wrapped)
         return Switch(flag, value=False, below=Below(target, self.tape.chance(30)))
 
     def forwards(self) -> None:
-        """What precedes the backward of a round: a forward, or two; or none when one is pending
-        still.
+        """Draw what precedes the backward of a round: a forward, or two; or none when one is
+        pending still.
         """
         if self.pending and self.tape.chance(50):
             return
@@ -186,7 +186,7 @@ class Run:
             self.forward()
 
     def backwards(self, *, last: bool) -> None:
-        """The backward of a round; the last round leaves nothing pending."""
+        """Draw the backward of a round; the last round leaves nothing pending."""
         if self.pending > 1 and self.allows("backward_order", 75):
             self.backward("oldest" if self.tape.chance(50) else "newest")
             if last:
@@ -197,7 +197,7 @@ class Run:
             self.backward("all")
 
     def backward(self, which: Which) -> None:
-        """A backward of pending losses; or two, of these or of two losses of the last forward."""
+        """Draw a backward of pending losses, or two, also of two losses of the last forward."""
         first = rest = None
         if self.allows("retain_graph", 60):
             first, rest = self.some_outputs(which)
@@ -205,7 +205,7 @@ class Run:
         self.add(ops.taking(which, outputs=rest))
 
     def forward(self, *, grad: bool = True, inference: bool = False) -> None:
-        """A forward of the root or of a module below it; what it returns can have a backward."""
+        """Draw a forward of the root or a module below it, of which there can be a backward."""
         target = ""
         if self.targets and self.started and self.tape.chance(35):
             chosen = self.tape.pick(self.targets)
@@ -218,13 +218,13 @@ class Run:
         self.add(ops.Forward.drawn_as(Call(target, self.batch, grad, outputs, inference), self))
 
     def evaluate(self, *, inference: bool = False) -> None:
-        """Forwards without gradients, as many as a backward takes."""
+        """Draw forwards without gradients, as many as a backward takes."""
         for _ in range(self.microbatches or 1):
             self.forward(grad=False, inference=inference)
 
     def another_mesh(self) -> tuple[int, ...]:
-        """Other data-parallel axes of the same ranks that experts can be shared on, most likely
-        with shards of another size; or none.
+        """Return other data-parallel axes of the same ranks that experts can be shared on, most
+        likely with shards of another size; or none.
         """
         mesh = self.case.mesh
         shards = any(spec.spreads == "experts" for spec in specs(self.case.engines))
@@ -244,13 +244,13 @@ class Run:
         return self.some_of(range(len(flows)), flows)
 
     def some_of(self, outputs: Sequence[int], flows: Sequence[bool]) -> tuple[int, ...]:
-        """One of ``outputs`` that requires a gradient, as ``flows`` says; of many, others too."""
+        """Return one of ``outputs`` that requires a gradient (``flows``); of many, others too."""
         kept = self.tape.pick([i for i in outputs if flows[i]])
         several = len(outputs) > 2
         return tuple(i for i in outputs if i == kept or (several and self.tape.chance(40)))
 
     def some_outputs(self, which: Which) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
-        """Two losses of the last forward, each of some outputs; None stands for all of them.
+        """Return two losses of the last forward, each of some outputs, or of all (None).
 
         They are of all where that forward is not what a backward takes, or has one output.
         """
@@ -267,7 +267,7 @@ class Run:
         return first, None if whole else rest
 
     def aside(self) -> None:
-        """Something that is no part of training: a forward without gradients or in eval mode."""
+        """Draw something that is no training: a forward without gradients or in eval mode."""
         if self.allows("no_grad_forward", 20):
             self.evaluate(inference=self.allows("inference_forward", 60))
         if self.pending:
@@ -290,12 +290,12 @@ class Run:
             self.backward("all")
 
     def draw(self, moment: str) -> None:
-        """What may be done at this point, by every op that may."""
+        """Draw what may be done at this point, by every op that may."""
         for op in OPS:
             op.draw(self, moment)
 
     def pick_toggle(self) -> tuple[str, bool] | None:
-        """Something to freeze or to unfreeze, as long as a backward stays possible."""
+        """Return something to freeze or to unfreeze, as long as a backward stays possible."""
         if not self.toggles or not self.tape.chance(60):
             return None
         self.toggles -= 1

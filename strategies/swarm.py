@@ -220,7 +220,7 @@ class Kept:
 
 
 def swarm(tape: Tape) -> frozenset[str]:
-    """Two fifths of the swarms allow 25 % of the choices, two fifths 50 %, one fifth 75 %."""
+    """Draw choices: 25 % of all in two fifths of swarms, 50 % in two, 75 % in one."""
     density = tape.below(5)
     first, second = tape.bits(len(CHOICES)), tape.bits(len(CHOICES))
     mask = (first & second, first & second, first, first, first | second)[density]
@@ -236,7 +236,7 @@ def swarm(tape: Tape) -> frozenset[str]:
 
 
 def closed(choices: Iterable[str]) -> frozenset[str]:
-    """``choices`` with what they need and without what they exclude."""
+    """Return ``choices`` with what they need and without what they exclude."""
     chosen = set(choices)
     for choice, needed in _NEEDS:
         if choice in chosen:
@@ -248,13 +248,13 @@ def closed(choices: Iterable[str]) -> frozenset[str]:
 
 
 def with_choice(choices: frozenset[str], choice: str) -> frozenset[str]:
-    """``choices`` with one more, and without those that exclude it."""
+    """Return ``choices`` with one more, and without those that exclude it."""
     excluding = {other for other, excluded in _EXCLUDES if choice in excluded}
     return closed((choices - excluding) | {choice})
 
 
 def with_engines(choices: frozenset[str], engines: Sequence[EngineName]) -> frozenset[str]:
-    """``choices`` with those of ``engines`` that exclude some, which somebody may have named."""
+    """Return ``choices`` with those of ``engines`` that exclude some of them."""
     for choice in (spec.choice for spec in specs(engines)):
         if choice and choice.excludes and choice.name not in choices:
             choices = with_choice(choices, choice.name)

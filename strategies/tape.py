@@ -33,7 +33,7 @@ class Tape(abc.ABC):
         """Return an integer in ``range(n)``, nearly uniform for ``n`` up to 64."""
 
     def weighted(self, options: Sequence[tuple[T, int]]) -> T:
-        """One of the options, as often as its weight says; the weights may sum to 256 at most."""
+        """Return one of the options, as often as its weight says; weights sum to 256 at most."""
         at = self.below(sum(weight for _, weight in options))
         for option, weight in options:
             at -= weight
@@ -42,11 +42,11 @@ class Tape(abc.ABC):
         raise AssertionError("unreachable: the weights cover the range")
 
     def chance(self, percent: int, *, simpler: bool = False) -> bool:
-        """True with this probability; ``simpler`` says which answer is the simpler one."""
+        """Return True with this probability; ``simpler`` says which answer is the simpler one."""
         return self.below(100) >= 100 - percent
 
     def pick(self, options: Sequence[T]) -> T:
-        """One of the options."""
+        """Return one of the options."""
         return options[self.below(len(options))]
 
     def some(self, options: Sequence[T], percent: int) -> list[T]:
@@ -63,13 +63,13 @@ class Tape(abc.ABC):
         return sum(self.below(256) << at for at in range(0, n, 8)) & ((1 << n) - 1)
 
     def keeps(self) -> bool:
-        """Whether to do what was decided elsewhere: always, but for the sake of a simpler case."""
+        """Return whether to do what was decided elsewhere: always, but for simpler cases."""
         return True
 
     def outline(
         self, make: Callable[Concatenate[Tape, P], T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """What ``make`` decides, where that does nothing unless :meth:`keeps` says so later on."""
+        """Return what ``make`` decides, of which nothing comes unless :meth:`keeps` says so."""
         return make(self, *args, **kwargs)
 
     def within(self, make: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -89,7 +89,7 @@ class ByteTape(Tape):
 
 
 def cut(data: bytes, sizes: Sequence[int]) -> list[Tape]:
-    """``data`` as consecutive tapes of these sizes."""
+    """Return ``data`` as consecutive tapes of these sizes."""
     ends = itertools.accumulate(sizes)
     return [ByteTape(data[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
 
@@ -115,7 +115,7 @@ class DrawnTape(Tape):
         return self._random.randrange(n) if n > 1 else 0
 
     def weighted(self, options: Sequence[tuple[T, int]]) -> T:
-        """One of the options: the lowest integers stand for one of them each, to be found soon."""
+        """Return one of the options: the lowest integers stand for one each, to be found soon."""
         at = self.below(sum(weight for _, weight in options)) - len(options)
         if at < 0:
             return options[at][0]
@@ -126,20 +126,20 @@ class DrawnTape(Tape):
         raise AssertionError("unreachable: the weights cover the range")
 
     def chance(self, percent: int, *, simpler: bool = False) -> bool:
-        """True with this probability."""
+        """Return True with this probability."""
         if percent in (0, 100):
             return percent == 100
         others = percent if not simpler else 100 - percent
         return self.weighted(((simpler, 100 - others), (not simpler, others)))
 
     def keeps(self) -> bool:
-        """True in 98 of 100 draws, False for the simplest case."""
+        """Return True in 98 of 100 draws, False for the simplest case."""
         return self.below(100) > 1
 
     def outline(
         self, make: Callable[Concatenate[Tape, P], T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """What ``make`` reads off the bytes that a number stands for; 0 stands for zeros."""
+        """Return what ``make`` reads off the bytes of a drawn number; 0 stands for zeros."""
         number = 64 * self.below(64) + self.below(64)
         data = Random(number).randbytes(_OUTLINE) if number else b""
         return make(ByteTape(data), *args, **kwargs)

@@ -110,13 +110,13 @@ class BlockGrower(BlockBuilder):
             )
 
     def linear(self) -> None:
-        """A linear layer on the head whose width a tensor-parallel axis divides."""
+        """Add a linear layer on the head whose width a tensor-parallel axis divides."""
         self.head = self.call_leaf(
             self.head, affine(self.tape.pick((4, 8)), bias=not self.tape.chance(25))
         )
 
     def join(self, op: str, left: str, right: str) -> None:
-        """The head becomes ``op`` of two values."""
+        """Make the head ``op`` of two values."""
         if op == "concat":
             if self.widths[left] + self.widths[right] > _WIDEST:
                 left, right = self.project(left, 4), self.project(right, 4)
@@ -125,7 +125,7 @@ class BlockGrower(BlockBuilder):
         self.head = self.op(op, left, right)
 
     def merge(self, left: str, right: str) -> None:
-        """The head becomes some combination of two values."""
+        """Make the head some combination of two values."""
         kinds = [op for op in ("add", "concat", "mul") if op in self.growth.swarm] or ["add"]
         if self.growth.leaves.exact and kinds != ["mul"]:
             kinds = [op for op in kinds if op != "mul"]
@@ -166,7 +166,7 @@ class BlockGrower(BlockBuilder):
         del self.widths[fresh]
 
     def attend(self) -> None:
-        """Attention whose query, key and value are values of the block."""
+        """Add attention whose query, key and value are values of the block."""
         query = self.apply(self.head)
         width = self.widths[query]
         key, value = (self.project(self.earlier(), width) for _ in range(2))
@@ -174,7 +174,7 @@ class BlockGrower(BlockBuilder):
         self.head = self.op("attend", query, key, value, head_dim=head_dim)
 
     def alternatives(self) -> None:
-        """A call of one of two or three children, as the path of the block says."""
+        """Add a call of one of two or three children, as the path of the block says."""
         leaves = self.growth.leaves
         width = self.widths[self.head]
         first = leaves.with_parameters(width)
@@ -196,7 +196,7 @@ class BlockGrower(BlockBuilder):
         self.head = self.call(target._replace(name=name), self.project(self.head, target.width))
 
     def adapt(self) -> None:
-        """A linear layer with a low-rank adapter beside it, in a block of its own."""
+        """Add a linear layer with a low-rank adapter beside it, in a block of its own."""
         inner, width = self.inner("adapted", self.head), self.widths[self.head]
         out, rank = self.tape.pick(self.growth.leaves.pool), self.tape.pick((1, 2))
         base = inner.made(affine(out, bias=not self.tape.chance(40)), width)
@@ -227,8 +227,8 @@ class BlockGrower(BlockBuilder):
 
     @override
     def call_leaf(self, argument: str, leaf: Leaf) -> str:
-        """In a block of its own where it wants the features before the sequence axis, and the
-        modules of a chain get what the ones before return.
+        """Call it in a block of its own where it wants the features before the sequence axis, and
+        the modules of a chain get what the ones before return.
         """
         is_second = self.growth.leaves.sequence and "channels" in leaf.takes
         if not (self.is_chain and is_second):
@@ -255,7 +255,7 @@ class BlockGrower(BlockBuilder):
         (self.head,) = self.widths
 
     def nest(self, tasks: list[str]) -> None:
-        """A nested block on the head and perhaps a second value, and a call of it."""
+        """Add a nested block on the head and perhaps a second value, and a call of it."""
         several = not self.is_chain and self.tape.chance(25)
         arguments = (self.head, self.earlier()) if several else (self.head,)
         names = ("x",) if len(arguments) == 1 else ("x0", "x1")

@@ -28,7 +28,7 @@ class TrainedModel:
         return cls(case, found, flow, still_trainable(found, case.freezes))
 
     def forward_targets(self, *, casts: bool) -> list[str]:
-        """Modules below the root that can be called by themselves: their groups run within
+        """Return modules below the root that can be called by themselves: their groups run within
         them. ``casts``: the schedule may change the dtype of everything.
         """
         below = (path for path in self.found.modules if path)

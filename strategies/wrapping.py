@@ -142,7 +142,7 @@ def _groups_without(modules: Collection[str], case: Case) -> list[WrapGroup]:
 def checkpoints(
     tape: Tape, swarm: Swarm, root: Block, found: Inferred, wrap: tuple[WrapGroup, ...]
 ) -> tuple[Checkpoint, ...]:
-    """Up to two checkpointed modules, by preference wrapped ones."""
+    """Return up to two checkpointed modules, by preference wrapped ones."""
     if "checkpoint" not in swarm:
         return ()
     wrapped = [module for group in wrap for module in group.modules]

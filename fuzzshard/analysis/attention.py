@@ -46,7 +46,7 @@ def lacks_kernels(case: Case) -> bool:
 
 
 def without_kernels(case: Case) -> Case:
-    """``case`` without the engines that CUDA may lack kernels for, if it has others."""
+    """Return ``case`` without the engines that CUDA may lack kernels for, if it has others."""
     others = tuple(spec.name for spec in specs(case.engines) if spec.spreads != "attention")
     return replace(case, engines=others) if others and lacks_kernels(case) else case
 

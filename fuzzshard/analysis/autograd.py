@@ -46,10 +46,10 @@ class Watcher(Protocol):
     """Told when a module is called, as a module's hooks are; policies cast before and after it."""
 
     def enter(self, path: str, args: list[Value], *, grad: bool) -> list[Value]:
-        """A module is called with ``args``; it gets what this returns."""
+        """Return what a module gets that is called with ``args``."""
 
     def leave(self, path: str, results: list[Value], *, grad: bool) -> list[Value]:
-        """A module returns ``results``; its caller gets what this returns."""
+        """Return what the caller of a module gets that returns ``results``."""
 
 
 class Unwatched:

@@ -48,7 +48,7 @@ def all_rows(case: Case) -> frozenset[int]:
 
 
 def least_rows(case: Case, found: Inferred) -> int:
-    """The fewest rows that a batch may have on any rank: none, unless something needs values."""
+    """Return the fewest rows of a batch on any rank: none, unless something needs values."""
     return max(
         0,
         LOSSES[case.loss].least_rows,

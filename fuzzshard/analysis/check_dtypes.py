@@ -58,7 +58,7 @@ def check_dtypes(case: Case, found: Inferred, target: str, cast: Dtype | None) -
 
 
 def norms_half_precision_in_float32(case: Case, found: Inferred) -> bool:
-    """Whether a layer norm with parameters in float32 is called with values in half precision."""
+    """Return whether a layer norm in float32 is called with values in half precision."""
     mixed = has_precision(case) or case.dtypes
     return bool(mixed) and any(flow.norms_half_precision for flow in _forwards(case, found))
 

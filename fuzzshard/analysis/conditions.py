@@ -34,7 +34,7 @@ from fuzzshard.parts.ops import mode, setting, sharding
 
 
 def misses_a_parameter(case: Case) -> bool:
-    """Whether some backward brings no gradient to a parameter that DDP is constructed with."""
+    """Return whether a backward brings no gradient to a parameter that DDP is constructed with."""
     seen = Replicated(case, by_replicate=False)
     return any(some < seen.trained for some in seen.arrived)
 
@@ -80,8 +80,9 @@ def splits_units(case: Case) -> bool:
 
 
 def experts_lie_otherwise(case: Case) -> bool:
-    """Whether experts do not lie as torchtitan has them: all in groups with the usual all-gather,
-    as many on each rank, and divided by the replicate axis along the dim of their shards.
+    """Return whether experts do not lie as torchtitan has them: all in groups with the usual
+    all-gather, as many on each rank, and divided by the replicate axis along the dim of their
+    shards.
     """
     found, fqns = inferred(case), {*weights(case).values()}
     mixtures = found.inner("experts")
@@ -184,7 +185,7 @@ def iterations_differ(case: Case) -> bool:
 
 
 def lacks_saved_state(case: Case) -> bool:
-    """Whether a checkpoint may lack the state of a parameter, under ``fully_shard`` or DDP."""
+    """Return whether a checkpoint may lack a parameter's state, under ``fully_shard`` or DDP."""
     within = REFERENCE if case.pipelining.replicates else BY_GROUPS
     return bool(lacks_states(case, within.name))
 

@@ -153,7 +153,7 @@ def held_dtype(case: Case, found: Inferred, fqn: str, cast: Dtype | None) -> Dty
 def promoted_reduction(
     case: Case, found: Inferred, fqns: Collection[str], cast: Dtype | None
 ) -> Dtype | None:
-    """The dtype that gradients are reduced in together; None: that of what comes decides it.
+    """Return the dtype of gradients that are reduced together; None: what comes decides it.
 
     "Gradients with different dtypes in one communication group are reduced in their promoted
     dtype" (``MixedPrecisionPolicy``).
@@ -186,12 +186,12 @@ def steps_take_gradients(case: Case, found: Inferred) -> bool:
 
 
 def cuda_steps_take_gradients(case: Case, found: Inferred) -> bool:
-    """Whether it does on CUDA, too, where optimizers step plain tensors in lists by default."""
+    """Return whether it does on CUDA, too, where optimizers step tensors in lists."""
     return not case.optimizer.steps_lists_on_cuda or _have_own_dtype(case, found)
 
 
 def cuda_scales_gradients(case: Case, found: Inferred) -> bool:
-    """Whether CUDA's kernel takes all gradients that a ``GradScaler`` unscales, if one does."""
+    """Return whether CUDA's kernel takes all gradients that a ``GradScaler`` unscales."""
     return not case.optimizer.grad_scaler or "bfloat16" not in _retyped_gradients(case, found)
 
 
@@ -235,12 +235,12 @@ def dtypes_in_play(case: Case) -> frozenset[Dtype]:
 
 
 def computed_dtypes(case: Case) -> frozenset[Dtype]:
-    """Every dtype that something is computed in at some time, those of ``Cast`` ops included."""
+    """Return every dtype that something is computed in, those of ``Cast`` ops included."""
     return dtypes_in_play(case) | {op.casts_to for op in case.schedule if op.casts_to}
 
 
 def is_low_precision(case: Case) -> bool:
-    """Whether anything in the case is computed in a lower precision than the case itself."""
+    """Return whether anything is computed in a lower precision than the case itself."""
     return any(DIGITS[dtype] < DIGITS[case.dtype] for dtype in dtypes_in_play(case))
 
 
@@ -285,8 +285,8 @@ def with_unrounded_steps(case: Case) -> Case:
 
 
 def lifted(case: Case, dtype: Dtype | None = None) -> Case:
-    """The same case with float32 wherever it has half precision; perhaps in another ``dtype``,
-    from which its policies cast.
+    """Return the same case with float32 wherever it has half precision; perhaps in another
+    ``dtype``, from which its policies cast.
     """
 
     def policy(of: Precision | None) -> Precision | None:

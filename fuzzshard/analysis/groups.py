@@ -46,7 +46,7 @@ def holds_a_member(case: Case, group: WrapGroup) -> bool:
 
 
 def calls_of(case: Case, target: str, paths: Mapping[str, int] | None = None) -> frozenset[str]:
-    """The canonical paths of all modules that a forward of ``target`` calls, itself included.
+    """Return the canonical paths of the modules that a forward of ``target`` calls, and its own.
 
     ``paths`` is the path of every block with alternatives (0 where it is not named); without it,
     all alternatives count as called.
@@ -78,8 +78,8 @@ def _calls_of(
 
 
 def uses_outside_groups(case: Case, found: Inferred, target: str) -> Iterator[tuple[str, str]]:
-    """(module, parameter) pairs where a forward of ``target`` uses a parameter whose group does
-    not run.
+    """Yield (module, parameter) pairs where a forward of ``target`` uses a parameter whose group
+    does not run.
 
     A group gathers its parameters when one of its modules is called; outside of that they are
     DTensors.
@@ -120,7 +120,7 @@ class Roots:
         """The root of each group; of those without one yet, the outermost group around it."""
 
     def run(self, called: frozenset[str]) -> None:
-        """A forward calls these modules."""
+        """Take note that a forward calls these modules."""
         groups = enumerate(self._case.wrap)
         running = {i for i, g in groups if not called.isdisjoint(g.modules)} - self._ran
         if running:

@@ -13,7 +13,7 @@ Place = tuple[str, str]
 
 
 def changed_outputs(case: Case) -> frozenset[str]:
-    """The modules one of whose outputs is a tensor that ``iadd`` may change, on some path."""
+    """Return the modules with an output that ``iadd`` may change on some path."""
     return returned_by(
         case,
         (

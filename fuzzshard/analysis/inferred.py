@@ -202,7 +202,7 @@ def infer(model: Block, inputs: Inputs, ties: tuple[Tie, ...]) -> Inferred:
 
 
 def updates_buffers(case: Case, path: str) -> bool:
-    """Whether a module at or below ``path`` changes its buffers, as a recomputation does again."""
+    """Return whether a module at or below ``path`` changes buffers, as its recomputation does."""
     return not inferred(case).updated.isdisjoint(modules_below(case.model, path))
 
 

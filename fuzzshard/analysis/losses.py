@@ -32,7 +32,7 @@ class Losses:
 
 @functools.lru_cache(maxsize=16)  # every engine trains the same schedule
 def losses(case: Case, last: int, *, rank: int = 1) -> Losses:
-    """For the ops up to ``last``, as ``rank`` runs them; every op runs on rank 1."""
+    """Return those of the ops up to ``last``, as ``rank`` runs them; every op runs on rank 1."""
     found = inferred(case)
     flow = flow_of(case)
     differentiable: dict[int, Sequence[bool]] = {}

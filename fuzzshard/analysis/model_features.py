@@ -13,7 +13,7 @@ from fuzzshard.case.paths import enclosing
 
 
 def leaf_features(found: Inferred) -> Iterator[str]:
-    """Kinds of leaves."""
+    """Yield kinds of leaves."""
     for path, leaf in found.leaves.items():
         width = found.width(path)
         yield from (f"leaf:{kind.name}" for kind in leaf.kinds if kind.of(leaf, width))

@@ -18,7 +18,7 @@ from fuzzshard.parts.option import WithOptions
 
 
 def needs_cuda(case: Case) -> str | None:
-    """Why ``case`` cannot run on CPU ranks, in one line; None if it can."""
+    """Return why ``case`` cannot run on CPU ranks, in one line; None if it can."""
     for told in _told(case):
         if reason := told.needs_cuda():
             return reason
@@ -38,7 +38,7 @@ def _told(case: Case) -> Iterator[WithOptions[Any]]:
 
 
 def needs_cpu(case: Case) -> str | None:
-    """Why ``case`` cannot run on CUDA ranks, in one line; None if it can."""
+    """Return why ``case`` cannot run on CUDA ranks, in one line; None if it can."""
     if norms_half_precision_in_float32(case, inferred(case)):
         return "CUDA's kernel of layer_norm takes no half precision beside parameters in float32"
     if case.optimizer.combines_elements and any(g.offload for g in case.wrap):
@@ -64,5 +64,5 @@ def _trains(op: Op) -> bool:
 
 
 def unfit_for(case: Case, device: Literal["cpu", "cuda"]) -> str | None:
-    """Why ``case`` cannot run on ranks of ``device``, in one line; None if it can."""
+    """Return why ``case`` cannot run on ranks of ``device``, in one line; None if it can."""
     return needs_cuda(case) if device == "cpu" else needs_cpu(case)

@@ -20,7 +20,7 @@ from fuzzshard.case.graph import Block, Call, join, value_node, walk
 
 
 def count_unused(case: Case) -> int:
-    """Modules that no forward of the root calls, and inputs and nodes that nothing reads."""
+    """Count modules that no forward of the root calls, and inputs and nodes that nothing reads."""
     found = inferred(case)
     return (
         len(found.modules) - len(found.called) + sum(len(list(unread(b))) for b in _blocks(case))
@@ -34,7 +34,7 @@ def unread(block: Block) -> Iterator[str]:
 
 
 def count_uneven(case: Case) -> int:
-    """Widths that the shard axis does not divide: they make some rank's shard padded or empty."""
+    """Count widths that the shard axis does not divide, so that some shard is padded or empty."""
     return sum(size % case.mesh.shard > 0 for size in get_dims(case).values())
 
 
@@ -59,8 +59,8 @@ def flag_distance(case: Case) -> int:
 
 
 def disorder(case: Case) -> int:
-    """Batches not numbered in order of use; modules not called or not wrapped in registration
-    order.
+    """Count batches not numbered in order of use; modules not called or not wrapped in
+    registration order.
     """
     batches = first_uses(case)
     misnumbered = sum(batch != number for batch, number in batches.items())
@@ -76,12 +76,12 @@ def disorder(case: Case) -> int:
 
 
 def first_uses(case: Case) -> dict[int, int]:
-    """For each input batch the number it should have: 0, 1, ... in order of first use."""
+    """Return for each input batch the number it should have: 0, 1, ... in order of first use."""
     return {batch: number for number, batch in enumerate(used_batches(case))}
 
 
 def with_first_uses(case: Case) -> Case:
-    """``case`` with these numbers."""
+    """Return ``case`` with these numbers."""
     numbers = first_uses(case)
     rows = tuple(
         item if item.batch is None else replace(item, batch=numbers[item.batch])
@@ -110,7 +110,7 @@ def places(case: Case) -> dict[str, int]:
 
 
 def last_place(group: WrapGroup, place: dict[str, int]) -> int:
-    """Where a wrap group belongs: after everything below its members."""
+    """Return where a wrap group belongs: after everything below its members."""
     return max(place[m] for m in group.modules)
 
 

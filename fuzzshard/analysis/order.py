@@ -138,7 +138,7 @@ def leaf_count(case: Case) -> int:
 
 
 def canonical_children(block: Block) -> dict[str, str]:
-    """For each child the name it should have: its kind and a number."""
+    """Return for each child the name it should have: its kind and a number."""
     counts: dict[str, int] = {}
     names = {}
     for child in block.children:
@@ -149,7 +149,7 @@ def canonical_children(block: Block) -> dict[str, str]:
 
 
 def canonical_values(block: Block) -> dict[str, str]:
-    """For each input and node the name it should have."""
+    """Return for each input and node the name it should have."""
     several = len(block.inputs) > 1
     names = {name: f"x{i}" if several else "x" for i, name in enumerate(block.inputs)}
     return names | {node.name: f"h{i}" for i, node in enumerate(block.nodes)}

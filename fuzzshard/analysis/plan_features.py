@@ -70,7 +70,7 @@ def freezing_features(case: Case, found: Inferred) -> Iterator[str]:
 
 
 def mesh_features(case: Case) -> Iterator[str]:
-    """Sizes and axes of the mesh."""
+    """Yield sizes and axes of the mesh."""
     mesh = case.mesh
     yield f"mesh:{mesh.size}" if mesh.size <= 4 else "mesh:larger"
     if mesh.replicate is not None:
@@ -86,7 +86,7 @@ def mesh_features(case: Case) -> Iterator[str]:
 
 
 def group_features(case: Case) -> Iterator[str]:
-    """Options of wrap groups."""
+    """Yield options of wrap groups."""
     for group in case.wrap:
         for option, value in group.told():
             yield from option.features(value)
@@ -103,7 +103,7 @@ def engine_features(case: Case, found: Inferred) -> Iterator[str]:
 
 
 def tensor_parallel_features(case: Case, found: Inferred) -> Iterator[str]:
-    """Styles and layouts of a tensor-parallel plan, and what it leaves some ranks."""
+    """Yield styles and layouts of a tensor-parallel plan, and what it leaves some ranks."""
     for plan in case.tensor_parallel:
         yield f"tensor:{plan.style}"
         if "sequence" in (plan.input, plan.output):

@@ -7,11 +7,11 @@ from fuzzshard.case.case import Case
 
 
 def program(case: Case) -> list[str]:
-    """One statement for each op; line ``i`` is the op that a finding calls ``op i``."""
+    """Return one statement for each op; line ``i`` is the op that a finding calls ``op i``."""
     taken = losses_taken(case)
     return [op.statement(index, *taken.get(index, ())) for index, op in enumerate(case.schedule)]
 
 
 def losses_taken(case: Case) -> dict[int, list[int]]:
-    """For each backward the forwards whose losses it takes, all by their index."""
+    """Return for each backward the forwards whose losses it takes, all by their index."""
     return {at.index: [each.place for each in at.taken] for at in follow(case) if at.op.takes}

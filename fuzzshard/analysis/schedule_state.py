@@ -231,7 +231,7 @@ class ScheduleState:
         return {fqn for fqn in inferred(self.case).parameters if is_within(fqn, target)}
 
     def are_frozen_at_construction(self, target: str) -> bool:
-        """Whether one of the parameters at ``target`` is frozen before the model is wrapped."""
+        """Return whether a parameter at ``target`` is frozen before the model is wrapped."""
         frozen = [freeze.target for freeze in self.case.freezes if not freeze.after_wrap]
         return any(is_within_any(fqn, frozen) for fqn in self.parameters_at(target))
 
@@ -446,10 +446,10 @@ def root_groups(case: Case) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=64)
 def roots_by_op(case: Case) -> tuple[tuple[int, ...], ...]:
-    """By op, for each wrap group the group that is its FSDP root in the model that is there: the
-    outermost one of those that run in the first forward of it ("determine which state is the root
-    ... by the 1st state to run forward", ``FSDPState._lazy_init``). Where it never runs, the
-    outermost group around it. A model that was built anew may run in another order.
+    """Return by op, for each wrap group the group that is its FSDP root in the model that is
+    there: the outermost one of those that run in the first forward of it ("determine which state
+    is the root ... by the 1st state to run forward", ``FSDPState._lazy_init``). Where it never
+    runs, the outermost group around it. A model that was built anew may run in another order.
     """
     found: list[tuple[int, ...]] = []
     at = _Models(case, rank=1)

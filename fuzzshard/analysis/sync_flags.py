@@ -51,5 +51,5 @@ class SyncFlags:
         return bool(modules_named(self.case, self.case.wrap[owner].modules, below))
 
     def synced(self, owner: int | None) -> bool:
-        """Whether a backward now reduces the gradients of this group over the whole mesh."""
+        """Return whether a backward now reduces this group's gradients over the whole mesh."""
         return self.reduce[owner] and (self.all_reduce[owner] or self.case.mesh.replicate is None)

@@ -24,7 +24,7 @@ _DEFAULT = TensorParallel(module="", style="dtensor")
 
 
 def tensor_dims(case: Case, found: Inferred) -> Mapping[str, int | None]:
-    """The dimension that each parameter of the plan is sharded along; None: it is replicated.
+    """Return the dimension that each parameter of the plan is sharded along, None if along none.
 
     Has an entry for every name of a tied parameter. What the plan does not name is no DTensor of
     the tensor-parallel axis.

@@ -173,7 +173,7 @@ def between(listed: Iterable[str], good: str, bad: str) -> list[str]:
 
 
 def boundaries(results: Mapping[str, Result]) -> list[str]:
-    """Where the finding came and went, by release: ``"first bad: 2.12.1 (2.12.0 is good)"``.
+    """Return where the finding came and went: ``"first bad: 2.12.1 (2.12.0 is good)"``.
 
     Of a boundary that is not between two neighbours, the versions between that were tried and
     could not be judged are named.
@@ -201,8 +201,8 @@ def boundaries(results: Mapping[str, Result]) -> list[str]:
 
 
 def parse_versions(text: str) -> list[str]:
-    """``"2.10.0,2.9.1"`` -> ``["2.9.1", "2.10.0"]``; raises :class:`UsageError` for what is no
-    version.
+    """Return ``["2.9.1", "2.10.0"]`` for ``"2.10.0,2.9.1"``; raises :class:`UsageError` for what
+    is no version.
     """
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not words:

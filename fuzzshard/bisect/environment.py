@@ -51,7 +51,7 @@ class Source:
 
 
 def environment(version: str, cache: Path, source: Source, *, others: Sequence[str] = ()) -> Path:
-    """The Python of an environment with ``torch==version`` in it; raises :class:`CannotInstall`.
+    """Return the Python of an environment with ``torch==version``; raises :class:`CannotInstall`.
 
     Uses uv where there is one, else venv and pip, which are slower and download more. ``others``
     are requirements of more packages, which come from PyPI in any case.
@@ -75,7 +75,7 @@ def environment(version: str, cache: Path, source: Source, *, others: Sequence[s
 
 
 def find_uv() -> str | None:
-    """uv, on the PATH or beside this Python."""
+    """Return uv, on the PATH or beside this Python."""
     return shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
 
 

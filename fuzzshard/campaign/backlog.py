@@ -51,7 +51,7 @@ class Backlog:
         self._changed = threading.Condition()
 
     def put(self, *items: Suspicion | Found) -> None:
-        """They come after those that wait already."""
+        """Put them behind those that wait already."""
         with self._changed:
             self._waiting.extend(items)
             self._changed.notify_all()
@@ -78,7 +78,7 @@ class Backlog:
             return self._waiting.popleft()
 
     def done(self) -> None:
-        """The work on one that was taken has ended."""
+        """Note that the work on one that was taken has ended."""
         with self._changed:
             self._in_work -= 1
             self._changed.notify_all()
@@ -90,7 +90,7 @@ class Backlog:
         return left
 
     def leave(self, *, follower: bool = False) -> None:
-        """A world has no more fresh cases, or a follower cannot go on."""
+        """Note that a world has no more fresh cases, or a follower cannot go on."""
         with self._changed:
             if follower:
                 self._followers -= 1

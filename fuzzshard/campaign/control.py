@@ -67,15 +67,15 @@ class Control:
         self._lock = threading.Lock()
 
     def elapsed(self) -> float:
-        """Seconds since the campaign started."""
+        """Return seconds since the campaign started."""
         return time.monotonic() - self._started
 
     def seconds_left(self) -> float:
-        """Seconds until ``max_time``; negative in overtime."""
+        """Return seconds until ``max_time``; negative in overtime."""
         return self._max_time - self.elapsed()
 
     def patience(self) -> float:
-        """Seconds that the worlds still have to end by themselves."""
+        """Return seconds that the worlds still have to end by themselves."""
         if self.halted:
             return max(0.0, self._halted_at + GRACE_SECONDS - self.elapsed())
         return max(0.0, self.seconds_left() + OVERTIME_SECONDS + GRACE_SECONDS)
@@ -89,7 +89,7 @@ class Control:
         return not self.reason
 
     def note_new(self) -> None:
-        """A feature or a finding came that was not there before."""
+        """Note that a feature or a finding came that was not there before."""
         self._last_new = self.elapsed()
 
     def running(self) -> bool:
@@ -104,7 +104,7 @@ class Control:
             self.halted = True
 
     def halt_or_raise(self) -> None:
-        """For signal handlers: the first signal ends every world after its run, the second one at
+        """Handle a signal: the first one ends every world after its run, the second one at
         once.
         """
         if self.interrupted:
@@ -113,7 +113,7 @@ class Control:
         self.halt("interrupted")
 
     def abandon(self) -> None:
-        """From now on no run means anything; threads that were stuck in one get a last grace."""
+        """Give up all runs; threads that were stuck in one get a last grace."""
         self.halted = self.abandoned = True
         self._halted_at = self.elapsed()
 
@@ -128,7 +128,7 @@ class Control:
         return count
 
     def count_judged(self) -> None:
-        """A case has a verdict: the machine works."""
+        """Note that a case has a verdict: the machine works."""
         self.infra_in_a_row = 0
 
 
@@ -171,12 +171,12 @@ class ControlledWorld:
     def run(
         self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()
     ) -> Verdict:
-        """As :meth:`Runner.run`."""
+        """Do as :meth:`Runner.run` does."""
         with self._while_wanted():
             return self._world.run(case, deadline=deadline, mends=mends)
 
     def restart(self) -> None:
-        """As :meth:`Runner.restart`."""
+        """Do as :meth:`Runner.restart` does."""
         with self._while_wanted():
             self._world.restart()
 
@@ -245,7 +245,7 @@ def cpu_ranks(
 
 @contextlib.contextmanager
 def signals_call(handler: Callable[[], None]) -> Iterator[None]:
-    """Ctrl-C, and the SIGTERM by which schedulers preempt, call ``handler`` in place of raising.
+    """Let Ctrl-C, and SIGTERM, by which schedulers preempt, call ``handler``.
 
     An exception raised at any instruction could cut an event in two. Signals reach the main thread
     only; a campaign in another thread leaves them alone.

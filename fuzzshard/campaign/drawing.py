@@ -35,7 +35,8 @@ class Request(msgspec.Struct, frozen=True):
 
 
 def drawn_cases(seed: int, /, *, world_size: int, steered: Steered, cuda: bool) -> Iterator[Case]:
-    """Cases as ``steered`` asks, of a stream that ``seed`` stands for, drawn by another process.
+    """Yield cases as ``steered`` asks, of a stream that ``seed`` stands for, drawn by another
+    process.
 
     Raises :class:`InfraError` where that process ends. It starts with the first case that is asked
     for.
@@ -137,7 +138,7 @@ class Prefetch:
             return None
 
     def close(self) -> None:
-        """No more cases: drawing ends, and so does every wait in :meth:`take`."""
+        """End drawing, and every wait in :meth:`take`."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

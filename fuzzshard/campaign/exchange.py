@@ -71,7 +71,7 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def node_name(corpus: Path) -> str:
-    """The name of the campaign in ``corpus`` on this machine, the same when it is continued."""
+    """Return the name of the campaign in ``corpus`` on this machine, also when it is continued."""
     host = re.sub(r"[^\w.-]", "_", socket.gethostname())
     machine = b""  # two machines may have one host name
     with contextlib.suppress(OSError):
@@ -214,8 +214,8 @@ class Exchange:
         return True
 
     def give(self, signature: str) -> None:
-        """The work on ``signature`` is over. The others hear that once they have what came of
-        it.
+        """Note that work on ``signature`` is over. The others hear that once they have what came
+        of it.
         """
         with self._lock:
             self._given.add(signature)

@@ -94,11 +94,11 @@ class OnMends:
     def run(
         self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()
     ) -> Verdict:
-        """As :meth:`Runner.run`, with ``mends`` besides."""
+        """Do as :meth:`Runner.run` does, with ``mends`` besides."""
         return self._world.run(case, deadline=deadline, mends=(*self._mends, *mends))
 
     def restart(self) -> None:
-        """As :meth:`Runner.restart`."""
+        """Do as :meth:`Runner.restart` does."""
         self._world.restart()
 
 
@@ -113,7 +113,7 @@ class Counting(OnMends):
     def run(
         self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()
     ) -> Verdict:
-        """As :meth:`Runner.run`."""
+        """Do as :meth:`Runner.run` does."""
         self._tell(self._done)
         self._done += 1
         return super().run(case, deadline=deadline, mends=mends)
@@ -133,7 +133,7 @@ class OnBoth(OnMends):
     def run(
         self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()
     ) -> Verdict:
-        """As :meth:`Runner.run`; what is known or only mended torch shows counts as
+        """Do as :meth:`Runner.run` does; what is known or only mended torch shows counts as
         passed.
         """
         mended = super().run(case, deadline=deadline, mends=mends)
@@ -198,7 +198,7 @@ def unknown_only(
 def unknown_part(
     world: Runner, case: Case, stock: Verdict, mends: tuple[str, ...]
 ) -> tuple[Verdict, Callable[[Runner], Runner]]:
-    """What to shrink of a ``case`` that shows ``stock`` on torch as it is, and how to run it.
+    """Return what to shrink of a ``case`` that shows ``stock`` on stock torch, and how to run it.
 
     What fails with ``mends`` too is no known bug, and stays none (:func:`unknown_only`). What they
     cure is one, and is shrunk on torch as it is.
@@ -404,7 +404,7 @@ def judge_explained(
     on_mended: bool,
     likely: Likely = lambda case, signature: {},
 ) -> tuple[Case, Explanation]:
-    """The case, or the one that shows its finding more clearly, and where that finding comes from.
+    """Return the case, or one that shows its finding more clearly, and where that comes from.
 
     The first run is on torch with ``mends``, or as it is.
     """
@@ -424,7 +424,7 @@ def explain_first(
     likely: Likely = lambda case, signature: {},
     explaining: Callable[[str, int], None] = lambda signature, done: None,
 ) -> Explanation:
-    """Where the finding comes from that a first run showed, on torch with ``mends`` or as it is.
+    """Return where the finding of a first run comes from, on torch with ``mends`` or as it is.
 
     ``likely`` gives sets of causes for a case and the signature of its finding. ``explaining``
     gets that signature and the number of runs so far, before each run.

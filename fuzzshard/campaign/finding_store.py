@@ -46,7 +46,7 @@ NOT_RUN = "nobody has run it yet"
 
 
 def is_in_work(entry: CorpusEntry) -> bool:
-    """Whether the campaign that saved ``entry`` has not shrunk it yet, or not run its script."""
+    """Return whether the campaign of ``entry`` has not shrunk it yet, or not run its script."""
     return entry.unshrunk or entry.notes.get(SCRIPT_FILE) == NOT_RUN
 
 
@@ -93,7 +93,7 @@ class FindingStore:
         return key in self._saved
 
     def learn(self, folder: Path, entry: CorpusEntry) -> None:
-        """Another node has found ``entry``, which is in ``folder`` now."""
+        """Note that another node has found ``entry``, which is in ``folder`` now."""
         self._saved[finding_key(entry.signature, entry.case)] = folder
 
     def save_smaller(

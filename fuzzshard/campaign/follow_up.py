@@ -322,7 +322,7 @@ class FollowUp:
 
 
 def finding_found(found: Found) -> FindingFound:
-    """A finding is saved as it was found."""
+    """Return the event that a finding is saved as it was found."""
     return FindingFound(
         index=found.index,
         status=found.verdict.status,
@@ -341,7 +341,7 @@ def finding_saved(
     *,
     duplicate: bool = False,
 ) -> FindingSaved:
-    """A finding is confirmed, and what it was shrunk to is saved at ``path``."""
+    """Return the event that a finding is confirmed, and saved as shrunk at ``path``."""
     return FindingSaved(
         signature=judged.verdict.signature,
         path=str(path),

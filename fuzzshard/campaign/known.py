@@ -108,7 +108,7 @@ class Claims(Protocol):
         """Return whether this campaign may work on ``signature`` now."""
 
     def give(self, signature: str) -> None:
-        """It does so no longer."""
+        """Note that it does so no longer."""
 
 
 class Registry:
@@ -203,13 +203,13 @@ class Registry:
             return tuple(self._elsewhere)
 
     def return_from_elsewhere(self, signature: str) -> list[Found]:
-        """The cases that were parked until another node had done its work on ``signature``."""
+        """Return the cases that were parked while another node worked on ``signature``."""
         with self._lock:
             self._elsewhere.discard(signature)
             return self._busy.pop(signature, [])
 
     def learn(self, known: Known) -> None:
-        """``known`` was found before this campaign, or by another node."""
+        """Note that ``known`` was found before this campaign, or by another node."""
         with self._lock:
             self._add(known)
 
@@ -222,8 +222,8 @@ class Registry:
             other.hits += known.hits
 
     def leave_unresolved(self, found: Found) -> None:
-        """The campaign ended before the work on ``found`` was done; it stays saved as far as it
-        came.
+        """Note that the campaign ended before the work on ``found`` was done; it stays saved as
+        far as it came.
         """
         assert found.path is not None
         with self._lock:
@@ -247,13 +247,13 @@ class Registry:
             return [*self._unresolved, *self._claimed.values()]
 
     def count_flaky(self) -> None:
-        """One more finding did not come back on fresh ranks."""
+        """Count one more finding that did not come back on fresh ranks."""
         with self._lock:
             self.num_flaky += 1
 
     def count_made(self, found: Found) -> None:
-        """``found`` is one that this campaign made, before it was continued, should it be saved
-        already.
+        """Count ``found`` as one that this campaign made, before it was continued, should it be
+        saved already.
         """
         with self._lock:
             known = self._known_at.get(found.path) if found.path else None
@@ -283,7 +283,7 @@ def load_known(
     unfinished: Collection[Path] = (),
     mends: Collection[str] = (),
 ) -> Registry:
-    """The findings saved below ``corpora``, as a campaign knows those that it has made itself.
+    """Return the findings saved below ``corpora``, as a campaign knows its own.
 
     Those that this torch does not have by what their entries say are none: one that shows is back,
     and news. Those whose cause is one of ``mends``, which tell of it better, are counted. With
@@ -311,7 +311,7 @@ def load_known(
 
 
 def known_of(file: Path, entry: CorpusEntry) -> Known:
-    """The finding of ``entry``, which ``file`` holds, as one that nobody has met again so far."""
+    """Return the finding of ``entry`` in ``file``, as one that nobody has met again so far."""
     return Known(
         entry.signature,
         file.parent,
@@ -325,7 +325,7 @@ def known_of(file: Path, entry: CorpusEntry) -> Known:
 
 
 def saved_cause(file: Path, entry: CorpusEntry) -> frozenset[str]:
-    """The features that make the finding of ``entry``, read from ``file`` (:func:`cause_of`).
+    """Return the features that make the finding of ``entry`` in ``file`` (:func:`cause_of`).
 
     Where the case that it was found as cannot be read, they are those of the smallest case.
     """

@@ -42,12 +42,12 @@ class Experience:
         self._lock = threading.Lock()
 
     def count(self, signature: str, causes: Sequence[str]) -> None:
-        """One more case with this signature has ``causes``."""
+        """Count one more case with this signature that has ``causes``."""
         with self._lock:
             self._seen[tuple(causes)][signature] += 1
 
     def learn(self, cause: str, example: Example) -> None:
-        """A saved finding has this cause."""
+        """Count a saved finding that has this cause."""
         with self._lock:
             self._examples[(cause,)].append(example)
 

@@ -264,8 +264,8 @@ any.
 
 
 def find_culprits(best: Smallest) -> tuple[Culprit, ...]:
-    """For every simplification of the smallest case that makes the finding go away, what is seen
-    instead.
+    """Return for every simplification of the smallest case that makes the finding go away, what is
+    seen instead.
 
     The reducer has run nearly all of them: that none of them fails is what makes the case minimal.
     Those that gave no verdict are left out.

@@ -227,7 +227,7 @@ def unfinished(
     *,
     shrinking: bool = True,
 ) -> list[Found]:
-    """What earlier sessions of the same command found and did not get done, as it is on disk.
+    """Return what earlier sessions of the same command found and left undone, as it is on disk.
 
     ``left`` are the folders :func:`in_work`. Those that the journal tells of come first, in the
     order in which they were found. Where the campaign goes on, those follow that it found and

@@ -86,8 +86,8 @@ class Session:
         self.backlog = Backlog(worlds=len(configs), followers=self.num_followers)
 
     def restore(self, history: History) -> None:
-        """What the corpus has already needs no shrinking again, nor what this campaign did
-        before.
+        """Take what the corpus has already: it needs no shrinking again, nor what this campaign
+        did before.
         """
         corpus = self.options.corpus
         drop_saved_suspicions(corpus)
@@ -186,7 +186,7 @@ class Session:
         )
 
     def leave_unfinished(self) -> None:
-        """What no world went on with stays as it was found."""
+        """Leave what no world went on with as it was found."""
         for item in self.backlog.drain():
             found = item.cut_off if isinstance(item, Suspicion) else item
             if found.path is not None:

@@ -62,7 +62,7 @@ class Smallest:
         return fails
 
     def take(self, progress: ShrinkStep) -> None:
-        """The reducer has gone over to a smaller case, which was tried and fails."""
+        """Take a smaller case, which was tried and fails, as the reducer did."""
         self.case, self.verdict = progress.case, self._showing[encode(progress.case)]
         self._on_smaller(self)
 

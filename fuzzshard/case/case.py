@@ -156,12 +156,12 @@ class Mesh(Part, frozen=True, kw_only=True):
         return [(ranks,), *((n, ranks // n) for n in divisors)]
 
     def along(self, axes: tuple[int, ...]) -> Mesh:
-        """The same with the data-parallel ``axes`` ``(shard,)`` or ``(replicate, shard)``."""
+        """Return it with the data-parallel ``axes`` ``(shard,)`` or ``(replicate, shard)``."""
         *replicate, shard = axes
         return replace(self, shard=shard, replicate=replicate[0] if replicate else None)
 
     def text(self) -> str:
-        """``"shard 4"``, or ``"replicate 2 x shard 2"`` for HSDP, outermost axis first."""
+        """Return ``"shard 4"``, or ``"replicate 2 x shard 2"`` for HSDP, outermost axis first."""
         text = " x ".join(f"{axis} {size}" for axis, size in self.axes.items())
         return text if self.made == "plainly" else f"{text}, {self.made.replace('_', ' ')}"
 
@@ -253,7 +253,7 @@ class Case(Part, frozen=True, kw_only=True):
         return self.ignored if self.ignored_by == "adding" else ()
 
     def on(self, axes: tuple[int, ...]) -> Case:
-        """The same on a mesh with the data-parallel ``axes``; without any, on the same mesh."""
+        """Return it on a mesh with the data-parallel ``axes``; without any, on the same mesh."""
         return replace(self, mesh=self.mesh.along(axes)) if axes else self
 
     @property

@@ -16,7 +16,7 @@ _decoder = msgspec.json.Decoder(Case)
 
 
 def encode(case: Case) -> bytes:
-    """Compact, deterministic JSON: equal cases give equal bytes."""
+    """Return compact, deterministic JSON: equal cases give equal bytes."""
     return _encoder.encode(_interned(case))
 
 

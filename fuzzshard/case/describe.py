@@ -205,7 +205,7 @@ _NO_SYNC = "no_sync()"
 
 
 def describe_schedule(old: Sequence[Op], new: Sequence[Op], *, no_sync: bool) -> Iterator[str]:
-    """Ops that changed in place, or how many there are now of those that went or came.
+    """Yield ops that changed in place, or how many there are now of those that went or came.
 
     With ``no_sync`` engines have a context manager in place of flags.
     """

@@ -28,7 +28,7 @@ def get_dims(case: Case) -> dict[Key, int]:
 
 
 def set_dims(case: Case, sizes: Mapping[Key, int]) -> Case:
-    """``case`` with some sizes replaced; keys that are not there are ignored."""
+    """Return ``case`` with some sizes replaced; keys that are not there are ignored."""
 
     def change(path: str, module: Module) -> Module:
         fields = {f: sizes[path, f] for f in _fields(module) if (path, f) in sizes}

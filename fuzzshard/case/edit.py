@@ -33,18 +33,18 @@ NOWHERE = "?"
 
 
 def split(path: str) -> tuple[str, str]:
-    """``split("a.b.c") == ("a.b", "c")``, the inverse of :func:`fuzzshard.case.graph.join`."""
+    """Return ``("a.b", "c")`` for ``"a.b.c"``, the inverse of :func:`graph.join`."""
     parent, _, name = path.rpartition(".")
     return parent, name
 
 
 def without(items: tuple[T, ...], index: int) -> tuple[T, ...]:
-    """``items`` less the one at ``index``."""
+    """Return ``items`` less the one at ``index``."""
     return items[:index] + items[index + 1 :]
 
 
 def with_item(items: tuple[T, ...], index: int, item: T) -> tuple[T, ...]:
-    """``items`` with another one at ``index``."""
+    """Return ``items`` with another one at ``index``."""
     return (*items[:index], item, *items[index + 1 :])
 
 
@@ -56,7 +56,7 @@ def blocks(root: Block) -> Iterator[tuple[str, Block]]:
 
 
 def edit_block(root: Block, path: str, change: Callable[[Block], Block]) -> Block:
-    """``root`` with the block at ``path`` changed."""
+    """Return ``root`` with the block at ``path`` changed."""
     if not path:
         return change(root)
     name, _, rest = path.partition(".")
@@ -70,7 +70,7 @@ def edit_block(root: Block, path: str, change: Callable[[Block], Block]) -> Bloc
 
 
 def set_module(case: Case, path: str, module: Module | None) -> Case:
-    """Another module at ``path``, or none."""
+    """Return the case with another module at ``path``, or none."""
     parent, name = split(path)
 
     def change(block: Block) -> Block:
@@ -85,7 +85,7 @@ def set_module(case: Case, path: str, module: Module | None) -> Case:
 
 
 def map_modules(root: Block, change: Callable[[str, Module], Module], path: str = "") -> Block:
-    """``root`` with every leaf and alias below it changed; ``change`` is given paths."""
+    """Return ``root`` with every leaf and alias below it changed; ``change`` is given paths."""
     children = []
     for child in root.children:
         here = join(path, child.name)
@@ -100,12 +100,12 @@ def map_modules(root: Block, change: Callable[[str, Module], Module], path: str 
 
 
 def map_nodes(block: Block, change: Callable[[Node], Node]) -> Block:
-    """``block`` with every node changed."""
+    """Return ``block`` with every node changed."""
     return replace(block, nodes=tuple(change(n) for n in block.nodes))
 
 
 def put_node(block: Block, node: Node) -> Block:
-    """``block`` with ``node`` in place of the one of its name."""
+    """Return ``block`` with ``node`` in place of the one of its name."""
     return map_nodes(block, lambda n: node if n.name == node.name else n)
 
 
@@ -119,13 +119,13 @@ def rename_called(node: Node, rename: Callable[[str], str]) -> Node:
 
 
 def without_op(case: Case, index: int) -> Case:
-    """``case`` without one op; expectations of later ops move along, those of this op go."""
+    """Return ``case`` without one op and its expectations; those of later ops move along."""
     expect = (replace(e, op=e.op - (e.op > index)) for e in case.expect if e.op != index)
     return replace(case, schedule=without(case.schedule, index), expect=tuple(expect))
 
 
 def map_values(block: Block, change: Callable[[str], str]) -> Block:
-    """``block`` with every use of a value renamed."""
+    """Return ``block`` with every use of a value renamed."""
     changed = map_nodes(block, lambda n: replace(n, args=tuple(map(change, n.args))))
     return replace(changed, outputs=tuple(map(change, block.outputs)))
 
@@ -137,7 +137,7 @@ def bypass(block: Block, name: str, value: str) -> Block:
 
 
 def sort_nodes(block: Block) -> Block:
-    """The nodes in the first topological order that keeps their present order where it can."""
+    """Return the nodes in the first topological order that keeps their order where it can."""
     waiting = list(block.nodes)
     known = set(block.inputs)
     ordered: list[Node] = []

@@ -111,7 +111,7 @@ else:  # what msgspec decodes goes by the classes
 
 
 def join(prefix: str, name: str) -> str:
-    """``join("a.b", "c") == "a.b.c"`` and ``join("", "c") == "c"``, as ``named_modules`` does."""
+    """Return ``"a.b.c"`` for ``"a.b"`` and ``"c"``, and ``"c"`` for ``""`` and ``"c"``."""
     return f"{prefix}.{name}" if prefix else name
 
 
@@ -172,7 +172,7 @@ def value_node(value: str) -> str:
 
 
 def count_paths(modules: Mapping[str, Module]) -> dict[str, int]:
-    """Blocks that have calls with alternatives, and how many paths there are."""
+    """Return blocks that have calls with alternatives, and how many paths there are."""
     counts: dict[str, int] = {}
     for path, module in modules.items():
         for node in module.nodes if isinstance(module, Block) else ():

@@ -17,7 +17,7 @@ _LABELS = {
 
 
 def in_place_of(name: str, new: object, old: object, where: str = "") -> str:
-    """``"with NAME=NEW WHERE in place of OLD"``."""
+    """Return ``"with NAME=NEW WHERE in place of OLD"``."""
     return (
         f"with {_LABELS.get(name, name)}={value_words(new)}{where} in place of {value_words(old)}"
     )
@@ -42,8 +42,8 @@ def named(path: str) -> str:
 
 
 def fields(old: Part, new: Part, where: str, skip: Sequence[str] = ()) -> Iterator[str]:
-    """One phrase for each field in which two parts of one type differ; ``where`` says what they
-    are of.
+    """Yield one phrase for each field in which two parts of one type differ; ``where`` says what
+    they are of.
     """
     for name in old.__struct_fields__:
         before, after = getattr(old, name), getattr(new, name)
@@ -52,7 +52,7 @@ def fields(old: Part, new: Part, where: str, skip: Sequence[str] = ()) -> Iterat
 
 
 def span(ranks: Sequence[int]) -> str:
-    """``"0-3"`` for ranks in a row, else each of them."""
+    """Return ``"0-3"`` for ranks in a row, else each of them."""
     if len(ranks) > 1 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
         return f"{ranks[0]}-{ranks[-1]}"
     return ", ".join(map(str, ranks))

@@ -154,7 +154,10 @@ def _report(training: Training, outcome: Outcome, seconds: float) -> TrainingRep
     failures = [outcome.failures[rank] for rank in sorted(outcome.failures)]
     first = {failure.phase: failure for failure in reversed(failures)}
     if wrong := first.get("subject"):
-        raise UsageError(wrong.message.partition(": ")[2], "see fuzzshard check --help")
+        raise UsageError(
+            wrong.message.partition(": ")[2],
+            "fuzzshard check --help says what each function takes and returns",
+        )
     if trouble := machine_trouble(outcome):
         raise InfraError(trouble, "this says nothing about the model")
     if ours := first.get("judge"):

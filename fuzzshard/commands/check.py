@@ -59,7 +59,7 @@ class Functions:
         inputs(step, dp_rank, dp_size) returns a batch, the same one in every call: a tensor, a
         tuple of arguments or a dict of keyword arguments. Microbatches are further steps.
     loss
-        loss(outputs, batch) returns a scalar. By default the mean square of all outputs.
+        loss(outputs, batch) returns a scalar. By default the sum of the outputs' mean squares.
     parallelize
         parallelize(model, mesh) changes the model or returns another module. Without it,
         fully_shard wraps the repeated blocks and the root, and then DDP wraps the model.

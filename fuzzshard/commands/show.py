@@ -44,8 +44,9 @@ def show(path: Path, /) -> int:
         if known := own_mends().get(name):
             print(as_text(show_mend(known), target))
             return EXIT_CLEAN
-        if close := difflib.get_close_matches(name, own_mends(), n=1):
-            problem = f"{name} is neither a file nor a known bug{did_you_mean(close[0])}"
+        if path.parent == Path():
+            meant = did_you_mean(*difflib.get_close_matches(name, own_mends(), n=1))
+            problem = f"{name} is neither a file nor a known bug{meant}"
             raise UsageError(problem, "fuzzshard corpus causes lists known bugs")
     file = only_case(path)
     print(drawn(read_entry(file), shown_path(file), target))

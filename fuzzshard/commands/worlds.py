@@ -42,7 +42,7 @@ class CommandWorlds:
 
     @contextlib.contextmanager
     def start(self, size: int) -> Iterator[list[ControlledWorld]]:
-        """Worlds of ``size`` ranks; each starts with its first case. Raises what
+        """Yield worlds of ``size`` ranks; each starts with its first case. Raises what
         :func:`fuzzshard.world.placement.placed` does.
         """
         sized = dataclasses.replace(self.config, size=size)
@@ -54,7 +54,7 @@ class CommandWorlds:
             yield [ControlledWorld(each, self.control) for each in worlds]
 
     def on_cpu(self) -> StartWorld | None:
-        """As :func:`fuzzshard.campaign.control.cpu_ranks`."""
+        """Do as :func:`fuzzshard.campaign.control.cpu_ranks`."""
         return cpu_ranks(self.config, self._made, self.control)
 
     def _made(self, config: world.WorldConfig) -> world.World:
@@ -63,7 +63,7 @@ class CommandWorlds:
 
     @contextlib.contextmanager
     def ending_with_signals(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM end every world after its run, and kill ranks that take too long."""
+        """Let Ctrl-C and SIGTERM end every world after its run, or kill slow ranks."""
         with (
             signals_call(self.control.halt_or_raise),
             ended_in_time(

@@ -44,7 +44,7 @@ class Cause:
 
 
 def by_cause(stored: Iterable[Stored]) -> list[Cause]:
-    """Findings by the mend that their entries name, in the order of severity, component and
+    """Return findings by the mend that their entries name, in the order of severity, component and
     entries; each of those without one is a cause of its own.
     """
     named: dict[str, list[Stored]] = {}
@@ -120,7 +120,7 @@ def cause_lines(causes: Sequence[Cause], width: int, releases: Sequence[str] = (
 
 
 def weights_text(weights: Iterable[str]) -> str:
-    """``"70 bugs, 63 exotic, 15 limitations"``, without what there is none of."""
+    """Return ``"70 bugs, 63 exotic, 15 limitations"``, without what there is none of."""
     words = {"bug": "bugs", "exotic": "exotic", "limitation": "limitations", "": "not known"}
     counts = Counter(weights)
     return ", ".join(
@@ -149,7 +149,7 @@ def first_to_file(causes: Iterable[Cause]) -> list[Cause]:
 
 
 def top_lines(causes: Sequence[Cause], width: int) -> list[str]:
-    """A table of what :func:`first_to_file` says, with an entry to draft an issue of for each."""
+    """Return a table of :func:`first_to_file`, with an entry to draft an issue of for each."""
     if not causes:
         return ["nothing to file: torch has an issue of each cause, or this release lacks it"]
     rows = [
@@ -193,13 +193,13 @@ def _numbers(public: Iterable[Public]) -> str:
 
 
 def issue_link(address: str) -> str:
-    """``[pytorch 183702](https://github.com/pytorch/pytorch/issues/183702)`` for an issue on
-    GitHub.
+    """Return ``[pytorch 183702](https://github.com/pytorch/pytorch/issues/183702)`` for an issue
+    on GitHub.
     """
     return f"[{issue_name(address)}]({address})"
 
 
 def issue_name(address: str) -> str:
-    """``pytorch 183702`` for an issue on GitHub."""
+    """Return ``pytorch 183702`` for an issue on GitHub."""
     parts = address.split("/")
     return f"{parts[-3]} {parts[-1]}" if len(parts) > 5 else address

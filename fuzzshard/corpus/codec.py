@@ -30,7 +30,7 @@ Fields = dict[str, Any]
 
 
 def encode_entry(entry: CorpusEntry) -> bytes:
-    """Indented JSON with a final newline: made to be read and to be reviewed as a diff."""
+    """Return indented JSON with a final newline: made to be read and to be reviewed as a diff."""
     fields = msgspec.to_builtins(entry)
     data = msgspec.json.encode({**fields, "checksum": _checksum(fields)})
     return msgspec.json.format(data, indent=2) + b"\n"

@@ -48,7 +48,7 @@ class Same:
 
 
 def distinct(stored: Iterable[Stored]) -> list[Same]:
-    """Groups of entries that show the same, in the order of their first ones.
+    """Return groups of entries that show the same, in the order of their first ones.
 
     They have the finding (:mod:`fuzzshard.identity`), the device and the set of features in
     common. A fixed finding and an open one are two bugs, whatever they have in common, unless the
@@ -68,13 +68,13 @@ class _HasEntry(Protocol):
 
 
 def finding_key(signature: str, case: Case) -> FindingKey:
-    """Equal for findings that differ in nothing but the seed of their tensors."""
+    """Return a key that findings share which differ in the seed of their tensors alone."""
     return signature, codec.encode(replace(case, seed=0))
 
 
 def preference(entry: CorpusEntry) -> tuple[object, ...]:
-    """Smallest for the entry to keep: one that shows its finding in every run, then the smallest
-    case.
+    """Return a key that is smallest for the entry to keep: one that shows its finding in every
+    run, then the smallest case.
     """
     return entry.flaky, entry.confirmed is None, size_order(entry.case)
 
@@ -122,8 +122,8 @@ def _merge_all(kept: CorpusEntry, others: Iterable[CorpusEntry]) -> CorpusEntry:
 
 
 def merge_annotations(kept: CorpusEntry, other: CorpusEntry) -> CorpusEntry:
-    """``kept`` with what people wrote into ``other``: issue, cause, notes, and ``wontfix`` or
-    ``flaky``.
+    """Return ``kept`` with what people wrote into ``other``: issue, cause, notes, and ``wontfix``
+    or ``flaky``.
 
     Notes on engines and on the script are about the case and the script of ``other``, and stay
     there.
@@ -151,16 +151,16 @@ def _is_said_by_people(other: CorpusEntry, kept: CorpusEntry) -> bool:
 
 
 def merge_releases(kept: CorpusEntry, other: CorpusEntry) -> CorpusEntry:
-    """``kept`` with the releases of torch that ``other`` was seen on; ``kept`` is right in case of
-    doubt.
+    """Return ``kept`` with the releases of torch that ``other`` was seen on; ``kept`` is right in
+    case of doubt.
     """
     bad = set(kept.bad_on) | (set(other.bad_on) - set(kept.good_on))
     return with_versions(kept, bad, set(kept.good_on) | (set(other.good_on) - bad))
 
 
 def replaced(old: CorpusEntry, new: CorpusEntry) -> CorpusEntry:
-    """``new``, saved in the place of ``old``: the same finding again, as found or with a smaller
-    case.
+    """Return ``new``, saved in the place of ``old``: the same finding again, as found or with a
+    smaller case.
 
     What ``old`` says of releases was seen on its own kind of device.
     """

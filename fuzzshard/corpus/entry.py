@@ -57,7 +57,7 @@ class Confirmation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         return self.runs > 0 and self.reproduced == 0
 
     def plus(self, outcome: str, *, reproduced: bool) -> Confirmation:
-        """With one more run, which showed ``outcome``."""
+        """Return it with one more run, which showed ``outcome``."""
         if reproduced:
             return msgspec.structs.replace(
                 self, runs=self.runs + 1, reproduced=self.reproduced + 1
@@ -66,7 +66,7 @@ class Confirmation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         return msgspec.structs.replace(self, runs=self.runs + 1, others=others)
 
     def text(self) -> str:
-        """``"3 of 3 runs"``, or ``"flaky, 4 of 10 runs (PASS in 6)"``."""
+        """Return ``"3 of 3 runs"``, or ``"flaky, 4 of 10 runs (PASS in 6)"``."""
         rate = f"{self.reproduced} of {self.runs} runs"
         if not self.flaky:
             return rate
@@ -192,14 +192,14 @@ def device_kind(info: Mapping[str, str]) -> Literal["cpu", "cuda"]:
 
 
 def digest(case: Case) -> str:
-    """Eight hex digits that are the same for equal cases, in every process and on every
+    """Return eight hex digits that are the same for equal cases, in every process and on every
     machine.
     """
     return hashlib.sha256(codec.encode(case)).hexdigest()[:8]
 
 
 def script_digest(script: str) -> str:
-    """Sixteen hex digits that are the same for equal scripts."""
+    """Return sixteen hex digits that are the same for equal scripts."""
     return hashlib.sha256(script.encode()).hexdigest()[:16]
 
 

@@ -65,7 +65,7 @@ def seen_elsewhere(entry: CorpusEntry, torch: str) -> tuple[Finding, ...]:
 
 
 def with_observation(entry: CorpusEntry, torch: str, *, present: bool) -> CorpusEntry:
-    """``entry`` after a run under ``torch`` showed its finding, or did not.
+    """Return ``entry`` after a run under ``torch`` showed its finding, or did not.
 
     The newest release that was looked at decides between open and fixed. A flaky finding that
     stays away proves nothing.
@@ -79,8 +79,8 @@ def with_observation(entry: CorpusEntry, torch: str, *, present: bool) -> Corpus
 
 
 def with_versions(entry: CorpusEntry, bad: set[str], good: set[str]) -> CorpusEntry:
-    """``entry`` known to be bad and good on these releases, of which the newest says whether it is
-    fixed.
+    """Return ``entry`` known to be bad and good on these releases, of which the newest says
+    whether it is fixed.
     """
     lifecycle = entry.lifecycle
     if lifecycle is not Lifecycle.FLAKY and bad | good:
@@ -92,7 +92,7 @@ def with_versions(entry: CorpusEntry, bad: set[str], good: set[str]) -> CorpusEn
 
 
 def with_finding(entry: CorpusEntry, verdict: Verdict, torch: str, device: str) -> CorpusEntry:
-    """``entry`` after its case showed another finding than the recorded one, which a note
+    """Return ``entry`` after its case showed another finding than the recorded one, which a note
     keeps.
 
     What another release has shown stays: of ``torch`` it then only says what was seen instead.
@@ -124,6 +124,6 @@ def with_finding(entry: CorpusEntry, verdict: Verdict, torch: str, device: str) 
 
 
 def known_versions(entry: CorpusEntry) -> str:
-    """``"bad on 2.12.0, 2.13.0, good on 2.14.0"``."""
+    """Return ``"bad on 2.12.0, 2.13.0, good on 2.14.0"``."""
     lists = (("bad on", entry.bad_on), ("good on", entry.good_on))
     return ", ".join(f"{name} {', '.join(versions)}" for name, versions in lists if versions)

@@ -34,5 +34,5 @@ def release(torch: str) -> str:
 
 
 def in_order(releases: set[str]) -> tuple[str, ...]:
-    """Oldest first."""
+    """Return them oldest first."""
     return tuple(sorted(releases, key=Version))

@@ -117,7 +117,7 @@ def row_of(item: Stored) -> Row:
 
 
 def component_of(entry: CorpusEntry) -> str:
-    """The component of torch that the cause of ``entry`` is in; empty where none is named."""
+    """Return the component of torch that the cause of ``entry`` is in, empty without one."""
     mend = own_mends().get(entry.cause)
     return mend.component if mend is not None else ""
 
@@ -128,12 +128,12 @@ def _ranks(row: Row) -> tuple[object, ...]:
 
 
 def severity_rank(severity: str) -> int:
-    """The worst is 0; what has none comes last."""
+    """Return a number, 0 for the worst; what has none comes last."""
     return _rank(list(Severity), severity)
 
 
 def component_rank(component: str) -> int:
-    """In the order of :data:`COMPONENTS`; what has none comes last."""
+    """Return the place in the order of :data:`COMPONENTS`; what has none comes last."""
     return _rank(COMPONENTS, component)
 
 
@@ -163,7 +163,7 @@ def entry_lines(rows: Sequence[Row], width: int) -> list[str]:
 def table_lines(
     rows: Sequence[Mapping[str, str]], width: int, *, cut: Collection[str]
 ) -> list[str]:
-    """Rows with equal keys as columns, in ``width`` characters if that can be.
+    """Return rows with equal keys as columns, in ``width`` characters if that can be.
 
     Of the columns in ``cut``, the widest is shortened first. Names are cut in the middle: their
     ends tell them apart.

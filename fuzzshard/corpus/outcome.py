@@ -72,7 +72,7 @@ class Replayed:
 
 
 def obstacle(entry: CorpusEntry, device: Literal["cpu", "cuda"], num_ranks: int) -> str:
-    """Why this machine cannot run ``entry``; empty if it can."""
+    """Return why this machine cannot run ``entry``; empty if it can."""
     if entry.case.mesh.size > num_ranks:
         return (
             f"the mesh ({entry.case.mesh.text()}) needs {entry.case.mesh.size} ranks, not "
@@ -86,8 +86,8 @@ def obstacle(entry: CorpusEntry, device: Literal["cpu", "cuda"], num_ranks: int)
 def by_size(
     entries: Iterable[tuple[Path, CorpusEntry]], device: Literal["cpu", "cuda"], num_ranks: int
 ) -> list[tuple[int, list[tuple[Path, CorpusEntry]]]]:
-    """Entries by the ranks that their meshes need, the fewest first: ranks that idle cost time,
-    too.
+    """Return entries by the ranks that their meshes need, the fewest first: ranks that idle cost
+    time, too.
 
     What this machine cannot run is with those of one rank.
     """

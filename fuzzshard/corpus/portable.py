@@ -31,8 +31,8 @@ def portable_stacks(stacks: Mapping[str, str]) -> dict[str, str]:
 
 
 def portable_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Findings with such stacks: messages of Dynamo and checkpointing quote where an operation
-    comes from.
+    """Return findings with such stacks: messages of Dynamo and checkpointing quote where an
+    operation comes from.
     """
     return tuple(
         replace(finding, observed=portable_text(finding.observed)) for finding in findings
@@ -66,7 +66,7 @@ def _homes() -> tuple[str, ...]:
 
 
 def portable_folder(entry: Path) -> Path:
-    """The folder of an entry as seen from the current directory, or else from its corpus."""
+    """Return the folder of an entry as seen from here, or else from its corpus."""
     if not entry.is_absolute():
         return entry
     here = Path.cwd()

@@ -102,7 +102,7 @@ def replay(
 def unless_known(
     world: Runner, replayed: Replayed, entry: CorpusEntry, explain: Explain
 ) -> Replayed:
-    """``KNOWN`` where nothing is expected and ``explain`` names what causes the finding.
+    """Return ``KNOWN`` where nothing is expected and ``explain`` names what causes the finding.
 
     An entry that records a finding of its own, or had one, is about that one alone.
     """
@@ -138,7 +138,7 @@ def without_path(file: Path, error: InvalidEntry) -> str:
 
 
 def shown_path(file: Path) -> Path:
-    """The folder of an entry, or the file of a bare case: what to hand to ``fuzzshard show``."""
+    """Return the folder of an entry, or the file of a bare case, for ``fuzzshard show``."""
     return file.parent if file.name == CASE_FILE else file
 
 

@@ -58,8 +58,8 @@ class ScriptReduction(Protocol):
 
 
 def scripts_of(entry: CorpusEntry, render: ScriptRender) -> Iterable[str]:
-    """Scripts that may show the finding of ``entry``; raises :class:`UsageError` where there are
-    none.
+    """Return scripts that may show the finding of ``entry``; raises :class:`UsageError` where
+    there are none.
     """
     return render(
         entry.case, signature=entry.signature, findings=entry.findings, torch_version=entry.torch
@@ -67,7 +67,7 @@ def scripts_of(entry: CorpusEntry, render: ScriptRender) -> Iterable[str]:
 
 
 def script_of(entry: CorpusEntry, render: ScriptRender) -> str:
-    """The script that reads best; a finding is worth keeping even where none can be made of it."""
+    """Return the script that reads best, or why none can be made."""
     try:
         return next(iter(scripts_of(entry, render)))
     except UsageError as error:
@@ -77,5 +77,5 @@ def script_of(entry: CorpusEntry, render: ScriptRender) -> str:
 
 
 def shown_by(outcome: Ran, entry: CorpusEntry) -> Shown:
-    """Whether a script of ``entry`` that ran showed its finding, or failed for another reason."""
+    """Return whether a script of ``entry`` showed its finding, or failed for another reason."""
     return shown(outcome, entry.signature, entry.findings[0].observed if entry.findings else "")

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def nothing_is_halted(_reason: str) -> None:
-    """What to call in place of halting worlds that run on until they are done."""
+    """Do nothing, in place of halting worlds that run on until they are done."""
 
 
 def in_worlds(

@@ -49,7 +49,8 @@ def entry_files(paths: Iterable[Path]) -> list[Path]:
     """Return the JSON files that ``paths`` stand for, sorted, each once.
 
     A path is an entry's folder, a JSON file, or a folder to search. What lies next to a
-    ``case.json`` belongs to that entry. Raises :class:`UsageError` for a path that does not exist.
+    ``case.json`` belongs to that entry. Raises :class:`UsageError` for a path that does not exist
+    and for a file of another kind.
     """
     files: dict[Path, None] = {}
     for path in paths:
@@ -58,13 +59,15 @@ def entry_files(paths: Iterable[Path]) -> list[Path]:
             if str(path) in own_mends():
                 advice += f"; about the known bug of that name, run: fuzzshard show {path}"
             raise UsageError(f"{path} does not exist", advice)
+        if path.is_file() and path.suffix != ".json":
+            raise UsageError(f"{path} is no case file", "give an entry's folder or its case.json")
         here = _files_below(path) if path.is_dir() else [path]
         files.update(dict.fromkeys(file for file in here if not is_subject_file(file)))
     return list(files)
 
 
 def subject_files(paths: Iterable[Path]) -> list[Path]:
-    """The files of entries of the user's own code that ``paths`` stand for, sorted, each once."""
+    """Return the files of entries of users' own code below ``paths``, sorted, each once."""
     found: dict[Path, None] = {}
     for path in paths:
         here = sorted(path.rglob(SUBJECT_FILE)) if path.is_dir() else [path]
@@ -157,7 +160,7 @@ def save_recordings(folder: Path, recordings: Mapping[str, str]) -> None:
 
 
 def replay_command(path: Path, entry: CorpusEntry) -> str:
-    """The command that replays the entry at ``path`` under the conditions it was found in."""
+    """Return the command that replays the entry at ``path`` as it was found."""
     words = ["fuzzshard", "replay", str(path)]
     if entry.device == "cuda":
         words += ["--device", "cuda"]

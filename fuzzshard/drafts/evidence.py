@@ -179,7 +179,7 @@ def _without_passing_frames(lines: list[str]) -> list[str]:
 
 
 def collect_env() -> str:
-    """``torch.utils.collect_env`` of this Python, which is the one that runs the scripts."""
+    """Return ``torch.utils.collect_env`` of this Python, which runs the scripts."""
     try:
         result = subprocess.run(
             [sys.executable, "-m", "torch.utils.collect_env"],
@@ -272,7 +272,7 @@ def _run(world: Runner, case: Case) -> Verdict | None:
 
 
 def versions_known(entry: CorpusEntry, evidence: Evidence) -> Iterator[tuple[str, str]]:
-    """Versions of torch, the newest first, and whether the finding is there."""
+    """Yield versions of torch, the newest first, and whether the finding is there."""
     known = dict.fromkeys(entry.good_on, "does not show it")
     known |= dict.fromkeys((*entry.bad_on, *filter(None, [entry.torch])), "shows it")
     known = {release(version): said for version, said in known.items()}

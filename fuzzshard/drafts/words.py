@@ -93,7 +93,7 @@ def conditions(entry: CorpusEntry, cause: Collection[str]) -> list[str]:
 
 
 def title(entry: CorpusEntry, cause: Collection[str], script: str | None = None) -> str:
-    """``[FSDP2] <API>: <wrong result> when <condition>``.
+    """Return ``[FSDP2] <API>: <wrong result> when <condition>``.
 
     What is known of the cause says it best. Of an entry without one the API is the engine, and the
     condition lists what the case cannot do without, as far as there is room.
@@ -132,7 +132,7 @@ def impact(entry: CorpusEntry) -> str:
 
 
 def who(entry: CorpusEntry, cause: Collection[str], mend: Mend | None) -> str:
-    """Who runs into it; where nobody has thought about that, what it takes."""
+    """Return who runs into it; where nobody has thought about that, what it takes."""
     if mend is not None and mend.setup:
         return markdown(mend.setup)
     told = conditions(entry, cause)
@@ -140,7 +140,7 @@ def who(entry: CorpusEntry, cause: Collection[str], mend: Mend | None) -> str:
 
 
 def summary(entry: CorpusEntry, script: str | None) -> str:
-    """One paragraph: what goes wrong, in which kind of program.
+    """Return one paragraph: what goes wrong, in which kind of program.
 
     Numbers are the script's to print: those of the case are of other values. Without a script
     they stand where it first differs.
@@ -174,7 +174,7 @@ def _after(entry: CorpusEntry, first: Finding) -> str:
 
 
 def ranks(entry: CorpusEntry) -> str:
-    """``"2 ranks"``, with the mesh where it has several axes."""
+    """Return ``"2 ranks"``, with the mesh where it has several axes."""
     size = entry.case.mesh.size
     axes = f" (mesh {entry.mesh})" if " x " in entry.mesh else ""
     return f"{size} rank{'s' * (size > 1)}{axes}"
@@ -216,7 +216,7 @@ def private_names(script: str) -> list[str]:
 
 
 def reasons(entry: CorpusEntry, script: str | None, evidence: Evidence) -> Iterator[str]:
-    """Why it is a bug, and which side is wrong; only what was run or what a document says."""
+    """Yield why it is a bug, and which side is wrong, by what was run or a document says."""
     first = entry.findings[0]
     mend = own_mends().get(entry.cause)
     wrong = accused(entry, script)
@@ -266,7 +266,7 @@ def _rule(first: Finding, script: str | None) -> str:
 
 
 def related(entry: CorpusEntry, mend: Mend | None) -> Iterator[str]:
-    """Issues and pull requests of the same or a near bug, and what was searched for when."""
+    """Yield issues and pull requests of the same or a near bug, and what was searched for when."""
     looks = mend.public if mend is not None else ()
     if entry.issue and entry.issue not in {look.link for look in looks}:
         yield f"{issue_number(entry.issue)}, the same"
@@ -279,7 +279,7 @@ def related(entry: CorpusEntry, mend: Mend | None) -> Iterator[str]:
 
 
 def issue_number(address: str) -> str:
-    """``"#183702"``, as GitHub links issues of its own; ``"owner/name#1"`` of another
+    """Return ``"#183702"``, as GitHub links issues of its own; ``"owner/name#1"`` of another
     repository.
     """
     found = re.fullmatch(r"https://github\.com/([^/]+/[^/]+)/(?:issues|pull)/(\d+)/?", address)
@@ -289,5 +289,5 @@ def issue_number(address: str) -> str:
 
 
 def markdown(text: str) -> str:
-    """Prose of docstrings, in which code has two backticks and lines end within paragraphs."""
+    """Return as Markdown the prose of docstrings, whose code has two backticks."""
     return re.sub(r"(?<!\n)\n(?!\n)", " ", text).replace("``", "`")

@@ -152,7 +152,7 @@ class Engine(abc.ABC):
         self.trained = {fqn: self.parameter(fqn) for fqn in self.inferred.parameters}
 
     def rebuilt(self, case: Case, dtype: torch.dtype) -> Self:
-        """Another engine of this kind, on the mesh of ``case``."""
+        """Return another engine of this kind, on the mesh of ``case``."""
         return type(self)(case, rank_mesh(case, self.mesh.device), dtype)
 
     def build(self) -> nn.Module:
@@ -209,8 +209,8 @@ class Engine(abc.ABC):
         return optimizer
 
     def observed(self) -> dict[str, torch.Tensor]:
-        """This rank's part of every parameter that it has something of, as the optimizer sees
-        it.
+        """Return this rank's part of every parameter that it has something of, as the optimizer
+        sees it.
         """
         return dict(self.trained)
 
@@ -277,7 +277,7 @@ class Engine(abc.ABC):
 
 
 def plain_name(key: str) -> str:
-    """A key of a state dict without the names of the modules that engines and wrappers add."""
+    """Return a key of a state dict without the names of modules that engines add."""
     for added in ("_checkpoint_wrapped_module.", "_orig_mod.", "_fsdp_wrapped_module."):
         key = key.replace(added, "")
     return key.removeprefix("module.")

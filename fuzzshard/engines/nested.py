@@ -10,7 +10,7 @@ import torch
 
 
 def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
-    """``value`` with ``function`` applied to every tensor in it.
+    """Return ``value`` with ``function`` applied to every tensor in it.
 
     Looks into tuples, named tuples, lists, dicts and dataclasses, however deep; the rest stays as
     it is.

@@ -115,7 +115,7 @@ class MasterWeights:
             self.register_masters()
 
     def register_leaves(self) -> None:
-        """From now on modules compute in low precision.
+        """Let modules compute in low precision.
 
         Leaves are for later forwards with gradients, too, whatever mode this one runs in.
         """

@@ -26,8 +26,8 @@ def engine_of(name: str) -> type[Engine]:
 
 
 def not_applicable(case: Case, engine: str) -> Exclusion | None:
-    """Why the documented contract of an engine does not cover a case, or None; or what the case
-    needs and the torch at hand lacks.
+    """Return why the documented contract of an engine does not cover a case, or None; or what the
+    case needs and the torch at hand lacks.
     """
     if (excluded := exclusion(case, engine)) is not None:
         return excluded

@@ -39,7 +39,7 @@ def largest(tensor: torch.Tensor) -> float:
 
 
 def largest_of_each(tensors: Iterable[torch.Tensor]) -> list[float]:
-    """:func:`largest` of each."""
+    """Return :func:`largest` of each."""
     sizes = (t.detach().double().abs().nan_to_num(nan=0.0, posinf=0.0) for t in tensors)
     return numbers([size.max() if size.numel() else size.sum() for size in sizes])
 

@@ -189,7 +189,7 @@ class ExplicitSync:
         return gradient.to(self.dtypes.reduce.get(fqn, own))
 
     def with_local(self, fqn: str, reduced: torch.Tensor | None) -> torch.Tensor | None:
-        """``reduced`` with what has accumulated on this rank since."""
+        """Return ``reduced`` with what has accumulated on this rank since."""
         local = self.local.get(fqn)
         if local is None or reduced is None or self.again:
             return reduced if local is None else local

@@ -46,7 +46,7 @@ class ClusterNode:
 
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[str]:
-    """A driver of the cluster at ``address``, which is yielded, also for ``auto``; raises
+    """Connect to the cluster at ``address`` and yield that, also for ``auto``; raises
     :class:`UsageError` where there is none.
     """
     place = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
@@ -134,7 +134,7 @@ def answer(call: Any, seconds: float | None = None) -> Any:
 
 @contextlib.contextmanager
 def borrowing(address: str) -> Iterator[None]:
-    """Within it the worlds of this process may lie on nodes of the cluster at ``address``."""
+    """Let the worlds of this process lie on nodes of the cluster at ``address``."""
 
     def reach(id: str) -> _ToLender:
         if (node := cluster_nodes().get(id)) is None:

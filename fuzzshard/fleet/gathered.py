@@ -84,7 +84,7 @@ class Gathered:
         self._unsaved.setdefault(name, {}).update(changes)
 
     def begin(self, name: str) -> None:
-        """A campaign of this ``name`` begins without a past: what an earlier one of the same name
+        """Begin a campaign of this ``name`` without a past: what an earlier one of the same name
         has told, on a disk that is gone, is kept under another name.
         """
         folder = self._fleet / name

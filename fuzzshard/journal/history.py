@@ -103,7 +103,7 @@ class History:
             raise self._damaged(error) from None
 
     def counts(self, campaign: int) -> Counter[str]:
-        """Judged cases by status."""
+        """Return judged cases by status."""
         return Counter(
             dict(
                 self.rows(
@@ -127,8 +127,8 @@ class History:
         }
 
     def compared(self) -> list[tuple[str, str, int, int, int]]:
-        """Engine, comparison, judged cases, and the tensors that were compared and skipped in
-        them, of all campaigns.
+        """Return engine, comparison, judged cases, and the tensors that were compared and skipped
+        in them, of all campaigns.
         """
         return self.rows(
             "SELECT engine, rung, count(*), sum(tensors), sum(skipped) FROM compared "
@@ -136,7 +136,7 @@ class History:
         )
 
     def events(self, campaign: int, *kinds: str) -> Iterator[Told]:
-        """Its events in order, or those of some ``kinds`` (tags such as ``"finding_saved"``)."""
+        """Yield its events in order, or those of ``kinds`` such as ``"finding_saved"``."""
         some = f"AND kind IN ({', '.join('?' * len(kinds))})" if kinds else ""
         for session, elapsed, body in self.rows(
             "SELECT session, event.elapsed, body FROM event JOIN session ON session.id = "

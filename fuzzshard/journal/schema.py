@@ -113,7 +113,7 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All or nothing."""
+    """Write all or nothing."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield

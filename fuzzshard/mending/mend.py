@@ -196,7 +196,7 @@ class Mend:
 
 
 def mend_of(module: ModuleType, file: Path) -> Mend:
-    """The mend that a module says. Raises :class:`UsageError` for one that lacks something."""
+    """Return the mend that a module says. Raises :class:`UsageError` if that lacks something."""
     needed = ("TITLE", "COMPONENT", "WEIGHT", "CONTRACT", "TORCH")
     names: dict[str, Any] = {name: getattr(module, name, None) for name in needed}
     if missing := [name for name, value in names.items() if value is None]:

@@ -81,7 +81,7 @@ class Mended:
         return tuple(sorted(self._may_run | noted_runs()))
 
     def takes(self, mend: Mend) -> bool:
-        """Whether ``mend`` fits the files of torch, and the functions that it edits are theirs.
+        """Return whether ``mend`` fits torch's files, and the functions that it edits are theirs.
 
         A preloaded file may have put others in their place, and whoever imports torch may change
         its source.

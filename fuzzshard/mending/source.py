@@ -58,7 +58,7 @@ def forget_files() -> None:
 
 @functools.cache
 def find_function(target: str) -> Function:
-    """The function ``"module:qualified.name"``. Raises :class:`NotAsKnown` where there is none."""
+    """Return the function ``"module:qualified.name"``; raises :class:`NotAsKnown` for none."""
     module, _, qualified = target.partition(":")
     path = _torch_folder().joinpath(*module.split(".")[1:])
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
@@ -109,8 +109,8 @@ def _definitions(node: ast.AST) -> Iterable[ast.FunctionDef | ast.AsyncFunctionD
 
 @functools.lru_cache(maxsize=1024)
 def edited(lines: tuple[str, ...], edit: Edit) -> tuple[str, ...]:
-    """``lines`` with ``edit`` made. Raises :class:`NotAsKnown` unless they have its old lines
-    once.
+    """Return ``lines`` with ``edit`` made. Raises :class:`NotAsKnown` unless they have its old
+    lines once.
     """
     old = edit.old_lines
     places = [
@@ -148,7 +148,7 @@ def edited_functions(edits: Iterable[Edit]) -> dict[str, tuple[Function, tuple[s
 
 @functools.cache
 def why_not(mend: Mend) -> str:
-    """Why ``mend`` cannot be applied to the installed torch; empty where it can."""
+    """Return why ``mend`` cannot be applied to the installed torch; empty where it can."""
     try:
         edited_functions(mend.edits_here())
     except NotAsKnown as error:
@@ -157,7 +157,7 @@ def why_not(mend: Mend) -> str:
 
 
 def unfit(names: Iterable[str]) -> dict[str, str]:
-    """Those of the mends with ``names`` that cannot be applied to the installed torch, and why."""
+    """Return which mends with these ``names`` do not fit the installed torch, and why."""
     return {name: why for name in names if (why := why_not(find_mend(name)))}
 
 
@@ -168,8 +168,8 @@ def unfit_lines(reasons: Mapping[str, str]) -> Iterator[str]:
 
 
 def clash(mends: Iterable[Mend]) -> str:
-    """Why those of ``mends`` that can be applied to the installed torch cannot be together, if
-    so.
+    """Return why those of ``mends`` that can be applied to the installed torch cannot be together,
+    if so.
     """
     try:
         edited_functions(edit for mend in mends if not why_not(mend) for edit in mend.edits_here())

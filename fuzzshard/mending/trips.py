@@ -20,7 +20,7 @@ def trip(slug: str) -> None:
 
 
 def note_run(name: str) -> None:
-    """A function that the mend with this name edits runs."""
+    """Note that a function that the mend with this name edits runs."""
     _ran.add(name)
 
 
@@ -36,6 +36,6 @@ def listen(tell: Callable[[str], None]) -> None:
 
 
 def forget_trips() -> None:
-    """A new case begins."""
+    """Forget all, as a new case begins."""
     _tripped.clear()
     _ran.clear()

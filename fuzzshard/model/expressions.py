@@ -51,7 +51,7 @@ def call_expression(
     path: str = "",
     checkpointed: bool = False,
 ) -> str:
-    """The expression that calls a module; convolution and batch norm want the features second.
+    """Return the expression that calls a module; convolution and batch norm take features second.
 
     ``checkpointed`` wraps the call in ``torch.utils.checkpoint``.
     """
@@ -70,7 +70,7 @@ def call_expression(
 
 
 def is_checkpointed_at_call(case: Case, path: str) -> bool:
-    """Whether whoever calls the module at ``path`` calls it by ``torch.utils.checkpoint``."""
+    """Return whether callers of the module at ``path`` call it by ``torch.utils.checkpoint``."""
     return any(c.module == path and c.implementation == "utils" for c in case.checkpoints)
 
 
@@ -87,7 +87,7 @@ def class_name(path: str) -> str:
 
 
 def input_class(path: str) -> str:
-    """The dataclass that the block at ``path`` takes where its ``passing`` is "dataclass"."""
+    """Return the dataclass that the block at ``path`` takes if its ``passing`` is "dataclass"."""
     return f"{class_name(path)}Input"
 
 

@@ -200,7 +200,7 @@ def _tensor_op_helpers(found: Inferred) -> Iterator[str]:
 
 @functools.lru_cache(maxsize=256)
 def model_source(case: Case) -> str:
-    """Class definitions for the model, the root last as ``Model``.
+    """Return class definitions for the model, the root last as ``Model``.
 
     Expects ``torch`` and ``nn`` in scope, ``collections``, ``dataclasses`` and, as
     ``checkpointed``, ``torch.utils.checkpoint.checkpoint``.

@@ -46,5 +46,5 @@ def named_values(
 
 
 def named_ids(size: int, shape: tuple[int, ...], *name: object) -> torch.Tensor:
-    """Integer ids below ``size`` seeded by ``name``."""
+    """Return integer ids below ``size`` seeded by ``name``."""
     return torch.randint(0, size, shape, generator=torch.Generator().manual_seed(seed_of(*name)))

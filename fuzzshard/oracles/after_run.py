@@ -64,8 +64,8 @@ def leak_findings(
 
 
 def memory_findings(case: Case, engine: str, after: Sequence[int], rank: int) -> list[Finding]:
-    """``after`` are the bytes that the device held after each of several equal runs
-    (training/memory.py).
+    """Return findings of ``after``, the bytes that the device held after each of several equal
+    runs (training/memory.py).
     """
     grown = {b - a for a, b in itertools.pairwise(after)}
     if len(grown) != 1 or min(grown) <= 0:

@@ -29,7 +29,7 @@ def findings_alone(
     differing: Mapping[str, Sequence[Difference]],
     rank: int,
 ) -> list[Finding]:
-    """Of the engines in ``differing``, up to where their traces end."""
+    """Return findings of the engines in ``differing``, up to where their traces end."""
     findings = []
     bound = Bound(case, traces[REFERENCE.name], last_bits=half_of_the_digits(case))
     step = first_step(case)

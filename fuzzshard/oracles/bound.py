@@ -33,7 +33,7 @@ LAST_BITS = 16.0
 
 
 def half_of_the_digits(case: Case) -> float:
-    """As many last bits as half of the digits are, for where nothing can be trained again."""
+    """Return the last bits that are half of the digits, where nothing can be trained again."""
     return float(last_bit(case) ** -0.5)
 
 

@@ -15,8 +15,8 @@ from fuzzshard.training.trace import Key, Pieces, Trace, cut
 
 
 def distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Elementwise |a - b| in fp64: inf between a number and what is infinite or no number, 0
-    between two of these, as the order of additions decides which it is.
+    """Return elementwise |a - b| in fp64: inf between a number and what is infinite or no number,
+    0 between two of these, as the order of additions decides which it is.
     """
     error = (a.double() - b.double()).abs()
     lost = ~(a.isfinite() | b.isfinite())
@@ -29,7 +29,7 @@ def largest_distance(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def largest_distances(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[float]:
-    """:func:`largest_distance` of each pair."""
+    """Return :func:`largest_distance` of each pair."""
     errors = ((a.double() - b.double()).abs() for a, b in pairs)
     found = numbers([error.max() if error.numel() else error.sum() for error in errors])
     return [
@@ -74,8 +74,8 @@ def rank_of(key: Key) -> tuple[int, int, str]:
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Bitwise equality; any NaN equals any NaN, and 0.0 equals -0.0 (sums of zeros differ in
-    sign).
+    """Return whether bits are equal; any NaN equals any NaN, and 0.0 equals -0.0 (sums of zeros
+    differ in sign).
     """
     if (a.shape, a.dtype, a.device) != (b.shape, b.dtype, b.device):
         return False
@@ -124,7 +124,7 @@ def agree(
 
 
 def differences(reference: Trace, observed: Trace) -> list[Difference]:
-    """All differences in order. What ``observed`` did not record, its engine does not promise."""
+    """Return all differences in order. What ``observed`` lacks, its engine does not promise."""
     found: list[Difference] = []
     held: list[Difference] = []
     pairs: list[tuple[torch.Tensor, torch.Tensor]] = []

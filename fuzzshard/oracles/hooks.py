@@ -29,7 +29,7 @@ from fuzzshard.verdict import Finding
 
 
 def fully_shard_hook_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:
-    """Where a group is not done within a backward that brings its inputs gradients."""
+    """Return findings where a group is not done in a backward that brings its inputs gradients."""
     numbers = Groups(case)
     timely = {
         (hook.op, numbers.numbered(hook.number))
@@ -59,7 +59,7 @@ def _finding(engine: str, op: int, rank: int, name: str, observed: str, expected
 
 
 def fsdp1_hook_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:
-    """Where FSDP1 resharded another number of units within a backward than are done there."""
+    """Return findings where FSDP1 resharded other units within a backward than are done there."""
     seen = Counter(h.op for h in trace.hooks if not h.deferred)
     return [
         _finding(
@@ -75,8 +75,8 @@ def fsdp1_hook_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:
 
 
 def resharded_units(case: Case, rank: int) -> Iterator[tuple[int, int | None]]:
-    """For every backward of the schedule, how many units of FSDP1 reshard within it; None where
-    unknown.
+    """Yield for every backward of the schedule, how many units of FSDP1 reshard within it; None
+    where unknown.
 
     Known where every unit runs once between two backwards, is trainable or frozen as a whole, and
     gets its inputs by themselves: FSDP1 finds none in a dataclass

@@ -167,7 +167,7 @@ def registered(trace: Trace, index: int, fqn: str) -> Registration | None:
 
 
 def registration_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:
-    """Where ``fully_shard`` registered something else than it documents, in order."""
+    """Return findings where ``fully_shard`` registered what it does not document, in order."""
     model = RegistrationModel(case, rank, keeps_whole=spec_of(trace.engine).keeps_whole)
     found = []
     for index in range(-1, len(case.schedule)):

@@ -50,10 +50,10 @@ class Decisions(Protocol):
     """Where drawn leaves get their decisions from: :class:`fuzzshard.strategies.tape.Tape`."""
 
     def chance(self, percent: int) -> bool:
-        """True with this probability; False is the simpler one."""
+        """Return True with this probability; False is the simpler one."""
 
     def pick(self, options: Sequence[T]) -> T:
-        """One of the options, simplest first."""
+        """Return one of the options, simplest first."""
 
 
 class DrawingLeaf(NamedTuple):

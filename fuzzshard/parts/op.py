@@ -300,7 +300,7 @@ class Op(Part, frozen=True, kw_only=True):
         return iter(())
 
     def features(self, at: ScheduleState) -> Iterator[str]:
-        """The features of a case that it makes; that of :attr:`meanings` where it is one."""
+        """Yield the features of a case that it makes; that of :attr:`meanings` where it is one."""
         return iter(self.meanings if len(self.meanings) == 1 else ())
 
     def statement(self, index: int, *losses: int) -> str:

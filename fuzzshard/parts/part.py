@@ -75,7 +75,7 @@ def defaults(part: type[Part]) -> dict[str, object]:
 
 @functools.cache
 def choices(part: type[Part]) -> dict[str, tuple[object, ...]]:
-    """By field, the values that its type names one by one, where these are several."""
+    """Return by field, the values that its type names one by one, where these are several."""
     hints = typing.get_type_hints(part)
     named = {f.name: tuple(_named_values(hints[f.name])) for f in msgspec.structs.fields(part)}
     return {name: values for name, values in named.items() if len(values) > 1}

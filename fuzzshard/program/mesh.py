@@ -84,7 +84,7 @@ class MeshNames:
         return f"init_device_mesh(device, {shape}{named if self.named else ''})"
 
     def slices(self) -> list[str]:
-        """Statements for the data-parallel mesh, this rank's number in it, and its group."""
+        """Return statements for the data-parallel mesh, the rank's number there, and its group."""
         if self.flat:
             return ["rank = dist.get_rank()"]
         axes = ", ".join(f'"{axis}"' for axis in self.data)

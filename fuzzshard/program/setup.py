@@ -66,7 +66,7 @@ def freeze_lines(case: Case, root: str) -> list[str]:
 
 
 def checkpoint_lines(case: Case, root: str, *, reference: bool) -> list[str]:
-    """Activation checkpointing, innermost first, as attributes are set on wrappers.
+    """Return activation checkpointing, innermost first, as attributes are set on wrappers.
 
     A batch norm computed twice counts twice, also in the reference. That is checkpointed by
     ``torch.utils.checkpoint`` itself, which both APIs call; within it all is that engines

@@ -150,7 +150,7 @@ def each_wrapped(
 
 
 def if_wrapped(module: str, lines: list[str], *, guarded: bool) -> list[str]:
-    """``lines``, which are for a wrapped module alone."""
+    """Return ``lines``, which are for a wrapped module alone."""
     return [f"if isinstance({module}, FSDPModule):", *indented(lines)] if guarded else lines
 
 

@@ -51,7 +51,7 @@ class Busy:
         self.doing = doing
 
     def advance(self) -> None:
-        """One more is done."""
+        """Count one more that is done."""
         self.done += 1
         self._progress.advance(self._task)
 

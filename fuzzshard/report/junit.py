@@ -19,7 +19,7 @@ _Element = ElementTree.Element
 
 
 def checks_xml(reports: Sequence[TrainingReport]) -> bytes:
-    """A test suite of the trainings of a check, each a test: one that is not judged is skipped."""
+    """Return a test suite with a test for each training; what is not judged is skipped."""
     cases = [
         _Element(
             "testcase", classname="fuzzshard.check", name=r.training.label, time=f"{r.seconds:.3f}"

@@ -52,7 +52,7 @@ _MENDS = {
 
 
 def event_lines(event: Event, width: int = WIDTH) -> Iterator[str]:
-    """The lines that an event deserves; most deserve none. What torch said is cut to ``width``."""
+    """Yield the lines for an event, mostly none. What torch said is cut to ``width``."""
     match event:
         case CampaignStarted():
             yield f"seed {event.seed}"
@@ -115,7 +115,7 @@ def event_lines(event: Event, width: int = WIDTH) -> Iterator[str]:
 
 
 def progress_line(progress: CampaignProgress) -> str:
-    """Where the campaign stands, in one line."""
+    """Return where the campaign stands, in one line."""
     coverage = progress.coverage
     seen = f", features {coverage.features_seen}/{coverage.features_total}" if coverage else ""
     in_work = f", {on} in work" if (on := progress.stages.on_findings) else ""
@@ -179,7 +179,7 @@ def corpus_text(loaded: CorpusLoaded) -> str:
 
 
 def counts_text(counts: Mapping[str, int]) -> str:
-    """``"PASS 120, DIVERGENCE 2"``, most frequent first."""
+    """Return ``"PASS 120, DIVERGENCE 2"``, most frequent first."""
     return (
         ", ".join(f"{k} {v}" for k, v in sorted(counts.items(), key=lambda item: -item[1]))
         or "none yet"

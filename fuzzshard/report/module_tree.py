@@ -26,7 +26,7 @@ def module_tree(case: Case, inferred: Inferred) -> Tree:
 
 
 def shape_text(shape: Shape) -> str:
-    """``[8, 4]``."""
+    """Return ``[8, 4]``."""
     return f"[{', '.join(map(str, shape))}]"
 
 
@@ -62,11 +62,11 @@ class ModuleNotes:
         )
 
     def what(self, path: str, module: Module) -> str:
-        """``"Linear(4 → 2)"``."""
+        """Return ``"Linear(4 → 2)"``."""
         return describe(module, 0 if isinstance(module, Alias) else self.inferred.width(path))
 
     def parameters(self, path: str, module: Module) -> list[str]:
-        """``["weight [2, 4] frozen", "bias [2]"]``; a block has none of its own."""
+        """Return ``["weight [2, 4] frozen", "bias [2]"]``; a block has none of its own."""
         if not isinstance(module, Leaf):
             return []
         shapes = module.parameters(self.inferred.width(path))
@@ -79,7 +79,7 @@ class ModuleNotes:
         return f"{name} {shape_text(shape)}{frozen}"
 
     def badges(self, path: str) -> list[str]:
-        """Its wrap group, and what else sets it apart."""
+        """Return its wrap group, and what else sets it apart."""
         badges = []
         if path in self.groups:
             badges.append(f"group {self.groups[path]}")

@@ -116,7 +116,7 @@ def read_node(directory: Path) -> CampaignNode:
 
 
 def node_without_campaign(directory: Path) -> CampaignNode:
-    """A corpus that was merged or committed: its entries, which no case of a journal showed."""
+    """Return a corpus without a journal: entries that were merged or committed."""
     files = entry_files([directory])
     return node_of_entries(
         directory, (Stored(f, directory, e) for f in files if (e := entry_at(f)))
@@ -150,7 +150,7 @@ def node_of_entries(
 
 
 def entry_at(file: Path, shared: Path | None = None) -> CorpusEntry | None:
-    """The entry in ``file``; None for one that was moved away, or changed by hand, meanwhile."""
+    """Return the entry in ``file``, None where it was moved or changed meanwhile."""
     try:
         return _read(file, shared, file.stat().st_mtime_ns)
     except (InvalidEntry, OSError):
@@ -200,7 +200,7 @@ def node_of(directory: Path, history: History) -> CampaignNode:
 
 
 def begin_times(sessions: tuple[SessionRow, ...]) -> dict[int, float]:
-    """For each session, by id, how long the campaign had run when it began."""
+    """Return for each session, by id, how long the campaign had run when it began."""
     begins, total = {}, 0.0
     for session in sessions:
         begins[session.id] = total

@@ -112,7 +112,7 @@ def show_mend(mend: Mend) -> RenderableType:
 
 
 def draw_mesh(mesh: Mesh) -> list[str]:
-    """Ranks by row; a row is one shard group, a column holds replicas.
+    """Return ranks by row; a row is one shard group, a column holds replicas.
 
     With further axes only the first slice of each is drawn.
     """
@@ -300,7 +300,7 @@ def _culprits(culprits: Iterable[Culprit]) -> Table:
 
 
 def observed_and_expected(findings: Iterable[Finding]) -> RenderableType:
-    """What was observed against what was expected; what ranks have in common is said once."""
+    """Return observed against expected values; what ranks have in common is said once."""
     ranks: dict[Finding, list[int]] = {}
     for finding in findings:
         ranks.setdefault(replace(finding, rank=0), []).append(finding.rank)
@@ -352,7 +352,7 @@ def distinct_stacks(stacks: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def among(ranks: Sequence[int]) -> str:
-    """``"rank 1"`` or ``"ranks 0-3"``."""
+    """Return ``"rank 1"`` or ``"ranks 0-3"``."""
     return f"rank{'s' if len(ranks) > 1 else ''} {span(ranks)}"
 
 
@@ -384,7 +384,7 @@ def drawn_findings(findings: Iterable[Finding]) -> str:
 
 
 def as_text(drawing: RenderableType, console: Console | None = None) -> str:
-    """``drawing`` without blanks at the ends of lines; without a console also without colours."""
+    """Return ``drawing`` without blanks at ends of lines, and without colours for no console."""
     console = console or Console(
         width=WIDTH, color_system=None, force_terminal=False, force_jupyter=False
     )

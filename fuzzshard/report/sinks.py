@@ -31,8 +31,8 @@ Sink = Callable[[Event], None]
 
 @contextlib.contextmanager
 def make_sink(*, json: bool, stream: TextIO | None = None) -> Iterator[Sink]:
-    """The sink for ``stream`` (stdout): JSONL if asked for, a panel on a terminal, plain lines
-    elsewhere.
+    """Yield the sink for ``stream`` (stdout): JSONL if asked for, a panel on a terminal, plain
+    lines elsewhere.
     """
     stream = stream or sys.stdout
     if json:
@@ -55,7 +55,7 @@ def tee(*sinks: Sink) -> Sink:
 
 
 def json_sink(stream: TextIO) -> Sink:
-    """One JSON object a line, flushed, with the field ``event`` naming its type."""
+    """Return one JSON object a line, flushed, with the field ``event`` naming its type."""
 
     def sink(event: Event) -> None:
         stream.write(msgspec.json.encode(event).decode() + "\n")
@@ -65,7 +65,7 @@ def json_sink(stream: TextIO) -> Sink:
 
 
 def plain_sink(stream: TextIO) -> Sink:
-    """Findings as they come, a progress line every now and then, a summary at the end."""
+    """Return a sink of findings as they come, of progress every now and then, and of a summary."""
     progress = CampaignProgress()
     last = 0.0
 
@@ -74,7 +74,9 @@ def plain_sink(stream: TextIO) -> Sink:
         progress.update(event)
         lines = list(event_lines(event))
         told = isinstance(event, CaseJudged | PhaseChanged | ShrinkProgress)
-        if told and event.elapsed - last >= SECONDS_BETWEEN_PROGRESS_LINES:
+        # Nothing else may be told while a script is checked, which takes minutes.
+        is_long = isinstance(event, PhaseChanged) and event.phase == "verifying"
+        if is_long or (told and event.elapsed - last >= SECONDS_BETWEEN_PROGRESS_LINES):
             last = event.elapsed
             lines.append(progress_line(progress))
         if lines:

@@ -95,8 +95,8 @@ def stats_of(nodes: Sequence[CampaignNode], findings: Sequence[SeenFinding]) -> 
 
 
 def state_of(nodes: Sequence[CampaignNode]) -> State:
-    """Running where one of them is; killed where a session has no end and no process; saved where
-    none has begun.
+    """Return running where one of them is; killed where a session has no end and no process; saved
+    where none has begun.
     """
     sessions = _last(nodes)
     if not sessions:

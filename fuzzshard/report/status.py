@@ -51,7 +51,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 def status_json(
     nodes: Sequence[CampaignNode], stats: Stats, findings: Sequence[SeenFinding]
 ) -> Status:
-    """Everything that :func:`status_lines` says, and more."""
+    """Return everything that :func:`status_lines` says, and more."""
     return Status(
         total=stats,
         directories=tuple(
@@ -84,7 +84,7 @@ def finding_states(findings: Sequence[SeenFinding]) -> tuple[FindingStatus, ...]
 def status_lines(
     nodes: Sequence[CampaignNode], stats: Stats, findings: Sequence[SeenFinding]
 ) -> Iterator[str]:
-    """The newest session of each directory, the sum, and a line for each distinct finding."""
+    """Yield each directory's newest session, the sum, and a line for each finding."""
     for node in nodes:
         yield f"{node.path}: {ending(node)}"
         yield from off_lines(node.last.info or {} if node.last is not None else {})
@@ -104,7 +104,7 @@ def status_lines(
 
 
 def finding_lines(findings: Sequence[SeenFinding]) -> Iterator[str]:
-    """One line for each."""
+    """Yield one line for each."""
     width = max((len(finding.status) for finding in findings), default=0)
     for finding in findings:
         yield f"  {finding.status:<{width}}  {finding.signature}{_seen(finding)}: {finding.folder}"

@@ -26,8 +26,8 @@ from fuzzshard.verdict import Finding
 def scripts(
     case: Case, *, signature: str, findings: Sequence[Finding], torch_version: str = ""
 ) -> Iterator[str]:
-    """Scripts that may show a finding, the one that reads best first: run them, and keep the first
-    that does.
+    """Yield scripts that may show a finding, the one that reads best first: run them, and keep the
+    first that does.
 
     For the primary one of ``findings``, then for others, which the same cause has broken; with
     values of one seed, then of others. Raises :class:`UsageError` where none can be written.
@@ -103,7 +103,7 @@ def script(
     torch_version: str = "",
     seed: int = 0,
 ) -> str:
-    """The text of a standalone ``repro.py``: exits 1 where ``case`` shows ``finding``, else 0.
+    """Return the text of ``repro.py``, which exits with 1 where ``case`` shows ``finding``.
 
     With a finding it looks at the very tensors and the op that the finding names, and requires
     what the finding's comparison requires. From a ``signature`` alone it looks at everything of

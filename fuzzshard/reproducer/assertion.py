@@ -78,7 +78,7 @@ class Assertion:
         return self.kind == "compare"
 
     def watched(self, index: int) -> tuple[TensorOracle, ...]:
-        """Whose tensors are wanted after op ``index``."""
+        """Return whose tensors are wanted after op ``index``."""
         return self.oracles if self.op in (None, index) else ()
 
     def wants_reduced(self, index: int) -> bool:

@@ -125,7 +125,7 @@ def made_by_saves(case: Case, name: str) -> float | None:
 
 
 def loads_what_a_save_made(case: Case, name: str, op: int) -> bool:
-    """Whether ``op`` loads the state ``name`` as a save on disk made it, before the first step."""
+    """Return whether ``op`` loads ``name`` as a save on disk before the first step made it."""
     saves = [index for index, earlier in enumerate(case.schedule[:op]) if earlier.via]
     is_early = case.schedule[op].loads and saves and saves[-1] < first_step(case)
     return bool(is_early) and made_by_saves(case, name) is not None

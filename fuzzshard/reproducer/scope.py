@@ -328,7 +328,7 @@ class Scope(scope.Scope):
 
     @override
     def hook_lines(self, target: str, call: str, function: str, *, is_late: bool) -> list[str]:
-        """The reference runs hooks on what has accumulated when its gradients are averaged."""
+        """Leave the reference's hooks to where its gradients are averaged."""
         registered = super().hook_lines(target, call, function, is_late=is_late)
         if not (is_late and self._keeps_hooks):
             return registered

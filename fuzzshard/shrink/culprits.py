@@ -42,8 +42,8 @@ causes.
 
 
 def culprits(case: Case, outcome_of: Callable[[str, Case], str | None]) -> Iterator[Culprit]:
-    """Every change of ``case`` that says something, with what is seen after it; the smallest ones
-    first.
+    """Yield every change of ``case`` that says something, with what is seen after it; the smallest
+    ones first.
 
     ``outcome_of`` gets the words for a change and the changed case, and says what that shows: a
     status or another signature. It says None where nobody knows, and where the finding is still
@@ -61,7 +61,7 @@ def subject(phrase: str) -> str:
 
 
 def changes(case: Case) -> Iterator[tuple[str, Case]]:
-    """Valid cases that are one edit away, each with its words and each of these once.
+    """Yield valid cases that are one edit away, each with its words and each of these once.
 
     Options come first. What takes several words comes after what one can say, and one rank comes
     last, which is right nearly always and so says little.

@@ -23,7 +23,7 @@ from fuzzshard.shrink.passes import Edit, change_block, set_block
 
 
 def nodes(case: Case) -> Iterator[Edit]:
-    """Without one node: its readers read its i-th argument. A module it called stays, uncalled."""
+    """Leave out one node: its readers read its i-th argument. Its module stays, uncalled."""
     for position in range(
         max((len(n.args) for _, b in blocks(case.model) for n in b.nodes), default=0)
     ):
@@ -44,7 +44,7 @@ def _bypass(path: str, node: Node, position: int) -> Edit:
 
 
 def arguments(case: Case) -> Iterator[Edit]:
-    """A tensor op without one of its arguments."""
+    """Take one argument from a tensor op."""
     for path, block in blocks(case.model):
         for node in block.nodes:
             if not isinstance(node, Call) and len(node.args) > 2:
@@ -55,7 +55,7 @@ def arguments(case: Case) -> Iterator[Edit]:
 
 
 def rewire(case: Case) -> Iterator[Edit]:
-    """An argument or an output is an input of the block, or what its node reads."""
+    """Make an argument or an output an input of the block, or what its node reads."""
     for path, block in blocks(case.model):
         above = {n.name: n.args for n in block.nodes}
         for old in dict.fromkeys((*block.outputs, *(a for n in block.nodes for a in n.args))):
@@ -72,7 +72,7 @@ def rewire(case: Case) -> Iterator[Edit]:
 
 
 def exchange(case: Case) -> Iterator[Edit]:
-    """Two neighbouring nodes do what the other one does, on their own arguments."""
+    """Let two neighbouring nodes do what the other one does, on their own arguments."""
     for path, block in blocks(case.model):
         for index, (first, second) in enumerate(itertools.pairwise(block.nodes)):
             if len(first.args) == len(second.args):
@@ -85,7 +85,7 @@ def exchange(case: Case) -> Iterator[Edit]:
 
 
 def outputs(case: Case) -> Iterator[Edit]:
-    """Without one output of a block; a single one is returned as a tensor."""
+    """Leave out one output of a block; a single one is returned as a tensor."""
     for path, block in blocks(case.model):
         for index in range(len(block.outputs)):
             if len(block.outputs) > 1:
@@ -95,7 +95,7 @@ def outputs(case: Case) -> Iterator[Edit]:
 
 
 def lone_outputs(case: Case) -> Iterator[Edit]:
-    """One output of two, still in a tuple or a dict."""
+    """Keep one output of two, still in a tuple or a dict."""
     for path, block in blocks(case.model):
         if len(block.outputs) == 2:
             for index in range(2):
@@ -103,8 +103,8 @@ def lone_outputs(case: Case) -> Iterator[Edit]:
 
 
 def drop_output(path: str, index: int, *, unpack: bool = True) -> Edit:
-    """Without one output of the block at ``path``; with ``unpack`` the last one is returned as a
-    tensor.
+    """Return the edit without one output of the block at ``path``; with ``unpack`` the last one is
+    returned as a tensor.
     """
 
     def shift(value: str, node: str) -> str:
@@ -142,7 +142,7 @@ def _return_tensor(case: Case, path: str) -> Case:
 
 
 def inputs(case: Case) -> Iterator[Edit]:
-    """Without one input of a block; who read it reads the first one that is left."""
+    """Leave out one input of a block; who read it reads the first one that is left."""
     for path, block in blocks(case.model):
         if len(block.inputs) > 1:
             for name in block.inputs:

@@ -83,7 +83,7 @@ plain = _leaves(lambda leaf, *_: leaf.simpler())
 
 
 def shorter(case: Case) -> Iterator[Edit]:
-    """A leaf that has a list has one part less of it."""
+    """Take one part from the list of a leaf that has one."""
     for path, leaf in walk(case.model):
         fields = asdict(leaf) if isinstance(leaf, Leaf) else {}
         lists = {name: each for name, each in fields.items() if isinstance(each, tuple)}
@@ -93,14 +93,14 @@ def shorter(case: Case) -> Iterator[Edit]:
 
 
 def empty_blocks(case: Case) -> Iterator[Edit]:
-    """A block without children is a leaf without parameters."""
+    """Make a block without children a leaf without parameters."""
     for path, module in walk(case.model):
         if path and isinstance(module, Block) and not module.children:
             yield put_module(path, SIMPLEST)
 
 
 def floats(case: Case) -> Iterator[Edit]:
-    """Ids become float inputs; embeddings that read them become Linears, or are not called any
+    """Make ids float inputs; embeddings that read them become Linears, or are not called any
     more.
     """
     found = inferred(case)
@@ -149,7 +149,7 @@ def _floats_past_embeddings(case: Case, width: int) -> Case:
 
 
 def simpler_nodes(case: Case) -> Iterator[Edit]:
-    """``add`` for other joins, ``relu`` for ``tanh``, calls with gradients."""
+    """Put ``add`` for other joins, ``relu`` for ``tanh``, calls with gradients."""
     for path, module in walk(case.model):
         for node in module.nodes if isinstance(module, Block) else ():
             if isinstance(node, Call):
@@ -182,7 +182,7 @@ def _change_node(path: str, node: Node) -> Edit:
 
 
 def names(case: Case) -> Iterator[Edit]:
-    """Canonical names: ``linear0`` for modules, ``h0`` for values, ``x0`` for inputs."""
+    """Give canonical names: ``linear0`` for modules, ``h0`` for values, ``x0`` for inputs."""
     yield _name_values
     yield _name_modules
 

@@ -31,7 +31,7 @@ from fuzzshard.shrink.passes import Edit, change_block, put_module, set_block
 
 
 def hoist(case: Case) -> Iterator[Edit]:
-    """A block below the root becomes the root."""
+    """Make a block below the root the root."""
     values = inferred(case).input_values
     gradient = any(t.requires_grad for t in case.inputs.tensors)
     for path, block in blocks(case.model):
@@ -59,26 +59,26 @@ def _hoist(path: str, block: Block, tensors: tuple[TensorSpec, ...]) -> Edit:
 
 
 def modules(case: Case) -> Iterator[Edit]:
-    """Without one module, parents first; its callers read its argument in place of its result."""
+    """Leave out one module, parents first; its callers read its argument instead."""
     for path, _ in walk(case.model):
         if path:
             yield put_module(path, None)
 
 
 def inline(case: Case) -> Iterator[Edit]:
-    """The children and nodes of a block move into its parent; its wrap group goes."""
+    """Move the children and nodes of a block into its parent; its wrap group goes."""
     for path in _inlinable(case):
         yield functools.partial(inlined, path=path)
 
 
 def inline_wrapped(case: Case) -> Iterator[Edit]:
-    """The same, but what names the block names its children from then on."""
+    """Do the same, but what names the block names its children from then on."""
     for path in _inlinable(case):
         yield functools.partial(inlined, path=path, heirs="all")
 
 
 def inline_first(case: Case) -> Iterator[Edit]:
-    """The same, but what names the block names its first child from then on."""
+    """Do the same, but what names the block names its first child from then on."""
     for path in _inlinable(case):
         yield functools.partial(inlined, path=path, heirs="first")
 
@@ -90,7 +90,7 @@ def _inlinable(case: Case) -> Iterator[str]:
 
 
 def inlined(case: Case, path: str, *, heirs: Literal["none", "first", "all"] = "none") -> Case:
-    """``case`` with the block at ``path`` inlined; what named it dangles, or names its
+    """Return ``case`` with the block at ``path`` inlined; what named it dangles, or names its
     children.
     """
     found = resolve(case.model, path)
@@ -162,7 +162,7 @@ def _splice(outer: Block, inner: Block, name: str, names: dict[str, str]) -> Blo
 
 
 def aliases(case: Case) -> Iterator[Edit]:
-    """An alias becomes a module of its own, or its callers call the target beside it."""
+    """Make an alias a module of its own, or let its callers call the target beside it."""
     for path, module in walk(case.model):
         if isinstance(module, Alias) and (found := resolve(case.model, path)):
             parent, _ = split(path)
@@ -184,8 +184,8 @@ def _call_target(path: str, target: str) -> Edit:
 
 
 def merge_modules(case: Case) -> Iterator[Edit]:
-    """Without one module; what named or called it names or calls its parent or another one beside
-    it.
+    """Leave out one module; what named or called it names or calls its parent or another one
+    beside it.
     """
     for path, _ in walk(case.model):
         parent, name = split(path)
@@ -212,7 +212,7 @@ def _call_other(case: Case, path: str, name: str, rename: Callable[[str], str]) 
 
 
 def merge_into_linear(case: Case) -> Iterator[Edit]:
-    """Two leaves with parameters become one Linear, and a freeze of the first is one of its
+    """Make one Linear of two leaves with parameters, and a freeze of the first is one of its
     bias.
     """
     found = inferred(case)
@@ -232,7 +232,7 @@ def _merge_into_linear(case: Case, path: str, other: str, linear: Leaf) -> Case:
 
 
 def child_order(case: Case) -> Iterator[Edit]:
-    """Two neighbouring children or nodes in the other order, or two children that are called so
+    """Exchange two neighbouring children or nodes, or two children that are called so
     too.
     """
     for path, block in blocks(case.model):

@@ -21,7 +21,7 @@ P = TypeVar("P", FSDP1, WrapGroup)
 
 
 def options(case: Case) -> Iterator[Edit]:
-    """One option back to its default, wherever it stands."""
+    """Put one option back to its default, wherever it stands."""
     for name in off_default(case):
         if name in SCALARS:
             yield put(**{name: default_of(case, name)})
@@ -50,20 +50,20 @@ def options(case: Case) -> Iterator[Edit]:
 
 
 def public(case: Case) -> Iterator[Edit]:
-    """A public way of checkpointing in place of a private one."""
+    """Put a public way of checkpointing in place of a private one."""
     for index, checkpoint in enumerate(case.checkpoints):
         for implementation in _others(checkpoint, "implementation"):
             yield change_item("checkpoints", index, implementation=implementation)
 
 
 def optimizer(case: Case) -> Iterator[Edit]:
-    """The optimizer's options one by one, for where not all of them can go."""
+    """Put the optimizer's options back one by one, for where not all of them can go."""
     for name in off_default(case.optimizer):
         yield _change_part("optimizer", **{name: default_of(case.optimizer, name)})
 
 
 def choices(case: Case) -> Iterator[Edit]:
-    """Another value of an option that must be off its default.
+    """Give another value to an option that must be off its default.
 
     Where several values show a failure the smallest case has one of them: so the values of two
     cases that were shrunk from different ones agree, and are no cause

@@ -35,7 +35,7 @@ class Pass:
 
 
 def lower(value: int, least: int = 1) -> Iterator[int]:
-    """Smaller values to try in place of ``value``: the two least, then from a half ever closer."""
+    """Yield smaller values than ``value``: the two least, then from a half ever closer."""
     offered = [least, least + 1]
     gap = (value - least + 1) // 2
     while gap:

@@ -16,15 +16,15 @@ from fuzzshard.shrink.passes import Edit, change_item, drop_item, lower, put
 
 
 def engines(case: Case) -> Iterator[Edit]:
-    """One engine alone."""
+    """Keep one engine alone."""
     if len(case.engines) > 1:
         for engine in case.engines:
             yield put(engines=(engine,))
 
 
 def meshes(case: Case) -> Iterator[Edit]:
-    """Simpler meshes of no more ranks than the case has: it was found on so many; and simpler ones
-    of these ranks to go on on.
+    """Put simpler meshes of no more ranks than the case has: it was found on so many; and simpler
+    ones of these ranks to go on on.
     """
     mesh = case.mesh
     offered = [replace(mesh, made="plainly")]
@@ -53,20 +53,20 @@ def meshes(case: Case) -> Iterator[Edit]:
 
 
 def prefixes(case: Case) -> Iterator[Edit]:
-    """The first ops of the schedule: what comes after the failing op never matters."""
+    """Keep the first ops of the schedule: what comes after the failing op never matters."""
     for length in lower(len(case.schedule), 2):
         expect = tuple(e for e in case.expect if e.op < length)
         yield put(schedule=case.schedule[:length], expect=expect)
 
 
 def ops(case: Case) -> Iterator[Edit]:
-    """Without one op; a flag that is set goes with the op that restores it."""
+    """Leave out one op; a flag that is set goes with the op that restores it."""
     for index in range(len(case.schedule)):
         yield _drop_op(index)
 
 
 def lone_ops(case: Case) -> Iterator[Edit]:
-    """Without one flag, although it is restored later."""
+    """Leave out one flag, although it is restored later."""
     for index, op in enumerate(case.schedule):
         if op.restored_by:
             yield functools.partial(without_op, index=index)
@@ -84,7 +84,7 @@ def _drop_op(index: int) -> Edit:
 
 
 def extras(case: Case) -> Iterator[Edit]:
-    """Without one checkpoint, freeze, tie, or other item of a plan."""
+    """Leave out one checkpoint, freeze, tie, or other item of a plan."""
     for field in (
         "checkpoints",
         "freezes",
@@ -100,13 +100,13 @@ def extras(case: Case) -> Iterator[Edit]:
 
 
 def groups(case: Case) -> Iterator[Edit]:
-    """Without one wrap group."""
+    """Leave out one wrap group."""
     for index in range(len(case.wrap)):
         yield drop_item("wrap", index)
 
 
 def group_members(case: Case) -> Iterator[Edit]:
-    """A list group without one of its modules."""
+    """Leave out one module of a list group."""
     for group in case.wrap:
         if len(group.modules) > 1:
             for path in group.modules:
@@ -122,7 +122,7 @@ def _drop_member(path: str) -> Edit:
 
 
 def merge_groups(case: Case) -> Iterator[Edit]:
-    """Two groups as one list group."""
+    """Make one list group of two groups."""
     for second in range(1, len(case.wrap)):
         for first in range(second):
             group = case.wrap[first]
@@ -131,7 +131,7 @@ def merge_groups(case: Case) -> Iterator[Edit]:
 
 
 def raise_targets(case: Case) -> Iterator[Edit]:
-    """A reference to the parent of the module or parameter that it names now."""
+    """Let a reference name the parent of the module or parameter that it names now."""
     for index, group in enumerate(case.wrap):
         for member, path in enumerate(group.modules):
             if path:
@@ -149,7 +149,7 @@ def raise_targets(case: Case) -> Iterator[Edit]:
 
 
 def raise_groups(case: Case) -> Iterator[Edit]:
-    """The root, or the parent of a member, in place of a group; applied after the groups below
+    """Put the root, or the parent of a member, in place of a group; applied after the groups below
     it.
     """
     for index, group in enumerate(case.wrap):
@@ -165,7 +165,7 @@ def raise_groups(case: Case) -> Iterator[Edit]:
 
 
 def delay_forwards(case: Case) -> Iterator[Edit]:
-    """A forward moves behind a backward that does not need it, which then is of all pending
+    """Move a forward behind a backward that does not need it, which then is of all pending
     losses.
     """
     ops = case.schedule
@@ -178,14 +178,14 @@ def delay_forwards(case: Case) -> Iterator[Edit]:
 
 
 def op_order(case: Case) -> Iterator[Edit]:
-    """Two neighbouring ops in the other order."""
+    """Exchange two neighbouring ops."""
     ops = case.schedule
     for i in range(len(ops) - 1):
         yield put(schedule=(*ops[:i], ops[i + 1], ops[i], *ops[i + 2 :]))
 
 
 def numbers(case: Case) -> Iterator[Edit]:
-    """Input batches numbered in order of first use, the plan in registration order, a seed of
+    """Number input batches in order of first use, the plan in registration order, a seed of
     0.
     """
     renumbered = with_first_uses(case)

@@ -13,8 +13,8 @@ from fuzzshard.shrink.passes import Edit, lower, put
 
 
 def widths_together(case: Case) -> Iterator[Edit]:
-    """No width above a bound, and every width the same: first one feature for each rank of a shard
-    axis.
+    """Let no width be above a bound, and every width be the same: first one feature for each rank
+    of a shard axis.
     """
     dims = get_dims(case)
     present = sorted(set(dims.values()))
@@ -26,7 +26,7 @@ def widths_together(case: Case) -> Iterator[Edit]:
 
 
 def widths(case: Case) -> Iterator[Edit]:
-    """Equal widths changed together, then one by one; the batch and the sequence length."""
+    """Change equal widths together, then one by one; then the batch and the sequence length."""
     dims = get_dims(case)
     for value in sorted(set(dims.values()), reverse=True):
         keys = [k for k, v in dims.items() if v == value]

@@ -20,7 +20,7 @@ from fuzzshard.shrink.passes import Edit, change_block
 
 
 def children_in_sequence(case: Case) -> Iterator[Edit]:
-    """A block calls its children one after another, in registration order, and does nothing
+    """Let a block call its children one after another, in registration order, and do nothing
     else.
     """
     found = inferred(case)
@@ -30,7 +30,7 @@ def children_in_sequence(case: Case) -> Iterator[Edit]:
 
 
 def calls_in_sequence(case: Case) -> Iterator[Edit]:
-    """A block makes its calls one after another, then those of children not called, and nothing
+    """Let a block make its calls one after another, then those of children not called, and nothing
     else.
     """
     found = inferred(case)
@@ -56,7 +56,7 @@ def _chain(case: Case, found: Inferred, path: str, block: Block, calls: list[Cal
 
 
 def call_unused(case: Case) -> Iterator[Edit]:
-    """A child that is never called is called last, or first."""
+    """Call a child that is never called last, or first."""
     found = inferred(case)
     for path, block in blocks(case.model):
         for call in _missing_calls(case, found, path, block):
@@ -108,7 +108,7 @@ def _call_of(case: Case, found: Inferred, path: str, block: Block, name: str) ->
 
 
 def join_in_sequence(case: Case) -> Iterator[Edit]:
-    """Of two values that an op joins or a block returns, one is computed from the other; it alone
+    """Compute, of two values that an op joins or a block returns, one from the other; it alone
     is left.
     """
     for path, block in blocks(case.model):
@@ -127,7 +127,7 @@ def _return_second(path: str, first: int, in_sequence: Edit) -> Edit:
 
 
 def read_unread(case: Case) -> Iterator[Edit]:
-    """A value that nothing reads is computed from the output and becomes it, or the output from
+    """Compute a value that nothing reads from the output, whose place it takes, or the output from
     it.
     """
     for path, block in blocks(case.model):

@@ -148,5 +148,5 @@ def _reached(
 
 
 def moment(place: Place) -> tuple[int, int, int]:
-    """When a tensor was seen, for comparing: within a step kinds are in the order of time."""
+    """Return when a tensor was seen, to compare; within a step kinds are in order of time."""
     return place.step, KINDS.index(place.kind), place.microbatch

@@ -84,7 +84,7 @@ class Record:
 
 
 def untyped(function: Callable[..., None]) -> Callable[..., None]:
-    """What is ours within a step is nothing that ``spmd_types`` should check for the user."""
+    """Return what is ours within a step, which ``spmd_types`` should not check for the user."""
     types = sys.modules.get("spmd_types")
     return types.no_typecheck(function) if types else function
 

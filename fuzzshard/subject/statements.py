@@ -24,7 +24,7 @@ def prepare_lines(variation: Variation) -> list[str]:
 
 
 def recompute_lines(modules: tuple[str, ...]) -> list[str]:
-    """Checkpoint ``modules`` of ``model``: they are computed again in the backward."""
+    """Return lines that checkpoint ``modules``, which a backward then computes again."""
     return [f"checkpoint({_at(name)})" for name in modules]
 
 

@@ -73,7 +73,7 @@ class Trainer:
     _frozen_at_first: set[str] = dataclasses.field(init=False, default_factory=set)
 
     def data_rank(self, step: int) -> int:
-        """This rank's number among those that get data of their own in a step."""
+        """Return this rank's number among those that get data of their own in a step."""
         return self.training.mesh_of(step).data_rank(dist.get_rank())
 
     def build(self) -> nn.Module:
@@ -454,7 +454,7 @@ def everywhere(here: Any) -> list[Any]:
 
 @functools.cache
 def groups_of(size: int) -> list[Any]:
-    """Groups of as many neighbouring ranks, which all ranks have to make together."""
+    """Return groups of as many neighbouring ranks, which all ranks have to make together."""
     every = _own_group().size()
     if size == every:
         return [dist.group.WORLD]

@@ -133,7 +133,7 @@ def install() -> Callable[[], None]:
 
 
 def record_into(recorder: Recorder | None) -> None:
-    """From now on collectives are given to ``recorder``; None stops recording."""
+    """Give collectives to ``recorder`` from now on; None stops recording."""
     global _recorder
     _recorder = recorder
 

@@ -57,7 +57,7 @@ class Watch:
             self._hear()
 
     def enter(self, op: int) -> None:
-        """The op at index ``op`` begins. Raises :class:`ErrorMissing` where an earlier one had to
+        """Begin the op at index ``op``. Raises :class:`ErrorMissing` where an earlier one had to
         raise.
         """
         self._hear()

@@ -169,6 +169,6 @@ def _put_back(originals: list[tuple[Any, str, Any]]) -> None:
 
 
 def record_into(recorder: Recorder | None, log: list[Hook]) -> None:
-    """From now on hooks are given to ``log``; without a recorder nothing is recorded."""
+    """Give hooks to ``log`` from now on; without a recorder nothing is recorded."""
     global _watch
     _watch = None if recorder is None else _Watch(recorder, log)

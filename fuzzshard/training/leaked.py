@@ -46,9 +46,9 @@ def wait_until_freed(watched: Collection[LeakWatch]) -> None:
 
 
 def collect_garbage() -> None:
-    """Until nothing is left: what a graph of autograd held becomes garbage only when the graph is
-    gone. A backward that raised leaves the rest of its graph in the queue of its thread, until the
-    next backward.
+    """Collect until nothing is left: what a graph of autograd held becomes garbage only when the
+    graph is gone. A backward that raised leaves the rest of its graph in the queue of its thread,
+    until the next backward.
 
     ``gc.collect`` does nothing and returns 0 while another thread collects, which waits there for
     a finalizer or for the interpreter; only what tells the callbacks of this thread that it has

@@ -63,7 +63,7 @@ class Leftovers:
 
 
 def hook_counts(engine: Engine) -> dict[str, int]:
-    """How many hooks every module and every parameter has, by kind, without those of users."""
+    """Return how many hooks modules and parameters have, by kind, without those of users."""
     found = {}
     for path, module in engine.model.named_modules():
         for kind in _OF_MODULES:
@@ -83,7 +83,7 @@ def _is_of_user(hook: object) -> bool:
 
 
 def leftovers(trainer: Trainer, hooks: Mapping[str, int]) -> Leftovers:
-    """What the run of ``trainer`` has left; ``hooks`` were there when its engine was made."""
+    """Return what the run of ``trainer`` has left, beside ``hooks`` that its engine began with."""
     engine = trainer.engine
     after = hook_counts(engine)
     names = sorted(hooks.keys() | after.keys())

@@ -82,7 +82,7 @@ class Observer:
         self._engine, self._hooks = engine, hook_counts(engine)
 
     def forget(self) -> None:
-        """The model's tensors are others now, and its modules may be."""
+        """Forget the model's tensors, which are others now, and its modules, which may be."""
         self.copies.clear()
         if self.trainer.engine is not self._engine:
             self._take(self.trainer.engine)

@@ -159,7 +159,7 @@ class Trace:
         return found
 
     def unreduced(self) -> set[int]:
-        """The backwards, by the index of their ops, that leave accumulated gradients unreduced.
+        """Return the backwards, by index, that leave accumulated gradients unreduced.
 
         A backward that had nothing to differentiate changed nothing, and does not count.
         """
@@ -188,7 +188,7 @@ class Trace:
 
 @functools.lru_cache(maxsize=256)
 def pieces_of(mesh: DeviceMesh, placements: tuple[Placement, ...]) -> Pieces:
-    """Where the local shard of a DTensor lies in the whole: the innermost mesh axis cuts first.
+    """Return where a DTensor's local shard lies in the whole; the innermost mesh axis cuts first.
 
     So ``fully_shard`` shards what tensor parallelism has sharded (``_StridedShard``).
     """
@@ -202,7 +202,7 @@ def pieces_of(mesh: DeviceMesh, placements: tuple[Placement, ...]) -> Pieces:
 
 
 def cut(whole: torch.Tensor, pieces: Pieces) -> torch.Tensor:
-    """The part of ``whole`` that ``pieces`` name; ranks past the last chunk hold an empty one."""
+    """Return the part of ``whole`` that ``pieces`` name; past the last chunk it is empty."""
     for piece in pieces:
         if isinstance(piece, Flat):
             whole = whole.flatten()[piece.start : piece.stop]

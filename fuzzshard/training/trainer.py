@@ -137,8 +137,8 @@ class Trainer:
         self.feed.batches.clear()
 
     def forget_tensors(self) -> None:
-        """The model's tensors are others now: what was kept of the old ones says nothing about
-        them.
+        """Forget the model's tensors, which are others now: what was kept of the old ones says
+        nothing about them.
         """
         self.states.taken = {}
         if self.observer is not None:

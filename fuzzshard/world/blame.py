@@ -119,7 +119,7 @@ def signal_name(code: int) -> str:
 
 
 def death_trouble(code: int, printed: str, out_of_memory: bool) -> str:
-    """Why the machine or a person is to blame for a death; or nothing, where the engine is.
+    """Return why the machine or a person is to blame for a death; or nothing, where the engine is.
 
     ``printed`` is the end of what the process said, ``out_of_memory`` whether the kernel has
     killed processes for want of memory meanwhile.

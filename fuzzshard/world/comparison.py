@@ -64,7 +64,7 @@ def finer(case: Case) -> dict[str, Case]:
 
 
 def splits_operators(case: Case, engine: str) -> bool:
-    """Whether an engine computes an operator in parts, on several ranks, and puts them together.
+    """Return whether an engine computes parts of an operator on several ranks.
 
     Where that rounds, changed inputs do not show: the reference computes the whole.
     """
@@ -155,8 +155,8 @@ class ReferenceComparison:
         return self._differences(engine, self.traces)
 
     def judge(self, differing: Differing) -> Judgement:
-        """Bitwise comparison came first; only a difference makes it worth finding out what is
-        due.
+        """Judge what bitwise comparison found; only a difference makes it worth finding out what
+        is due.
 
         An engine that differs is held to what is documented for it.
         """

@@ -86,7 +86,7 @@ class Deadline:
         self._slowest = max(seconds, self._slowest * 0.98)
 
     def seconds(self, fresh: bool, compiles: bool = False) -> float:
-        """After how long a case is suspect, on ``fresh`` ranks or on others."""
+        """Return after how long a case is suspect, on ``fresh`` ranks or on others."""
         learned = max(self._learned(fresh), self._warm_up * fresh)
         return max(learned, COMPILING_SECONDS) if compiles else learned
 

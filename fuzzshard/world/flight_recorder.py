@@ -23,8 +23,8 @@ LATEST = 64
 
 
 def position() -> Position:
-    """Where this rank is; for another thread than the one that trains, which may be waiting for
-    ever.
+    """Return where this rank is; for another thread than the one that trains, which may be waiting
+    for ever.
     """
     text = dump()
     entries = json.loads(text).get("entries", []) if text else []

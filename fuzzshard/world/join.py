@@ -208,8 +208,9 @@ def preload(path: str, number: int = 0) -> None:
 
 @functools.cache
 def imported_functions() -> tuple[tuple[types.ModuleType, str, types.FunctionType], ...]:
-    """The functions of torch that modules of fuzzshard have imported by name, with the module and
-    the name there. Looked for before ranks are forked: in a rank, looking copies memory.
+    """Return the functions of torch that modules of fuzzshard have imported by name, with the
+    module and the name there. Looked for before ranks are forked: in a rank, looking copies
+    memory.
     """
     return tuple(
         (module, attribute, value)

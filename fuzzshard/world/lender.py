@@ -49,7 +49,7 @@ class Lender(ForkServer):
         return process.pid
 
     def printed(self, pid: int, start: int = 0) -> bytes:
-        """As :meth:`RankNode.printed`, of what was printed last."""
+        """Do as :meth:`RankNode.printed` does, of what was printed last."""
         return super().printed(pid, start)[-_LATEST_BYTES:]
 
     def say(self, name: ChannelName, data: bytes) -> None:

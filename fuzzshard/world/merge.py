@@ -56,12 +56,12 @@ class Outcome:
         return bool(self.failures or self.dead)
 
     def fail(self, rank: int, failure: Failure) -> None:
-        """A rank raised."""
+        """Note that a rank raised."""
         self.failures[rank] = failure
         self._mark()
 
     def die(self, rank: int) -> None:
-        """A rank closed its channel without a word."""
+        """Note that a rank closed its channel without a word."""
         self.dead.add(rank)
         self._mark()
 

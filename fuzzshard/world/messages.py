@@ -176,13 +176,13 @@ class Channel(Protocol):
         """Return what a selector waits for."""
 
     def recv(self, size: int, flags: int, /) -> bytes:
-        """As that of a socket, with MSG_DONTWAIT."""
+        """Do as a socket's does with MSG_DONTWAIT."""
 
     def sendall(self, data: bytes, /) -> None:
-        """As that of a socket."""
+        """Do as a socket's does."""
 
     def close(self) -> None:
-        """As that of a socket."""
+        """Do as a socket's does."""
 
 
 def send(channel: Channel, message: msgspec.Struct) -> None:

@@ -77,7 +77,7 @@ class FarChannel:
         return self._event
 
     def recv(self, size: int, flags: int, /) -> bytes:
-        """As that of a socket; it never waits."""
+        """Do as a socket's does; it never waits."""
         with self._lock:
             if not self._heard and not self._has_ended:
                 raise BlockingIOError
@@ -88,11 +88,11 @@ class FarChannel:
             return data
 
     def sendall(self, data: bytes, /) -> None:
-        """As that of a socket. That nobody is there any more is heard."""
+        """Do as a socket's does. That nobody is there any more is heard."""
         self._connection.tell("say", self._name, data)
 
     def close(self) -> None:
-        """As that of a socket."""
+        """Do as a socket's does."""
         with self._lock:
             if self._event < 0:
                 return
@@ -136,7 +136,7 @@ class OtherNode(RankNode):
         self._hearing.join(ANSWER_SECONDS)
 
     def start_rank(self, rank: int, config: WorldConfig) -> RankProcess:
-        """As :meth:`RankNode.start_rank`."""
+        """Do as :meth:`RankNode.start_rank` does."""
         number = next(self._numbers)
         channel, side = (self._channel((number, which)) for which in CHANNELS)
         try:
@@ -148,7 +148,7 @@ class OtherNode(RankNode):
         return RankProcess(rank, pid, channel, side, self)
 
     def end_rank(self, process: RankProcess, *, kill: bool) -> int:
-        """As :meth:`RankNode.end_rank`."""
+        """Do as :meth:`RankNode.end_rank` does."""
         code = super().end_rank(process, kill=kill)
         self._channels = {
             name: channel
@@ -158,31 +158,31 @@ class OtherNode(RankNode):
         return code
 
     def kill_group(self, pid: int) -> None:
-        """As :meth:`RankNode.kill_group`."""
+        """Do as :meth:`RankNode.kill_group` does."""
         self._ask_or(None, "kill_group", pid)
 
     def exit_code(self, pid: int) -> int | None:
-        """As :meth:`RankNode.exit_code`; of a node that is lost, that of a killed rank."""
+        """Do as :meth:`RankNode.exit_code` does; of a node that is lost, that of a killed rank."""
         code: int | None = self._ask_or(-signal.SIGKILL, "exit_code", pid)
         return code
 
     def ask_stacks(self, pid: int) -> None:
-        """As :meth:`RankNode.ask_stacks`."""
+        """Do as :meth:`RankNode.ask_stacks` does."""
         self._ask_or(None, "ask_stacks", pid)
 
     def printed(self, pid: int, start: int = 0) -> bytes:
-        """As :meth:`RankNode.printed`."""
+        """Do as :meth:`RankNode.printed` does."""
         data: bytes = self._ask_or(b"", "printed", pid, start)
         return data
 
     def activity(self, pids: Collection[int]) -> dict[int, Threads]:
-        """As :meth:`RankNode.activity`; on a node that is lost there are none."""
+        """Do as :meth:`RankNode.activity` does; on a node that is lost there are none."""
         nothing: dict[int, Threads] = {pid: {} for pid in pids}
         threads: dict[int, Threads] = self._ask_or(nothing, "activity", tuple(pids))
         return threads
 
     def descendants(self, pids: Collection[int]) -> frozenset[int]:
-        """As :meth:`RankNode.descendants`."""
+        """Do as :meth:`RankNode.descendants` does."""
         found: frozenset[int] = self._ask_or(frozenset(), "descendants", tuple(pids))
         return found
 
@@ -245,7 +245,7 @@ _ends = 0
 
 @contextlib.contextmanager
 def reaching(reach: Reach) -> Iterator[None]:
-    """Within it worlds may lie on other nodes; then their ranks there end."""
+    """Let worlds lie on other nodes; then their ranks there end."""
     global _reach
     before, _reach = _reach, reach
     try:
@@ -311,7 +311,7 @@ def _reached(id: str, known: _Known, is_ended: Callable[[], bool]) -> OtherNode:
 
 @contextlib.contextmanager
 def telling(tell: Tell) -> Iterator[None]:
-    """Within it ``tell`` hears of nodes that are lost, and back, from whatever thread."""
+    """Let ``tell`` hear of nodes that are lost, and back, from whatever thread."""
     global _tell
     before, _tell = _tell, tell
     try:

@@ -158,11 +158,11 @@ class ForkServer(RankNode):
         return RankProcess(rank, pid, ours, side, self)
 
     def kill_group(self, pid: int) -> None:
-        """As :meth:`RankNode.kill_group`."""
+        """Do as :meth:`RankNode.kill_group` does."""
         _kill_group(pid)
 
     def exit_code(self, pid: int) -> int | None:
-        """As :meth:`RankNode.exit_code`."""
+        """Do as :meth:`RankNode.exit_code` does."""
         with self._lock:
             self._leaders.discard(pid)
             ended = self._ask(Reap(pid), [])
@@ -173,20 +173,20 @@ class ForkServer(RankNode):
             return ended.value
 
     def ask_stacks(self, pid: int) -> None:
-        """As :meth:`RankNode.ask_stacks`."""
+        """Do as :meth:`RankNode.ask_stacks` does."""
         os.kill(pid, signal.SIGUSR1)
 
     def printed(self, pid: int, start: int = 0) -> bytes:
-        """As :meth:`RankNode.printed`."""
+        """Do as :meth:`RankNode.printed` does."""
         path = self._printed.get(pid)
         return b"" if path is None or not path.exists() else path.read_bytes()[start:]
 
     def activity(self, pids: Collection[int]) -> dict[int, Threads]:
-        """As :meth:`RankNode.activity`."""
+        """Do as :meth:`RankNode.activity` does."""
         return {pid: activity(pid) for pid in pids}
 
     def descendants(self, pids: Collection[int]) -> frozenset[int]:
-        """As :meth:`RankNode.descendants`."""
+        """Do as :meth:`RankNode.descendants` does."""
         return descendants(pids)
 
     def import_torch(self) -> None:

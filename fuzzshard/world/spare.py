@@ -46,7 +46,7 @@ class Spares:
         self.close()
 
     def take(self, config: WorldConfig) -> Ranks:
-        """Ranks that have run nothing; from now on the caller's, to use and to end.
+        """Return ranks that have run nothing, for the caller to use and to end.
 
         Raises :class:`InfraError` where ranks cannot start. Where spare sets do not start
         :data:`MOST_FAILURES` times in a row, there are none from then on.

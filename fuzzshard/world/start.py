@@ -45,7 +45,7 @@ _proved: dict[tuple[str, int], str] = {}
 
 
 def start_ranks(config: WorldConfig, ranks: Ranks | None = None) -> Ranks:
-    """Ranks that have joined their world; raises :class:`InfraError` where they cannot.
+    """Return ranks that have joined their world; raises :class:`InfraError` where they cannot.
 
     The first ones of a size prove the instruments, for all that come after them. ``ranks`` is
     where they are put as they start.

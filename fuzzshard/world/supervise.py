@@ -140,7 +140,7 @@ def _heard(rank: int, message: Message | None, outcome: Outcome) -> bool:
 
 
 def ask_positions(ranks: Sequence[RankProcess], until: float) -> dict[int, Position]:
-    """Where the ranks are that answer in time."""
+    """Return where the ranks are that answer in time."""
     positions: dict[int, Position] = {}
     with selectors.DefaultSelector() as selector:
         for process in ranks:

@@ -232,7 +232,7 @@ class SharedWorld:
         self._world: World | None = None
 
     def with_ranks(self, size: int) -> World:
-        """A world of at least ``size`` ranks; it stays the owner's, and is not to be closed."""
+        """Return a world of at least ``size`` ranks, which the caller does not close."""
         if self._world is None or self._world.config.size < size:
             self.close()
             self._world = World(dataclasses.replace(self.config, size=max(size, self.config.size)))

@@ -229,7 +229,7 @@ def test_ctrl_c_anywhere_else_exits_with_130_and_says_so(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("fuzzshard.commands.show.only_case", interrupted)
-    assert fuzzshard("show", "x") == 130
+    assert fuzzshard("show", "x/y") == 130
     assert capsys.readouterr() == ("", "fuzzshard: interrupted\n")
 
 
@@ -240,7 +240,7 @@ def test_a_fault_of_fuzzshard_is_not_reported_as_a_finding(
         raise ZeroDivisionError
 
     monkeypatch.setattr("fuzzshard.commands.show.only_case", broken)
-    assert fuzzshard("show", "x") == 4
+    assert fuzzshard("show", "x/y") == 4
     assert "internal error" in capsys.readouterr().err
 
 

@@ -49,12 +49,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("run --corpus note.txt", "note.txt is a file; give a folder"),
         ("run extra", '"extra" is one argument too many'),
         ("show", "PATH is missing; see fuzzshard show --help"),
-        ("show note.txt", "note.txt: not a corpus entry"),
-        ("show nowhere", "nowhere does not exist"),
+        ("show note.txt", "note.txt is no case file"),
+        ("show nowhere", "nowhere is neither a file nor a known bug"),
         ("show reshard_is_ignore", 'Did you mean "reshard_is_ignored"?; fuzzshard corpus causes'),
         ("html e -o nowhere/x.html", "there is no folder nowhere; make it"),
         ("html e -o e", "e is a folder; give the name of a file"),
-        ("html note.txt", "note.txt: not a corpus entry"),
+        ("html note.txt", "note.txt is no case file"),
         ("status empty", "empty has neither a campaign nor a finding"),
         ("merge e", "--into is missing"),
         ("merge e --into note.txt", "note.txt is a file; give a folder"),
@@ -112,12 +112,13 @@ def test_a_mistake_is_said_in_one_line_without_python(
 
 @pytest.mark.parametrize("command", ["replay --device cpu", "corpus verify"])
 def test_the_path_of_a_file_that_cannot_be_read_is_said_once(
-    command: str, capsys: pytest.CaptureFixture[str]
+    command: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert fuzzshard(*command.split(), "note.txt") == 2
+    (here / "note.json").write_text("hello\n")
+    assert fuzzshard(*command.split(), "note.json") == 2
     line, _ = capsys.readouterr().out.splitlines()
     assert line.startswith("INVALID")
-    assert line.count("note.txt") == 1
+    assert line.count("note.json") == 1
 
 
 def test_a_place_where_nothing_can_be_written_needs_no_free_space(here: Path) -> None:

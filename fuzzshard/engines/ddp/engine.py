@@ -65,8 +65,8 @@ class DDP(NoSyncEngine):
 
     @override
     def gradients(self) -> dict[str, dict[str, torch.Tensor | None]]:
-        """Under ``no_sync`` gradients are accumulated on this rank alone, on top of reduced
-        ones.
+        """Return gradients, which under ``no_sync`` are accumulated on this rank alone, on top of
+        reduced ones.
         """
         (held,) = super().gradients().values()
         return {"local" if self.unsynced else "reduced": held}

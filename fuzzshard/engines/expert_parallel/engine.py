@@ -20,14 +20,14 @@ class ExpertParallel(FullyShard):
 
     @override
     def unreduced_gradients(self) -> dict[str, torch.Tensor | None]:
-        """Without those of experts, which are of all rows that came to this rank."""
+        """Return them without those of experts, which are of all rows that came to this rank."""
         experts = {*weights(self.case).values()}
         held = super().unreduced_gradients().items()
         return {fqn: gradient for fqn, gradient in held if fqn not in experts}
 
     @override
     def group_states(self) -> dict[int, GroupState]:
-        """Without groups with experts, of which a rank has a part only when they are whole."""
+        """Return them without groups with experts, of which a rank has a part only."""
         held = super().group_states().items()
         return {i: state for i, state in held if not has_experts(self.case, self.case.wrap[i])}
 

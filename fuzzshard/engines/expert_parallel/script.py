@@ -89,8 +89,8 @@ from torch.distributed.tensor.parallel import ParallelStyle
 
     @override
     def group_lines(self, case: Case, group: WrapGroup, module: str) -> list[str]:
-        """The sum over the shard axis is there when gradients come: rows of all its ranks went
-        through the experts.
+        """Divide by all data ranks: gradients are sums over the shard axis when they come, as rows
+        of all its ranks went through the experts.
         """
         if not has_experts(case, group):
             return []

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def debug_level(*, detail: bool) -> Iterator[None]:
-    """``torch.distributed``'s debug level, ``DETAIL`` or ``OFF``; afterwards it is what it was."""
+    """Set ``torch.distributed``'s debug level within it to ``DETAIL`` or ``OFF``."""
     before = get_debug_level()
     set_debug_level(DebugLevel.DETAIL if detail else DebugLevel.OFF)
     try:
@@ -61,7 +61,7 @@ class Slice(NamedTuple):
         return originals[self.number]
 
     def of(self, flat: torch.Tensor) -> torch.Tensor:
-        """This part of a tensor that is laid out as the local flat parameter is."""
+        """Return this part of a tensor that is laid out as the local flat parameter is."""
         return flat[self.offset : self.offset + self.stop - self.start]
 
 
@@ -148,8 +148,8 @@ class FSDP1(NoSyncEngine):
 
     @override
     def take_parameters(self) -> None:
-        """What the optimizer holds: original parameters, or flat ones by the name of the first in
-        them.
+        """Take what the optimizer holds: original parameters, or flat ones by the name of the
+        first in them.
         """
         self.trained = {}
         self._frozen = frozenset(ScheduleState(self.case).frozen)
@@ -161,7 +161,7 @@ class FSDP1(NoSyncEngine):
 
     @override
     def before_op(self, index: int, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """Also freezes what a module does not register: a unit that had nothing to train is left
+        """Also freeze what a module does not register: a unit that had nothing to train is left
         with views of its original parameters, which ``requires_grad_`` does not find.
         """
         super().before_op(index, optimizers)
@@ -182,7 +182,7 @@ class FSDP1(NoSyncEngine):
 
     @override
     def observed(self) -> dict[str, torch.Tensor]:
-        """This rank's range of every parameter that it has something of, from where it is
+        """Return this rank's range of every parameter that it has something of, from where it is
         offloaded to.
         """
         found = {}
@@ -199,8 +199,8 @@ class FSDP1(NoSyncEngine):
 
     @override
     def gradients(self) -> dict[str, dict[str, torch.Tensor | None]]:
-        """Under ``no_sync`` gradients are unsharded sums of this rank alone, apart from reduced
-        ones.
+        """Return gradients, which under ``no_sync`` are unsharded sums of this rank alone, apart
+        from reduced ones.
 
         They include what reached frozen parameters of a flat parameter that is not all frozen; the
         reduction drops it (torch/distributed/fsdp/_flat_param.py, ``_use_sharded_grad_views``).

@@ -86,9 +86,7 @@ class FullyShard(Engine):
 
     @override
     def gradients(self) -> dict[str, dict[str, torch.Tensor | None]]:
-        """Only the last backward waits for reductions (``set_is_last_backward``); else the reader
-        must.
-        """
+        """Wait for reductions, as only the last backward does (``set_is_last_backward``)."""
         if self._must_wait:
             if self.mesh.device.type == "cuda":
                 torch.cuda.synchronize(self.mesh.device)
@@ -134,8 +132,8 @@ class FullyShard(Engine):
 
     @override
     def group_states(self) -> dict[int, GroupState]:
-        """Of the groups that manage what they should: others are for the registration oracle to
-        tell.
+        """Return those of the groups that manage what they should: others are for the registration
+        oracle to tell.
         """
         if not (works(GROUP_STATES) or works(UNSHARDED_MEMORY)):
             return {}

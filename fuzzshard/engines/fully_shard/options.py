@@ -10,7 +10,7 @@ from fuzzshard.contracts import REDUCTIONS_FOLLOW_GRAD_DTYPE
 
 
 def lacking(case: Case) -> str | None:
-    """What the case needs and this version of torch does not have, if there is something."""
+    """Return what the case needs and this torch does not have, if there is something."""
     if any(op.retypes for op in case.schedule) and not REDUCTIONS_FOLLOW_GRAD_DTYPE.holds():
         return "reductions that follow grad_dtype"
     told = (word for group in case.wrap for word in group.words())

@@ -61,7 +61,7 @@ class Pipelining(NoSyncEngine):
 
     @override
     def gradients(self) -> dict[str, dict[str, torch.Tensor | None]]:
-        """Nobody may read what no schedule has finalized."""
+        """Return none that no schedule has finalized, which nobody may read."""
         return {} if self.unsynced else super().gradients()
 
     @override

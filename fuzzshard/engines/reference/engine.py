@@ -149,8 +149,8 @@ class Reference(Engine):
 
     @override
     def unreduced_gradients(self) -> dict[str, torch.Tensor | None]:
-        """Nothing under tensor parallelism, where a rank's own gradient may be a part of that
-        sum.
+        """Return nothing under tensor parallelism, where a rank's own gradient may be a part of
+        that sum.
         """
         if self.case.tensor_parallel:
             return {}

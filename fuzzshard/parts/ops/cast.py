@@ -40,7 +40,7 @@ class Cast(op.Op, tag="cast", frozen=True, kw_only=True):
 
     @classmethod
     def to_other(cls, dtype: str) -> Self:
-        """To the dtype that is not ``dtype``."""
+        """Return the cast to the dtype that is not ``dtype``."""
         return cls(dtype="float64" if dtype == "float32" else "float32")
 
     @property

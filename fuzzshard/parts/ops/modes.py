@@ -34,7 +34,7 @@ class SetMode(op.Op, tag="set_mode", frozen=True, kw_only=True):
     @classmethod
     @override
     def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
-        """There and back."""
+        """Return ops there and back."""
         train = moment == "in_evaluation"
         return cls(train=train), cls(train=not train)
 

@@ -115,7 +115,7 @@ class RegisterParameterHook(op.Op, tag="register_parameter_hook", frozen=True, k
     @classmethod
     @override
     def drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
-        """Of the hooks that few engines run, fewer."""
+        """Return fewer of the hooks that few engines run."""
         hook: Hook = "post_accumulate_grad_hook"
         targets = run.trainable
         if not targets:

@@ -48,7 +48,7 @@ class SetDivideFactor(op.OnGroups, tag="set_divide_factor", frozen=True, kw_only
     @classmethod
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
-        """Any factor, also one that the number of ranks is not a multiple of."""
+        """Draw any factor, also one that the number of ranks is not a multiple of."""
         if moment == "between_steps" and "divide_factor" in run.swarm:
             place = run.early(50)
             place += cls.drawn(run)

@@ -79,7 +79,7 @@ class SetFlag(op.OnGroups, tag="set_flag", frozen=True, kw_only=True):
     @classmethod
     @override
     def draw_at(cls, run: op.Run, moment: Moment) -> tuple[op.Op, ...]:
-        """Off and on again, or another ``reshard_after_forward``, which stays."""
+        """Return off and on again, or another ``reshard_after_forward``, which stays."""
         flags = [flag for choice, flag in _CHOICES.items() if choice in run.swarm]
         if "set_reshard" in run.swarm:
             flags += ["reshard_after_forward"] * 2
@@ -95,7 +95,7 @@ class SetFlag(op.OnGroups, tag="set_flag", frozen=True, kw_only=True):
     @classmethod
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
-        """Another ``reshard_after_forward`` from now on."""
+        """Draw another ``reshard_after_forward`` from now on."""
         drawn = moment == "between_steps" and "set_reshard" in run.swarm
         for _ in range(1 + run.tape.chance(40)) if drawn else ():
             place, below = run.early(35), run.any_wrapped(35)

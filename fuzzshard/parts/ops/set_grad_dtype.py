@@ -94,7 +94,7 @@ class SetGradDtype(op.Op, tag="set_grad_dtype", frozen=True, kw_only=True):
     @classmethod
     @override
     def drawn(cls, run: op.Run) -> tuple[op.Op, ...]:
-        """For all parameters, for those of a module or for one; of a dtype that steps take."""
+        """Return ops for all parameters, a module's or one, of a dtype that steps take."""
         target = run.pick_parameters()
         fitting = [
             (made, weight)

@@ -186,7 +186,7 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
     @classmethod
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
-        """Saves, perhaps trains on, perhaps corrupts, loads; then trains on. What else is there
+        """Save, perhaps train on, perhaps corrupt, load; then train on. What else is there
         may come before or after them.
 
         A checkpoint on disk holds one copy of the buffers, and ranks with data of their own have

@@ -42,7 +42,7 @@ class ZeroGrad(op.Op, tag="zero_grad", frozen=True, kw_only=True):
     @classmethod
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
-        """Or nothing: gradients then accumulate over steps."""
+        """Draw one or nothing: gradients then accumulate over steps."""
         if moment == "new_gradients" and not run.allows("no_zero_grad", 45):
             run.add(cls(set_to_none=not run.allows("zero_to_zero", 60)))
 

@@ -49,8 +49,8 @@ class Collectives(oracle.AcrossRanks):
     def observed(
         self, case: oracle.Case, rank: int, report: oracle.RankReport, engine: str
     ) -> tuple[str, str]:
-        """Not between tensor-parallel ranks, whose uneven shards of one parameter have different
-        sizes, nor between those of different stages: they never meet in a data-parallel
+        """Compare none between tensor-parallel ranks, whose uneven shards of one parameter have
+        different sizes, nor between those of different stages: they never meet in a data-parallel
         collective.
         """
         mesh, tensor = case.mesh, case.mesh.tensor or 1

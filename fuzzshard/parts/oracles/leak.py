@@ -71,7 +71,7 @@ class Leak(oracle.Oracle):
 
     @override
     def within(self, scope: oracle.Scope, built: list[str], lines: list[str]) -> list[str]:
-        """In a function perhaps, after which nothing of the model is there."""
+        """Return lines in a function perhaps, after which nothing of the model is there."""
         hooks = scope.assertion.detail == "hook"
         lines = [*built, *([f"before = {_hook_count(scope)}"] if hooks else []), *lines]
         if scope.assertion.detail != "survivor":

@@ -39,7 +39,7 @@ class Registered(oracle.Oracle):
 
     @override
     def record(self, seen: oracle.Observer, index: int, look: str) -> None:
-        """Where the engine registers others in training."""
+        """Record where the engine registers others in training."""
         for fqn in seen.engine.inferred.parameters if seen.engine.reregisters else ():
             seen.trace.register(seen.key(self, index, fqn), seen.engine.parameter(fqn))
 

@@ -46,7 +46,7 @@ class Card:
 
 
 def by_cause(findings: Iterable[SeenFinding]) -> list[list[SeenFinding]]:
-    """``findings`` with one cause together, new ones apart, in the order of the first ones."""
+    """Return ``findings`` with one cause together, new ones apart, in order of the first."""
     groups: dict[object, list[SeenFinding]] = {}
     for seen in findings:
         groups.setdefault((seen.new, seen.cause or seen.anchor), []).append(seen)

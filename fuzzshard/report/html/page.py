@@ -84,7 +84,7 @@ def _title(cause: str) -> str:
 
 
 def page(nodes: Sequence[CampaignNode]) -> str:
-    """The HTML for what is in ``nodes``, side by side: campaigns, or corpora without one."""
+    """Return the HTML for ``nodes``, side by side: campaigns, or corpora without one."""
     findings = seen_findings(nodes)
     stats = stats_of(nodes, findings)
     seen = {name for node in nodes for name in node.first_seen}
