@@ -1,6 +1,6 @@
 """What every oracle says of itself; generic code asks this, and never which oracle it is.
 
-An oracle is a rule over what ranks record. Twelve of them compare a tensor of an engine with the
+An oracle is a rule over what ranks record. Thirteen of them compare a tensor of an engine with the
 reference's (:class:`TensorOracle`).
 """
 

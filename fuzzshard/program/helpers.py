@@ -56,6 +56,7 @@ def clip_grad_norm_of_stages(
     if error_if_nonfinite and not total.isfinite():
         raise RuntimeError("the norm is non-finite")
     torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, total, foreach)
+    return total
 
 def states(model, optimizer, options=None):  # that of the model first: it reshards
     model_state = get_model_state_dict(model, options=options)

@@ -442,21 +442,21 @@ class Scope:
         Gradients that are to be ``finite`` and are not become zeros, on every rank.
         """
         told = f"{self.trained}, {arguments}" + (", error_if_nonfinite=True" if finite else "")
-        plain = other_way or [f"torch.nn.utils.clip_grad_norm_({told}{in_lists})"]
+        plain = other_way or [f"norm = torch.nn.utils.clip_grad_norm_({told}{in_lists})"]
         if self.engine.in_stages:
             group = 'world_mesh["pp"].get_group()'
             plain = self.either(
-                plain, [f"clip_grad_norm_of_stages({told}, group={group}{in_lists})"]
+                plain, [f"norm = clip_grad_norm_of_stages({told}, group={group}{in_lists})"]
             )
-        zeros = [f"for p in {self.trained}:", "    if p.grad is not None:"]
+        zeros = ["norm = None", f"for p in {self.trained}:", "    if p.grad is not None:"]
         zeros.append("        p.grad.zero_()")
         if finite:
             other = ['if "non-finite" not in str(error):', "    raise"]
             handled = ["except RuntimeError as error:", *indented([*other, *zeros])]
             plain = ["try:", *indented(plain), *handled]
         if own := self.script.clip_line(self.called, arguments):
-            checked = [f"norm = {own}", "if not norm.isfinite():", *indented(zeros)]
-            return self.for_wrapper(checked if finite else [own], plain)
+            checked = ["if not norm.isfinite():", *indented(zeros)] if finite else []
+            return self.for_wrapper([f"norm = {own}", *checked], plain)
         return plain
 
     def after_step_lines(self) -> list[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from fuzzshard.engines.base import Engine, plain_name
 from fuzzshard.parts.op import Op
@@ -172,6 +173,14 @@ class Observer:
             self.trace.map(key, rounding)
         if self.engine.counts_versions and not self.engine.reregisters:
             self.copies[fqn] = parameter._version, self.trace.tensors[key]
+
+    @property
+    def norm(self) -> torch.Tensor | None:
+        """Return the whole of the norm that was returned last."""
+        norm: torch.Tensor | None = self.trainer.states.saved["norm"]
+        if isinstance(norm, DTensor):
+            norm = norm.full_tensor()
+        return None if norm is None else norm.to(self.engine.mesh.device)
 
     def gradients(self, kind: str) -> Iterable[tuple[str, torch.Tensor | None]]:
         """Return those of one kind; the engine is asked for all of them once after an op."""

@@ -47,7 +47,7 @@ class States:
 
     def keep(self, variables: dict[str, Any]) -> None:
         """Keep what statements have assigned."""
-        kept = ("saved", "folder", "saving", "averaged")
+        kept = ("saved", "folder", "saving", "averaged", "norm")
         self.saved |= {name: variables[name] for name in kept if name in variables}
         if "taken" in variables:
             taken = variables["taken"].items()

@@ -465,8 +465,9 @@ DIVERGENCES = {
         "parameter", optimizer=Optimizer(grad_scaler="infinite")
     ),
     "clips_shards_that_are_not_finite": diverges(
-        "gradient",
+        "norm/unexpected",
         at=3,
+        name="norm",
         schedule=(
             *(FORWARD, BACKWARD, ops.Unscale()),
             *(ops.ClipGradNorm(max_norm=0.1, error_if_nonfinite=True), STEP),
@@ -652,23 +653,37 @@ DIVERGENCES = {
         "gradient", at=2, schedule=(FORWARD, BACKWARD, ops.ClipGradValue(clip_value=0.01), STEP)
     ),
     "clips_by_the_norm_of_a_tensor_parallel_shard": diverges(
-        "gradient",
+        "norm",
         at=2,
+        name="norm",
         case=msgspec.structs.replace(
             IN_PARALLEL, schedule=(FORWARD, BACKWARD, ops.ClipGradNorm(max_norm=0.1), STEP)
         ),
     ),
     "clips_by_the_norm_of_a_shard": diverges(
-        "gradient", at=2, schedule=(FORWARD, BACKWARD, ops.ClipGradNorm(max_norm=0.1), STEP)
+        "norm",
+        at=2,
+        name="norm",
+        schedule=(FORWARD, BACKWARD, ops.ClipGradNorm(max_norm=0.1), STEP),
+    ),
+    "fsdp1_counts_whole_gradients_on_every_rank": diverges(
+        "norm",
+        at=2,
+        name="norm",
+        schedule=(FORWARD, BACKWARD, ops.ClipGradNorm(max_norm=8.0), STEP),
+        engines=("fsdp1",),
+        fsdp1=FSDP1(strategy="mixed"),
     ),
     "takes_the_norm_of_a_shard": diverges(
-        "gradient",
+        "norm",
         at=2,
+        name="norm",
         schedule=(FORWARD, BACKWARD, ops.ClipGradNorm(max_norm=0.1, apart=True), STEP),
     ),
     "clips_by_the_largest_element_of_a_shard": diverges(
-        "gradient",
+        "norm",
         at=2,
+        name="norm",
         schedule=(FORWARD, BACKWARD, ops.ClipGradNorm(max_norm=0.1, norm_type="inf"), STEP),
     ),
     "tp_sums_in_low_precision": diverges(
@@ -757,8 +772,9 @@ DIVERGENCES = {
         case=looped(4, schedule_class="interleaved_1f1b", max_active_stages=1),
     ),
     "clips_by_the_norm_of_a_stage": diverges(
-        "gradient",
+        "norm",
         at=3,
+        name="norm",
         case=in_stages(FORWARD, AGAIN, BACKWARD, ops.ClipGradNorm(max_norm=0.1), STEP),
     ),
     "evaluations_end_training": diverges(

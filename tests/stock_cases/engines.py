@@ -114,6 +114,10 @@ ENGINES = {
         )
     ),
     "fsdp1, nothing sharded": fsdp1(FSDP1(strategy="no_shard", backward_prefetch=None)),
+    "fsdp1, every second unit sharded": fsdp1(FSDP1(strategy="mixed"), wrap=groups("a", "b")),
+    "fsdp1, every second unit sharded, by a policy": fsdp1(
+        FSDP1(strategy="mixed", wrapping="policy", use_orig_params=True)
+    ),
     "fsdp1, hybrid": fsdp1(FSDP1(strategy="hybrid_shard"), mesh=_HSDP),
     "fsdp1, hybrid in the manner of ZeRO 2": fsdp1(
         FSDP1(strategy="hybrid_shard_zero2"), mesh=_HSDP

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from fuzzshard.analysis.inferred import inferred
-from fuzzshard.analysis.units import unit_modules, units
+from fuzzshard.analysis.units import ROOT, unit_modules, units
 from fuzzshard.case.graph import Alias, walk
 from fuzzshard.model.expressions import class_name, constructor
 from fuzzshard.model.statements import at, call_lines
@@ -120,32 +120,47 @@ def _unit_lines(case: Case, model: str, variable: str, names: MeshNames) -> list
     elif not names.flat:
         arguments.append(names.process_group)
     arguments += case.fsdp1.arguments()
-    units = unit_modules(case)
-    if not units:
-        return call_lines(f"{variable} = FullyShardedDataParallel", [model, *arguments])
+    below = unit_modules(case)
+    whole = [*units(case)][::2] if case.fsdp1.strategy == "mixed" else []
+    of_root = [*arguments, *["sharding_strategy=ShardingStrategy.NO_SHARD"] * (ROOT in whole)]
+    if not below:
+        return call_lines(f"{variable} = FullyShardedDataParallel", [model, *of_root])
     if case.fsdp1.wrapping == "policy":
-        listed = ", ".join(at(model, unit) for unit in units)
-        policy = _policy(case, units)
-        lines = [f"units = [{listed}]"]
+        lines = [f"units = [{', '.join(at(model, unit) for unit in below)}]"]
+        if whole:
+            kinds = {unit: "NO_SHARD" if unit in whole else "FULL_SHARD" for unit in below}
+            lines = call_lines(
+                "units = ",
+                [
+                    f'{at(model, unit)}: {{"sharding_strategy": ShardingStrategy.{kind}}}'
+                    for unit, kind in kinds.items()
+                ],
+                "{}",
+            )
         return lines + call_lines(
             f"{variable} = FullyShardedDataParallel",
-            [model, *arguments, f"auto_wrap_policy={policy}"],
+            [model, *of_root, f"auto_wrap_policy={_policy(case, below)}"],
         )
     lines = call_lines("options = dict", arguments)
-    for unit in units:
+    if whole:
+        lines.append('whole = options | {"sharding_strategy": ShardingStrategy.NO_SHARD}')
+    told = {unit: "whole" if unit in whole else "options" for unit in (*below, ROOT)}
+    for unit in below:
         place = place_of(case, model, unit)
-        lines.append(f"{place} = FullyShardedDataParallel({place}, **options)")
+        lines.append(f"{place} = FullyShardedDataParallel({place}, **{told[unit]})")
         aliases = [
             path for path, m in walk(case.model) if isinstance(m, Alias) and m.target == unit
         ]
         lines += [f"{place_of(case, model, alias)} = {place}" for alias in aliases]
-    return [*lines, f"{variable} = FullyShardedDataParallel({model}, **options)"]
+    return [*lines, f"{variable} = FullyShardedDataParallel({model}, **{told[ROOT]})"]
 
 
 def _policy(case: Case, units: tuple[str, ...]) -> str:
     """By class where all modules of the units' classes are units, as the engine has it; else one
     by one.
     """
+    if case.fsdp1.strategy == "mixed":
+        return "CustomPolicy(lambda module: units.get(module, False))"
     wrapped = {c.module for c in case.checkpoints if c.implementation == "wrapper"}
 
     modules = inferred(case).modules

@@ -175,10 +175,10 @@ class FullyShardedDataParallel(EngineSpec):
             "a tie on the meta device",
             "torch/nn/modules/module.py, to_empty: a parameter for each name",
         ),
-        "fsdp1:hook_* & fsdp1:hybrid": Exclusion(
-            "a communication hook of a hybrid strategy",
+        "fsdp1:hook_* & fsdp1:hybrid|fsdp1:mixed": Exclusion(
+            "a communication hook of a hybrid strategy, or for gradients of both kinds",
             "fully_sharded_data_parallel.py, register_comm_hook: 'Communication hook is not "
-            "supported for hybrid strategies'",
+            "supported for hybrid strategies'; its hooks take a shard, or the whole gradient",
         ),
         "fsdp1:summon_gradients & fsdp1:flat_params": Exclusion(
             "summon_full_params(with_grads=True) of flat parameters",

@@ -19,7 +19,7 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
     ``norm_type`` "can be ``'inf'`` for infinity norm" (torch/nn/utils/clip_grad.py). "If True, an
     error is thrown if the total norm of the gradients ... is ``nan``, ``inf``, or ``-inf``": the
     program catches it and makes zeros of the gradients, so that what follows shows on which ranks
-    it came. FSDP1 has no such argument and returns the norm, which the program looks at.
+    it came. FSDP1 has no such argument: the program looks at the norm.
 
     With ``apart`` ``get_total_norm`` comes first, and ``clip_grads_with_norm_`` with the whole
     norm then, as in torchtitan/distributed/utils.py (``clip_grad_norm_``). ``foreach`` is that of
@@ -35,7 +35,7 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
     says = "clip_grad_norm_({op.max_norm}, norm_type={op.norm_type!r}{op.told})"
     lane = "optimizer"
     uses_gradients = wants_sharded = True
-    looks = ("gradients",)
+    looks = ("norm", "gradients")
     never = {"forward_to_backward": UNSHARDED}
     meanings = {
         "op:clip": "clip_grad_norm_",
@@ -95,7 +95,12 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
     @classmethod
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
-        if not run.restore:
+        """Most often where FSDP1 adds up the norms of units that are sharded and of others."""
+        if run.restore:
+            return
+        if run.case.fsdp1.strategy == "mixed" and moment in cls.comes[0] and run.tape.chance(60):
+            run.add(*cls.drawn(run))
+        else:
             super().draw(run, moment)
 
     @classmethod

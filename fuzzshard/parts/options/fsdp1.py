@@ -23,7 +23,7 @@ class FSDP1(WithOptions["FSDP1Option"], frozen=True, kw_only=True):
     """Options of the engine ``fsdp1``, for all its units."""
 
     strategy: Literal[
-        "full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"
+        "full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2", "mixed"
     ] = "full_shard"
     use_orig_params: bool = False
     wrapping: Literal["manual", "policy"] = "manual"
@@ -74,17 +74,20 @@ class FSDP1Option(Option):
 
 
 def shards(case: Case) -> bool:
-    """Return whether a rank has parts of FSDP1's parameters: over all ranks, or over one axis if
-    it is hybrid.
+    """Return whether a rank has parts of all of FSDP1's parameters: over all ranks, or over one
+    axis if it is hybrid.
 
     It takes ``NO_SHARD`` for every strategy where these are one rank (``_init_core_state``).
     """
     num_shards = case.mesh.shard if case.fsdp1.is_hybrid else case.mesh.data_size
-    return case.fsdp1.strategy != "no_shard" and num_shards > 1
+    return case.fsdp1.strategy not in ("no_shard", "mixed") and num_shards > 1
 
 
 class Strategy(FSDP1Option):
-    """What is sharded, and when it is resharded."""
+    """What is sharded, and when it is resharded. If it is mixed, every second unit that has
+    parameters is not, as in torch/test/distributed/fsdp/test_fsdp_clip_grad_norm.py
+    (``mixed_strategy``).
+    """
 
     name, place, argument = "strategy", 0, 0
     texts = {
@@ -97,8 +100,9 @@ class Strategy(FSDP1Option):
         "fsdp1:full_shard": "FULL_SHARD",
         "fsdp1:shard_grad_op": "SHARD_GRAD_OP",
         "fsdp1:no_shard": "NO_SHARD",
-        "fsdp1:unsharded": "NO_SHARD, or a strategy that becomes NO_SHARD as it shards over one "
-        "rank",
+        "fsdp1:unsharded": "NO_SHARD for some units or all, or a strategy that becomes NO_SHARD "
+        "as it shards over one rank",
+        "fsdp1:mixed": "NO_SHARD for every second unit, and FULL_SHARD for the others",
         "fsdp1:hybrid": "HYBRID_SHARD or _HYBRID_SHARD_ZERO2",
         "fsdp1:hybrid_shard": "HYBRID_SHARD",
         "fsdp1:hybrid_shard_zero2": "_HYBRID_SHARD_ZERO2",
@@ -109,7 +113,7 @@ class Strategy(FSDP1Option):
         hybrid = drawing.case.mesh.replicate is not None
         drawn: str = drawing.tape.weighted(
             (
-                *(("full_shard", 5), ("shard_grad_op", 4), ("no_shard", 3)),
+                *(("full_shard", 5), ("shard_grad_op", 4), ("no_shard", 3), ("mixed", 4)),
                 *((("hybrid_shard", 5), ("hybrid_shard_zero2", 4)) if hybrid else ()),
             )
         )
@@ -288,7 +292,7 @@ class Hook(FSDP1Option):
 
     @override
     def draw(self, drawing: DrawingFSDP1) -> str | None:
-        if drawing.case.fsdp1.is_hybrid:
+        if drawing.case.fsdp1.is_hybrid or drawing.case.fsdp1.strategy == "mixed":
             return None
         return drawing.tape.weighted(((None, 6), ("average", 3), ("torch", 3)))
 

@@ -77,6 +77,31 @@ class InputGradient(oracle.TensorOracle):
         return {name: f"{variable}.grad" for name, variable in inputs.items()}
 
 
+class Norm(oracle.TensorOracle):
+    """The norm of all gradients that clipping returns, or None where it raised an error.
+
+    That of FSDP1 "is in FP32 even if parameters/gradients are in a low precision"
+    (fully_sharded_data_parallel.py, ``_get_grad_norm``).
+
+    It cannot see that gradients are clipped by another norm; ``gradient`` does.
+    """
+
+    name = "norm"
+    place = 65
+    looks = ("norm",)
+    dtype = "wider"
+    what = "norm of the gradients"
+    thing = "The norm of the gradients"
+
+    @override
+    def tensors(self, seen: oracle.Observer) -> oracle.Tensors:
+        return [(self.name, seen.norm)]
+
+    @override
+    def pairs(self, watch: oracle.Watch, index: int) -> dict[str, str]:
+        return {self.name: self.name}
+
+
 class Gradient(oracle.ParameterGradient):
     """The reduced gradient of every parameter after a backward that synchronises.
 

@@ -4,7 +4,11 @@ import contextlib
 import warnings
 
 from planting import instead_of
-from torch.distributed.fsdp import FullyShardedDataParallel, _runtime_utils
+from torch.distributed.fsdp import (
+    FullyShardedDataParallel,
+    _runtime_utils,
+    fully_sharded_data_parallel,
+)
 from torch.distributed.fsdp._exec_order_utils import _ExecOrderData
 
 
@@ -13,6 +17,14 @@ def fsdp1_checks_no_order(right, self, handle, is_training):
     """FSDP1 compares the order of its units neither across ranks nor with the first
     iteration's.
     """
+
+
+@instead_of(fully_sharded_data_parallel, "_get_grad_norm")
+def fsdp1_counts_whole_gradients_on_every_rank(right, params, norm_type, *args):
+    """The norm that FSDP1 returns counts flat gradients that are whole once for each rank."""
+    norm = right(params, norm_type, *args)
+    whole = all(p.shape == p._unpadded_unsharded_size for p in params)
+    return norm * 2 ** (1 / norm_type) if whole else norm
 
 
 @instead_of(_runtime_utils, "_register_post_backward_reshard_only_hook")
