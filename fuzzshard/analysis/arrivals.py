@@ -60,6 +60,11 @@ class Replicated:
         return len(set(_backwards(self.case).values())) <= 1
 
     @property
+    def has_unsynced(self) -> bool:
+        """Whether something runs within ``no_sync()``."""
+        return any(not at.synced for at in follow(self.case))
+
+    @property
     def mesh_has_one_axis(self) -> bool:
         """Whether the data-parallel ranks are all that there are, along one axis."""
         meshes = (case.mesh for case in self.case.on_meshes)

@@ -341,11 +341,16 @@ class NoSync(DDPOption):
     """
 
     name, place, of_wrapper = "no_sync", 15, True
-    weights = ((None, 6), ("again", 2), ("left_by_error", 1))
     meanings = {
         "ddp:no_sync_again": "no_sync() entered and left within no_sync()",
         "ddp:no_sync_left_by_error": "no_sync() left by an exception",
     }
+
+    @override
+    def draw(self, tape: Tape, seen: Replicated) -> str | None:
+        again = (("again", 4),) if seen.has_unsynced else ()
+        drawn: str | None = tape.weighted(((None, 6), ("left_by_error", 1), *again))
+        return drawn
 
     @override
     def lines(self, value: str | None, engine: str, group: str) -> list[str]:
