@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from fuzzshard.case.case import Mesh
-from fuzzshard.parts.part import choices
+from fuzzshard.case.case import WAYS, Mesh
 from fuzzshard.strategies.swarm import Swarm, is_cut, shards_experts
 from fuzzshard.strategies.tape import Tape
 
@@ -15,7 +14,6 @@ _WEIGHTS = {2: 40, 1: 2, 3: 10, 4: 30}
 _WEIGHT_OF_ALL_LARGER = 12
 _MADE = 8
 """Percent of the meshes that are made in another way."""
-_WAYS = tuple(way for way in choices(Mesh)["made"] if way != "plainly")
 _ON_AXES_OF_ONE = 50
 """Percent of the cases of HSDP for which there are no two axes of two ranks. They cost half a case
 more, for another communicator.
@@ -39,7 +37,7 @@ def mesh(tape: Tape, swarm: Swarm, world_size: int, *, exact: bool) -> Mesh:
 
 def made(tape: Tape, mesh: Mesh) -> Mesh:
     """Return the same, maybe made in another way, which is of no account for anything else."""
-    return replace(mesh, made=tape.pick(_WAYS)) if tape.chance(_MADE) else mesh
+    return replace(mesh, made=tape.pick([*WAYS])) if tape.chance(_MADE) else mesh
 
 
 def _tensor_axis(tape: Tape, swarm: Swarm, world_size: int) -> int | None:

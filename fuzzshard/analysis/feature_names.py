@@ -1,10 +1,32 @@
-"""The names of all features of a Case, by dimension, and what each means."""
+"""All features of a Case by dimension, what each means, and whether a case has it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
+from typing import Any
 
-from fuzzshard.case.case import Case
+from fuzzshard.analysis.batches import all_rows, rows_of_batch, used_batches
+from fuzzshard.analysis.experts import beside_others
+from fuzzshard.analysis.groups import holds_a_member, wrapped_modules
+from fuzzshard.analysis.inferred import Inferred
+from fuzzshard.analysis.schedule_state import root_groups
+from fuzzshard.analysis.tensor_parallel import tensor_dims
+from fuzzshard.case.adapters import adapters
+from fuzzshard.case.case import WAYS, Case, WrapGroup
+from fuzzshard.case.graph import (
+    Alias,
+    Block,
+    Call,
+    join,
+    modules_below,
+    resolve,
+    value_node,
+    walk,
+)
+from fuzzshard.case.paths import enclosing, is_within, is_within_any
 from fuzzshard.parts.engines import ENGINES, OPTIONS
 from fuzzshard.parts.leaves import LEAVES
 from fuzzshard.parts.losses import LOSSES
@@ -28,6 +50,120 @@ def _options_of(field: str) -> Sequence[Option]:
     part = defaults(Case)[field]
     assert isinstance(part, WithOptions)
     return part.options
+
+
+Test = Callable[[Case, Inferred], bool]
+
+
+def _some(field: str, test: Callable[[Any], bool]) -> Test:
+    """Whether some item of a field of the case is so."""
+    return lambda case, _: any(map(test, getattr(case, field)))
+
+
+def _some_block(test: Callable[[str, Block], bool]) -> Test:
+    return lambda _, found: any(test(path, block) for path, block in _blocks(found))
+
+
+def _some_call(test: Callable[[Call], bool]) -> Test:
+    return _some_block(lambda _, block: any(map(test, _calls(block))))
+
+
+def _blocks(found: Inferred) -> Iterator[tuple[str, Block]]:
+    return ((path, m) for path, m in found.modules.items() if isinstance(m, Block))
+
+
+def _calls(block: Block) -> list[Call]:
+    return [node for node in block.nodes if isinstance(node, Call)]
+
+
+def _reads(block: Block) -> Counter[str]:
+    """Return how often each value of a block is read."""
+    return Counter((*(a for node in block.nodes for a in node.args), *block.outputs))
+
+
+def _rows(found: Inferred) -> set[int]:
+    """Return the sizes of the parameters' first dims."""
+    return {shape[0] for shape in found.parameters.values()}
+
+
+def _rows_of_batches(case: Case) -> set[tuple[int, ...]]:
+    """Return how many rows ranks have in each batch."""
+    return {tuple(rows_of_batch(case, batch)) for batch in used_batches(case)}
+
+
+def _leaves_output_unused(case: Case, found: Inferred) -> bool:
+    """Return whether a block, or a loss, leaves out outputs of what it is about."""
+    calls = (op.call for op in case.schedule if op.call and op.call.grad)
+    outputs = {call: len(found.output_values[call.target]) for call in calls}
+    return any(len({*call.used(number)}) < number for call, number in outputs.items()) or any(
+        f"{call.name}.{i}" not in _reads(block)
+        for path, block in _blocks(found)
+        for call in _calls(block)
+        if (target := resolve(case.model, join(path, call.module)))
+        if isinstance(called := target[1], Block) and len(called.outputs) > 1
+        for i in range(len(called.outputs))
+    )
+
+
+def _ties_within_group(case: Case) -> set[bool]:
+    """Return whether both names of each tied parameter are in one group."""
+    wrapped = {module: i for i, group in enumerate(case.wrap) for module in group.modules}
+    above = ([enclosing(f, wrapped) for f in (tie.parameter, tie.source)] for tie in case.ties)
+    groups = ([None if path is None else wrapped[path] for path in paths] for paths in above)
+    return {first == second for first, second in groups}
+
+
+def _called_both_ways(case: Case, found: Inferred) -> bool:
+    """Return whether blocks call a module with and without gradients."""
+    calls = {
+        (target[0], call.grad)
+        for path, block in _blocks(found)
+        for call in _calls(block)
+        if (target := resolve(case.model, join(path, call.module)))
+    }
+    return len({path for path, _ in calls}) < len(calls)
+
+
+def _leaves_root(case: Case, group: WrapGroup, root: int) -> bool:
+    """Return whether ``group`` has modules outside of the group that becomes its FSDP root."""
+    below = frozenset[str]().union(
+        *(modules_below(case.model, m) for m in case.wrap[root].modules)
+    )
+    return not below.issuperset(group.modules)
+
+
+def _wraps_nested(case: Case, _: Inferred) -> bool:
+    wrapped = wrapped_modules(case)
+    return any(a and a != b and is_within(b, a) for a in wrapped for b in wrapped)
+
+
+def _freezes_part_of_group(case: Case, found: Inferred) -> bool:
+    targets = [freeze.target for freeze in case.freezes]
+    kinds = {(owner, is_within_any(fqn, targets)) for fqn, owner in found.owners.items()}
+    return any(
+        (owner, True) in kinds for owner, frozen in kinds if owner is not None and not frozen
+    )
+
+
+def _freezes_adapted(case: Case, _: Inferred) -> bool:
+    targets = [freeze.target for freeze in case.freezes]
+    return any(
+        is_within_any(base, targets) and not any(is_within_any(p, targets) for p in others)
+        for base, *others in adapters(case.model)
+    )
+
+
+def _leaves_ranks_empty(case: Case, found: Inferred) -> bool:
+    """Return whether ``torch.chunk`` leaves the last rank of the tensor-parallel axis nothing of a
+    parameter.
+    """
+    ranks = case.mesh.tensor or 1
+    sizes = [
+        found.parameters[fqn][dim]
+        for fqn, dim in tensor_dims(case, found).items()
+        if dim is not None and fqn in found.parameters
+    ]
+    return any(math.ceil(size / ranks) * (ranks - 1) >= size for size in sizes)
 
 
 FEATURES: dict[str, str] = {
@@ -99,11 +235,7 @@ FEATURES: dict[str, str] = {
     "mesh:tensor": "a tensor-parallel axis",
     "mesh:hsdp_tensor": "a tensor-parallel axis beside both axes of HSDP",
     "mesh:pipeline": "a pipeline axis",
-    "mesh:flattened": "a mesh with an axis that was two, flattened",
-    "mesh:unflattened": "a mesh whose axes were one",
-    "mesh:from_groups": "a mesh of process groups that there are",
-    "mesh:transposed": "a mesh whose ranks lie column by column",
-    "mesh:reversed": "a mesh whose process groups begin with the last rank",
+    **{f"mesh:{way}": meaning for way, meaning in WAYS.items()},
     "tensor:colwise": "a column parallel module",
     "tensor:rowwise": "a row parallel module",
     "tensor:sequence": "a norm sharded along the sequence",
@@ -175,6 +307,103 @@ FEATURES: dict[str, str] = {
     "expect:warning": "a warning that must be given",
 }
 """Every feature with one line that says what it is."""
+
+TESTS: dict[str, Test] = {
+    "dim:uneven": lambda case, found: any(n % case.mesh.shard for n in _rows(found)),
+    "dim:smaller_than_mesh": lambda case, found: any(n < case.mesh.shard for n in _rows(found)),
+    "dim:one": lambda _, found: 1 in _rows(found),
+    "dim:power_of_two": lambda _, found: {n & (n - 1) for n in _rows(found)} == {0},
+    "edge:branch": _some_block(lambda path, block: max(_reads(block).values()) > 1),
+    "edge:several_outputs": _some_block(lambda path, block: len(block.outputs) > 1),
+    "edge:unused_output": _leaves_output_unused,
+    "edge:unused_value": _some_block(
+        lambda path, block: (
+            not {node.name for node in block.nodes} <= {*map(value_node, _reads(block))}
+        )
+    ),
+    "edge:unused_module": lambda _, found: len(found.called) < len(found.modules),
+    "edge:nested_block": _some_block(lambda path, block: path != ""),
+    "edge:method": _some_block(lambda path, block: block.has_method),
+    "edge:adapter": lambda case, _: any(adapters(case.model)),
+    "edge:alternatives": _some_call(lambda call: bool(call.alternatives)),
+    "edge:no_grad_call": _some_call(lambda call: not call.grad),
+    "reuse:repeated_call": _some_block(
+        lambda path, block: len({call.module for call in _calls(block)}) < len(_calls(block))
+    ),
+    "reuse:alias": lambda case, _: any(
+        isinstance(module, Alias) for _, module in walk(case.model)
+    ),
+    "reuse:tied_in_group": lambda case, _: True in _ties_within_group(case),
+    "reuse:tied_across_groups": lambda case, _: False in _ties_within_group(case),
+    "reuse:no_grad_retraversal": _called_both_ways,
+    "wrap:several_groups": lambda case, _: len(case.wrap) > 1,
+    "wrap:list_group": _some("wrap", lambda group: len(group.modules) > 1),
+    "wrap:list_group_leaves_root": lambda case, _: any(
+        map(_leaves_root, repeat(case), case.wrap, root_groups(case))
+    ),
+    "wrap:list_group_holds_member": lambda case, _: any(
+        holds_a_member(case, group) for group in case.wrap
+    ),
+    "wrap:experts_beside_others": lambda case, _: any(
+        beside_others(case, group) for group in case.wrap
+    ),
+    "wrap:nested": _wraps_nested,
+    "wrap:root": lambda case, _: "" in wrapped_modules(case),
+    "wrap:root_not_wrapped": lambda case, _: bool(case.wrap) and "" not in wrapped_modules(case),
+    "wrap:parameter_in_no_group": lambda _, found: None in found.owners.values(),
+    "precision:mixed": lambda case, _: len({group.precision for group in case.wrap}) > 1,
+    "precision:parameter_dtype": lambda case, _: bool(case.dtypes),
+    "freeze:from_start": lambda case, _: bool(case.freezes),
+    "freeze:parameter": lambda case, found: any(
+        freeze.target in found.parameters for freeze in case.freezes
+    ),
+    "freeze:module": lambda case, found: any(
+        freeze.target not in found.parameters for freeze in case.freezes
+    ),
+    "freeze:before_wrap": _some("freezes", lambda freeze: not freeze.after_wrap),
+    "freeze:after_wrap": _some("freezes", lambda freeze: freeze.after_wrap),
+    "freeze:adapted": _freezes_adapted,
+    "freeze:mixed_group": _freezes_part_of_group,
+    "mesh:larger": lambda case, _: case.mesh.size > 4,
+    "mesh:hsdp": lambda case, _: min(case.mesh.replicate or 1, case.mesh.shard) > 1,
+    "mesh:axis_of_one": lambda case, _: (
+        1 in (case.mesh.replicate, case.mesh.replicate and case.mesh.shard)
+    ),
+    "mesh:tensor": lambda case, _: case.mesh.tensor is not None,
+    "mesh:hsdp_tensor": lambda case, _: None not in (case.mesh.tensor, case.mesh.replicate),
+    "mesh:pipeline": lambda case, _: case.mesh.pipeline is not None,
+    "tensor:sharded_argument": _some("tensor_parallel", lambda plan: plan.dim is not None),
+    "tensor:local_result": _some("tensor_parallel", lambda plan: plan.result == "to_local"),
+    "tensor:prepare_result": _some("tensor_parallel", lambda plan: plan.result == "style"),
+    "tensor:grad_placements": _some("tensor_parallel", lambda plan: plan.grad_placements),
+    "tensor:local_map": _some("tensor_parallel", lambda plan: plan.local_map),
+    "tensor:sequence_layout": _some(
+        "tensor_parallel", lambda plan: "sequence" in (plan.input, plan.output)
+    ),
+    "tensor:dtensor_output": _some("tensor_parallel", lambda plan: not plan.local_output),
+    "tensor:empty_shard": _leaves_ranks_empty,
+    "schedule:ranks_differ": _some("schedule", lambda op: op.ranks != "all"),
+    "checkpoint:module": lambda case, _: bool(case.checkpoints),
+    "input:sequence": lambda case, _: case.inputs.seq > 0,
+    "input:ids": lambda case, _: any(tensor.kind == "ids" for tensor in case.inputs.tensors),
+    "input:several": lambda case, _: len(case.inputs.tensors) > 1,
+    "input:requires_grad": lambda case, _: any(
+        tensor.requires_grad for tensor in case.inputs.tensors
+    ),
+    "input:same_on_ranks": lambda case, _: case.inputs.same_on_ranks,
+    "input:rows_differ": lambda case, _: any(len({*rows}) > 1 for rows in _rows_of_batches(case)),
+    "input:rows_vary": lambda case, _: len(_rows_of_batches(case)) > 1,
+    "input:one_row": lambda case, _: bool(case.inputs.rank_batches) and 1 in all_rows(case),
+    "input:no_rows": lambda case, _: bool(case.inputs.rank_batches) and 0 in all_rows(case),
+    "input:on_host": lambda case, _: case.inputs.on_host,
+    "option:ignored": lambda case, _: bool(case.ignored),
+    "option:added": lambda case, _: bool(case.added),
+    "option:meta": lambda case, _: case.init == "meta",
+    "delay:some_ranks": _some("delays", lambda delay: delay.ranks != "all"),
+}
+"""Whether a case has a feature. The names of all others are made of what cases say
+(:mod:`fuzzshard.analysis.features`), or asked of parts.
+"""
 
 DIMENSIONS: dict[str, str] = {
     "leaf": "modules without submodules",

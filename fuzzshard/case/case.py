@@ -35,16 +35,26 @@ ENGINES = tuple(name for name, spec in SPECS.items() if spec.choice is None)
 """The engines that a case has unless it says otherwise."""
 TRACED_BACKWARD = ("aot_eager", "inductor")
 """The backends of ``compile`` that make a graph of the backward too."""
+WAYS = {
+    "flattened": "a mesh with an axis that was two, flattened",
+    "unflattened": "a mesh whose axes were one",
+    "from_groups": "a mesh of process groups that there are",
+    "transposed": "a mesh whose ranks lie column by column",
+    "reversed": "a mesh whose process groups begin with the last rank",
+}
+"""In which other ways a mesh is made (:mod:`fuzzshard.program.mesh`), and what each gives."""
 
 
 if TYPE_CHECKING:
     AnyOp = Op
     EngineName = str
     LossName = str
+    Made = str
 else:  # what msgspec decodes goes by the classes and the names
     AnyOp = Union[*OPS]
     EngineName = Literal[*SPECS]
     LossName = Literal[*LOSSES]
+    Made = Literal["plainly", *WAYS]
 
 
 class TensorSpec(Part, frozen=True, kw_only=True):
@@ -96,18 +106,14 @@ class Mesh(Part, frozen=True, kw_only=True):
     ``replicate`` makes it the HSDP mesh. ``tensor`` is the tensor-parallel axis; its ranks get
     equal data. The slices along ``pipeline`` have equal data: there the engine ``pipelining`` has
     the stages of one model, and under every other engine they train side by side and never meet.
-    ``made`` is how: by ``init_device_mesh``; sliced from a mesh whose shard axis is two axes,
-    flattened; cut out of one axis; from process groups; or with ranks in another order, column by
-    column or the last one first.
+    ``made`` is how: by ``init_device_mesh``, or in one of :data:`WAYS`.
     """
 
     shard: int
     replicate: int | None = None
     tensor: int | None = None
     pipeline: int | None = None
-    made: Literal[
-        "plainly", "flattened", "unflattened", "from_groups", "transposed", "reversed"
-    ] = "plainly"
+    made: Made = "plainly"
 
     @property
     def size(self) -> int:
