@@ -1,5 +1,5 @@
-"""What documents let engines do otherwise than the reference, one by one, each with its reason.
-Whatever is not here is a finding.
+"""What documents let engines do otherwise than the reference, one by one, each with its reason
+(:func:`manner_here`). Whatever is not here is a finding.
 
 Each is a prediction, and no excuse: the reference trains once more in the :class:`Manner` that is
 documented for the engine, and every tensor of the engine has to be what that one has. Where a
@@ -13,8 +13,7 @@ documentation excludes in the tables of ``parts/engines``.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,28 +23,11 @@ from fuzzshard.analysis.schedule_state import follow
 from fuzzshard.analysis.units import units
 from fuzzshard.case.case import TRACED_BACKWARD, Case
 from fuzzshard.engines.mesh import RankMesh
-from fuzzshard.engines.reference.manner import Counts, Manner
+from fuzzshard.engines.reference.manner import Manner
 from fuzzshard.oracles.compare import Difference
-from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.op import BY_NAME
 from fuzzshard.training.trace import Trace
-
-
-class Allowed(NamedTuple):
-    """One thing that engines may do otherwise: which engines, the field of :class:`Manner` that
-    has it, what this is in a run, and where it is documented.
-    """
-
-    of: Callable[[EngineSpec, Case], bool]
-    field: str
-    done: Callable[[Case, Trace], Any]
-    reason: str
-
-
-def _counted(case: Case, trace: Trace) -> Counts:
-    """Return what batch norms have counted after each backward, where graphs recompute."""
-    return trace.counts if case.compile in TRACED_BACKWARD else {}
 
 
 def _made(case: Case, trace: Trace) -> frozenset[tuple[int, str]]:
@@ -86,55 +68,6 @@ def _filled(case: Case, trace: Trace) -> frozenset[tuple[int, str]]:
     )
 
 
-ALLOWED: tuple[Allowed, ...] = (
-    Allowed(
-        lambda spec, case: spec.applies_groups,
-        "joins_inputs",
-        lambda case, trace: bool(case.wrap),
-        "inputs of a wrapped module pass through one torch.autograd.Function: a backward runs "
-        "through all of them if it runs through one, and recomputes checkpoints before unused "
-        "ones. It may materialize undefined gradients as zeros (set_materialize_grads), which "
-        "inputs have then, and no parameters",
-    ),
-    Allowed(
-        lambda spec, case: spec.has_units,
-        "filled",
-        _filled,
-        "the gradient of a flat parameter is one tensor, with zeros for parameters that a "
-        "backward does not reach (torch/distributed/fsdp/_flat_param.py, _reset_is_grad_none)",
-    ),
-    Allowed(
-        lambda spec, case: True,
-        "counts",
-        _counted,
-        "the recomputation of a compiled checkpoint is a part of the backward's graph, and "
-        "changes of buffers are kept out of it: a batch norm counts its batch once, where plain "
-        "checkpointing counts it again",
-    ),
-    Allowed(
-        lambda spec, case: True,
-        "made",
-        _made,
-        "get_optimizer_state_dict makes the states of an optimizer that has none yet "
-        "(torch/distributed/checkpoint/state_dict.py, _init_optim_state): ASGD takes the size of "
-        "its first step from the learning rate then (torch/optim/asgd.py, _init_group), and a "
-        "load casts what there is to the dtype of the parameter. A GradScaler steps an optimizer "
-        "with fused in any case (torch/amp/grad_scaler.py, step: 'This optimizer has customized "
-        "scale-handling logic'), which makes its states even if it skips the rest",
-    ),
-    Allowed(
-        lambda spec, case: spec.averages_again(case),
-        "averages_again",
-        lambda case, trace: True,
-        "'gradients will be accumulated on module variables, which will later be synchronized' "
-        "(torch/nn/parallel/distributed.py, no_sync): with all that these hold. FSDP1 with "
-        "NO_SHARD 'runs gradient reduction (which directly covers any gradient accumulation "
-        "implicitly)' (torch/distributed/fsdp/_runtime_utils.py, _reduce_grad_no_shard). The mean "
-        "is the same, and rounded otherwise",
-    ),
-)
-
-
 def is_beyond_rounding(difference: Difference) -> bool:
     """Return whether a tensor is there or not, has another type, or counts something: what is
     allowed begins with that.
@@ -159,7 +92,33 @@ def manner_here(case: Case, engine: str, trace: Trace) -> Manner:
     that it did.
     """
     spec = spec_of(engine)
-    return Manner(**{a.field: a.done(case, trace) for a in ALLOWED if a.of(spec, case)})
+    return Manner(
+        # Inputs of a wrapped module pass through one torch.autograd.Function: a backward runs
+        # through all of them if it runs through one, and recomputes checkpoints before unused
+        # ones. It may materialize undefined gradients as zeros (set_materialize_grads), which
+        # inputs have then, and no parameters.
+        joins_inputs=spec.applies_groups and bool(case.wrap),
+        # The gradient of a flat parameter is one tensor, with zeros for parameters that a
+        # backward does not reach (torch/distributed/fsdp/_flat_param.py, _reset_is_grad_none).
+        filled=_filled(case, trace) if spec.has_units else frozenset(),
+        # The recomputation of a compiled checkpoint is a part of the backward's graph, and
+        # changes of buffers are kept out of it: a batch norm counts its batch once, where plain
+        # checkpointing counts it again.
+        counts=trace.counts if case.compile in TRACED_BACKWARD else {},
+        # get_optimizer_state_dict makes the states of an optimizer that has none yet
+        # (torch/distributed/checkpoint/state_dict.py, _init_optim_state): ASGD takes the size of
+        # its first step from the learning rate then (torch/optim/asgd.py, _init_group), and a
+        # load casts what there is to the dtype of the parameter. A GradScaler steps an optimizer
+        # with fused in any case (torch/amp/grad_scaler.py, step: "This optimizer has customized
+        # scale-handling logic"), which makes its states even if it skips the rest.
+        made=_made(case, trace),
+        # "gradients will be accumulated on module variables, which will later be synchronized"
+        # (torch/nn/parallel/distributed.py, no_sync): with all that these hold. FSDP1 with
+        # NO_SHARD "runs gradient reduction (which directly covers any gradient accumulation
+        # implicitly)" (torch/distributed/fsdp/_runtime_utils.py, _reduce_grad_no_shard). The mean
+        # is the same, and rounded otherwise.
+        averages_again=spec.averages_again(case),
+    )
 
 
 def manner_of(case: Case, engine: str, trace: Trace, mesh: RankMesh) -> Manner:

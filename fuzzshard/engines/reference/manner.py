@@ -25,7 +25,7 @@ Counts = Mapping[tuple[int, str], int]
 
 @dataclasses.dataclass(frozen=True)
 class Manner:
-    """How the reference trains (:data:`fuzzshard.oracles.allowed.ALLOWED` says why).
+    """How the reference trains (:func:`fuzzshard.oracles.allowed.manner_here` says why).
 
     ``joins_inputs``: the inputs of modules whose groups have parameters pass through one autograd
     function. ``makes_zeros``: that function gets zeros for undefined gradients. ``filled``: the
