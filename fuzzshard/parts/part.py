@@ -75,7 +75,9 @@ def defaults(part: type[Part]) -> dict[str, object]:
 
 @functools.cache
 def choices(part: type[Part]) -> dict[str, tuple[object, ...]]:
-    """Return by field, the values that its type names one by one, where these are several."""
+    """Return by field, the values that its type names one by one, where these are several; of a
+    tuple, those of one item.
+    """
     hints = typing.get_type_hints(part)
     named = {f.name: tuple(_named_values(hints[f.name])) for f in msgspec.structs.fields(part)}
     return {name: values for name, values in named.items() if len(values) > 1}
@@ -89,6 +91,8 @@ def _named_values(hint: object) -> Iterator[object]:
         yield None
     elif origin is typing.Literal:
         yield from typing.get_args(hint)
+    elif origin is tuple:
+        yield from ((value,) for value in _named_values(typing.get_args(hint)[0]))
     elif origin in (types.UnionType, typing.Union):
         for each in typing.get_args(hint):
             yield from _named_values(each)

@@ -20,10 +20,9 @@ from fuzzshard.case.describe import describe
 from fuzzshard.case.dims import get_dims, set_dims
 from fuzzshard.case.edit import with_item
 from fuzzshard.corpus.entry import Culprit
-from fuzzshard.parts.engines import OPTIONS
 from fuzzshard.parts.part import Part, choices
-from fuzzshard.shrink.option_passes import change_policy
-from fuzzshard.shrink.passes import Edit, change_item, put
+from fuzzshard.shrink.option_passes import parts
+from fuzzshard.shrink.passes import Edit, put
 from fuzzshard.shrink.repair import repaired
 from fuzzshard.shrink.tiers import TIERS
 
@@ -92,27 +91,16 @@ def changes(case: Case) -> Iterator[tuple[str, Case]]:
 
 def _options(case: Case) -> Iterator[Edit]:
     """Every option at every other value that its type names."""
-    for field in ("wrap", "freezes", "checkpoints", "tensor_parallel", "schedule"):
-        for index, part in enumerate(getattr(case, field)):
-            for name, value in _other_values(part):
-                yield change_item(field, index, **{name: value})
-    for index, group in enumerate(case.wrap):
-        if (policy := group.precision) is not None:
-            for name, value in _other_values(policy):
-                yield change_policy(index, **{name: value})
-    for field in (*OPTIONS, "optimizer", "inputs"):
-        part = getattr(case, field)
+    for part, change in (*parts(case), (case, put)):
         for name, value in _other_values(part):
-            yield put(**{field: replace(part, **{name: value})})
-    for name, value in _other_values(case):
-        yield put(**{name: value})
+            yield change(**{name: value})
 
 
 def _other_values(part: Part) -> Iterator[tuple[str, object]]:
     for name, values in choices(type(part)).items():
         present = getattr(part, name)
-        for value in values:
-            if name not in _NO_CAUSE and (value != present or type(value) is not type(present)):
+        for value in values if name not in _NO_CAUSE and type(values[0]) is not tuple else ():
+            if value != present or type(value) is not type(present):
                 yield name, value
 
 

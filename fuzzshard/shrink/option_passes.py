@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import TypeVar
 
-import msgspec
 from msgspec.structs import replace
 
 from fuzzshard.analysis.order import SCALARS
@@ -15,6 +14,7 @@ from fuzzshard.case.edit import with_item, without
 from fuzzshard.case.options import FSDP1
 from fuzzshard.parts.engines import OPTIONS
 from fuzzshard.parts.part import Part, default_of, off_default
+from fuzzshard.parts.part import choices as choices_of
 from fuzzshard.shrink.passes import Edit, change_item, put
 
 P = TypeVar("P", FSDP1, WrapGroup)
@@ -27,7 +27,7 @@ def options(case: Case) -> Iterator[Edit]:
             yield put(**{name: default_of(case, name)})
     if case.optimizer != Optimizer():
         yield put(optimizer=Optimizer())
-    for part, change in _parts(case):
+    for part, change in parts(case):
         for name in off_default(part):
             yield change(**{name: default_of(part, name)})
     for index, group in enumerate(case.wrap):
@@ -35,9 +35,6 @@ def options(case: Case) -> Iterator[Edit]:
             items = option.items(value)
             for item in items if len(items) > 1 else ():
                 yield functools.partial(_drop_item, index=index, name=option.name, item=item)
-    for name in ("same_on_ranks", "on_host"):
-        if getattr(case.inputs, name):
-            yield _change_part("inputs", **{name: False})
     for index, item in enumerate(case.inputs.rank_batches):
         yield functools.partial(_put_rank_batch, index=index, item=None)
         if item.batch is not None:
@@ -45,8 +42,6 @@ def options(case: Case) -> Iterator[Edit]:
     for index, tensor in enumerate(case.inputs.tensors):
         if tensor.requires_grad:
             yield _calm_input(index)
-    if case.inputs.seq:
-        yield _change_part("inputs", seq=0)
 
 
 def public(case: Case) -> Iterator[Edit]:
@@ -54,12 +49,6 @@ def public(case: Case) -> Iterator[Edit]:
     for index, checkpoint in enumerate(case.checkpoints):
         for implementation in _others(checkpoint, "implementation"):
             yield change_item("checkpoints", index, implementation=implementation)
-
-
-def optimizer(case: Case) -> Iterator[Edit]:
-    """Put the optimizer's options back one by one, for where not all of them can go."""
-    for name in off_default(case.optimizer):
-        yield _change_part("optimizer", **{name: default_of(case.optimizer, name)})
 
 
 def choices(case: Case) -> Iterator[Edit]:
@@ -73,40 +62,21 @@ def choices(case: Case) -> Iterator[Edit]:
         if name in SCALARS:
             for value in _others(case, name):
                 yield put(**{name: value})
-    for name in off_default(case.optimizer):
-        for value in _others(case.optimizer, name):
-            yield _change_part("optimizer", **{name: value})
-    for part, change in _parts(case):
+    for part, change in parts(case):
         for name in off_default(part):
             for value in _others(part, name):
                 yield change(**{name: value})
 
 
-@functools.cache
-def _field(part: type[Part], name: str) -> msgspec.structs.FieldInfo:
-    """Return a field of a part. msgspec would resolve the types of all fields at every call."""
-    return next(field for field in msgspec.structs.fields(part) if field.name == name)
-
-
 def _others(part: Part, name: str) -> list[object]:
     """The values that a field with a few named ones may have, but for its own and its default."""
-    field = _field(type(part), name)
-    return [v for v in _named_values(field.type) if v not in (getattr(part, name), field.default)]
+    used = (getattr(part, name), default_of(part, name))
+    return [value for value in choices_of(type(part)).get(name, ()) if value not in used]
 
 
-def _named_values(annotation: Any) -> Iterator[object]:
-    if get_origin(annotation) is Literal:
-        yield from get_args(annotation)
-    elif get_origin(annotation) is tuple:
-        yield from ((value,) for value in _named_values(get_args(annotation)[0]))
-    else:
-        for member in get_args(annotation):
-            yield from _named_values(member)
-
-
-def _parts(case: Case) -> Iterator[tuple[Part, Callable[..., Edit]]]:
-    """Everything that has options, but for the optimizer, and what changes some of them."""
-    for field in OPTIONS:
+def parts(case: Case) -> Iterator[tuple[Part, Callable[..., Edit]]]:
+    """Everything within a case that has options, and what changes some of them."""
+    for field in (*OPTIONS, "optimizer", "inputs"):
         yield getattr(case, field), functools.partial(_change_part, field)
     if case.fsdp1.precision is not None:
         yield case.fsdp1.precision, _change_model_policy
@@ -115,7 +85,7 @@ def _parts(case: Case) -> Iterator[tuple[Part, Callable[..., Edit]]]:
             yield part, functools.partial(change_item, field, index)
     for index, group in enumerate(case.wrap):
         if group.precision is not None:
-            yield group.precision, functools.partial(change_policy, index)
+            yield group.precision, functools.partial(_change_policy, index)
 
 
 def _change_part(name: str, **fields: object) -> Edit:
@@ -126,7 +96,7 @@ def _change_model_policy(**fields: object) -> Edit:
     return lambda case: replace(case, fsdp1=_with_policy(case.fsdp1, fields))
 
 
-def change_policy(index: int, **fields: object) -> Edit:
+def _change_policy(index: int, **fields: object) -> Edit:
     """Changes the mixed precision of a group, if it still has any."""
 
     def edit(case: Case) -> Case:

@@ -45,7 +45,6 @@ TIERS: tuple[tuple[Pass, ...], ...] = (
     (
         Pass("hoist", model_passes.hoist, independent=False),
         Pass("lone ops", plan_passes.lone_ops),
-        Pass("optimizer", option_passes.optimizer),
         Pass("merge groups", plan_passes.merge_groups, independent=False),
         Pass("merge modules", model_passes.merge_modules, independent=False),
         Pass("merge into linear", model_passes.merge_into_linear, independent=False),
