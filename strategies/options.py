@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 from msgspec.structs import replace
 
@@ -28,15 +28,7 @@ _VARIANTS: Mapping[str, type[ContextParallel | SPMD]] = {
     "context_parallel": ContextParallel,
     "spmd": SPMD,
 }
-_SITES: tuple[DelaySite, ...] = (
-    "before_all_gather",
-    "before_reduce_scatter",
-    "before_all_reduce",
-    "after_forward",
-    "after_backward",
-    "before_step",
-    "after_step",
-)
+_SITES: tuple[DelaySite, ...] = get_args(DelaySite)
 _MILLISECONDS = (1.0, 2.0, 5.0)
 """Those that some cases have nothing for; ``reshard`` can be asked of nearly every case."""
 

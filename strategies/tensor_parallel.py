@@ -14,15 +14,12 @@ from fuzzshard.case.graph import Block, Call, Module, TensorOp, join, resolve
 from fuzzshard.case.options import TensorParallel
 from fuzzshard.case.paths import is_within
 from fuzzshard.parts.leaf import Leaf
+from fuzzshard.parts.part import choices
 from fuzzshard.strategies.precision import computes
 from fuzzshard.strategies.tape import Tape
 
 _DIMS: tuple[tuple[Literal[0, 1, -1] | None, int], ...] = ((None, 1), (0, 2), (1, 3), (-1, 3))
 """The dims that values are sharded along, with weights: operators reduce any dim but the first."""
-
-
-_Result = Literal["full_tensor", "to_local", "style"]
-_RESULTS: tuple[_Result, ...] = ("full_tensor", "to_local", "style")
 
 
 class _Use(NamedTuple):
@@ -70,7 +67,7 @@ def tensor_parallel(tape: Tape, case: Case, found: Inferred) -> tuple[TensorPara
             is_even = case.inputs.batch % (case.mesh.tensor or 1) == 0
             within = 0 if dim == axes else dim
             maps = (within is None or (within == 0 and is_even)) and tape.chance(50)
-            result = tape.pick(_RESULTS)
+            result: Any = tape.pick(choices(TensorParallel)["result"])
             plans[path] = TensorParallel(
                 module=path,
                 style="dtensor",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.corpus.files import write_atomic
 from fuzzshard.errors import UsageError
 from fuzzshard.strategies import draw_cases
-from fuzzshard.strategies.steered import MAX_DRAWS, Steered, _Search
+from fuzzshard.strategies.steered import Steered, reach
 
 
 class Drawn(NamedTuple):
@@ -27,19 +28,12 @@ class Drawn(NamedTuple):
 
 def reach_first(*wanted: str, seed: int, cuda: bool = False) -> Steered | None:
     """Return where a stream of cases for eight ranks that have all these features begins, or None
-    where a campaign that asks for them would find none. Unlike
-    :func:`~fuzzshard.strategies.steered.reach` it is content with one case.
+    where a campaign that asks for them would find none.
     """
     steering = Steering(require=wanted)
-    try:
-        steering.check_possible(world_size=Streams.WORLD_SIZE, cuda=cuda)
-    except UsageError:
-        return None
-    search = _Search(steering, seed, world_size=Streams.WORLD_SIZE, cuda=cuda)
-    while not search.starts and search.draws < MAX_DRAWS:
-        search.draw()
-    found = Steered(steering, (), tuple(search.starts), search.hits, search.tries)
-    return found if search.starts else None
+    with contextlib.suppress(UsageError):
+        return reach(steering, seed, world_size=Streams.WORLD_SIZE, cuda=cuda, starts=1)
+    return None
 
 
 class Streams:

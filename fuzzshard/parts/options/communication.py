@@ -8,24 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from fuzzshard.parts.option import Told
-
-CommunicationOption = Literal[
-    "sum",
-    "allocate",
-    "two_buffers",
-    "hook",
-    "hook_stream",
-    "custom_gather",
-    "custom_scatter",
-    "separate_group",
-    "keep_storage",
-    "zeros_for_unused",
-    "no_backward_unshard",
-    "share_streams",
-]
 
 Trait = Literal[
     "fills",
@@ -57,7 +42,7 @@ class Word:
     call: str
     meaning: str
     gives: tuple[Trait, ...] = ()
-    refuses: Mapping[CommunicationOption, str] = dataclasses.field(default_factory=dict)
+    refuses: Mapping[str, str] = dataclasses.field(default_factory=dict)
     forbids: Callable[[Told], str | None] = lambda told: None
     helper: tuple[str, ...] = ()
     of_several: bool = False
@@ -182,3 +167,8 @@ WORDS: Mapping[str, Word] = {
     ),
 }
 """By name, in the order of the list above."""
+
+if TYPE_CHECKING:
+    CommunicationOption = str
+else:  # what msgspec decodes goes by the words
+    CommunicationOption = Literal[*WORDS]
