@@ -353,7 +353,7 @@ class Run:
         """
         drawn = tuple(self.ops)
         if "losses_only" in self.swarm and not self.case.dtypes:
-            last = max(i for i, op in enumerate(drawn) if op.call)
+            last = max((i for i, op in enumerate(drawn) if op.call), default=0)
             frozen = [f.target for f in self.case.freezes]
             target = self.tape.pick(frozen) if frozen else ""
             toggle = ops.toggling(target, value=True, engines_only=True)

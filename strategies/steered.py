@@ -40,7 +40,7 @@ _WEIGHTS = (1.0,) * len(_SWARM) + (10.0,) * len(_TAPES)
 
 MAX_DRAWS = 3000
 """After so many draws without a case as asked there is none: 12 seconds, or half a minute on a
-slow core. The rarest combination of ``benchmarks/steering.py`` takes up to 1,500 of them.
+slow core. Rare combinations take up to 1,500 of them (note 0035).
 """
 _PROBE = 100
 """Draws at random that come first; their share is what is said of how rare a case is."""
@@ -95,8 +95,10 @@ class Steered:
         return f"{asked}{shared}; {share} {'is' if self.hits == 1 else 'are'} like that"
 
 
-def reach(steering: Steering, seed: int, *, world_size: int, cuda: bool) -> Steered:
-    """Find first cases that are as asked; equal arguments find the same.
+def reach(
+    steering: Steering, seed: int, *, world_size: int, cuda: bool, starts: int = _STARTS
+) -> Steered:
+    """Find first cases that are as asked, at most ``starts``; equal arguments find the same.
 
     Raises :class:`UsageError` for what no case can be, where :data:`MAX_DRAWS` draws find none,
     and for a case in focus that the ranks cannot run.
@@ -110,7 +112,7 @@ def reach(steering: Steering, seed: int, *, world_size: int, cuda: bool) -> Stee
         shared = _shared(steering, steering.focus, seed, world_size=world_size, cuda=cuda)
     asked = steering.requiring(shared)
     search = _Search(asked, seed, world_size=world_size, cuda=cuda)
-    search.go_on(MAX_DRAWS)
+    search.go_on(MAX_DRAWS, starts)
     if not search.starts:
         lacking = " and ".join(asked.complaints(search.nearest())) or "is one that no engine runs"
         raise UsageError(
@@ -215,11 +217,11 @@ class _Search:
             among = [*self._nearest.get(number, ()), (distance, data)]
             self._nearest[number] = sorted(among, key=lambda item: item[0])[:_ELITE]
 
-    def go_on(self, max_draws: int) -> None:
+    def go_on(self, max_draws: int, starts: int = _STARTS) -> None:
         """Draw until there are some cases to start with, or nothing else can be hoped for."""
         while self.draws < max_draws:
             some = bool(self.starts) and self.draws >= max(_PROBE, 2 * self.first)
-            if some or len(self.starts) == _STARTS:
+            if some or len(self.starts) == starts:
                 return
             self.draw()
 

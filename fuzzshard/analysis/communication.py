@@ -51,7 +51,7 @@ class Told:
 
     def is_planned(self, path: str) -> bool:
         """Return whether a module or a parameter is in a tensor-parallel plan."""
-        plans = (plan for plan in self.case.tensor_parallel if plan.style != "prepare")
+        plans = (plan for plan in self.case.tensor_parallel if plan.is_of_leaf)
         return any(is_within(path, plan.module) for plan in plans)
 
     @property

@@ -72,7 +72,7 @@ class _Flow(ForwardWalk[Layout]):
     @override
     def module(self, path: str, module: Module, args: tuple[Layout, ...]) -> tuple[Layout, ...]:
         plan = self.plans.get(path)
-        if plan and plan.style == "prepare" and isinstance(module, Block):
+        if plan and isinstance(module, Block):
             named = zip(module.inputs, args, strict=True)
             args = tuple(self.prepared(plan, a) if n in plan.prepared else a for n, a in named)
         return super().module(path, module, args)

@@ -30,9 +30,7 @@ def tensor_dims(case: Case, found: Inferred) -> Mapping[str, int | None]:
     the tensor-parallel axis.
     """
     dims: dict[str, int | None] = {}
-    for plan in case.tensor_parallel:
-        if plan.style == "prepare":
-            continue
+    for plan in (plan for plan in case.tensor_parallel if plan.is_of_leaf):
         leaf = found.leaves[plan.module]
         for name in leaf.parameters(found.width(plan.module)):
             dims[join(plan.module, name)] = _dim(plan, leaf, name)
@@ -61,7 +59,7 @@ def plan_misfits(case: Case, found: Inferred) -> Reasons:
     for plan in case.tensor_parallel:
         if planned.count(plan.module) > 1:
             yield f"{plan.module!r} is planned twice", "give one style"
-        if plan.style == "prepare" or plan.prepared:
+        if not plan.is_of_leaf or plan.prepared:
             yield from _preparing_misfits(plan, case, found)
             continue
         leaf = found.leaves.get(plan.module)
@@ -112,7 +110,7 @@ def plan_misfits(case: Case, found: Inferred) -> Reasons:
 def _preparing_misfits(plan: TensorParallel, case: Case, found: Inferred) -> Reasons:
     """``PrepareModuleInput`` is for arguments of ``forward``, and hooks of a module."""
     block = found.modules.get(plan.module)
-    if plan.style != "prepare" or not isinstance(block, Block) or block.has_method:
+    if plan.is_of_leaf or not isinstance(block, Block) or block.has_method:
         yield f"{plan.module!r} is no block whose forward is called", "give another style"
         return
     if block.passing not in ("positional", "keyword"):

@@ -81,6 +81,10 @@ class EngineScript:
         """Switch synchronisation, where it has neither flags nor ``no_sync()``."""
         raise NotImplementedError
 
+    def no_sync_lines(self, case: Case, entering: str) -> list[str]:
+        """Return how a block within ``no_sync()`` begins, which the line ``entering`` enters."""
+        return []
+
     def finalize_lines(self, case: Case, called: str) -> list[str]:
         """Return what the user has to call after a backward that synchronises something."""
         return []

@@ -76,9 +76,7 @@ class Scope(scope.Scope):
                 both = f" if {self.called} is not reference else contextlib.nullcontext()"
                 entering = f"with {self.called}.no_sync(){both if self.shared else ''}:"
                 lines.append(entering)
-                options = getattr(self.case, self.engine.options, None)
-                again = getattr(options, "no_sync", None) == "again"
-                block = [entering, "    pass", *block] if again else block
+                block = self.script.no_sync_lines(self.case, entering) + block
             lines += indented(block) if silent else block
         return lines
 

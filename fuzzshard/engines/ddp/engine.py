@@ -58,9 +58,8 @@ class DDP(NoSyncEngine):
     def no_sync(self) -> Iterator[None]:
         module: Any = self.module
         with module.no_sync():
-            if self.case.ddp.no_sync == "again":
-                with module.no_sync():
-                    pass
+            entering = f"with {self.scope.called}.no_sync():"
+            self.execute(self.scope.script.no_sync_lines(self.case, entering))
             yield
 
     @override

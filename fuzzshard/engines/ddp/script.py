@@ -64,6 +64,10 @@ class DDPScript(EngineScript):
         ]
 
     @override
+    def no_sync_lines(self, case: Case, entering: str) -> list[str]:
+        return [entering, "    pass"] if case.ddp.no_sync == "again" else []
+
+    @override
     def finalize_lines(self, case: Case, called: str) -> list[str]:
         """Waits for the reductions, where the case leaves that to the user."""
         return [f"{called}.finalize_backward()"] if case.ddp.manual_finalization else []

@@ -115,15 +115,17 @@ class FSDP1(NoSyncEngine):
             return
         # torch summons no gradients of flat parameters, but values: gradients take their place
         held = [(p, p.detach().clone(), p.grad) for p in flat]
-        for one, value, gradient in held:
-            one.data.copy_(torch.zeros_like(value) if gradient is None else gradient)
-        with summon():
-            for parameter in module.parameters():
-                parameter.grad = parameter.detach().clone()
-            yield
-        for one, value, gradient in held:
-            one.data.copy_(value)
-            one.grad = gradient
+        try:
+            for one, value, gradient in held:
+                one.data.copy_(torch.zeros_like(value) if gradient is None else gradient)
+            with summon():
+                for parameter in module.parameters():
+                    parameter.grad = parameter.detach().clone()
+                yield
+        finally:
+            for one, value, gradient in held:
+                one.data.copy_(value)
+                one.grad = gradient
 
     @override
     def parallelize(self, model: nn.Module) -> nn.Module:
