@@ -153,7 +153,7 @@ class Engine(abc.ABC):
 
     def rebuilt(self, case: Case, dtype: torch.dtype) -> Self:
         """Return another engine of this kind, on the mesh of ``case``."""
-        return type(self)(case, rank_mesh(case, self.mesh.device), dtype)
+        return type(self)(case, rank_mesh(case, self.mesh.device, anew=True), dtype)
 
     def build(self) -> nn.Module:
         """Return the plain model, before anything is done to it."""

@@ -235,17 +235,21 @@ def _prepare(groups: dict[tuple[int, ...], Any], ranks: list[int], **given: Any)
             groups[tuple(ranks)] = dist.new_group(ranks, **given)
 
 
-def rank_mesh(case: Case, device: torch.device) -> RankMesh:
-    """Return the mesh of ``case``; only for the ranks inside it, after :func:`prepare_groups`."""
+def rank_mesh(case: Case, device: torch.device, *, anew: bool = False) -> RankMesh:
+    """Return the mesh of ``case``; only for the ranks inside it, after :func:`prepare_groups`.
+
+    ``anew`` slices it again, as a program does where it builds its model again.
+    """
     if case.mesh.made == "reversed" and not HAS_RANK_ORDER:  # no engine runs it
         case = replace(case, mesh=replace(case.mesh, made="plainly"))
     mesh = case.mesh
+    names = MeshNames(case, within=True)
     if mesh not in _meshes:
-        names = MeshNames(case, within=True)
-        lines = [names.make(), names.slices()[0]]
-        made = execute(lines, {"device": device.type})
+        made = execute([names.make(), names.slices()[0]], {"device": device.type})
         _meshes[mesh] = made["world_mesh"], made["mesh"]
     whole, data_mesh = _meshes[mesh]
+    if anew and not MeshNames(case).flat:
+        data_mesh = execute([names.slices()[0]], {"world_mesh": whole})["mesh"]
     members = tuple(data_mesh.mesh.flatten().tolist())
     everyone = ranks_of(mesh).tolist()
     return RankMesh(
