@@ -145,8 +145,9 @@ class Writer:
             return lines
         names, variables = scope.names, ", ".join(scope.made)
         given, told = ["seed"], [f"seed={assertion.seed}"]
+        if not names.flat:
+            lines = [*(_SLICED if scope.moves else names.slices()[:1]), *lines]
         if scope.moves:
-            lines = [*([] if names.flat else _SLICED), *lines]
             given.append(names.variable)
             told.append(f"{names.variable}={names.variable}")
         lines = [*lines, f"return {variables}"]

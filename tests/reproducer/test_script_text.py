@@ -18,6 +18,7 @@ from fuzzshard.case.case import Mesh, Optimizer
 from fuzzshard.case.graph import Alias
 from fuzzshard.case.options import DDP
 from fuzzshard.errors import UsageError
+from fuzzshard.parts import ops
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.reproducer import script
 from fuzzshard.strategies import draw_cases
@@ -151,6 +152,12 @@ def test_an_axis_of_one_rank_has_a_name_where_fully_shard_may_shard_a_parameter_
     assert 'mesh = init_device_mesh(device, (1,), mesh_dim_names=("shard",))' in script(twice)
     assert "mesh = init_device_mesh(device, (1,))" in script(make_case(mesh=1))
     assert "mesh = init_device_mesh(device, (2,))" in script(replace(twice, mesh=Mesh(shard=2)))
+
+
+def test_a_model_that_is_built_anew_is_on_a_mesh_that_is_sliced_anew() -> None:
+    schedule = (ops.SaveState(), ops.CorruptState(how="rebuild"), ops.LoadState(), *SMALL.schedule)
+    text = script(replace(SMALL, mesh=Mesh(shard=2, pipeline=1), schedule=schedule))
+    assert 'def make_model(seed):\n    mesh = world_mesh["dp"]\n' in text
 
 
 def test_a_script_waits_half_a_minute_for_a_lost_rank() -> None:
