@@ -6,7 +6,7 @@ import gc
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, _redistribute
 from torch.nn.parallel import DistributedDataParallel
 
 from fuzzshard.case.case import Case
@@ -29,10 +29,12 @@ def clean_up(case: Case) -> None:
 
 
 def clear_caches() -> None:
-    """Has torch find out again what operations do to layouts and sizes, which a mend may
-    change.
+    """Has torch find out again what operations do to layouts and sizes, and how one layout becomes
+    another, which a mend may change. It keeps that for ever, and with it every mesh.
     """
     DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache.cache_clear()
     if hasattr(torch._C, "_clear_DTensor_sharding_propagator_cache"):
         torch._C._clear_DTensor_sharding_propagator_cache()
+    _redistribute._gen_transform_infos.cache_clear()
+    _redistribute.clear_redistribute_planner_cache()
     FakeTensorMode.cache_clear()

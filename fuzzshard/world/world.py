@@ -25,9 +25,9 @@ from fuzzshard.world.supervise import HARD_SECONDS, WORKING_SECONDS, ask_positio
 RANK_CASES = 1000
 """After as many cases a world takes fresh ranks.
 
-torch keeps things for ever that each case has of its own: sharding decisions for each shape
-(``lru_cache(None)`` in ``tensor/_sharding_prop.py``), what Dynamo has compiled, heaps that
-fragment. A start costs less than one case in a thousand.
+torch keeps things for ever that each case has of its own: what operations do to each shape and
+layout (:func:`fuzzshard.training.housekeeping.clear_caches` drops that where mends change), what
+Dynamo has compiled, heaps that fragment. A start costs less than one case in a thousand.
 """
 
 QUIET_SECONDS = 20.0
