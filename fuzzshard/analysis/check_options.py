@@ -24,7 +24,7 @@ def option_misfits(case: Case, found: Inferred) -> Reasons:
     """Yield where an option names nothing or cannot be meant, whatever the schedule."""
     yield from _mesh_misfits(case)
     yield from plan_misfits(case, found)
-    yield from _group_misfits(case, found)
+    yield from group_misfits(case, found)
     yield from _name_misfits(case, found)
     yield from _added_misfits(case, found)
     yield from _matrix_misfits(case, found)
@@ -68,7 +68,8 @@ def _mesh_misfits(case: Case) -> Reasons:
         )
 
 
-def _group_misfits(case: Case, found: Inferred) -> Reasons:
+def group_misfits(case: Case, found: Inferred) -> Reasons:
+    """Yield why an option cannot be meant for its group."""
     for index, group in enumerate(case.wrap):
         told = Told(case, found, index)
         for option, value in group.told():

@@ -14,8 +14,9 @@ from typing_extensions import override
 
 from fuzzshard.analysis.autograd import AutogradGraph, Unwatched, reached
 from fuzzshard.analysis.check_dtypes import check_dtypes, trained_in_several_dtypes
-from fuzzshard.analysis.check_options import no_parameters, option_misfits
+from fuzzshard.analysis.check_options import group_misfits, no_parameters, option_misfits
 from fuzzshard.analysis.dtypes import gradients_are_like_zeros, steps_take_gradients
+from fuzzshard.analysis.experts import has_experts
 from fuzzshard.analysis.groups import uses_outside_groups, wrapped_modules
 from fuzzshard.analysis.inferred import Inferred
 from fuzzshard.analysis.layouts import check_layouts
@@ -26,8 +27,9 @@ from fuzzshard.case.graph import Block, count_paths
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.names import is_path
-from fuzzshard.parts.op import Call, Op, Reasons, Taking
+from fuzzshard.parts.op import Below, Call, Op, Reasons, Taking
 from fuzzshard.parts.ops import sharding
+from fuzzshard.parts.ops.set_divide_factor import factors
 
 
 class Why(NamedTuple):
@@ -219,7 +221,18 @@ class Checker(ScheduleState):
 
     def mesh_misfits(self, axes: tuple[int, ...]) -> Reasons:
         """Yield why no model of this case can be built on these data-parallel axes."""
-        return option_misfits(self.case.on(axes), self.found)
+        return option_misfits(replace(self.case, wrap=self.wrap).on(axes), self.found)
+
+    def telling_misfits(self, word: str, below: Below, *, on: bool) -> Reasons:
+        """Yield why groups cannot be told a word of ``communication``, or its opposite."""
+        wrap = self.told(word, True, below)
+        yield from group_misfits(replace(self.case, wrap=wrap), self.found)
+        divided = factors(self.ops) or any(has_experts(self.case, each) for each in self.case.wrap)
+        if word == "sum" and not on and divided:
+            yield (
+                "sums are no longer forced on groups that have divide factors",
+                "gloo cannot multiply while it adds: remove one of the two",
+            )
 
     def scaling_misfits(self) -> Reasons:
         """Yield why a ``GradScaler`` may have no gradients to unscale now, if there is one.

@@ -16,6 +16,8 @@ from fuzzshard.analysis.units import parameter_groups
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.graph import modules_below
 from fuzzshard.case.paths import is_within
+from fuzzshard.parts.ops.tell import words_told
+from fuzzshard.parts.options.communication import WORDS, Trait, Word
 from fuzzshard.parts.part import Shape
 
 
@@ -80,15 +82,20 @@ class Told:
         )
 
 
-def some_fill_unused(case: Case) -> bool:
-    """Return whether some group gets zeros where a parameter has no gradient; only groups that
-    were unsharded do.
-    """
-    return any(group.does("fills") for group in case.wrap)
+def words_of(case: Case) -> dict[str, Word]:
+    """Return what groups are told at any time, in the order of the list of words."""
+    told = words_told(case.schedule).union(*(group.communication for group in case.wrap))
+    return {name: word for name, word in WORDS.items() if name in told}
+
+
+def some(case: Case, trait: Trait) -> bool:
+    """Return whether some group does so at some time, as it is told."""
+    return any(trait in word.gives for word in words_of(case).values())
 
 
 def fills_unused(case: Case, index: int | None) -> bool:
-    """Return whether parameters of the group at ``index`` get zeros where they have no
-    gradient.
+    """Return whether parameters of the group at ``index`` get zeros at some time where they have
+    no gradient; only groups that were unsharded do.
     """
-    return index is not None and case.wrap[index].does("fills")
+    late = "zeros_for_unused" in words_told(case.schedule)
+    return index is not None and (late or case.wrap[index].does("fills"))

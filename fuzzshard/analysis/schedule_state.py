@@ -33,7 +33,7 @@ from fuzzshard.parts.op import (
     Zeroed,
     names_rank,
 )
-from fuzzshard.parts.options.wrap_group import AfterForward
+from fuzzshard.parts.options.wrap_group import AfterForward, WrapGroup
 
 
 class Pending(NamedTuple):
@@ -132,6 +132,8 @@ class ScheduleState:
         sharded, and that no all-gather of them is under way.
         """
         self._ahead = [self._groups_of(group.prefetched("forward")) for group in case.wrap]
+        self.wrap = case.wrap
+        """The groups, with what they are told now."""
         self.reshards: dict[int, bool] = {}
         """By group, the ``reshard_after_forward`` that was set during training."""
         for freeze in case.freezes:
@@ -302,6 +304,18 @@ class ScheduleState:
         self.off[switch.flag] = before - chosen if switch.value else before | chosen
         if switch.flag == "reshard_after_forward":
             self.reshards |= dict.fromkeys(self._groups_of(chosen), switch.value)
+
+    def tell(self, word: str, on: bool, below: Below) -> None:
+        """Tell groups a word of ``communication``, or the opposite."""
+        self.wrap = self.told(word, on, below)
+
+    def told(self, word: str, on: bool, below: Below) -> tuple[WrapGroup, ...]:
+        """Return the groups as they are once some are told so."""
+        named = self._groups_named(below)
+        return tuple(
+            group.telling(word, on=on) if index in named else group
+            for index, group in enumerate(self.wrap)
+        )
 
     def set_requires_grad(self, target: str, value: bool) -> None:
         """Freeze what is at ``target``, or make it trainable."""

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
 
+from fuzzshard.analysis.communication import some
 from fuzzshard.analysis.schedule_state import first
 from fuzzshard.case.case import Case, Mesh
 from fuzzshard.program.mesh import MeshNames
@@ -222,7 +223,7 @@ def _prepare_mesh(case: Case) -> None:
     everyone = ranks_of(case.mesh).tolist()
     if first(case, lambda at: at.saving) < len(case.schedule):
         _prepare(_saving_groups, everyone, backend="gloo")
-    if any(group.does("own_group") for group in case.wrap):
+    if some(case, "own_group"):
         for ranks in _layout(case.mesh).movedim(2, -1).flatten(0, -2).tolist():
             for order in orders:
                 _prepare(_scatter_groups, _in_order(ranks, order), **order)

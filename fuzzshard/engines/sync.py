@@ -56,8 +56,8 @@ class ExplicitSync:
         """What has not been averaged over the whole mesh yet."""
         self.unreduced: dict[str, torch.Tensor] = {}
         """What has not even been added up over the shards of one replica."""
-        self.filling: set[int | None] = set()
-        """The groups that reduce zeros for parameters without a gradient."""
+        self.filling: set[int] = set()
+        """The groups that reduce zeros, if they are told so, for parameters without a gradient."""
         self.filled: Set[tuple[int, str]] = frozenset()
         """The parameters that have a gradient after a backward, of zeros where it brings none."""
         self.again = False
@@ -109,11 +109,12 @@ class ExplicitSync:
         roots: dict[int | None, int | None] = {UNMANAGED: UNMANAGED}
         roots |= enumerate(now.roots)
         ending = {UNMANAGED, *passed, *(roots[self.owners[fqn]] for fqn in news)}
+        filling = {i for i in self.filling if now.wrap[i].does("fills")}
         due: dict[str, torch.Tensor] = {}
         for fqn, owner in self.owners.items():
             parameter = parameters[fqn]
             parameter.grad = self._reduced[fqn]
-            if owner in self.filling and roots[owner] in ending and now.flags.reduce[owner]:
+            if owner in filling and roots[owner] in ending and now.flags.reduce[owner]:
                 self._fill(fqn, parameters)
             if roots[owner] in ending and now.flags.reduce[owner]:
                 self.unreduced.pop(fqn, None)

@@ -25,6 +25,7 @@ from fuzzshard.engines.registry import engine_of
 from fuzzshard.oracles.judge import MOST_FINDINGS, Run
 from fuzzshard.oracles.registration import SHARDED, RegistrationModel
 from fuzzshard.parts.ops.set_flag import flags_set
+from fuzzshard.parts.ops.tell import words_told
 from fuzzshard.parts.options.wrap_group import When
 from fuzzshard.parts.oracles.leak import IDLE, NOTHING, PARTIAL, Leak, Left
 from fuzzshard.training.leftovers import Leftovers
@@ -123,7 +124,9 @@ def _of_groups(case: Case, trace: Trace, leftovers: Leftovers, rank: int) -> Ite
         )
     for index, held in leftovers.groups.items():
         name = ", ".join(module or "the root" for module in case.wrap[index].modules)
-        if case.wrap[index].does("keeps"):
+        if "keep_storage" in words_told(case.schedule):
+            pass  # it may not have been unsharded, or sharded, since
+        elif case.wrap[index].does("keeps"):
             yield from _lost(held)
         elif registration.groups[index].state == SHARDED:
             yield from _unsharded(held)

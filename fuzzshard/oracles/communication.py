@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from fuzzshard.analysis.arrivals import arrivals
-from fuzzshard.analysis.communication import some_fill_unused
+from fuzzshard.analysis.communication import some
 from fuzzshard.analysis.dtypes import promoted_reduction
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.passed_roots import passed_roots
@@ -236,9 +236,7 @@ def wrong_reductions(case: Case, trace: Trace, rank: int) -> Iterator[Wrong]:
     own. Groups that fill in zeros reduce more.
     """
     groups = Groups(case)
-    for at, due, known in (
-        reductions_due(groups, trace, rank) if not some_fill_unused(case) else ()
-    ):
+    for at, due, known in reductions_due(groups, trace, rank) if not some(case, "fills") else ():
         shards, index = spec_of(trace.engine).shards(at.case), at.index
         done = sum(hook.op == index and hook.kind == "post_backward" for hook in trace.hooks)
         for kind, parts in due.items():
@@ -333,7 +331,7 @@ def _does(at: ScheduleState) -> object:
     frozen, paths, mesh = frozenset(at.frozen), dict(at.paths), at.case.mesh
     off = {flag: modules for flag, modules in at.off.items() if modules}
     flags = off, dict(at.flags.reduce), dict(at.flags.all_reduce), dict(at.reshards)
-    return call or at.op, frozen, paths, mesh, flags, at.unsharded, at.cast
+    return call or at.op, frozen, paths, mesh, flags, at.unsharded, at.cast, at.wrap
 
 
 def communication_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:

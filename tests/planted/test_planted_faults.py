@@ -344,6 +344,18 @@ DIVERGENCES = {
             *groups(ROOT),
         ),
     ),
+    "leaves_late_words_unheard": diverges(
+        "gradient/missing",
+        at=4,
+        name="c.bias",
+        model=PARTLY_USED,
+        schedule=(
+            *(ops.Forward(outputs=(0,)), BACKWARD),
+            ops.Tell(word="zeros_for_unused", target="c", recurse=False),
+            *(ops.Forward(outputs=(0,)), BACKWARD),
+        ),
+        wrap=groups("a", "c", ROOT),
+    ),
     "resets_nothing": diverges(
         "gradient",
         at=6,

@@ -50,6 +50,9 @@ _EVEN = chain(a=Linear(out=8), r=Activation(), b=Linear(out=4))
 
 _LINEAR = Linear(out=3)
 _PARTIAL: tuple[Op, ...] = (ops.Forward(outputs=(0,)), BACKWARD, STEP, ZERO)
+_TAKEN_BACK: tuple[CommunicationOption, ...] = (
+    *("sum", "allocate", "two_buffers", "separate_group", "keep_storage", "zeros_for_unused"),
+)
 _FINALIZE: tuple[Literal["wait", "async"], ...] = ("wait", "async")
 
 
@@ -80,6 +83,16 @@ SHARDING = {
         wrap=configured("a", "b", ROOT, offload="unpinned"),
         delays=tuple(Delay(site=site, milliseconds=1, ranks="others") for site in _SITES),
     ),
+    **{
+        f"{word}, told late and taken back": bitwise(
+            wrap=groups("a", "b", ROOT),
+            schedule=(
+                *(FORWARD, BACKWARD, ops.Tell(word=word), STEP, ZERO, FORWARD, BACKWARD),
+                *(ops.Tell(word=word, on=False, target="a"), STEP, ZERO, FORWARD, BACKWARD, STEP),
+            ),
+        )
+        for word in _TAKEN_BACK
+    },
     "memory on the device is looked at": bitwise(observe="memory"),
     "streams are watched": bitwise(observe="races", wrap=groups("a", "b", ROOT)),
     "prefetch in both directions": bitwise(

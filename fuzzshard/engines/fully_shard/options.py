@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 
+from fuzzshard.analysis.communication import words_of
 from fuzzshard.case.case import Case
 from fuzzshard.contracts import REDUCTIONS_FOLLOW_GRAD_DTYPE
 
@@ -13,7 +14,7 @@ def lacking(case: Case) -> str | None:
     """Return what the case needs and this torch does not have, if there is something."""
     if any(op.retypes for op in case.schedule) and not REDUCTIONS_FOLLOW_GRAD_DTYPE.holds():
         return "reductions that follow grad_dtype"
-    told = (word for group in case.wrap for word in group.words())
+    told = words_of(case).values()
     names = (word.call.partition("(")[0] for word in told if not word.of_several)
     keeps = any(group.precision and group.precision.keep for group in case.wrap)
     if keeps and "param_dtype_override_fn" not in MixedPrecisionPolicy.__dataclass_fields__:

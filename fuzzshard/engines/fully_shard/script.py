@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, get_args
 
 from typing_extensions import override
 
+from fuzzshard.analysis.communication import words_of
 from fuzzshard.analysis.groups import wrapped_modules
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.model.statements import assignment, at, call_lines
@@ -44,7 +45,7 @@ def _wrap_lines(script: FullyShardScript, case: Case, model: str) -> list[str]:
         modules = ", ".join(at(model, path) for path in group.modules)
         listed = modules if len(group.modules) == 1 else f"[{modules}]"
         lines += call_lines(script.wraps, [listed, *script.arguments(case, group), *ignored])
-    if any("allocate" in group.communication for group in case.wrap):
+    if "allocate" in words_of(case):
         # "NCCL communicator has not been initialized before mem pool creation" where nothing is
         # gathered before gradients are reduced (``registerMemPool``, ProcessGroupNCCL.cpp)
         lines.append(

@@ -34,6 +34,7 @@ from fuzzshard.parts.ops.states import SaveState as SaveState
 from fuzzshard.parts.ops.states import WaitForSave as WaitForSave
 from fuzzshard.parts.ops.step import Step as Step
 from fuzzshard.parts.ops.take_state_dict import TakeStateDict as TakeStateDict
+from fuzzshard.parts.ops.tell import Tell as Tell
 from fuzzshard.parts.ops.unshard import Unshard as Unshard
 from fuzzshard.parts.ops.zero_grad import ZeroGrad as ZeroGrad
 
@@ -42,7 +43,7 @@ OPS: tuple[type[Op], ...] = (
     *(Unshard, Reshard, Unscale, ClipGradNorm, ClipGradValue, SetGradDtype, Cast),
     *(SetDivideFactor, SetFlag, TakeStateDict, SaveState, CorruptState, LoadState),
     *(SetGradEnabled, RegisterHook),
-    *(RegisterParameterHook, RegisterStepHook, AddParamGroup, RunningAverage, WaitForSave),
+    *(RegisterParameterHook, RegisterStepHook, AddParamGroup, RunningAverage, WaitForSave, Tell),
 )
 """In the order in which a schedule that is drawn gets those of one place."""
 EVERYDAY: tuple[type[Op], ...] = (SetMode, Step, ZeroGrad)

@@ -11,6 +11,11 @@ KEYS_DIFFER = (
     "torch.distributed.checkpoint needs the same keys on every rank: freeze on all",
 )
 """Why one schedule has not both."""
+GOES_BY_BEFORE = (
+    "requires_grad changes between a forward and its backward, which goes by that of before",
+    "zeros_for_unused and no_backward_unshard do not say what then: move the op",
+)
+"""Why groups that are told so, then or later, have not both."""
 
 
 class SetRequiresGrad(op.Op, tag="set_requires_grad", frozen=True, kw_only=True):
@@ -51,12 +56,8 @@ class SetRequiresGrad(op.Op, tag="set_requires_grad", frozen=True, kw_only=True)
         if self.ranks != "all" and any(each.via in op.BY_NAME for each in at.ops):
             yield KEYS_DIFFER
         named = at.parameters_at(self.target)
-        if at.pending and any(g.does("looks_at_unsharded") for g in at.case.wrap):
-            yield (
-                "requires_grad changes between a forward and its backward, which goes by that of "
-                "before",
-                "zeros_for_unused and no_backward_unshard do not say what then: move the op",
-            )
+        if at.pending and any(g.does("looks_at_unsharded") for g in at.wrap):
+            yield GOES_BY_BEFORE
         if not self.value and at.pending and at.hooked & named:
             yield (
                 f"{self.target!r} is frozen before a backward that would call a hook on what it "

@@ -7,6 +7,7 @@ No value changes, but where a group ``fills`` gradients.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal
 
@@ -51,11 +52,22 @@ class Word:
     for_roots: int = 0
     where_it_fits: int = 0
 
+    @property
+    def opposite(self) -> str:
+        """The call with the value that a group has by default; empty where that is none that a
+        user may give.
+        """
+        given = re.search(r"\((True|False|2)\b", self.call)
+        return self.call.replace(given[1], _DEFAULTS[given[1]], 1) if given else ""
+
     def misfit(self, told: Told) -> str | None:
         """Return why it cannot be meant for a group, or None."""
         words = told.group.communication
         refused = next((why for word, why in self.refuses.items() if word in words), None)
         return self.forbids(told) or refused
+
+
+_DEFAULTS = {"True": "False", "False": "True", "2": "1"}
 
 
 def _without_replicas(told: Told) -> str | None:

@@ -144,6 +144,13 @@ def leaves_a_hook(right, self, module, args, kwargs):
 
 
 @instead_of(FSDPModule, "set_reduce_scatter_unused_params")
+def leaves_late_words_unheard(right, self, value, *, recurse=True):
+    """``set_reduce_scatter_unused_params`` changes nothing once a forward has run."""
+    if self._get_fsdp_state()._is_root is None:
+        right(self, value, recurse=recurse)
+
+
+@instead_of(FSDPModule, "set_reduce_scatter_unused_params")
 def leaves_unused_without_zeros(right, self, value, *, recurse=True):
     """``set_reduce_scatter_unused_params`` changes nothing."""
 

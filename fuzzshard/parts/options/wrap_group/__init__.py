@@ -59,6 +59,11 @@ class WrapGroup(WithOptions["GroupOption"], frozen=True, kw_only=True):
         """Return what it is told once all groups are there."""
         return tuple(WORDS[word] for word in self.communication)
 
+    def telling(self, word: Any, *, on: bool) -> WrapGroup:
+        """Return the group with a word of ``communication``, or without it."""
+        others = tuple(each for each in self.communication if each != word)
+        return replace(self, communication=(*others, word) if on else others)
+
     def does(self, trait: Trait) -> bool:
         """Return whether some option has a value that does so."""
         return any(trait in option.does(value) for option, value in self.told_by("does"))
