@@ -8,7 +8,7 @@ import dataclasses
 import functools
 from collections.abc import Hashable, Mapping
 
-from fuzzshard.analysis.autograd import AutogradGraph, Unwatched, reached
+from fuzzshard.analysis.autograd import AutogradGraph, reached
 from fuzzshard.analysis.inferred import inferred, updates_buffers
 from fuzzshard.analysis.schedule_state import ScheduleState, follow
 from fuzzshard.case.case import Case
@@ -100,7 +100,7 @@ def ignored_parameters(case: Case, *, by_replicate: bool) -> frozenset[str]:
 
 @functools.lru_cache(maxsize=64)
 def _backwards(case: Case) -> Mapping[int, tuple[frozenset[str], Hashable]]:
-    autograd = AutogradGraph(case, inferred(case), Unwatched())
+    autograd = AutogradGraph(case, inferred(case))
     found: dict[int, tuple[frozenset[str], Hashable]] = {}
     for at in follow(case):
         nodes = reached(autograd.follow(at))

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
-from typing import Protocol
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from typing_extensions import override
 
 from fuzzshard.analysis.check_dtypes import CastHere, casts_made
 from fuzzshard.analysis.flow import flow_of
-from fuzzshard.analysis.groups import modules_called
+from fuzzshard.analysis.forward_walk import ForwardWalk
 from fuzzshard.analysis.inferred import Inferred
 from fuzzshard.analysis.schedule_state import ScheduleState
 from fuzzshard.case.case import Case
-from fuzzshard.case.graph import Block, Call, Module, TensorOp, join, resolve
+from fuzzshard.case.graph import Call, Module, TensorOp
 from fuzzshard.parts.leaf import Leaf
 
 
@@ -42,43 +43,39 @@ Value = Node | None
 """A tensor: the node that made it, or None where it requires no gradient."""
 
 
-class Watcher(Protocol):
-    """Told when a module is called, as a module's hooks are; policies cast before and after it."""
+class Watcher:
+    """Told when a module is called, as a module's hooks are; policies cast before and after it.
+    Changes nothing by itself.
+    """
 
-    def enter(self, path: str, args: list[Value], *, grad: bool) -> list[Value]:
+    def enter(self, path: str, args: tuple[Value, ...], *, grad: bool) -> tuple[Value, ...]:
         """Return what a module gets that is called with ``args``."""
-
-    def leave(self, path: str, results: list[Value], *, grad: bool) -> list[Value]:
-        """Return what the caller of a module gets that returns ``results``."""
-
-
-class Unwatched:
-    """Modules whose hooks do not matter."""
-
-    def enter(self, path: str, args: list[Value], *, grad: bool) -> list[Value]:
-        """Changes nothing."""
         return args
 
-    def leave(self, path: str, results: list[Value], *, grad: bool) -> list[Value]:
-        """Changes nothing."""
+    def leave(self, path: str, results: tuple[Value, ...], *, grad: bool) -> tuple[Value, ...]:
+        """Return what the caller of a module gets that returns ``results``."""
         return results
 
 
-class AutogradGraph:
+UNWATCHED = Watcher()
+
+
+class AutogradGraph(ForwardWalk[Value]):
     """The nodes of all forwards so far, the oldest first."""
 
-    def __init__(self, case: Case, found: Inferred, watcher: Watcher) -> None:
+    def __init__(self, case: Case, found: Inferred, watcher: Watcher = UNWATCHED) -> None:
+        super().__init__(case.model)
         self.case, self.found, self.watcher = case, found, watcher
         self.nodes: list[Node] = []
         self.leaves = flow_of(case).parameters
         self.casts: Mapping[str, deque[CastHere]] = {}
-        self.paths: Mapping[str, int] = {}
+        self.grad = True
         self.frozen: Collection[str] = ()
         self.training = True
-        self.outputs: dict[int, list[Value]] = {}
+        self.outputs: dict[int, tuple[Value, ...]] = {}
         """The outputs of each forward that has a backward yet, by its index."""
 
-    def node(self, inputs: Iterable[Value], parameters: frozenset[str] = frozenset()) -> Node:
+    def made(self, inputs: Iterable[Value], parameters: frozenset[str] = frozenset()) -> Node:
         """Makes a node."""
         known = tuple(v for v in inputs if v is not None)
         self.nodes.append(Node(len(self.nodes), known, parameters))
@@ -92,13 +89,13 @@ class AutogradGraph:
         paths: Mapping[str, int],
         frozen: Collection[str],
         training: bool,
-    ) -> list[Value]:
+    ) -> tuple[Value, ...]:
         """Return the outputs of a forward of ``target``."""
-        self.paths, self.frozen, self.training = paths, frozen, training
-        args: list[Value] = [None] * len(self.found.input_values[target])
-        if grad and not target:
-            args = [self.node(()) if t.requires_grad else None for t in self.case.inputs.tensors]
-        return self._module(target, self.found.modules[target], args, grad)
+        self.grad, self.paths, self.frozen, self.training = grad, paths, frozen, training
+        needed = (grad and not target and t.requires_grad for t in self.case.inputs.tensors)
+        made = [self.made(()) if needs else None for needs in needed]
+        args = made if not target else [None] * len(self.found.input_values[target])
+        return self.call(target, self.found.modules[target], tuple(args))
 
     def follow(self, at: ScheduleState) -> list[Node]:
         """Runs a forward if the next op is one; the nodes of the losses that it takes if it is a
@@ -113,63 +110,57 @@ class AutogradGraph:
             )
         return taken_nodes(at, self.outputs)
 
-    def _module(self, path: str, module: Module, args: list[Value], grad: bool) -> list[Value]:
-        """Calls a module."""
+    @override
+    def call(self, path: str, module: Module, args: tuple[Value, ...]) -> tuple[Value, ...]:
         cast = self.casts[path].popleft() if path in self.casts else None
         if cast is not None:
-            args = self._cast(args, cast.inputs, grad=grad)
-        args = self.watcher.enter(path, args, grad=grad)
-        results = self._block(path, module, args, grad) if isinstance(module, Block) else None
-        if results is None:
-            results = [self._leaf(path, module, args, grad)]
-        results = self.watcher.leave(path, results, grad=grad)
-        if cast is not None:
-            results = self._cast(results, cast.outputs, grad=grad)
+            args = self._cast(args, cast.inputs)
+        args = self.watcher.enter(path, args, grad=self.grad)
+        results = self.watcher.leave(path, super().call(path, module, args), grad=self.grad)
+        return results if cast is None else self._cast(results, cast.outputs)
+
+    def _cast(self, values: tuple[Value, ...], casts: Iterable[bool]) -> tuple[Value, ...]:
+        """Return the values, those that are cast as what the cast makes of them."""
+        return tuple(
+            (self.made((value,)) if self.grad else None)
+            if value is not None and is_cast
+            else value
+            for value, is_cast in zip(values, casts, strict=True)
+        )
+
+    @override
+    def leaf(self, path: str, leaf: Leaf, arg: Value) -> Value:
+        if leaf.drops is not None and not (self.training and leaf.drops):
+            return arg
+        parameters = self.leaves[path].difference(self.frozen)
+        if not self.grad or (arg is None and not parameters):
+            return None
+        return self.made((arg,), parameters)
+
+    @override
+    def node(self, path: str, node: Call, args: tuple[Value, ...]) -> tuple[Value, ...]:
+        outside, self.grad = self.grad, self.grad and node.grad
+        results = super().node(path, node, args)
+        self.grad = outside
         return results
 
-    def _cast(self, values: list[Value], casts: Iterable[bool], *, grad: bool) -> list[Value]:
-        """Return the values, those that are cast as what the cast makes of them."""
-        return [
-            (self.node((value,)) if grad else None) if value is not None and is_cast else value
-            for value, is_cast in zip(values, casts, strict=True)
-        ]
+    @override
+    def joined(
+        self, path: str, node: Call, made: Sequence[tuple[Value, ...]]
+    ) -> tuple[Value, ...]:
+        (results,) = made
+        return results
 
-    def _leaf(self, path: str, module: Module, args: list[Value], grad: bool) -> Value:
-        drops = module.drops if isinstance(module, Leaf) else None
-        if drops is not None and not (self.training and drops):
+    @override
+    def tensor_op(self, path: str, node: TensorOp, args: tuple[Value, ...]) -> Value:
+        if node.op == "iadd" or (node.op in ("add", "mul") and len(args) == 1):
             return args[0]
-        parameters = self.leaves[path].difference(self.frozen)
-        if not grad or (args[0] is None and not parameters):
+        if node.op == "detach" or not self.grad or all(a is None for a in args):
             return None
-        return self.node(args, parameters)
-
-    def _block(self, path: str, block: Block, args: list[Value], grad: bool) -> list[Value]:
-        values = dict(zip(block.inputs, args, strict=True))
-        for node in block.nodes:
-            read = [values[a] for a in node.args]
-            if isinstance(node, TensorOp):
-                values[node.name] = self._tensor_op(node, read, grad)
-                continue
-            results = self._call(path, node, read, grad)
-            values[node.name] = results[0]
-            values |= {f"{node.name}.{i}": result for i, result in enumerate(results)}
-        return [values[v] for v in block.outputs]
-
-    def _call(self, block: str, node: Call, args: list[Value], grad: bool) -> list[Value]:
-        (name,) = modules_called(node, block, self.paths)
-        target = resolve(self.case.model, join(block, name))
-        assert target is not None
-        return self._module(*target, args, grad and node.grad)
-
-    def _tensor_op(self, op: TensorOp, args: list[Value], grad: bool) -> Value:
-        if op.op == "iadd" or (op.op in ("add", "mul") and len(args) == 1):
-            return args[0]
-        if op.op == "detach" or not grad or all(a is None for a in args):
-            return None
-        return self.node(args)
+        return self.made(args)
 
 
-def taken_nodes(at: ScheduleState, outputs: dict[int, list[Value]]) -> list[Node]:
+def taken_nodes(at: ScheduleState, outputs: dict[int, tuple[Value, ...]]) -> list[Node]:
     """Take from ``outputs``, by their forward, the nodes that the next op differentiates; they
     stay where their graph is retained.
     """

@@ -18,7 +18,7 @@ from fuzzshard.analysis.dtypes import (
     has_precision,
     stored_dtype,
 )
-from fuzzshard.analysis.forward_walk import ForwardWalk
+from fuzzshard.analysis.forward_walk import AgreeingWalk
 from fuzzshard.analysis.inferred import Inferred
 from fuzzshard.analysis.schedule_state import follow
 from fuzzshard.case.case import Case
@@ -113,7 +113,7 @@ def trained_in_several_dtypes(case: Case, found: Inferred, frozen: Set[str]) -> 
             )
 
 
-class _Flow(ForwardWalk[DtypeOrIds]):
+class _Flow(AgreeingWalk[DtypeOrIds]):
     """One forward, in dtypes."""
 
     what = "dtype"
@@ -137,7 +137,7 @@ class _Flow(ForwardWalk[DtypeOrIds]):
     def forward(self, target: str) -> None:
         floats = self.cast or self.case.dtype
         inputs = tuple(None if v.ids else floats for v in self.found.input_values[target])
-        self.call(target, inputs)
+        self.call(target, self.found.modules[target], inputs)
 
     @override
     def module(
@@ -192,8 +192,10 @@ class _EveryCall(_Flow):
     """One forward that follows every call, whatever it is called with."""
 
     @override
-    def call(self, path: str, args: tuple[DtypeOrIds, ...]) -> tuple[DtypeOrIds, ...]:
-        return self.module(path, self.found.modules[path], args)
+    def call(
+        self, path: str, module: Module, args: tuple[DtypeOrIds, ...]
+    ) -> tuple[DtypeOrIds, ...]:
+        return self.module(path, module, args)
 
 
 def _differ(before: Sequence[DtypeOrIds], after: Sequence[DtypeOrIds]) -> tuple[bool, ...]:

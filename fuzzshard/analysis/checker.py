@@ -12,7 +12,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 from typing_extensions import override
 
-from fuzzshard.analysis.autograd import AutogradGraph, Unwatched, reached
+from fuzzshard.analysis.autograd import AutogradGraph, reached
 from fuzzshard.analysis.check_dtypes import check_dtypes, trained_in_several_dtypes
 from fuzzshard.analysis.check_options import group_misfits, no_parameters, option_misfits
 from fuzzshard.analysis.dtypes import gradients_are_like_zeros, steps_take_gradients
@@ -55,9 +55,7 @@ class Checker(ScheduleState):
         self._wrapped = wrapped_modules(case)
         self.alternatives = count_paths(found.modules)
         """How many paths each block has."""
-        self._autograd = (
-            AutogradGraph(self.case, found, Unwatched()) if case.optimizer.grad_scaler else None
-        )
+        self._autograd = AutogradGraph(self.case, found) if case.optimizer.grad_scaler else None
         self._graphs: set[int] = set()
         """The forwards that recorded a graph."""
         self._stale: set[int] = set()

@@ -7,29 +7,30 @@ engine.
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Mapping, Set
+from collections.abc import Hashable, Mapping, Sequence, Set
 
-from fuzzshard.analysis.groups import modules_called
+from typing_extensions import override
+
+from fuzzshard.analysis.forward_walk import ForwardWalk
 from fuzzshard.analysis.inferred import infer
 from fuzzshard.case.case import Case, Inputs, Tie
-from fuzzshard.case.graph import Block, Call, Module, TensorOp, join, resolve
+from fuzzshard.case.graph import Block, Call, TensorOp, join
+from fuzzshard.parts.leaf import Leaf
 
 
-class Flow:
+class Flow(ForwardWalk[bool]):
     """Follows ``requires_grad`` through a model."""
 
     def __init__(self, root: Block, inputs: Inputs, ties: tuple[Tie, ...]) -> None:
-        found = infer(root, inputs, ties)
-        self.root = root
+        super().__init__(root)
+        self.found = infer(root, inputs, ties)
         self.root_args = tuple(tensor.requires_grad for tensor in inputs.tensors)
-        self._none = (False,) * max(map(len, found.input_values.values()))
-        self.modules = found.modules
-        self.paths: Mapping[str, int] | None = None
+        self.trainable: Set[str] = frozenset()
         tied = {tie.parameter: tie.source for tie in ties}
         self.parameters: dict[str, frozenset[str]] = {}
         """The distinct parameters of every leaf, by path."""
-        for path, leaf in found.leaves.items():
-            names = [join(path, n) for n in leaf.parameters(found.width(path))]
+        for path, leaf in self.found.leaves.items():
+            names = [join(path, n) for n in leaf.parameters(self.found.width(path))]
             self.parameters[path] = frozenset(tied.get(name, name) for name in names)
         self._known: dict[Hashable, tuple[bool, ...]] = {}
 
@@ -47,42 +48,28 @@ class Flow:
         ``paths`` is the path of every block with alternatives; without it, those that do on all
         paths.
         """
-        args = self.root_args if inputs and not target else self._none
+        of_none = (False,) * len(self.found.input_values[target])
+        args = self.root_args if inputs and not target else of_none
         on_paths = None if paths is None else tuple(paths.items())
         asked = (target, args, frozenset(trainable), on_paths)
         if asked not in self._known:
-            self.paths = paths
-            self._known[asked] = self._module(target, self.modules[target], args, trainable)
+            self.paths, self.trainable = paths, trainable
+            self._known[asked] = self.call(target, self.found.modules[target], args)
         return self._known[asked]
 
-    def _module(
-        self, path: str, module: Module, args: tuple[bool, ...], trainable: Set[str]
-    ) -> tuple[bool, ...]:
-        if not isinstance(module, Block):
-            return (args[0] or not self.parameters[path].isdisjoint(trainable),)
-        values = dict(zip(module.inputs, args, strict=False))
-        for node in module.nodes:
-            node_args = tuple(values[a] for a in node.args)
-            if isinstance(node, TensorOp):
-                in_place = node.op == "iadd"  # without gradients
-                values[node.name] = (
-                    node_args[0] if in_place else node.op != "detach" and any(node_args)
-                )
-                continue
-            results = self._call(path, node, node_args, trainable)
-            values[node.name] = results[0]
-            values |= {f"{node.name}.{i}": result for i, result in enumerate(results)}
-        return tuple(values[v] for v in module.outputs)
+    @override
+    def leaf(self, path: str, leaf: Leaf, arg: bool) -> bool:
+        return arg or not self.parameters[path].isdisjoint(self.trainable)
 
-    def _call(
-        self, path: str, call: Call, args: tuple[bool, ...], trainable: Set[str]
-    ) -> tuple[bool, ...]:
-        results = []
-        for name in modules_called(call, path, self.paths):
-            target = resolve(self.root, join(path, name))
-            assert target is not None
-            results.append(self._module(*target, args, trainable))
-        return tuple(call.grad and all(flows) for flows in zip(*results, strict=True))
+    @override
+    def tensor_op(self, path: str, node: TensorOp, args: tuple[bool, ...]) -> bool:
+        if node.op == "iadd":  # without gradients
+            return args[0]
+        return node.op != "detach" and any(args)
+
+    @override
+    def joined(self, path: str, node: Call, made: Sequence[tuple[bool, ...]]) -> tuple[bool, ...]:
+        return tuple(node.grad and all(flows) for flows in zip(*made, strict=True))
 
 
 def flow_of(case: Case) -> Flow:

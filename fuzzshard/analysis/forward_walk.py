@@ -1,38 +1,39 @@
-"""Following a forward with something else than tensors: layouts, dtypes."""
+"""Following a forward with something else than tensors: layouts, dtypes, gradients."""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
-from typing import ClassVar, Generic, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
-from fuzzshard.analysis.groups import modules_called
-from fuzzshard.analysis.inferred import Inferred
-from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Alias, Block, Call, Module, TensorOp, join, resolve
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaf import Leaf
 
+if TYPE_CHECKING:  # which widths make
+    from fuzzshard.analysis.inferred import Inferred
+    from fuzzshard.case.case import Case
+
 V = TypeVar("V")
 
 
-class ForwardWalk(abc.ABC, Generic[V]):
-    """Calls modules as a forward does, with a ``V`` in the place of every tensor.
+def modules_called(node: Call, block: str, paths: Mapping[str, int] | None) -> tuple[str, ...]:
+    """Return the children that a call of the block at ``block`` calls; all it may call where
+    ``paths`` is None.
+    """
+    if paths is None:
+        return node.modules
+    return (node.modules[paths.get(block, 0) if node.alternatives else 0],)
 
-    Without ``paths`` all alternatives are called (``groups.modules_called``). A
-    module that was called with equal arguments before is not followed again. ``what`` a ``V`` is,
-    in one word, and how to ``mend`` alternatives that differ in it, are for the error that says
-    so.
+
+class ForwardWalk(abc.ABC, Generic[V]):
+    """Calls modules below ``root`` as a forward does, with a ``V`` in the place of every tensor.
+
+    Without ``paths`` all alternatives are called (:func:`modules_called`).
     """
 
-    what: ClassVar[str]
-    mend: ClassVar[str]
-
-    def __init__(
-        self, case: Case, found: Inferred, paths: Mapping[str, int] | None = None
-    ) -> None:
-        self.case, self.found, self.paths = case, found, paths
-        self._seen: dict[tuple[str, tuple[V, ...]], tuple[V, ...]] = {}
+    def __init__(self, root: Block, paths: Mapping[str, int] | None = None) -> None:
+        self.root, self.paths = root, paths
 
     @abc.abstractmethod
     def leaf(self, path: str, leaf: Leaf, arg: V) -> V:
@@ -42,43 +43,68 @@ class ForwardWalk(abc.ABC, Generic[V]):
     def tensor_op(self, path: str, node: TensorOp, args: tuple[V, ...]) -> V:
         """Return what a tensor op in the block at ``path`` returns."""
 
-    def call(self, path: str, args: tuple[V, ...]) -> tuple[V, ...]:
-        """Return what the module at ``path`` returns; raises :class:`InvalidCase` where it cannot
-        be called so.
-        """
-        if (path, args) not in self._seen:
-            self._seen[path, args] = self.module(path, self.found.modules[path], args)
-        return self._seen[path, args]
+    @abc.abstractmethod
+    def joined(self, path: str, node: Call, made: Sequence[tuple[V, ...]]) -> tuple[V, ...]:
+        """Return what a call in the block at ``path`` gives of what each alternative returns."""
 
-    def module(self, path: str, module: Module, args: tuple[V, ...]) -> tuple[V, ...]:
-        """Return what happens in a call."""
+    def call(self, path: str, module: Module, args: tuple[V, ...]) -> tuple[V, ...]:
+        """Return what a module returns."""
         assert not isinstance(module, Alias)
         if isinstance(module, Block):
-            return self._block(path, module, args)
-        (arg,) = args
-        return (self.leaf(path, module, arg),)
+            return self.block(path, module, args)
+        return (self.leaf(path, module, args[0]),)
 
-    def _block(self, path: str, block: Block, args: tuple[V, ...]) -> tuple[V, ...]:
+    def block(self, path: str, block: Block, args: tuple[V, ...]) -> tuple[V, ...]:
+        """Return what a block returns."""
         values: dict[str, V] = dict(zip(block.inputs, args, strict=True))
         for node in block.nodes:
             given = tuple(values[a] for a in node.args)
             if isinstance(node, TensorOp):
                 values[node.name] = self.tensor_op(path, node, given)
-            else:
-                values |= self._node(path, node, given)
+                continue
+            results = self.node(path, node, given)
+            values[node.name] = results[0]
+            values |= {f"{node.name}.{i}": result for i, result in enumerate(results)}
         return tuple(values[v] for v in block.outputs)
 
-    def _node(self, path: str, node: Call, args: tuple[V, ...]) -> dict[str, V]:
-        """Return the values that a call makes; it may have alternatives, which must agree."""
-        made = []
-        for name in modules_called(node, path, self.paths):
-            target = resolve(self.case.model, join(path, name))
-            assert target is not None
-            target_path, module = target
-            results = self.call(target_path, args)
-            several = isinstance(module, Block) and module.returns != "tensor"
-            names = [f"{node.name}.{i}" for i in range(len(results))] if several else [node.name]
-            made.append(dict(zip(names, results, strict=True)))
+    def node(self, path: str, node: Call, args: tuple[V, ...]) -> tuple[V, ...]:
+        """Return what a call returns."""
+        names = modules_called(node, path, self.paths)
+        targets = (resolve(self.root, join(path, name)) for name in names)
+        made = [self.call(*target, args) for target in targets if target]
+        return self.joined(path, node, made)
+
+
+class AgreeingWalk(ForwardWalk[V]):
+    """Such a walk of a case whose alternatives must agree. A module that was called with equal
+    arguments before is not followed again.
+
+    ``what`` a ``V`` is, in one word, and how to ``mend`` alternatives that differ in it, are for
+    the error that says so, an :class:`InvalidCase`.
+    """
+
+    what: ClassVar[str]
+    mend: ClassVar[str]
+
+    def __init__(
+        self, case: Case, found: Inferred, paths: Mapping[str, int] | None = None
+    ) -> None:
+        super().__init__(case.model, paths)
+        self.case, self.found = case, found
+        self._seen: dict[tuple[str, tuple[V, ...]], tuple[V, ...]] = {}
+
+    def call(self, path: str, module: Module, args: tuple[V, ...]) -> tuple[V, ...]:
+        """Return what a module returns, at its first call with these arguments."""
+        if (path, args) not in self._seen:
+            self._seen[path, args] = self.module(path, module, args)
+        return self._seen[path, args]
+
+    def module(self, path: str, module: Module, args: tuple[V, ...]) -> tuple[V, ...]:
+        """Return what happens in a call."""
+        return super().call(path, module, args)
+
+    def joined(self, path: str, node: Call, made: Sequence[tuple[V, ...]]) -> tuple[V, ...]:
+        """Return what all alternatives give."""
         if any(result != made[0] for result in made):
             raise InvalidCase(
                 f"the alternatives of {node.name!r} in block {path!r} differ in {self.what}",

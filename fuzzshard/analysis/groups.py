@@ -5,20 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Mapping
 
+from fuzzshard.analysis.forward_walk import modules_called
 from fuzzshard.analysis.inferred import Inferred
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.graph import Block, Call, Module, join, modules_below, resolve
 from fuzzshard.parts.leaf import Leaf
 from fuzzshard.parts.op import Below
-
-
-def modules_called(node: Call, block: str, paths: Mapping[str, int] | None) -> tuple[str, ...]:
-    """Return the children that a call of the block at ``block`` calls; all it may call where
-    ``paths`` is None.
-    """
-    if paths is None:
-        return node.modules
-    return (node.modules[paths.get(block, 0) if node.alternatives else 0],)
 
 
 def wrapped_modules(case: Case) -> frozenset[str]:

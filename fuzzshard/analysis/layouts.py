@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from typing_extensions import override
 
-from fuzzshard.analysis.forward_walk import ForwardWalk
+from fuzzshard.analysis.forward_walk import AgreeingWalk
 from fuzzshard.analysis.inferred import Inferred
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Block, Module, TensorOp
@@ -48,7 +48,7 @@ def check_layouts(case: Case, found: Inferred, target: str) -> None:
         _Flow(case, found).forward(target)
 
 
-class _Flow(ForwardWalk[Layout]):
+class _Flow(AgreeingWalk[Layout]):
     """Forwards, in layouts."""
 
     what = "layout"
@@ -62,7 +62,7 @@ class _Flow(ForwardWalk[Layout]):
     def forward(self, target: str) -> None:
         """A forward gets whole inputs; of a DTensor that it returns the whole is looked at."""
         args = tuple(Layout(value.size) for value in self.found.input_values[target])
-        for layout in self.call(target, args):
+        for layout in self.call(target, self.found.modules[target], args):
             if layout.sharded and not layout.is_dtensor:
                 raise InvalidCase(
                     f"a forward of {target!r} returns {layout}",

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 from collections.abc import Iterator
 
-from fuzzshard.analysis.autograd import AutogradGraph, Node, Unwatched, reached
+from fuzzshard.analysis.autograd import AutogradGraph, Node, reached
 from fuzzshard.analysis.communication import fills_unused
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.optimized import shares
@@ -68,7 +68,7 @@ class _Walk:
         self.case = case
         self.found = inferred(case)
         self.sharded = spec_of(engine).applies_groups
-        self.autograd = AutogradGraph(case, self.found, Unwatched())
+        self.autograd = AutogradGraph(case, self.found)
         self.at = ScheduleState(case)
         parts = shares(case.optimizer, self.found.parameters)
         optimizers = zip(case.optimizer.each.values(), parts, strict=True)

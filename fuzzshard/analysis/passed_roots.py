@@ -7,7 +7,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from fuzzshard.analysis.autograd import AutogradGraph, Node, Value, reached
+from typing_extensions import override
+
+from fuzzshard.analysis.autograd import AutogradGraph, Node, Value, Watcher, reached
 from fuzzshard.analysis.inferred import Inferred, inferred
 from fuzzshard.analysis.schedule_state import follow, roots_by_op
 from fuzzshard.case.case import Case
@@ -60,7 +62,7 @@ def _backwards(case: Case, rank: int, *, certain: bool) -> Mapping[int, list[Nod
     return found
 
 
-class _Hooks:
+class _Hooks(Watcher):
     """Puts the hooks of wrap groups on the outputs of their modules.
 
     The inputs of a module that manages parameters pass through one function of ``fully_shard``
@@ -74,16 +76,18 @@ class _Hooks:
             self.managing -= {i for i, group in enumerate(case.wrap) if len(group.modules) > 1}
         self.autograd = AutogradGraph(case, found, self)
 
-    def enter(self, path: str, args: list[Value], *, grad: bool) -> list[Value]:
+    @override
+    def enter(self, path: str, args: tuple[Value, ...], *, grad: bool) -> tuple[Value, ...]:
         """Joins the inputs that require a gradient."""
         manages = path in self.groups and self.groups[path] in self.managing
         if not manages or not grad or all(a is None for a in args):
             return args
-        joint = self.autograd.node(args)
+        joint = self.autograd.made(args)
         joint.inputs_of = self.groups[path]
-        return [None if a is None else joint for a in args]
+        return tuple(None if a is None else joint for a in args)
 
-    def leave(self, path: str, results: list[Value], *, grad: bool) -> list[Value]:
+    @override
+    def leave(self, path: str, results: tuple[Value, ...], *, grad: bool) -> tuple[Value, ...]:
         """Puts the hooks on."""
         for node in results if path in self.groups and grad else ():
             if node is not None:

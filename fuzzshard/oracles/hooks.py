@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from fuzzshard.analysis.autograd import AutogradGraph, Node, Value, reached
+from typing_extensions import override
+
+from fuzzshard.analysis.autograd import AutogradGraph, Node, Value, Watcher, reached
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.passed_roots import done_within
 from fuzzshard.analysis.schedule_state import follow, ops_that_run
@@ -102,7 +104,7 @@ def resharded_units(case: Case, rank: int) -> Iterator[tuple[int, int | None]]:
             calls.clear()
 
 
-class _Calls:
+class _Calls(Watcher):
     """The calls of units since the last backward."""
 
     def __init__(self, case: Case) -> None:
@@ -114,16 +116,13 @@ class _Calls:
         self.counts: Counter[str] = Counter()
         self.inputs: dict[str, list[Node]] = {}
 
-    def enter(self, path: str, args: list[Value], *, grad: bool) -> list[Value]:
+    @override
+    def enter(self, path: str, args: tuple[Value, ...], *, grad: bool) -> tuple[Value, ...]:
         """Keeps the inputs of a unit that require gradients."""
         if path in self.units and grad:
             self.counts[path] += 1
             self.inputs[path] = [a for a in args if a is not None]
         return args
-
-    def leave(self, path: str, results: list[Value], *, grad: bool) -> list[Value]:
-        """Changes nothing: units are done when their inputs are."""
-        return results
 
     def done(self, nodes: list[Node], frozen: set[str]) -> int | None:
         """How many units reshard in a backward through ``nodes``; None where one is partly frozen.

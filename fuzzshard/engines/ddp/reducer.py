@@ -14,7 +14,7 @@ import functools
 from collections.abc import Iterator
 
 from fuzzshard.analysis.arrivals import ignored_parameters
-from fuzzshard.analysis.autograd import AutogradGraph, Node, Unwatched, Value, reached, taken_nodes
+from fuzzshard.analysis.autograd import AutogradGraph, Node, Value, reached, taken_nodes
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.schedule_state import ScheduleState, follow
 from fuzzshard.case.case import Case
@@ -75,9 +75,9 @@ class _Reducer:
     def __init__(self, case: Case, options: ReducerOptions) -> None:
         self.case, self.options = case, options
         self.found = inferred(case)
-        self.autograd = AutogradGraph(case, self.found, Unwatched())
+        self.autograd = AutogradGraph(case, self.found)
         self.at = ScheduleState(case)
-        self.outputs: dict[int, list[Value]] = {}
+        self.outputs: dict[int, tuple[Value, ...]] = {}
         self._forget()
 
     def _forget(self) -> None:
@@ -140,12 +140,13 @@ class _Reducer:
         if self.options.marks_unused:
             self.unused = (self.parameters or frozenset()) - _leaves(outputs)
 
-    def _through_sink(self, outputs: list[Value]) -> list[Value]:
+    def _through_sink(self, outputs: tuple[Value, ...]) -> tuple[Value, ...]:
         """``_DDPSink`` (torch/nn/parallel/distributed.py): a gradient of one output goes on to
         them all.
         """
-        sink = self.autograd.node(outputs)
-        return [node if node is None or _is_input(node) else sink for node in outputs]
+        sink = self.autograd.made(outputs)
+        kept = (node is None or _is_input(node) for node in outputs)
+        return tuple(node if keeps else sink for node, keeps in zip(outputs, kept, strict=True))
 
     def _backward(self, losses: list[Node]) -> Iterator[tuple[Complaint, int]]:
         parameters = self.parameters or frozenset()

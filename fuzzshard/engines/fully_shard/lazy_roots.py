@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 
 from typing_extensions import override
 
-from fuzzshard.analysis.autograd import AutogradGraph, Unwatched, Value
+from fuzzshard.analysis.autograd import AutogradGraph, Value, Watcher
 from fuzzshard.analysis.groups import groups_within
 from fuzzshard.analysis.inferred import inferred
 from fuzzshard.analysis.schedule_state import follow
@@ -49,7 +49,7 @@ def flaw(case: Case) -> tuple[Flaw, int] | None:
     return None
 
 
-class _Roots(Unwatched):
+class _Roots(Watcher):
     """Initialises wrap groups as modules are called."""
 
     def __init__(self, case: Case) -> None:
@@ -60,7 +60,7 @@ class _Roots(Unwatched):
         self.flaw: Flaw | None = None
 
     @override
-    def enter(self, path: str, args: list[Value], *, grad: bool) -> list[Value]:
+    def enter(self, path: str, args: tuple[Value, ...], *, grad: bool) -> tuple[Value, ...]:
         group = self.of_module.get(path)
         if group is not None and group not in self.initialised:
             self._initialise(group)
