@@ -4,7 +4,7 @@ module.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterator
 
 import networkx
 from rich.text import Text
@@ -12,106 +12,84 @@ from rich.tree import Tree
 
 from fuzzshard.analysis.inferred import Inferred
 from fuzzshard.case.case import Case
-from fuzzshard.case.graph import Alias, Block, Call, Module, join, resolve, value_node, walk
+from fuzzshard.case.edit import split
+from fuzzshard.case.graph import Alias, Block, Call, join, resolve, value_node, walk
 from fuzzshard.parts.leaf import Leaf
 from fuzzshard.parts.op import expression
 from fuzzshard.parts.part import Shape
 
 
-def module_tree(case: Case, inferred: Inferred) -> Tree:
+def module_tree(case: Case, found: Inferred) -> Tree:
     """Return every registered module once, in registration order; an alias points to the module it
     names.
     """
-    return _tree(ModuleNotes(case, inferred), "", "model", case.model)
+    trees: dict[str, Tree] = {}
+    for path, module in walk(case.model):
+        parent, name = split(path)
+        trees[path] = tree = Tree(Text(name or "model", style="bold"), guide_style="dim")
+        assert isinstance(tree.label, Text)
+        if isinstance(module, Alias):
+            named = f": the same module as {expression(module.target)}"
+            tree.label.append(named, style="not bold italic")
+        else:
+            tree.label.append(f": {_text(module, found.width(path))}", style="not bold")
+            for parameter in _parameters(case, found, path):
+                tree.label.append(f"  {parameter}", style="not bold cyan")
+            for badge in _badges(case, found, path):
+                tree.label.append(f"  <{badge}>", style="not bold yellow")
+        if path:
+            trees[parent].children.append(tree)
+    return trees[""]
 
 
 def shape_text(shape: Shape) -> str:
-    """Return ``[8, 4]``."""
+    """``[8, 4]``."""
     return f"[{', '.join(map(str, shape))}]"
 
 
-def describe(module: Module, width: int) -> str:
+def _text(module: Block | Leaf, width: int) -> str:
     """Return a module as PyTorch would print it, with the input width filled in."""
-    match module:
-        case Leaf():
-            return module.text(width)
-        case Block(inputs=inputs, outputs=outputs, returns=returns):
-            what = "a tensor" if returns == "tensor" else f"a {returns} of {len(outputs)}"
-            return f"Block({', '.join(inputs)}) → {what}"
-        case Alias(target=target):
-            return f"the same module as {expression(target)}"
+    if isinstance(module, Leaf):
+        return module.text(width)
+    several = f"a {module.returns} of {len(module.outputs)}"
+    what = "a tensor" if module.returns == "tensor" else several
+    return f"Block({', '.join(module.inputs)}) → {what}"
 
 
-class ModuleNotes:
-    """What the plan of a case says about each of its modules, for the tree."""
-
-    def __init__(self, case: Case, inferred: Inferred) -> None:
-        self.inferred = inferred
-        self.groups = {m: i for i, group in enumerate(case.wrap) for m in group.modules}
-        self.ties = {tie.parameter: tie.source for tie in case.ties}
-        self.freezes = {
-            f.target: "frozen after wrapping" if f.after_wrap else "frozen" for f in case.freezes
-        }
-        self.checkpoints = {c.module: c.implementation for c in case.checkpoints}
-        self.num_calls = Counter(
-            found[0]
-            for path, block in walk(case.model)
-            if isinstance(block, Block)
-            for node in block.nodes
-            if isinstance(node, Call) and (found := resolve(case.model, join(path, node.module)))
-        )
-
-    def what(self, path: str, module: Module) -> str:
-        """Return ``"Linear(4 → 2)"``."""
-        return describe(module, 0 if isinstance(module, Alias) else self.inferred.width(path))
-
-    def parameters(self, path: str, module: Module) -> list[str]:
-        """Return ``["weight [2, 4] frozen", "bias [2]"]``; a block has none of its own."""
-        if not isinstance(module, Leaf):
-            return []
-        shapes = module.parameters(self.inferred.width(path))
-        return [self._parameter(join(path, name), name, shape) for name, shape in shapes.items()]
-
-    def _parameter(self, fqn: str, name: str, shape: Shape) -> str:
-        if fqn in self.ties:
-            return f"{name} = {expression(self.ties[fqn])} (tied)"
-        frozen = f" {self.freezes[fqn]}" if fqn in self.freezes else ""
-        return f"{name} {shape_text(shape)}{frozen}"
-
-    def badges(self, path: str) -> list[str]:
-        """Return its wrap group, and what else sets it apart."""
-        badges = []
-        if path in self.groups:
-            badges.append(f"group {self.groups[path]}")
-        if path in self.freezes:
-            badges.append(self.freezes[path])
-        if path in self.checkpoints:
-            badges.append(f"checkpoint, {self.checkpoints[path]}")
-        if self.num_calls[path] > 1:
-            badges.append(f"called {self.num_calls[path]} times")
-        if path not in self.inferred.called:
-            badges.append("unused")
-        return badges
+def _parameters(case: Case, found: Inferred, path: str) -> Iterator[str]:
+    """Yield ``"weight [2, 4] frozen"``, ``"bias [2]"``; a block has none of its own."""
+    ties = {tie.parameter: tie.source for tie in case.ties}
+    leaf = found.leaves.get(path)
+    for name, shape in leaf.parameters(found.width(path)).items() if leaf else ():
+        fqn = join(path, name)
+        if fqn in ties:
+            yield f"{name} = {expression(ties[fqn])} (tied)"
+        else:
+            yield " ".join((name, shape_text(shape), *_frozen(case, fqn)))
 
 
-def _tree(notes: ModuleNotes, path: str, name: str, module: Module) -> Tree:
-    tree = Tree(_line(notes, path, name, module), guide_style="dim")
-    if isinstance(module, Block):
-        for child in module.children:
-            tree.children.append(_tree(notes, join(path, child.name), child.name, child.module))
-    return tree
+def _badges(case: Case, found: Inferred, path: str) -> Iterator[str]:
+    """Yield its wrap group, and what else sets it apart."""
+    yield from (f"group {i}" for i, group in enumerate(case.wrap) if path in group.modules)
+    yield from _frozen(case, path)
+    yield from (f"checkpoint, {c.implementation}" for c in case.checkpoints if c.module == path)
+    calls = sum(
+        resolve(case.model, join(outer, node.module)) == (path, found.modules[path])
+        for outer, block in found.modules.items()
+        if isinstance(block, Block)
+        for node in block.nodes
+        if isinstance(node, Call)
+    )
+    if calls > 1:
+        yield f"called {calls} times"
+    if path not in found.called:
+        yield "unused"
 
 
-def _line(notes: ModuleNotes, path: str, name: str, module: Module) -> Text:
-    line = Text(name, style="bold")
-    if isinstance(module, Alias):
-        return line.append(f": {notes.what(path, module)}", style="not bold italic")
-    line.append(f": {notes.what(path, module)}", style="not bold")
-    for parameter in notes.parameters(path, module):
-        line.append(f"  {parameter}", style="not bold cyan")
-    for badge in notes.badges(path):
-        line.append(f"  <{badge}>", style="not bold yellow")
-    return line
+def _frozen(case: Case, target: str) -> Iterator[str]:
+    for freeze in case.freezes:
+        if freeze.target == target:
+            yield "frozen after wrapping" if freeze.after_wrap else "frozen"
 
 
 RETURN = "return"
