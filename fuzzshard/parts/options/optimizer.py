@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from msgspec.structs import replace
 from typing_extensions import override
@@ -20,40 +20,11 @@ from fuzzshard.parts.option import (
 )
 from fuzzshard.parts.part import off_default
 
-Flag = Literal[
-    "fused",
-    "amsgrad",
-    "nesterov",
-    "dampening",
-    "centered",
-    "decoupled_weight_decay",
-    "tensor_lr",
-    "capturable",
-    "other_numbers",
-    "vectors_apart",
-]
-"""Arguments of the class that are off their defaults, a word for each."""
-
 
 class Optimizer(WithOptions["OptimizerOption"], frozen=True, kw_only=True):
     """The optimizer and its hyperparameters."""
 
-    kind: Literal[
-        "sgd",
-        "adam",
-        "adamw",
-        "rmsprop",
-        "adadelta",
-        "adamax",
-        "nadam",
-        "radam",
-        "asgd",
-        "adagrad",
-        "adafactor",
-        "rprop",
-        "muon",
-        "muon_unrounded",
-    ] = "sgd"
+    kind: Kinds = "sgd"
     lr: float = 0.125
     momentum: float = 0.0
     weight_decay: float = 0.0
@@ -258,7 +229,6 @@ class OptimizerOption(Option):
 
 
 _CLASSES = {
-    "rprop": "Rprop",
     "sgd": "SGD",
     "adam": "Adam",
     "adamw": "AdamW",
@@ -270,6 +240,7 @@ _CLASSES = {
     "asgd": "ASGD",
     "adagrad": "Adagrad",
     "adafactor": "Adafactor",
+    "rprop": "Rprop",
     "muon": "Muon",
     "muon_unrounded": "Muon",
 }
@@ -577,29 +548,53 @@ _NUMBERS = {
         'adjust_lr_fn="match_rms_adamw"',
     ),
 }
-_FLAGS: Mapping[Flag, Mapping[str, str]] = {
-    "fused": dict.fromkeys(("sgd", *_ADAMS, "adagrad"), "fused=True"),
-    "amsgrad": dict.fromkeys(_ADAMS, "amsgrad=True"),
-    "nesterov": {"sgd": "nesterov=True"},
-    "dampening": {"sgd": "dampening=0.5"},
-    "centered": {"rmsprop": "centered=True"},
-    "decoupled_weight_decay": dict.fromkeys(
-        ("adam", "nadam", "radam"), "decoupled_weight_decay=True"
+
+
+class _Flag(NamedTuple):
+    """What it means, and the arguments that stand for it, of the classes that document it."""
+
+    meaning: str
+    arguments: Mapping[str, str]
+
+
+_FLAGS = {
+    "fused": _Flag("fused=True", dict.fromkeys(("sgd", *_ADAMS, "adagrad"), "fused=True")),
+    "amsgrad": _Flag("Adam or AdamW with amsgrad", dict.fromkeys(_ADAMS, "amsgrad=True")),
+    "nesterov": _Flag("SGD with Nesterov momentum", {"sgd": "nesterov=True"}),
+    "dampening": _Flag("SGD with a momentum that is dampened", {"sgd": "dampening=0.5"}),
+    "centered": _Flag("RMSprop that is centered", {"rmsprop": "centered=True"}),
+    "decoupled_weight_decay": _Flag(
+        "an optimizer with decoupled_weight_decay",
+        dict.fromkeys(("adam", "nadam", "radam"), "decoupled_weight_decay=True"),
     ),
-    "tensor_lr": dict.fromkeys((kind for kind in _CLASSES if kind not in _MUON), ""),
-    "capturable": dict.fromkeys(
-        (*_GRADUAL, "adadelta", "asgd", "rmsprop", "rprop"), "capturable=True"
+    "tensor_lr": _Flag(
+        "a learning rate that is a tensor",
+        dict.fromkeys((kind for kind in _CLASSES if kind not in _MUON), ""),
     ),
-    "other_numbers": _NUMBERS,
-    "vectors_apart": {kind: "" for kind in _CLASSES if kind not in ("rprop", *_MUON)},
+    "capturable": _Flag(
+        "an optimizer that can be captured in a CUDA graph",
+        dict.fromkeys((*_GRADUAL, "adadelta", "asgd", "rmsprop", "rprop"), "capturable=True"),
+    ),
+    "other_numbers": _Flag("an optimizer whose numbers are not torch's defaults", _NUMBERS),
+    "vectors_apart": _Flag(
+        "two groups of parameters, of which one has no weight decay",
+        {kind: "" for kind in _CLASSES if kind not in ("rprop", *_MUON)},
+    ),
 }
-"""By flag the arguments that stand for it, of the classes that document it."""
+"""Arguments of the class that are off their defaults, a word for each."""
+
+if TYPE_CHECKING:
+    Flag = str
+    Kinds = str
+else:  # what msgspec decodes goes by the names
+    Flag = Literal[*_FLAGS]
+    Kinds = Literal[*_CLASSES]
 
 
 def flag_misfits(spec: Optimizer) -> Reasons:
     """Yield why it does not take its flags."""
     for flag in spec.flags:
-        if spec.kind not in _FLAGS[flag]:
+        if spec.kind not in _FLAGS[flag].arguments:
             yield f"{spec.kind} has no {flag}", "remove it"
     has = {*spec.flags}
     if len(has) < len(spec.flags):
@@ -630,22 +625,11 @@ class Flags(OptimizerOption):
 
     name = "flags"
     extension = Choice("optimizer_flags", 18, 105, brings=("adam", "momentum"))
-    meanings = {
-        "optimizer:fused": "fused=True",
-        "optimizer:amsgrad": "Adam or AdamW with amsgrad",
-        "optimizer:nesterov": "SGD with Nesterov momentum",
-        "optimizer:dampening": "SGD with a momentum that is dampened",
-        "optimizer:centered": "RMSprop that is centered",
-        "optimizer:decoupled_weight_decay": "an optimizer with decoupled_weight_decay",
-        "optimizer:tensor_lr": "a learning rate that is a tensor",
-        "optimizer:capturable": "an optimizer that can be captured in a CUDA graph",
-        "optimizer:other_numbers": "an optimizer whose numbers are not torch's defaults",
-        "optimizer:vectors_apart": "two groups of parameters, of which one has no weight decay",
-    }
+    meanings = {f"optimizer:{name}": flag.meaning for name, flag in _FLAGS.items()}
 
     @override
     def given(self, value: tuple[Flag, ...], optimizer: Optimizer) -> tuple[str, ...]:
-        told = (_FLAGS[flag].get(optimizer.kind) for flag in value)
+        told = (_FLAGS[flag].arguments.get(optimizer.kind) for flag in value)
         return tuple(text for text in told if text)
 
     @override

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from typing_extensions import override
 
@@ -12,15 +12,7 @@ from fuzzshard.parts.option import Case, Option, Tape, WithOptions, options_of
 class Pipelining(WithOptions["PipeliningOption"], frozen=True, kw_only=True):
     """Options of the engine ``pipelining``."""
 
-    schedule_class: Literal[
-        "gpipe",
-        "1f1b",
-        "interleaved_1f1b",
-        "looped_bfs",
-        "interleaved_zero_bubble",
-        "zbv_zero_bubble",
-        "dual_pipe_v",
-    ] = "gpipe"
+    schedule_class: ScheduleName = "gpipe"
     scale_grads: bool = True
     replicates: bool = False
     max_outstanding_sends: Literal[1, 2] | None = None
@@ -95,6 +87,12 @@ class ScheduleClass(PipeliningOption):
         weights = (2, 2, 3, 3, 3, 3, 3)
         drawn: str = tape.weighted(tuple(zip(self.texts, weights, strict=True)))
         return drawn
+
+
+if TYPE_CHECKING:
+    ScheduleName = str
+else:  # what msgspec decodes goes by the names
+    ScheduleName = Literal[*ScheduleClass.texts]
 
 
 class ScaleGrads(PipeliningOption):
