@@ -8,7 +8,7 @@ arguments alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from fuzzshard.analysis.inferred import Inferred
 from fuzzshard.case.case import Case
@@ -17,10 +17,19 @@ from fuzzshard.case.options import TensorParallel
 from fuzzshard.parts.leaf import Leaf
 from fuzzshard.parts.losses import LOSSES
 from fuzzshard.parts.op import Reasons
+from fuzzshard.parts.part import off_default
 
 _REPLICATING = ("sequence", "dtensor")
 """The styles that shard no parameter, and fix the layouts outside."""
-_DEFAULT = TensorParallel(module="", style="dtensor")
+_SPLITTING = frozenset(("input", "output", "local_output"))
+_TAKES: Mapping[str, Set[str]] = {
+    "colwise": _SPLITTING,
+    "rowwise": _SPLITTING,
+    "sequence": frozenset(("local_output",)),
+    "dtensor": frozenset(("dim", "result", "grad_placements", "local_map")),
+    "prepare": frozenset(("prepared", "dim", "local_output")),
+}
+"""What a plan may say of a style."""
 
 
 def tensor_dims(case: Case, found: Inferred) -> Mapping[str, int | None]:
@@ -55,48 +64,14 @@ def plan_misfits(case: Case, found: Inferred) -> Reasons:
     if LOSSES[case.loss].context and not case.tensor_parallel:
         yield f"the loss {case.loss!r} is for tensor-parallel ranks", "give a tensor_parallel plan"
     planned = [plan.module for plan in case.tensor_parallel]
-    sizes = {case.inputs.batch, *(item.rows for item in case.inputs.rank_batches)}
     for plan in case.tensor_parallel:
         if planned.count(plan.module) > 1:
             yield f"{plan.module!r} is planned twice", "give one style"
-        if not plan.is_of_leaf or plan.prepared:
-            yield from _preparing_misfits(plan, case, found)
-            continue
-        leaf = found.leaves.get(plan.module)
-        if leaf is None or plan.style not in leaf.styles:
-            yield (
-                f"{plan.module!r} cannot be {plan.style} parallel",
-                "colwise and rowwise are for Linear and Embedding, sequence is for norms, dtensor "
-                "for modules whose operators DTensors have",
-            )
-            continue
-        if plan.style in _REPLICATING and (plan.input, plan.output) != ("default", "default"):
-            yield f"{plan.module!r} has layouts that its style fixes", 'use "default"'
-        if plan.style == "dtensor" and not plan.local_output:
-            yield f"{plan.module!r} returns whole plain tensors", "use local_output=True"
-        of_dtensors = (plan.dim, *plan.of_dtensors)
-        if plan.style != "dtensor" and of_dtensors != (None, *_DEFAULT.of_dtensors):
-            yield (
-                f"{plan.module!r} has options of a module that computes with DTensors",
-                "leave out dim, result, grad_placements and local_map",
-            )
-        if plan.result == "style" and plan.grad_placements:
-            yield f"{plan.module!r} has a style, which has no grad_placements", "leave them out"
-        if plan.local_map and plan.dim not in (None, 0):
-            yield f"{plan.module!r} computes with a part of every row", "use dim=0"
-        ranks = case.mesh.tensor or 1
-        if plan.local_map and plan.dim == 0 and any(n % ranks for n in sizes):
-            yield (
-                f"{plan.module!r} has rows that {ranks} ranks cannot share evenly: local_map "
-                "takes shards to be of one size, as DTensor.from_local does",
-                "use dim=None, or as many rows for each rank",
-            )
-        axes = found.input_values[plan.module][0].dims(case.inputs.seq)
-        if plan.dim is not None and not -axes <= plan.dim < axes:
-            yield f"{plan.module!r} has an argument of {axes} dims", "use dim=0"
-        sequence = plan.style == "sequence" or "sequence" in (plan.input, plan.output)
-        if sequence and case.inputs.seq < 1:
-            yield (f"{plan.module!r} is sharded along a sequence axis", "set inputs.seq")
+        for name in off_default(plan):
+            if name not in _TAKES[plan.style]:
+                yield f"{plan.module!r} has {name}, which is of other styles", "leave it out"
+        misfits = _leaf_misfits if plan.is_of_leaf else _preparing_misfits
+        yield from misfits(plan, case, found)
     dims = tensor_dims(case, found)
     for tie in case.ties:
         if dims.get(tie.parameter, "plain") != dims.get(tie.source, "plain"):
@@ -107,18 +82,44 @@ def plan_misfits(case: Case, found: Inferred) -> Reasons:
             )
 
 
+def _leaf_misfits(plan: TensorParallel, case: Case, found: Inferred) -> Reasons:
+    leaf = found.leaves.get(plan.module)
+    if leaf is None or plan.style not in leaf.styles:
+        yield (
+            f"{plan.module!r} cannot be {plan.style} parallel",
+            "colwise and rowwise are for Linear and Embedding, sequence is for norms, dtensor "
+            "for modules whose operators DTensors have",
+        )
+        return
+    if plan.result == "style" and plan.grad_placements:
+        yield f"{plan.module!r} has a style, which has no grad_placements", "leave them out"
+    if plan.local_map and plan.dim not in (None, 0):
+        yield f"{plan.module!r} computes with a part of every row", "use dim=0"
+    ranks = case.mesh.tensor or 1
+    sizes = {case.inputs.batch, *(item.rows for item in case.inputs.rank_batches)}
+    if plan.local_map and plan.dim == 0 and any(n % ranks for n in sizes):
+        yield (
+            f"{plan.module!r} has rows that {ranks} ranks cannot share evenly: local_map "
+            "takes shards to be of one size, as DTensor.from_local does",
+            "use dim=None, or as many rows for each rank",
+        )
+    axes = found.input_values[plan.module][0].dims(case.inputs.seq)
+    if plan.dim is not None and not -axes <= plan.dim < axes:
+        yield f"{plan.module!r} has an argument of {axes} dims", "use dim=0"
+    if "sequence" in (plan.style, plan.input, plan.output) and case.inputs.seq < 1:
+        yield f"{plan.module!r} is sharded along a sequence axis", "set inputs.seq"
+
+
 def _preparing_misfits(plan: TensorParallel, case: Case, found: Inferred) -> Reasons:
     """``PrepareModuleInput`` is for arguments of ``forward``, and hooks of a module."""
     block = found.modules.get(plan.module)
-    if plan.is_of_leaf or not isinstance(block, Block) or block.has_method:
+    if not isinstance(block, Block) or block.has_method:
         yield f"{plan.module!r} is no block whose forward is called", "give another style"
         return
     if block.passing not in ("positional", "keyword"):
         yield f"{plan.module!r} takes its arguments as one value", "pass them one by one"
     if not plan.module and case.mesh.pipeline:
         yield "the root is cut into stages, which have not its hooks", "prepare another block"
-    if plan.of_dtensors != _DEFAULT.of_dtensors or (plan.input, plan.output) != ("default",) * 2:
-        yield f"{plan.module!r} has options of other styles", "leave them out"
     values = dict(zip(block.inputs, found.input_values[plan.module], strict=True))
     prepared = [values.get(name) for name in plan.prepared]
     if not prepared or len({*plan.prepared}) < len(prepared) or None in prepared:

@@ -60,11 +60,6 @@ class TensorParallel(Part, frozen=True, kw_only=True):
         """Whether it is about what a module has, and not about arguments of a block alone."""
         return self.style != "prepare"
 
-    @property
-    def of_dtensors(self) -> tuple[object, ...]:
-        """How a ``dtensor`` module gets and returns values, which other styles fix."""
-        return (self.result, self.grad_placements, self.local_map)
-
 
 DelaySite = Literal[
     "before_all_gather",
