@@ -49,6 +49,7 @@ EXAMPLES_FOR_CUDA = (
     "scale_is_read_before_it_arrives",
     "buffer_of_unused_gather_is_reused",
     "prefetch_reads_before_optimizer",
+    "offloaded_parameters_change_while_copied",
 )
 
 

@@ -20,8 +20,9 @@ def apply() -> None:
             )
             """,
             """
-            planted_line_reached()
             non_blocking = fsdp_param.pin_memory and not has_post_acc_grad_hook
+            if non_blocking and to_accumulate_grad:
+                planted_line_reached()
             """,
         ),
     )
