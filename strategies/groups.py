@@ -26,9 +26,7 @@ _LATE = sorted(
 
 @dataclasses.dataclass(frozen=True)
 class DrawingGroups:
-    """What an option is drawn for: the groups of ``case``, which has the options of lower
-    places.
-    """
+    """The wrap groups that an option is drawn for; ``case`` has the options before it."""
 
     tape: Tape
     case: Case

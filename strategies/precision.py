@@ -118,14 +118,14 @@ def parameter_dtypes(
 
 
 def in_one_dtype(case: Case) -> Case:
-    """Return the case without mixed precisionor parameters of another dtype."""
+    """Return the case without mixed precision or parameters of another dtype."""
     groups = tuple(replace(group, precision=None) for group in case.wrap)
     return replace(case, wrap=groups, dtypes=(), fsdp1=replace(case.fsdp1, precision=None))
 
 
 def computes(case: Case, found: Inferred, target: str = "", *, casts: bool = False) -> bool:
-    """Return whether dtypes and layouts meet in a forward, with ``casts`` in every dtype that
-    there may be.
+    """Return whether a forward of ``target`` is legal in its dtypes and layouts, with ``casts``
+    also after a cast back to the dtype of the case.
 
     A policy for the whole model casts where the root begins, which is what is called first.
     """

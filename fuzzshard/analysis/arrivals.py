@@ -49,7 +49,7 @@ class Replicated:
 
     @functools.cached_property
     def arrived(self) -> frozenset[frozenset[str]]:
-        """What backwards bring a gradient of these parameters."""
+        """For each backward the trained parameters that it brings a gradient, each set once."""
         return frozenset(some & self.trained for some in arrivals(self.case).values())
 
     @property

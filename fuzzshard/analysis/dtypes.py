@@ -167,8 +167,8 @@ def promoted_reduction(
 
 
 def gradients_are_like_zeros(case: Case, found: Inferred) -> bool:
-    """Return whether gradients have the dtypes of zeros like the parameters, whichever of a group
-    are reduced together, and may have them whatever the user sets before that.
+    """Return whether gradients have the dtypes of their parameters, whichever of a group are
+    reduced together, and no ``grad_dtype`` that the user sets forbids them.
     """
     said = _grad_dtypes_over_time(case).items()
     may = all({*dtypes} <= {None, stored_dtype(case, fqn, None)} for fqn, dtypes in said)

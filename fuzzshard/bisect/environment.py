@@ -39,7 +39,7 @@ class Source:
     extra_index_url: tuple[str, ...] = ()
 
     def arguments(self) -> list[str]:
-        """Return the places to look in, for every command of pip and uv."""
+        """Return the options by which pip and uv look into these indexes."""
         words = ["--index-url", self.index_url] if self.index_url else []
         return [*words, *(w for url in self.extra_index_url for w in ("--extra-index-url", url))]
 

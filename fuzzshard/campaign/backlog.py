@@ -65,7 +65,7 @@ class Backlog:
             return bool(self._waiting)
 
     def take(self, *, wait: bool) -> Suspicion | Found | None:
-        """Return the one that has waited longest, to be given up by :meth:`done`.
+        """Return the finding that has waited longest; :meth:`done` says that work on it has ended.
 
         None where nothing waits; with ``wait``, only once no world runs fresh cases any more.
         """

@@ -306,7 +306,8 @@ class Exchange:
                 folder = os.fstat(handle)
         except OSError as error:
             raise InfraError(
-                f"cannot write in {self._ours}: {error.strerror}", "check the exchange"
+                f"cannot write in {self._ours}: {error.strerror}",
+                "check the permissions and the space of the exchange",
             ) from None
         if self._place != (folder.st_dev, folder.st_ino):
             self._place = (folder.st_dev, folder.st_ino)

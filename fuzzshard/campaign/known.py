@@ -68,8 +68,8 @@ causes nothing."""
 
 
 def cause_of(minimal: Case, found: Case) -> frozenset[str]:
-    """Return the features that make a finding: of the minimal case, of the case that was shrunk to
-    it, not plain.
+    """Return the features that make a finding: those that the minimal case and the one that it was
+    shrunk from share, without those of the plainest training.
 
     What only the minimal case has came in by simplifying. What is off (float64, Gaussian values)
     in one of the two and plain in the other is no cause either.

@@ -52,7 +52,7 @@ _COMMUNICATING = ("forward", "backward", "sharding")
 
 
 class Wrong(NamedTuple):
-    """What an op communicates, and what is due."""
+    """An op that communicates otherwise than is due."""
 
     op: int
     name: str

@@ -300,7 +300,7 @@ class Op(Part, frozen=True, kw_only=True):
         return iter(())
 
     def features(self, at: ScheduleState) -> Iterator[str]:
-        """Yield the features of a case that it makes; that of :attr:`meanings` where it is one."""
+        """Yield the features that it gives a case; by default the one of :attr:`meanings`."""
         return iter(self.meanings if len(self.meanings) == 1 else ())
 
     def statement(self, index: int, *losses: int) -> str:

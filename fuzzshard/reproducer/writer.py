@@ -55,7 +55,7 @@ class Writer:
         self.lines = self.scope.lines()
         if assertion.trains_reference and assertion.op is not None and not _returns(self.lines):
             raise UsageError(
-                f"op {assertion.op} has nothing of this kind to look at", "replay the case"
+                f"op {assertion.op} has nothing that a script could compare", "replay the case"
             )
 
     def text(self) -> str:

@@ -72,13 +72,13 @@ def inline(case: Case) -> Iterator[Edit]:
 
 
 def inline_wrapped(case: Case) -> Iterator[Edit]:
-    """Do the same, but what names the block names its children from then on."""
+    """Inline a block as :func:`inline`; what names the block then names its children."""
     for path in _inlinable(case):
         yield functools.partial(inlined, path=path, heirs="all")
 
 
 def inline_first(case: Case) -> Iterator[Edit]:
-    """Do the same, but what names the block names its first child from then on."""
+    """Inline a block as :func:`inline`; what names the block then names its first child."""
     for path in _inlinable(case):
         yield functools.partial(inlined, path=path, heirs="first")
 

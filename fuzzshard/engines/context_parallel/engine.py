@@ -30,7 +30,7 @@ def _lacking() -> str | None:
 
 
 class ContextParallel(FullyShard):
-    """Its settings are torch's own globals, which no other engine is to find."""
+    """Sets globals of torch, which are put back before another engine trains."""
 
     name: ClassVar[str] = "context_parallel"
     rounds_otherwise = True

@@ -20,14 +20,14 @@ class ExpertParallel(FullyShard):
 
     @override
     def unreduced_gradients(self) -> dict[str, torch.Tensor | None]:
-        """Return them without those of experts, which are of all rows that came to this rank."""
+        """Leave out those of experts, which are of all rows that came to this rank."""
         experts = {*weights(self.case).values()}
         held = super().unreduced_gradients().items()
         return {fqn: gradient for fqn, gradient in held if fqn not in experts}
 
     @override
     def group_states(self) -> dict[int, GroupState]:
-        """Return them without groups with experts, of which a rank has a part only."""
+        """Leave out groups with experts, of which a rank has a part only."""
         held = super().group_states().items()
         return {i: state for i, state in held if not has_experts(self.case, self.case.wrap[i])}
 

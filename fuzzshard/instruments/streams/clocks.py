@@ -174,7 +174,7 @@ class Detector:
         }
 
     def read(self, trace: Iterable[Event]) -> Self:
-        """Read what comes next."""
+        """Take the next events of the trace into account."""
         for event in trace:
             self._at += 1
             self._readers[type(event)](event)

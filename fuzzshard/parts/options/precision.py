@@ -52,7 +52,7 @@ class Precision(WithOptions["PrecisionOption"], frozen=True, kw_only=True):
 
 
 class PrecisionOption(Option):
-    """One of them."""
+    """An option of mixed precision."""
 
     prefix = "precision:"
     variation: ClassVar[int] = 0
