@@ -7,7 +7,9 @@ from cases import FORWARD, ROOT, chain, groups, make_case
 
 from fuzzshard.analysis.conditions import CONDITIONS
 from fuzzshard.analysis.exclusions import exclusion, rows_of
+from fuzzshard.case.case import Mesh, WrapGroup
 from fuzzshard.parts.engines import ENGINES
+from fuzzshard.parts.leaves.experts import Experts
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import Cast
 
@@ -38,3 +40,16 @@ def test_options_of_an_engine_count_where_a_case_does_not_name_it() -> None:
     case = make_case(schedule=(Cast(dtype="float64"), FORWARD), engines=("fully_shard",))
     assert exclusion(case, "fully_shard") is None
     assert exclusion(case, "ddp") is not None
+
+
+@pytest.mark.parametrize("word", ["hook", "custom_gather"])
+def test_collectives_of_the_user_are_excluded_beside_experts_of_another_mesh(word: str) -> None:
+    case = make_case(
+        chain(a=Experts(out=5, experts=2), b=Linear(out=5)),
+        mesh=Mesh(replicate=2, shard=1),
+        wrap=(WrapGroup(modules=(ROOT,), communication=(word,)),),
+        engines=("expert_parallel",),
+    )
+    excluded = exclusion(case, "expert_parallel")
+    assert excluded is not None
+    assert "collectives of the user's" in excluded.reason

@@ -112,6 +112,14 @@ def test_of_values_that_are_apart_bits_are_promised_where_the_reference_has_thos
     assert promised(difference(comparison.key, ONE + 1e-6, ONE)) is found
 
 
+def test_of_a_case_in_float64_no_bits_are_promised() -> None:
+    case = make_case(dtype="float64", values="apart", engines=("fsdp1",))
+    comparison = FakeComparison(case, gradient(BEFORE), {})
+    assert not comparison._promised_bits()(
+        difference(comparison.key, ONE.double() + 1e-15, ONE.double())
+    )
+
+
 @pytest.mark.parametrize("op", [BEFORE, AFTER])
 @pytest.mark.parametrize(
     ("errors", "found"),

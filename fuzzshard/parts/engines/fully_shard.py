@@ -124,8 +124,7 @@ class ExpertParallel(FullyShard):
             f"{_DISPATCH}, _token_dispatch: rows are counted for experts of equal numbers on "
             "every rank; _fsdp_param.py: 'FSDP does not support uneven sharding on dim'",
         ),
-        "wrap:experts_beside_others & communication:hook*|"
-        "wrap:experts_beside_others & communication:custom_*": Exclusion(
+        "wrap:experts_beside_others & communication:hook*|communication:custom_*": Exclusion(
             "collectives of the user's beside experts that have a mesh of their own",
             "_fully_shard.py, set_all_reduce_hook, set_custom_all_gather and "
             "set_custom_reduce_scatter: 'is not supported with multiple param groups'",
