@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from fuzzshard.analysis.arrivals import Replicated
+from fuzzshard.analysis.exclusions import exclusion
 from fuzzshard.analysis.inferred import Inferred
 from fuzzshard.case.case import Case, Optimizer
 from fuzzshard.case.paths import is_within
+from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.engines import specs
 from fuzzshard.parts.engines.ddp import DistributedDataParallel
 from fuzzshard.parts.engines.fsdp1 import FullyShardedDataParallel
+from fuzzshard.parts.option import Option
 from fuzzshard.parts.options.ddp import DDP, DDP_OPTIONS
 from fuzzshard.parts.options.fsdp1 import FSDP1, FSDP1_OPTIONS, draw_policy
 from fuzzshard.parts.options.optimizer import OPTIMIZER_OPTIONS
-from fuzzshard.parts.part import off_default
 from fuzzshard.strategies.freezing import below, pick_target
 from fuzzshard.strategies.precision import computes
 from fuzzshard.strategies.swarm import PRECISION, Swarm, may_cast
@@ -42,20 +45,31 @@ def ddp(tape: Tape, swarm: Swarm, case: Case) -> Case:
         for option in sorted(DDP_OPTIONS, key=lambda option: option.place)
         if not (option.of_wrapper and seen.by_replicate)
     ]
-    always = {o.name: o.draw(tape, seen) for o in drawn if o.in_every_case}
-    case = replace(case, ddp=DDP(**always))
+    always = [option for option in drawn if option.in_every_case]
+    case = replace(case, ddp=DDP(**{o.name: o.draw(tape, seen) for o in always}))
     seen = Replicated(case, seen.by_replicate)
     if "ddp_options" in swarm:
-        values = {o.name: o.draw(tape, seen) for o in drawn if not o.in_every_case}
-        options = DDP(**always, **values)
-        told = [name for name in off_default(options) if name in values]
+        values = [(o, o.draw(tape, seen)) for o in drawn if not o.in_every_case]
+        told = [(option, value) for option, value in values if value != option.default]
         if told and tape.chance(_ALONE):
-            name = tape.pick(told)
-            options = replace(case.ddp, **{name: getattr(options, name)})
-        case = replace(case, ddp=options)
+            told = [tape.pick(told)]
+        for option, value in told:
+            case = _told(case, ours, option, value)
     if case.ddp.broadcasts_buffers and seen.updates_buffers:
         return replace(case, engines=(DistributedDataParallel.name,))
     return case
+
+
+def _told(case: Case, ours: Sequence[EngineSpec], option: Option, value: object) -> Case:
+    """Return the case with an option of some engines, unless that keeps one of them from running
+    it, as its table says.
+    """
+    part = getattr(case, ours[0].options)
+    told = replace(case, **{ours[0].options: replace(part, **{option.name: value})})
+    excluded = value != option.default and any(
+        exclusion(told, spec.name) and not exclusion(case, spec.name) for spec in ours
+    )
+    return case if excluded else told
 
 
 class DrawingFSDP1(NamedTuple):
@@ -76,13 +90,13 @@ def fsdp1(tape: Tape, swarm: Swarm, case: Case, found: Inferred, *, cuda: bool) 
         return case
     uniform = "toggle" not in swarm and not _mixes_frozen(case, found)
     drawn = sorted(FSDP1_OPTIONS, key=lambda option: option.place)
-    case = replace(case, fsdp1=FSDP1())
+    case, ours = replace(case, fsdp1=FSDP1()), specs((FullyShardedDataParallel.name,))
     for further in (False, True):
         if further and tape.chance(50):
             break
         for option in (option for option in drawn if option.further is further):
             value = option.draw(DrawingFSDP1(tape, case, uniform, cuda))
-            case = replace(case, fsdp1=replace(case.fsdp1, **{option.name: value}))
+            case = _told(case, ours, option, value)
     if PRECISION not in swarm or not _takes_policy(case, found) or not tape.chance(90):
         return case
     groups = tuple(replace(group, precision=None) for group in case.wrap)

@@ -65,12 +65,6 @@ class Replicated:
         return any(not at.synced for at in follow(self.case))
 
     @property
-    def mesh_has_one_axis(self) -> bool:
-        """Whether the data-parallel ranks are all that there are, along one axis."""
-        meshes = (case.mesh for case in self.case.on_meshes)
-        return all(mesh.replicate is None and mesh.tensor is None for mesh in meshes)
-
-    @property
     def updates_buffers(self) -> bool:
         """Whether a forward changes buffers."""
         return updates_buffers(self.case, "")

@@ -56,7 +56,7 @@ Test = Callable[[Case, Inferred], bool]
 
 
 def _some(field: str, test: Callable[[Any], bool]) -> Test:
-    """Whether some item of a field of the case is so."""
+    """Return a test whether some item of a field of the case is so."""
     return lambda case, _: any(map(test, getattr(case, field)))
 
 

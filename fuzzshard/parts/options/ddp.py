@@ -106,23 +106,15 @@ class DDPFlag(DDPOption):
 class FindUnusedParameters(DDPOption):
     """Whether DDP looks for parameters that a forward does not use."""
 
-    name, place = "find_unused_parameters", 0
+    name, place, rare = "find_unused_parameters", 0, (False, 60)
     texts = {True: "find_unused_parameters=True"}
     meanings = {"ddp:no_find_unused_parameters": "DDP does not look for unused parameters"}
-
-    @override
-    def draw(self, tape: Tape, seen: Replicated) -> bool:
-        return not (seen.arrived == {seen.trained} and tape.chance(60))
 
 
 class StaticGraph(DDPFlag):
     """``static_graph``: the reducer learns the order of gradients in the first iteration."""
 
-    name, place = "static_graph", 3
-
-    @override
-    def draw(self, tape: Tape, seen: Replicated) -> bool:
-        return seen.graph_is_static and tape.chance(25)
+    name, place, rare = "static_graph", 3, (True, 25)
 
 
 class GradientAsBucketView(DDPFlag):
@@ -134,11 +126,7 @@ class GradientAsBucketView(DDPFlag):
 class SkipAllReduceUnusedParams(DDPFlag):
     """Buckets whose parameters are unused on all ranks are not reduced."""
 
-    name, place = "skip_all_reduce_unused_params", 5
-
-    @override
-    def draw(self, tape: Tape, seen: Replicated) -> bool:
-        return len(seen.arrived) <= 1 and tape.chance(25)
+    name, place, rare = "skip_all_reduce_unused_params", 5, (True, 25)
 
 
 class BatchedGradCopy(DDPFlag):
@@ -230,13 +218,9 @@ class Initial(DDPOption):
 class DeviceMesh(DDPOption):
     """DDP gets a mesh instead of the process group."""
 
-    name, place = "device_mesh", 9
+    name, place, rare = "device_mesh", 9, (True, 40)
     texts = {True: "device_mesh=mesh"}
     meanings = {"ddp:device_mesh": "DDP is given a device mesh"}
-
-    @override
-    def draw(self, tape: Tape, seen: Replicated) -> bool:
-        return seen.mesh_has_one_axis and tape.chance(40)
 
 
 _AVERAGE = (

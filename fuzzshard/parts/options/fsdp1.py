@@ -268,7 +268,7 @@ class Initial(FSDP1Option):
         drawn: str = drawing.tape.weighted(
             (
                 *(("equal", 8), ("applied", 3)),
-                *(() if drawing.case.ties else (("meta", 3),)),
+                ("meta", 3),
                 *((("first_rank", 3),) if drawing.cuda else ()),
             )
         )
@@ -343,9 +343,7 @@ class DeviceMesh(FSDP1Option):
 
     @override
     def draw(self, drawing: DrawingFSDP1) -> bool:
-        hybrid = drawing.case.fsdp1.is_hybrid
-        one_axis = drawing.case.mesh.replicate is None
-        return not hybrid and one_axis and drawing.tape.chance(30)
+        return not drawing.case.fsdp1.is_hybrid and drawing.tape.chance(30)
 
     @override
     def features(self, value: bool, case: Case) -> Iterator[str]:
